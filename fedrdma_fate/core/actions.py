@@ -1,0 +1,74 @@
+"""What a state machine asks its driver to do. The driver (engine or simulator) carries actions out in order."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from fedrdma_fate.core.plan import Chunk
+from fedrdma_fate.wire.errors import ErrorCode
+from fedrdma_fate.wire.frames import ControlFrame
+from fedrdma_fate.wire.header import ChunkHeader
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WriteChunk:
+    """RDMA-write a chunk of the payload to `at` in the granted slot; answer with `on_write_done(work_request)`."""
+
+    work_request: int
+    chunk: Chunk
+    at: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WriteHeader:
+    """RDMA-write a header to `at`, behind everything posted before, with the grant's id as immediate value."""
+
+    work_request: int
+    header: ChunkHeader
+    at: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ComputeDigest:
+    """Compute the chunk's xxh3-64 from the payload; answer with `on_digest(index, value)`."""
+
+    chunk: Chunk
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CopyStaged:
+    """Copy the staged chunk at `source` to `target`, both offsets in the slot."""
+
+    source: int
+    target: int
+    length: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ClearHeader:
+    """Zero the header at `at`, so that the next one is told from this one."""
+
+    at: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SendFrame:
+    """Send a control frame to the peer, in order."""
+
+    frame: ControlFrame
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Finished:
+    """Receiver: the payload is whole in its slot. Sender: the peer has it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Failed:
+    """The transfer is over and was not delivered."""
+
+    code: ErrorCode
+    reason: str
+
+
+Action = WriteChunk | WriteHeader | ComputeDigest | CopyStaged | ClearHeader | SendFrame | Finished | Failed

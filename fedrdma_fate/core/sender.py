@@ -1,0 +1,268 @@
+"""The sending half of a transfer: one state machine, three orders of sending.
+
+* `fedrdma` (paper, section 3.1): first to last, header with every chunk, the next only after the chunk's ACK.
+* `fedrdma-e` (section 3.2): last to first, one at a time, one header behind the first chunk.
+* `grpc`: first to last, a window of chunks in flight, one header at the end.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections import deque
+from collections.abc import Iterable
+
+from fedrdma_fate.core.actions import Action, ComputeDigest, Failed, Finished, SendFrame, WriteChunk, WriteHeader
+from fedrdma_fate.core.digest import payload_digest
+from fedrdma_fate.core.plan import Chunk, ChunkPlan, SlotLayout
+from fedrdma_fate.wire.errors import ErrorCode
+from fedrdma_fate.wire.frames import Abort, Mode
+from fedrdma_fate.wire.header import ChunkHeader, HeaderKind
+
+GRPC_WINDOW = 16
+"""Chunks of `grpc` in flight: enough to keep a stream busy, HTTP/2 does the rest."""
+
+
+class SenderState(enum.Enum):
+    """Where a sending transfer stands."""
+
+    IDLE = "idle"
+    SENDING = "sending"
+    PAUSED = "paused"
+    AWAITING_DELIVERY = "awaiting-delivery"
+    DELIVERED = "delivered"
+    FAILED = "failed"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SendSettings:
+    """Parameters of a sender.
+
+    Attributes:
+        mode: transfer mode.
+        idle_timeout: seconds without any progress after which the transfer fails.
+    """
+
+    mode: Mode
+    idle_timeout: float = 60.0
+
+
+class Sender:
+    """Sends one payload into one granted slot. Every method returns the actions to carry out, in order."""
+
+    def __init__(self, transfer: int, plan: ChunkPlan, settings: SendSettings) -> None:
+        self.transfer = transfer
+        self.plan = plan
+        self.settings = settings
+        self.layout = SlotLayout(plan, settings.mode)
+        self.state = SenderState.IDLE
+        self.resent_bytes = 0
+        self._digests: dict[int, int] = {}
+        self._to_send: deque[int] = deque()
+        self._in_flight: dict[int, int] = {}
+        self._header_in_flight: int | None = None
+        self._arrived: set[int] = set()
+        self._posted: set[int] = set()
+        self._awaiting_digest: int | None = None
+        self._next_work_request = 0
+        self._last_progress = 0.0
+
+    @property
+    def finished(self) -> bool:
+        return self.state in (SenderState.DELIVERED, SenderState.FAILED)
+
+    @property
+    def arrived_bytes(self) -> int:
+        """Payload bytes known to lie in the receiver's slot."""
+        return sum(self.plan.chunk(index).length for index in self._arrived)
+
+    def start(self, now: float) -> list[Action]:
+        """Begin. The offer has been sent and the slot was granted."""
+        self._expect(SenderState.IDLE)
+        self.state = SenderState.SENDING
+        self._last_progress = now
+        self._queue(range(self.plan.count))
+        return self._pump()
+
+    def on_digest(self, index: int, value: int) -> list[Action]:
+        """The answer to ComputeDigest."""
+        self._digests[index] = value
+        if self.state is not SenderState.SENDING:
+            return []
+        if self._awaiting_digest == index:
+            self._awaiting_digest = None
+            return [self._chunk_header(self.plan.chunk(index)), *self._digest_ahead()]
+        return self._finish_sending()
+
+    def on_write_done(self, work_request: int, now: float) -> list[Action]:
+        """A chunk or header write is complete at the receiver. A completion from before a pause is ignored."""
+        if self.finished:
+            return []
+        if work_request == self._header_in_flight:
+            self._last_progress = now
+            self._header_in_flight = None
+            return []
+        index = self._in_flight.pop(work_request, None)
+        if index is None:
+            return []
+        self._last_progress = now
+        if self.settings.mode == "fedrdma":
+            self._in_flight[work_request] = index
+            return []
+        self._arrived.add(index)
+        return self._pump()
+
+    def on_chunk_ack(self, index: int, now: float) -> list[Action]:
+        """`fedrdma`: the receiver has read the chunk out of the staging area. A stale ACK is ignored."""
+        waiting = [request for request, chunk in self._in_flight.items() if chunk == index]
+        if self.finished or self.settings.mode != "fedrdma" or not waiting:
+            return []
+        for request in waiting:
+            del self._in_flight[request]
+        self._last_progress = now
+        self._arrived.add(index)
+        return self._pump()
+
+    def on_resend(self, chunks: Iterable[int], now: float) -> list[Action]:
+        """The receiver found damage in these chunks."""
+        if self.finished or self.state is SenderState.PAUSED:
+            return []
+        wanted = sorted(set(chunks))
+        if any(not 0 <= index < self.plan.count for index in wanted):
+            return self.cancel(ErrorCode.UNEXPECTED_EVENT, f"the receiver asked for chunks {wanted} again")
+        self._last_progress = now
+        self._arrived.difference_update(wanted)
+        self.state = SenderState.SENDING
+        self._queue(wanted)
+        return self._pump()
+
+    def on_delivered(self, now: float) -> list[Action]:
+        """The receiver has the payload, whole."""
+        if self.finished:
+            return []
+        self._last_progress = now
+        self._arrived.update(range(self.plan.count))
+        self.state = SenderState.DELIVERED
+        return [Finished()]
+
+    def on_refused(self, code: ErrorCode, reason: str) -> list[Action]:
+        """The receiver will not deliver it."""
+        if self.finished:
+            return []
+        self.state = SenderState.FAILED
+        return [Failed(code, reason)]
+
+    def pause(self) -> None:
+        """The data path is gone: nothing in flight is known to have arrived."""
+        if self.finished or self.state is SenderState.IDLE:
+            return
+        self.state = SenderState.PAUSED
+        self._in_flight.clear()
+        self._header_in_flight = None
+        self._awaiting_digest = None
+        self._to_send.clear()
+
+    def resume(self, now: float, *, same_slot: bool) -> list[Action]:
+        """The data path is back; send what had not arrived. With another slot, everything."""
+        self._expect(SenderState.PAUSED)
+        self.state = SenderState.SENDING
+        self._last_progress = now
+        if not same_slot:
+            self._arrived.clear()
+        self._queue(index for index in range(self.plan.count) if index not in self._arrived)
+        return self._pump()
+
+    def cancel(self, code: ErrorCode, reason: str) -> list[Action]:
+        """Give up, and tell the peer."""
+        if self.finished:
+            return []
+        self.state = SenderState.FAILED
+        return [SendFrame(Abort(self.transfer, code.value, reason)), Failed(code, reason)]
+
+    def timer(self) -> float | None:
+        """When to call `on_timer`, or None. A paused transfer waits for its peer, which has a time-out of its own."""
+        if self.state in (SenderState.SENDING, SenderState.AWAITING_DELIVERY):
+            return self._last_progress + self.settings.idle_timeout
+        return None
+
+    def on_timer(self, now: float) -> list[Action]:
+        """Fail when nothing at all has moved for the idle time-out."""
+        due = self.timer()
+        if due is None or now < due:
+            return []
+        return self.cancel(
+            ErrorCode.IDLE_TIMEOUT,
+            f"no progress for {self.settings.idle_timeout:g} s "
+            f"after {self.arrived_bytes} of {self.plan.total_bytes} bytes",
+        )
+
+    def _expect(self, state: SenderState) -> None:
+        if self.state is not state:
+            raise RuntimeError(f"transfer {self.transfer} is {self.state.value}, not {state.value}")
+
+    def _queue(self, indices: Iterable[int]) -> None:
+        order = sorted(indices, reverse=self.settings.mode == "fedrdma-e")
+        last = self.plan.count - 1
+        if self.settings.mode == "fedrdma" and self.plan.enable_bytes and order and order[-1] == last:
+            order.insert(0, order.pop())
+        self._to_send.extend(order)
+
+    @property
+    def _window(self) -> int:
+        return GRPC_WINDOW if self.settings.mode == "grpc" else 1
+
+    def _pump(self) -> list[Action]:
+        actions: list[Action] = []
+        while self._to_send and len(self._in_flight) < self._window:
+            actions += self._post(self.plan.chunk(self._to_send.popleft()))
+        return actions + self._finish_sending()
+
+    def _post(self, chunk: Chunk) -> list[Action]:
+        if chunk.index in self._posted:
+            self.resent_bytes += chunk.length
+        self._posted.add(chunk.index)
+        write = WriteChunk(self._take_work_request(), chunk, self.layout.write_offset(chunk))
+        self._in_flight[write.work_request] = chunk.index
+        if self.settings.mode != "fedrdma":
+            return [write, *self._digest(chunk)]
+        if chunk.index in self._digests:
+            return [write, self._chunk_header(chunk), *self._digest_ahead()]
+        self._awaiting_digest = chunk.index
+        return [write, ComputeDigest(chunk)]
+
+    def _finish_sending(self) -> list[Action]:
+        """Once every chunk is out: the payload header, and then the wait for delivery."""
+        if self.state is not SenderState.SENDING or self._to_send:
+            return []
+        headed_by_chunk = self.settings.mode == "fedrdma" and self.plan.count > 0
+        # fedrdma-e posts its header right behind chunk 1, on the same ordered path; the others wait for their chunks.
+        if self._in_flight and self.settings.mode != "fedrdma-e":
+            return []
+        if len(self._digests) < self.plan.count:
+            return []
+        self.state = SenderState.AWAITING_DELIVERY
+        return [] if headed_by_chunk else [self._payload_header()]
+
+    def _digest(self, chunk: Chunk) -> list[Action]:
+        return [] if chunk.index in self._digests else [ComputeDigest(chunk)]
+
+    def _digest_ahead(self) -> list[Action]:
+        """The next chunk's digest, computed while this one is on its way."""
+        return self._digest(self.plan.chunk(self._to_send[0])) if self._to_send else []
+
+    def _chunk_header(self, chunk: Chunk) -> WriteHeader:
+        digest = self._digests[chunk.index]
+        return self._header(HeaderKind.CHUNK, chunk.offset, chunk.length, digest, chunk.index)
+
+    def _payload_header(self) -> WriteHeader:
+        digest = payload_digest([self._digests[index] for index in range(self.plan.count)])
+        return self._header(HeaderKind.PAYLOAD, 0, self.plan.total_bytes, digest, 0)
+
+    def _header(self, kind: HeaderKind, offset: int, length: int, digest: int, index: int) -> WriteHeader:
+        header = ChunkHeader(kind, self.transfer, self.plan.total_bytes, offset, length, digest, index, self.plan.count)
+        self._header_in_flight = self._take_work_request()
+        return WriteHeader(self._header_in_flight, header, self.layout.header_at)
+
+    def _take_work_request(self) -> int:
+        self._next_work_request += 1
+        return self._next_work_request

@@ -1,0 +1,66 @@
+"""Chunk size and Link-Enable from what is known of the link (paper, section 4.3 and Table 2)."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from fedrdma_fate.core.plan import DEFAULT_CHUNK_BYTES, GRPC_CHUNK_BYTES, ChunkPlan
+from fedrdma_fate.wire.frames import Mode
+
+LinkEnable = Literal["auto", "always", "never"]
+
+LINK_ENABLE_FROM_BPS = 4e9
+"""Table 2: from 4 Gbit/s on, a cold link loses large first chunks."""
+
+LINK_ENABLE_FROM_BYTES = 2 * 1024 * 1024
+"""Section 4.3: chunks of about 2 MB and more are at risk."""
+
+SMALL_LAST_CHUNK_BYTES = 64 * 1024
+"""A last chunk up to this size serves as the Link-Enable chunk by itself and saves its round trip."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LinkTraits:
+    """What is known of a link; None where nothing was measured.
+
+    Attributes:
+        rate_bps: bottleneck rate, bits a second.
+        mtu_bytes: path MTU, bytes.
+    """
+
+    rate_bps: float | None = None
+    mtu_bytes: int = 4096
+
+
+def choose_chunk_bytes(mode: Mode, configured: int | None, total_bytes: int, link: LinkTraits) -> int:
+    """The base chunk size s: the configured one, else Table 2's best for the link's rate (4 MiB when unknown)."""
+    if mode == "grpc":
+        return GRPC_CHUNK_BYTES
+    if configured is not None:
+        return configured
+    if link.rate_bps is not None and link.rate_bps < LINK_ENABLE_FROM_BPS:
+        return max(total_bytes, 1)
+    return DEFAULT_CHUNK_BYTES
+
+
+def plan_transfer(
+    mode: Mode, total_bytes: int, configured_chunk: int | None, policy: LinkEnable, link: LinkTraits
+) -> ChunkPlan:
+    """The chunk plan for a payload, Link-Enable included."""
+    chunk_bytes = choose_chunk_bytes(mode, configured_chunk, total_bytes, link)
+    plain = ChunkPlan(total_bytes, chunk_bytes)
+    if mode == "grpc" or not _wants_link_enable(policy, plain, link):
+        return plain
+    if plain.chunk(plain.count - 1).length <= SMALL_LAST_CHUNK_BYTES and plain.count > 1:
+        return plain
+    return ChunkPlan(total_bytes, chunk_bytes, min(link.mtu_bytes, total_bytes - 1))
+
+
+def _wants_link_enable(policy: LinkEnable, plan: ChunkPlan, link: LinkTraits) -> bool:
+    if policy == "never" or plan.total_bytes <= link.mtu_bytes:
+        return False
+    if policy == "always":
+        return True
+    fast = link.rate_bps is None or link.rate_bps >= LINK_ENABLE_FROM_BPS
+    return fast and min(plan.total_bytes, plan.chunk_bytes) >= LINK_ENABLE_FROM_BYTES

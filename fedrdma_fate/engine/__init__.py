@@ -1,0 +1,1 @@
+"""Pumps core against transports; owns the threads and the real clock."""

@@ -1,0 +1,1 @@
+"""Shared-memory regions, slot pools, leases and spill. Knows nothing of the network."""

@@ -1,0 +1,201 @@
+"""What the protocol asks of the world, as Protocols. Implementations meet here and nowhere else."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal, Protocol
+
+Offer = Mapping[str, str | int]
+"""What one end of a data path tells the other so that it can connect; travels in a `Connect` frame."""
+
+Role = Literal["active", "passive"]
+"""Who dials: the active side of a link connects, the passive side listens."""
+
+
+class Region(Protocol):
+    """A memory region: one file in shared memory, mapped once, faulted in, registered once."""
+
+    @property
+    def path(self) -> Path:
+        """File that other processes of this host map."""
+        ...
+
+    @property
+    def length(self) -> int:
+        """Bytes."""
+        ...
+
+    @property
+    def address(self) -> int:
+        """Virtual address of the first byte in this process."""
+        ...
+
+    @property
+    def fileno(self) -> int:
+        """Open descriptor of the file, for sendfile."""
+        ...
+
+    @property
+    def view(self) -> memoryview:
+        """The whole region, writable."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slot:
+    """A page-aligned piece of a region, leased to one message."""
+
+    region: Region
+    offset: int
+    length: int
+
+    @property
+    def view(self) -> memoryview:
+        return self.region.view[self.offset : self.offset + self.length]
+
+    def part(self, offset: int, length: int) -> Slot:
+        """The piece [offset, offset + length) of this slot.
+
+        Raises:
+            ValueError: it does not lie inside the slot.
+        """
+        if offset < 0 or length < 0 or offset + length > self.length:
+            raise ValueError(f"[{offset}, {offset + length}) is outside a slot of {self.length} bytes")
+        return Slot(self.region, self.offset + offset, length)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RemoteSlot:
+    """A peer's receive slot as a sender addresses it: remote key, first address and length in bytes."""
+
+    key: int
+    address: int
+    length: int
+
+
+class CompletionKind(enum.Enum):
+    """What a completion reports."""
+
+    WRITE_DONE = "write-done"
+    """One of our writes is whole at the peer (its ACK came)."""
+    IMMEDIATE = "immediate"
+    """The peer's write with immediate has landed, and everything it posted before it."""
+    LANDED = "landed"
+    """A hint, from transports that see it: a peer's write without immediate has landed."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Completion:
+    """An entry of the completion queue.
+
+    Attributes:
+        kind: what happened.
+        work_request: WRITE_DONE: the id given to post_write or post_bytes.
+        immediate: IMMEDIATE and LANDED: the grant's id.
+        offset: LANDED: where in the granted slot, bytes.
+        length: LANDED: bytes.
+    """
+
+    kind: CompletionKind
+    work_request: int = 0
+    immediate: int = 0
+    offset: int = 0
+    length: int = 0
+
+
+class Endpoint(Protocol):
+    """One end of the data path to one peer: its queue pairs and completion queue.
+
+    Belongs to one thread. Nothing blocks: `post_*` queue work, `progress` does as much as can be done now.
+    Every method may raise TransportError LINK_LOST when the data path is gone; it stays gone.
+    """
+
+    @property
+    def transport(self) -> str:
+        """Name of the transport."""
+        ...
+
+    def expose(self, grant: int, slot: Slot) -> RemoteSlot:
+        """Let the peer write into the slot, and nowhere else; `grant` is what completions will name."""
+        ...
+
+    def withdraw(self, grant: int) -> None:
+        """The peer may no longer write there; unknown grants are ignored."""
+        ...
+
+    def post_write(self, work_request: int, source: Slot, target: RemoteSlot, target_offset: int) -> None:
+        """RDMA WRITE of the whole source to target_offset in the target.
+
+        The source must not change before its WRITE_DONE.
+
+        Raises:
+            TransferError: GRANT_VIOLATION when it would not lie inside the target.
+        """
+        ...
+
+    def post_bytes(
+        self, work_request: int, data: bytes, target: RemoteSlot, target_offset: int, immediate: int
+    ) -> None:
+        """RDMA WRITE WITH IMMEDIATE of a few inline bytes, fenced: it lands after everything posted before it.
+
+        Raises:
+            TransferError: GRANT_VIOLATION when it would not lie inside the target.
+        """
+        ...
+
+    def poll_set(self) -> Sequence[tuple[int, int]]:
+        """(descriptor, select.POLL* mask) pairs to wait on before the next `progress`; asked anew each time."""
+        ...
+
+    def progress(self) -> Sequence[Completion]:
+        """Do what can be done without blocking, and return what completed."""
+        ...
+
+    def close(self) -> None:
+        """Give everything back. Further calls raise LINK_LOST, but close may be repeated."""
+        ...
+
+
+class Draft(Protocol):
+    """A data path about to be connected: this side's half."""
+
+    @property
+    def offer(self) -> Offer:
+        """What the peer's `connect` needs of this side."""
+        ...
+
+    def connect(self, peer: Offer, timeout: float) -> Endpoint:
+        """Meet the other half; blocks for `timeout` seconds at most.
+
+        Raises:
+            TransportError: TRANSPORT_UNAVAILABLE when the two cannot meet.
+        """
+        ...
+
+    def close(self) -> None:
+        """Drop a draft that will not be connected."""
+        ...
+
+
+class Transport(Protocol):
+    """A way to move bytes between two gateways."""
+
+    @property
+    def name(self) -> str:
+        """As spelt in the configuration: `tcp`, `shm`, `grpc`, `verbs`."""
+        ...
+
+    def open(self, role: Role) -> Draft:
+        """Start one data path.
+
+        Raises:
+            TransportError: TRANSPORT_UNAVAILABLE when this side cannot.
+        """
+        ...
+
+    def close(self) -> None:
+        """Stop listening and give everything back."""
+        ...

@@ -1,0 +1,256 @@
+"""Control frames between two gateways, as tagged msgpack. Strict: an unknown field or tag is an error."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from fedrdma_fate.wire.errors import ErrorCode, WireError
+
+INLINE_LIMIT_BYTES = 64 * 1024
+"""Payloads up to this size ride in an `Inline` frame on the control channel."""
+
+MessageKind = Literal["object", "bytes", "partition"]
+Mode = Literal["grpc", "fedrdma", "fedrdma-e"]
+
+
+class Party(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A FATE party: its role (guest, host, arbiter, local) and party id."""
+
+    role: str
+    party_id: str
+
+    def __str__(self) -> str:
+        return f"{self.role}:{self.party_id}"
+
+
+class MessageKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What makes a FATE message unique: the federation session, its name and tag, from whom and to whom."""
+
+    session: str
+    name: str
+    tag: str
+    source: Party
+    destination: Party
+
+    def __str__(self) -> str:
+        return f"{self.session}/{self.name}/{self.tag} {self.source}->{self.destination}"
+
+
+class Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="frame"):
+    """Base of every control frame."""
+
+
+class Hello(Frame, tag="hello"):
+    """First frame in each direction.
+
+    Attributes:
+        site: name of the sending gateway's site.
+        incarnation: random id of this run of the gateway; another one means all state there is gone.
+        protocol: wire protocol version.
+        version: fedrdma-fate version, for people.
+        host: identity of the host, equal on two gateways that can share memory.
+        parties: the parties served there, as `9999` (every role) or `host:10000`.
+        transports: data transports usable there, in its order of preference.
+    """
+
+    site: str
+    incarnation: str
+    protocol: int
+    version: str
+    host: str
+    parties: tuple[str, ...]
+    transports: tuple[str, ...]
+
+
+class Connect(Frame, tag="connect"):
+    """Open (or open anew) the data path of the link. Each side sends one; equal `attempt` numbers meet.
+
+    Attributes:
+        transport: chosen transport.
+        reason: why it was chosen, for logs and status.
+        attempt: counts connections of this link; the dialling side counts up.
+        offer: what the transport needs of the other side (address, token, QP number, …).
+    """
+
+    transport: str
+    reason: str
+    attempt: int
+    offer: dict[str, str | int]
+
+
+class GrantRequest(Frame, tag="grant-request"):
+    """Ask for a receive slot for a transfer that no standing grant can hold."""
+
+    transfer: int
+    total_bytes: int
+
+
+class Grant(Frame, tag="grant"):
+    """A receive slot that the peer may write into, once.
+
+    Attributes:
+        grant: id on this link; also the immediate value of the header write.
+        key: remote key (rkey).
+        address: where the slot starts in the space that `key` names.
+        length: bytes, header space included.
+        transfer: the transfer that asked, or 0 for a standing grant (a credit).
+    """
+
+    grant: int
+    key: int
+    address: int
+    length: int
+    transfer: int = 0
+
+
+class GrantRecall(Frame, tag="grant-recall"):
+    """The receiver wants a standing grant back."""
+
+    grant: int
+
+
+class GrantReturn(Frame, tag="grant-return"):
+    """The sender gives an unused grant back."""
+
+    grant: int
+
+
+class Offer(Frame, tag="offer"):
+    """A transfer begins: what it is and how it will come.
+
+    Attributes:
+        transfer: id, unique for the sender's incarnation.
+        key: the message.
+        kind: what the payload holds.
+        total_bytes: payload length.
+        mode: transfer mode.
+        grant: the grant it is written into.
+        chunk_bytes: base chunk size s.
+        enable_bytes: size of the Link-Enable chunk cut off the end, 0 without.
+    """
+
+    transfer: int
+    key: MessageKey
+    kind: MessageKind
+    total_bytes: int
+    mode: Mode
+    grant: int
+    chunk_bytes: int
+    enable_bytes: int
+
+
+class Inline(Frame, tag="inline"):
+    """A whole small message."""
+
+    transfer: int
+    key: MessageKey
+    kind: MessageKind
+    body: bytes
+
+
+class ChunkAck(Frame, tag="chunk-ack"):
+    """`fedrdma`: chunk `index` was read out of the staging slot (paper, section 3.1)."""
+
+    transfer: int
+    index: int
+
+
+class ResendChunks(Frame, tag="resend"):
+    """The receiver found damage: send these chunks, and the header, again."""
+
+    transfer: int
+    chunks: tuple[int, ...]
+
+
+class Delivered(Frame, tag="delivered"):
+    """The payload is whole and kept for its destination; the sender may let its slot go."""
+
+    transfer: int
+
+
+class Refused(Frame, tag="refused"):
+    """The receiver will not deliver this transfer, and why."""
+
+    transfer: int
+    code: str
+    reason: str
+
+
+class Abort(Frame, tag="abort"):
+    """The sender gives this transfer up, and why."""
+
+    transfer: int
+    code: str
+    reason: str
+
+
+class SessionClosed(Frame, tag="session-closed"):
+    """A party left a federation session: what it would still receive there can be dropped."""
+
+    session: str
+    party: Party
+
+
+class Ping(Frame, tag="ping"):
+    """Keep-alive and round-trip probe; comes back as a Pong with the same stamp."""
+
+    stamp: float
+
+
+class Pong(Frame, tag="pong"):
+    """Answer to a Ping."""
+
+    stamp: float
+
+
+class Goodbye(Frame, tag="goodbye"):
+    """Orderly shutdown of the sending gateway."""
+
+    reason: str
+
+
+ControlFrame = (
+    Hello
+    | Connect
+    | GrantRequest
+    | Grant
+    | GrantRecall
+    | GrantReturn
+    | Offer
+    | Inline
+    | ChunkAck
+    | ResendChunks
+    | Delivered
+    | Refused
+    | Abort
+    | SessionClosed
+    | Ping
+    | Pong
+    | Goodbye
+)
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[ControlFrame] = msgspec.msgpack.Decoder(ControlFrame)
+
+
+def encode_frame(frame: ControlFrame) -> bytes:
+    """The frame as msgpack bytes."""
+    return _encoder.encode(frame)
+
+
+def decode_frame(raw: bytes) -> ControlFrame:
+    """Parse one frame.
+
+    Raises:
+        WireError: MALFORMED_FRAME when the bytes are not one known, complete frame.
+    """
+    try:
+        return _decoder.decode(raw)
+    except msgspec.MsgspecError as error:
+        raise WireError(
+            ErrorCode.MALFORMED_FRAME,
+            f"a control frame of {len(raw)} bytes does not parse: {error}.",
+            "Run the same fedrdma-fate version on both sides.",
+        ) from error
