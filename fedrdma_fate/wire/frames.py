@@ -42,7 +42,7 @@ class Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="
     """Base of every control frame."""
 
 
-class Hello(Frame, tag="hello"):
+class Hello(Frame, frozen=True, tag="hello"):
     """First frame in each direction.
 
     Attributes:
@@ -64,7 +64,7 @@ class Hello(Frame, tag="hello"):
     transports: tuple[str, ...]
 
 
-class Connect(Frame, tag="connect"):
+class Connect(Frame, frozen=True, tag="connect"):
     """Open (or open anew) the data path of the link. Each side sends one; equal `attempt` numbers meet.
 
     Attributes:
@@ -80,14 +80,14 @@ class Connect(Frame, tag="connect"):
     offer: dict[str, str | int]
 
 
-class GrantRequest(Frame, tag="grant-request"):
+class GrantRequest(Frame, frozen=True, tag="grant-request"):
     """Ask for a receive slot for a transfer that no standing grant can hold."""
 
     transfer: int
     total_bytes: int
 
 
-class Grant(Frame, tag="grant"):
+class Grant(Frame, frozen=True, tag="grant"):
     """A receive slot that the peer may write into, once.
 
     Attributes:
@@ -105,19 +105,19 @@ class Grant(Frame, tag="grant"):
     transfer: int = 0
 
 
-class GrantRecall(Frame, tag="grant-recall"):
+class GrantRecall(Frame, frozen=True, tag="grant-recall"):
     """The receiver wants a standing grant back."""
 
     grant: int
 
 
-class GrantReturn(Frame, tag="grant-return"):
+class GrantReturn(Frame, frozen=True, tag="grant-return"):
     """The sender gives an unused grant back."""
 
     grant: int
 
 
-class Offer(Frame, tag="offer"):
+class Offer(Frame, frozen=True, tag="offer"):
     """A transfer begins: what it is and how it will come.
 
     Attributes:
@@ -141,7 +141,7 @@ class Offer(Frame, tag="offer"):
     enable_bytes: int
 
 
-class Inline(Frame, tag="inline"):
+class Inline(Frame, frozen=True, tag="inline"):
     """A whole small message."""
 
     transfer: int
@@ -150,27 +150,27 @@ class Inline(Frame, tag="inline"):
     body: bytes
 
 
-class ChunkAck(Frame, tag="chunk-ack"):
+class ChunkAck(Frame, frozen=True, tag="chunk-ack"):
     """`fedrdma`: chunk `index` was read out of the staging slot (paper, section 3.1)."""
 
     transfer: int
     index: int
 
 
-class ResendChunks(Frame, tag="resend"):
+class ResendChunks(Frame, frozen=True, tag="resend"):
     """The receiver found damage: send these chunks, and the header, again."""
 
     transfer: int
     chunks: tuple[int, ...]
 
 
-class Delivered(Frame, tag="delivered"):
+class Delivered(Frame, frozen=True, tag="delivered"):
     """The payload is whole and kept for its destination; the sender may let its slot go."""
 
     transfer: int
 
 
-class Refused(Frame, tag="refused"):
+class Refused(Frame, frozen=True, tag="refused"):
     """The receiver will not deliver this transfer, and why."""
 
     transfer: int
@@ -178,7 +178,7 @@ class Refused(Frame, tag="refused"):
     reason: str
 
 
-class Abort(Frame, tag="abort"):
+class Abort(Frame, frozen=True, tag="abort"):
     """The sender gives this transfer up, and why."""
 
     transfer: int
@@ -186,26 +186,26 @@ class Abort(Frame, tag="abort"):
     reason: str
 
 
-class SessionClosed(Frame, tag="session-closed"):
+class SessionClosed(Frame, frozen=True, tag="session-closed"):
     """A party left a federation session: what it would still receive there can be dropped."""
 
     session: str
     party: Party
 
 
-class Ping(Frame, tag="ping"):
+class Ping(Frame, frozen=True, tag="ping"):
     """Keep-alive and round-trip probe; comes back as a Pong with the same stamp."""
 
     stamp: float
 
 
-class Pong(Frame, tag="pong"):
+class Pong(Frame, frozen=True, tag="pong"):
     """Answer to a Ping."""
 
     stamp: float
 
 
-class Goodbye(Frame, tag="goodbye"):
+class Goodbye(Frame, frozen=True, tag="goodbye"):
     """Orderly shutdown of the sending gateway."""
 
     reason: str
