@@ -53,6 +53,7 @@ class Hello(Frame, frozen=True, tag="hello"):
         host: identity of the host, equal on two gateways that can share memory.
         parties: the parties served there, as `9999` (every role) or `host:10000`.
         transports: data transports usable there, in its order of preference.
+        receive_bytes: the largest receive slot it can ever grant.
     """
 
     site: str
@@ -62,6 +63,7 @@ class Hello(Frame, frozen=True, tag="hello"):
     host: str
     parties: tuple[str, ...]
     transports: tuple[str, ...]
+    receive_bytes: int
 
 
 class Connect(Frame, frozen=True, tag="connect"):
@@ -70,34 +72,39 @@ class Connect(Frame, frozen=True, tag="connect"):
     Attributes:
         transport: chosen transport.
         reason: why it was chosen, for logs and status.
-        attempt: counts connections of this link; the dialling side counts up.
+        attempt: counts connections of this link; the dialling side counts up. The other asks for one with 0.
+        main: whether `fedrdma` and `fedrdma-e` use it, or only mode `grpc`.
         offer: what the transport needs of the other side (address, token, QP number, …).
     """
 
     transport: str
     reason: str
     attempt: int
+    main: bool
     offer: dict[str, str | int]
 
 
 class GrantRequest(Frame, frozen=True, tag="grant-request"):
-    """Ask for a receive slot for a transfer that no standing grant can hold."""
+    """Ask for a receive slot of `slot_bytes` for a transfer that no standing grant can hold."""
 
+    transport: str
     transfer: int
-    total_bytes: int
+    slot_bytes: int
 
 
 class Grant(Frame, frozen=True, tag="grant"):
-    """A receive slot that the peer may write into, once.
+    """A receive slot that the peer may write into, once. Sent anew, with a new key, when the data path is renewed.
 
     Attributes:
-        grant: id on this link; also the immediate value of the header write.
+        transport: the data path it is for.
+        grant: id among this gateway's grants to the peer, below 2**32: the immediate value of the header write.
         key: remote key (rkey).
         address: where the slot starts in the space that `key` names.
         length: bytes, header space included.
         transfer: the transfer that asked, or 0 for a standing grant (a credit).
     """
 
+    transport: str
     grant: int
     key: int
     address: int
@@ -108,12 +115,14 @@ class Grant(Frame, frozen=True, tag="grant"):
 class GrantRecall(Frame, frozen=True, tag="grant-recall"):
     """The receiver wants a standing grant back."""
 
+    transport: str
     grant: int
 
 
 class GrantReturn(Frame, frozen=True, tag="grant-return"):
     """The sender gives an unused grant back."""
 
+    transport: str
     grant: int
 
 
@@ -121,6 +130,7 @@ class Offer(Frame, frozen=True, tag="offer"):
     """A transfer begins: what it is and how it will come.
 
     Attributes:
+        transport: the data path it comes by.
         transfer: id, unique for the sender's incarnation.
         key: the message.
         kind: what the payload holds.
@@ -131,6 +141,7 @@ class Offer(Frame, frozen=True, tag="offer"):
         enable_bytes: size of the Link-Enable chunk cut off the end, 0 without.
     """
 
+    transport: str
     transfer: int
     key: MessageKey
     kind: MessageKind
@@ -148,6 +159,20 @@ class Inline(Frame, frozen=True, tag="inline"):
     key: MessageKey
     kind: MessageKind
     body: bytes
+
+
+class Reconcile(Frame, frozen=True, tag="reconcile"):
+    """After a reconnection: the transfers under way, as (transfer, grant) pairs; answered by Delivered or Restart."""
+
+    transport: str
+    transfers: tuple[tuple[int, int], ...]
+
+
+class Restart(Frame, frozen=True, tag="restart"):
+    """The receiver no longer knows this transfer: offer it anew, with another grant."""
+
+    transport: str
+    transfer: int
 
 
 class ChunkAck(Frame, frozen=True, tag="chunk-ack"):
@@ -186,11 +211,12 @@ class Abort(Frame, frozen=True, tag="abort"):
     reason: str
 
 
-class SessionClosed(Frame, frozen=True, tag="session-closed"):
-    """A party left a federation session: what it would still receive there can be dropped."""
+class Undeliverable(Frame, frozen=True, tag="undeliverable"):
+    """A message that was pushed will never come, and why: for whoever waits for it."""
 
-    session: str
-    party: Party
+    key: MessageKey
+    code: str
+    reason: str
 
 
 class Ping(Frame, frozen=True, tag="ping"):
@@ -220,12 +246,14 @@ ControlFrame = (
     | GrantReturn
     | Offer
     | Inline
+    | Reconcile
+    | Restart
     | ChunkAck
     | ResendChunks
     | Delivered
     | Refused
     | Abort
-    | SessionClosed
+    | Undeliverable
     | Ping
     | Pong
     | Goodbye

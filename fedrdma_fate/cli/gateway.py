@@ -1,0 +1,43 @@
+"""`fedrdma gateway`: runs the gateway of a site until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+from typing import get_args
+
+import click
+
+from fedrdma_fate.cli.failure import told_plainly
+from fedrdma_fate.gateway.config import GatewayConfig, load_config
+from fedrdma_fate.gateway.daemon import Gateway
+from fedrdma_fate.obs.log import LogFormat, LogLevel, configure
+
+
+@click.command()
+@click.option("--config", "path", required=True, type=click.Path(path_type=Path), help="YAML file; see conf/.")
+@click.option("--check", is_flag=True, help="Only check the configuration.")
+@click.option("--log-level", type=click.Choice(get_args(LogLevel)), default="warning", show_default=True)
+@click.option("--log-format", type=click.Choice(get_args(LogFormat)), default="human", show_default=True)
+def gateway(path: Path, check: bool, log_level: LogLevel, log_format: LogFormat) -> None:
+    """Run the gateway of a site. SIGTERM or Ctrl-C stops it in order."""
+    configure(log_level, log_format, sys.stderr)
+    with told_plainly():
+        config = load_config(path)
+        if check:
+            click.echo(f"{path} is right.")
+            return
+        asyncio.run(_serve(config))
+
+
+async def _serve(config: GatewayConfig) -> None:
+    server = Gateway(config)
+    loop = asyncio.get_running_loop()
+    for wanted in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(wanted, server.stop_soon)
+    await server.start()
+    click.echo(f"gateway of {config.site} is up", err=True)
+    await server.wait()
+    await server.stop()

@@ -1,0 +1,129 @@
+"""`fedrdma status`: what a gateway is doing."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import click
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from fedrdma_fate.cli.failure import told_plainly
+from fedrdma_fate.gateway.client import ask_status
+
+
+@click.command()
+@click.option(
+    "--socket",
+    "address",
+    default="unix:///run/fedrdma/gateway.sock",
+    show_default=True,
+    help="The gateway's `listen.socket`.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the document for programs.")
+@click.option("--watch", type=click.FloatRange(min=0.1), help="Show it anew every so many seconds, until Ctrl-C.")
+def status(address: str, as_json: bool, watch: float | None) -> None:
+    """Show peers, their transports and why these were chosen, pools, and transfers in progress."""
+    console = Console()
+    with told_plainly():
+        document: dict[str, Any] = ask_status(address)
+        if as_json:
+            click.echo(json.dumps(document, indent=2))
+        elif watch is None:
+            console.print(render(document))
+        else:
+            _watch(console, address, document, watch)
+
+
+def _watch(console: Console, address: str, document: dict[str, Any], seconds: float) -> None:
+    try:
+        with Live(render(document), console=console, auto_refresh=False) as live:
+            while True:
+                time.sleep(seconds)
+                live.update(render(ask_status(address)), refresh=True)
+    except KeyboardInterrupt:
+        return
+
+
+def render(document: dict[str, Any]) -> RenderableType:
+    """The status document as tables."""
+    head = Text.assemble(
+        (f"gateway of {document['site']}", "bold"),
+        f"  fedrdma-fate {document['version']}, up {document['uptime_seconds']:.0f} s, mode {document['mode']}, "
+        f"security {document['security']}, {document['tasks']} tasks, parties {', '.join(document['parties'])}",
+    )
+    parts: list[RenderableType] = [head, _peers(document), _pools(document)]
+    if document["transfers"]:
+        parts.append(_transfers(document))
+    mailbox = document["mailbox"]
+    parts.append(
+        Text(
+            f"{mailbox['messages']} messages ({size(mailbox['message_bytes'])}) wait to be pulled, "
+            f"{mailbox['spilled_messages']} of them on disk; {mailbox['waiting_pulls']} pulls wait for a message"
+        )
+    )
+    return Group(*parts)
+
+
+def size(count: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024 or unit == "GiB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    raise AssertionError("unreachable")
+
+
+def _peers(document: dict[str, Any]) -> Table:
+    table = Table("peer", "connected", "transport", "why", "round trip", "pending", "trouble", title="Peers")
+    for peer in document["peers"]:
+        paths = peer["paths"] or [{"transport": "-", "up": False, "reason": "", "last_error": ""}]
+        for path in paths:
+            rtt = "-" if peer["rtt_seconds"] is None else f"{peer['rtt_seconds'] * 1000:.2f} ms"
+            table.add_row(
+                peer["site"],
+                "yes" if peer["connected"] else "no",
+                f"{path['transport']}{'' if path['up'] else ' (down)'}",
+                path["reason"],
+                rtt,
+                str(peer["pending_messages"]),
+                peer["last_error"] or path["last_error"],
+            )
+    return table
+
+
+def _pools(document: dict[str, Any]) -> Table:
+    table = Table("pool", "size", "leased", "largest free", "slots", "waiting", "most ever", title="Pools")
+    for pool in document["pools"]:
+        table.add_row(
+            pool["name"],
+            size(pool["length"]),
+            size(pool["leased_bytes"]),
+            size(pool["largest_free_bytes"]),
+            str(pool["slots"]),
+            str(pool["waiting"]),
+            size(pool["high_water_bytes"]),
+        )
+    return table
+
+
+def _transfers(document: dict[str, Any]) -> Table:
+    table = Table("transfer", "peer", "message", "mode", "state", "done", "rate", "time left", title="Transfers")
+    for transfer in document["transfers"]:
+        arrow = "→" if transfer["direction"] == "send" else "←"
+        left = transfer["seconds_left"]
+        table.add_row(
+            str(transfer["transfer"]),
+            f"{arrow} {transfer['peer']}",
+            transfer["message"],
+            transfer["mode"],
+            transfer["state"],
+            f"{size(transfer['done_bytes'])} of {size(transfer['total_bytes'])}",
+            f"{size(transfer['bytes_per_second'])}/s",
+            "-" if left is None else f"{left:.1f} s",
+        )
+    return table

@@ -1,0 +1,135 @@
+"""What an engine link tells its owner, and what it is told."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+from fedrdma_fate.core.digest import chunk_digest
+from fedrdma_fate.core.plan import Chunk, ChunkPlan
+from fedrdma_fate.ports import Slot
+from fedrdma_fate.wire.errors import ErrorCode
+from fedrdma_fate.wire.frames import ControlFrame, MessageKey, MessageKind, Mode, Offer
+
+
+class Payload:
+    """Bytes of a message in a send slot; digests are computed once for all its destinations.
+
+    Two links may race for the same digest; both compute the same value, so no lock is needed.
+    """
+
+    def __init__(self, slot: Slot, total_bytes: int) -> None:
+        self.slot = slot
+        self.total_bytes = total_bytes
+        self._digests: dict[tuple[int, int], int] = {}
+
+    def part(self, chunk: Chunk) -> Slot:
+        """The piece of the slot that holds a chunk."""
+        return self.slot.part(chunk.offset, chunk.length)
+
+    def digest(self, chunk: Chunk) -> int:
+        """xxh3-64 of a chunk."""
+        where = (chunk.offset, chunk.length)
+        if where not in self._digests:
+            self._digests[where] = chunk_digest(self.part(chunk).view)
+        return self._digests[where]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A message to send to one peer.
+
+    Attributes:
+        transfer: id, unique in this gateway's life.
+        key: the message.
+        kind: what the payload holds.
+        payload: its bytes.
+        plan: how it is cut.
+        mode: how it travels.
+    """
+
+    transfer: int
+    key: MessageKey
+    kind: MessageKind
+    payload: Payload
+    plan: ChunkPlan
+    mode: Mode
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TransferStats:
+    """How a transfer went: seconds from its start on the data path to its end, and bytes sent again."""
+
+    seconds: float
+    resent_bytes: int
+    writes: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TransferProgress:
+    """A transfer in progress, for people to look at."""
+
+    transfer: int
+    key: MessageKey
+    direction: Literal["send", "receive"]
+    mode: Mode
+    state: str
+    total_bytes: int
+    done_bytes: int
+    started: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LinkSettings:
+    """Parameters of a link.
+
+    Attributes:
+        transport: name of its data path.
+        poll_headers: find headers by looking at the slots (`notify: poll`) instead of by completion events.
+        idle_timeout: seconds without progress after which a transfer fails.
+        connect_timeout: seconds for connecting the data path.
+        poll_interval: seconds between two looks at the slots.
+    """
+
+    transport: str
+    poll_headers: bool = False
+    idle_timeout: float = 60.0
+    connect_timeout: float = 10.0
+    poll_interval: float = 0.0005
+
+
+class LinkEvents(Protocol):
+    """Called on the link's thread, in order; must return at once."""
+
+    def frame(self, frame: ControlFrame) -> None:
+        """Send this frame to the peer."""
+        ...
+
+    def path_up(self, transport: str) -> None:
+        """The data path is connected."""
+        ...
+
+    def path_lost(self, transport: str, reason: str) -> None:
+        """The data path is gone or could not be connected; transfers are paused until it is renewed."""
+        ...
+
+    def received(self, offer: Offer, slot: Slot, payload_at: int, stats: TransferStats) -> None:
+        """A payload lies whole in its slot, which now belongs to the owner."""
+        ...
+
+    def receive_failed(self, offer: Offer, slot: Slot, code: ErrorCode, reason: str) -> None:
+        """An announced payload will not come; its slot now belongs to the owner."""
+        ...
+
+    def slots_returned(self, slots: Sequence[Slot]) -> None:
+        """Granted slots that are no longer granted."""
+        ...
+
+    def sent(self, outgoing: Outgoing, stats: TransferStats) -> None:
+        """The peer has the payload."""
+        ...
+
+    def send_failed(self, outgoing: Outgoing, code: ErrorCode, reason: str) -> None:
+        """The peer will not get the payload."""
+        ...

@@ -1,0 +1,148 @@
+"""The control channel: one bidirectional gRPC stream per pair of gateways, each message one control frame."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import grpc
+import grpc.aio
+
+from fedrdma_fate.wire.errors import ErrorCode, TransportError
+
+METHOD = "/fedrdma.v1.Control/Session"
+SERVICE = "fedrdma.v1.Control"
+
+_OPTIONS = [
+    ("grpc.max_receive_message_length", 4 * 1024 * 1024),
+    ("grpc.max_send_message_length", 4 * 1024 * 1024),
+    ("grpc.so_reuseport", 0),
+]
+
+
+class ControlStream:
+    """Frames in order, both ways. Writing never waits; frames are queued until the stream takes them."""
+
+    def __init__(self) -> None:
+        self._incoming: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._outgoing: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._closed = False
+
+    def write(self, frame: bytes) -> None:
+        """Queue a frame; silently dropped once the stream is closed, as it would be on a broken one."""
+        if not self._closed:
+            self._outgoing.put_nowait(frame)
+
+    async def read(self) -> bytes | None:
+        """The next frame, or None when the stream has ended."""
+        return None if self._closed and self._incoming.empty() else await self._incoming.get()
+
+    def close(self) -> None:
+        """Send what is queued, then end the stream. May be repeated."""
+        if not self._closed:
+            self._closed = True
+            self._outgoing.put_nowait(None)
+            self._incoming.put_nowait(None)
+
+    async def outgoing(self) -> AsyncIterator[bytes]:
+        """What the gRPC call sends."""
+        while (frame := await self._outgoing.get()) is not None:
+            yield frame
+
+    async def pump_incoming(self, frames: AsyncIterator[bytes]) -> None:
+        """Take in what the gRPC call receives, until it ends for whatever reason."""
+        try:
+            async for frame in frames:
+                self._incoming.put_nowait(frame)
+        except (grpc.RpcError, asyncio.CancelledError):
+            pass
+        finally:
+            self.close()
+
+
+StreamHandler = Callable[[ControlStream], Awaitable[None]]
+
+
+class ControlServer:
+    """Accepts control streams from other gateways."""
+
+    def __init__(self, address: str, credentials: grpc.ServerCredentials | None, handler: StreamHandler) -> None:
+        self._address = address
+        self._credentials = credentials
+        self._handler = handler
+        self._server: grpc.aio.Server | None = None
+        self.port = 0
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            TransportError: TRANSPORT_UNAVAILABLE when the address cannot be had.
+        """
+        server = grpc.aio.server(options=_OPTIONS)
+        handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(self._serve)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"Session": handler}),))
+        try:
+            if self._credentials is None:
+                self.port = server.add_insecure_port(self._address)
+            else:
+                self.port = server.add_secure_port(self._address, self._credentials)
+        except RuntimeError as error:
+            raise _cannot_listen(self._address, str(error)) from error
+        if self.port == 0:
+            raise _cannot_listen(self._address, "the address is taken or not ours")
+        await server.start()
+        self._server = server
+
+    async def stop(self) -> None:
+        """Stop listening and end all streams."""
+        if self._server is not None:
+            await self._server.stop(grace=0.5)
+            self._server = None
+
+    async def _serve(
+        self, frames: AsyncIterator[bytes], _context: grpc.aio.ServicerContext[bytes, bytes]
+    ) -> AsyncIterator[bytes]:
+        stream = ControlStream()
+        pump = asyncio.create_task(stream.pump_incoming(frames))
+        handler = asyncio.ensure_future(self._handler(stream))
+        try:
+            async for frame in stream.outgoing():
+                yield frame
+        finally:
+            stream.close()
+            pump.cancel()
+            await asyncio.wait([pump, handler])
+
+
+@contextlib.asynccontextmanager
+async def dial(address: str, credentials: grpc.ChannelCredentials | None) -> AsyncIterator[ControlStream]:
+    """A control stream to the gateway at host:port; ends when the context is left.
+
+    Nothing is raised where nobody answers: the stream then just ends.
+    """
+    if credentials is None:
+        channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+    else:
+        channel = grpc.aio.secure_channel(address, credentials, options=_OPTIONS)
+    stream = ControlStream()
+    method: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(METHOD)
+    call = method(stream.outgoing())
+    pump = asyncio.create_task(stream.pump_incoming(call.__aiter__()))
+    try:
+        yield stream
+    finally:
+        stream.close()
+        # let what was queued last (a Goodbye) get out before the channel is torn down
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await pump
+        call.cancel()
+        await channel.close()
+
+
+def _cannot_listen(address: str, reason: str) -> TransportError:
+    return TransportError(
+        ErrorCode.TRANSPORT_UNAVAILABLE, f"cannot listen on {address}: {reason}.", "Check `listen.control`."
+    )

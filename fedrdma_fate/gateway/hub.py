@@ -1,0 +1,86 @@
+"""What the parts of a gateway share, and what each asks of the others."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Mapping
+from typing import Protocol
+
+from fedrdma_fate.gateway.config import GatewayConfig
+from fedrdma_fate.gateway.mailbox import Mailbox
+from fedrdma_fate.gateway.routing import Routes
+from fedrdma_fate.memory.pool import SlotPool
+from fedrdma_fate.memory.spill import SpillStore
+from fedrdma_fate.ports import Transport
+
+
+class TraceSink(Protocol):
+    """Where events of the gateway go; one JSON line each."""
+
+    def emit(self, event: str, **fields: object) -> None:
+        """Record an event."""
+        ...
+
+
+class MetricsSink(Protocol):
+    """Where counts of the gateway go."""
+
+    def payload_moved(self, direction: str, peer: str, mode: str, transport: str, payload_bytes: int) -> None:
+        """A payload was sent (`sent`) or received (`received`)."""
+        ...
+
+    def transfer_ended(self, outcome: str, peer: str, mode: str, seconds: float, resent_bytes: int) -> None:
+        """A transfer ended: delivered, received, failed."""
+        ...
+
+    def inline_moved(self, direction: str, peer: str) -> None:
+        """A small message was sent or received."""
+        ...
+
+    def spilled(self, payload_bytes: int) -> None:
+        """A message was moved to disk."""
+        ...
+
+    def link_up(self, peer: str, transport: str, up: bool) -> None:
+        """A data path came or went."""
+        ...
+
+
+@dataclasses.dataclass(slots=True)
+class Hub:
+    """The shared parts of one gateway. Belongs to the event loop's thread.
+
+    Attributes:
+        config: the configuration.
+        incarnation: random id of this run.
+        host: identity of this host.
+        send_pool: slots of the send region.
+        receive_pool: slots of the receive region.
+        spill: files of messages that had to leave memory.
+        mailbox: messages that are here.
+        routes: which site serves which party.
+        transports: the data transports, by name.
+        trace: the trace.
+        metrics: the metrics.
+        tasks: background tasks, kept alive here and cancelled at the end.
+    """
+
+    config: GatewayConfig
+    incarnation: str
+    host: str
+    send_pool: SlotPool
+    receive_pool: SlotPool
+    spill: SpillStore
+    mailbox: Mailbox
+    routes: Routes
+    transports: Mapping[str, Transport]
+    trace: TraceSink
+    metrics: MetricsSink
+    tasks: set[asyncio.Task[None]] = dataclasses.field(default_factory=set)
+    next_transfer: int = 0
+
+    def new_transfer(self) -> int:
+        """An id that no transfer of this run has had."""
+        self.next_transfer += 1
+        return self.next_transfer

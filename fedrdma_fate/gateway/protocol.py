@@ -1,0 +1,229 @@
+"""What tasks and their gateway say to each other over the unix socket: length-prefixed msgpack, request and reply."""
+
+from __future__ import annotations
+
+import struct
+
+import msgspec
+
+from fedrdma_fate.wire.errors import ErrorCode, WireError
+from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, MessageKind, Mode, Party
+
+CLIENT_PROTOCOL_VERSION = 1
+
+LENGTH_PREFIX = struct.Struct("<I")
+MAX_FRAME_BYTES = INLINE_LIMIT_BYTES + 1024 * 1024
+"""No frame is longer: payloads beyond the inline limit go through slots."""
+
+
+class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type"):
+    """Base of requests and replies."""
+
+
+# -- requests -----------------------------------------------------------------------------------------------------
+
+
+class Attach(_Message, frozen=True, tag="attach"):
+    """First request on a connection: who is calling.
+
+    Attributes:
+        protocol: version of this protocol.
+        client: random id of the task process; all its connections share leases, which end with the last of them.
+        session: federation session.
+        party: the party the task runs for.
+        mode: transfer mode that this job asks for, or None for the gateway's.
+    """
+
+    protocol: int
+    client: str
+    session: str
+    party: Party
+    mode: Mode | None = None
+
+
+class LeaseSlot(_Message, frozen=True, tag="lease"):
+    """Lease a send slot; answered when there is room.
+
+    Attributes:
+        total_bytes: length.
+        timeout: seconds to wait for room; None for the gateway's own time-out.
+    """
+
+    total_bytes: int
+    timeout: float | None = None
+
+
+class Commit(_Message, frozen=True, tag="commit"):
+    """Send what was written into a leased slot.
+
+    Attributes:
+        lease: the lease.
+        name: FATE's message name.
+        tag: FATE's tag.
+        destinations: the parties to send it to.
+        kind: what the payload holds.
+        keep: the task keeps the lease, to commit the same bytes to further destinations.
+    """
+
+    lease: int
+    name: str
+    tag: str
+    destinations: tuple[Party, ...]
+    kind: MessageKind
+    keep: bool = False
+
+
+class PutInline(_Message, frozen=True, tag="put-inline"):
+    """Send a small message."""
+
+    name: str
+    tag: str
+    destinations: tuple[Party, ...]
+    kind: MessageKind
+    body: bytes
+
+
+class Get(_Message, frozen=True, tag="get"):
+    """Wait for a message.
+
+    Attributes:
+        name: FATE's message name.
+        tag: FATE's tag.
+        source: the party it comes from.
+        timeout: seconds to wait; None waits for ever.
+    """
+
+    name: str
+    tag: str
+    source: Party
+    timeout: float | None = None
+
+
+class ReleaseLeases(_Message, frozen=True, tag="release"):
+    """Give leases back; unknown ones are ignored."""
+
+    leases: tuple[int, ...]
+
+
+class Leave(_Message, frozen=True, tag="leave"):
+    """The party leaves the session: what is still here for it is dropped; what it has pushed still goes out."""
+
+
+class AskStatus(_Message, frozen=True, tag="status"):
+    """Ask for the gateway's status; allowed without Attach."""
+
+
+Request = Attach | LeaseSlot | Commit | PutInline | Get | ReleaseLeases | Leave | AskStatus
+
+# -- replies ------------------------------------------------------------------------------------------------------
+
+
+class Done(_Message, frozen=True, tag="done"):
+    """The request was carried out."""
+
+
+class Attached(_Message, frozen=True, tag="attached"):
+    """Welcome.
+
+    Attributes:
+        send_region: file of the send region, to be mapped by the task.
+        incarnation: this run of the gateway.
+    """
+
+    send_region: str
+    incarnation: str
+
+
+class Leased(_Message, frozen=True, tag="leased"):
+    """A send slot: its offset in the send region."""
+
+    lease: int
+    offset: int
+
+
+class GotInline(_Message, frozen=True, tag="got-inline"):
+    """The message was small: here it is."""
+
+    kind: MessageKind
+    body: bytes
+
+
+class GotSlot(_Message, frozen=True, tag="got-slot"):
+    """The message lies in a file: a region, or a spill file.
+
+    Attributes:
+        kind: what the payload holds.
+        lease: to be released when nothing maps it any more.
+        path: file.
+        offset: where the payload starts in it, page-aligned.
+        total_bytes: its length.
+    """
+
+    kind: MessageKind
+    lease: int
+    path: str
+    offset: int
+    total_bytes: int
+
+
+class StatusReport(_Message, frozen=True, tag="status-report"):
+    """The gateway's status as a JSON document."""
+
+    document: bytes
+
+
+class Error(_Message, frozen=True, tag="error"):
+    """The request failed."""
+
+    code: str
+    message: str
+    remedy: str
+
+
+Reply = Done | Attached | Leased | GotInline | GotSlot | StatusReport | Error
+
+_encoder = msgspec.msgpack.Encoder()
+_request_decoder: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
+_reply_decoder: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
+
+
+def encode_message(message: Request | Reply) -> bytes:
+    """A request or reply with its length in front."""
+    body = _encoder.encode(message)
+    return LENGTH_PREFIX.pack(len(body)) + body
+
+
+def frame_length(prefix: bytes) -> int:
+    """The length announced by LENGTH_PREFIX.size bytes.
+
+    Raises:
+        WireError: MALFORMED_FRAME when no frame may be that long.
+    """
+    length = int(LENGTH_PREFIX.unpack(prefix)[0])
+    if length > MAX_FRAME_BYTES:
+        raise WireError(ErrorCode.MALFORMED_FRAME, f"a frame of {length} bytes; {MAX_FRAME_BYTES} is the limit.")
+    return length
+
+
+def decode_request(body: bytes) -> Request:
+    """Parse a request.
+
+    Raises:
+        WireError: MALFORMED_FRAME.
+    """
+    try:
+        return _request_decoder.decode(body)
+    except msgspec.MsgspecError as error:
+        raise WireError(ErrorCode.MALFORMED_FRAME, f"a request does not parse: {error}.") from error
+
+
+def decode_reply(body: bytes) -> Reply:
+    """Parse a reply.
+
+    Raises:
+        WireError: MALFORMED_FRAME.
+    """
+    try:
+        return _reply_decoder.decode(body)
+    except msgspec.MsgspecError as error:
+        raise WireError(ErrorCode.MALFORMED_FRAME, f"a reply does not parse: {error}.") from error

@@ -1,0 +1,36 @@
+"""Which site serves which party."""
+
+from __future__ import annotations
+
+from fedrdma_fate.gateway.config import GatewayConfig
+from fedrdma_fate.wire.errors import ErrorCode, GatewayError
+from fedrdma_fate.wire.frames import Party
+
+
+class Routes:
+    """Parties to sites, as configured: `host:10000` goes before `10000`, which stands for every role."""
+
+    def __init__(self, config: GatewayConfig) -> None:
+        self._own = config.site
+        self._sites: dict[str, str] = dict.fromkeys(config.parties, config.site)
+        for peer in config.peers:
+            self._sites.update(dict.fromkeys(peer.parties, peer.site))
+
+    def site_of(self, party: Party) -> str:
+        """The site that serves a party.
+
+        Raises:
+            GatewayError: WRONG_PARTY when no site does.
+        """
+        site = self._sites.get(str(party)) or self._sites.get(party.party_id)
+        if site is None:
+            raise GatewayError(
+                ErrorCode.WRONG_PARTY,
+                f"no site serves the party {party}.",
+                f"Add it to `parties` of its site in the gateway's configuration; known: {', '.join(self._sites)}.",
+            )
+        return site
+
+    def is_local(self, party: Party) -> bool:
+        """Whether this gateway serves the party."""
+        return (self._sites.get(str(party)) or self._sites.get(party.party_id)) == self._own

@@ -1,0 +1,80 @@
+"""The gateway's status as one document, for people and programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+
+from fedrdma_fate import __version__
+from fedrdma_fate.engine.events import TransferProgress
+from fedrdma_fate.gateway.hub import Hub
+from fedrdma_fate.gateway.peer import Peer
+
+
+def status_document(hub: Hub, peers: Mapping[str, Peer], tasks: int, started: float) -> dict[str, object]:
+    """Everything `fedrdma status` shows; sizes in bytes, times in seconds.
+
+    Args:
+        hub: the shared parts.
+        peers: the other sites.
+        tasks: task processes attached.
+        started: when the gateway started, by time.monotonic.
+    """
+    config = hub.config
+    return {
+        "site": config.site,
+        "version": __version__,
+        "incarnation": hub.incarnation,
+        "uptime_seconds": time.monotonic() - started,
+        "mode": config.mode,
+        "parties": list(config.parties),
+        "security": config.security,
+        "tasks": tasks,
+        "peers": [_peer(peer) for peer in peers.values()],
+        "pools": [dataclasses.asdict(pool.stats()) for pool in (hub.send_pool, hub.receive_pool)],
+        "mailbox": hub.mailbox.summary(),
+        "transfers": [_transfer(peer, progress) for peer in peers.values() for progress in peer.transfers()],
+    }
+
+
+def _peer(peer: Peer) -> dict[str, object]:
+    return {
+        "site": peer.config.site,
+        "address": peer.config.address,
+        "parties": list(peer.config.parties),
+        "connected": peer.connected,
+        "version": peer.hello.version if peer.hello else None,
+        "rtt_seconds": peer.rtt_seconds,
+        "last_error": peer.last_error,
+        "pending_messages": peer.sending.pending,
+        "paths": [
+            {
+                "transport": name,
+                "up": path.up,
+                "main": path.main,
+                "reason": path.reason,
+                "attempts": path.attempt,
+                "last_error": path.last_error,
+            }
+            for name, path in peer.paths.paths.items()
+        ],
+    }
+
+
+def _transfer(peer: Peer, progress: TransferProgress) -> dict[str, object]:
+    elapsed = time.monotonic() - progress.started if progress.started else 0.0
+    rate = progress.done_bytes / elapsed if elapsed > 0 else 0.0
+    left = (progress.total_bytes - progress.done_bytes) / rate if rate > 0 else None
+    return {
+        "transfer": progress.transfer,
+        "peer": peer.config.site,
+        "direction": progress.direction,
+        "message": str(progress.key),
+        "mode": progress.mode,
+        "state": progress.state,
+        "total_bytes": progress.total_bytes,
+        "done_bytes": progress.done_bytes,
+        "bytes_per_second": rate,
+        "seconds_left": left,
+    }
