@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from fedrdma_fate import __version__
+from fedrdma_fate.cli.bench import bench
 from fedrdma_fate.cli.gateway import gateway
 from fedrdma_fate.cli.status import status
 
@@ -17,6 +18,7 @@ def main() -> None:
 
 main.add_command(gateway)
 main.add_command(status)
+main.add_command(bench)
 
 if __name__ == "__main__":
     main()

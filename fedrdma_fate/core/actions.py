@@ -30,7 +30,10 @@ class WriteHeader:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ComputeDigest:
-    """Compute the chunk's xxh3-64 from the payload; answer with `on_digest(index, value)`."""
+    """Compute the xxh3-64 of the chunk at its final place; answer with `on_digest(index, value)`.
+
+    Exactly one answer each, in any order and however late: also when the transfer was paused or restarted meanwhile.
+    """
 
     chunk: Chunk
 

@@ -1,17 +1,24 @@
-"""How a payload is cut into chunks, and where chunks and headers lie in a receive slot."""
+"""How a payload is cut into chunks, in which order they go, and where they and the headers lie in a receive slot."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from fedrdma_fate.wire.frames import Mode
+from fedrdma_fate.wire.errors import ErrorCode, TransferError
+from fedrdma_fate.wire.frames import Mode, Offer
 
 HEADER_SPACE_BYTES = 4096
 """A receive slot starts with one page for the header, so that the payload is page-aligned."""
 
 DEFAULT_CHUNK_BYTES = 4 * 1024 * 1024
 GRPC_CHUNK_BYTES = 1024 * 1024
+
+LARGEST_CHUNK_BYTES = 1 << 30
+"""One RDMA write is one message, and common NICs take messages of up to 1 GiB."""
+
+LARGEST_COUNT = 1 << 20
+"""Most chunks a payload is cut into: bounds what a peer's offer can make the receiver keep."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -28,6 +35,9 @@ class ChunkPlan:
     """A payload of `total_bytes` cut every `chunk_bytes`, with a last chunk of `enable_bytes` for Link-Enable.
 
     Both ends compute the same plan from the three numbers, so no table travels.
+
+    Raises:
+        ValueError: the three do not make a plan, or one of more than LARGEST_COUNT chunks.
     """
 
     total_bytes: int
@@ -37,8 +47,13 @@ class ChunkPlan:
     def __post_init__(self) -> None:
         if self.total_bytes < 0 or self.chunk_bytes <= 0:
             raise ValueError(f"cannot cut {self.total_bytes} bytes into chunks of {self.chunk_bytes}")
-        if not 0 <= self.enable_bytes <= max(0, self.total_bytes - 1):
-            raise ValueError(f"a Link-Enable chunk of {self.enable_bytes} does not fit {self.total_bytes} bytes")
+        if not 0 <= self.enable_bytes <= min(self.chunk_bytes, max(0, self.total_bytes - 1)):
+            raise ValueError(
+                f"a Link-Enable chunk of {self.enable_bytes} does not fit {self.total_bytes} bytes "
+                f"in chunks of {self.chunk_bytes}"
+            )
+        if self.count > LARGEST_COUNT:
+            raise ValueError(f"{self.total_bytes} bytes in chunks of {self.chunk_bytes} are {self.count} chunks")
 
     @property
     def _body_bytes(self) -> int:
@@ -62,8 +77,28 @@ class ChunkPlan:
         offset = index * self.chunk_bytes
         return Chunk(index, offset, min(self.chunk_bytes, self._body_bytes - offset))
 
+    def chunk_at(self, offset: int) -> Chunk | None:
+        """The chunk that starts at `offset`, or None."""
+        if not 0 <= offset < self.total_bytes:
+            return None
+        at_enable = self.enable_bytes > 0 and offset >= self._body_bytes
+        chunk = self.chunk(self.count - 1 if at_enable else offset // self.chunk_bytes)
+        return chunk if chunk.offset == offset else None
+
     def __iter__(self) -> Iterator[Chunk]:
         return (self.chunk(index) for index in range(self.count))
+
+
+def sending_order(plan: ChunkPlan, mode: Mode, indices: Iterable[int]) -> list[int]:
+    """These chunks in the order they are sent: `fedrdma-e` from the last to the first, the others from the first.
+
+    A Link-Enable chunk goes ahead of all others in every mode.
+    """
+    order = sorted(set(indices), reverse=mode == "fedrdma-e")
+    last = plan.count - 1
+    if plan.enable_bytes and order and order[-1] == last:
+        order.insert(0, order.pop())
+    return order
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -78,10 +113,12 @@ class SlotLayout:
 
     @property
     def payload_at(self) -> int:
+        """Where the payload starts."""
         return HEADER_SPACE_BYTES
 
     @property
     def header_at(self) -> int:
+        """Where headers are written."""
         return self._staging_at if self.mode == "fedrdma" else 0
 
     @property
@@ -97,9 +134,27 @@ class SlotLayout:
     def slot_bytes(self) -> int:
         """Length a receive slot must have."""
         if self.mode == "fedrdma":
-            return self.staged_chunk_at + min(self.plan.chunk_bytes, max(self.plan.total_bytes, 1))
+            return self.staged_chunk_at + min(self.plan.chunk_bytes, self.plan.total_bytes)
         return HEADER_SPACE_BYTES + self.plan.total_bytes
 
     def write_offset(self, chunk: Chunk) -> int:
         """Where in the slot the data of this chunk is written."""
         return self.staged_chunk_at if self.mode == "fedrdma" else self.payload_at + chunk.offset
+
+
+def plan_of_offer(offer: Offer, slot_bytes: int) -> ChunkPlan:
+    """The plan that a peer's offer describes, for a granted slot of `slot_bytes`.
+
+    Raises:
+        TransferError: UNEXPECTED_EVENT when its numbers make no plan, GRANT_VIOLATION when it does not fit the slot.
+    """
+    try:
+        plan = ChunkPlan(offer.total_bytes, offer.chunk_bytes, offer.enable_bytes)
+    except ValueError as error:
+        raise TransferError(ErrorCode.UNEXPECTED_EVENT, f"the offer of {offer.key} is senseless: {error}.") from error
+    needed = SlotLayout(plan, offer.mode).slot_bytes
+    if needed > slot_bytes:
+        raise TransferError(
+            ErrorCode.GRANT_VIOLATION, f"the offer of {offer.key} needs {needed} bytes, its grant has {slot_bytes}."
+        )
+    return plan

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import enum
 
-from fedrdma_fate.core.actions import Action, ClearHeader, ComputeDigest, CopyStaged, Failed, Finished, SendFrame
+from fedrdma_fate.core.actions import Action, ClearHeader, CopyStaged, Failed, Finished, SendFrame
 from fedrdma_fate.core.digest import payload_digest
-from fedrdma_fate.core.plan import Chunk, ChunkPlan, SlotLayout
-from fedrdma_fate.wire.errors import ErrorCode
+from fedrdma_fate.core.digestbook import DigestBook
+from fedrdma_fate.core.plan import ChunkPlan, SlotLayout, sending_order
+from fedrdma_fate.wire.errors import ErrorCode, WireError
 from fedrdma_fate.wire.frames import ChunkAck, Delivered, Mode, Refused, ResendChunks
-from fedrdma_fate.wire.header import ChunkHeader, HeaderKind
+from fedrdma_fate.wire.header import ChunkHeader, HeaderKind, decode_header
 
 
 class ReceiverState(enum.Enum):
@@ -28,7 +29,8 @@ class ReceiveSettings:
 
     Attributes:
         mode: transfer mode.
-        max_resends: how often damage is answered with a request to send again.
+        max_resends: how often in a row damage is answered with a request to send again; a chunk that `fedrdma` has
+            taken in begins a new row.
     """
 
     mode: Mode
@@ -45,13 +47,14 @@ class Receiver:
         self.layout = SlotLayout(plan, settings.mode)
         self.state = ReceiverState.RECEIVING
         self.resends = 0
-        self._digests: dict[int, int] = {}
+        self._digests = DigestBook(plan)
         self._placed: set[int] = set()
-        self._staged: ChunkHeader | None = None
+        self._staged: dict[int, ChunkHeader] = {}
         self._header: ChunkHeader | None = None
 
     @property
     def finished(self) -> bool:
+        """Whether the transfer is over, well or not."""
         return self.state in (ReceiverState.DELIVERED, ReceiverState.FAILED)
 
     @property
@@ -60,63 +63,92 @@ class Receiver:
         return sum(self.plan.chunk(index).length for index in self._placed)
 
     def on_landed(self, offset: int, length: int) -> list[Action]:
-        """A hint of transports that see writes arrive: check a chunk while it is warm. Never needed, never trusted."""
-        if self.state is not ReceiverState.RECEIVING or self.settings.mode == "fedrdma":
+        """A hint of transports that see each write land: check a chunk while it is warm. Never needed.
+
+        A transport that gives hints gives them for every chunk, also for one that is written over.
+        """
+        if self.finished or self.settings.mode == "fedrdma":
             return []
-        chunk = self._chunk_at(offset - self.layout.payload_at)
+        chunk = self.plan.chunk_at(offset - self.layout.payload_at)
         if chunk is None or chunk.length != length:
             return []
         self._placed.add(chunk.index)
-        return [ComputeDigest(chunk)]
+        self._digests.forget([chunk.index])
+        return self._digests.ask(chunk)
+
+    def on_announced(self, raw: bytes | memoryview) -> list[Action]:
+        """An immediate came: `raw` are the HEADER_BYTES at `layout.header_at`.
+
+        Zeros mean that an earlier announcement has shown this header already, and it was read and cleared.
+        """
+        if not any(raw):
+            return []
+        try:
+            header = decode_header(raw)
+        except WireError as error:
+            return self.on_bad_header(error.message)
+        return self.on_header(header)
 
     def on_header(self, header: ChunkHeader) -> list[Action]:
         """A header that parses was found at `layout.header_at`."""
         if self.finished:
             return []
+        if header.transfer != self.transfer:
+            # left in the slot by an earlier transfer, perhaps over ours
+            return self.on_bad_header(f"the header is of transfer {header.transfer}")
         problem = self._contradiction(header)
         if problem:
             return self._refuse(ErrorCode.UNEXPECTED_EVENT, problem)
         clear = ClearHeader(self.layout.header_at)
         if header.kind is HeaderKind.CHUNK:
             return [clear, *self._on_chunk_header(header)]
+        if self.state is ReceiverState.VERIFYING:
+            return [clear]
         self._header = header
         self.state = ReceiverState.VERIFYING
-        missing = [chunk for chunk in self.plan if chunk.index not in self._digests]
-        if not missing:
-            return [clear, *self._verify()]
-        return [clear, *(ComputeDigest(chunk) for chunk in missing)]
+        questions = [question for chunk in self.plan for question in self._digests.ask(chunk)]
+        return [clear, *questions, *self._verify_when_complete()]
 
     def on_bad_header(self, reason: str) -> list[Action]:
         """Something that is not a valid header was announced."""
         if self.finished:
             return []
         clear = ClearHeader(self.layout.header_at)
-        if self.settings.mode == "fedrdma":
-            return [clear, *self._resend(self._not_placed()[:1], reason)]
-        return [clear, *self._resend([0] if self.plan.count else [], reason)]
+        if self.state is ReceiverState.VERIFYING or self._staged:
+            # a good one came before it, and is being looked into
+            return [clear]
+        missing = self._not_placed()[:1] if self.settings.mode == "fedrdma" else []
+        return [clear, *self._resend(missing, ErrorCode.HEADER_CORRUPT, reason)]
 
     def on_digest(self, index: int, value: int) -> list[Action]:
         """The answer to ComputeDigest: of the chunk at its final place."""
         if self.finished:
             return []
-        staged = self._staged
-        if staged is not None and staged.index == index:
-            self._staged = None
-            return self._on_staged_digest(staged, value)
-        self._digests[index] = value
-        if self.state is ReceiverState.VERIFYING and len(self._digests) == self.plan.count:
-            return self._verify()
-        return []
+        asked_again = self._digests.answer(index, value)
+        known = self._digests.get(index)
+        if asked_again or known is None:
+            return asked_again
+        staged = self._staged.pop(index, None)
+        if staged is not None:
+            return self._on_staged_digest(staged, known)
+        return self._verify_when_complete()
 
-    def restart(self) -> None:
-        """The sender starts over in this slot: forget what was seen of a half-done attempt."""
+    def restart(self, *, same_slot: bool = True) -> list[Action]:
+        """The sender resumes on a new data path: forget what was seen of a half-done attempt.
+
+        To be called when nothing can be written by the old path any more, before anything can by the new one.
+        """
         if self.finished:
-            return
+            return []
         self.state = ReceiverState.RECEIVING
         self._header = None
-        self._staged = None
-        if self.settings.mode != "fedrdma":
-            self._digests.clear()
+        # a chunk that fedrdma has taken in is not written again, and stays, unless it stayed behind in another slot
+        kept = self._placed if self.settings.mode == "fedrdma" and same_slot else set()
+        self._digests.forget(index for index in range(self.plan.count) if index not in kept)
+        self._staged.clear()
+        if not same_slot:
+            self._placed.clear()
+        return [ClearHeader(self.layout.header_at)]
 
     def on_abort(self, code: ErrorCode, reason: str) -> list[Action]:
         """The sender gave up."""
@@ -125,66 +157,78 @@ class Receiver:
         self.state = ReceiverState.FAILED
         return [Failed(code, reason)]
 
+    def cancel(self, code: ErrorCode, reason: str) -> list[Action]:
+        """Give up, and tell the sender."""
+        return [] if self.finished else self._refuse(code, reason)
+
     def _contradiction(self, header: ChunkHeader) -> str:
-        expected = (self.transfer, self.plan.total_bytes, self.plan.count)
-        found = (header.transfer, header.total_bytes, header.count)
-        if found != expected:
-            return f"header names (transfer, bytes, chunks) {found}, the offer {expected}"
-        if header.kind is HeaderKind.PAYLOAD:
-            return "" if header.length == self.plan.total_bytes else f"payload header of {header.length} bytes"
-        if self.settings.mode != "fedrdma":
-            return f"a chunk header in mode {self.settings.mode}"
-        if not 0 <= header.index < self.plan.count:
-            return f"header of chunk {header.index} of {self.plan.count}"
-        chunk = self.plan.chunk(header.index)
-        if (chunk.offset, chunk.length) != (header.offset, header.length):
-            planned = f"{chunk.length} bytes at {chunk.offset}"
-            return f"chunk {header.index} is {planned}, its header says {header.length} at {header.offset}"
+        """What in a header contradicts the offer, or an empty string."""
+        mode, plan = self.settings.mode, self.plan
+        if (header.total_bytes, header.count) != (plan.total_bytes, plan.count):
+            found = f"{header.total_bytes} bytes in {header.count} chunks"
+            return f"the header says {found}, the offer {plan.total_bytes} in {plan.count}"
+        by_chunk = mode == "fedrdma" and plan.count > 0
+        if by_chunk != (header.kind is HeaderKind.CHUNK):
+            return f"a {header.kind.name.lower()} header in mode {mode}"
+        if by_chunk and header.index >= plan.count:
+            return f"a header of chunk {header.index} of {plan.count}"
+        offset, length = 0, plan.total_bytes
+        if by_chunk:
+            chunk = plan.chunk(header.index)
+            offset, length = chunk.offset, chunk.length
+        if (header.offset, header.length) != (offset, length):
+            return f"the header says {header.length} bytes at {header.offset}, the plan {length} at {offset}"
+        if self._header is not None and header != self._header:
+            return "a second header that contradicts the first"
         return ""
 
     def _on_chunk_header(self, header: ChunkHeader) -> list[Action]:
+        if header.index in self._staged:
+            # sent again while it is being checked: the answer is on its way
+            return []
         if header.index in self._placed:
             # its ACK was lost with the link
             return [SendFrame(ChunkAck(self.transfer, header.index))]
-        self._staged = header
+        self._staged[header.index] = header
         chunk = self.plan.chunk(header.index)
         copy = CopyStaged(self.layout.staged_chunk_at, self.layout.payload_at + chunk.offset, chunk.length)
-        return [copy, ComputeDigest(chunk)]
+        self._digests.forget([chunk.index])
+        return [copy, *self._digests.ask(chunk)]
 
     def _on_staged_digest(self, header: ChunkHeader, value: int) -> list[Action]:
         if value != header.digest:
-            return self._resend([header.index], f"chunk {header.index} came with another digest")
-        self._digests[header.index] = value
+            reason = f"chunk {header.index} came with another digest"
+            return self._resend([header.index], ErrorCode.DIGEST_MISMATCH, reason)
         self._placed.add(header.index)
+        self.resends = 0
         actions: list[Action] = [SendFrame(ChunkAck(self.transfer, header.index))]
         if len(self._placed) == self.plan.count:
             actions += self._deliver()
         return actions
 
-    def _verify(self) -> list[Action]:
+    def _verify_when_complete(self) -> list[Action]:
         header = self._header
-        assert header is not None
-        if payload_digest([self._digests[index] for index in range(self.plan.count)]) == header.digest:
+        if header is None or not self._digests.complete:
+            return []
+        if payload_digest(self._digests.in_order()) == header.digest:
             return self._deliver()
         # One digest speaks for the whole payload, so the damaged chunk is not known: all of them again.
-        self._digests.clear()
-        self._placed.clear()
         self._header = None
         self.state = ReceiverState.RECEIVING
-        return self._resend(list(range(self.plan.count)), "the payload came with another digest")
+        reason = "the payload came with another digest"
+        return self._resend(list(range(self.plan.count)), ErrorCode.DIGEST_MISMATCH, reason)
 
     def _deliver(self) -> list[Action]:
         self.state = ReceiverState.DELIVERED
         self._placed.update(range(self.plan.count))
         return [Finished(), SendFrame(Delivered(self.transfer))]
 
-    def _resend(self, chunks: list[int], reason: str) -> list[Action]:
+    def _resend(self, chunks: list[int], code: ErrorCode, reason: str) -> list[Action]:
         self.resends += 1
         if self.resends > self.settings.max_resends:
-            return self._refuse(ErrorCode.DIGEST_MISMATCH, f"{reason}, {self.resends} times")
-        for index in chunks:
-            self._digests.pop(index, None)
-            self._placed.discard(index)
+            return self._refuse(code, f"{reason}, {self.resends} times")
+        self._digests.forget(chunks)
+        self._placed.difference_update(chunks)
         return [SendFrame(ResendChunks(self.transfer, tuple(chunks)))]
 
     def _refuse(self, code: ErrorCode, reason: str) -> list[Action]:
@@ -192,12 +236,6 @@ class Receiver:
         return [SendFrame(Refused(self.transfer, code.value, reason)), Failed(code, reason)]
 
     def _not_placed(self) -> list[int]:
-        return [index for index in range(self.plan.count) if index not in self._placed]
-
-    def _chunk_at(self, offset: int) -> Chunk | None:
-        if not 0 <= offset < self.plan.total_bytes:
-            return None
-        body = self.plan.total_bytes - self.plan.enable_bytes
-        if self.plan.enable_bytes and offset == body:
-            return self.plan.chunk(self.plan.count - 1)
-        return self.plan.chunk(offset // self.plan.chunk_bytes) if offset % self.plan.chunk_bytes == 0 else None
+        """What `fedrdma` has still to take in, in the order it is sent."""
+        missing = (index for index in range(self.plan.count) if index not in self._placed)
+        return sending_order(self.plan, self.settings.mode, missing)

@@ -14,13 +14,16 @@ from collections.abc import Iterable
 
 from fedrdma_fate.core.actions import Action, ComputeDigest, Failed, Finished, SendFrame, WriteChunk, WriteHeader
 from fedrdma_fate.core.digest import payload_digest
-from fedrdma_fate.core.plan import Chunk, ChunkPlan, SlotLayout
+from fedrdma_fate.core.plan import Chunk, ChunkPlan, SlotLayout, sending_order
 from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import Abort, Mode
 from fedrdma_fate.wire.header import ChunkHeader, HeaderKind
 
 GRPC_WINDOW = 16
 """Chunks of `grpc` in flight: enough to keep a stream busy, HTTP/2 does the rest."""
+
+SLOWEST_BYTES_PER_SECOND = 1_000_000
+"""A write shows no progress before it is whole, so the idle time-out grants its bytes the time of a link this slow."""
 
 
 class SenderState(enum.Enum):
@@ -40,11 +43,15 @@ class SendSettings:
 
     Attributes:
         mode: transfer mode.
-        idle_timeout: seconds without any progress after which the transfer fails.
+        idle_timeout: seconds without any progress after which the transfer fails, not counting the time that the
+            writes in flight take at SLOWEST_BYTES_PER_SECOND.
+        max_resends: how many requests to send again are met without a chunk arriving in between; a receiver of ours
+            refuses the transfer long before.
     """
 
     mode: Mode
     idle_timeout: float = 60.0
+    max_resends: int = 16
 
 
 class Sender:
@@ -58,17 +65,20 @@ class Sender:
         self.state = SenderState.IDLE
         self.resent_bytes = 0
         self._digests: dict[int, int] = {}
+        self._digesting: set[int] = set()
         self._to_send: deque[int] = deque()
         self._in_flight: dict[int, int] = {}
-        self._header_in_flight: int | None = None
+        self._headers_in_flight: set[int] = set()
         self._arrived: set[int] = set()
         self._posted: set[int] = set()
         self._awaiting_digest: int | None = None
+        self._fruitless_resends = 0
         self._next_work_request = 0
         self._last_progress = 0.0
 
     @property
     def finished(self) -> bool:
+        """Whether the transfer is over, well or not."""
         return self.state in (SenderState.DELIVERED, SenderState.FAILED)
 
     @property
@@ -76,16 +86,27 @@ class Sender:
         """Payload bytes known to lie in the receiver's slot."""
         return sum(self.plan.chunk(index).length for index in self._arrived)
 
+    @property
+    def in_flight_bytes(self) -> int:
+        """Payload bytes written and not yet acknowledged."""
+        return sum(self.plan.chunk(index).length for index in self._in_flight.values())
+
     def start(self, now: float) -> list[Action]:
-        """Begin. The offer has been sent and the slot was granted."""
+        """Begin. The offer has been sent and the slot was granted. Does nothing once cancelled.
+
+        Raises:
+            RuntimeError: it had begun already.
+        """
+        if self.finished:
+            return []
         self._expect(SenderState.IDLE)
-        self.state = SenderState.SENDING
-        self._last_progress = now
-        self._queue(range(self.plan.count))
-        return self._pump()
+        return self._go_on(range(self.plan.count), now)
 
     def on_digest(self, index: int, value: int) -> list[Action]:
-        """The answer to ComputeDigest."""
+        """The answer to ComputeDigest; one more than was asked for does no harm. It is not progress of the network."""
+        if not 0 <= index < self.plan.count:
+            return []
+        self._digesting.discard(index)
         self._digests[index] = value
         if self.state is not SenderState.SENDING:
             return []
@@ -98,47 +119,53 @@ class Sender:
         """A chunk or header write is complete at the receiver. A completion from before a pause is ignored."""
         if self.finished:
             return []
-        if work_request == self._header_in_flight:
+        if work_request in self._headers_in_flight:
+            self._headers_in_flight.discard(work_request)
             self._last_progress = now
-            self._header_in_flight = None
             return []
-        index = self._in_flight.pop(work_request, None)
-        if index is None:
+        if work_request not in self._in_flight:
             return []
         self._last_progress = now
         if self.settings.mode == "fedrdma":
-            self._in_flight[work_request] = index
+            # it lies in the staging area, which is free for the next one only after the ACK
             return []
-        self._arrived.add(index)
-        return self._pump()
+        return self._on_arrived(self._in_flight.pop(work_request))
 
     def on_chunk_ack(self, index: int, now: float) -> list[Action]:
         """`fedrdma`: the receiver has read the chunk out of the staging area. A stale ACK is ignored."""
-        waiting = [request for request, chunk in self._in_flight.items() if chunk == index]
-        if self.finished or self.settings.mode != "fedrdma" or not waiting:
+        if self.finished or self.settings.mode != "fedrdma" or index not in self._in_flight.values():
             return []
-        for request in waiting:
-            del self._in_flight[request]
+        self._empty_staging()
         self._last_progress = now
-        self._arrived.add(index)
-        return self._pump()
+        return self._on_arrived(index)
 
     def on_resend(self, chunks: Iterable[int], now: float) -> list[Action]:
-        """The receiver found damage in these chunks."""
-        if self.finished or self.state is SenderState.PAUSED:
+        """The receiver found damage in these chunks, or (without any) in the header."""
+        if self.finished or self.state is SenderState.IDLE:
             return []
-        wanted = sorted(set(chunks))
+        wanted = set(chunks)
         if any(not 0 <= index < self.plan.count for index in wanted):
-            return self.cancel(ErrorCode.UNEXPECTED_EVENT, f"the receiver asked for chunks {wanted} again")
-        self._last_progress = now
-        self._arrived.difference_update(wanted)
-        self.state = SenderState.SENDING
-        self._queue(wanted)
-        return self._pump()
+            return self.cancel(
+                ErrorCode.UNEXPECTED_EVENT, f"the receiver asked for chunks {min(wanted)} to {max(wanted)} again"
+            )
+        self._arrived -= wanted
+        if self.state is SenderState.PAUSED:
+            return []
+        self._fruitless_resends += 1
+        if self._fruitless_resends > self.settings.max_resends:
+            return self.cancel(
+                ErrorCode.UNEXPECTED_EVENT, f"asked to send again {self._fruitless_resends} times in a row"
+            )
+        if self.settings.mode == "fedrdma":
+            # the receiver may not know which chunk it was that came damaged: it is the one in the staging area
+            wanted.update(self._in_flight.values())
+            self._empty_staging()
+        self._in_flight = {request: index for request, index in self._in_flight.items() if index not in wanted}
+        return self._go_on(wanted, now)
 
     def on_delivered(self, now: float) -> list[Action]:
-        """The receiver has the payload, whole."""
-        if self.finished:
+        """The receiver has the payload, whole. This may come before the completion of the last write."""
+        if self.finished or self.state is SenderState.IDLE:
             return []
         self._last_progress = now
         self._arrived.update(range(self.plan.count))
@@ -158,19 +185,24 @@ class Sender:
             return
         self.state = SenderState.PAUSED
         self._in_flight.clear()
-        self._header_in_flight = None
+        self._headers_in_flight.clear()
         self._awaiting_digest = None
         self._to_send.clear()
+        # a driver that drops its work with the data path is asked again
+        self._digesting.clear()
 
     def resume(self, now: float, *, same_slot: bool) -> list[Action]:
-        """The data path is back; send what had not arrived. With another slot, everything."""
+        """The data path is back; send what had not arrived. With another slot, everything. Does nothing when finished.
+
+        Raises:
+            RuntimeError: it was not paused.
+        """
+        if self.finished:
+            return []
         self._expect(SenderState.PAUSED)
-        self.state = SenderState.SENDING
-        self._last_progress = now
         if not same_slot:
             self._arrived.clear()
-        self._queue(index for index in range(self.plan.count) if index not in self._arrived)
-        return self._pump()
+        return self._go_on((index for index in range(self.plan.count) if index not in self._arrived), now)
 
     def cancel(self, code: ErrorCode, reason: str) -> list[Action]:
         """Give up, and tell the peer."""
@@ -182,7 +214,8 @@ class Sender:
     def timer(self) -> float | None:
         """When to call `on_timer`, or None. A paused transfer waits for its peer, which has a time-out of its own."""
         if self.state in (SenderState.SENDING, SenderState.AWAITING_DELIVERY):
-            return self._last_progress + self.settings.idle_timeout
+            patience = self.settings.idle_timeout + self.in_flight_bytes / SLOWEST_BYTES_PER_SECOND
+            return self._last_progress + patience
         return None
 
     def on_timer(self, now: float) -> list[Action]:
@@ -190,22 +223,27 @@ class Sender:
         due = self.timer()
         if due is None or now < due:
             return []
-        return self.cancel(
-            ErrorCode.IDLE_TIMEOUT,
-            f"no progress for {self.settings.idle_timeout:g} s "
-            f"after {self.arrived_bytes} of {self.plan.total_bytes} bytes",
-        )
+        done = f"{self.arrived_bytes} of {self.plan.total_bytes} bytes"
+        return self.cancel(ErrorCode.IDLE_TIMEOUT, f"no progress for {now - self._last_progress:g} s after {done}")
 
     def _expect(self, state: SenderState) -> None:
         if self.state is not state:
             raise RuntimeError(f"transfer {self.transfer} is {self.state.value}, not {state.value}")
 
-    def _queue(self, indices: Iterable[int]) -> None:
-        order = sorted(indices, reverse=self.settings.mode == "fedrdma-e")
-        last = self.plan.count - 1
-        if self.settings.mode == "fedrdma" and self.plan.enable_bytes and order and order[-1] == last:
-            order.insert(0, order.pop())
-        self._to_send.extend(order)
+    def _go_on(self, indices: Iterable[int], now: float) -> list[Action]:
+        self.state = SenderState.SENDING
+        self._last_progress = now
+        self._to_send = deque(sending_order(self.plan, self.settings.mode, {*self._to_send, *indices}))
+        return self._pump()
+
+    def _on_arrived(self, index: int) -> list[Action]:
+        self._arrived.add(index)
+        self._fruitless_resends = 0
+        return self._pump()
+
+    def _empty_staging(self) -> None:
+        self._in_flight.clear()
+        self._awaiting_digest = None
 
     @property
     def _window(self) -> int:
@@ -228,7 +266,7 @@ class Sender:
         if chunk.index in self._digests:
             return [write, self._chunk_header(chunk), *self._digest_ahead()]
         self._awaiting_digest = chunk.index
-        return [write, ComputeDigest(chunk)]
+        return [write, *self._digest(chunk)]
 
     def _finish_sending(self) -> list[Action]:
         """Once every chunk is out: the payload header, and then the wait for delivery."""
@@ -244,7 +282,10 @@ class Sender:
         return [] if headed_by_chunk else [self._payload_header()]
 
     def _digest(self, chunk: Chunk) -> list[Action]:
-        return [] if chunk.index in self._digests else [ComputeDigest(chunk)]
+        if chunk.index in self._digests or chunk.index in self._digesting:
+            return []
+        self._digesting.add(chunk.index)
+        return [ComputeDigest(chunk)]
 
     def _digest_ahead(self) -> list[Action]:
         """The next chunk's digest, computed while this one is on its way."""
@@ -260,8 +301,9 @@ class Sender:
 
     def _header(self, kind: HeaderKind, offset: int, length: int, digest: int, index: int) -> WriteHeader:
         header = ChunkHeader(kind, self.transfer, self.plan.total_bytes, offset, length, digest, index, self.plan.count)
-        self._header_in_flight = self._take_work_request()
-        return WriteHeader(self._header_in_flight, header, self.layout.header_at)
+        work_request = self._take_work_request()
+        self._headers_in_flight.add(work_request)
+        return WriteHeader(work_request, header, self.layout.header_at)
 
     def _take_work_request(self) -> int:
         self._next_work_request += 1

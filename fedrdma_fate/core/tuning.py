@@ -5,7 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-from fedrdma_fate.core.plan import DEFAULT_CHUNK_BYTES, GRPC_CHUNK_BYTES, ChunkPlan
+from fedrdma_fate.core.plan import (
+    DEFAULT_CHUNK_BYTES,
+    GRPC_CHUNK_BYTES,
+    LARGEST_CHUNK_BYTES,
+    LARGEST_COUNT,
+    ChunkPlan,
+)
 from fedrdma_fate.wire.frames import Mode
 
 LinkEnable = Literal["auto", "always", "never"]
@@ -34,14 +40,12 @@ class LinkTraits:
 
 
 def choose_chunk_bytes(mode: Mode, configured: int | None, total_bytes: int, link: LinkTraits) -> int:
-    """The base chunk size s: the configured one, else Table 2's best for the link's rate (4 MiB when unknown)."""
-    if mode == "grpc":
-        return GRPC_CHUNK_BYTES
-    if configured is not None:
-        return configured
-    if link.rate_bps is not None and link.rate_bps < LINK_ENABLE_FROM_BPS:
-        return max(total_bytes, 1)
-    return DEFAULT_CHUNK_BYTES
+    """The base chunk size s: the configured one, else Table 2's best for the link's rate (4 MiB when unknown).
+
+    Never more than one RDMA write can carry, nor so little that the payload has more than LARGEST_COUNT chunks.
+    """
+    fewest_bytes = -(-total_bytes // (LARGEST_COUNT - 1))
+    return max(1, fewest_bytes, min(_wished_chunk_bytes(mode, configured, total_bytes, link), LARGEST_CHUNK_BYTES))
 
 
 def plan_transfer(
@@ -52,15 +56,28 @@ def plan_transfer(
     plain = ChunkPlan(total_bytes, chunk_bytes)
     if mode == "grpc" or not _wants_link_enable(policy, plain, link):
         return plain
-    if plain.chunk(plain.count - 1).length <= SMALL_LAST_CHUNK_BYTES and plain.count > 1:
-        return plain
-    return ChunkPlan(total_bytes, chunk_bytes, min(link.mtu_bytes, total_bytes - 1))
+    last = plain.chunk(plain.count - 1)
+    if plain.count > 1 and last.length <= SMALL_LAST_CHUNK_BYTES:
+        # the same cut, with the last chunk named as the one that goes first
+        return ChunkPlan(total_bytes, chunk_bytes, last.length)
+    return ChunkPlan(total_bytes, chunk_bytes, link.mtu_bytes)
+
+
+def _wished_chunk_bytes(mode: Mode, configured: int | None, total_bytes: int, link: LinkTraits) -> int:
+    if mode == "grpc":
+        return GRPC_CHUNK_BYTES
+    if configured is not None:
+        return configured
+    if link.rate_bps is not None and link.rate_bps < LINK_ENABLE_FROM_BPS:
+        return total_bytes
+    return DEFAULT_CHUNK_BYTES
 
 
 def _wants_link_enable(policy: LinkEnable, plan: ChunkPlan, link: LinkTraits) -> bool:
-    if policy == "never" or plan.total_bytes <= link.mtu_bytes:
+    largest = min(plan.total_bytes, plan.chunk_bytes)
+    if policy == "never" or largest <= link.mtu_bytes:
         return False
     if policy == "always":
         return True
     fast = link.rate_bps is None or link.rate_bps >= LINK_ENABLE_FROM_BPS
-    return fast and min(plan.total_bytes, plan.chunk_bytes) >= LINK_ENABLE_FROM_BYTES
+    return fast and largest >= LINK_ENABLE_FROM_BYTES

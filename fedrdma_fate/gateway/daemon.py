@@ -114,7 +114,7 @@ class Gateway:
         trace = Trace(config.trace)
         self._stack.callback(trace.close)
         metrics = GatewayMetrics()
-        transports = make_transports(config, regions.path)
+        transports = make_transports(config, regions.path, receive_region)
         for transport in transports.values():
             self._stack.callback(transport.close)
         self._hub = Hub(

@@ -9,6 +9,7 @@ import mmap
 import os
 from pathlib import Path
 
+from fedrdma_fate.memory.paging import MADV_POPULATE_WRITE, advise
 from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
 
 PAGE_BYTES = mmap.PAGESIZE
@@ -18,17 +19,18 @@ class SharedRegion:
     """One file in shared memory, mapped whole.
 
     Made by the gateway with `create` (pages are allocated and mapped there and then), opened elsewhere with `attach`.
+    On a tmpfs mounted with `huge=advise`, `within_size` or `always` its pages are huge pages.
     """
 
-    def __init__(self, path: Path, fileno: int, length: int, *, owner: bool) -> None:
+    def __init__(self, path: Path, fileno: int, mapping: mmap.mmap, *, owner: bool) -> None:
+        """Wrap a mapping; takes over `fileno`. Use `create` or `attach`."""
         self._path = path
         self._fileno = fileno
-        self._length = length
+        self._length = len(mapping)
         self._owner = owner
-        flags = mmap.MAP_SHARED | (mmap.MAP_POPULATE if length else 0)
-        self._map = mmap.mmap(fileno, length, flags=flags)
-        self._view = memoryview(self._map)
-        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+        self._map = mapping
+        self._view = memoryview(mapping)
+        self._address = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
 
     @classmethod
     def create(cls, path: Path, length: int) -> SharedRegion:
@@ -44,8 +46,7 @@ class SharedRegion:
         fileno = -1
         try:
             fileno = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            os.posix_fallocate(fileno, 0, length)
-            return cls(path, fileno, length, owner=True)
+            return cls(path, fileno, _allocate(fileno, length), owner=True)
         except OSError as error:
             if fileno >= 0:
                 os.close(fileno)
@@ -67,16 +68,13 @@ class SharedRegion:
         try:
             fileno = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
-            raise MemoryPoolError(
-                ErrorCode.REGION_UNAVAILABLE,
-                f"cannot map the region {path}: {error.strerror}.",
-                "Both processes must run on one host, as the same user, and see the same memory.directory.",
-            ) from error
+            raise region_unreachable(path, error) from error
         try:
-            return cls(path, fileno, os.fstat(fileno).st_size, owner=False)
+            mapping = mmap.mmap(fileno, os.fstat(fileno).st_size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
         except (OSError, ValueError) as error:
             os.close(fileno)
-            raise MemoryPoolError(ErrorCode.REGION_UNAVAILABLE, f"cannot map the region {path}: {error}.") from error
+            raise region_unreachable(path, error) from error
+        return cls(path, fileno, mapping, owner=False)
 
     @property
     def path(self) -> Path:
@@ -99,14 +97,47 @@ class SharedRegion:
         return self._view
 
     def close(self) -> None:
-        """Unmap, and remove the file if we made it. The pages live on in processes that still map them."""
+        """Unmap, and remove the file if we made it. May be repeated.
+
+        The pages live on in processes that still map them, and here while an array still views them.
+        """
         if self._fileno < 0:
             return
         os.close(self._fileno)
         self._fileno = -1
-        self._view.release()
-        # where a slice is still held somewhere, the mapping goes when the slice does
-        with contextlib.suppress(BufferError):
-            self._map.close()
         if self._owner:
             self._path.unlink(missing_ok=True)
+        # where a slice or an array is still held somewhere, the mapping goes when it does
+        with contextlib.suppress(BufferError):
+            self._view.release()
+            self._map.close()
+
+
+def region_unreachable(path: Path, error: OSError | ValueError) -> MemoryPoolError:
+    """The error for a region or spill file that this process cannot map."""
+    reason = error.strerror if isinstance(error, OSError) else error
+    return MemoryPoolError(
+        ErrorCode.REGION_UNAVAILABLE,
+        f"cannot map {path}: {reason}.",
+        "Gateway and tasks must run on one host, as the same user, and see the same memory.directory; "
+        "after a gateway's restart its old regions are gone.",
+    )
+
+
+def _allocate(fileno: int, length: int) -> mmap.mmap:
+    """Give the file `length` bytes of zeroed pages, huge ones where the file system offers them, and map them."""
+    os.ftruncate(fileno, length)
+    mapping = mmap.mmap(fileno, length)
+    try:
+        # Before fallocate, which knows nothing of this mapping's advice and would take small pages.
+        advise(mapping, mmap.MADV_HUGEPAGE)
+        resident = advise(mapping, MADV_POPULATE_WRITE)
+        # Only fallocate tells ENOSPC from other trouble; without it a full tmpfs would kill us at first touch.
+        os.posix_fallocate(fileno, 0, length)
+    except OSError:
+        mapping.close()
+        raise
+    if resident:
+        return mapping
+    mapping.close()
+    return mmap.mmap(fileno, length, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)

@@ -1,0 +1,1 @@
+"""What happened: a trace as JSON lines, Prometheus metrics, structured logs. Knows nothing of policy."""

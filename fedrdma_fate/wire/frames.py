@@ -276,7 +276,8 @@ def decode_frame(raw: bytes) -> ControlFrame:
     """
     try:
         return _decoder.decode(raw)
-    except msgspec.MsgspecError as error:
+    # msgspec lets the two others through for a string that is not UTF-8 and for nesting without end
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise WireError(
             ErrorCode.MALFORMED_FRAME,
             f"a control frame of {len(raw)} bytes does not parse: {error}.",

@@ -1,0 +1,201 @@
+"""One silo's part in the FATE-LLM job: the runner's configuration, and what is watched while it trains."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from fate.arch import Context
+from fate.components.core import Role
+from fate_llm.runner.homo_seq2seq_runner import Seq2SeqRunner
+from fate_utils.secure_aggregation_helper import RandomMix
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from examples.gpt2_advertisegen.model import lora_settings
+from examples.gpt2_advertisegen.plan import CLIENTS, SiloConfig
+from fedrdma_fate.obs.trace import Trace
+
+_OPTIMIZERS = {"adamw": "adamw_torch", "adafactor": "adafactor", "sgd": "sgd"}
+
+
+def runner_settings(config: SiloConfig) -> dict[str, Any]:
+    """The configuration of FATE-LLM's Seq2SeqRunner, as a FATE pipeline would hand it to a silo."""
+    tokenizer = {"tokenizer_name_or_path": config.model.directory, "pad_token": config.model.pad_token}
+    return {
+        "algo": "fedavg",
+        "model_conf": _model_settings(config),
+        "dataset_conf": {
+            "module_name": "fate_llm.dataset.prompt_dataset",
+            "item_name": "PromptDataset",
+            "kwargs": {
+                **tokenizer,
+                "text_max_length": config.training.max_length,
+                "max_prompt_length": config.training.max_length // 2,
+                "num_proc": None,
+            },
+        },
+        "data_collator_conf": {
+            "module_name": "fate_llm.data.data_collator.cust_data_collator",
+            "item_name": "get_seq2seq_data_collator",
+            "kwargs": tokenizer,
+        },
+        "training_args_conf": _training_settings(config),
+        "fed_args_conf": {"aggregate_strategy": "epoch", "aggregate_freq": 1, "aggregator": "secure_aggregate"},
+        "task_type": "causal_lm",
+        "save_trainable_weights_only": True,
+    }
+
+
+def _model_settings(config: SiloConfig) -> dict[str, Any]:
+    if config.training.tuning == "full":
+        return {
+            "module_name": "examples.gpt2_advertisegen.model",
+            "item_name": "load_whole_model",
+            "kwargs": {"directory": config.model.directory},
+        }
+    return {
+        "module_name": "fate_llm.model_zoo.pellm.gpt2",
+        "item_name": "GPT2CLM",
+        "kwargs": {
+            "pretrained_path": config.model.directory,
+            "peft_type": "LoraConfig",
+            "peft_config": lora_settings(config.training.lora_rank),
+        },
+    }
+
+
+def _training_settings(config: SiloConfig) -> dict[str, Any]:
+    training = config.training
+    return {
+        "num_train_epochs": training.rounds,
+        "per_device_train_batch_size": training.micro_batch,
+        "gradient_accumulation_steps": training.batch_size // training.micro_batch,
+        "per_device_eval_batch_size": training.micro_batch,
+        "learning_rate": training.learning_rate,
+        "optim": _OPTIMIZERS[training.optimizer],
+        "seed": training.seed,
+        "data_seed": training.seed,
+        "use_cpu": True,
+        "evaluation_strategy": "epoch",
+        "prediction_loss_only": True,
+        # PELLM's forward takes **kwargs, so the trainer cannot tell which columns it needs
+        "remove_unused_columns": False,
+        "label_names": ["labels"],
+        "report_to": [],
+    }
+
+
+class WatchedRunner(Seq2SeqRunner):  # type: ignore[misc]  # FATE has no types
+    """FATE-LLM's Seq2SeqRunner with callbacks of our own on the client's trainer."""
+
+    def __init__(self, callbacks: list[TrainerCallback], **settings: Any) -> None:
+        super().__init__(**settings)
+        self._callbacks = callbacks
+
+    def client_setup(self, *args: Any, **kwargs: Any) -> Any:
+        """FATE-LLM's trainer; our callbacks come behind FATE's, so that they see what those have done."""
+        trainer = super().client_setup(*args, **kwargs)
+        for callback in self._callbacks:
+            trainer.add_callback(callback)
+            if isinstance(callback, Masking):
+                callback.trainer = trainer
+        return trainer
+
+
+class RoundEvents(TrainerCallback):  # type: ignore[misc]  # transformers has no types
+    """Reports rounds, steps and losses. A round is an epoch: steps, aggregation, aggregation of the loss."""
+
+    def __init__(self, events: Trace) -> None:
+        self._events = events
+        self._round = 0
+
+    def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, _: TrainerControl, **__: Any) -> None:
+        """A round begins."""
+        self._events.emit("round-begin", round=self._round, steps=state.max_steps // args.num_train_epochs)
+
+    def on_step_end(self, _: TrainingArguments, state: TrainerState, *__: Any, **___: Any) -> None:
+        """An optimizer step is done."""
+        self._events.emit("step", round=self._round, step=state.global_step)
+
+    def on_log(self, _: TrainingArguments, state: TrainerState, *__: Any, **___: Any) -> None:
+        """A training loss ends the round; an evaluation loss comes after it."""
+        latest = state.log_history[-1]
+        if "loss" in latest:
+            self._events.emit("round-end", round=self._round, loss=latest["loss"])
+        if "eval_loss" in latest:
+            self._events.emit("evaluated", round=self._round, loss=latest["eval_loss"])
+            self._round += 1
+
+
+class Masking(TrainerCallback):  # type: ignore[misc]  # transformers has no types
+    """Sets up the masks of secure aggregation, once FATE has made its aggregators.
+
+    With a seed, masks come from it: FATE draws its Diffie-Hellman keys from the operating system, and nothing can seed
+    them. The masks cancel, but only up to the last bits of a float64, so that two runs with the same seeds may differ
+    in the last bit of a weight. The key exchange still takes place; only its result is put aside.
+    """
+
+    def __init__(self, seed: int | None) -> None:
+        """
+        Args:
+            seed: where masks come from; None leaves FATE's own.
+        """
+        self._seed = seed
+        self.trainer: Any = None
+
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        """Behind FATE's callbacks, which make the aggregators."""
+        client = self.trainer.aggregator._aggregator
+        if self._seed is not None:
+            rank = self.trainer.ctx.local.rank
+            client.model_aggregator._mixer = seeded_mixer(self._seed, "model", rank)
+            client.loss_aggregator._mixer = seeded_mixer(self._seed, "loss", rank)
+        client.model_aggregator._mixer = FrugalMixer(client.model_aggregator._mixer)
+
+
+def seeded_mixer(seed: int, purpose: str, rank: int) -> RandomMix:
+    """FATE's mixer for the client of this rank, with secrets that both ends of each pair derive from the seed."""
+    secrets = {}
+    for peer in range(len(CLIENTS)):
+        if peer != rank:
+            text = f"{seed}/{purpose}/{min(rank, peer)}/{max(rank, peer)}"
+            secrets[peer] = hashlib.sha256(text.encode()).digest()
+    return RandomMix(secrets, rank)
+
+
+class FrugalMixer:
+    """Masks array by array and lets go of each as soon as it is masked, where FATE would hold all until the round ends.
+
+    The masks are the same. For full GPT-2 it saves a silo 1 GB.
+    """
+
+    def __init__(self, mixer: Any) -> None:
+        self._mixer = mixer
+
+    def mix(self, arrays: list[Any], weight: float) -> list[Any]:
+        """Masked pairs; `arrays` is emptied, which FATE does not look at again."""
+        mixed = []
+        for index, array in enumerate(arrays):
+            arrays[index] = None
+            mixed.append(self._mixer.mix_one(array, weight))
+        return mixed
+
+
+def run_client(config: SiloConfig, context: Context, events: Trace) -> Any:
+    """Train as guest or host; the trained model."""
+    masking = Masking(config.training.seed if config.training.masks == "seeded" else None)
+    runner = _runner(config, context, [RoundEvents(events), masking])
+    runner.train(str(config.files.train), str(config.files.held_out), output_dir=None)
+    return runner.trainer.model
+
+
+def run_server(config: SiloConfig, context: Context) -> None:
+    """Aggregate as arbiter."""
+    _runner(config, context, []).train()
+
+
+def _runner(config: SiloConfig, context: Context, callbacks: list[TrainerCallback]) -> WatchedRunner:
+    runner = WatchedRunner(callbacks, **runner_settings(config))
+    runner.set_context(context)
+    runner.set_role(Role.from_str(config.party.role))
+    return runner

@@ -1,0 +1,42 @@
+"""Every way to move a payload that is measured, one file each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedrdma_fate.bench.rivals.fate_standalone import FateStandalone
+from fedrdma_fate.bench.rivals.gateways import GatewayPair
+from fedrdma_fate.bench.rivals.interface import Rival
+from fedrdma_fate.bench.rivals.memcpy import Memcpy
+from fedrdma_fate.bench.rivals.raw_tcp import RawTcp
+from fedrdma_fate.wire.errors import ConfigError, ErrorCode
+
+__all__ = ["Rival", "all_rivals", "select_rivals"]
+
+
+def all_rivals() -> list[Rival]:
+    """The references that ratios are made with, then each mode over each transport; the slowest comes last."""
+    return [
+        Memcpy(),
+        RawTcp(),
+        GatewayPair("fedrdma-e", "shm"),
+        GatewayPair("fedrdma-e", "tcp"),
+        GatewayPair("fedrdma", "shm"),
+        GatewayPair("fedrdma", "tcp"),
+        GatewayPair("grpc", "grpc"),
+        FateStandalone(),
+    ]
+
+
+def select_rivals(names: Sequence[str]) -> list[Rival]:
+    """The rivals of these names, in the order of `all_rivals`.
+
+    Raises:
+        ConfigError: CONFIG_BAD_VALUE when there is none of a name.
+    """
+    rivals = all_rivals()
+    known = [rival.name for rival in rivals]
+    for name in names:
+        if name not in known:
+            raise ConfigError(ErrorCode.CONFIG_BAD_VALUE, f"there is no row {name!r}.", f"Rows: {', '.join(known)}.")
+    return [rival for rival in rivals if rival.name in names]

@@ -1,0 +1,209 @@
+"""Our own rows: `ctx.put` and `ctx.get` through two gateways, in one mode over one transport."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedrdma_fate.bench.payload import PayloadSpec
+from fedrdma_fate.bench.rivals.fate_party import (
+    PARTIES,
+    SESSION,
+    FateReceiver,
+    FateSender,
+    Side,
+    computing_session,
+    make_context,
+    require_fate,
+)
+from fedrdma_fate.bench.rivals.gateway_process import GatewayProcess
+from fedrdma_fate.bench.rivals.interface import RowError, Schedule, Service, SideBytes
+from fedrdma_fate.wire.frames import Mode
+
+HEADROOM_BYTES = 64 * 2**20
+"""Room in a pool beside one payload: standing grants, staging chunks, headers."""
+
+START_SECONDS = 120.0
+SETTLE_SECONDS = 60.0
+MESSAGE_SECONDS = 600.0
+
+_LOOK_SECONDS = 0.005
+_SHARED_MEMORY = Path("/dev/shm")
+_RING_BYTES = 8 * 2**20
+_RING_SLOTS = 2
+
+
+class GatewayService(Service):
+    """Two gateways with a party each."""
+
+    def __init__(
+        self, sender: GatewayProcess, receiver: GatewayProcess, pair: GatewayPair, workspace: Path, payload_bytes: int
+    ) -> None:
+        super().__init__(
+            functools.partial(_open_sender, sender.address, workspace),
+            functools.partial(_open_receiver, receiver.address, workspace),
+        )
+        self._sender = sender
+        self._receiver = receiver
+        self._pair = pair
+        self._payload_bytes = payload_bytes
+
+    @property
+    def sender_helpers(self) -> Sequence[int]:
+        return (self._sender.pid,)
+
+    @property
+    def receiver_helpers(self) -> Sequence[int]:
+        return (self._receiver.pid,)
+
+    def wait_until_connected(self) -> None:
+        """Wait for both gateways, and for their data path where the mode has one from the start.
+
+        Raises:
+            RowError: the gateways chose another transport, ended, or do not come up.
+        """
+        self._wait(self._connected, START_SECONDS, "the gateways to connect")
+
+    def settle(self) -> None:
+        """Wait until everything is delivered and all payload slots are back."""
+        self._wait(_at_rest, SETTLE_SECONDS, "the payload's slots to come back")
+
+    def extra_shared(self) -> SideBytes:
+        """The most that was ever leased from a side's pools, less one payload and what is leased at rest."""
+        beyond = (_beyond_rest(gateway) - self._payload_bytes for gateway in (self._sender, self._receiver))
+        return SideBytes(*(max(0, extra) for extra in beyond))
+
+    def check(self) -> None:
+        """Every payload must have gone in the row's mode, over its transport."""
+        ways = {f"{event['mode']}/{event['transport']}" for event in self._sender.traced("sent")}
+        if ways != {self._pair.name}:
+            raise RowError(f"payloads did not go as {self._pair.name} but as {', '.join(sorted(ways)) or 'nothing'}")
+
+    def complaints(self) -> str:
+        """The ends of both logs."""
+        return "\n".join(gateway.log for gateway in (self._sender, self._receiver) if gateway.log)
+
+    def _connected(self, gateway: GatewayProcess) -> bool:
+        status = gateway.status()
+        if status is None or not status["peers"][0]["connected"]:
+            return False
+        if self._pair.mode == "grpc":
+            return True
+        for path in status["peers"][0]["paths"]:
+            if path["main"] and path["transport"] != self._pair.transport:
+                raise RowError(f"the gateways chose {path['transport']}: {path['reason']} {path['last_error']}".strip())
+            if path["main"]:
+                return bool(path["up"])
+        return False
+
+    def _wait(self, reached: Callable[[GatewayProcess], bool], seconds: float, what: str) -> None:
+        deadline = time.monotonic() + seconds
+        while not (reached(self._sender) and reached(self._receiver)):
+            if time.monotonic() > deadline:
+                raise RowError(f"waited {seconds:.0f} s for {what}")
+            time.sleep(_LOOK_SECONDS)
+
+
+class GatewayPair:
+    """See the module."""
+
+    schedule = Schedule()
+
+    def __init__(self, mode: Mode, transport: str) -> None:
+        self.mode: Mode = mode
+        self.transport = transport
+
+    @property
+    def name(self) -> str:
+        return f"{self.mode}/{self.transport}"
+
+    @contextlib.contextmanager
+    def start(self, workspace: Path, spec: PayloadSpec) -> Iterator[Service]:
+        """See `Rival.start`. The pools have room for one payload only, so that none can lie in two slots."""
+        require_fate()
+        control = f"127.0.0.1:{_free_port()}"
+        with contextlib.ExitStack() as stack:
+            shared = stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-", dir=_SHARED_MEMORY))
+
+            def run(side: Side) -> GatewayProcess:
+                config = self._config(side, control, spec.total_bytes)
+                config["memory"] |= {"directory": shared, "spill_directory": str(workspace)}
+                gateway = GatewayProcess(config, workspace)
+                stack.callback(gateway.stop)
+                return gateway
+
+            service = GatewayService(run("sender"), run("receiver"), self, workspace, spec.total_bytes)
+            service.wait_until_connected()
+            yield service
+
+    def _config(self, side: Side, control: str, payload_bytes: int) -> dict[str, Any]:
+        """The receiver dials: only the sender's control port has to be known beforehand."""
+        sends = side == "sender"
+        other: Side = "receiver" if sends else "sender"
+        large, small = payload_bytes + HEADROOM_BYTES, HEADROOM_BYTES
+        return {
+            "site": side,
+            "parties": [_party(side)],
+            "security": "off",
+            "mode": self.mode,
+            "transport": "auto" if self.mode == "grpc" else self.transport,
+            "listen": {"control": control if sends else "127.0.0.1:0"},
+            "memory": {
+                "send_bytes": large if sends else small,
+                "receive_bytes": small if sends else large,
+                "ring_slots": _RING_SLOTS,
+                "ring_slot_bytes": _RING_BYTES // _RING_SLOTS,
+            },
+            "peers": [{"site": other, "parties": [_party(other)], "address": None if sends else control}],
+        }
+
+
+def _party(side: Side) -> str:
+    return ":".join(PARTIES[side])
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _at_rest(gateway: GatewayProcess) -> bool:
+    status = gateway.status()
+    if status is None or status["transfers"] or any(peer["pending_messages"] for peer in status["peers"]):
+        return False
+    # standing grants stay leased
+    return all(pool["leased_bytes"] <= _RING_BYTES for pool in status["pools"])
+
+
+def _beyond_rest(gateway: GatewayProcess) -> int:
+    status = gateway.status()
+    if status is None:
+        raise RowError(f"the gateway of {gateway.site} does not answer")
+    return sum(pool["high_water_bytes"] - pool["leased_bytes"] for pool in status["pools"])
+
+
+def _context(side: Side, address: str, workspace: Path) -> Any:
+    from fedrdma_fate.fate.federation import FedRDMAFederation
+    from fedrdma_fate.fate.settings import FederationOptions
+
+    computing = computing_session(side, workspace / "data")
+    options = FederationOptions(put_timeout=MESSAGE_SECONDS, get_timeout=MESSAGE_SECONDS)
+    parties = list(PARTIES.values())
+    return make_context(
+        computing, FedRDMAFederation(SESSION, computing, PARTIES[side], parties, address, options=options)
+    )
+
+
+def _open_sender(address: str, workspace: Path) -> FateSender:
+    return FateSender(_context("sender", address, workspace))
+
+
+def _open_receiver(address: str, workspace: Path) -> FateReceiver:
+    return FateReceiver(_context("receiver", address, workspace))

@@ -1,0 +1,245 @@
+"""The federation backend: FATE's interface over the gateway of this site."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from fate.arch.federation.api import Federation, TableRemotePersistentPickler, TableRemotePersistentUnpickler
+
+from fedrdma_fate.fate import tables
+from fedrdma_fate.fate.compatibility import require_supported_fate
+from fedrdma_fate.fate.deserialise import load_object
+from fedrdma_fate.fate.hooks import install_object_path
+from fedrdma_fate.fate.journal import Journal
+from fedrdma_fate.fate.layout import malformed
+from fedrdma_fate.fate.link import Connector, GatewayConnector, Message, PartyTuple, to_party
+from fedrdma_fate.fate.outbox import Outbox
+from fedrdma_fate.fate.serialise import plan_object
+from fedrdma_fate.fate.settings import FederationOptions
+from fedrdma_fate.wire.errors import ErrorCode, GatewayError
+from fedrdma_fate.wire.frames import Party
+
+logger = logging.getLogger(__name__)
+
+
+class DuplicateMessageError(GatewayError, ValueError):
+    """A name and tag were used twice between the same parties; a ValueError as from FATE's own federations."""
+
+
+class ReceivedObject:
+    """An object that has come but was not looked into yet."""
+
+    def __init__(self, message: Message) -> None:
+        self._message = message
+
+    def load_object(self, ctx: Any, federation: Any, name: str, tag: str, party: PartyTuple) -> Any:
+        """The object; its arrays and tensors are views of the receive slot."""
+        return load_object(self._message.buffer, ctx, federation, name, tag, party)
+
+
+class FedRDMAFederation(Federation):  # type: ignore[misc]
+    """FATE's federation over fedrdma gateways. May be used from several threads."""
+
+    def __init__(
+        self,
+        federation_session_id: str,
+        computing_session: Any,
+        party: PartyTuple,
+        parties: Sequence[PartyTuple],
+        gateway: str = "",
+        options: FederationOptions | None = None,
+        *,
+        connector: Connector | None = None,
+    ) -> None:
+        """
+        Args:
+            federation_session_id: the same at all parties.
+            computing_session: FATE's computing session, which runs the workers that move tables.
+            party: the local party as (role, party id).
+            parties: everybody in the session.
+            gateway: `unix:///path` of the socket of this site's gateway.
+            options: mode, time-outs and journal.
+            connector: how to reach a gateway, instead of `gateway`.
+
+        Raises:
+            FateError: FATE_VERSION when this FATE is not the one this backend extends.
+            GatewayError: GATEWAY_UNREACHABLE or WRONG_PARTY.
+            ConfigError: the address is none, or the journal cannot be written.
+        """
+        require_supported_fate()
+        install_object_path(TableRemotePersistentPickler, TableRemotePersistentUnpickler)
+        super().__init__(federation_session_id, party, list(parties))
+        everybody = tuple(to_party(each) for each in parties)
+        self._computing = computing_session
+        self._options = options or FederationOptions()
+        self._connector = connector or GatewayConnector(
+            gateway,
+            federation_session_id,
+            to_party(party),
+            everybody,
+            self._options.mode,
+            self._options.connect_timeout,
+        )
+        self._journal = Journal(self._options.journal_path, federation_session_id, to_party(party))
+        self._client = self._connector.connect()
+        self._outbox = Outbox(self._client, self._connector, self._options.put_timeout)
+
+    @property
+    def serialised(self) -> int:
+        """How many large objects were serialised into a send slot."""
+        return self._outbox.serialised
+
+    @property
+    def reused(self) -> int:
+        """How often a serialised object was sent to further parties as it lay there."""
+        return self._outbox.reused
+
+    def get_default_max_message_size(self) -> int:
+        """No limit, so that FATE never cuts an object into a table of slices."""
+        return sys.maxsize
+
+    def push_object(self, value: object, name: str, tag: str, parties: Sequence[PartyTuple]) -> None:
+        """Send an object; returns when it lies in a send slot or with the gateway.
+
+        Raises:
+            DuplicateMessageError: one of the parties was sent this name and tag before.
+            FateError: UNSERIALISABLE.
+            MemoryPoolError: POOL_TIMEOUT or PAYLOAD_TOO_LARGE.
+            GatewayError: the gateway refuses it or is gone.
+        """
+        self._refuse_second_push(name, tag, parties)
+        started = time.monotonic()
+        plan = plan_object(value, self, name, tag, parties)
+        destinations = [to_party(party) for party in parties]
+        serialised = self._outbox.put_object(plan, name, tag, destinations)
+        self._push_history.update((name, tag, party) for party in parties)
+        seconds = time.monotonic() - started
+        logger.debug("put %s/%s: %d bytes in %.3f s", name, tag, plan.total_bytes, seconds)
+        self._journal.record("put", "object", name, tag, plan.total_bytes, seconds, destinations, serialised=serialised)
+
+    def push_bytes(self, v: bytes, name: str, tag: str, parties: Sequence[PartyTuple]) -> None:
+        """See `push_object`, for bytes as they are."""
+        self._refuse_second_push(name, tag, parties)
+        super().push_bytes(v, name, tag, parties)
+
+    def push_table(self, table: Any, name: str, tag: str, parties: Sequence[PartyTuple]) -> None:
+        """See `push_object`, for a table."""
+        self._refuse_second_push(name, tag, parties)
+        super().push_table(table, name, tag, parties)
+
+    def pull_bytes(self, name: str, tag: str, parties: Sequence[PartyTuple]) -> list[Any]:
+        """Wait for bytes or an object from each party.
+
+        Raises:
+            DuplicateMessageError: this name and tag was already pulled from one of them.
+            TransferError: PULL_TIMEOUT, or the message will not come.
+            GatewayError: the gateway is gone or refuses.
+        """
+        self._refuse_second_pull(name, tag, parties)
+        received: list[Any] = super().pull_bytes(name, tag, parties)
+        return received
+
+    def pull_table(
+        self, name: str, tag: str, parties: Sequence[PartyTuple], table_metas: Sequence[Any] | None = None
+    ) -> list[Any]:
+        """See `pull_bytes`, for tables."""
+        self._refuse_second_pull(name, tag, parties)
+        received: list[Any] = super().pull_table(name, tag, parties, table_metas)
+        return received
+
+    def _push_bytes(self, v: bytes, name: str, tag: str, parties: Sequence[PartyTuple]) -> None:
+        started = time.monotonic()
+        destinations = [to_party(party) for party in parties]
+        self._outbox.put_bytes(v, "bytes", name, tag, destinations)
+        self._journal.record("put", "bytes", name, tag, len(v), time.monotonic() - started, destinations)
+
+    def _pull_bytes(self, name: str, tag: str, parties: Sequence[PartyTuple]) -> list[bytes | ReceivedObject]:
+        self._outbox.settle()
+        started = time.monotonic()
+        sources = [to_party(party) for party in parties]
+        messages = self._get_all(name, tag, sources)
+        seconds = time.monotonic() - started
+        for message, source in zip(messages, sources, strict=True):
+            self._journal.record("get", message.kind, name, tag, len(message.buffer), seconds, [source])
+        return [_unwrap(message, name) for message in messages]
+
+    def _push_table(self, table: Any, name: str, tag: str, parties: Sequence[PartyTuple]) -> None:
+        destinations = [to_party(party) for party in parties]
+        options = self._options
+        tables.push_table(
+            table,
+            name,
+            tag,
+            destinations,
+            self._connector,
+            put_timeout=options.put_timeout,
+            journal=options.journal_path,
+        )
+
+    def _pull_table(self, name: str, tag: str, parties: Sequence[PartyTuple], table_metas: Sequence[Any]) -> list[Any]:
+        self._outbox.settle()
+        options = self._options
+        return [
+            tables.pull_table(
+                self._computing,
+                meta,
+                name,
+                tag,
+                to_party(party),
+                self._connector,
+                get_timeout=options.get_timeout,
+                journal=options.journal_path,
+            )
+            for meta, party in zip(table_metas, parties, strict=True)
+        ]
+
+    def _destroy(self) -> None:
+        self._outbox.settle()
+        # the client stays open: arrays that were received may outlive us, and their slots are leased through it
+        self._client.leave()
+        self._journal.close()
+
+    def _get_all(self, name: str, tag: str, sources: Sequence[Party]) -> list[Message]:
+        """One message from each source, in their order, all within the time-out."""
+        timeout = self._options.get_timeout
+        deadline = None if timeout is None else time.monotonic() + timeout
+        return [
+            self._client.get(
+                name, tag, source, timeout=None if deadline is None else max(0.0, deadline - time.monotonic())
+            )
+            for source in sources
+        ]
+
+    def __getstate__(self) -> None:
+        # functions that FATE sends to its workers sometimes close over the context; connections stay here
+        return None
+
+    def _refuse_second_push(self, name: str, tag: str, parties: Sequence[PartyTuple]) -> None:
+        for party in parties:
+            if (name, tag, party) in self._push_history:
+                raise DuplicateMessageError(
+                    ErrorCode.DUPLICATE_PUSH,
+                    f"{name!r} with tag {tag!r} was already pushed to {to_party(party)}.",
+                    "Use another name, or a sub-context, for each message.",
+                )
+
+    def _refuse_second_pull(self, name: str, tag: str, parties: Sequence[PartyTuple]) -> None:
+        for party in parties:
+            if (name, tag, party) in self._pull_history:
+                raise DuplicateMessageError(
+                    ErrorCode.DUPLICATE_PULL,
+                    f"{name!r} with tag {tag!r} was already pulled from {to_party(party)}.",
+                    "Keep what the first get returned.",
+                )
+
+
+def _unwrap(message: Message, name: str) -> bytes | ReceivedObject:
+    if message.kind == "object":
+        return ReceivedObject(message)
+    if message.kind == "bytes":
+        return bytes(message.buffer)
+    raise malformed(f"{name!r} is of kind {message.kind!r}, not an object")

@@ -1,0 +1,133 @@
+"""How an object lies in a slot: header, segment table, pickle stream, then the raw segments, each 64-byte aligned."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import msgspec
+
+from fedrdma_fate.wire.errors import ErrorCode, FateError
+
+ALIGNMENT_BYTES = 64
+MAGIC = b"FRPO"
+FORMAT_VERSION = 1
+
+# magic, version, reserved, table bytes, pickle bytes, total bytes, CRC-32 of the fields before it and of the table
+_FIELDS = struct.Struct("<4sHHQQQ")
+_CHECK = struct.Struct("<I")
+HEADER_BYTES = _FIELDS.size + _CHECK.size
+
+SegmentKind = Literal["ndarray", "tensor", "bytes", "bytearray"]
+_Natural = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Segment(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One raw buffer.
+
+    Attributes:
+        kind: what it becomes again.
+        dtype: NumPy's `dtype.str` for an ndarray, the dtype's name for a tensor, else empty.
+        shape: dimensions; of bytes and bytearrays, their length alone.
+        offset: where it starts, bytes behind the start of the segments.
+        length: bytes.
+    """
+
+    kind: SegmentKind
+    dtype: str
+    shape: tuple[_Natural, ...]
+    offset: _Natural
+    length: _Natural
+
+
+class ObjectView(msgspec.Struct, frozen=True):
+    """An object as it was found in a buffer.
+
+    Attributes:
+        stream: the pickle stream.
+        segments: the segment table.
+        bodies: one view into the buffer per segment.
+    """
+
+    stream: memoryview
+    segments: tuple[Segment, ...]
+    bodies: tuple[memoryview, ...]
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(tuple[Segment, ...])
+
+
+def align(offset: int) -> int:
+    """The next multiple of ALIGNMENT_BYTES."""
+    return -(-offset // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+def encode_prefix(segments: Sequence[Segment], stream: bytes | memoryview) -> bytes:
+    """Everything in front of the segments, padded to where they start."""
+    table = _encoder.encode(segments)
+    segments_at = align(HEADER_BYTES + len(table) + len(stream))
+    total = segments_at + (segments[-1].offset + segments[-1].length if segments else 0)
+    fields = _FIELDS.pack(MAGIC, FORMAT_VERSION, 0, len(table), len(stream), total)
+    padding = bytes(segments_at - HEADER_BYTES - len(table) - len(stream))
+    return b"".join((fields, _CHECK.pack(_checksum(fields, table)), table, stream, padding))
+
+
+def decode_object(buffer: memoryview) -> ObjectView:
+    """Take a buffer apart; nothing is copied but the table.
+
+    Raises:
+        FateError: PAYLOAD_MALFORMED when anything does not lie inside the buffer or does not add up.
+    """
+    fields = bytes(buffer[: _FIELDS.size])
+    if len(buffer) < HEADER_BYTES:
+        raise malformed(f"{len(buffer)} bytes are less than a header")
+    magic, version, _reserved, table_bytes, stream_bytes, total = _FIELDS.unpack(fields)
+    if magic != MAGIC:
+        raise malformed(f"it starts with {magic!r}, not {MAGIC!r}")
+    if version != FORMAT_VERSION:
+        raise malformed(f"it has format {version}, known is {FORMAT_VERSION}")
+    stream_at = HEADER_BYTES + table_bytes
+    if total != len(buffer) or stream_at + stream_bytes > total:
+        raise malformed(f"its lengths do not fit the {len(buffer)} bytes that came")
+    table = bytes(buffer[HEADER_BYTES:stream_at])
+    if _CHECK.unpack_from(buffer, _FIELDS.size)[0] != _checksum(fields, table):
+        raise malformed("header and table do not match their CRC-32")
+    segments = _decode_table(table)
+    bodies = _cut_segments(buffer, align(stream_at + stream_bytes), segments)
+    return ObjectView(buffer[stream_at : stream_at + stream_bytes], segments, bodies)
+
+
+def malformed(reason: str) -> FateError:
+    """The error for a payload that is not what it should be."""
+    return FateError(
+        ErrorCode.PAYLOAD_MALFORMED,
+        f"a received payload cannot be read: {reason}.",
+        "Run the same fedrdma-fate version on all sites; if it is the same, report this.",
+    )
+
+
+def _checksum(fields: bytes, table: bytes) -> int:
+    return zlib.crc32(table, zlib.crc32(fields))
+
+
+def _decode_table(table: bytes) -> tuple[Segment, ...]:
+    try:
+        return _decoder.decode(table)
+    except msgspec.MsgspecError as error:
+        raise malformed(f"its segment table does not parse ({error})") from error
+
+
+def _cut_segments(buffer: memoryview, segments_at: int, segments: Sequence[Segment]) -> tuple[memoryview, ...]:
+    bodies = []
+    free_from = segments_at
+    for index, segment in enumerate(segments):
+        start = segments_at + segment.offset
+        end = start + segment.length
+        if start < free_from or start % ALIGNMENT_BYTES or end > len(buffer):
+            raise malformed(f"segment {index} overlaps another, is not aligned or leaves the buffer")
+        bodies.append(buffer[start:end])
+        free_from = end
+    return tuple(bodies)

@@ -1,0 +1,148 @@
+"""The sending side of a task: leases, one serialisation for several destinations, back-pressure that is seen."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+import time
+from collections.abc import Sequence
+
+from fedrdma_fate.fate.link import Client, Connector, Lease
+from fedrdma_fate.fate.serialise import ObjectPlan
+from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
+from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, MessageKind, Party
+
+logger = logging.getLogger(__name__)
+
+QUIET_WAIT_SECONDS = 5.0
+"""A put that waits longer than this for room says so in the log."""
+
+
+@dataclasses.dataclass
+class _Kept:
+    """A committed slot that is still ours, so that the same object can go to further parties."""
+
+    lease: Lease
+    name: str
+    tag: str
+    total_bytes: int
+    sent_to: set[Party]
+
+
+class Outbox:
+    """Puts of one task. Threads take turns.
+
+    Attributes:
+        serialised: how many large objects were written into a slot.
+        reused: how often a written slot was sent again to further parties.
+    """
+
+    def __init__(self, client: Client, connector: Connector, put_timeout: float | None) -> None:
+        self.serialised = 0
+        self.reused = 0
+        self._client = client
+        self._everybody = {party for party in connector.parties if party != connector.party}
+        self._put_timeout = put_timeout
+        self._kept: _Kept | None = None
+        self._turn = threading.Lock()
+
+    def put_object(self, plan: ObjectPlan, name: str, tag: str, destinations: Sequence[Party]) -> bool:
+        """Send an object; whether it had to be written anew.
+
+        Raises:
+            MemoryPoolError: POOL_TIMEOUT or PAYLOAD_TOO_LARGE.
+            GatewayError: the gateway refuses it.
+        """
+        with self._turn:
+            if plan.total_bytes <= INLINE_LIMIT_BYTES:
+                self._drop_kept()
+                body = bytearray(plan.total_bytes)
+                plan.write_into(memoryview(body))
+                self._client.put_inline(name, tag, destinations, "object", bytes(body))
+                return True
+            if self._put_again(plan, name, tag, destinations):
+                self.reused += 1
+                return False
+            self._drop_kept()
+            self._put_anew(plan, name, tag, destinations)
+            self.serialised += 1
+            return True
+
+    def put_bytes(self, body: bytes, kind: MessageKind, name: str, tag: str, destinations: Sequence[Party]) -> None:
+        """Send bytes as they are.
+
+        Raises:
+            MemoryPoolError: POOL_TIMEOUT or PAYLOAD_TOO_LARGE.
+            GatewayError: the gateway refuses them.
+        """
+        with self._turn:
+            self._drop_kept()
+            if len(body) <= INLINE_LIMIT_BYTES:
+                self._client.put_inline(name, tag, destinations, kind, body)
+                return
+            lease = lease_visibly(self._client, len(body), self._put_timeout, name)
+            try:
+                lease.buffer[:] = body
+                lease.commit(name, tag, destinations, kind)
+            except BaseException:
+                lease.release()
+                raise
+
+    def settle(self) -> None:
+        """Let a kept slot go, unless a put is going on, which sees to it itself."""
+        if self._turn.acquire(blocking=False):
+            try:
+                self._drop_kept()
+            finally:
+                self._turn.release()
+
+    def _put_again(self, plan: ObjectPlan, name: str, tag: str, destinations: Sequence[Party]) -> bool:
+        kept = self._kept
+        if kept is None or (kept.name, kept.tag, kept.total_bytes) != (name, tag, plan.total_bytes):
+            return False
+        if not plan.matches(kept.lease.buffer):
+            return False
+        self._commit(kept, destinations)
+        return True
+
+    def _put_anew(self, plan: ObjectPlan, name: str, tag: str, destinations: Sequence[Party]) -> None:
+        lease = lease_visibly(self._client, plan.total_bytes, self._put_timeout, name)
+        try:
+            plan.write_into(lease.buffer)
+            self._commit(_Kept(lease, name, tag, plan.total_bytes, set()), destinations)
+        except BaseException:
+            lease.release()
+            raise
+
+    def _commit(self, slot: _Kept, destinations: Sequence[Party]) -> None:
+        sent_to = slot.sent_to.union(destinations)
+        keep = bool(self._everybody - sent_to)
+        slot.lease.commit(slot.name, slot.tag, destinations, "object", keep=keep)
+        slot.sent_to = sent_to
+        self._kept = slot if keep else None
+
+    def _drop_kept(self) -> None:
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept.lease.release()
+
+
+def lease_visibly(client: Client, total_bytes: int, timeout: float | None, name: str) -> Lease:
+    """A send slot; a long wait for room is logged.
+
+    Raises:
+        MemoryPoolError: POOL_TIMEOUT when there is no room in `timeout` seconds, PAYLOAD_TOO_LARGE when never.
+    """
+    if timeout is not None and timeout <= QUIET_WAIT_SECONDS:
+        return client.lease(total_bytes, timeout=timeout)
+    started = time.monotonic()
+    try:
+        return client.lease(total_bytes, timeout=QUIET_WAIT_SECONDS)
+    except MemoryPoolError as error:
+        if error.code is not ErrorCode.POOL_TIMEOUT:
+            raise
+    logger.warning("put of %r waits for %d bytes in the gateway's send pool", name, total_bytes)
+    lease = client.lease(total_bytes, timeout=None if timeout is None else timeout - QUIET_WAIT_SECONDS)
+    logger.warning("put of %r went on after %.1f s", name, time.monotonic() - started)
+    return lease

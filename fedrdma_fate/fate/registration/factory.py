@@ -1,0 +1,35 @@
+"""Builds the federation from what FATE's configuration says. Imported when a backend is wanted, not before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedrdma_fate.fate.compatibility import require_supported_fate
+from fedrdma_fate.fate.link import PartyTuple, to_party
+from fedrdma_fate.fate.settings import parse_settings
+
+
+def build_federation(
+    session: str, computing: Any, party: PartyTuple, parties: Sequence[PartyTuple], values: Mapping[str, Any]
+) -> Any:
+    """A federation for one party.
+
+    Args:
+        session: federation session id.
+        computing: FATE's computing session.
+        party: the local party.
+        parties: everybody.
+        values: this backend's part of the configuration.
+
+    Raises:
+        ConfigError: an unknown key, a wrong value, or no gateway for this party.
+        FateError: FATE_VERSION.
+        GatewayError: GATEWAY_UNREACHABLE or WRONG_PARTY.
+    """
+    require_supported_fate()
+    from fedrdma_fate.fate.federation import FedRDMAFederation
+
+    settings = parse_settings(values)
+    address = settings.address_for(to_party(party))
+    return FedRDMAFederation(session, computing, party, parties, address, settings.options)

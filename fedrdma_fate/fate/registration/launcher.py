@@ -1,0 +1,117 @@
+"""`fate.arch.launchers`: parties as processes of one script, with the backend chosen on the command line."""
+
+# no `from __future__ import annotations`: FATE's argument parser reads the types of the dataclass below
+
+import functools
+import os
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from fedrdma_fate.fate.registration.extension import Extension
+from fedrdma_fate.wire.errors import ConfigError, ErrorCode
+
+
+@dataclass
+class FedRDMALauncherArguments:
+    """Extra command-line arguments of FATE's launcher.
+
+    Attributes:
+        federation_engine: `fedrdma` for this backend.
+        context_type: FATE's own; only `local` computing can be combined with this backend.
+        federation_address: `unix:///path` of the gateway's socket.
+        fedrdma_gateways: where each silo has its own: `guest:9999=unix:///a.sock,host:10000=unix:///b.sock`.
+        fedrdma_mode: transfer mode of this job, empty for the gateway's own.
+        fedrdma_connect_timeout: seconds.
+        fedrdma_put_timeout: seconds, 0 for the gateway's own.
+        fedrdma_get_timeout: seconds, 0 for ever.
+        fedrdma_journal: file for a record of every put and get.
+    """
+
+    federation_engine: str = "standalone"
+    context_type: str = "local"
+    federation_address: str = ""
+    fedrdma_gateways: str = ""
+    fedrdma_mode: str = ""
+    fedrdma_connect_timeout: float = 30.0
+    fedrdma_put_timeout: float = 0.0
+    fedrdma_get_timeout: float = 0.0
+    fedrdma_journal: str = ""
+
+
+def _extend_context_helper(module: ModuleType) -> None:
+    original = module.init_context
+
+    @functools.wraps(original)
+    def init_context(computing_session_id: str, federation_session_id: str) -> Any:
+        arguments = module.HfArgumentParser(FedRDMALauncherArguments).parse_known_args()[0]
+        if arguments.federation_engine != "fedrdma":
+            return original(computing_session_id, federation_session_id)
+        return _fedrdma_context(module, arguments, computing_session_id, federation_session_id)
+
+    module.init_context = init_context  # type: ignore[attr-defined]
+
+
+def _fedrdma_context(module: ModuleType, arguments: Any, computing_session_id: str, federation_session_id: str) -> Any:
+    if arguments.context_type != "local":
+        raise ConfigError(
+            ErrorCode.CONFIG_BAD_VALUE,
+            f"--context_type is {arguments.context_type!r} with --federation_engine fedrdma.",
+            "Use --context_type local.",
+        )
+    from fate.arch.computing.backends.standalone import CSession
+    from fate.arch.context import Context
+    from fate.arch.launchers.paths import get_base_dir
+
+    from fedrdma_fate.fate.registration.factory import build_federation
+
+    local = module.HfArgumentParser(module.LauncherLocalContextArgs).parse_args_into_dataclasses(
+        return_remaining_strings=True
+    )[0]
+    data_dir = local.data_dir or os.path.join(get_base_dir(), "data")
+    computing = CSession(session_id=computing_session_id, data_dir=data_dir)
+    parties = module.get_parties(local.parties)
+    federation = build_federation(
+        federation_session_id, computing, parties[local.rank], parties, settings_from(arguments)
+    )
+    return Context(computing=computing, federation=federation)
+
+
+def settings_from(arguments: Any) -> dict[str, Any]:
+    """The arguments as settings.
+
+    Raises:
+        ConfigError: CONFIG_BAD_VALUE when the mapping of gateways is not one.
+    """
+    return {
+        "gateway": arguments.federation_address or None,
+        "gateways": _parse_gateways(arguments.fedrdma_gateways),
+        "mode": arguments.fedrdma_mode or None,
+        "connect_timeout": arguments.fedrdma_connect_timeout,
+        "put_timeout": arguments.fedrdma_put_timeout or None,
+        "get_timeout": arguments.fedrdma_get_timeout or None,
+        "journal": arguments.fedrdma_journal or None,
+    }
+
+
+def _parse_gateways(text: str) -> dict[str, str]:
+    gateways = {}
+    for entry in filter(None, text.split(",")):
+        party, separator, address = entry.partition("=")
+        if not separator or not party or not address:
+            raise ConfigError(
+                ErrorCode.CONFIG_BAD_VALUE,
+                f"--fedrdma_gateways has the entry {entry!r}.",
+                "Write role:party=unix:///path, separated by commas.",
+            )
+        gateways[party.strip()] = address.strip()
+    return gateways
+
+
+EXTENSIONS = (
+    Extension(
+        "fate.arch.launchers.context_helper",
+        ("init_context", "HfArgumentParser", "LauncherLocalContextArgs", "get_parties"),
+        _extend_context_helper,
+    ),
+)

@@ -1,0 +1,40 @@
+"""The backend's part of a task's configuration, as FATE (pydantic 1) models it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+
+def federation_spec(parties_spec: Any) -> Any:
+    """The model of a `federation` section of type fedrdma.
+
+    Args:
+        parties_spec: FATE's, or FATE Flow's, `FederationPartiesSpec`.
+    """
+    import pydantic
+
+    class Strict(pydantic.BaseConfig):  # type: ignore[misc]
+        extra = pydantic.Extra.forbid
+
+    config = pydantic.create_model(
+        "FedRDMAConfig",
+        __config__=Strict,
+        gateway=(str | None, None),
+        gateways=(dict[str, str], {}),
+        mode=(str | None, None),
+        connect_timeout=(float, 30.0),
+        put_timeout=(float | None, None),
+        get_timeout=(float | None, None),
+        journal=(str | None, None),
+    )
+    metadata = pydantic.create_model(
+        "FedRDMAMetadataSpec", federation_id=(str, ...), parties=(parties_spec, ...), fedrdma_config=(config, ...)
+    )
+    return pydantic.create_model("FedRDMAFederationSpec", type=(Literal["fedrdma"], ...), metadata=(metadata, ...))
+
+
+def allow_in_union(model: Any, spec: Any) -> None:
+    """Add a model to the closed Union of a `federation` field."""
+    field = model.__fields__["federation"]
+    field.sub_fields.append(field._create_sub_type(spec, f"{field.name}_{spec.__name__}"))
+    model.__schema_cache__.clear()

@@ -1,0 +1,194 @@
+"""Arrays, tensors and long byte strings as raw segments: described, written in place, compared, and viewed again."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fedrdma_fate.fate.layout import Segment, SegmentKind, malformed
+
+RAW_BYTES_FROM = 64 * 1024
+"""Byte strings from this length on become segments."""
+
+_COMPARE_BLOCK_BYTES = 1024 * 1024
+_MAX_DIMENSIONS = 32  # NumPy's limit
+
+# A byte order, one type code, an item size and, for times, a unit; no objects, fields or subarrays.
+_DTYPE_PATTERN = re.compile(r"[<>|][biufcmMSUV][0-9]{1,9}(\[[0-9A-Za-z/]{1,16}\])?")
+
+_TENSOR_STORAGE = {
+    **{name: name for name in ("float16", "float32", "float64", "complex64", "complex128", "bool")},
+    **{name: name for name in ("int8", "int16", "int32", "int64", "uint8")},
+    # those NumPy has no name for, or torch cannot exchange with it, lie there as integers of their width
+    "bfloat16": "int16",
+    "complex32": "int32",
+    "float8_e4m3fn": "uint8",
+    "float8_e5m2": "uint8",
+    "float8_e4m3fnuz": "uint8",
+    "float8_e5m2fnuz": "uint8",
+    "uint16": "int16",
+    "uint32": "int32",
+    "uint64": "int64",
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Source:
+    """What will be one segment.
+
+    Attributes:
+        kind: what the receiver makes of it.
+        dtype: see `Segment`.
+        shape: see `Segment`.
+        storage: dtype of its items in the slot, in native byte order.
+        read: the values in host memory, without a copy where they lie there.
+    """
+
+    kind: SegmentKind
+    dtype: str
+    shape: tuple[int, ...]
+    storage: np.dtype[Any]
+    read: Callable[[], npt.NDArray[Any]]
+
+    @property
+    def length(self) -> int:
+        """Bytes."""
+        return math.prod(self.shape) * self.storage.itemsize
+
+    def at(self, offset: int) -> Segment:
+        """The table entry for this source."""
+        return Segment(self.kind, self.dtype, self.shape, offset, self.length)
+
+    def write_into(self, target: memoryview) -> None:
+        """Copy the values, once, into `length` bytes."""
+        if self.length:
+            np.copyto(np.ndarray(self.shape, self.storage, buffer=target), self.read())
+
+    def equals(self, target: memoryview) -> bool:
+        """Whether exactly these values lie in `length` bytes."""
+        if not self.length:
+            return True
+        written: npt.NDArray[np.uint8] = np.frombuffer(target, np.uint8)
+        values = self.read()
+        if values.flags.c_contiguous and values.dtype == self.storage:
+            return _same_bytes(values.reshape(-1).view(np.uint8), written)
+        at = 0
+        for block in _blocks(values):
+            raw = np.ascontiguousarray(block, self.storage).reshape(-1).view(np.uint8)
+            if not _same_bytes(raw, written[at : at + raw.size]):
+                return False
+            at += raw.size
+        return True
+
+
+def describe(value: object) -> Source | None:
+    """The source for an object that travels as a raw segment, or None for one that is pickled FATE's way.
+
+    Subclasses (masked arrays, wrapper tensors) are FATE's: what they mean is not in their buffer alone.
+    """
+    kind = type(value)
+    if kind is bytes:
+        return _byte_string("bytes", value) if len(value) >= RAW_BYTES_FROM else None  # type: ignore[arg-type]
+    if kind is bytearray:
+        return _byte_string("bytearray", value)  # type: ignore[arg-type]
+    if kind is np.ndarray or kind is np.memmap:
+        return _describe_array(value)  # type: ignore[arg-type]
+    if kind is torch.Tensor or kind is torch.nn.Parameter:
+        return _describe_tensor(value)
+    return None
+
+
+def restore(segment: Segment, body: memoryview) -> Any:
+    """The object behind a segment; arrays and tensors are views of `body`.
+
+    Raises:
+        FateError: PAYLOAD_MALFORMED when the entry does not describe these bytes.
+    """
+    if segment.kind in ("bytes", "bytearray"):
+        return bytes(body) if segment.kind == "bytes" else bytearray(body)
+    is_tensor = segment.kind == "tensor"
+    storage = _tensor_storage(segment.dtype) if is_tensor else _array_dtype(segment.dtype)
+    if len(segment.shape) > _MAX_DIMENSIONS or math.prod(segment.shape) * storage.itemsize != segment.length:
+        raise malformed(f"shape {segment.shape} of {segment.dtype} is not {segment.length} bytes")
+    try:
+        array: npt.NDArray[Any] = (
+            np.ndarray(segment.shape, storage, buffer=body) if segment.length else np.empty(segment.shape, storage)
+        )
+    except (ValueError, OverflowError) as error:
+        raise malformed(f"shape {segment.shape} of {segment.dtype} cannot be made ({error})") from error
+    return torch.from_numpy(array).view(getattr(torch, segment.dtype)) if is_tensor else array
+
+
+def _blocks(values: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
+    """An array of any layout in pieces that are contiguous, and of bounded size, once copied in C order."""
+    if values.nbytes <= _COMPARE_BLOCK_BYTES or values.ndim == 0:
+        yield values
+        return
+    row_bytes = values.nbytes // values.shape[0]
+    if row_bytes > _COMPARE_BLOCK_BYTES:
+        for row in values:
+            yield from _blocks(row)
+        return
+    rows = _COMPARE_BLOCK_BYTES // row_bytes
+    for first in range(0, values.shape[0], rows):
+        yield values[first : first + rows]
+
+
+def _same_bytes(left: npt.NDArray[np.uint8], right: npt.NDArray[np.uint8]) -> bool:
+    step = _COMPARE_BLOCK_BYTES
+    return all(np.array_equal(left[at : at + step], right[at : at + step]) for at in range(0, left.size, step))
+
+
+def _byte_string(kind: SegmentKind, value: bytes | bytearray) -> Source:
+    raw = np.frombuffer(value, np.uint8) if value else np.empty(0, np.uint8)
+    return Source(kind, "", raw.shape, raw.dtype, lambda: raw)
+
+
+def _describe_array(array: npt.NDArray[Any]) -> Source | None:
+    storage = array.dtype.newbyteorder("=")
+    plain = not array.dtype.hasobject and array.dtype.fields is None and storage.itemsize > 0
+    if not plain or not _DTYPE_PATTERN.fullmatch(storage.str):
+        return None
+    values = array.view(np.ndarray)
+    return Source("ndarray", storage.str, values.shape, storage, lambda: values)
+
+
+def _describe_tensor(tensor: Any) -> Source | None:
+    name = str(tensor.dtype).removeprefix("torch.")
+    dense = tensor.layout is torch.strided and not tensor.is_quantized and tensor.device.type != "meta"
+    if not dense or tensor.dim() > _MAX_DIMENSIONS or name not in _TENSOR_STORAGE:
+        return None
+    storage = _tensor_storage(name)
+    return Source("tensor", name, tuple(tensor.shape), storage, functools.partial(_host_values, tensor, storage))
+
+
+def _host_values(tensor: Any, storage: np.dtype[Any]) -> npt.NDArray[Any]:
+    host = tensor.detach().cpu().resolve_conj().resolve_neg()
+    values: npt.NDArray[Any] = host.view(getattr(torch, storage.name)).numpy()
+    return values
+
+
+def _tensor_storage(name: str) -> np.dtype[Any]:
+    if name not in _TENSOR_STORAGE:
+        raise malformed(f"a tensor of dtype {name!r}")
+    return np.dtype(_TENSOR_STORAGE[name])
+
+
+def _array_dtype(text: str) -> np.dtype[Any]:
+    if not _DTYPE_PATTERN.fullmatch(text):
+        raise malformed(f"an array of dtype {text!r}")
+    try:
+        dtype = np.dtype(text)
+    except (TypeError, ValueError) as error:
+        raise malformed(f"an array of dtype {text!r}") from error
+    if dtype.hasobject or dtype.fields is not None or dtype.subdtype is not None or not dtype.itemsize:
+        raise malformed(f"an array of dtype {text!r}")
+    return dtype

@@ -1,0 +1,121 @@
+"""One pass over an object: a small pickle stream and raw buffers, written into one leased buffer."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+from fate.arch.federation.api import TableRemotePersistentPickler
+from safetensors import SafetensorError  # type: ignore[attr-defined]
+
+from fedrdma_fate.fate.layout import Segment, align, encode_prefix
+from fedrdma_fate.fate.segments import Source, describe
+from fedrdma_fate.wire.errors import ErrorCode, FateError, FedRDMAError
+
+_NEVER_PERSISTENT = frozenset((type(None), bool, int, float, str, tuple, list, dict))
+_UNSERIALISABLE = (pickle.PicklingError, TypeError, AttributeError, KeyError, ValueError, SafetensorError)
+
+
+class ObjectPlan:
+    """An object ready to be written: its length is known, its large buffers have not been touched."""
+
+    def __init__(self, prefix: bytes, segments: Sequence[Segment], sources: Sequence[Source]) -> None:
+        self._prefix = prefix
+        self._segments = segments
+        self._sources = sources
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes that `write_into` needs."""
+        return len(self._prefix) + (self._segments[-1].offset + self._segments[-1].length if self._segments else 0)
+
+    def write_into(self, buffer: memoryview) -> None:
+        """Write everything; each raw buffer is copied once.
+
+        Args:
+            buffer: writable, exactly `total_bytes` long.
+        """
+        written = len(self._prefix)
+        buffer[:written] = self._prefix
+        for segment, source in zip(self._segments, self._sources, strict=True):
+            start = len(self._prefix) + segment.offset
+            # the slot may still hold another session's bytes
+            buffer[written:start] = bytes(start - written)
+            written = start + segment.length
+            source.write_into(buffer[start:written])
+
+    def matches(self, buffer: memoryview) -> bool:
+        """Whether `write_into` would change nothing in `buffer`; reads both, copies nothing."""
+        prefix_bytes = len(self._prefix)
+        if len(buffer) != self.total_bytes or buffer[:prefix_bytes] != self._prefix:
+            return False
+        bodies = (
+            buffer[prefix_bytes + segment.offset : prefix_bytes + segment.offset + segment.length]
+            for segment in self._segments
+        )
+        return all(source.equals(body) for source, body in zip(self._sources, bodies, strict=True))
+
+
+class SegmentPickler(TableRemotePersistentPickler):  # type: ignore[misc]
+    """FATE's pickler, with arrays, tensors and long byte strings taken out: their persistent id is a segment number."""
+
+    def __init__(
+        self, federation: Any, name: str, tag: str, parties: Sequence[tuple[str, str]], stream: io.BytesIO
+    ) -> None:
+        super().__init__(federation, name, tag, parties, stream)
+        self.sources: list[Source] = []
+        self._numbers: dict[int, int] = {}
+        self._byte_strings: list[object] = []
+
+    def persistent_id(self, value: Any) -> Any:
+        """The segment number of a raw buffer, else what FATE says; called by pickle for every object."""
+        if type(value) in _NEVER_PERSISTENT:
+            return None
+        known = self._numbers.get(id(value))
+        if known is not None:
+            return known
+        source = describe(value)
+        if source is None:
+            return super().persistent_id(value)
+        self.sources.append(source)
+        number = len(self.sources) - 1
+        # pickle keeps the identity of byte strings, while FATE makes an object of its own of each tensor it meets
+        if source.kind in ("bytes", "bytearray"):
+            self._numbers[id(value)] = number
+            self._byte_strings.append(value)
+        return number
+
+
+def plan_object(value: object, federation: Any, name: str, tag: str, parties: Sequence[tuple[str, str]]) -> ObjectPlan:
+    """Pickle an object for some parties; tables inside it are pushed to them on the way, as FATE does.
+
+    Args:
+        value: the object.
+        federation: what tables inside the object are pushed through.
+        name: name of the message.
+        tag: its tag.
+        parties: its destinations as (role, party id).
+
+    Raises:
+        FateError: UNSERIALISABLE when pickle or FATE's own way of packing refuses something in it.
+    """
+    stream = io.BytesIO()
+    pickler = SegmentPickler(federation, name, tag, parties, stream)
+    try:
+        pickler.dump(value)
+    except FedRDMAError:
+        raise
+    except _UNSERIALISABLE as error:
+        raise FateError(
+            ErrorCode.UNSERIALISABLE,
+            f"the object {name!r} of type {type(value).__qualname__} cannot be serialised: {error!r}.",
+            "Send plain containers, numbers, strings, arrays, dense tensors or FATE tables.",
+        ) from error
+    segments: list[Segment] = []
+    end = 0
+    for source in pickler.sources:
+        segments.append(source.at(align(end)))
+        end = segments[-1].offset + segments[-1].length
+    return ObjectPlan(encode_prefix(segments, stream.getbuffer()), segments, pickler.sources)

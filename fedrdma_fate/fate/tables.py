@@ -1,0 +1,239 @@
+"""Tables: every partition is sent, and rebuilt, by a worker of the computing engine with a connection of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedrdma_fate.fate.journal import Journal
+from fedrdma_fate.fate.layout import malformed
+from fedrdma_fate.fate.link import Client, Connector
+from fedrdma_fate.fate.outbox import lease_visibly
+from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, Party
+
+BATCH_BYTES = 64 * 1024 * 1024
+"""A partition travels in messages of about this size; a larger value travels alone."""
+
+MAGIC = b"FRPT"
+FORMAT_VERSION = 1
+
+# magic, version, flags, number of pairs; the lengths of all keys, those of all values (u64 each), and the pairs follow
+_HEADER = struct.Struct("<4sHHQ")
+_LAST = 1
+
+Pair = tuple[bytes, bytes]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PartitionSender:
+    """Runs in a worker: sends one partition to all destinations.
+
+    Attributes:
+        connector: opens the worker's connection.
+        name: name of the table's message.
+        tag: its tag.
+        destinations: who gets it.
+        put_timeout: seconds to wait for room, per message.
+        journal: file for the record of puts.
+    """
+
+    connector: Connector
+    name: str
+    tag: str
+    destinations: tuple[Party, ...]
+    put_timeout: float | None
+    journal: Path | None
+
+    def __call__(self, partition: int, pairs: Iterable[Pair]) -> list[Pair]:
+        """Send a partition; the table made of the results is empty."""
+        journal = Journal(self.journal, self.connector.session, self.connector.party)
+        client = self.connector.connect()
+        try:
+            for number, (batch, is_last) in enumerate(_batches(pairs)):
+                started = time.monotonic()
+                name = _message_name(self.name, partition, number)
+                total = self._send(client, name, batch, is_last)
+                took = time.monotonic() - started
+                journal.record("put", "partition", name, self.tag, total, took, self.destinations)
+        finally:
+            client.close()
+            journal.close()
+        return []
+
+    def _send(self, client: Client, name: str, batch: Sequence[Pair], is_last: bool) -> int:
+        total = batch_bytes(batch)
+        if total <= INLINE_LIMIT_BYTES:
+            body = bytearray(total)
+            encode_batch(batch, is_last, memoryview(body))
+            client.put_inline(name, self.tag, self.destinations, "partition", bytes(body))
+            return total
+        lease = lease_visibly(client, total, self.put_timeout, name)
+        try:
+            encode_batch(batch, is_last, lease.buffer)
+            lease.commit(name, self.tag, self.destinations, "partition")
+        except BaseException:
+            lease.release()
+            raise
+        return total
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PartitionReceiver:
+    """Runs in a worker: rebuilds one partition.
+
+    Attributes:
+        connector: opens the worker's connection.
+        name: name of the table's message.
+        tag: its tag.
+        source: who sends it.
+        get_timeout: seconds to wait, per message.
+        journal: file for the record of gets.
+    """
+
+    connector: Connector
+    name: str
+    tag: str
+    source: Party
+    get_timeout: float | None
+    journal: Path | None
+
+    def __call__(self, partition: int, _placeholder: Iterable[Pair]) -> Iterator[Pair]:
+        """Yield the pairs of a partition in the order they were sent, one message in memory at a time."""
+        journal = Journal(self.journal, self.connector.session, self.connector.party)
+        client = self.connector.connect()
+        try:
+            number, is_last = 0, False
+            while not is_last:
+                started = time.monotonic()
+                name = _message_name(self.name, partition, number)
+                message = client.get(name, self.tag, self.source, timeout=self.get_timeout)
+                if message.kind != "partition":
+                    raise malformed(f"{name!r} is of kind {message.kind!r}, not a part of a table")
+                took = time.monotonic() - started
+                journal.record("get", "partition", name, self.tag, len(message.buffer), took, [self.source])
+                pairs, is_last = decode_batch(message.buffer)
+                yield from pairs
+                number += 1
+        finally:
+            client.close()
+            journal.close()
+
+
+def batch_bytes(batch: Sequence[Pair]) -> int:
+    """Length of a batch once encoded."""
+    return _HEADER.size + 16 * len(batch) + sum(len(key) + len(value) for key, value in batch)
+
+
+def encode_batch(batch: Sequence[Pair], is_last: bool, buffer: memoryview) -> None:
+    """Write pairs into a buffer of `batch_bytes(batch)`."""
+    _HEADER.pack_into(buffer, 0, MAGIC, FORMAT_VERSION, _LAST if is_last else 0, len(batch))
+    lengths: npt.NDArray[Any] = np.ndarray((2, len(batch)), "<u8", buffer[_HEADER.size :])
+    lengths[0] = [len(key) for key, _ in batch]
+    lengths[1] = [len(value) for _, value in batch]
+    at = _HEADER.size + lengths.nbytes
+    for pair in batch:
+        for item in pair:
+            buffer[at : at + len(item)] = item
+            at += len(item)
+
+
+def decode_batch(buffer: memoryview) -> tuple[Iterator[Pair], bool]:
+    """The pairs in a buffer, and whether it is the partition's last.
+
+    Raises:
+        FateError: PAYLOAD_MALFORMED when it is no batch.
+    """
+    if len(buffer) < _HEADER.size:
+        raise malformed(f"{len(buffer)} bytes are less than the header of a part of a table")
+    magic, version, flags, count = _HEADER.unpack_from(buffer)
+    if (magic, version) != (MAGIC, FORMAT_VERSION):
+        raise malformed(f"a part of a table starts with {magic!r}, version {version}")
+    room = len(buffer) - _HEADER.size - 16 * count
+    if room < 0:
+        raise malformed(f"a part of a table claims {count} pairs in {len(buffer)} bytes")
+    lengths: npt.NDArray[Any] = np.ndarray((2, count), "<u8", buffer[_HEADER.size :])
+    # summed as Python integers, which do not wrap around
+    if sum(lengths.reshape(-1).tolist()) != room:
+        raise malformed("the lengths in a part of a table do not add up")
+    return _pairs(buffer, lengths), bool(flags & _LAST)
+
+
+def _pairs(buffer: memoryview, lengths: npt.NDArray[Any]) -> Iterator[Pair]:
+    at = _HEADER.size + lengths.nbytes
+    for key_bytes, value_bytes in zip(*lengths.tolist(), strict=True):
+        value_at = at + key_bytes
+        end = value_at + value_bytes
+        yield bytes(buffer[at:value_at]), bytes(buffer[value_at:end])
+        at = end
+
+
+def _batches(pairs: Iterable[Pair]) -> Iterator[tuple[list[Pair], bool]]:
+    """Cut a partition into batches, the last one marked; an empty partition is one empty batch."""
+    batch: list[Pair] = []
+    total = 0
+    for pair in pairs:
+        added = 16 + len(pair[0]) + len(pair[1])
+        if batch and total + added > BATCH_BYTES:
+            yield batch, False
+            batch, total = [], 0
+        batch.append(pair)
+        total += added
+    yield batch, True
+
+
+def _message_name(name: str, partition: int, number: int) -> str:
+    return f"{name}#{partition}#{number}"
+
+
+def push_table(
+    table: Any,
+    name: str,
+    tag: str,
+    destinations: Sequence[Party],
+    connector: Connector,
+    *,
+    put_timeout: float | None,
+    journal: Path | None,
+) -> None:
+    """Send a table; returns when every partition has been handed to the gateway."""
+    sender = PartitionSender(connector, name, tag, tuple(destinations), put_timeout, journal)
+    table.mapPartitionsWithIndexNoSerdes(
+        sender,
+        output_key_serdes_type=table.key_serdes_type,
+        output_value_serdes_type=table.value_serdes_type,
+        output_partitioner_type=table.partitioner_type,
+    )
+
+
+def pull_table(
+    computing: Any,
+    meta: Any,
+    name: str,
+    tag: str,
+    source: Party,
+    connector: Connector,
+    *,
+    get_timeout: float | None,
+    journal: Path | None,
+) -> Any:
+    """Rebuild a table from its description (FATE's TableMeta)."""
+    receiver = PartitionReceiver(connector, name, tag, source, get_timeout, journal)
+    placeholder = computing.parallelize(
+        range(meta.num_partitions),
+        include_key=False,
+        partition=meta.num_partitions,
+        partitioner_type=meta.partitioner_type,
+    )
+    return placeholder.mapPartitionsWithIndexNoSerdes(
+        receiver,
+        output_key_serdes_type=meta.key_serdes_type,
+        output_value_serdes_type=meta.value_serdes_type,
+        output_partitioner_type=meta.partitioner_type,
+    )

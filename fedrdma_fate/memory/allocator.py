@@ -1,0 +1,113 @@
+"""Where slots lie in a region: which pages are free, and which of them the next slot gets."""
+
+from __future__ import annotations
+
+import bisect
+
+from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
+
+_SMALL_FRACTION = 16
+"""A slot below 1/16 of the region is small."""
+
+
+class SlotAllocator:
+    """Hands out page-aligned ranges of [0, length); neighbours that are free are one hole.
+
+    Small slots come and go often, so they are packed at the high end (highest hole that fits), while large slots take
+    the tightest hole from the low end: small ones then never sit in the middle of what a large one needs.
+    """
+
+    def __init__(self, length: int, page: int = 4096) -> None:
+        """Manage `length` bytes, in multiples of `page` bytes.
+
+        Raises:
+            ValueError: length is not a positive multiple of page.
+        """
+        if page <= 0 or length <= 0 or length % page:
+            raise ValueError(f"a positive multiple of {page} bytes is needed, not {length}")
+        self._length = length
+        self._page = page
+        # two parallel lists in address order: where each hole starts and how long it is
+        self._hole_starts: list[int] = [0]
+        self._hole_lengths: list[int] = [length]
+        self._allocated: dict[int, int] = {}
+        self._free_bytes = length
+
+    @property
+    def length(self) -> int:
+        """Bytes managed."""
+        return self._length
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes not allocated, in however many holes."""
+        return self._free_bytes
+
+    @property
+    def largest_free(self) -> int:
+        """Bytes of the largest hole: the longest slot that could be had now."""
+        return max(self._hole_lengths, default=0)
+
+    def rounded(self, length: int) -> int:
+        """Bytes that a slot of `length` bytes takes up: whole pages, at least one."""
+        return max(-(-length // self._page), 1) * self._page
+
+    def allocate(self, length: int) -> int | None:
+        """The offset of a range that holds `length` bytes, or None when no hole is long enough.
+
+        Raises:
+            ValueError: length is negative.
+        """
+        if length < 0:
+            raise ValueError(f"a slot cannot have {length} bytes")
+        needed = self.rounded(length)
+        small = needed * _SMALL_FRACTION < self._length
+        hole = self._highest_hole(needed) if small else self._tightest_hole(needed)
+        if hole is None:
+            return None
+        offset = self._cut(hole, needed, from_end=small)
+        self._allocated[offset] = needed
+        self._free_bytes -= needed
+        return offset
+
+    def free(self, offset: int) -> None:
+        """Take back the range that `allocate` returned as `offset`.
+
+        Raises:
+            MemoryPoolError: LEASE_UNKNOWN when nothing is allocated there.
+        """
+        length = self._allocated.pop(offset, None)
+        if length is None:
+            raise MemoryPoolError(ErrorCode.LEASE_UNKNOWN, f"no slot is leased at offset {offset}.")
+        self._free_bytes += length
+        self._insert_hole(offset, length)
+
+    def _highest_hole(self, needed: int) -> int | None:
+        indices = reversed(range(len(self._hole_lengths)))
+        return next((index for index in indices if self._hole_lengths[index] >= needed), None)
+
+    def _tightest_hole(self, needed: int) -> int | None:
+        fitting = [index for index, length in enumerate(self._hole_lengths) if length >= needed]
+        return min(fitting, key=self._hole_lengths.__getitem__, default=None)
+
+    def _cut(self, hole: int, needed: int, *, from_end: bool) -> int:
+        start, length = self._hole_starts[hole], self._hole_lengths[hole]
+        if length == needed:
+            del self._hole_starts[hole], self._hole_lengths[hole]
+            return start
+        self._hole_lengths[hole] = length - needed
+        if from_end:
+            return start + length - needed
+        self._hole_starts[hole] = start + needed
+        return start
+
+    def _insert_hole(self, start: int, length: int) -> None:
+        index = bisect.bisect_left(self._hole_starts, start)
+        if index < len(self._hole_starts) and start + length == self._hole_starts[index]:
+            length += self._hole_lengths[index]
+            del self._hole_starts[index], self._hole_lengths[index]
+        if index and self._hole_starts[index - 1] + self._hole_lengths[index - 1] == start:
+            self._hole_lengths[index - 1] += length
+            return
+        self._hole_starts.insert(index, start)
+        self._hole_lengths.insert(index, length)

@@ -1,0 +1,274 @@
+"""Leases of slots: who holds which piece of a region, and who waits for room.
+
+Everything here belongs to one thread, that of the gateway's event loop; nothing blocks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections import deque
+
+from fedrdma_fate.memory.allocator import SlotAllocator
+from fedrdma_fate.memory.region import PAGE_BYTES
+from fedrdma_fate.ports import Region, Slot
+from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PoolStats:
+    """What a pool looks like now; sizes in bytes, leased ones rounded up to whole pages.
+
+    Attributes:
+        name: as in the configuration: `send` or `receive`.
+        length: size of the region.
+        leased_bytes: in leased slots.
+        largest_free_bytes: the longest slot that could be had now.
+        slots: slots leased, however many hold each.
+        waiting: requests waiting for room.
+        high_water_bytes: the most that was ever leased at once.
+        total_leases: slots leased since the start.
+    """
+
+    name: str
+    length: int
+    leased_bytes: int
+    largest_free_bytes: int
+    slots: int
+    waiting: int
+    high_water_bytes: int
+    total_leases: int
+
+
+class Lease:
+    """One holder's hold on a slot. The slot is free again when the last of its holders has released."""
+
+    __slots__ = ("_pool", "_slot", "owner")
+
+    def __init__(self, pool: SlotPool, slot: Slot, owner: str) -> None:
+        """Leases come from `SlotPool.lease` or `SlotPool.acquire`, and from `share`."""
+        self._pool: SlotPool | None = pool
+        self._slot = slot
+        self.owner = owner
+
+    @property
+    def slot(self) -> Slot:
+        """The slot, exactly as long as was asked for.
+
+        Raises:
+            MemoryPoolError: LEASE_UNKNOWN after `release`: the bytes may be another message's by now.
+        """
+        self._holding()
+        return self._slot
+
+    @property
+    def released(self) -> bool:
+        """Whether this holder has let go."""
+        return self._pool is None
+
+    def share(self, owner: str | None = None) -> Lease:
+        """One more holder of the same slot, for `owner` or, without one, for the same owner.
+
+        Raises:
+            MemoryPoolError: LEASE_UNKNOWN after `release`.
+        """
+        return self._holding().hold(self._slot, self.owner if owner is None else owner)
+
+    def release(self) -> None:
+        """Let go; again is nothing."""
+        if self._pool is not None:
+            pool, self._pool = self._pool, None
+            pool.let_go(self, self._slot)
+
+    def _holding(self) -> SlotPool:
+        if self._pool is None:
+            raise MemoryPoolError(ErrorCode.LEASE_UNKNOWN, f"{self.owner} has already released this lease.")
+        return self._pool
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class _Request:
+    """A request that waits for room."""
+
+    length: int
+    owner: str
+    future: asyncio.Future[Lease]
+
+
+class SlotPool:
+    """Leases slots of one region, first come first served.
+
+    While a request waits, none that came after it is served, not even one that would fit: many small messages would
+    otherwise keep a large one out for ever.
+    """
+
+    def __init__(self, region: Region, name: str) -> None:
+        """Manage the whole region; `name` (`send` or `receive`) is for people."""
+        self._region = region
+        self._name = name
+        self._allocator = SlotAllocator(region.length, PAGE_BYTES)
+        self._holders: dict[int, int] = {}
+        self._leases: dict[str, dict[Lease, None]] = {}
+        self._waiting: deque[_Request] = deque()
+        self._high_water_bytes = 0
+        self._total_leases = 0
+        self._closed = False
+
+    @property
+    def region(self) -> Region:
+        """What the slots are pieces of."""
+        return self._region
+
+    @property
+    def wanted_bytes(self) -> int:
+        """What the first in the queue waits for, 0 when nobody does: so much should be spilled or freed."""
+        return self._waiting[0].length if self._waiting else 0
+
+    def stats(self) -> PoolStats:
+        """A snapshot for status and metrics."""
+        return PoolStats(
+            name=self._name,
+            length=self._region.length,
+            leased_bytes=self._leased_bytes,
+            largest_free_bytes=self._allocator.largest_free,
+            slots=len(self._holders),
+            waiting=len(self._waiting),
+            high_water_bytes=self._high_water_bytes,
+            total_leases=self._total_leases,
+        )
+
+    def lease(self, length: int, owner: str) -> Lease | None:
+        """A slot of `length` bytes at once, or None when there is no room or others wait already.
+
+        Raises:
+            MemoryPoolError: PAYLOAD_TOO_LARGE when it could never fit; REGION_UNAVAILABLE after `close`.
+            ValueError: length is negative.
+        """
+        self._check(length)
+        return None if self._waiting else self._take(length, owner)
+
+    async def acquire(self, length: int, owner: str, timeout: float | None = None) -> Lease:
+        """A slot of `length` bytes, as soon as all who asked before have theirs and there is room.
+
+        May be cancelled: a slot that was just granted goes back.
+
+        Args:
+            length: bytes.
+            owner: who will hold it.
+            timeout: seconds; None waits for ever.
+
+        Raises:
+            MemoryPoolError: PAYLOAD_TOO_LARGE at once when it could never fit; POOL_TIMEOUT; LEASE_UNKNOWN when
+                `release_owner` named this owner meanwhile; REGION_UNAVAILABLE when the pool closed.
+            ValueError: length is negative.
+        """
+        lease = self.lease(length, owner)
+        if lease is not None:
+            return lease
+        request = _Request(length, owner, asyncio.get_running_loop().create_future())
+        self._waiting.append(request)
+        try:
+            await asyncio.wait((request.future,), timeout=timeout)
+            if not request.future.done():
+                raise self._timed_out(length, timeout)
+            return request.future.result()
+        except (MemoryPoolError, asyncio.CancelledError):
+            self._withdraw(request)
+            raise
+
+    def hold(self, slot: Slot, owner: str) -> Lease:
+        """One more holder of a leased slot; what `Lease.share` calls."""
+        self._holders[slot.offset] += 1
+        return self._register(slot, owner)
+
+    def let_go(self, lease: Lease, slot: Slot) -> None:
+        """A holder is gone; what `Lease.release` calls, once."""
+        held = self._leases[lease.owner]
+        del held[lease]
+        if not held:
+            del self._leases[lease.owner]
+        self._holders[slot.offset] -= 1
+        if not self._holders[slot.offset]:
+            del self._holders[slot.offset]
+            self._allocator.free(slot.offset)
+            self._serve()
+
+    def release_owner(self, owner: str) -> int:
+        """Release all that a dead task held and refuse what it waited for; how many leases that were."""
+        for request in [request for request in self._waiting if request.owner == owner]:
+            reason = f"{owner} is gone and waits no longer for {self._name} memory."
+            self._refuse(request, MemoryPoolError(ErrorCode.LEASE_UNKNOWN, reason))
+        leases = list(self._leases.get(owner, ()))
+        for lease in leases:
+            lease.release()
+        self._serve()
+        return len(leases)
+
+    def close(self) -> None:
+        """Refuse everybody who waits and everybody who comes. Leases stay valid until released. May be repeated."""
+        self._closed = True
+        for request in list(self._waiting):
+            self._refuse(request, self._closed_error())
+
+    @property
+    def _leased_bytes(self) -> int:
+        return self._allocator.length - self._allocator.free_bytes
+
+    def _check(self, length: int) -> None:
+        if self._closed:
+            raise self._closed_error()
+        if length < 0:
+            raise ValueError(f"a slot cannot have {length} bytes")
+        if length > self._allocator.length:
+            raise MemoryPoolError(
+                ErrorCode.PAYLOAD_TOO_LARGE,
+                f"{length} bytes do not fit into {self._name} memory of {self._allocator.length} bytes.",
+                f"Raise memory.{self._name}_bytes in the gateway's configuration.",
+            )
+
+    def _take(self, length: int, owner: str) -> Lease | None:
+        offset = self._allocator.allocate(length)
+        if offset is None:
+            return None
+        self._holders[offset] = 1
+        self._total_leases += 1
+        self._high_water_bytes = max(self._high_water_bytes, self._leased_bytes)
+        return self._register(Slot(self._region, offset, length), owner)
+
+    def _register(self, slot: Slot, owner: str) -> Lease:
+        lease = Lease(self, slot, owner)
+        self._leases.setdefault(owner, {})[lease] = None
+        return lease
+
+    def _serve(self) -> None:
+        """Serve the queue from its head, as far as there is room."""
+        while self._waiting:
+            lease = self._take(self._waiting[0].length, self._waiting[0].owner)
+            if lease is None:
+                return
+            self._waiting.popleft().future.set_result(lease)
+
+    def _refuse(self, request: _Request, error: MemoryPoolError) -> None:
+        self._waiting.remove(request)
+        request.future.set_exception(error)
+
+    def _withdraw(self, request: _Request) -> None:
+        """Whoever asked takes no lease, though it may have been granted in this very turn of the loop."""
+        if not request.future.done():
+            self._waiting.remove(request)
+            self._serve()
+        elif request.future.exception() is None:
+            request.future.result().release()
+
+    def _timed_out(self, length: int, timeout: float | None) -> MemoryPoolError:
+        now = self.stats()
+        return MemoryPoolError(
+            ErrorCode.POOL_TIMEOUT,
+            f"no room for {length} bytes in {self._name} memory within {timeout} s: {now.leased_bytes} of "
+            f"{now.length} bytes leased in {now.slots} slots, largest gap {now.largest_free_bytes} bytes, "
+            f"{now.waiting - 1} others wait.",
+            f"Raise memory.{self._name}_bytes, or see in `fedrdma status` who holds the slots.",
+        )
+
+    def _closed_error(self) -> MemoryPoolError:
+        return MemoryPoolError(ErrorCode.REGION_UNAVAILABLE, f"{self._name} memory is closed: the gateway is stopping.")

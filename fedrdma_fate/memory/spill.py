@@ -1,0 +1,99 @@
+"""Messages that nobody has pulled yet leave memory for a file, so that the next ones have room."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import secrets
+from pathlib import Path
+
+from fedrdma_fate.memory.owned import OwnedDirectory
+from fedrdma_fate.ports import Slot
+from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Spilled:
+    """A payload in a file, from the file's first byte on, so that a task can map it as it would the slot.
+
+    Attributes:
+        path: the file.
+        length: bytes of payload.
+    """
+
+    path: Path
+    length: int
+
+    def discard(self) -> None:
+        """Remove the file; whoever has it mapped keeps its bytes. May be repeated."""
+        self.path.unlink(missing_ok=True)
+
+
+class SpillStore:
+    """Files of spilled payloads, in a directory of this gateway's own that goes when the gateway does.
+
+    Nothing is synced to disk: a spilled message is no safer than one in memory, and after a crash nobody asks for it.
+    """
+
+    def __init__(self, directory: Path, label: str = "spill") -> None:
+        """Make `<directory>/fedrdma-<label>-<random>`, and remove what crashed gateways left beside it.
+
+        Raises:
+            MemoryPoolError: SPILL_FAILED when that is not possible.
+        """
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._directory = OwnedDirectory.create(directory, label)
+        except OSError as error:
+            raise MemoryPoolError(
+                ErrorCode.SPILL_FAILED,
+                f"cannot make a directory for spilled messages in {directory}: {error.strerror}.",
+                "Point memory.spill_directory at a directory that the gateway's user may write.",
+            ) from error
+
+    @property
+    def path(self) -> Path:
+        """The directory."""
+        return self._directory.path
+
+    def spill(self, slot: Slot, payload_offset: int, payload_length: int) -> Spilled:
+        """Write a piece of a slot to a file of its own.
+
+        Blocks for as long as the disk takes: call it from a thread. Several threads may call it at once. The slot is
+        only read, and must stay leased until this returns.
+
+        Raises:
+            MemoryPoolError: SPILL_FAILED when it cannot be written, as on a full disk; no file is left.
+            ValueError: the piece does not lie inside the slot.
+        """
+        payload = slot.part(payload_offset, payload_length).view
+        target = self.path / secrets.token_hex(16)
+        unfinished = target.with_suffix(".part")
+        try:
+            _write_new_file(unfinished, payload)
+            unfinished.rename(target)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                unfinished.unlink(missing_ok=True)
+            raise MemoryPoolError(
+                ErrorCode.SPILL_FAILED,
+                f"cannot spill {payload_length} bytes to {self.path}: {error.strerror}.",
+                "Make room there, point memory.spill_directory elsewhere, or raise memory.receive_bytes.",
+            ) from error
+        return Spilled(target, payload_length)
+
+    def close(self) -> None:
+        """Remove the directory and every spilled message in it. May be repeated."""
+        self._directory.close()
+
+
+def _write_new_file(path: Path, payload: memoryview) -> None:
+    fileno = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        written = 0
+        while written < len(payload):
+            # straight from the slot to the page cache, the interpreter free for the other threads meanwhile
+            written += os.write(fileno, payload[written:])
+    finally:
+        os.close(fileno)

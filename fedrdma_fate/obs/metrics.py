@@ -1,0 +1,190 @@
+"""Prometheus metrics of one gateway, in a registry of their own."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from wsgiref.simple_server import WSGIServer
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, start_http_server
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from fedrdma_fate.wire.errors import ConfigError, ErrorCode
+
+_log = logging.getLogger(__name__)
+
+SECONDS_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+"""From a small LoRA update between two gateways on one host to gigabytes over a slow WAN."""
+
+FAILED = "failed"
+"""The outcome of a transfer that was not delivered; it took no time worth measuring."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PoolUse:
+    """How full a pool is: bytes and leases."""
+
+    used_bytes: int
+    free_bytes: int
+    leases: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Occupancy:
+    """What a gateway holds at one moment.
+
+    Attributes:
+        pools: use by name of the pool, `send` and `receive`.
+        waiting: requests of tasks that wait, by kind: `put` for room, `get` for its message.
+    """
+
+    pools: Mapping[str, PoolUse]
+    waiting: Mapping[str, int]
+
+
+class GatewayMetrics:
+    """Counts what a gateway does. Two gateways in one process do not share anything. Any thread may call."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._payload = self._counter(
+            "fedrdma_payload_bytes",
+            "Payload bytes of transfers that arrived whole.",
+            ("direction", "peer", "mode", "transport"),
+        )
+        self._transfers = self._counter(
+            "fedrdma_transfers",
+            "Transfers that ended: delivered (sent by us), received, or failed.",
+            ("outcome", "peer", "mode"),
+        )
+        self._seconds = Histogram(
+            "fedrdma_transfer_seconds",
+            "How long transfers took that did not fail.",
+            ("outcome", "peer", "mode"),
+            buckets=SECONDS_BUCKETS,
+            registry=self.registry,
+        )
+        self._resent = self._counter("fedrdma_resent_bytes", "Payload bytes sent more than once.", ("peer", "mode"))
+        self._inline = self._counter(
+            "fedrdma_inline_messages", "Small messages that went over the control channel.", ("direction", "peer")
+        )
+        self._spilled = self._counter("fedrdma_spilled_bytes", "Payload bytes moved from memory to disk.", ())
+        self._links = Gauge(
+            "fedrdma_links_up",
+            "1 while the data path to a peer over a transport is up, 0 after it was lost.",
+            ("peer", "transport"),
+            registry=self.registry,
+        )
+
+    def payload_moved(self, direction: str, peer: str, mode: str, transport: str, payload_bytes: int) -> None:
+        """A payload was sent (`sent`) or received (`received`)."""
+        self._payload.labels(direction, peer, mode, transport).inc(payload_bytes)
+
+    def transfer_ended(self, outcome: str, peer: str, mode: str, seconds: float, resent_bytes: int) -> None:
+        """A transfer ended: `delivered`, `received`, or `failed`, whose time is not recorded."""
+        self._transfers.labels(outcome, peer, mode).inc()
+        self._resent.labels(peer, mode).inc(resent_bytes)
+        if outcome != FAILED:
+            self._seconds.labels(outcome, peer, mode).observe(seconds)
+
+    def inline_moved(self, direction: str, peer: str) -> None:
+        """A small message was sent or received."""
+        self._inline.labels(direction, peer).inc()
+
+    def spilled(self, payload_bytes: int) -> None:
+        """A message that nobody had pulled was moved to disk."""
+        self._spilled.inc(payload_bytes)
+
+    def link_up(self, peer: str, transport: str, up: bool) -> None:
+        """A data path came or went."""
+        self._links.labels(peer, transport).set(1 if up else 0)
+
+    def watch(self, read: Callable[[], Occupancy]) -> None:
+        """Ask for the occupancy at every scrape, from the thread that serves it; called once."""
+        self.registry.register(_OccupancyCollector(read))
+
+    def render(self) -> str:
+        """Everything in Prometheus' text format."""
+        return generate_latest(self.registry).decode()
+
+    def start_http(self, host: str = "127.0.0.1", port: int = 0) -> MetricsServer:
+        """Serve the metrics over HTTP from a thread; port 0 takes a free one.
+
+        Raises:
+            ConfigError: CONFIG_BAD_VALUE when the address cannot be bound.
+        """
+        try:
+            server, thread = start_http_server(port, addr=host, registry=self.registry)
+        except (OSError, OverflowError) as error:
+            raise ConfigError(
+                ErrorCode.CONFIG_BAD_VALUE,
+                f"metrics cannot be served on {host}:{port}: {error}.",
+                "Set listen.metrics to a free address of this host, or to null.",
+            ) from error
+        return MetricsServer(server, thread)
+
+    def _counter(self, name: str, documentation: str, labels: tuple[str, ...]) -> Counter:
+        return Counter(name, documentation, labels, registry=self.registry)
+
+
+class _OccupancyCollector(Collector):
+    """Turns an occupancy into gauges when Prometheus asks."""
+
+    def __init__(self, read: Callable[[], Occupancy]) -> None:
+        self._read = read
+
+    def describe(self) -> Iterable[Metric]:
+        """Lets the registry know the names without a read at registration."""
+        return self._families()
+
+    def collect(self) -> Iterable[Metric]:
+        try:
+            now = self._read()
+        except Exception:  # the other metrics are still worth a scrape
+            _log.exception("the occupancy cannot be read")
+            return ()
+        pool_bytes, leases, waiting = families = self._families()
+        for pool, use in now.pools.items():
+            pool_bytes.add_metric((pool, "used"), use.used_bytes)
+            pool_bytes.add_metric((pool, "free"), use.free_bytes)
+            leases.add_metric((pool,), use.leases)
+        for request, count in now.waiting.items():
+            waiting.add_metric((request,), count)
+        return families
+
+    @staticmethod
+    def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily]:
+        return (
+            GaugeMetricFamily("fedrdma_pool_bytes", "Bytes of a pool by state.", labels=("pool", "state")),
+            GaugeMetricFamily("fedrdma_leases", "Slots of a pool that are leased.", labels=("pool",)),
+            GaugeMetricFamily(
+                "fedrdma_waiting_requests",
+                "Requests of tasks that wait: a put for room, a get for its message.",
+                labels=("request",),
+            ),
+        )
+
+
+class MetricsServer:
+    """A running endpoint for Prometheus."""
+
+    def __init__(self, server: WSGIServer, thread: threading.Thread) -> None:
+        self._server = server
+        self._thread = thread
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port it listens on."""
+        host, port = self._server.server_address[:2]
+        return str(host), int(port)
+
+    def close(self) -> None:
+        """Stop listening and wait for the thread; may be repeated."""
+        if not self._thread.is_alive():
+            return
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

@@ -1,0 +1,237 @@
+"""The baseline: a gRPC stream that carries the payload in messages of 1 MiB, as FATE does.
+
+One call per link, opened by the active side; ACKs ride back on it, and so does the passive side's own data. Payloads
+are copied into messages and out of them, which is in the nature of this transport; at most `QUEUED_MESSAGES` messages
+wait in each direction, so memory stays at a few MiB a link.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+import threading
+import time
+from collections.abc import Iterator
+from concurrent import futures
+
+import grpc
+
+from fedrdma_fate.ports import Draft, Endpoint, Offer, Role
+from fedrdma_fate.transport.grpc_endpoint import LARGEST_MESSAGE, NAME, GrpcEndpoint
+from fedrdma_fate.transport.grpc_pipe import MessagePipe
+from fedrdma_fate.transport.link import offered_number, offered_text, offered_token, unavailable
+
+SERVICE = "fedrdma.Data"
+METHOD = "Stream"
+TOKEN_KEY = "fedrdma-token-bin"
+
+MOST_LINKS = 64
+"""Links that dial in at once; each keeps a thread of the server busy."""
+
+_WELCOME = b"FRDMok\x00\x01"
+_TOKEN_BYTES = 16
+_OPTIONS = (
+    ("grpc.max_receive_message_length", LARGEST_MESSAGE),
+    ("grpc.max_send_message_length", LARGEST_MESSAGE),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+_SERVER_OPTIONS = (*_OPTIONS, ("grpc.so_reuseport", 0), ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000))
+_CLIENT_OPTIONS = (*_OPTIONS, ("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GrpcSettings:
+    """Parameters of the `grpc` transport.
+
+    Attributes:
+        host: address to listen on.
+        port: port to listen on, shared by all links; 0 lets the kernel choose.
+        advertised_host: address that peers are told to dial; `host` when None.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    advertised_host: str | None = None
+
+
+class GrpcTransport:
+    """Serves one port for every link of this gateway."""
+
+    def __init__(self, settings: GrpcSettings) -> None:
+        """Start to serve.
+
+        Raises:
+            TransportError: TRANSPORT_UNAVAILABLE when the port cannot be had.
+        """
+        self._settings = settings
+        self._calls = _Calls()
+        self._workers = futures.ThreadPoolExecutor(MOST_LINKS, "grpc-data")
+        self._server = grpc.server(self._workers, options=_SERVER_OPTIONS)
+        handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(self._calls.serve)
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),))
+        place = _place(settings.host, settings.port)
+        try:
+            self._port = self._server.add_insecure_port(place)
+        except RuntimeError as error:
+            self._workers.shutdown()
+            raise unavailable(
+                NAME, f"cannot listen on {place}: {error}", "Set listen.grpc to a free address."
+            ) from error
+        self._server.start()
+
+    @property
+    def name(self) -> str:
+        return NAME
+
+    @property
+    def port(self) -> int:
+        """The port that is served."""
+        return self._port
+
+    def open(self, role: Role) -> Draft:
+        """Start one data path.
+
+        Raises:
+            TransportError: TRANSPORT_UNAVAILABLE when the transport is closed.
+        """
+        if role == "active":
+            return _ActiveDraft()
+        host = self._settings.advertised_host or self._settings.host
+        return _PassiveDraft(self._calls, {"host": host, "port": self._port})
+
+    def close(self) -> None:
+        """Stop serving; links that dialled in end, those dialled from here live on."""
+        self._calls.close()
+        self._server.stop(None).wait()
+        self._workers.shutdown()
+
+
+class _Calls:
+    """Calls that came, for the drafts that wait for them, by token."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._pipes: dict[bytes, MessagePipe | None] = {}
+        self._closed = False
+
+    def serve(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        """Handle one call, in a thread of the server, for as long as the link lives."""
+        metadata = dict(context.invocation_metadata())
+        pipe = MessagePipe()
+        if not self._arrive(metadata.get(TOKEN_KEY), pipe, requests, context):
+            pipe.close(linger=0)
+            context.abort(grpc.StatusCode.NOT_FOUND, "no link waits here under this token")
+        yield from pipe.outgoing()
+
+    def expect(self) -> bytes:
+        token = secrets.token_bytes(_TOKEN_BYTES)
+        with self._changed:
+            if self._closed:
+                raise unavailable(NAME, "the server is closed")
+            self._pipes[token] = None
+        return token
+
+    def wait(self, token: bytes, timeout: float) -> MessagePipe:
+        """The call that brought the token.
+
+        Raises:
+            TransportError: TRANSPORT_UNAVAILABLE when none comes in time.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._pipes.get(token) or token not in self._pipes, timeout)
+            pipe = self._pipes.pop(token, None)
+        if pipe is None:
+            raise unavailable(NAME, f"the peer's call did not come within {timeout:g} s")
+        return pipe
+
+    def forget(self, token: bytes) -> None:
+        with self._changed:
+            pipe = self._pipes.pop(token, None)
+            self._changed.notify_all()
+        if pipe is not None:
+            pipe.close(linger=0)
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            tokens = list(self._pipes)
+        for token in tokens:
+            self.forget(token)
+
+    def _arrive(
+        self, token: object, pipe: MessagePipe, requests: Iterator[bytes], context: grpc.ServicerContext
+    ) -> bool:
+        """Hand the call to the draft that waits for it; False when none does, or another call was faster."""
+        with self._changed:
+            if not isinstance(token, bytes) or token not in self._pipes or self._pipes[token] is not None:
+                return False
+            self._pipes[token] = pipe
+            context.add_callback(lambda: pipe.end("the peer is gone"))
+            pipe.start(requests, context.cancel)
+            self._changed.notify_all()
+            return True
+
+
+class _PassiveDraft:
+    def __init__(self, calls: _Calls, address: dict[str, str | int]) -> None:
+        self._calls = calls
+        self._token = calls.expect()
+        self._address = address
+
+    @property
+    def offer(self) -> Offer:
+        return {**self._address, "token": self._token.hex()}
+
+    def connect(self, peer: Offer, timeout: float) -> Endpoint:  # noqa: ARG002 - the active side offers nothing
+        """Wait for the peer's call.
+
+        Raises:
+            TransportError: TRANSPORT_UNAVAILABLE when it does not come in time.
+        """
+        try:
+            pipe = self._calls.wait(self._token, timeout)
+        finally:
+            self.close()
+        pipe.put(_WELCOME)
+        return GrpcEndpoint(pipe)
+
+    def close(self) -> None:
+        """Drop the draft, and a call that came for it."""
+        self._calls.forget(self._token)
+
+
+class _ActiveDraft:
+    @property
+    def offer(self) -> Offer:
+        return {}
+
+    def connect(self, peer: Offer, timeout: float) -> Endpoint:
+        """Call the peer.
+
+        Raises:
+            TransportError: TRANSPORT_UNAVAILABLE when it does not answer in time, or not as it should.
+        """
+        host, port = offered_text(NAME, peer, "host"), offered_number(NAME, peer, "port", 65535)
+        token = offered_token(NAME, peer)
+        deadline = time.monotonic() + timeout
+        channel = grpc.insecure_channel(_place(host, port), options=_CLIENT_OPTIONS)
+        pipe = MessagePipe()
+        method: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(f"/{SERVICE}/{METHOD}")
+        call = method(pipe.outgoing(), metadata=((TOKEN_KEY, token),))
+        pipe.start(call, call.cancel)
+        answer = pipe.wait(deadline - time.monotonic())
+        if answer != _WELCOME:
+            reason = pipe.ended or f"it did not answer within {timeout:g} s"
+            pipe.close(linger=0)
+            channel.close()
+            raise unavailable(NAME, f"{_place(host, port)}: {reason}")
+        return GrpcEndpoint(pipe, channel)
+
+    def close(self) -> None:
+        """Nothing is held before `connect`."""
+
+
+def _place(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,178 @@
+"""One end of a `grpc` link: the frames of the `tcp` transport, packed into messages of one call."""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Sequence
+from typing import Protocol
+
+from fedrdma_fate.ports import Completion, CompletionKind, RemoteSlot, Slot
+from fedrdma_fate.transport.exposure import ExposureTable, ProtocolViolation
+from fedrdma_fate.transport.frames import (
+    HEAD_BYTES,
+    INLINE_BYTES,
+    SEQUENCE_WINDOW,
+    Head,
+    Op,
+    unpack_head,
+    violation_frame,
+)
+from fedrdma_fate.transport.grpc_pipe import QUEUED_MESSAGES, MessagePipe
+from fedrdma_fate.transport.inbound import Inbound, PeerAccuses
+from fedrdma_fate.transport.link import LinkHealth
+from fedrdma_fate.transport.outbound import Outbound
+
+NAME = "grpc"
+
+MESSAGE_BYTES = 1024 * 1024
+"""Payload of a message."""
+
+LARGEST_MESSAGE = MESSAGE_BYTES + INLINE_BYTES + (SEQUENCE_WINDOW + 2) * HEAD_BYTES
+"""Bytes of a message with every ACK that can be due at once."""
+
+LINGER_SECONDS = 0.5
+"""How long `close` lets the peer end the call in order before it is cut."""
+
+
+class Closable(Protocol):
+    """The channel of a call that was made from here."""
+
+    def close(self) -> None:
+        """Give it back."""
+        ...
+
+
+class GrpcEndpoint:
+    """One end of a link. See `ports.Endpoint`."""
+
+    def __init__(self, pipe: MessagePipe, channel: Closable | None = None) -> None:
+        self._health = LinkHealth(NAME)
+        self._pipe = pipe
+        self._channel = channel
+        self._closed = False
+        self._exposures = ExposureTable()
+        self._completions: list[Completion] = []
+        self._outbound = Outbound(streams=1, largest_piece=MESSAGE_BYTES)
+        self._inbound = Inbound(self._exposures, self._complete, self._outbound.acknowledge, self._on_acknowledged)
+
+    @property
+    def transport(self) -> str:
+        return NAME
+
+    def expose(self, grant: int, slot: Slot) -> RemoteSlot:
+        """Let the peer write into the slot; its addresses count from 0."""
+        self._health.check()
+        return self._exposures.expose(grant, slot)
+
+    def withdraw(self, grant: int) -> None:
+        """Close the slot to the peer. If it is still writing there, that breaks the link, and writes nothing."""
+        self._health.check()
+        self._exposures.withdraw(grant)
+
+    def post_write(self, work_request: int, source: Slot, target: RemoteSlot, target_offset: int) -> None:
+        """Queue the write."""
+        self._health.check()
+        self._outbound.post_write(work_request, source, target, target_offset)
+        self._send()
+
+    def post_bytes(
+        self, work_request: int, data: bytes, target: RemoteSlot, target_offset: int, immediate: int
+    ) -> None:
+        """Queue the fenced write; the one stream keeps the order. At most `frames.INLINE_BYTES` bytes."""
+        self._health.check()
+        self._outbound.post_bytes(work_request, data, target, target_offset, immediate)
+        self._send()
+
+    def poll_set(self) -> Sequence[tuple[int, int]]:
+        """One descriptor, which grpcio's threads make readable."""
+        self._health.check()
+        return [(self._pipe.fileno(), select.POLLIN)]
+
+    def progress(self) -> Sequence[Completion]:
+        """Place what came, and send what there is room for."""
+        if not self._completions:
+            self._health.check()
+        if not self._health.lost:
+            self._pipe.clear_signal()
+            self._receive()
+            self._send()
+        completions, self._completions = self._completions, []
+        if not completions:
+            self._health.check()
+        return completions
+
+    def close(self) -> None:
+        """End the call and its threads."""
+        self._lose("it was closed here")
+        self._completions.clear()
+        if self._closed:
+            return
+        self._closed = True
+        self._pipe.close(LINGER_SECONDS)
+        if self._channel is not None:
+            self._channel.close()
+
+    def _receive(self) -> None:
+        # read first: what came before the end is still there to take
+        ended = self._pipe.ended
+        try:
+            for _ in range(2 * QUEUED_MESSAGES):
+                message = self._pipe.take()
+                if message is None:
+                    break
+                self._on_message(memoryview(message))
+        except PeerAccuses as accusation:
+            self._lose(str(accusation))
+        except ProtocolViolation as violation:
+            self._pipe.put(violation_frame(str(violation)))
+            self._pipe.finish()
+            self._lose(f"the peer broke the protocol: {violation}")
+        if ended is not None:
+            self._lose(ended)
+
+    def _on_message(self, message: memoryview) -> None:
+        at = 0
+        while at < len(message):
+            if len(message) - at < HEAD_BYTES:
+                raise ProtocolViolation(f"a message ends {len(message) - at} bytes into a frame")
+            head = unpack_head(message[at : at + HEAD_BYTES])
+            at += HEAD_BYTES
+            body = message[at : at + head.piece_length]
+            if len(body) != head.piece_length:
+                raise ProtocolViolation(f"a message holds {len(body)} of a frame's {head.piece_length} bytes")
+            at += head.piece_length
+            self._on_frame(head, body)
+
+    def _on_frame(self, head: Head, body: memoryview) -> None:
+        match head.op:
+            case Op.ACK:
+                self._inbound.acknowledged(head.sequence)
+            case Op.VIOLATION:
+                raise PeerAccuses(f"the peer says: {bytes(body).decode(errors='replace')}")
+            case Op.WRITE:
+                arrival = self._inbound.begin(head)
+                self._inbound.target(arrival, head)[:] = body
+                self._inbound.landed(arrival, len(body))
+            case Op.FENCED:
+                arrival = self._inbound.begin(head)
+                if not self._inbound.fence_is_down(head.sequence):
+                    raise ProtocolViolation("a fenced write came before what it waits for")
+                self._inbound.surface(arrival, body)
+
+    def _send(self) -> None:
+        while self._outbound.waiting and self._pipe.has_room():
+            piece = self._outbound.take()
+            if piece is None:
+                return
+            self._pipe.put(b"".join((piece.head, piece.source.view)) if piece.source else piece.head)
+
+    def _lose(self, reason: str) -> None:
+        if not self._health.lost:
+            self._health.lose(reason)
+            self._exposures.clear()
+
+    def _complete(self, completion: Completion) -> None:
+        self._completions.append(completion)
+
+    def _on_acknowledged(self, sequence: int) -> None:
+        self._complete(Completion(CompletionKind.WRITE_DONE, self._outbound.acknowledged(sequence)))

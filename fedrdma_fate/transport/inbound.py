@@ -1,0 +1,126 @@
+"""The peer's writes, as their pieces arrive: which may be written, where, and which have landed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from fedrdma_fate.ports import Completion, CompletionKind
+from fedrdma_fate.transport.exposure import Exposure, ExposureTable, ProtocolViolation
+from fedrdma_fate.transport.frames import SEQUENCE_WINDOW, Head, Op
+
+
+class PeerClosed(Exception):  # noqa: N818 - internal: the endpoint turns it into LINK_LOST
+    """The peer's end of the link is closed."""
+
+
+class PeerAccuses(PeerClosed):
+    """The peer says what we did wrong, and drops the link."""
+
+
+@dataclasses.dataclass(slots=True)
+class Arrival:
+    """A write of the peer that has begun to arrive.
+
+    Attributes:
+        head: of its first piece; the others must agree with it.
+        exposure: where it goes.
+        missing: bytes that have not landed.
+    """
+
+    head: Head
+    exposure: Exposure
+    missing: int
+
+
+class Inbound:
+    """Which of the peer's writes have landed; shared by all streams of a link."""
+
+    def __init__(
+        self,
+        exposures: ExposureTable,
+        complete: Callable[[Completion], None],
+        acknowledge: Callable[[int], None],
+        acknowledged: Callable[[int], None],
+    ) -> None:
+        self._exposures = exposures
+        self._complete = complete
+        self._acknowledge = acknowledge
+        self.acknowledged = acknowledged
+        self._arriving: dict[int, Arrival] = {}
+        self._landed_below = 0
+        self._landed_beyond: set[int] = set()
+
+    def begin(self, head: Head) -> Arrival:
+        """A piece, or a fenced write, is about to arrive.
+
+        Raises:
+            ProtocolViolation: it may not be written.
+        """
+        known = self._arriving.get(head.sequence)
+        if known is None:
+            return self._begin_write(head)
+        described = (head.op, head.key, head.address, head.length)
+        if described != (known.head.op, known.head.key, known.head.address, known.head.length):
+            raise ProtocolViolation(f"two pieces of write {head.sequence} disagree on where it goes")
+        if head.op != Op.WRITE or head.piece_length > known.missing:
+            raise ProtocolViolation(f"write {head.sequence} came twice")
+        self._require_live(known)
+        return known
+
+    def landed(self, arrival: Arrival, length: int) -> None:
+        """`length` more bytes of it lie in place; completes and acknowledges the write that is whole."""
+        arrival.missing -= length
+        if arrival.missing:
+            return
+        head = arrival.head
+        grant = arrival.exposure.grant
+        self._finish(head.sequence)
+        offset = head.address - arrival.exposure.base
+        self._complete(Completion(CompletionKind.LANDED, immediate=grant, offset=offset, length=head.length))
+
+    def fence_is_down(self, sequence: int) -> bool:
+        """Whether every write before this one has landed."""
+        return self._landed_below == sequence
+
+    def surface(self, arrival: Arrival, data: memoryview) -> None:
+        """Put a fenced write, whose fence is down, into its place in one go.
+
+        Raises:
+            ProtocolViolation: its grant was withdrawn meanwhile.
+        """
+        self._require_live(arrival)
+        head = arrival.head
+        arrival.exposure.slot.part(head.address - arrival.exposure.base, head.length).view[:] = data
+        self._finish(head.sequence)
+        self._complete(Completion(CompletionKind.IMMEDIATE, immediate=head.immediate))
+
+    def target(self, arrival: Arrival, piece: Head) -> memoryview:
+        """Where the bytes of a piece belong."""
+        offset = piece.address - arrival.exposure.base + piece.piece_at
+        return arrival.exposure.slot.part(offset, piece.piece_length).view
+
+    def _begin_write(self, head: Head) -> Arrival:
+        sequence = head.sequence
+        if sequence < self._landed_below or sequence in self._landed_beyond:
+            raise ProtocolViolation(f"write {sequence} came twice")
+        if sequence >= self._landed_below + SEQUENCE_WINDOW:
+            raise ProtocolViolation(f"write {sequence} is too far ahead of {self._landed_below}")
+        arrival = Arrival(head, self._exposures.resolve(head.key, head.address, head.length), head.length)
+        self._arriving[sequence] = arrival
+        return arrival
+
+    def _require_live(self, arrival: Arrival) -> None:
+        if not arrival.exposure.live:
+            raise ProtocolViolation(
+                f"{arrival.head.length} bytes were still on their way into grant {arrival.exposure.grant} "
+                "when it was withdrawn"
+            )
+
+    def _finish(self, sequence: int) -> None:
+        del self._arriving[sequence]
+        self._landed_beyond.add(sequence)
+        while self._landed_below in self._landed_beyond:
+            self._landed_beyond.remove(self._landed_below)
+            self._landed_below += 1
+        self._acknowledge(sequence)

@@ -1,0 +1,74 @@
+"""What every endpoint shares: whether its link still lives, and how offers are read."""
+
+from __future__ import annotations
+
+from fedrdma_fate.ports import Offer
+from fedrdma_fate.wire.errors import ErrorCode, TransportError
+
+
+class LinkHealth:
+    """Remembers why a link was lost; the first reason stands."""
+
+    def __init__(self, transport: str) -> None:
+        self._transport = transport
+        self._reason: str | None = None
+
+    @property
+    def lost(self) -> bool:
+        return self._reason is not None
+
+    def lose(self, reason: str) -> None:
+        """From now on `check` raises."""
+        if self._reason is None:
+            self._reason = reason
+
+    def check(self) -> None:
+        """Do nothing while the link lives.
+
+        Raises:
+            TransportError: LINK_LOST, with the reason.
+        """
+        if self._reason is not None:
+            raise TransportError(ErrorCode.LINK_LOST, f"the {self._transport} data path is lost: {self._reason}.")
+
+
+def unavailable(transport: str, reason: str, remedy: str = "") -> TransportError:
+    """The error for two ends that cannot meet."""
+    return TransportError(ErrorCode.TRANSPORT_UNAVAILABLE, f"no {transport} data path: {reason}.", remedy)
+
+
+def offered_text(transport: str, offer: Offer, name: str) -> str:
+    """A text that the peer's offer must hold.
+
+    Raises:
+        TransportError: TRANSPORT_UNAVAILABLE when it does not.
+    """
+    value = offer.get(name)
+    if not isinstance(value, str) or not value:
+        raise unavailable(transport, f"the peer's offer has no valid {name!r}, but {value!r}")
+    return value
+
+
+def offered_number(transport: str, offer: Offer, name: str, highest: int) -> int:
+    """A number from 1 to `highest` that the peer's offer must hold.
+
+    Raises:
+        TransportError: TRANSPORT_UNAVAILABLE when it does not.
+    """
+    value = offer.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= highest:
+        raise unavailable(transport, f"the peer's offer has no valid {name!r}, but {value!r}")
+    return value
+
+
+def offered_token(transport: str, offer: Offer) -> bytes:
+    """The token of the peer's waiting half.
+
+    Raises:
+        TransportError: TRANSPORT_UNAVAILABLE when there is none.
+    """
+    text = offered_text(transport, offer, "token")
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        raise unavailable(transport, f"the peer's offer has no valid 'token', but {text!r}") from None

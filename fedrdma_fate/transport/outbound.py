@@ -1,0 +1,130 @@
+"""Our writes: cut into pieces, which the streams of a link take in turns, and kept in mind until acknowledged."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+
+from fedrdma_fate.ports import RemoteSlot, Slot
+from fedrdma_fate.transport.exposure import ProtocolViolation, check_target
+from fedrdma_fate.transport.frames import HEAD_BYTES, INLINE_BYTES, SEQUENCE_WINDOW, Head, Op, ack_head
+
+SMALLEST_PIECE = 256 * 1024
+"""Writes are not cut finer than this: the work per piece would show."""
+
+LARGEST_PIECE = 2 * 1024 * 1024
+"""Nor coarser: an ACK for the other direction waits behind at most one piece."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Piece:
+    """What a stream sends next: a head, and the bytes of `source` behind it."""
+
+    head: bytes
+    source: Slot | None
+
+
+@dataclasses.dataclass(slots=True)
+class _Posted:
+    head: Head
+    source: Slot | None
+    data: bytes
+    cut: int = 0
+
+
+class Outbound:
+    """The writes posted on a link, in order, and those the peer has not acknowledged; shared by all its streams."""
+
+    def __init__(self, streams: int, largest_piece: int = LARGEST_PIECE) -> None:
+        self._streams = streams
+        self._largest_piece = largest_piece
+        self._posted: deque[_Posted] = deque()
+        self._unacknowledged: dict[int, int] = {}
+        self._next_sequence = 0
+        self._acks = bytearray()
+
+    def post_write(self, work_request: int, source: Slot, target: RemoteSlot, offset: int) -> None:
+        """Queue a write of the source.
+
+        Raises:
+            TransferError: GRANT_VIOLATION when it would not lie inside the target.
+        """
+        check_target(target, offset, source.length)
+        head = self._head(Op.WRITE, work_request, target, offset, source.length)
+        self._posted.append(_Posted(head, source, b""))
+
+    def post_bytes(self, work_request: int, data: bytes, target: RemoteSlot, offset: int, immediate: int) -> None:
+        """Queue a fenced write of a few bytes.
+
+        Raises:
+            TransferError: GRANT_VIOLATION when it would not lie inside the target.
+            ValueError: more than INLINE_BYTES bytes.
+        """
+        check_target(target, offset, len(data))
+        if len(data) > INLINE_BYTES:
+            raise ValueError(f"{len(data)} bytes do not go inline, {INLINE_BYTES} do")
+        head = self._head(Op.FENCED, work_request, target, offset, len(data))
+        self._posted.append(_Posted(head._replace(immediate=immediate, piece_length=len(data)), None, data))
+
+    def acknowledged(self, sequence: int) -> int:
+        """The peer has the write; its work request.
+
+        Raises:
+            ProtocolViolation: it was never posted, or is acknowledged already.
+        """
+        work_request = self._unacknowledged.pop(sequence, None)
+        if work_request is None or (self._posted and sequence >= self._posted[0].head.sequence):
+            raise ProtocolViolation(f"an ACK for write {sequence}, which is not under way")
+        return work_request
+
+    def acknowledge(self, sequence: int) -> None:
+        """Tell the peer that its write is whole.
+
+        Raises:
+            ProtocolViolation: the peer has more writes under way than it may, and does not read their ACKs.
+        """
+        if len(self._acks) >= SEQUENCE_WINDOW * HEAD_BYTES:
+            raise ProtocolViolation(f"{SEQUENCE_WINDOW} ACKs were not read")
+        self._acks += ack_head(sequence)
+
+    @property
+    def unacknowledged(self) -> bool:
+        """Whether the peer has not acknowledged everything yet."""
+        return bool(self._unacknowledged)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a stream that has nothing to do would find something here."""
+        return bool(self._acks) or (bool(self._posted) and self._window_open())
+
+    def take(self) -> Piece | None:
+        """The next thing to send: ACKs before everything else, then pieces in the order of posting."""
+        acks = bytes(self._acks)
+        self._acks.clear()
+        if not self._posted or not self._window_open():
+            return Piece(acks, None) if acks else None
+        posted = self._posted[0]
+        if posted.source is None:
+            self._posted.popleft()
+            return Piece(acks + posted.head.pack() + posted.data, None)
+        return self._cut(acks, posted, posted.source)
+
+    def _cut(self, acks: bytes, posted: _Posted, source: Slot) -> Piece:
+        fair_share = -(-source.length // self._streams)
+        length = min(max(fair_share, SMALLEST_PIECE), self._largest_piece, source.length - posted.cut)
+        head = posted.head._replace(piece_at=posted.cut, piece_length=length)
+        piece = Piece(acks + head.pack(), source.part(posted.cut, length))
+        posted.cut += length
+        if posted.cut == source.length:
+            self._posted.popleft()
+        return piece
+
+    def _window_open(self) -> bool:
+        oldest = next(iter(self._unacknowledged), 0)
+        return self._posted[0].head.sequence < oldest + SEQUENCE_WINDOW
+
+    def _head(self, op: Op, work_request: int, target: RemoteSlot, offset: int, length: int) -> Head:
+        sequence = self._next_sequence
+        self._next_sequence += 1
+        self._unacknowledged[sequence] = work_request
+        return Head(op, 0, sequence, target.key, target.address + offset, length)

@@ -1,0 +1,172 @@
+"""Two gateways on one host: the sender copies straight into the peer's receive region.
+
+What is protected: a write is checked against the slot the peer granted and against the mapped region before a byte is
+copied, under the peer's live key (`shm_keys`), so a write that comes too late touches nothing; the exposing side checks
+the key of every notice again. What is not: both processes run as one user and map the same file, so a peer that is
+hostile, not just wrong, can write anywhere in the receive region, here or with a debugger. Use `tcp` towards a site
+that is not trusted so far.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+from pathlib import Path
+
+from fedrdma_fate.ports import Draft, Endpoint, Offer, Region, Role
+from fedrdma_fate.transport.link import offered_text, offered_token, unavailable
+from fedrdma_fate.transport.rendezvous import NotMet, Rendezvous, dial
+from fedrdma_fate.transport.shm_endpoint import NAME, Attach, AttachedRegion, ShmEndpoint
+from fedrdma_fate.transport.shm_keys import KeyTable, PeerKeys
+from fedrdma_fate.wire.errors import MemoryPoolError
+
+
+class ShmTransport:
+    """Links to gateways of the same host and user."""
+
+    def __init__(self, directory: Path, region: Region, attach: Attach) -> None:
+        """Start to listen.
+
+        Args:
+            directory: where the unix socket and the key tables of links being connected lie; peers must see it.
+            region: the receive region; every slot that is exposed lies in it.
+            attach: maps a region of another process.
+
+        Raises:
+            TransportError: TRANSPORT_UNAVAILABLE when the directory will not do.
+        """
+        self._region = region
+        self._attach = attach
+        self._directory = directory.resolve()
+        self._socket_path = self._directory / f"shm-{secrets.token_hex(8)}.sock"
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            listener.bind(str(self._socket_path))
+            self._socket_path.chmod(0o600)
+            listener.listen(128)
+        except OSError as error:
+            listener.close()
+            raise unavailable(
+                NAME,
+                f"cannot listen on {self._socket_path}: {error.strerror or error}",
+                "The directory must exist, be writable, and its path be shorter than 80 bytes.",
+            ) from error
+        self._rendezvous = Rendezvous(listener)
+
+    @property
+    def name(self) -> str:
+        return NAME
+
+    def open(self, role: Role) -> Draft:
+        """Start one data path.
+
+        Raises:
+            TransportError: TRANSPORT_UNAVAILABLE when the transport is closed or its directory is gone.
+        """
+        try:
+            token = self._rendezvous.expect() if role == "passive" else b""
+            keys = KeyTable(self._directory / f"shm-{secrets.token_hex(8)}.keys")
+        except NotMet as error:
+            raise unavailable(NAME, str(error)) from error
+        except OSError as error:
+            raise unavailable(NAME, f"cannot make a key table in {self._directory}: {error.strerror}") from error
+        return _ShmDraft(self._region, self._attach, keys, self._rendezvous, token, self._socket_path)
+
+    def close(self) -> None:
+        """Stop listening; links that are connected live on."""
+        self._rendezvous.close()
+        self._socket_path.unlink(missing_ok=True)
+
+
+class _ShmDraft:
+    """One half of a link; the side with a token waits, the other dials."""
+
+    def __init__(
+        self,
+        region: Region,
+        attach: Attach,
+        keys: KeyTable,
+        rendezvous: Rendezvous,
+        token: bytes,
+        socket_path: Path,
+    ) -> None:
+        self._region = region
+        self._attach = attach
+        self._keys: KeyTable | None = keys
+        self._rendezvous = rendezvous
+        self._token = token
+        self._offer: dict[str, str | int] = {"region": str(region.path.resolve()), "keys": str(keys.path)}
+        if token:
+            self._offer |= {"socket": str(socket_path), "token": token.hex()}
+
+    @property
+    def offer(self) -> Offer:
+        return self._offer
+
+    def connect(self, peer: Offer, timeout: float) -> Endpoint:
+        """Map the peer's region and meet the peer.
+
+        Raises:
+            TransportError: TRANSPORT_UNAVAILABLE when either fails.
+        """
+        keys = self._keys
+        if keys is None:
+            raise unavailable(NAME, "the draft was connected or closed before")
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.close)
+            peer_keys = _open_keys(peer)
+            undo.callback(peer_keys.close)
+            peer_region = self._attach_region(peer)
+            undo.callback(peer_region.close)
+            try:
+                connection = self._meet(peer, timeout)
+            except NotMet as error:
+                raise unavailable(NAME, str(error)) from error
+            undo.pop_all()
+        # each side opened the other's table before it dialled or waited, so the name has served
+        keys.unlink()
+        self._keys = None
+        return ShmEndpoint(connection, self._region, keys, peer_region, peer_keys)
+
+    def close(self) -> None:
+        """Drop the draft, and a connection that came for it."""
+        self._rendezvous.forget(self._token)
+        if self._keys is not None:
+            self._keys.close()
+            self._keys = None
+
+    def _attach_region(self, peer: Offer) -> AttachedRegion:
+        try:
+            return self._attach(Path(offered_text(NAME, peer, "region")))
+        except MemoryPoolError as error:
+            raise unavailable(NAME, error.message, error.remedy) from error
+
+    def _meet(self, peer: Offer, timeout: float) -> socket.socket:
+        if self._token:
+            return self._rendezvous.wait(self._token, 1, timeout)[0]
+        path, token = offered_text(NAME, peer, "socket"), offered_token(NAME, peer)
+
+        def connect(seconds: float) -> socket.socket:
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                connection.settimeout(seconds)
+                connection.connect(path)
+            except OSError:
+                connection.close()
+                raise
+            return connection
+
+        return dial(connect, token, 1, timeout)[0]
+
+
+def _open_keys(peer: Offer) -> PeerKeys:
+    path = Path(offered_text(NAME, peer, "keys"))
+    try:
+        return PeerKeys(path)
+    except (OSError, ValueError) as error:
+        raise unavailable(
+            NAME,
+            f"cannot open the peer's key table {path}: {error}",
+            "Both gateways must run on one host, as the same user, and see the same memory.directory.",
+        ) from error

@@ -1,0 +1,161 @@
+"""Live keys in a small shared file, so that a writer of the same host sees that a grant was withdrawn before it writes.
+
+The exposing side owns the file; a writer locks the key's byte shared while it copies. Withdrawing clears the key first
+and then takes the same byte exclusively once, so when it returns no copy is running and none will start. The locks are
+open-file-description locks: the kernel drops them when a writer dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+import secrets
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from fedrdma_fate.transport.exposure import ProtocolViolation
+
+_ENTRY = struct.Struct("<Q")
+# l_type, l_whence, l_start, l_len, l_pid of the kernel's struct flock
+_LOCK = struct.Struct("@hhqqi0q")
+_INDEX_BITS = 16
+_RANDOM_BITS = 47
+
+ENTRIES = 1 << _INDEX_BITS
+"""Grants that can be live at once on a link."""
+
+REVOKE_SECONDS = 5.0
+"""A copy under way is waited for so long; it takes milliseconds unless its process was stopped."""
+
+
+class PeerStuck(Exception):  # noqa: N818 - internal: the endpoint turns it into LINK_LOST
+    """The peer has been in the middle of a write for too long."""
+
+
+class KeyTable:
+    """The keys that one endpoint has given out."""
+
+    def __init__(self, path: Path) -> None:
+        """Make the file.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        self.path = path
+        self._fileno = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        os.ftruncate(self._fileno, ENTRIES * _ENTRY.size)
+        self._map = mmap.mmap(self._fileno, ENTRIES * _ENTRY.size)
+        self._free = list(range(ENTRIES - 1, -1, -1))
+        self._live: set[int] = set()
+        self._revoked: dict[int, int] = {}
+
+    def publish(self) -> int:
+        """A new live key.
+
+        Raises:
+            ValueError: ENTRIES keys are live.
+        """
+        if not self._free:
+            raise ValueError(f"{ENTRIES} grants are exposed already")
+        index = self._free.pop()
+        key = ((secrets.randbits(_RANDOM_BITS - 1) | 1 << (_RANDOM_BITS - 1)) << _INDEX_BITS) | index
+        _ENTRY.pack_into(self._map, index * _ENTRY.size, key)
+        self._live.add(index)
+        return key
+
+    def revoke(self, key: int) -> None:
+        """End a key; when this returns, no write under it is running and none will start.
+
+        Raises:
+            PeerStuck: a write under it does not end.
+        """
+        index = key % ENTRIES
+        _ENTRY.pack_into(self._map, index * _ENTRY.size, 0)
+        self._live.discard(index)
+        self._await_writers(index, 1)
+        self._revoked[index] = key
+        self._free.append(index)
+
+    def was_revoked(self, key: int) -> bool:
+        """Whether this was the last key in its place: a write may have ended before, and its notice come after."""
+        return self._revoked.get(key % ENTRIES) == key
+
+    def unlink(self) -> None:
+        """Remove the name; those who have the file open keep it. May be repeated."""
+        self.path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """End all keys and give the file back.
+
+        Raises:
+            PeerStuck: a write does not end; the file is given back all the same.
+        """
+        self.unlink()
+        for index in self._live:
+            _ENTRY.pack_into(self._map, index * _ENTRY.size, 0)
+        try:
+            self._await_writers(0, ENTRIES)
+        finally:
+            self._map.close()
+            os.close(self._fileno)
+
+    def _await_writers(self, index: int, count: int) -> None:
+        deadline = time.monotonic() + REVOKE_SECONDS
+        while not _lock(self._fileno, fcntl.F_WRLCK, index, count):
+            if time.monotonic() > deadline:
+                raise PeerStuck(f"the peer has been in the middle of a write for {REVOKE_SECONDS:g} s")
+            # rare: a copy of some MiB is running just now
+            time.sleep(0.0005)
+        _lock(self._fileno, fcntl.F_UNLCK, index, count)
+
+
+class PeerKeys:
+    """The peer's keys, as a writer sees them."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the peer's file.
+
+        Raises:
+            OSError, ValueError: it is not there, or not what it should be.
+        """
+        self._fileno = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._map = mmap.mmap(self._fileno, ENTRIES * _ENTRY.size, prot=mmap.PROT_READ)
+        except (OSError, ValueError):
+            os.close(self._fileno)
+            raise
+
+    @contextlib.contextmanager
+    def holding(self, key: int) -> Iterator[None]:
+        """Keep the key from being withdrawn while the body writes.
+
+        Raises:
+            ProtocolViolation: it is not live.
+        """
+        index = key % ENTRIES
+        locked = _lock(self._fileno, fcntl.F_RDLCK, index)
+        try:
+            if not locked or _ENTRY.unpack_from(self._map, index * _ENTRY.size)[0] != key:
+                raise ProtocolViolation("a write names a key that was never granted or was withdrawn")
+            yield
+        finally:
+            if locked:
+                _lock(self._fileno, fcntl.F_UNLCK, index)
+
+    def close(self) -> None:
+        """Give the file back."""
+        self._map.close()
+        os.close(self._fileno)
+
+
+def _lock(fileno: int, kind: int, index: int, count: int = 1) -> bool:
+    """Lock or unlock bytes without waiting; False when another holds one."""
+    try:
+        fcntl.fcntl(fileno, fcntl.F_OFD_SETLK, _LOCK.pack(kind, os.SEEK_SET, index, count, 0))
+    except BlockingIOError:
+        return False
+    return True

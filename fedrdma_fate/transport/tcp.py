@@ -1,0 +1,319 @@
+"""One-sided writes over plain TCP: N parallel streams, received straight into the granted slot.
+
+What an RDMA card does in hardware is done here in `progress`: the receiver looks up the key, checks the range, reads
+the bytes from the socket to their final address and acknowledges the write when it is whole. There is no thread and
+no intermediate buffer; the kernel sends straight from the pages of the sender's region.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import select
+import socket
+import struct
+from collections.abc import Callable, Sequence
+
+from fedrdma_fate.ports import Completion, CompletionKind, Draft, Endpoint, Offer, RemoteSlot, Role, Slot
+from fedrdma_fate.transport.exposure import ExposureTable, ProtocolViolation
+from fedrdma_fate.transport.inbound import Inbound, PeerAccuses, PeerClosed
+from fedrdma_fate.transport.link import LinkHealth, offered_number, offered_text, offered_token, unavailable
+from fedrdma_fate.transport.outbound import Outbound
+from fedrdma_fate.transport.rendezvous import MOST_CONNECTIONS, NotMet, Rendezvous, dial
+from fedrdma_fate.transport.tcp_streams import StreamReader, StreamWriter
+
+NAME = "tcp"
+
+PIECES_PER_TURN = 2
+"""Pieces a stream sends in one `progress`."""
+
+_IN = select.POLLIN
+_OUT = select.POLLOUT
+_HANGUP = select.POLLHUP
+_ABORT_ON_CLOSE = struct.pack("ii", 1, 0)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TcpSettings:
+    """Parameters of the `tcp` transport.
+
+    Attributes:
+        host: address to listen on.
+        port: port to listen on, shared by all links; 0 lets the kernel choose.
+        advertised_host: address that peers are told to dial; `host` when None.
+        streams: connections of a link; the smaller of both sides' numbers is used.
+        buffer_bytes: SO_SNDBUF and SO_RCVBUF of each; None leaves their size to the kernel, which follows the path.
+        keepalive_seconds: a silent peer is probed after so long, and given up after about three times as long.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    advertised_host: str | None = None
+    streams: int = 2
+    buffer_bytes: int | None = None
+    keepalive_seconds: int = 10
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.streams <= MOST_CONNECTIONS:
+            raise ValueError(f"a link has 1 to {MOST_CONNECTIONS} streams, not {self.streams}")
+
+
+class TcpTransport:
+    """Listens on one port for every link of this gateway."""
+
+    def __init__(self, settings: TcpSettings) -> None:
+        """Start to listen.
+
+        Raises:
+            TransportError: TRANSPORT_UNAVAILABLE when the port cannot be had.
+        """
+        self._settings = settings
+        family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+        try:
+            listener = socket.create_server((settings.host, settings.port), family=family, backlog=128)
+        except OSError as error:
+            place = f"{settings.host}:{settings.port}"
+            raise unavailable(
+                NAME, f"cannot listen on {place}: {error.strerror}", "Set listen.data to a free address."
+            ) from error
+        self._port: int = listener.getsockname()[1]
+        self._rendezvous = Rendezvous(listener)
+
+    @property
+    def name(self) -> str:
+        return NAME
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on."""
+        return self._port
+
+    def open(self, role: Role) -> Draft:
+        """Start one data path.
+
+        Raises:
+            TransportError: TRANSPORT_UNAVAILABLE when the transport is closed.
+        """
+        if role == "active":
+            return _ActiveDraft(self._settings)
+        try:
+            return _PassiveDraft(self._settings, self._rendezvous, self._port)
+        except NotMet as error:
+            raise unavailable(NAME, str(error)) from error
+
+    def close(self) -> None:
+        """Stop listening; links that are connected live on."""
+        self._rendezvous.close()
+
+
+class _PassiveDraft:
+    def __init__(self, settings: TcpSettings, rendezvous: Rendezvous, port: int) -> None:
+        self._settings = settings
+        self._rendezvous = rendezvous
+        self._token = rendezvous.expect()
+        self._port = port
+
+    @property
+    def offer(self) -> Offer:
+        host = self._settings.advertised_host or self._settings.host
+        return {"host": host, "port": self._port, "token": self._token.hex(), "streams": self._settings.streams}
+
+    def connect(self, peer: Offer, timeout: float) -> Endpoint:
+        """Wait for the peer to dial.
+
+        Raises:
+            TransportError: TRANSPORT_UNAVAILABLE when it has not come in time.
+        """
+        try:
+            streams = min(offered_number(NAME, peer, "streams", MOST_CONNECTIONS), self._settings.streams)
+            connections = self._rendezvous.wait(self._token, streams, timeout)
+        except NotMet as error:
+            raise unavailable(NAME, str(error), "Can the peer reach the advertised data address?") from error
+        finally:
+            self.close()
+        return TcpEndpoint(connections, self._settings)
+
+    def close(self) -> None:
+        """Drop the draft, and connections that came for it."""
+        self._rendezvous.forget(self._token)
+
+
+class _ActiveDraft:
+    def __init__(self, settings: TcpSettings) -> None:
+        self._settings = settings
+
+    @property
+    def offer(self) -> Offer:
+        return {"streams": self._settings.streams}
+
+    def connect(self, peer: Offer, timeout: float) -> Endpoint:
+        """Dial the peer.
+
+        Raises:
+            TransportError: TRANSPORT_UNAVAILABLE when it does not answer in time, or not as it should.
+        """
+        host, port = offered_text(NAME, peer, "host"), offered_number(NAME, peer, "port", 65535)
+        streams = min(offered_number(NAME, peer, "streams", MOST_CONNECTIONS), self._settings.streams)
+        token = offered_token(NAME, peer)
+
+        def connect(seconds: float) -> socket.socket:
+            return socket.create_connection((host, port), seconds)
+
+        try:
+            return TcpEndpoint(dial(connect, token, streams, timeout), self._settings)
+        except NotMet as error:
+            raise unavailable(NAME, f"{host}:{port}: {error}") from error
+
+    def close(self) -> None:
+        """Nothing is held before `connect`."""
+
+
+class TcpEndpoint:
+    """One end of a link of N streams. See `ports.Endpoint`."""
+
+    def __init__(self, connections: Sequence[socket.socket], settings: TcpSettings) -> None:
+        self._health = LinkHealth(NAME)
+        self._exposures = ExposureTable()
+        self._completions: list[Completion] = []
+        self._outbound = Outbound(len(connections))
+        inbound = Inbound(self._exposures, self._complete, self._outbound.acknowledge, self._on_acknowledged)
+        self._connections = list(connections)
+        for connection in connections:
+            _tune(connection, settings)
+        self._readers = [StreamReader(connection, inbound) for connection in connections]
+        self._writers = [StreamWriter(connection, self._outbound) for connection in connections]
+        self._first = 0
+
+    @property
+    def transport(self) -> str:
+        return NAME
+
+    def expose(self, grant: int, slot: Slot) -> RemoteSlot:
+        """Let the peer write into the slot; its addresses count from 0."""
+        self._health.check()
+        return self._exposures.expose(grant, slot)
+
+    def withdraw(self, grant: int) -> None:
+        """Close the slot to the peer. If it is still writing there, that breaks the link, and writes nothing."""
+        self._health.check()
+        self._exposures.withdraw(grant)
+
+    def post_write(self, work_request: int, source: Slot, target: RemoteSlot, target_offset: int) -> None:
+        """Queue the write, and let the kernel begin with it."""
+        self._health.check()
+        self._outbound.post_write(work_request, source, target, target_offset)
+        self._guarded(self._send)
+
+    def post_bytes(
+        self, work_request: int, data: bytes, target: RemoteSlot, target_offset: int, immediate: int
+    ) -> None:
+        """Queue the fenced write, and let the kernel begin with it; at most `tcp_frames.INLINE_BYTES` bytes."""
+        self._health.check()
+        self._outbound.post_bytes(work_request, data, target, target_offset, immediate)
+        self._guarded(self._send)
+
+    def poll_set(self) -> Sequence[tuple[int, int]]:
+        """The streams: for reading unless parked, for writing where something waits."""
+        self._health.check()
+        return [
+            (connection.fileno(), (_HANGUP if reader.parked else _IN) | (_OUT if writer.wants_to_send else 0))
+            for connection, reader, writer in zip(self._connections, self._readers, self._writers, strict=True)
+        ]
+
+    def progress(self) -> Sequence[Completion]:
+        """Read and send what the sockets allow."""
+        if not self._completions:
+            self._health.check()
+        if not self._health.lost:
+            self._guarded(self._receive_and_send)
+        completions, self._completions = self._completions, []
+        if not completions:
+            self._health.check()
+        return completions
+
+    def close(self) -> None:
+        """Close the streams."""
+        self._drop("it was closed here")
+        self._completions.clear()
+
+    def _receive_and_send(self) -> None:
+        self._receive()
+        self._send()
+
+    def _receive(self) -> None:
+        parked = False
+        for reader in self._readers:
+            reader.receive()
+            parked = parked or reader.parked
+        if parked:
+            # what a fence waited for may have come on a stream that was read later
+            for reader in self._readers:
+                reader.receive()
+
+    def _send(self) -> None:
+        for _ in range(PIECES_PER_TURN):
+            busy = False
+            for writer in self._writers[self._first :] + self._writers[: self._first]:
+                busy = writer.send() or busy
+            if not busy:
+                return
+            self._first = (self._first + 1) % len(self._writers)
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        """Run it; whatever shows the link to be broken is remembered for the next call."""
+        try:
+            action()
+        except ProtocolViolation as violation:
+            self._denounce(str(violation))
+            self._drop(f"the peer broke the protocol: {violation}")
+        except PeerAccuses as accusation:
+            self._drop(str(accusation))
+        except (PeerClosed, OSError) as error:
+            self._drop(self._last_words() or str(error))
+
+    def _last_words(self) -> str:
+        """Take in what had come on every stream before the link broke; what the peer accuses us of, if it does."""
+        words = ""
+        for reader in self._readers:
+            try:
+                reader.receive()
+            except PeerAccuses as accusation:
+                words = str(accusation)
+            except (PeerClosed, OSError, ProtocolViolation):
+                continue
+        return words
+
+    def _denounce(self, reason: str) -> None:
+        any(writer.denounce(reason) for writer in self._writers)
+
+    def _drop(self, reason: str) -> None:
+        if self._health.lost:
+            return
+        self._health.lose(reason)
+        self._exposures.clear()
+        for connection in self._connections:
+            if self._outbound.unacknowledged:
+                # the kernel must not go on to send pages of sources that their owner may now change
+                with contextlib.suppress(OSError):
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ABORT_ON_CLOSE)
+            connection.close()
+
+    def _complete(self, completion: Completion) -> None:
+        self._completions.append(completion)
+
+    def _on_acknowledged(self, sequence: int) -> None:
+        self._complete(Completion(CompletionKind.WRITE_DONE, self._outbound.acknowledged(sequence)))
+
+
+def _tune(connection: socket.socket, settings: TcpSettings) -> None:
+    seconds = settings.keepalive_seconds
+    tcp = socket.IPPROTO_TCP
+    connection.setsockopt(tcp, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(tcp, socket.TCP_KEEPIDLE, seconds)
+    connection.setsockopt(tcp, socket.TCP_KEEPINTVL, max(1, seconds // 2))
+    connection.setsockopt(tcp, socket.TCP_KEEPCNT, 4)
+    connection.setsockopt(tcp, socket.TCP_USER_TIMEOUT, seconds * 3000)
+    if settings.buffer_bytes is not None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, settings.buffer_bytes)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, settings.buffer_bytes)

@@ -1,0 +1,193 @@
+"""The streams of a `tcp` link: pieces straight from the sender's region to the socket, and from there into the slot."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+
+from fedrdma_fate.ports import Slot
+from fedrdma_fate.transport.frames import HEAD_BYTES, Head, Op, unpack_head, violation_frame
+from fedrdma_fate.transport.inbound import Arrival, Inbound, PeerAccuses, PeerClosed
+from fedrdma_fate.transport.outbound import Outbound
+
+RECEIVE_BUDGET = 4 * 1024 * 1024
+"""Bytes a stream reads in one `progress`, so that a fast sender cannot keep this side from sending."""
+
+_NO_SENDFILE = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSOCK})
+
+
+class StreamReader:
+    """Reads one stream.
+
+    While a fenced write waits for writes on other streams, nothing more is read from its own (`parked`): everything
+    behind it was sent later, so nothing that the fence waits for can be there.
+    """
+
+    def __init__(self, connection: socket.socket, inbound: Inbound) -> None:
+        self._connection = connection
+        self._inbound = inbound
+        self._raw_head = bytearray(HEAD_BYTES)
+        self._scratch = bytearray()
+        self._head = Head(0)
+        self._arrival: Arrival | None = None
+        self._in_head = True
+        self._rest = memoryview(self._raw_head)
+        self.parked = False
+
+    def receive(self) -> None:
+        """Read what is there, up to the budget.
+
+        Raises:
+            ProtocolViolation: the peer may not write that.
+            PeerClosed: there will be no more; PeerAccuses when it said why.
+            OSError: the connection broke.
+        """
+        budget = RECEIVE_BUDGET
+        while budget > 0 and not self._still_parked():
+            if self._arrival is not None and not self._arrival.exposure.live:
+                self._inbound.begin(self._head)
+            wanted = len(self._rest)
+            try:
+                received = self._connection.recv_into(self._rest)
+            except BlockingIOError:
+                return
+            if not received:
+                raise PeerClosed("the peer closed the connection")
+            budget -= received
+            self._rest = self._rest[received:]
+            if received == wanted:
+                self._turn_over()
+            elif not self._in_head:
+                # a short read has emptied the socket; another call would only say so
+                return
+
+    def _still_parked(self) -> bool:
+        if self.parked and self._inbound.fence_is_down(self._head.sequence):
+            self.parked = False
+            self._surface()
+        if self.parked:
+            # nothing is read that would show it
+            error = self._connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if error:
+                raise OSError(error, os.strerror(error))
+        return self.parked
+
+    def _turn_over(self) -> None:
+        """What was being read, a head or what follows it, is complete."""
+        if self._in_head:
+            self._on_head(unpack_head(self._raw_head))
+            return
+        head, arrival = self._head, self._arrival
+        if head.op == Op.VIOLATION:
+            raise PeerAccuses(f"the peer says: {self._scratch.decode(errors='replace')}")
+        if head.op == Op.FENCED:
+            self.parked = True
+            return
+        assert arrival is not None
+        self._expect_head()
+        self._inbound.landed(arrival, head.piece_length)
+
+    def _on_head(self, head: Head) -> None:
+        self._head = head
+        if head.op == Op.ACK:
+            self._expect_head()
+            self._inbound.acknowledged(head.sequence)
+            return
+        if head.op == Op.WRITE:
+            self._arrival = self._inbound.begin(head)
+            self._expect(self._inbound.target(self._arrival, head))
+            return
+        if head.op == Op.FENCED:
+            self._arrival = self._inbound.begin(head)
+        self._scratch = bytearray(head.piece_length)
+        self._expect(memoryview(self._scratch))
+
+    def _expect(self, target: memoryview) -> None:
+        self._in_head = False
+        self._rest = target
+        if not target:
+            self._turn_over()
+
+    def _expect_head(self) -> None:
+        self._in_head = True
+        self._arrival = None
+        self._rest = memoryview(self._raw_head)
+
+    def _surface(self) -> None:
+        arrival = self._arrival
+        assert arrival is not None
+        self._expect_head()
+        self._inbound.surface(arrival, memoryview(self._scratch))
+
+
+class StreamWriter:
+    """Sends one stream, with `sendfile` from the source's region where the kernel does that."""
+
+    def __init__(self, connection: socket.socket, outbound: Outbound) -> None:
+        self._connection = connection
+        self._outbound = outbound
+        self._head = memoryview(b"")
+        self._source: Slot | None = None
+        self._sent = 0
+        self._sendfile = True
+
+    @property
+    def wants_to_send(self) -> bool:
+        return bool(self._head) or self._source is not None or self._outbound.waiting
+
+    def send(self) -> bool:
+        """Finish the piece under way, or send the next one; False when the socket takes no more, or nothing is left.
+
+        Raises:
+            OSError: the connection broke.
+        """
+        if not self._head and self._source is None:
+            piece = self._outbound.take()
+            if piece is None:
+                return False
+            self._head = memoryview(piece.head)
+            self._source = piece.source
+            self._sent = 0
+        try:
+            return self._send_head() and self._send_source()
+        except BlockingIOError:
+            return False
+
+    def denounce(self, reason: str) -> bool:
+        """Send last words, if the stream stands between two frames; whether it did."""
+        if self._head or self._source is not None:
+            return False
+        try:
+            self._connection.send(violation_frame(reason))
+        except OSError:
+            return False
+        return True
+
+    def _send_head(self) -> bool:
+        if not self._head:
+            return True
+        flags = socket.MSG_MORE if self._source is not None else 0
+        self._head = self._head[self._connection.send(self._head, flags) :]
+        return not self._head
+
+    def _send_source(self) -> bool:
+        source = self._source
+        if source is None:
+            return True
+        self._sent += self._send_some(source)
+        if self._sent < source.length:
+            return False
+        self._source = None
+        return True
+
+    def _send_some(self, source: Slot) -> int:
+        rest = source.length - self._sent
+        if self._sendfile and rest:
+            try:
+                return os.sendfile(self._connection.fileno(), source.region.fileno, source.offset + self._sent, rest)
+            except OSError as error:
+                if error.errno not in _NO_SENDFILE:
+                    raise
+                self._sendfile = False
+        return self._connection.send(source.view[self._sent :])

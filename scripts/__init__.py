@@ -1,0 +1,1 @@
+"""The repository's own commands: `setup`, `test`, `demo`, `lock` and `docs`."""

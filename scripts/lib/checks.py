@@ -1,0 +1,157 @@
+"""`scripts/test`: every check and every kind of test, one after the other, and one summary at the end."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from scripts.lib.console import say
+from scripts.lib.outcomes import Counts, Outcome, closing_line, read_junit, summary
+
+ROOT = Path(__file__).resolve().parents[2]
+PYTHON = Path(".venv/bin/python")
+REPORTS = Path("build/test-reports")
+
+STATIC: dict[str, list[str]] = {
+    "format": ["ruff", "format", "--check", "."],
+    "lint": ["ruff", "check", "."],
+    "types": ["mypy", "fedrdma_fate", "examples", "scripts"],
+    "imports": ["lint-imports", "--no-cache"],
+}
+KINDS = ("unit", "property", "conformance", "fault", "fate", "nic", "bench")
+LIMIT_SECONDS: dict[str, float] = {"fate": 1200.0, "demo": 900.0}
+DEFAULT_LIMIT_SECONDS = 600.0
+FAST_MARKERS = "not fate and not slow"
+PYTEST_NO_TESTS = 5
+
+
+def run_limited(command: Sequence[str], limit: float, environment: dict[str, str]) -> int | None:
+    """Run a command with its output on ours; its exit code, or None when it was stopped after `limit` seconds.
+
+    It gets a process group of its own, so that what it started ends with it.
+    """
+    process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, process_group=0)
+    try:
+        return process.wait(limit)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        _end_group(process)
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is not None:
+        return
+    os.killpg(process.pid, 15)
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, 9)
+        process.wait()
+
+
+class Runner:
+    """Runs the chosen steps and keeps what came of each."""
+
+    def __init__(self, *, fast: bool, pytest_arguments: Sequence[str]) -> None:
+        self.fast = fast
+        self.pytest_arguments = list(pytest_arguments)
+        self.outcomes: list[Outcome] = []
+        self.environment = dict(os.environ)
+        self.environment["PATH"] = f"{PYTHON.parent.resolve()}{os.pathsep}{self.environment.get('PATH', '')}"
+
+    def run(self, name: str) -> None:
+        """Run one step by its name; a failure is recorded, never raised."""
+        say(f"\n==> {name}")
+        started = time.monotonic()
+        if name in KINDS:
+            counts, note = self._pytest(name)
+        else:
+            counts, note = self._command(name)
+        self.outcomes.append(Outcome(name, counts, time.monotonic() - started, note))
+
+    def _command(self, name: str) -> tuple[Counts, str]:
+        command = STATIC.get(name, ["scripts/demo", "--preset", "tiny"])
+        code = run_limited(command, self._limit(name), self.environment)
+        note = "" if code == 0 else self._problem(name, code)
+        return Counts(passed=int(code == 0), failed=int(code != 0)), note
+
+    def _pytest(self, kind: str) -> tuple[Counts, str]:
+        folder = Path("tests", kind)
+        if not folder.is_dir() or not any(folder.rglob("test_*.py")):
+            return Counts(), "no tests of this kind"
+        report = REPORTS / f"{kind}.xml"
+        markers = ["-m", FAST_MARKERS] if self.fast else []
+        command = [str(PYTHON), "-m", "pytest", str(folder), f"--junitxml={report}", *markers, *self.pytest_arguments]
+        code = run_limited(command, self._limit(kind), self.environment)
+        counts = read_junit(report)
+        if code == PYTEST_NO_TESTS:
+            return counts, "none selected"
+        if code == 0:
+            return counts, ""
+        return counts.with_a_failure(), self._problem(kind, code)
+
+    def _limit(self, name: str) -> float:
+        return LIMIT_SECONDS.get(name, DEFAULT_LIMIT_SECONDS)
+
+    def _problem(self, name: str, code: int | None) -> str:
+        return f"stopped after {self._limit(name):.0f} s" if code is None else f"exit code {code}"
+
+
+def chosen_steps(only: Sequence[str], *, fast: bool, with_demo: bool) -> list[str]:
+    """The steps to run, in order."""
+    every = [*STATIC, *KINDS, "demo"]
+    if only:
+        return [name for name in every if name in only]
+    left_out = {"fate"} if fast else set()
+    left_out |= set() if with_demo else {"demo"}
+    return [name for name in every if name not in left_out]
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="scripts/test",
+        description="Set up .venv, then run ruff, mypy, import-linter and pytest. A failed step does not stop the "
+        "others; the summary at the end names each, and its last line counts them all.",
+        epilog="What follows -- goes to every pytest run, for example:  scripts/test --only unit -- -k trace -x",
+    )
+    parser.add_argument("--fast", action="store_true", help="leave out what starts FATE processes or is marked slow")
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="KIND",
+        choices=[*STATIC, *KINDS, "demo"],
+        help=f"only this step; may be repeated: {', '.join([*STATIC, *KINDS, 'demo'])}",
+    )
+    parser.add_argument("--with-demo", action="store_true", help="also run scripts/demo on its smallest preset")
+    parser.add_argument("pytest_arguments", nargs="*", metavar="-- ARGUMENT", help="arguments for pytest")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = parse(arguments)
+    os.chdir(ROOT)
+    shutil.rmtree(REPORTS, ignore_errors=True)
+    REPORTS.mkdir(parents=True)
+    started = time.monotonic()
+    runner = Runner(fast=options.fast, pytest_arguments=options.pytest_arguments)
+    interrupted = False
+    try:
+        for name in chosen_steps(options.only, fast=options.fast, with_demo=options.with_demo):
+            runner.run(name)
+    except KeyboardInterrupt:
+        interrupted = True
+    say(summary(runner.outcomes) + ("\ninterrupted: the steps after these did not run" if interrupted else ""))
+    say(closing_line(runner.outcomes, time.monotonic() - started))
+    return 0 if not interrupted and all(outcome.good for outcome in runner.outcomes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,43 @@
+"""Fixtures for tests that run over every transport."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedrdma_fate.memory.region import SharedRegion
+from tests.conformance.pairs import TRANSPORTS, MakeTransport, Pair, connected
+
+REGION_BYTES = 80 * 1024 * 1024
+
+
+@pytest.fixture(scope="session")
+def shared_directory() -> Iterator[Path]:
+    """A directory in shared memory."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="fedrdma-test-") as name:
+        yield Path(name)
+
+
+@pytest.fixture(scope="session")
+def regions(shared_directory: Path) -> Iterator[tuple[SharedRegion, SharedRegion]]:
+    """A region of each gateway, faulted in once for all tests."""
+    pair = tuple(SharedRegion.create(shared_directory / name, REGION_BYTES) for name in ("active", "passive"))
+    yield pair[0], pair[1]
+    for region in pair:
+        region.close()
+
+
+@pytest.fixture(params=sorted(TRANSPORTS))
+def make(request: pytest.FixtureRequest) -> MakeTransport:
+    """Makes one side's transport; the test runs once for every kind."""
+    return TRANSPORTS[request.param]
+
+
+@pytest.fixture
+def pair(make: MakeTransport, shared_directory: Path, regions: tuple[SharedRegion, SharedRegion]) -> Iterator[Pair]:
+    """Two connected endpoints."""
+    with connected(make, shared_directory, regions) as made:
+        yield made

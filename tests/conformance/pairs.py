@@ -1,0 +1,124 @@
+"""Two connected endpoints in one process, driven by one loop: what every conformance test stands on."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import select
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from fedrdma_fate.memory.region import SharedRegion
+from fedrdma_fate.ports import Completion, CompletionKind, Endpoint, Region, RemoteSlot, Slot, Transport
+from fedrdma_fate.transport.grpc import GrpcSettings, GrpcTransport
+from fedrdma_fate.transport.shm import ShmTransport
+from fedrdma_fate.transport.tcp import TcpSettings, TcpTransport
+
+MakeTransport = Callable[[Path, Region], Transport]
+
+TRANSPORTS: dict[str, MakeTransport] = {
+    "tcp-1": lambda directory, region: TcpTransport(TcpSettings(streams=1)),
+    "tcp-2": lambda directory, region: TcpTransport(TcpSettings(streams=2)),
+    "tcp-5": lambda directory, region: TcpTransport(TcpSettings(streams=5)),
+    "shm": lambda directory, region: ShmTransport(directory, region, SharedRegion.attach),
+    "grpc": lambda directory, region: GrpcTransport(GrpcSettings()),
+}
+"""Every transport that has to conform; a new one is one line."""
+
+PATIENCE = 10.0
+"""Seconds after which a test that still waits has failed."""
+
+
+class Side:
+    """An endpoint, its region, and everything that has completed there."""
+
+    def __init__(self, endpoint: Endpoint, region: SharedRegion) -> None:
+        self.endpoint = endpoint
+        self.region = region
+        self.completions: list[Completion] = []
+
+    def progress(self) -> None:
+        self.completions += self.endpoint.progress()
+
+    def expose(self, grant: int, offset: int, length: int) -> RemoteSlot:
+        return self.endpoint.expose(grant, Slot(self.region, offset, length))
+
+    def write(self, work_request: int, offset: int, length: int, target: RemoteSlot, at: int = 0) -> None:
+        self.endpoint.post_write(work_request, Slot(self.region, offset, length), target, at)
+
+    def bytes_at(self, offset: int, length: int) -> np.ndarray:
+        return np.frombuffer(self.region.view[offset : offset + length], np.uint8)
+
+    def fill(self, offset: int, length: int, seed: int) -> None:
+        self.bytes_at(offset, length)[:] = np.random.default_rng(seed).integers(0, 256, length, np.uint8)
+
+    def of(self, kind: CompletionKind) -> list[Completion]:
+        return [completion for completion in self.completions if completion.kind is kind]
+
+    @property
+    def done(self) -> list[int]:
+        return [completion.work_request for completion in self.of(CompletionKind.WRITE_DONE)]
+
+    @property
+    def immediates(self) -> list[int]:
+        return [completion.immediate for completion in self.of(CompletionKind.IMMEDIATE)]
+
+
+@dataclasses.dataclass
+class Pair:
+    """The active and the passive end of one link, and the transports they came from."""
+
+    active: Side
+    passive: Side
+    transports: tuple[Transport, Transport]
+
+    def pump(self, until: Callable[[], bool], patience: float = PATIENCE) -> None:
+        """Drive both ends, in turns, until the condition holds."""
+        deadline = time.monotonic() + patience
+        while not until():
+            assert time.monotonic() < deadline, f"{self.active.completions[-3:]}, {self.passive.completions[-3:]}"
+            wait_for(self.active.endpoint, self.passive.endpoint)
+            self.active.progress()
+            self.passive.progress()
+
+    def close(self) -> None:
+        self.active.endpoint.close()
+        self.passive.endpoint.close()
+        for transport in self.transports:
+            transport.close()
+
+
+def wait_for(*endpoints: Endpoint, timeout: float = 0.1) -> None:
+    """Sleep until one of them can progress."""
+    poller = select.poll()
+    for endpoint in endpoints:
+        for descriptor, mask in endpoint.poll_set():
+            poller.register(descriptor, mask)
+    poller.poll(timeout * 1000)
+
+
+def connect(active: Transport, passive: Transport, timeout: float = 5.0) -> tuple[Endpoint, Endpoint]:
+    """Connect two transports as two gateways would."""
+    dialling, waiting = active.open("active"), passive.open("passive")
+    with ThreadPoolExecutor(1) as executor:
+        answered = executor.submit(waiting.connect, dialling.offer, timeout)
+        dialled = dialling.connect(waiting.offer, timeout)
+        return dialled, answered.result()
+
+
+@contextlib.contextmanager
+def connected(
+    make: MakeTransport, directory: Path, regions: tuple[SharedRegion, SharedRegion]
+) -> Iterator[Pair]:
+    """A pair for the length of a test."""
+    transports = make(directory, regions[0]), make(directory, regions[1])
+    active, passive = connect(*transports)
+    pair = Pair(Side(active, regions[0]), Side(passive, regions[1]), transports)
+    try:
+        yield pair
+    finally:
+        pair.close()

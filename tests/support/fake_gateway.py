@@ -1,0 +1,129 @@
+"""A gateway made of files in a directory: for FATE-side tests, from threads and from processes."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import mmap
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedrdma_fate.wire.errors import ErrorCode, GatewayError, MemoryPoolError
+from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, MessageKind, Party
+
+_KIND_BYTES = 16
+
+
+@dataclasses.dataclass
+class FakeLease:
+    """A slot in anonymous memory; `history` tells what happened to it."""
+
+    client: FakeClient
+    buffer: memoryview
+    history: list[str] = dataclasses.field(default_factory=list)
+
+    def commit(
+        self, name: str, tag: str, destinations: Sequence[Party], kind: MessageKind, *, keep: bool = False
+    ) -> None:
+        self.history.append("keep" if keep else "commit")
+        self.client.deliver(name, tag, destinations, kind, self.buffer)
+        if not keep:
+            self.buffer.release()
+
+    def release(self) -> None:
+        self.history.append("release")
+        self.buffer.release()
+
+
+@dataclasses.dataclass
+class FakeMessage:
+    kind: MessageKind
+    buffer: memoryview
+
+
+@dataclasses.dataclass
+class FakeClient:
+    """One party's client; `leases` are all it ever gave out.
+
+    Attributes:
+        largest_bytes: a lease of more than this is refused, as the pool would.
+        busy: how many leases time out before one is given.
+        waits: the time-outs that leases were asked for with.
+    """
+
+    directory: Path
+    session: str
+    party: Party
+    largest_bytes: int | None = None
+    busy: int = 0
+    waits: list[float | None] = dataclasses.field(default_factory=list)
+    leases: list[FakeLease] = dataclasses.field(default_factory=list)
+    left: bool = False
+
+    def lease(self, total_bytes: int, *, timeout: float | None = None) -> FakeLease:
+        self.waits.append(timeout)
+        if self.largest_bytes is not None and total_bytes > self.largest_bytes:
+            raise MemoryPoolError(ErrorCode.PAYLOAD_TOO_LARGE, f"{total_bytes} bytes are too many.")
+        if self.busy:
+            self.busy -= 1
+            raise MemoryPoolError(ErrorCode.POOL_TIMEOUT, f"no room for {total_bytes} bytes in {timeout} s.")
+        memory = mmap.mmap(-1, total_bytes)
+        # what an earlier message left there
+        memory[:] = b"\xa5" * total_bytes
+        lease = FakeLease(self, memoryview(memory))
+        self.leases.append(lease)
+        return lease
+
+    def put_inline(self, name: str, tag: str, destinations: Sequence[Party], kind: MessageKind, body: bytes) -> None:
+        assert len(body) <= INLINE_LIMIT_BYTES
+        self.deliver(name, tag, destinations, kind, body)
+
+    def get(self, name: str, tag: str, source: Party, *, timeout: float | None = None) -> FakeMessage:
+        path = self._path(name, tag, source, self.party)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not path.exists():
+            if deadline is not None and time.monotonic() >= deadline:
+                raise GatewayError(ErrorCode.PULL_TIMEOUT, f"{name!r} did not come in {timeout} s.")
+            time.sleep(0.002)
+        with path.open("rb") as file:
+            content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+        kind = bytes(content[:_KIND_BYTES]).decode().strip()
+        return FakeMessage(kind, content[mmap.PAGESIZE :])  # type: ignore[arg-type]
+
+    def leave(self) -> None:
+        self.left = True
+
+    def close(self) -> None:
+        pass
+
+    def deliver(
+        self, name: str, tag: str, destinations: Sequence[Party], kind: MessageKind, body: bytes | memoryview
+    ) -> None:
+        for destination in destinations:
+            path = self._path(name, tag, self.party, destination)
+            if path.exists():
+                raise GatewayError(ErrorCode.DUPLICATE_PUSH, f"{name!r} was pushed before.")
+            draft = path.with_suffix(f".{os.getpid()}")
+            with draft.open("wb") as file:
+                file.write(kind.encode().ljust(mmap.PAGESIZE))
+                file.write(body)
+            draft.rename(path)
+
+    def _path(self, name: str, tag: str, source: Party, destination: Party) -> Path:
+        key = repr((self.session, name, tag, str(source), str(destination))).encode()
+        return self.directory / hashlib.sha1(key).hexdigest()
+
+
+@dataclasses.dataclass(frozen=True)
+class FakeConnector:
+    """Pickles, like the real one; every `connect` gives a new client."""
+
+    directory: Path
+    session: str
+    party: Party
+    parties: tuple[Party, ...]
+
+    def connect(self) -> FakeClient:
+        return FakeClient(self.directory, self.session, self.party)

@@ -1,0 +1,94 @@
+"""Digests of bytes that change while they are being computed."""
+
+from __future__ import annotations
+
+import array
+
+import pytest
+import xxhash
+
+from fedrdma_fate.core.actions import ComputeDigest
+from fedrdma_fate.core.digest import chunk_digest, payload_digest
+from fedrdma_fate.core.digestbook import DigestBook
+from fedrdma_fate.core.plan import ChunkPlan
+
+PLAN = ChunkPlan(3, 1)
+FIRST = PLAN.chunk(0)
+
+
+@pytest.fixture
+def book() -> DigestBook:
+    return DigestBook(PLAN)
+
+
+def test_an_answer_is_known_and_not_asked_for_again(book: DigestBook) -> None:
+    assert book.ask(FIRST) == [ComputeDigest(FIRST)]
+    assert book.answer(0, 5) == []
+    assert book.get(0) == 5
+    assert book.ask(FIRST) == []
+
+
+def test_what_is_being_computed_is_not_asked_for_twice(book: DigestBook) -> None:
+    book.ask(FIRST)
+    assert book.ask(FIRST) == []
+
+
+def test_an_answer_about_bytes_that_have_changed_is_dropped_and_asked_for_anew(book: DigestBook) -> None:
+    book.ask(FIRST)
+    book.forget([0])
+    assert book.ask(FIRST) == [], "the outdated computation must end first, or the answers could be mixed up"
+    assert book.answer(0, 5) == [ComputeDigest(FIRST)]
+    assert book.get(0) is None
+    assert book.answer(0, 6) == []
+    assert book.get(0) == 6
+
+
+def test_an_outdated_answer_that_nobody_wants_is_dropped(book: DigestBook) -> None:
+    book.ask(FIRST)
+    book.forget([0])
+    assert book.answer(0, 5) == []
+    assert book.get(0) is None
+
+
+def test_bytes_that_change_twice_are_asked_for_once(book: DigestBook) -> None:
+    book.ask(FIRST)
+    book.forget([0])
+    book.ask(FIRST)
+    book.forget([0])
+    assert book.answer(0, 5) == []
+
+
+@pytest.mark.parametrize("index", [0, 2, 99, -1])
+def test_an_answer_that_was_not_asked_for_is_ignored(book: DigestBook, index: int) -> None:
+    assert book.answer(index, 5) == []
+    assert book.get(index) is None
+
+
+def test_a_book_is_complete_with_every_chunk(book: DigestBook) -> None:
+    for chunk in PLAN:
+        assert not book.complete
+        book.ask(chunk)
+        book.answer(chunk.index, 10 + chunk.index)
+    assert book.complete
+    assert book.in_order() == [10, 11, 12]
+    book.forget([1])
+    assert not book.complete
+
+
+def test_a_book_of_an_empty_payload_is_complete() -> None:
+    assert DigestBook(ChunkPlan(0, 1)).complete
+
+
+def test_the_payload_digest_covers_the_chunk_digests_in_index_order() -> None:
+    digests = [chunk_digest(b"a"), chunk_digest(memoryview(b"b"))]
+    expected = xxhash.xxh3_64_intdigest(b"".join(digest.to_bytes(8, "little") for digest in digests))
+    assert payload_digest(digests) == expected
+    assert payload_digest(digests[::-1]) != expected
+
+
+def test_the_payload_digest_does_not_depend_on_the_byte_order_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    little = payload_digest([1])
+    swapped = array.array("Q", [1])
+    swapped.byteswap()
+    monkeypatch.setattr("sys.byteorder", "big")
+    assert payload_digest(swapped) == little

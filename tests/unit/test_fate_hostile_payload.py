@@ -1,0 +1,185 @@
+"""Payloads that lie: every one is refused with a code, none is read beyond its end."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from fedrdma_fate.fate.deserialise import load_object
+from fedrdma_fate.fate.layout import HEADER_BYTES, align
+from fedrdma_fate.fate.serialise import plan_object
+from fedrdma_fate.wire.errors import ErrorCode, FateError
+
+PARTY = ("guest", "9999")
+
+
+class Federation:
+    local_party = PARTY
+
+
+def payload(
+    segments: Any,
+    stream: bytes = b"\x80\x04K\x00Q.",
+    body: bytes = bytes(64),
+    *,
+    magic: bytes = b"FRPO",
+    version: int = 1,
+    table: bytes | None = None,
+    table_bytes: int | None = None,
+    stream_bytes: int | None = None,
+    total: int | None = None,
+    checksum: int | None = None,
+) -> bytearray:
+    """A payload built by hand; the default stream is segment 0, and every lie is an argument."""
+    if table is None:
+        table = msgspec.msgpack.encode(segments)
+    segments_at = align(HEADER_BYTES + len(table) + len(stream))
+    fields = struct.pack(
+        "<4sHHQQQ",
+        magic,
+        version,
+        0,
+        len(table) if table_bytes is None else table_bytes,
+        len(stream) if stream_bytes is None else stream_bytes,
+        segments_at + len(body) if total is None else total,
+    )
+    check = zlib.crc32(table, zlib.crc32(fields)) if checksum is None else checksum
+    padding = bytes(segments_at - HEADER_BYTES - len(table) - len(stream))
+    return bytearray(fields + struct.pack("<I", check) + table + stream + padding + body)
+
+
+def load(buffer: bytearray) -> Any:
+    return load_object(memoryview(buffer), None, Federation(), "name", "tag", PARTY)
+
+
+def assert_malformed(buffer: bytearray) -> None:
+    with pytest.raises(FateError) as caught:
+        load(buffer)
+    assert caught.value.code is ErrorCode.PAYLOAD_MALFORMED
+
+
+def test_the_honest_payload_loads() -> None:
+    assert load(payload([["ndarray", "<f8", [8], 0, 64]])).tolist() == [0.0] * 8
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"magic": b"FRPX"},
+        {"version": 2},
+        {"checksum": 1},
+        {"table_bytes": 2**63},
+        {"table_bytes": 10**6},
+        {"stream_bytes": 2**64 - 1},
+        {"total": 10**9},
+        {"total": 0},
+        {"table": b"\xc1"},
+        {"table": b""},
+        {"table": b"\xdd\xff\xff\xff\xff"},
+    ],
+    ids=str,
+)
+def test_a_header_or_table_that_lies_is_refused(lie: dict[str, Any]) -> None:
+    assert_malformed(payload([["ndarray", "<f8", [8], 0, 64]], **lie))
+
+
+@pytest.mark.parametrize(
+    "segment",
+    [
+        ["ndarray", "<f8", [9], 0, 64],
+        ["ndarray", "<f8", [9], 0, 72],
+        ["ndarray", "<f8", [8], 64, 64],
+        ["ndarray", "<f8", [8], 2**62, 64],
+        ["ndarray", "<f8", [8], 8, 56],
+        ["ndarray", "<f8", [8], -64, 64],
+        ["ndarray", "<f8", [-8], 0, 64],
+        ["ndarray", "<f8", [2**61, 4], 0, 64],
+        ["ndarray", "<f8", [2**33, 2**33, 0], 0, 64],
+        ["ndarray", "<f8", [1] * 33 + [8], 0, 64],
+        ["ndarray", "|O", [8], 0, 64],
+        ["ndarray", "|O8", [8], 0, 64],
+        ["ndarray", "O", [8], 0, 64],
+        ["ndarray", "<f8,<f8", [4], 0, 64],
+        ["ndarray", "(2,)<f8", [4], 0, 64],
+        ["ndarray", "<f3", [8], 0, 24],
+        ["ndarray", "|V0", [8], 0, 0],
+        ["ndarray", "<U0", [], 0, 0],
+        ["ndarray", "<U999999999", [1], 0, 64],
+        ["ndarray", "<M8[parsec]", [8], 0, 64],
+        ["ndarray", "", [8], 0, 64],
+        ["ndarray", "float64", [8], 0, 64],
+        ["tensor", "float64", [9], 0, 64],
+        ["tensor", "<f8", [8], 0, 64],
+        ["tensor", "quint8", [64], 0, 64],
+        ["tensor", "nn", [64], 0, 64],
+        ["tensor", "", [64], 0, 64],
+        ["module", "", [64], 0, 64],
+        ["ndarray", "<f8", [8], 0],
+        ["ndarray", "<f8", [8], 0, 64, 1],
+        ["ndarray", "<f8", [8.0], 0, 64],
+        "ndarray",
+    ],
+    ids=str,
+)
+def test_a_segment_that_lies_is_refused(segment: Any) -> None:
+    assert_malformed(payload([segment]))
+
+
+def test_an_empty_array_of_absurd_dimensions_is_refused() -> None:
+    assert_malformed(payload([["ndarray", "<f8", [0, 2**63], 0, 0]]))
+    assert_malformed(payload([["tensor", "float64", [0, 2**63], 0, 0]]))
+
+
+def test_segments_that_overlap_are_refused() -> None:
+    assert_malformed(payload([["ndarray", "<f8", [16], 0, 128], ["ndarray", "<f8", [8], 64, 64]], body=bytes(128)))
+
+
+@pytest.mark.parametrize("number", [1, -1, 2**31, 2**80])
+def test_a_segment_number_that_is_not_in_the_table_is_refused(number: int) -> None:
+    stream = b"\x80\x04" + pickle.dumps(number, 4)[2:-1] + b"Q."
+
+    assert_malformed(payload([["ndarray", "<f8", [8], 0, 64]], stream))
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [b"", b".", b"\x80\x04", b"\x80\x63.", b"\x80\x04\x95\xff\xff\xff\xff\xff\xff\xff\x7f.", b"\x80\x04)R.", b"0" * 9],
+    ids=repr,
+)
+def test_a_pickle_stream_that_is_garbage_is_refused(stream: bytes) -> None:
+    assert_malformed(payload([], stream))
+
+
+def test_a_persistent_id_that_fate_does_not_know_is_what_it_is_with_fate() -> None:
+    assert load(payload([], b"\x80\x04X\x01\x00\x00\x00aQ.")) is None
+
+
+@pytest.mark.parametrize("value", [{"a": np.arange(40.0), "b": [b"x" * 70_000, np.zeros((3, 3))]}])
+def test_every_truncation_and_every_flipped_byte_before_the_segments_is_refused_or_harmless(value: Any) -> None:
+    plan = plan_object(value, Federation(), "name", "tag", [PARTY])
+    whole = bytearray(plan.total_bytes)
+    plan.write_into(memoryview(whole))
+    prefix = len(whole) - 320 - 70_016 - 128
+
+    for length in [*range(0, prefix, 7), len(whole) - 1]:
+        assert_malformed(whole[:length])
+    for at in range(prefix):
+        broken = bytearray(whole)
+        broken[at] ^= 0xFF
+        # a flipped byte of the pickle stream may make another legal stream, or name a class that FATE refuses
+        with contextlib.suppress(FateError, ValueError, ImportError, AttributeError):
+            load(broken)
+
+
+def test_the_segments_of_an_honest_table_may_be_left_unused() -> None:
+    segments: Sequence[Any] = [["bytes", "", [64], 0, 64]]
+
+    assert load(payload(segments, pickle.dumps("no segment"))) == "no segment"

@@ -1,0 +1,135 @@
+"""Metrics: what a gateway does shows under documented names, per gateway, on an endpoint that stops cleanly."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+
+from fedrdma_fate.obs.metrics import GatewayMetrics, MetricsServer, Occupancy, PoolUse
+from fedrdma_fate.wire.errors import ConfigError, ErrorCode
+
+
+@pytest.fixture
+def metrics() -> GatewayMetrics:
+    return GatewayMetrics()
+
+
+@pytest.fixture
+def server(metrics: GatewayMetrics) -> Iterator[MetricsServer]:
+    running = metrics.start_http()
+    yield running
+    running.close()
+
+
+def _value(metrics: GatewayMetrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(name, labels)
+
+
+def test_a_delivered_transfer_shows_its_bytes_its_time_and_its_outcome(metrics: GatewayMetrics) -> None:
+    for seconds in (0.2, 3.0):
+        metrics.payload_moved("sent", "host", "fedrdma-e", "tcp", 1000)
+        metrics.transfer_ended("delivered", "host", "fedrdma-e", seconds, 4096)
+    route = {"peer": "host", "mode": "fedrdma-e"}
+    assert _value(metrics, "fedrdma_payload_bytes_total", direction="sent", transport="tcp", **route) == 2000
+    assert _value(metrics, "fedrdma_transfers_total", outcome="delivered", **route) == 2
+    assert _value(metrics, "fedrdma_resent_bytes_total", **route) == 8192
+    assert _value(metrics, "fedrdma_transfer_seconds_sum", outcome="delivered", **route) == pytest.approx(3.2)
+    assert _value(metrics, "fedrdma_transfer_seconds_bucket", outcome="delivered", le="0.25", **route) == 1
+
+
+def test_a_failed_transfer_is_counted_but_its_time_is_not(metrics: GatewayMetrics) -> None:
+    metrics.transfer_ended("failed", "host", "fedrdma", 0.0, 0)
+    assert _value(metrics, "fedrdma_transfers_total", outcome="failed", peer="host", mode="fedrdma") == 1
+    assert "fedrdma_transfer_seconds_count" not in metrics.render()
+
+
+def test_inline_and_spilled_are_counted(metrics: GatewayMetrics) -> None:
+    metrics.inline_moved("received", "host")
+    metrics.spilled(123)
+    assert _value(metrics, "fedrdma_inline_messages_total", direction="received", peer="host") == 1
+    assert _value(metrics, "fedrdma_spilled_bytes_total") == 123
+
+
+def test_a_lost_link_stays_visible_as_zero(metrics: GatewayMetrics) -> None:
+    metrics.link_up("host", "shm", True)
+    assert _value(metrics, "fedrdma_links_up", peer="host", transport="shm") == 1
+    metrics.link_up("host", "shm", False)
+    assert _value(metrics, "fedrdma_links_up", peer="host", transport="shm") == 0
+
+
+def test_pools_leases_and_waiting_requests_are_read_at_every_scrape(metrics: GatewayMetrics) -> None:
+    readings = iter([Occupancy({"receive": PoolUse(used, 100 - used, 2)}, {"get": used}) for used in (10, 30)])
+    metrics.watch(lambda: next(readings))
+    assert 'fedrdma_pool_bytes{pool="receive",state="used"} 10.0' in metrics.render()
+    second = metrics.render()
+    assert 'fedrdma_pool_bytes{pool="receive",state="used"} 30.0' in second
+    assert 'fedrdma_pool_bytes{pool="receive",state="free"} 70.0' in second
+    assert 'fedrdma_leases{pool="receive"} 2.0' in second
+    assert 'fedrdma_waiting_requests{request="get"} 30.0' in second
+
+
+def test_an_occupancy_that_cannot_be_read_leaves_the_other_metrics(
+    metrics: GatewayMetrics, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken() -> Occupancy:
+        raise RuntimeError("the loop is closed")
+
+    metrics.watch(broken)
+    metrics.spilled(5)
+    assert "fedrdma_spilled_bytes_total 5.0" in metrics.render()
+    assert "the loop is closed" in caplog.text
+
+
+def test_two_gateways_in_one_process_share_nothing(metrics: GatewayMetrics) -> None:
+    other = GatewayMetrics()
+    metrics.spilled(5)
+    assert _value(other, "fedrdma_spilled_bytes_total") == 0
+
+
+def test_every_metric_has_the_prefix_and_ends_in_what_it_measures(metrics: GatewayMetrics) -> None:
+    units = re.compile(r"fedrdma_[a-z_]+_(bytes|seconds|transfers|messages|up|requests)$|fedrdma_(transfers|leases)$")
+    metrics.watch(lambda: Occupancy({}, {}))
+    names = {family.name for family in metrics.registry.collect()}
+    assert len(names) == 10
+    assert [name for name in names if not units.match(name)] == []
+
+
+def test_the_endpoint_serves_the_metrics_on_loopback(metrics: GatewayMetrics, server: MetricsServer) -> None:
+    metrics.spilled(77)
+    host, port = server.address
+    assert host == "127.0.0.1"
+    with urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=5) as answer:
+        assert "fedrdma_spilled_bytes_total 77.0" in answer.read().decode()
+
+
+def test_closing_the_endpoint_frees_its_port_and_its_thread(server: MetricsServer) -> None:
+    host, port = server.address
+    threads_before = threading.active_count()
+    server.close()
+    server.close()
+    assert threading.active_count() == threads_before - 1
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=5)
+
+
+def test_a_port_in_use_is_a_configuration_error(metrics: GatewayMetrics) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"127.0.0.1:{port}") as caught:
+            metrics.start_http("127.0.0.1", port)
+    assert caught.value.code is ErrorCode.CONFIG_BAD_VALUE
+    assert "listen.metrics" in caught.value.remedy
+
+
+@pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 70000), ("203.0.113.1", 0)])
+def test_an_address_that_cannot_be_bound_is_a_configuration_error(
+    metrics: GatewayMetrics, host: str, port: int
+) -> None:
+    with pytest.raises(ConfigError):
+        metrics.start_http(host, port)

@@ -1,0 +1,136 @@
+"""The trace: one line an event, whoever writes it, and never a reason for a transfer to fail."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from fedrdma_fate.obs.trace import Trace
+from fedrdma_fate.wire.errors import ConfigError, ErrorCode
+from fedrdma_fate.wire.frames import Party
+
+
+def _events(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_an_event_is_one_json_line_with_time_name_and_fields(tmp_path: Path) -> None:
+    trace = Trace(tmp_path / "trace.jsonl", clock=lambda: 12.5)
+    trace.emit("put", session="s", bytes=7, destinations=["host:10000"])
+    assert _events(tmp_path / "trace.jsonl") == [
+        {"time": 12.5, "event": "put", "session": "s", "bytes": 7, "destinations": ["host:10000"]}
+    ]
+
+
+def test_an_event_can_be_read_as_soon_as_it_was_emitted(tmp_path: Path) -> None:
+    trace = Trace(tmp_path / "trace.jsonl")
+    trace.emit("first")
+    assert [event["event"] for event in _events(tmp_path / "trace.jsonl")] == ["first"]
+    trace.emit("second")
+    assert [event["event"] for event in _events(tmp_path / "trace.jsonl")] == ["first", "second"]
+
+
+def test_a_field_cannot_pose_as_the_time(tmp_path: Path) -> None:
+    trace = Trace(tmp_path / "trace.jsonl", clock=lambda: 1.0)
+    trace.emit("put", time=99.0, bytes=1)
+    assert _events(tmp_path / "trace.jsonl") == [{"time": 1.0, "event": "put", "bytes": 1}]
+
+
+def test_newlines_in_a_field_do_not_make_a_second_line(tmp_path: Path) -> None:
+    trace = Trace(tmp_path / "trace.jsonl")
+    trace.emit("put", name='a\n{"event": "forged"}')
+    assert [event["name"] for event in _events(tmp_path / "trace.jsonl")] == ['a\n{"event": "forged"}']
+
+
+def test_values_json_does_not_know_are_written_as_text(tmp_path: Path) -> None:
+    trace = Trace(tmp_path / "trace.jsonl")
+    trace.emit("link", path=Path("/dev/shm"), party=Party("host", "10000"))
+    (event,) = _events(tmp_path / "trace.jsonl")
+    assert event["path"] == "/dev/shm"
+    assert event["party"] == {"role": "host", "party_id": "10000"}
+
+
+def test_an_existing_trace_is_continued(tmp_path: Path) -> None:
+    for name in ("first run", "second run"):
+        trace = Trace(tmp_path / "trace.jsonl")
+        trace.emit(name)
+        trace.close()
+    assert [event["event"] for event in _events(tmp_path / "trace.jsonl")] == ["first run", "second run"]
+
+
+def test_threads_do_not_mix_their_lines(tmp_path: Path) -> None:
+    trace = Trace(tmp_path / "trace.jsonl")
+
+    def emit_many(writer: int) -> None:
+        for count in range(200):
+            trace.emit("put", writer=writer, count=count, padding="x" * 300)
+
+    threads = [threading.Thread(target=emit_many, args=(writer,)) for writer in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    seen = {(event["writer"], event["count"]) for event in _events(tmp_path / "trace.jsonl")}
+    assert seen == {(writer, count) for writer in range(4) for count in range(200)}
+
+
+def test_without_a_path_nothing_is_written() -> None:
+    trace = Trace(None)
+    trace.emit("put", bytes=1)
+    assert not trace.enabled
+    trace.close()
+
+
+def test_events_after_close_are_dropped(tmp_path: Path) -> None:
+    trace = Trace(tmp_path / "trace.jsonl")
+    trace.close()
+    trace.close()
+    trace.emit("late")
+    assert _events(tmp_path / "trace.jsonl") == []
+
+
+def test_a_path_that_cannot_be_opened_is_a_configuration_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no-such-directory") as caught:
+        Trace(tmp_path / "no-such-directory" / "trace.jsonl")
+    assert caught.value.code is ErrorCode.CONFIG_BAD_VALUE
+
+
+def test_a_full_disk_turns_the_trace_off_with_one_log_line(caplog: pytest.LogCaptureFixture) -> None:
+    trace = Trace(Path("/dev/full"))
+    with caplog.at_level(logging.DEBUG):
+        trace.emit("put")
+        trace.emit("put")
+    assert not trace.enabled
+    (record,) = caplog.records
+    assert record.levelno == logging.ERROR
+    assert "/dev/full" in record.getMessage()
+    assert "No space left" in record.getMessage()
+
+
+def test_half_a_line_turns_the_trace_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    trace = Trace(tmp_path / "trace.jsonl")
+    monkeypatch.setattr(os, "write", lambda _fileno, line: len(line) - 1)
+    trace.emit("put")
+    assert not trace.enabled
+    assert "bytes were written" in caplog.text
+
+
+def test_a_field_that_cannot_be_encoded_costs_only_its_own_event(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Stubborn:
+        def __str__(self) -> str:
+            raise RuntimeError("no text for this")
+
+    trace = Trace(tmp_path / "trace.jsonl")
+    trace.emit("bad", value=Stubborn())
+    trace.emit("good")
+    assert [event["event"] for event in _events(tmp_path / "trace.jsonl")] == ["good"]
+    assert "no text for this" in caplog.text
