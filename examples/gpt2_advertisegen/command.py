@@ -25,7 +25,7 @@ from examples.gpt2_advertisegen.options import (
     Tuning,
 )
 from examples.gpt2_advertisegen.plan import RunFiles
-from examples.gpt2_advertisegen.processes import JobFailedError
+from examples.gpt2_advertisegen.processes import BadInputError, JobFailedError
 from examples.gpt2_advertisegen.progress import Lines, LiveDisplay, Progress, Silent
 from examples.gpt2_advertisegen.report import headline, memory_table, round_table, write_run_report
 from examples.gpt2_advertisegen.summary import MeasurementError, Summary
@@ -93,7 +93,7 @@ def main(*, as_json: bool, output: Path | None, **chosen: typing.Any) -> None:
     try:
         summary = _run(options, console, quiet=as_json)
         pages = write_run_report(RunFiles(options.output).report, summary)
-    except FedRDMAError as error:
+    except (FedRDMAError, BadInputError) as error:
         _fail(console, str(error), _USAGE)
     except (JobFailedError, MeasurementError) as error:
         _fail(console, str(error), _FAILED)

@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,7 @@ class Gateways:
         self._sockets = sockets
         self._mode = mode
         self._transport = transport
+        self._memory: Path | None = None
         self.children: list[Child] = []
 
     def address(self, party: Party) -> str:
@@ -106,13 +108,13 @@ class Gateways:
         Raises:
             JobFailedError: one ended, or they do not find each other.
         """
-        memory = _memory_directory(self._files, sum(pool.send + pool.receive for pool in pools.values()))
+        self._memory = pool_directory(self._files, sum(pool.send + pool.receive for pool in pools.values()))
         ports = dict(zip(PARTIES, _free_ports(len(PARTIES)), strict=True))
         for party in PARTIES:
             directory = self._files.trace(party).parent
             directory.mkdir(parents=True)
             config = directory / "gateway.yaml"
-            config.write_text(yaml.safe_dump(self._config(party, ports, pools[party], memory)), encoding="utf-8")
+            config.write_text(yaml.safe_dump(self._config(party, ports, pools[party], self._memory)), encoding="utf-8")
             command = [sys.executable, "-m", "fedrdma_fate.cli.main", "gateway", "--config", str(config)]
             name = f"gateway-{party.role}"
             self.children.append(children.start(name, command, self._files.log(name), environment, root))
@@ -124,6 +126,17 @@ class Gateways:
                     f"the gateways did not find each other within {_READY_SECONDS:g} s; logs: {self._files.logs}"
                 )
             time.sleep(_POLL_SECONDS)
+
+    def pool_memory(self) -> int:
+        """Bytes that the pools take up in shared memory now."""
+        if self._memory is None:
+            return 0
+        return sum(path.stat().st_blocks * 512 for path in self._memory.iterdir())
+
+    def remove_pools(self) -> None:
+        """Give the pools' memory back, once the gateways have ended."""
+        if self._memory is not None:
+            shutil.rmtree(self._memory, ignore_errors=True)
 
     def transfers(self) -> list[dict[str, Any]]:
         """Transfers in progress, as the sending gateways see them."""
@@ -169,12 +182,15 @@ class Gateways:
         }
 
 
-def _memory_directory(files: RunFiles, needed: int) -> Path:
-    """Shared memory where there is room for all pools, else the run's own directory, on disk."""
+def pool_directory(files: RunFiles, needed: int) -> Path:
+    """A new directory for the pools: in shared memory where there is room for all, else in the run, on disk.
+
+    It is the run's own, so that nothing stays behind when a gateway is killed.
+    """
     shared = Path("/dev/shm")
     if os.access(shared, os.W_OK) and shutil.disk_usage(shared).free > needed:
-        return shared
-    return files.gateways.resolve()
+        return Path(tempfile.mkdtemp(prefix="fedrdma-run-", dir=shared))
+    return Path(tempfile.mkdtemp(prefix="pools-", dir=files.output))
 
 
 def _free_ports(count: int) -> list[int]:

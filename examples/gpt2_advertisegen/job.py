@@ -26,7 +26,7 @@ from examples.gpt2_advertisegen.plan import (
     TrainingPlan,
     slug,
 )
-from examples.gpt2_advertisegen.processes import Child, Children, JobFailedError, describe_end
+from examples.gpt2_advertisegen.processes import BadInputError, Child, Children, JobFailedError, describe_end
 from examples.gpt2_advertisegen.progress import Progress
 from examples.gpt2_advertisegen.summary import RunMeasurements, Summary, summarise
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
@@ -36,7 +36,6 @@ ROOT = Path(__file__).resolve().parents[2]
 """The repository: what the processes of the run import from."""
 
 _POLL_SECONDS = 0.2
-_MEASURE_SECONDS = 1.0
 
 
 class Job:
@@ -58,15 +57,16 @@ class Job:
         """Run from preparation to summary.
 
         Raises:
+            BadInputError: the data or the model that the user gave cannot be used.
             JobFailedError: a process ended before its time; all others are ended then.
             MeasurementError: bytes that FATE pushed are missing from what the gateways delivered.
         """
         begin = time.monotonic()
         sockets = Path(tempfile.mkdtemp(prefix="fedrdma-"))
+        gateways = Gateways(self._files, sockets, self._options.mode, self._options.transport)
         try:
             with Children() as children:
                 model = self._prepare(children)
-                gateways = Gateways(self._files, sockets, self._options.mode, self._options.transport)
                 if self._options.federation == "fedrdma":
                     self._progress.stage("starting three gateways")
                     pools = {party: pool_bytes(party, model.trainable, model.trainable_arrays) for party in PARTIES}
@@ -81,6 +81,7 @@ class Job:
                     peak_total_bytes=children.peak_total_bytes,
                 )
         finally:
+            gateways.remove_pools()
             shutil.rmtree(sockets, ignore_errors=True)
             shutil.rmtree(self._files.computing, ignore_errors=True)
             shutil.rmtree(self._files.cache, ignore_errors=True)
@@ -106,7 +107,9 @@ class Job:
         child = children.start("prepare", command, self._files.log("prepare"), self._environment(), ROOT)
         status = children.wait(child)
         if status == USAGE_STATUS:
-            raise JobFailedError(child.log.read_text(encoding="utf-8").strip().splitlines()[-1])
+            message = child.log.read_text(encoding="utf-8").strip().splitlines()[-1]
+            shutil.rmtree(self._files.output)
+            raise BadInputError(message)
         if status != 0:
             raise JobFailedError(describe_end(child))
         model = msgspec.json.decode(self._files.model_facts.read_bytes(), type=ModelFacts)
@@ -137,7 +140,6 @@ class Job:
         """Pass on what the silos report until all three are done."""
         events = {party: EventReader(self._files.silo(party).events) for party in PARTIES}
         journals = {party: EventReader(self._files.silo(party).journal) for party in PARTIES}
-        measured = 0.0
         running = True
         while running:
             running = any(silo.process.poll() is None for silo in silos.values())
@@ -148,10 +150,8 @@ class Job:
                 for record in journals[party].read_new():
                     self._progress.message(party, record)
             if gateways.children:
-                self._progress.transfers(gateways.transfers())
-            if time.monotonic() - measured > _MEASURE_SECONDS:
-                children.measure()
-                measured = time.monotonic()
+                self._progress.transfers(gateways.transfers)
+            children.measure(gateways.pool_memory())
             if running:
                 time.sleep(_POLL_SECONDS)
 

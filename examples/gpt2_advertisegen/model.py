@@ -50,6 +50,8 @@ def check_pretrained(directory: Path, max_length: int) -> str:
         ConfigError: CONFIG_UNREADABLE or CONFIG_BAD_VALUE.
     """
     remedy = "--model names a directory written by save_pretrained: config.json, weights and tokenizer of a GPT-2."
+    if not (directory / "config.json").is_file():
+        raise ConfigError(ErrorCode.CONFIG_UNREADABLE, f"{directory} has no config.json.", remedy)
     try:
         config = AutoConfig.from_pretrained(directory)
         tokenizer = AutoTokenizer.from_pretrained(directory)

@@ -12,7 +12,6 @@ from pathlib import Path
 import msgspec
 
 from examples.gpt2_advertisegen.data import COLUMNS, Row, disjoint_shares, read_rows, write_rows
-from examples.gpt2_advertisegen.model import build_model, check_pretrained, train_tokenizer
 from examples.gpt2_advertisegen.plan import CLIENTS, USAGE_STATUS, ModelFacts, PrepareRequest, RunFiles
 from fedrdma_fate.bench.table3 import count_parameters
 from fedrdma_fate.wire.errors import FedRDMAError
@@ -52,6 +51,9 @@ def prepare(request: PrepareRequest) -> ModelFacts:
 
 def _prepare_model(request: PrepareRequest, files: RunFiles, rows: list[Row]) -> tuple[Path, str]:
     """The model's directory and the token that pads its rows."""
+    # takes seconds to import; what is wrong with the data is told before
+    from examples.gpt2_advertisegen.model import build_model, check_pretrained, train_tokenizer
+
     if request.model is not None:
         given = Path(request.model)
         return given, check_pretrained(given, request.max_length)

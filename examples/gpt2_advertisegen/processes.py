@@ -13,8 +13,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import psutil
-
 LAST_LINES = 20
 _GRACE_SECONDS = 10.0
 _POLL_SECONDS = 0.05
@@ -22,6 +20,10 @@ _POLL_SECONDS = 0.05
 
 class JobFailedError(Exception):
     """The run cannot go on; the message says why and where to look."""
+
+
+class BadInputError(JobFailedError):
+    """The run cannot start for what the user gave it; nothing was left behind."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -97,15 +99,21 @@ class Children:
             if status is not None and (status != 0 or child not in may_end):
                 raise JobFailedError(describe_end(child))
 
-    def measure(self) -> None:
-        """Take the memory of all processes now: each one's peak, and the sum without counting shared pages twice."""
-        total = 0
+    def measure(self, shared_bytes: int = 0) -> None:
+        """Take the memory of all processes now.
+
+        Args:
+            shared_bytes: shared memory of the run; counts once in the sum, where every process that touched it counts
+                it in its own.
+        """
+        private, libraries = 0, 0
         for child in self._children:
-            with contextlib.suppress(psutil.Error, OSError):
-                process = psutil.Process(child.process.pid)
-                child.peak_rss_bytes = max(child.peak_rss_bytes, _peak_rss(child.process.pid))
-                total += process.memory_full_info().pss
-        self.peak_total_bytes = max(self.peak_total_bytes, total)
+            with contextlib.suppress(OSError):
+                memory = read_memory(child.process.pid)
+                child.peak_rss_bytes = max(child.peak_rss_bytes, memory.get("VmHWM", 0))
+                private += memory.get("RssAnon", 0)
+                libraries = max(libraries, memory.get("RssFile", 0))
+        self.peak_total_bytes = max(self.peak_total_bytes, private + libraries + shared_bytes)
 
     def stop(self, children: Sequence[Child]) -> None:
         """End processes: politely, and after a while by force. Those that have ended are left alone."""
@@ -127,11 +135,15 @@ def _signal_group(child: Child, number: signal.Signals) -> None:
         os.killpg(child.process.pid, number)
 
 
-def _peak_rss(pid: int) -> int:
-    for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    return 0
+def read_memory(pid: int) -> dict[str, int]:
+    """The memory lines of /proc/PID/status (peak, private, file-backed, …), bytes; none for a process that has ended.
+
+    Raises:
+        OSError: there is no such process.
+    """
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines()
+    fields = (line.split() for line in lines if line.endswith(" kB"))
+    return {name.rstrip(":"): int(size) * 1024 for name, size, _ in fields}
 
 
 def describe_end(child: Child) -> str:

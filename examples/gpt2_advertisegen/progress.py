@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -17,6 +17,8 @@ from examples.gpt2_advertisegen.events import round_of_tag
 from examples.gpt2_advertisegen.plan import CLIENTS, PARTIES, ModelFacts
 from fedrdma_fate.bench.report import format_bytes, format_seconds
 from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, Party
+
+AskTransfers = Callable[[], Sequence[Mapping[str, Any]]]
 
 _SHOWN_MESSAGES = 8
 
@@ -40,8 +42,8 @@ class Progress(Protocol):
         """A silo put or got a message."""
         ...
 
-    def transfers(self, transfers: Sequence[Mapping[str, Any]]) -> None:
-        """Transfers that are under way now."""
+    def transfers(self, ask: AskTransfers) -> None:
+        """Transfers may be under way; `ask` tells which."""
         ...
 
 
@@ -56,7 +58,7 @@ class Silent:
 
     def message(self, party: Party, record: Mapping[str, Any]) -> None: ...
 
-    def transfers(self, transfers: Sequence[Mapping[str, Any]]) -> None: ...
+    def transfers(self, ask: AskTransfers) -> None: ...
 
 
 @dataclasses.dataclass(slots=True)
@@ -95,7 +97,7 @@ class Lines:
     def message(self, party: Party, record: Mapping[str, Any]) -> None:
         """See `Progress`."""
 
-    def transfers(self, transfers: Sequence[Mapping[str, Any]]) -> None:
+    def transfers(self, ask: AskTransfers) -> None:
         """See `Progress`."""
 
 
@@ -156,9 +158,9 @@ class LiveDisplay:
             peers = ", ".join(record["peers"])
             self._messages.append(f"{party} {arrow} {peers}  {record['name']}  {format_bytes(size)} in {took}")
 
-    def transfers(self, transfers: Sequence[Mapping[str, Any]]) -> None:
+    def transfers(self, ask: AskTransfers) -> None:
         """See `Progress`."""
-        self._transfers = transfers
+        self._transfers = ask()
 
     def _render(self) -> RenderableType:
         return Group(self._party_table(), *self._transfer_lines(), *(Text(line, "dim") for line in self._messages))

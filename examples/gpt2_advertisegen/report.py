@@ -95,16 +95,23 @@ def _plots(summary: Summary) -> list[Plot]:
     parties = [str(party) for party in PARTIES]
     losses = [Series(f"{party} training", summary.losses[str(party)]) for party in CLIENTS]
     losses += [Series(f"{party} held-out", summary.held_out_losses[str(party)]) for party in CLIENTS]
-    sent = [Series(party, [size / 1e6 for size in summary.round_bytes_pushed[party]]) for party in parties]
-    time_titles = "Where a round's time goes"
+    busy = [Series(party, summary.communication_seconds[party]) for party in parties]
+    memory = [Series("peak", [peak / 1e9 for peak in summary.peak_memory_bytes.values()])]
+    processes = list(summary.peak_memory_bytes)
+    split = "Where a round's time goes"
     return [
         Plot("loss", "Loss by round", line_plot("Loss", "round", "loss", rounds, losses)),
+        Plot("time", f"{split}, mean over the rounds", stacked_plot(split, "seconds", parties, _time_split(summary))),
         Plot(
-            "time",
-            f"{time_titles}, mean over the rounds",
-            stacked_plot(time_titles, "seconds", parties, _time_split(summary)),
+            "communication",
+            "Seconds of communication by round and party",
+            bar_plot("Communication", "seconds", labels, busy),
         ),
-        Plot("bytes", "Bytes pushed by round", bar_plot("Bytes pushed", "MB", labels, sent)),
+        Plot(
+            "memory",
+            "Peak resident memory by process; shared memory counts in every process that touched it",
+            bar_plot("Peak memory", "GB", processes, memory),
+        ),
     ]
 
 

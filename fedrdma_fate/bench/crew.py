@@ -14,7 +14,7 @@ from typing import Self
 
 import psutil
 
-from fedrdma_fate.bench.party import Answer, Broken, Get, Inspect, Interval, Prepare, Put, Step, serve
+from fedrdma_fate.bench.party import Answer, Broken, End, Get, Inspect, Interval, Prepare, Put, Step, serve
 from fedrdma_fate.bench.payload import PayloadSpec
 from fedrdma_fate.bench.processes import cpu_seconds, family
 from fedrdma_fate.bench.rivals.interface import Receiver, RowError, Sender, Service
@@ -86,11 +86,13 @@ class PartyProcess:
             raise RowError(f"the {self.side}: {answer.error}")
         return answer
 
-    def end(self) -> None:
-        """Ask it to end, and make it if it does not; its descendants too."""
+    def end(self, patience: float = END_SECONDS) -> None:
+        """Ask it to end, and make it after `patience` seconds; its descendants too."""
         descendants = [_process(pid) for pid in family([self.pid]) if pid != self.pid]
+        with contextlib.suppress(OSError):
+            self.connection.send(End())
         self.connection.close()
-        self._process.join(END_SECONDS)
+        self._process.join(patience)
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
@@ -123,14 +125,15 @@ class Crew:
                 self._start("receiver", workspace, service.open_receiver, service.receiver_helpers)
             self._answers(self._parties)
         except BaseException:
-            self._end()
+            self._end(0.0)
             raise
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._end()
+        # after a failure the other party may wait for what will never come
+        self._end(END_SECONDS if error is None else 0.0)
 
     def prepare(self, spec: PayloadSpec, iteration: int) -> str:
         """Have the sender make the payload of an iteration; its digest."""
@@ -164,9 +167,9 @@ class Crew:
         self._parties.append(PartyProcess(side, workspace, open_end))
         self.groups.append([self._parties[-1].pid, *helpers])
 
-    def _end(self) -> None:
+    def _end(self, patience: float) -> None:
         for party in self._parties:
-            party.end()
+            party.end(patience)
 
     def _put_and_get(self, spec: PayloadSpec, iteration: int) -> tuple[Interval, Interval]:
         if self._sender is self._receiver:

@@ -45,7 +45,12 @@ class Inspect:
     """Answer the digest of what was got, then drop it."""
 
 
-Step = Prepare | Put | Get | Inspect
+@dataclasses.dataclass(frozen=True, slots=True)
+class End:
+    """Close the end and leave; no answer."""
+
+
+Step = Prepare | Put | Get | Inspect | End
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,7 +73,10 @@ Answer = Interval | str | None | Broken
 
 
 def serve(connection: Connection, log: Path, open_end: Callable[[], Sender | Receiver]) -> None:
-    """Run a party: open its end, then carry out steps until the connection is closed. The first answer is None."""
+    """Run a party: open its end, then carry out steps. The first answer is None.
+
+    Where the connection just ends, so does the party: the gateway that it would say goodbye to may be gone as well.
+    """
     # the runner ends us; what is printed here must not get into its output
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with log.open("ab") as sink:
@@ -80,10 +88,10 @@ def serve(connection: Connection, log: Path, open_end: Callable[[], Sender | Rec
     except Exception as error:
         connection.send(_broken(error))
         return
-    with contextlib.suppress(EOFError, BrokenPipeError):
-        while True:
-            connection.send(_attempt(party, connection.recv()))
-    party.close()
+    with contextlib.suppress(EOFError, OSError):
+        while not isinstance(step := connection.recv(), End):
+            connection.send(_attempt(party, step))
+        party.close()
 
 
 def _attempt(party: _Party, step: Step) -> Answer:

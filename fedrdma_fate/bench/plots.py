@@ -88,6 +88,7 @@ def _new_figure(title: str, y_label: str) -> tuple[Any, Any]:
     axes.set_title(title, fontsize=11)
     axes.set_ylabel(y_label)
     axes.grid(axis="y", alpha=0.3)
+    axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     return figure, axes
 
@@ -99,7 +100,7 @@ def _label_groups(axes: Any, labels: Sequence[str]) -> None:
 
 def _finish(figure: Any, axes: Any, series: int) -> bytes:
     if series > 1:
-        axes.legend(frameon=False, fontsize=8)
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False, fontsize=8)
     png = io.BytesIO()
     figure.savefig(png, format="png")
     return png.getvalue()

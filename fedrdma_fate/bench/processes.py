@@ -24,8 +24,8 @@ def family(pids: Sequence[int]) -> list[int]:
     while pending:
         pid = pending.pop()
         with contextlib.suppress(OSError):
-            for children in (_PROC / str(pid) / "task").glob("*/children"):
-                pending += map(int, children.read_text().split())
+            for thread in (_PROC / str(pid) / "task").iterdir():
+                pending += map(int, (thread / "children").read_text().split())
             found[pid] = None
     return list(found)
 
@@ -38,7 +38,8 @@ def cpu_seconds(pids: Sequence[int]) -> float:
 def anonymous_bytes(pid: int) -> int:
     """Private memory of a process: resident anonymous pages (RssAnon), those copied on write included.
 
-    Pages of shared memory do not count, however they are mapped; 0 for a process that is gone.
+    Pages of shared memory do not count, however they are mapped; 0 for a process that is gone. The kernel keeps this
+    counter a piece per CPU, so it may be off by some hundred kilobytes.
     """
     try:
         status = (_PROC / str(pid) / "status").read_text()

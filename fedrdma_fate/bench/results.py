@@ -95,20 +95,19 @@ def to_document(payload_bytes: int, rows: Sequence[Row]) -> dict[str, object]:
 
 def to_table(payload: str, payload_bytes: int, measurements: Sequence[Measurement]) -> DataTable:
     """The result for people."""
-    columns = ("row", "put + get", "fastest", "slowest", "put alone", "rate", "CPU", "extra, sender", "extra, receiver")
+    times = ("put to get", "slowest", "put", "rate", "CPU")
+    columns = ("", *times, "+ sender", "+ receiver", "× memcpy", "× TCP", "× FATE")
     rows = [
         (*_cells(measurement, payload_bytes), *map(_ratio, (row.x_memcpy, row.x_raw_tcp, row.x_fate_standalone)))
         for measurement, row in zip(measurements, to_rows(measurements), strict=True)
     ]
-    title = f"{payload}: {payload_bytes:,} bytes from put to get"
-    return DataTable(title, (*columns, "× memcpy", "× raw TCP", "× FATE standalone"), rows)
+    return DataTable(f"{payload}, {payload_bytes:,} bytes: medians, memory beyond the payload, ratios", columns, rows)
 
 
 def _cells(measurement: Measurement, payload_bytes: int) -> tuple[str, ...]:
     return (
         measurement.name,
         format_seconds(measurement.median_seconds),
-        format_seconds(min(measurement.seconds)),
         format_seconds(max(measurement.seconds)),
         format_seconds(statistics.median(measurement.put_seconds)),
         f"{format_bytes(payload_bytes / measurement.median_seconds)}/s",

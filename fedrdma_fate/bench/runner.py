@@ -10,7 +10,7 @@ from fedrdma_fate.bench.crew import Crew, Exchange
 from fedrdma_fate.bench.payload import PayloadSpec
 from fedrdma_fate.bench.processes import MemoryWatch
 from fedrdma_fate.bench.results import Measurement
-from fedrdma_fate.bench.rivals.interface import Rival, RowError, Service
+from fedrdma_fate.bench.rivals.interface import Rival, RowError, Service, complaining
 from fedrdma_fate.wire.errors import FedRDMAError
 
 FIRST_MESSAGE = PayloadSpec("first message", ((2 * 2**20,),), "uint8")
@@ -58,12 +58,9 @@ def measure(rival: Rival, spec: PayloadSpec, repeats: int, tell: Tell) -> Measur
     tell(f"{rival.name}: starting")
     with tempfile.TemporaryDirectory(prefix="fedrdma-bench-") as directory:
         workspace = Path(directory)
-        with rival.start(workspace, spec) as service:
-            try:
-                with Crew(service, workspace) as crew:
-                    return _Row(rival, service, crew, tell).measure(spec, repeats)
-            except RowError as error:
-                raise RowError("\n".join(filter(None, (str(error), service.complaints())))) from error
+        largest = max(spec.total_bytes, FIRST_MESSAGE.total_bytes)
+        with rival.start(workspace, largest) as service, complaining(service), Crew(service, workspace) as crew:
+            return _Row(rival, service, crew, tell).measure(spec, repeats)
 
 
 class _Row:

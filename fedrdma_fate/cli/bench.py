@@ -24,7 +24,7 @@ from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 
 DEFAULT_PAYLOAD = "gpt2-full"
 
-_WIDTH_OF_A_FILE = 200
+_WIDTH_OF_A_FILE = 160
 
 
 @click.group()
@@ -104,9 +104,8 @@ def _show(spec: PayloadSpec, measurements: list[Measurement], as_json: bool) -> 
     if as_json:
         click.echo(json.dumps(to_document(spec.total_bytes, to_rows(measurements)), indent=2))
     elif measurements:
-        console = Console()
-        table = terminal_table(to_table(spec.name, spec.total_bytes, measurements))
-        console.print(table, width=None if console.is_terminal else _WIDTH_OF_A_FILE)
+        console = Console(width=None if sys.stdout.isatty() else _WIDTH_OF_A_FILE)
+        console.print(terminal_table(to_table(spec.name, spec.total_bytes, measurements)))
 
 
 def _write(spec: PayloadSpec, measurements: list[Measurement], output: Path) -> None:

@@ -102,8 +102,6 @@ class Receiver:
         clear = ClearHeader(self.layout.header_at)
         if header.kind is HeaderKind.CHUNK:
             return [clear, *self._on_chunk_header(header)]
-        if self.state is ReceiverState.VERIFYING:
-            return [clear]
         self._header = header
         self.state = ReceiverState.VERIFYING
         questions = [question for chunk in self.plan for question in self._digests.ask(chunk)]
@@ -170,8 +168,8 @@ class Receiver:
         by_chunk = mode == "fedrdma" and plan.count > 0
         if by_chunk != (header.kind is HeaderKind.CHUNK):
             return f"a {header.kind.name.lower()} header in mode {mode}"
-        if by_chunk and header.index >= plan.count:
-            return f"a header of chunk {header.index} of {plan.count}"
+        if header.index >= (plan.count if by_chunk else 1):
+            return f"a {header.kind.name.lower()} header with index {header.index}, of {plan.count} chunks"
         offset, length = 0, plan.total_bytes
         if by_chunk:
             chunk = plan.chunk(header.index)
@@ -192,7 +190,6 @@ class Receiver:
         self._staged[header.index] = header
         chunk = self.plan.chunk(header.index)
         copy = CopyStaged(self.layout.staged_chunk_at, self.layout.payload_at + chunk.offset, chunk.length)
-        self._digests.forget([chunk.index])
         return [copy, *self._digests.ask(chunk)]
 
     def _on_staged_digest(self, header: ChunkHeader, value: int) -> list[Action]:

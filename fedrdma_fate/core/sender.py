@@ -187,7 +187,6 @@ class Sender:
         self._in_flight.clear()
         self._headers_in_flight.clear()
         self._awaiting_digest = None
-        self._to_send.clear()
         # a driver that drops its work with the data path is asked again
         self._digesting.clear()
 

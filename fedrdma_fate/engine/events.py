@@ -10,7 +10,7 @@ from fedrdma_fate.core.digest import chunk_digest
 from fedrdma_fate.core.plan import Chunk, ChunkPlan
 from fedrdma_fate.ports import Slot
 from fedrdma_fate.wire.errors import ErrorCode
-from fedrdma_fate.wire.frames import ControlFrame, MessageKey, MessageKind, Mode, Offer
+from fedrdma_fate.wire.frames import ControlFrame, GrantRequest, MessageKey, MessageKind, Mode, Offer
 
 
 class Payload:
@@ -100,7 +100,10 @@ class LinkSettings:
 
 
 class LinkEvents(Protocol):
-    """Called on the link's thread, in order; must return at once."""
+    """Called on the link's thread, in order; must return at once.
+
+    Only `slots_returned` may also be called on another thread: the one that tries to grant on a link that has ended.
+    """
 
     def frame(self, frame: ControlFrame) -> None:
         """Send this frame to the peer."""
@@ -112,6 +115,10 @@ class LinkEvents(Protocol):
 
     def path_lost(self, transport: str, reason: str) -> None:
         """The data path is gone or could not be connected; transfers are paused until it is renewed."""
+        ...
+
+    def grant_wanted(self, request: GrantRequest) -> None:
+        """The peer asks for a slot, after everything it has given back before."""
         ...
 
     def received(self, offer: Offer, slot: Slot, payload_at: int, stats: TransferStats) -> None:
@@ -127,9 +134,9 @@ class LinkEvents(Protocol):
         ...
 
     def sent(self, outgoing: Outgoing, stats: TransferStats) -> None:
-        """The peer has the payload."""
+        """The peer has the payload, and nothing reads its slot any more."""
         ...
 
     def send_failed(self, outgoing: Outgoing, code: ErrorCode, reason: str) -> None:
-        """The peer will not get the payload."""
+        """The peer will not get the payload, and nothing reads its slot any more."""
         ...

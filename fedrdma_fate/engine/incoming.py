@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
+import logging
 from collections import deque
 from collections.abc import Iterable
 
 from fedrdma_fate.core.actions import Action, ClearHeader, ComputeDigest, CopyStaged, Failed, Finished, SendFrame
 from fedrdma_fate.core.digest import chunk_digest
-from fedrdma_fate.core.plan import ChunkPlan, SlotLayout
+from fedrdma_fate.core.plan import plan_of_offer
 from fedrdma_fate.core.receiver import Receiver, ReceiveSettings
 from fedrdma_fate.engine.events import LinkEvents, LinkSettings, TransferProgress, TransferStats
 from fedrdma_fate.ports import Endpoint, Slot
-from fedrdma_fate.wire.errors import ErrorCode, WireError
-from fedrdma_fate.wire.frames import Grant, Offer, Refused, Restart
-from fedrdma_fate.wire.header import HEADER_BYTES, decode_header, header_present
+from fedrdma_fate.wire.errors import ErrorCode, TransferError, TransportError, WireError
+from fedrdma_fate.wire.frames import ControlFrame, Grant, Offer, Refused, Restart
+from fedrdma_fate.wire.header import HEADER_BYTES, ChunkHeader, decode_header, header_present
+
+logger = logging.getLogger(__name__)
 
 _BAD_LOOKS = 100
 """Polling may see a header half landed: only one that stays bad for so many looks is damaged."""
@@ -23,7 +27,17 @@ _BAD_LOOKS = 100
 
 @dataclasses.dataclass(slots=True)
 class _Granted:
-    """A slot the peer may write into, and what it is used for."""
+    """A slot the peer may write into, and what it is used for.
+
+    Attributes:
+        slot: the slot.
+        asked_by: the transfer that asked for it, 0 for a credit.
+        offer: the transfer that comes through it, once announced.
+        receiver: its state machine.
+        announced: an immediate came before the offer.
+        looks: how often polling has seen a header here that does not parse.
+        started: when the offer came.
+    """
 
     slot: Slot
     asked_by: int
@@ -33,58 +47,66 @@ class _Granted:
     looks: int = 0
     started: float = 0.0
 
+    def header_bytes(self, receiver: Receiver) -> memoryview:
+        """Where the peer writes headers."""
+        at = receiver.layout.header_at
+        return self.slot.view[at : at + HEADER_BYTES]
+
 
 class IncomingTransfers:
-    """All grants given to a peer on one link, and what comes in through them. Runs on the link's thread."""
+    """All grants given to a peer on one link, and what comes in through them. Runs on the link's thread.
+
+    A grant that no transfer has been announced for lives no longer than the data path: the peer asks anew on the next.
+    """
 
     def __init__(self, settings: LinkSettings, events: LinkEvents) -> None:
         self._settings = settings
         self._events = events
         self._endpoint: Endpoint | None = None
         self._granted: dict[int, _Granted] = {}
+        self._lost_at: float | None = None
 
     # -- commands -------------------------------------------------------------------------------------------------
 
     def grant(self, grant: int, slot: Slot, transfer: int) -> None:
         """Let the peer write into a slot: for the transfer that asked, or (0) as a credit."""
+        if self._endpoint is None:
+            self._events.slots_returned([slot])
+            return
         self._granted[grant] = _Granted(slot, transfer)
-        if self._endpoint is not None:
-            self._expose(self._endpoint, grant)
+        self._expose(self._endpoint, grant)
 
-    def path_up(self, endpoint: Endpoint) -> None:
-        """The data path is new: grant everything anew under its keys."""
+    def path_up(self, endpoint: Endpoint, now: float) -> None:
+        """The data path is new: what was announced goes on in its slots, under new keys."""
         self._endpoint = endpoint
-        for grant, granted in self._granted.items():
+        self._lost_at = None
+        for grant, granted in list(self._granted.items()):
             if granted.receiver is not None:
-                granted.receiver.restart()
-            granted.announced = False
+                self._carry_out(grant, granted, granted.receiver.restart(), now)
             self._expose(endpoint, grant)
 
-    def path_lost(self) -> None:
-        """Nothing can come until it is renewed."""
+    def path_lost(self, now: float) -> None:
+        """Nothing can come until it is renewed. To be called when nothing can be written any more."""
         self._endpoint = None
+        if self._lost_at is None:
+            self._lost_at = now
+        self._return(grant for grant, granted in self._granted.items() if granted.offer is None)
 
-    def peer_restarted(self) -> None:
-        """What was on its way is lost, and sent anew under new offers if its sender still has it."""
-        granted, self._granted = self._granted, {}
-        for grant in granted:
-            self._withdraw(grant)
-        self._events.slots_returned([entry.slot for entry in granted.values()])
+    def end(self, failure: str) -> None:
+        """The link ends. With a failure, what was announced will not come; without, it comes by another link."""
+        if failure:
+            for granted in self._granted.values():
+                if granted.offer is not None:
+                    self._events.receive_failed(granted.offer, granted.slot, ErrorCode.TRANSFER_ABORTED, failure)
+            self._granted = {grant: each for grant, each in self._granted.items() if each.offer is None}
+        self._return(self._granted)
 
-    def on_return(self, grant: int) -> None:
-        """The peer gives a grant back."""
-        granted = self._granted.get(grant)
-        if granted is not None and granted.receiver is None:
-            self._forget(grant)
-            self._events.slots_returned([granted.slot])
-
-    def reject(self, offer: Offer, code: ErrorCode, reason: str) -> None:
-        """The owner will not have this transfer."""
+    def decline(self, offer: Offer, answer: ControlFrame) -> None:
+        """The transfer will not come through its grant; `answer` says why."""
         granted = self._granted.get(offer.grant)
         if granted is not None and granted.offer is None:
-            self._forget(offer.grant)
-            self._events.slots_returned([granted.slot])
-        self._refuse(offer, code, reason)
+            self._return([offer.grant])
+        self._events.frame(answer)
 
     def idle_credits(self) -> list[int]:
         """Standing grants that nothing has come through yet."""
@@ -92,37 +114,38 @@ class IncomingTransfers:
 
     # -- from the peer --------------------------------------------------------------------------------------------
 
+    def on_return(self, grant: int) -> None:
+        """The peer gives a grant back, perhaps in the middle of a transfer that it has given up or begun anew."""
+        self._return([grant])
+
     def on_offer(self, offer: Offer, now: float) -> None:
         """A transfer begins."""
         granted = self._granted.get(offer.grant)
         if granted is not None and granted.offer == offer:
             return
         if granted is None or granted.offer is not None:
-            self._refuse(offer, ErrorCode.GRANT_VIOLATION, f"grant {offer.grant} is not free")
+            # taken back while the offer was on its way
+            self._events.frame(Restart(self._settings.transport, offer.transfer))
             return
         try:
-            plan = ChunkPlan(offer.total_bytes, offer.chunk_bytes, offer.enable_bytes)
-        except ValueError as error:
-            self._refuse(offer, ErrorCode.UNEXPECTED_EVENT, str(error))
-            return
-        if SlotLayout(plan, offer.mode).slot_bytes > granted.slot.length:
-            needed = f"{offer.total_bytes} bytes do not fit the granted slot of {granted.slot.length}"
-            self._refuse(offer, ErrorCode.GRANT_VIOLATION, needed)
+            plan = plan_of_offer(offer, granted.slot.length)
+        except TransferError as error:
+            logger.error("refused %s: %s", offer.key, error)
+            self.decline(offer, Refused(offer.transfer, error.code.value, error.message))
             return
         granted.offer = offer
         granted.started = now
         granted.receiver = Receiver(offer.transfer, plan, ReceiveSettings(offer.mode))
         if self._settings.poll_headers:
-            self._clear_stale_header(granted, granted.receiver)
+            _clear_stale_header(granted, granted.receiver)
         if granted.announced:
-            self._look_at_header(offer.grant, granted, now)
+            self._look_at_header(offer.grant, granted, granted.receiver, now)
 
     def on_reconcile(self, transfers: Iterable[tuple[int, int]]) -> None:
         """The peer resumes these transfers: tell it which are not known here any more."""
         for transfer, grant in transfers:
             granted = self._granted.get(grant)
-            known = granted is not None and (granted.offer is None or granted.offer.transfer == transfer)
-            if not known:
+            if granted is None or granted.offer is None or granted.offer.transfer != transfer:
                 self._events.frame(Restart(self._settings.transport, transfer))
 
     def on_immediate(self, grant: int, now: float) -> None:
@@ -133,7 +156,7 @@ class IncomingTransfers:
         if granted.receiver is None:
             granted.announced = True
         else:
-            self._look_at_header(grant, granted, now)
+            self._look_at_header(grant, granted, granted.receiver, now)
 
     def on_landed(self, grant: int, offset: int, length: int, now: float) -> None:
         """A chunk was seen to land."""
@@ -144,26 +167,41 @@ class IncomingTransfers:
     def on_abort(self, transfer: int, code: ErrorCode, reason: str, now: float) -> None:
         """The sender gave a transfer up."""
         for grant, granted in list(self._granted.items()):
-            if granted.offer is not None and granted.offer.transfer == transfer and granted.receiver is not None:
+            if granted.receiver is not None and granted.receiver.transfer == transfer:
                 self._carry_out(grant, granted, granted.receiver.on_abort(code, reason), now)
+            elif granted.receiver is None and granted.asked_by == transfer:
+                self._return([grant])
 
     # -- time -----------------------------------------------------------------------------------------------------
 
+    def timer(self) -> float | None:
+        """When `on_timer` wants to be called."""
+        return None if self._lost_at is None or not self._granted else self._lost_at + self._settings.idle_timeout
+
+    def on_timer(self, now: float) -> None:
+        """Take memory back from a peer that has been gone for too long: its transfers begin anew when it is back."""
+        due = self.timer()
+        if due is not None and now >= due:
+            logger.warning("%d half-received messages are dropped: their sender is gone", len(self._granted))
+            self._return(self._granted)
+
     def wants_polling(self) -> bool:
         """Whether somebody has to look for headers."""
-        return self._settings.poll_headers and any(entry.receiver is not None for entry in self._granted.values())
+        in_use = any(entry.receiver is not None for entry in self._granted.values())
+        return self._settings.poll_headers and self._endpoint is not None and in_use
 
     def look_for_headers(self, now: float) -> None:
         """`notify: poll` (paper, section 3.2): look at the first bytes of every slot in use."""
         for grant, granted in list(self._granted.items()):
-            if granted.receiver is None:
+            receiver = granted.receiver
+            if receiver is None:
                 continue
-            at = granted.receiver.layout.header_at
-            if not header_present(granted.slot.view[at : at + HEADER_BYTES]):
+            raw = granted.header_bytes(receiver)
+            if not header_present(raw):
                 granted.looks = 0
-            elif _is_valid(granted.slot.view[at : at + HEADER_BYTES]) or granted.looks >= _BAD_LOOKS:
+            elif _parsed(raw) is not None or granted.looks >= _BAD_LOOKS:
                 granted.looks = 0
-                self._look_at_header(grant, granted, now)
+                self._look_at_header(grant, granted, receiver, now)
             else:
                 granted.looks += 1
 
@@ -180,7 +218,7 @@ class IncomingTransfers:
                 entry.receiver.placed_bytes,
                 entry.started,
             )
-            for entry in list(self._granted.values())
+            for entry in self._granted.values()
             if entry.offer is not None and entry.receiver is not None
         ]
 
@@ -189,30 +227,18 @@ class IncomingTransfers:
     def _expose(self, endpoint: Endpoint, grant: int) -> None:
         granted = self._granted[grant]
         remote = endpoint.expose(grant, granted.slot)
-        self._events.frame(
-            Grant(self._settings.transport, grant, remote.key, remote.address, remote.length, granted.asked_by)
-        )
+        # one that is in use must not look like a credit to a sender that has forgotten what for
+        transfer = granted.asked_by if granted.offer is None else granted.offer.transfer
+        self._events.frame(Grant(self._settings.transport, grant, remote.key, remote.address, remote.length, transfer))
 
-    def _refuse(self, offer: Offer, code: ErrorCode, reason: str) -> None:
-        self._events.frame(Refused(offer.transfer, code.value, reason))
+    def _return(self, grants: Iterable[int]) -> None:
+        """Close these slots to the peer and give them to the owner; unknown ones are ignored."""
+        slots = [self._forget(grant).slot for grant in list(grants) if grant in self._granted]
+        if slots:
+            self._events.slots_returned(slots)
 
-    def _clear_stale_header(self, granted: _Granted, receiver: Receiver) -> None:
-        """A slot used before may show the header of an earlier transfer at the place that is looked at."""
-        at = receiver.layout.header_at
-        raw = granted.slot.view[at : at + HEADER_BYTES]
-        if not _is_valid(raw) or decode_header(raw).transfer != receiver.transfer:
-            raw[:] = bytes(HEADER_BYTES)
-
-    def _look_at_header(self, grant: int, granted: _Granted, now: float) -> None:
-        receiver = granted.receiver
-        assert receiver is not None
-        at = receiver.layout.header_at
-        try:
-            header = decode_header(granted.slot.view[at : at + HEADER_BYTES])
-        except WireError as error:
-            self._carry_out(grant, granted, receiver.on_bad_header(error.message), now)
-        else:
-            self._carry_out(grant, granted, receiver.on_header(header), now)
+    def _look_at_header(self, grant: int, granted: _Granted, receiver: Receiver, now: float) -> None:
+        self._carry_out(grant, granted, receiver.on_announced(granted.header_bytes(receiver)), now)
 
     def _carry_out(self, grant: int, granted: _Granted, actions: Iterable[Action], now: float) -> None:
         receiver, offer = granted.receiver, granted.offer
@@ -243,18 +269,24 @@ class IncomingTransfers:
                 case _:
                     raise RuntimeError(f"a receiver cannot ask for {action}")
 
-    def _forget(self, grant: int) -> None:
-        self._granted.pop(grant, None)
-        self._withdraw(grant)
-
-    def _withdraw(self, grant: int) -> None:
+    def _forget(self, grant: int) -> _Granted:
         if self._endpoint is not None:
-            self._endpoint.withdraw(grant)
+            # a path that breaks just now says so again when it is asked to make progress
+            with contextlib.suppress(TransportError):
+                self._endpoint.withdraw(grant)
+        return self._granted.pop(grant)
 
 
-def _is_valid(raw: memoryview) -> bool:
+def _clear_stale_header(granted: _Granted, receiver: Receiver) -> None:
+    """A slot used before may show the header of an earlier transfer at the place that is looked at."""
+    raw = granted.header_bytes(receiver)
+    header = _parsed(raw)
+    if header is not None and header.transfer != receiver.transfer:
+        raw[:] = bytes(HEADER_BYTES)
+
+
+def _parsed(raw: memoryview) -> ChunkHeader | None:
     try:
-        decode_header(raw)
+        return decode_header(raw)
     except WireError:
-        return False
-    return True
+        return None

@@ -23,6 +23,7 @@ from fedrdma_fate.wire.frames import (
     Delivered,
     Grant,
     GrantRecall,
+    GrantRequest,
     GrantReturn,
     Offer,
     Reconcile,
@@ -34,6 +35,9 @@ from fedrdma_fate.wire.frames import (
 logger = logging.getLogger(__name__)
 
 Clock = Callable[[], float]
+
+_PUBLISH_SECONDS = 0.1
+"""How old the snapshot may be that other threads see."""
 
 
 class Link:
@@ -54,44 +58,42 @@ class Link:
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._wake_lock = threading.Lock()
         self._closing = False
+        self._failure = ""
+        self._heard_at = 0.0
+        self._snapshot: list[TransferProgress] = []
+        self._snapshot_at = 0.0
+        self._changed = False
         self._thread = threading.Thread(target=self._run, name=f"link-{peer}-{settings.transport}", daemon=True)
         self._thread.start()
+
+    @property
+    def heard_at(self) -> float:
+        """When the data path last showed a sign of life; safe from any thread."""
+        return self._heard_at
 
     # -- commands -------------------------------------------------------------------------------------------------
 
     def connect(self, draft: Draft, peer: TransportOffer) -> None:
         """Connect the data path; the old one, if any, is dropped first."""
-        self._command(lambda _: self._connect(draft, peer))
+        if not self._command(lambda _: self._connect(draft, peer)):
+            draft.close()
 
     def suspend(self, reason: str) -> None:
         """Drop the data path and pause: the control channel is gone."""
         self._command(lambda _: self._lose_path(reason, tell=False))
 
-    def peer_restarted(self) -> None:
-        """The peer came back as a new incarnation, without any memory of what was under way."""
-
-        def forget(_: float) -> None:
-            self._lose_path("the peer restarted", tell=False)
-            self._outgoing.peer_restarted()
-            self._incoming.peer_restarted()
-
-        self._command(forget)
-
     def send(self, outgoing: Outgoing) -> None:
         """Send a message."""
         self._command(lambda now: self._outgoing.submit(outgoing, now))
 
-    def cancel(self, transfer: int, code: ErrorCode, reason: str) -> None:
-        """Give a sending transfer up."""
-        self._command(lambda now: self._outgoing.cancel(transfer, code, reason, now))
-
     def grant(self, grant: int, slot: Slot, transfer: int = 0) -> None:
-        """Let the peer write into this slot."""
-        self._command(lambda _: self._incoming.grant(grant, slot, transfer))
+        """Let the peer write into this slot; without a data path it comes back at once."""
+        if not self._command(lambda _: self._incoming.grant(grant, slot, transfer)):
+            self._events.slots_returned([slot])
 
-    def reject(self, offer: Offer, code: ErrorCode, reason: str) -> None:
-        """Refuse an announced transfer, and take its grant back."""
-        self._command(lambda _: self._incoming.reject(offer, code, reason))
+    def decline(self, offer: Offer, answer: ControlFrame) -> None:
+        """Take the grant of an announced transfer back, and answer its sender."""
+        self._command(lambda _: self._incoming.decline(offer, answer))
 
     def recall_credits(self) -> None:
         """Ask the peer for all standing grants it has not used."""
@@ -106,42 +108,70 @@ class Link:
         """A control frame about transfers came from the peer."""
         self._command(lambda now: self._on_frame(frame, now))
 
-    def close(self, timeout: float = 5.0) -> None:
-        """End the thread and give the data path back; transfers still under way are forgotten."""
+    def retire(self, failure: str = "") -> None:
+        """End the link without waiting for its thread: granted slots come back, messages on their way out are dropped.
+
+        Args:
+            failure: why announced messages will not come any more; without, they come by another link.
+        """
         with self._wake_lock:
-            if self._closing:
-                return
-            self._closing = True
-            os.eventfd_write(self._wake, 1)
+            if not self._closing:
+                self._failure = failure
+                self._closing = True
+                os.eventfd_write(self._wake, 1)
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Retire the link, and wait for its thread; whether it has ended can be seen in `alive`."""
+        self.retire()
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout)
 
+    @property
+    def alive(self) -> bool:
+        """Whether the thread still runs."""
+        return self._thread.is_alive()
+
     def progress(self) -> list[TransferProgress]:
-        """A snapshot of what is under way; safe from any thread, exact only between two events."""
-        return self._outgoing.progress() + self._incoming.progress()
+        """What is under way, as it was some tenths of a second ago at most; safe from any thread."""
+        return self._snapshot
 
     # -- the thread -----------------------------------------------------------------------------------------------
 
-    def _command(self, command: Callable[[float], None]) -> None:
+    def _command(self, command: Callable[[float], None]) -> bool:
+        """Leave a command; False when the link has ended."""
         with self._wake_lock:
             if self._closing:
-                return
+                return False
             self._commands.append(command)
             os.eventfd_write(self._wake, 1)
+            return True
 
     def _run(self) -> None:
         try:
             while not self._closing:
-                self._turn()
-        except Exception:
-            logger.exception("link to %s over %s died", self._peer, self._settings.transport)
-            self._events.path_lost(self._settings.transport, "internal error, see the log")
+                try:
+                    self._turn()
+                except Exception:
+                    logger.exception("link to %s over %s: internal error", self._peer, self._settings.transport)
+                    self._fail_everything()
+            self._finish()
         finally:
-            if self._endpoint is not None:
-                self._endpoint.close()
             with self._wake_lock:
                 self._closing = True
                 os.close(self._wake)
+
+    def _finish(self) -> None:
+        self._lose_path("the link has ended", tell=False)
+        self._run_commands()
+        self._incoming.end(self._failure)
+        self._snapshot = []
+
+    def _fail_everything(self) -> None:
+        """After a bug of ours nothing under way can be trusted; what comes next begins on a new data path."""
+        reason = "internal error, see the gateway's log"
+        self._lose_path(reason, tell=True)
+        self._outgoing.fail_all(ErrorCode.UNEXPECTED_EVENT, reason)
+        self._incoming.end(reason)
 
     def _turn(self) -> None:
         try:
@@ -152,9 +182,11 @@ class Link:
             if error.code is not ErrorCode.LINK_LOST:
                 raise
             self._lose_path(error.message, tell=True)
+        self._publish()
 
     def _run_commands(self) -> None:
         while self._commands:
+            self._changed = True
             self._commands.popleft()(self._clock())
 
     def _wait_and_progress(self) -> None:
@@ -174,23 +206,41 @@ class Link:
             os.eventfd_read(self._wake)
 
     def _patience_ms(self) -> float | None:
-        if self._commands:
+        if self._commands or self._closing:
             return 0
         if self._incoming.wants_polling():
             return self._settings.poll_interval * 1000
-        due = self._outgoing.timer()
-        return None if due is None else max(0.0, due - self._clock()) * 1000 + 1
+        times = [
+            due for due in (self._outgoing.timer(), self._incoming.timer(), self._publish_due()) if due is not None
+        ]
+        return max(0.0, min(times) - self._clock()) * 1000 + 1 if times else None
 
     def _run_timers(self) -> None:
         now = self._clock()
         due = self._outgoing.timer()
         if due is not None and now >= due:
             self._outgoing.on_timer(now)
+        self._incoming.on_timer(now)
         if self._incoming.wants_polling():
+            self._changed = True
             self._incoming.look_for_headers(now)
+
+    def _publish_due(self) -> float | None:
+        """When the snapshot is to be taken again, None while it is right."""
+        return self._snapshot_at + _PUBLISH_SECONDS if self._changed else None
+
+    def _publish(self) -> None:
+        due, now = self._publish_due(), self._clock()
+        if due is not None and now >= due:
+            self._snapshot = self._outgoing.progress() + self._incoming.progress()
+            self._snapshot_at = now
+            self._changed = False
 
     def _dispatch(self, completions: Sequence[Completion]) -> None:
         now = self._clock()
+        if completions:
+            self._heard_at = now
+            self._changed = True
         for completion in completions:
             self._on_completion(completion, now)
 
@@ -209,6 +259,8 @@ class Link:
                 self._outgoing.on_grant(frame, now)
             case GrantRecall(grant=grant):
                 self._outgoing.on_recall(grant)
+            case GrantRequest():
+                self._events.grant_wanted(frame)
             case GrantReturn(grant=grant):
                 self._incoming.on_return(grant)
             case Offer():
@@ -232,6 +284,9 @@ class Link:
 
     def _connect(self, draft: Draft, peer: TransportOffer) -> None:
         self._lose_path("the data path is being renewed", tell=False)
+        if self._closing:
+            draft.close()
+            return
         try:
             endpoint = draft.connect(peer, self._settings.connect_timeout)
         except FedRDMAError as error:
@@ -240,14 +295,17 @@ class Link:
             return
         self._endpoint = endpoint
         self._events.path_up(self._settings.transport)
-        self._incoming.path_up(endpoint)
-        self._outgoing.path_up(endpoint, self._clock())
+        now = self._clock()
+        self._heard_at = now
+        self._incoming.path_up(endpoint, now)
+        self._outgoing.path_up(endpoint, now)
 
     def _lose_path(self, reason: str, *, tell: bool) -> None:
         endpoint, self._endpoint = self._endpoint, None
-        self._outgoing.path_lost()
-        self._incoming.path_lost()
         if endpoint is not None:
+            # first, so that no slot is written or read any more when its owner gets it back
             endpoint.close()
+        self._outgoing.path_lost()
+        self._incoming.path_lost(self._clock())
         if tell:
             self._events.path_lost(self._settings.transport, reason)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections import deque
 from collections.abc import Iterable
 
@@ -12,23 +13,50 @@ from fedrdma_fate.core.plan import SlotLayout
 from fedrdma_fate.core.sender import Sender, SenderState, SendSettings
 from fedrdma_fate.engine.events import LinkEvents, LinkSettings, Outgoing, TransferProgress, TransferStats
 from fedrdma_fate.ports import Endpoint, RemoteSlot
-from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, TransportError
 from fedrdma_fate.wire.frames import Grant, GrantRequest, GrantReturn, Offer, Reconcile
 
+logger = logging.getLogger(__name__)
 
-@dataclasses.dataclass(slots=True)
+_IMMEDIATES = 1 << 32
+
+
+@dataclasses.dataclass(slots=True, eq=False)
 class _Active:
-    """A transfer that has a grant."""
+    """A transfer that has a grant.
+
+    Attributes:
+        outgoing: the message.
+        sender: its state machine.
+        grant: where it is written.
+        started: when it got the grant.
+        writes: posted so far.
+        chunks_in_flight: posted and not completed: as long, the transport may read the slot.
+        outcome: how it ended.
+        ended_at: when it ended.
+    """
 
     outgoing: Outgoing
     sender: Sender
     grant: Grant
     started: float
     writes: int = 0
+    chunks_in_flight: int = 0
+    outcome: TransferStats | Failed | None = None
+    ended_at: float = 0.0
 
     @property
     def target(self) -> RemoteSlot:
         return RemoteSlot(self.grant.key, self.grant.address, self.grant.length)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Posted:
+    """A write under way: of which transfer, its number there, and whether it reads the slot."""
+
+    active: _Active
+    own_request: int
+    is_chunk: bool
 
 
 class OutgoingTransfers:
@@ -41,7 +69,8 @@ class OutgoingTransfers:
         self._credits = CreditBook()
         self._waiting: dict[int, Outgoing] = {}
         self._active: dict[int, _Active] = {}
-        self._work_requests: dict[int, tuple[int, int]] = {}
+        self._lingering: list[_Active] = []
+        self._posted: dict[int, _Posted] = {}
         self._next_work_request = 0
 
     # -- commands -------------------------------------------------------------------------------------------------
@@ -52,17 +81,8 @@ class OutgoingTransfers:
         if self._endpoint is not None:
             self._seek_grant(outgoing, now)
 
-    def cancel(self, transfer: int, code: ErrorCode, reason: str, now: float) -> None:
-        """Give a transfer up."""
-        waiting = self._waiting.pop(transfer, None)
-        if waiting is not None:
-            self._events.send_failed(waiting, code, reason)
-        active = self._active.get(transfer)
-        if active is not None:
-            self._carry_out(active, active.sender.cancel(code, reason), now)
-
     def path_up(self, endpoint: Endpoint, now: float) -> None:
-        """The data path is new: every grant is about to be sent anew by the peer, with the new path's keys."""
+        """The data path is new: the peer is about to send the grants of what is under way anew, with new keys."""
         self._endpoint = endpoint
         self._credits.clear()
         if self._active:
@@ -72,43 +92,49 @@ class OutgoingTransfers:
             self._seek_grant(outgoing, now)
 
     def path_lost(self) -> None:
-        """Pause everything."""
+        """Pause everything. To be called when the transport reads no slot any more."""
         self._endpoint = None
-        self._work_requests.clear()
+        self._posted.clear()
         for active in self._active.values():
             active.sender.pause()
+            active.chunks_in_flight = 0
+        ended, self._lingering = self._lingering, []
+        for active in ended:
+            self._report(active)
 
-    def peer_restarted(self) -> None:
-        """Nothing of what was sent is there any more: transfers begin anew, under new offers."""
-        self._credits.clear()
-        for transfer, active in self._active.items():
-            self._waiting[transfer] = active.outgoing
+    def fail_all(self, code: ErrorCode, reason: str) -> None:
+        """None of the messages will be sent. To be called without a data path."""
+        given_up = [*self._waiting.values(), *(active.outgoing for active in self._active.values())]
+        self._waiting.clear()
         self._active.clear()
+        for outgoing in given_up:
+            self._events.send_failed(outgoing, code, reason)
 
     # -- from the peer --------------------------------------------------------------------------------------------
 
     def on_grant(self, grant: Grant, now: float) -> None:
         """A slot was granted, or is granted anew after the data path was renewed."""
+        if self._endpoint is None:
+            # of a path that is lost already: all grants come again with the next one
+            return
+        if not 0 <= grant.grant < _IMMEDIATES:
+            logger.error("ignored a grant whose id %d is out of range", grant.grant)
+            return
         resumed = next((active for active in self._active.values() if active.grant.grant == grant.grant), None)
         if resumed is not None:
-            resumed.grant = grant
-            if resumed.sender.state is SenderState.PAUSED:
-                # the first offer may have been lost with the control channel
-                self._offer(resumed)
-                self._carry_out(resumed, resumed.sender.resume(now, same_slot=True), now)
-            return
-        if grant.transfer == 0:
+            self._resume(resumed, grant, now)
+        elif grant.transfer == 0:
             self._credits.add(grant)
             self._use_credits(now)
         elif grant.transfer in self._waiting:
             self._begin(self._waiting.pop(grant.transfer), grant, now)
         else:
-            self._events.frame(GrantReturn(self._settings.transport, grant.grant))
+            self._give_back(grant.grant)
 
     def on_recall(self, grant: int) -> None:
         """The peer wants an unused grant back."""
         if self._credits.recall(grant):
-            self._events.frame(GrantReturn(self._settings.transport, grant))
+            self._give_back(grant)
 
     def on_chunk_ack(self, transfer: int, index: int, now: float) -> None:
         """`fedrdma`: a chunk was taken in."""
@@ -123,7 +149,10 @@ class OutgoingTransfers:
             self._carry_out(active, active.sender.on_resend(chunks, now), now)
 
     def on_delivered(self, transfer: int, now: float) -> None:
-        """The peer has the payload."""
+        """The peer has the payload, perhaps by an earlier link."""
+        waiting = self._waiting.pop(transfer, None)
+        if waiting is not None:
+            self._events.sent(waiting, TransferStats(0.0, 0, 0))
         active = self._active.get(transfer)
         if active is not None:
             self._carry_out(active, active.sender.on_delivered(now), now)
@@ -141,34 +170,49 @@ class OutgoingTransfers:
         """The peer lost track of a transfer: begin anew with another grant."""
         active = self._active.pop(transfer, None)
         if active is not None:
+            self._give_back(active.grant.grant)
             self.submit(active.outgoing, now)
 
     def on_write_done(self, work_request: int, now: float) -> None:
         """A completion of ours."""
-        transfer, own_request = self._work_requests.pop(work_request, (0, 0))
-        active = self._active.get(transfer)
-        if active is not None:
-            self._carry_out(active, active.sender.on_write_done(own_request, now), now)
+        posted = self._posted.pop(work_request, None)
+        if posted is None:
+            return
+        active = posted.active
+        active.chunks_in_flight -= posted.is_chunk
+        if active.outcome is not None:
+            if active.chunks_in_flight == 0 and active in self._lingering:
+                self._lingering.remove(active)
+                self._report(active)
+        elif self._active.get(active.outgoing.transfer) is active:
+            self._carry_out(active, active.sender.on_write_done(posted.own_request, now), now)
 
     # -- time -----------------------------------------------------------------------------------------------------
 
     def timer(self) -> float | None:
         """When `on_timer` wants to be called."""
         times = [due for active in self._active.values() if (due := active.sender.timer()) is not None]
+        times += [active.ended_at + self._settings.idle_timeout for active in self._lingering]
         return min(times, default=None)
 
     def on_timer(self, now: float) -> None:
-        """Let transfers find out that they have stalled."""
+        """Let transfers find out that they have stalled.
+
+        Raises:
+            TransportError: LINK_LOST when the transport does not let go of a slot.
+        """
         for active in list(self._active.values()):
             self._carry_out(active, active.sender.on_timer(now), now)
+        if any(now >= active.ended_at + self._settings.idle_timeout for active in self._lingering):
+            raise TransportError(ErrorCode.LINK_LOST, "writes of a transfer that has ended do not complete.")
 
     def progress(self) -> list[TransferProgress]:
         """What is under way."""
         under_way = [
             _progress(active.outgoing, active.sender.state.value, active.sender.arrived_bytes, active.started)
-            for active in list(self._active.values())
+            for active in self._active.values()
         ]
-        return under_way + [_progress(waiting, "waiting-for-grant", 0, 0.0) for waiting in list(self._waiting.values())]
+        return under_way + [_progress(waiting, "waiting-for-grant", 0, 0.0) for waiting in self._waiting.values()]
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
@@ -188,15 +232,13 @@ class OutgoingTransfers:
                 del self._waiting[transfer]
                 self._begin(outgoing, grant, now)
 
+    def _give_back(self, grant: int) -> None:
+        self._events.frame(GrantReturn(self._settings.transport, grant))
+
     def _begin(self, outgoing: Outgoing, grant: Grant, now: float) -> None:
         settings = SendSettings(outgoing.mode, self._settings.idle_timeout)
         active = _Active(outgoing, Sender(outgoing.transfer, outgoing.plan, settings), grant, now)
         self._active[outgoing.transfer] = active
-        self._offer(active)
-        self._carry_out(active, active.sender.start(now), now)
-
-    def _offer(self, active: _Active) -> None:
-        outgoing = active.outgoing
         self._events.frame(
             Offer(
                 transport=self._settings.transport,
@@ -205,11 +247,17 @@ class OutgoingTransfers:
                 kind=outgoing.kind,
                 total_bytes=outgoing.plan.total_bytes,
                 mode=outgoing.mode,
-                grant=active.grant.grant,
+                grant=grant.grant,
                 chunk_bytes=outgoing.plan.chunk_bytes,
                 enable_bytes=outgoing.plan.enable_bytes,
             )
         )
+        self._carry_out(active, active.sender.start(now), now)
+
+    def _resume(self, active: _Active, grant: Grant, now: float) -> None:
+        active.grant = grant
+        if active.sender.state is SenderState.PAUSED:
+            self._carry_out(active, active.sender.resume(now, same_slot=True), now)
 
     def _carry_out(self, active: _Active, actions: Iterable[Action], now: float) -> None:
         queue = deque(actions)
@@ -225,40 +273,55 @@ class OutgoingTransfers:
                 case SendFrame(frame):
                     self._events.frame(frame)
                 case Finished():
-                    self._end(active)
                     stats = TransferStats(now - active.started, active.sender.resent_bytes, active.writes)
-                    self._events.sent(active.outgoing, stats)
-                case Failed(code, reason):
-                    self._end(active)
-                    self._events.send_failed(active.outgoing, code, reason)
+                    self._end(active, stats, now)
+                case Failed():
+                    self._end(active, action, now)
                 case _:
                     raise RuntimeError(f"a sender cannot ask for {action}")
 
     def _post(self, active: _Active, action: WriteChunk | WriteHeader, now: float) -> bool:
+        """Hand a write to the transport; False when the transfer cannot go on just now, or at all."""
         endpoint = self._endpoint
         if endpoint is None:
             active.sender.pause()
             return False
-        self._next_work_request += 1
-        request = self._next_work_request
-        self._work_requests[request] = (active.outgoing.transfer, action.work_request)
-        active.writes += 1
         try:
-            if isinstance(action, WriteChunk):
-                endpoint.post_write(request, active.outgoing.payload.part(action.chunk), active.target, action.at)
-            else:
-                immediate = active.grant.grant
-                endpoint.post_bytes(request, action.header.encode(), active.target, action.at, immediate)
+            self._post_to(endpoint, active, action)
         except FedRDMAError as error:
             if error.code is ErrorCode.LINK_LOST:
-                active.sender.pause()
                 raise
             self._carry_out(active, active.sender.cancel(error.code, error.message), now)
             return False
         return True
 
-    def _end(self, active: _Active) -> None:
-        self._active.pop(active.outgoing.transfer, None)
+    def _post_to(self, endpoint: Endpoint, active: _Active, action: WriteChunk | WriteHeader) -> None:
+        self._next_work_request += 1
+        request = self._next_work_request
+        if isinstance(action, WriteChunk):
+            endpoint.post_write(request, active.outgoing.payload.part(action.chunk), active.target, action.at)
+            active.chunks_in_flight += 1
+        else:
+            endpoint.post_bytes(request, action.header.encode(), active.target, action.at, active.grant.grant)
+        self._posted[request] = _Posted(active, action.work_request, isinstance(action, WriteChunk))
+        active.writes += 1
+
+    def _end(self, active: _Active, outcome: TransferStats | Failed, now: float) -> None:
+        """The transfer is over; its owner may have the slot when the transport has let go of it."""
+        del self._active[active.outgoing.transfer]
+        active.outcome = outcome
+        active.ended_at = now
+        if active.chunks_in_flight and self._endpoint is not None:
+            self._lingering.append(active)
+        else:
+            self._report(active)
+
+    def _report(self, active: _Active) -> None:
+        match active.outcome:
+            case TransferStats() as stats:
+                self._events.sent(active.outgoing, stats)
+            case Failed(code, reason):
+                self._events.send_failed(active.outgoing, code, reason)
 
 
 def _progress(outgoing: Outgoing, state: str, done_bytes: int, started: float) -> TransferProgress:

@@ -16,7 +16,7 @@ from fedrdma_fate.fate.deserialise import load_object
 from fedrdma_fate.fate.hooks import install_object_path
 from fedrdma_fate.fate.journal import Journal
 from fedrdma_fate.fate.layout import malformed
-from fedrdma_fate.fate.link import Connector, GatewayConnector, Message, PartyTuple, to_party
+from fedrdma_fate.fate.link import Connector, GatewayConnector, Message, PartyTuple, SoloConnector, to_party
 from fedrdma_fate.fate.outbox import Outbox
 from fedrdma_fate.fate.serialise import plan_object
 from fedrdma_fate.fate.settings import FederationOptions
@@ -61,7 +61,7 @@ class FedRDMAFederation(Federation):  # type: ignore[misc]
             computing_session: FATE's computing session, which runs the workers that move tables.
             party: the local party as (role, party id).
             parties: everybody in the session.
-            gateway: `unix:///path` of the socket of this site's gateway.
+            gateway: `unix:///path` of the socket of this site's gateway; not needed where the party is alone.
             options: mode, time-outs and journal.
             connector: how to reach a gateway, instead of `gateway`.
 
@@ -73,17 +73,9 @@ class FedRDMAFederation(Federation):  # type: ignore[misc]
         require_supported_fate()
         install_object_path(TableRemotePersistentPickler, TableRemotePersistentUnpickler)
         super().__init__(federation_session_id, party, list(parties))
-        everybody = tuple(to_party(each) for each in parties)
         self._computing = computing_session
         self._options = options or FederationOptions()
-        self._connector = connector or GatewayConnector(
-            gateway,
-            federation_session_id,
-            to_party(party),
-            everybody,
-            self._options.mode,
-            self._options.connect_timeout,
-        )
+        self._connector = connector or _connector(federation_session_id, party, parties, gateway, self._options)
         self._journal = Journal(self._options.journal_path, federation_session_id, to_party(party))
         self._client = self._connector.connect()
         self._outbox = Outbox(self._client, self._connector, self._options.put_timeout)
@@ -199,9 +191,11 @@ class FedRDMAFederation(Federation):  # type: ignore[misc]
 
     def _destroy(self) -> None:
         self._outbox.settle()
-        # the client stays open: arrays that were received may outlive us, and their slots are leased through it
-        self._client.leave()
-        self._journal.close()
+        try:
+            # the client stays open: arrays that were received may outlive us, and their slots are leased through it
+            self._client.leave()
+        finally:
+            self._journal.close()
 
     def _get_all(self, name: str, tag: str, sources: Sequence[Party]) -> list[Message]:
         """One message from each source, in their order, all within the time-out."""
@@ -235,6 +229,15 @@ class FedRDMAFederation(Federation):  # type: ignore[misc]
                     f"{name!r} with tag {tag!r} was already pulled from {to_party(party)}.",
                     "Keep what the first get returned.",
                 )
+
+
+def _connector(
+    session: str, party: PartyTuple, parties: Sequence[PartyTuple], gateway: str, options: FederationOptions
+) -> Connector:
+    local, everybody = to_party(party), tuple(to_party(each) for each in parties)
+    if set(everybody) <= {local}:
+        return SoloConnector(session, local)
+    return GatewayConnector(gateway, session, local, everybody, options.mode, options.connect_timeout)
 
 
 def _unwrap(message: Message, name: str) -> bytes | ReceivedObject:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Protocol
 
+from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 from fedrdma_fate.wire.frames import MessageKind, Mode, Party
 
 PartyTuple = tuple[str, str]
@@ -123,6 +124,61 @@ class GatewayConnector:
         return GatewayClient(
             self.address, self.session, self.party, mode=self.mode, connect_timeout=self.connect_timeout
         )
+
+
+class SoloClient:
+    """Stands in for a gateway where there is nobody to talk to."""
+
+    def __init__(self, party: Party, session: str) -> None:
+        self._problem = GatewayError(
+            ErrorCode.WRONG_PARTY,
+            f"{party} is alone in the session {session!r}.",
+            "Name the other parties when the federation is made.",
+        )
+
+    def lease(self, _total_bytes: int, *, timeout: float | None = None) -> Lease:
+        """Nothing can be sent."""
+        del timeout
+        raise self._problem
+
+    def put_inline(
+        self, _name: str, _tag: str, _destinations: Sequence[Party], _kind: MessageKind, _body: bytes
+    ) -> None:
+        """Nothing can be sent."""
+        raise self._problem
+
+    def get(self, _name: str, _tag: str, _source: Party, *, timeout: float | None = None) -> Message:
+        """Nothing will come."""
+        del timeout
+        raise self._problem
+
+    def leave(self) -> None:
+        """Nobody will notice."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SoloConnector:
+    """For a party that is alone in its session, as FATE's uploads and transformations are: it needs no gateway.
+
+    Attributes:
+        session: federation session id.
+        party: the local party.
+    """
+
+    session: str
+    party: Party
+
+    @property
+    def parties(self) -> tuple[Party, ...]:
+        """Only the local one."""
+        return (self.party,)
+
+    def connect(self) -> Client:
+        """See `Connector.connect`."""
+        return SoloClient(self.party, self.session)
 
 
 def to_party(party: PartyTuple) -> Party:

@@ -110,17 +110,23 @@ class Outbox:
         lease = lease_visibly(self._client, plan.total_bytes, self._put_timeout, name)
         try:
             plan.write_into(lease.buffer)
-            self._commit(_Kept(lease, name, tag, plan.total_bytes, set()), destinations)
         except BaseException:
             lease.release()
             raise
+        self._commit(_Kept(lease, name, tag, plan.total_bytes, set()), destinations)
 
     def _commit(self, slot: _Kept, destinations: Sequence[Party]) -> None:
-        sent_to = slot.sent_to.union(destinations)
-        keep = bool(self._everybody - sent_to)
-        slot.lease.commit(slot.name, slot.tag, destinations, "object", keep=keep)
-        slot.sent_to = sent_to
-        self._kept = slot if keep else None
+        """Send a slot, and keep it while there is somebody left who may be sent the same."""
+        self._kept = None
+        slot.sent_to.update(destinations)
+        keep = bool(self._everybody - slot.sent_to)
+        try:
+            slot.lease.commit(slot.name, slot.tag, destinations, "object", keep=keep)
+        except BaseException:
+            slot.lease.release()
+            raise
+        if keep:
+            self._kept = slot
 
     def _drop_kept(self) -> None:
         kept, self._kept = self._kept, None

@@ -1,13 +1,21 @@
-"""Background tasks that are neither lost nor silent."""
+"""Background tasks that are neither lost nor silent, and calls that are made later."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, Protocol
 
 logger = logging.getLogger(__name__)
+
+
+class Timer(Protocol):
+    """A call that is going to be made."""
+
+    def cancel(self) -> None:
+        """Do not make it."""
+        ...
 
 
 def spawn(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-import typing
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,6 +10,7 @@ import msgspec
 import yaml
 
 from fedrdma_fate.core.tuning import LinkEnable
+from fedrdma_fate.gateway.config_errors import bad_value, explain
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 from fedrdma_fate.wire.frames import Mode
 
@@ -20,7 +19,19 @@ Notify = Literal["event", "poll"]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 
+LARGEST_BYTES = 2**62
+"""More than any file can have."""
+
+LONGEST_SECONDS = 1e6
+"""Time-outs may be as long as eleven days; the system calls that wait take little more."""
+
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+_IF_MISSING = {
+    "security": "Until mutual TLS is configured, write `security: off`: the gateway then trusts its network.",
+    "site": "Give the site a name, for example `site: bank-a`.",
+    "parties": 'List the FATE parties served there, for example `parties: ["9999"]`.',
+}
 
 
 class ByteCount(int):
@@ -35,7 +46,8 @@ class ChunkSetting:
     """
 
     def __init__(self, size_bytes: int | None = None) -> None:
-        self.size_bytes = size_bytes
+        # a plain int: it goes into frames
+        self.size_bytes = None if size_bytes is None else int(size_bytes)
 
     def __repr__(self) -> str:
         return "auto" if self.size_bytes is None else str(self.size_bytes)
@@ -88,6 +100,8 @@ class MemoryConfig(_Section, frozen=True):
         directory: tmpfs directory for the regions.
         send_bytes: size of the send region; the largest payload that can be pushed.
         receive_bytes: size of the receive region; the budget for messages on their way and not yet pulled.
+        warm: take all memory when the gateway starts, and keep it; false takes it slot by slot, which is slower (0.3 s a
+            GB) and leaves more for others, as on a laptop that runs every silo.
         ring_slots: receive slots granted ahead of time to each peer.
         ring_slot_bytes: size of each of them.
         spill_directory: where messages that nobody has pulled go when the receive region is needed.
@@ -96,6 +110,7 @@ class MemoryConfig(_Section, frozen=True):
     directory: Path = Path("/dev/shm")
     send_bytes: ByteCount = ByteCount(2**30)
     receive_bytes: ByteCount = ByteCount(2**30)
+    warm: bool = True
     ring_slots: Annotated[int, msgspec.Meta(ge=0, le=256)] = 2
     ring_slot_bytes: ByteCount = ByteCount(4 * 2**20)
     spill_directory: Path = Path("/var/tmp/fedrdma")
@@ -183,14 +198,18 @@ def parse_size(value: object) -> ByteCount:
     """A size in bytes from a number or from text such as `4MiB` or `1 GB`.
 
     Raises:
-        ValueError: it is neither, or not positive.
+        ValueError: it is neither, not positive, or beyond what a file can have.
     """
-    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-        return ByteCount(value)
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", value) if isinstance(value, str) else None
-    if match is None or match[2].upper() not in _UNITS or float(match[1]) <= 0:
+    if isinstance(value, int) and not isinstance(value, bool):
+        size: float = value
+    elif match is not None and match[2].upper() in _UNITS:
+        size = float(match[1]) * _UNITS[match[2].upper()]
+    else:
         raise ValueError(f"{value!r} is no size; write bytes or a number with KiB, MiB, GiB, KB, MB or GB")
-    return ByteCount(float(match[1]) * _UNITS[match[2].upper()])
+    if not 1 <= size <= LARGEST_BYTES:
+        raise ValueError(f"{value!r} is not between 1 and {LARGEST_BYTES} bytes")
+    return ByteCount(size)
 
 
 def load_config(path: Path) -> GatewayConfig:
@@ -200,12 +219,32 @@ def load_config(path: Path) -> GatewayConfig:
         ConfigError: it cannot be read, has an unknown key or a wrong value; the error names key, value and what fits.
     """
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        document = yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(ErrorCode.CONFIG_UNREADABLE, f"cannot read the configuration {path}: {error}.") from error
     if not isinstance(document, dict):
-        raise ConfigError(ErrorCode.CONFIG_UNREADABLE, f"the configuration {path} is not a table of keys and values.")
+        raise ConfigError(
+            ErrorCode.CONFIG_UNREADABLE,
+            f"the configuration {path} is not a table of keys and values.",
+            "conf/gateway.yaml is an example.",
+        )
     return parse_config(document)
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """Of two equal keys, YAML's own loaders silently drop the first."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """A table.
+
+        Raises:
+            yaml.constructor.ConstructorError: a key comes twice.
+        """
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for (key_node, _), key in zip(node.value, keys, strict=True):
+            if keys.count(key) > 1:
+                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} comes twice", key_node.start_mark)
+        return super().construct_mapping(node, deep)
 
 
 def parse_config(document: dict[str, Any]) -> GatewayConfig:
@@ -220,7 +259,7 @@ def parse_config(document: dict[str, Any]) -> GatewayConfig:
     try:
         config = msgspec.convert(document, GatewayConfig, dec_hook=_decode_custom)
     except msgspec.ValidationError as error:
-        raise _explain(error, document) from error
+        raise explain(error, document, GatewayConfig, _IF_MISSING) from error
     _check_meaning(config)
     return config
 
@@ -237,72 +276,6 @@ def _decode_custom(kind: type, value: object) -> object:
     raise NotImplementedError(f"no way to read a {kind.__name__} from {value!r}")
 
 
-def _explain(error: msgspec.ValidationError, document: dict[str, Any]) -> ConfigError:
-    """Name the key, the value found there, and what would be right."""
-    text = str(error)
-    match = re.search(r" - at `\$\.?([^`]*)`", text)
-    where = match[1] if match else ""
-    what = text[: match.start()] if match else text
-    unknown = re.match(r"Object contains unknown field `(.*)`", what)
-    if unknown:
-        known = _known_keys(where)
-        near = difflib.get_close_matches(unknown[1], known, n=1)
-        hint = f"Did you mean {near[0]!r}? " if near else ""
-        key = f"{where}.{unknown[1]}" if where else unknown[1]
-        value = _value_at(document, key)
-        return ConfigError(
-            ErrorCode.CONFIG_UNKNOWN_KEY, f"unknown key {key!r} (value {value!r}).", f"{hint}Known: {', '.join(known)}."
-        )
-    missing = re.match(r"Object missing required field `(.*)`", what)
-    if missing:
-        key = f"{where}.{missing[1]}" if where else missing[1]
-        return ConfigError(ErrorCode.CONFIG_BAD_VALUE, f"key {key!r} is missing.", _MISSING.get(key, "Add it."))
-    remedy = f"One of {', '.join(choices)}." if (choices := _choices(where)) else ""
-    value = _value_at(document, where)
-    return ConfigError(ErrorCode.CONFIG_BAD_VALUE, f"key {where!r} has the value {value!r}: {what}.", remedy)
-
-
-_MISSING = {
-    "security": "Until mutual TLS is configured, write `security: off`: the gateway then trusts its network.",
-    "site": "Give this site a name, for example `site: bank-a`.",
-    "parties": 'List the FATE parties served here, for example `parties: ["9999"]`.',
-}
-
-_SECTIONS: dict[str, type[msgspec.Struct]] = {
-    "listen": ListenConfig,
-    "tcp": TcpConfig,
-    "memory": MemoryConfig,
-    "timeouts": TimeoutConfig,
-    "peers": PeerConfig,
-}
-
-
-def _section_of(where: str) -> type[msgspec.Struct]:
-    return _SECTIONS.get(where.split("[")[0].split(".")[0], GatewayConfig)
-
-
-def _known_keys(where: str) -> list[str]:
-    return sorted(_section_of(where).__struct_fields__)
-
-
-def _choices(where: str) -> list[str]:
-    """The literals that a key may have, where it is a choice."""
-    hint = typing.get_type_hints(_section_of(where)).get(where.rpartition(".")[2])
-    options = typing.get_args(hint)
-    nested = [choice for option in options for choice in typing.get_args(option)]
-    return [choice for choice in (*options, *nested) if isinstance(choice, str)]
-
-
-def _value_at(document: object, path: str) -> object:
-    """The value under a path such as `peers[...].mode`; an element of a list that is not told apart gives the list."""
-    for step in path.split(".") if path else []:
-        name = step.split("[")[0]
-        if not isinstance(document, dict) or name not in document:
-            return document
-        document = document[name]
-    return document
-
-
 def split_address(key: str, address: str) -> tuple[str, int]:
     """Host and port of `host:port`.
 
@@ -310,8 +283,8 @@ def split_address(key: str, address: str) -> tuple[str, int]:
         ConfigError: CONFIG_BAD_VALUE when it is not of that form.
     """
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535:
-        raise ConfigError(ErrorCode.CONFIG_BAD_VALUE, f"key {key!r} has the value {address!r}.", "Write host:port.")
+    if not host or not port.isdecimal() or len(port) > 5 or int(port) > 65535:
+        raise bad_value(key, address, "", "Write host:port.")
     return host.strip("[]"), int(port)
 
 
@@ -333,34 +306,64 @@ def socket_path(address: str) -> Path:
 
 def _check_meaning(config: GatewayConfig) -> None:
     """What types cannot say."""
+    _check_addresses(config)
+    _check_timeouts(config.timeouts)
+    _check_parties(config)
+    _check_rings(config)
+
+
+def _check_addresses(config: GatewayConfig) -> None:
     socket_path(config.listen.socket)
     for key in ("control", "data", "grpc", "metrics"):
         address = getattr(config.listen, key)
         if address is not None:
             split_address(f"listen.{key}", address)
-    seen = {config.site}
     for peer in config.peers:
-        if peer.site in seen:
-            raise ConfigError(
-                ErrorCode.CONFIG_BAD_VALUE, f"key 'peers' names the site {peer.site!r} twice.", "Each site once."
-            )
-        seen.add(peer.site)
         if peer.address is not None:
             split_address("peers.address", peer.address)
+
+
+def _check_timeouts(timeouts: TimeoutConfig) -> None:
+    for key in timeouts.__struct_fields__:
+        seconds = getattr(timeouts, key)
+        if seconds > LONGEST_SECONDS:
+            raise bad_value(f"timeouts.{key}", seconds, "", f"At most {LONGEST_SECONDS:.0f} seconds.")
+
+
+def _check_parties(config: GatewayConfig) -> None:
+    """Every site and every party once, and none without a name."""
+    sites: set[str] = set()
     owners: dict[str, str] = {}
     for site, parties in [(config.site, config.parties), *((peer.site, peer.parties) for peer in config.peers)]:
+        if not site:
+            raise bad_value("site", site, "", _IF_MISSING["site"])
+        if site in sites:
+            raise ConfigError(
+                ErrorCode.CONFIG_BAD_VALUE, f"key 'peers' names the site {site!r} twice.", "Each site once."
+            )
+        sites.add(site)
+        if not parties:
+            raise bad_value("parties", [], f" for the site {site!r}", _IF_MISSING["parties"])
         for party in parties:
+            if not re.fullmatch(r"([^:]+:)?[^:]+", party):
+                raise bad_value(
+                    "parties", party, f" for the site {site!r}", "Write `9999`, or `host:9999` for one role."
+                )
             if owners.setdefault(party, site) != site:
                 raise ConfigError(
                     ErrorCode.CONFIG_BAD_VALUE,
                     f"party {party!r} is served by {owners[party]!r} and by {site!r}.",
                     "A party lives at one site; tell roles apart as in `host:10000`.",
                 )
+
+
+def _check_rings(config: GatewayConfig) -> None:
     ring = config.memory.ring_slots * config.memory.ring_slot_bytes * len(config.peers)
     if ring > config.memory.receive_bytes // 2:
-        raise ConfigError(
-            ErrorCode.CONFIG_BAD_VALUE,
-            f"key 'memory.ring_slots' has the value {config.memory.ring_slots}: with {len(config.peers)} peers "
-            f"the rings take {ring} of memory.receive_bytes = {config.memory.receive_bytes}.",
+        raise bad_value(
+            "memory.ring_slots",
+            config.memory.ring_slots,
+            f": with {len(config.peers)} peers the rings take {ring} of memory.receive_bytes = "
+            f"{config.memory.receive_bytes}",
             "Rings may take half of it: lower ring_slots or ring_slot_bytes, or raise receive_bytes.",
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import grpc
@@ -11,23 +12,34 @@ import grpc.aio
 
 from fedrdma_fate.wire.errors import ErrorCode, TransportError
 
+logger = logging.getLogger(__name__)
+
 METHOD = "/fedrdma.v1.Control/Session"
 SERVICE = "fedrdma.v1.Control"
 
+_LAST_WORDS_SECONDS = 0.5
+_MOST_FRAME_BYTES = 4 * 1024 * 1024
 _OPTIONS = [
-    ("grpc.max_receive_message_length", 4 * 1024 * 1024),
-    ("grpc.max_send_message_length", 4 * 1024 * 1024),
-    ("grpc.so_reuseport", 0),
+    ("grpc.max_receive_message_length", _MOST_FRAME_BYTES),
+    ("grpc.max_send_message_length", _MOST_FRAME_BYTES),
 ]
+_SERVER_OPTIONS = [*_OPTIONS, ("grpc.so_reuseport", 0)]
+# a proxy for the web is not one for us, and a new attempt must not wait for the back-off of an earlier one
+_CLIENT_OPTIONS = [*_OPTIONS, ("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)]
 
 
 class ControlStream:
-    """Frames in order, both ways. Writing never waits; frames are queued until the stream takes them."""
+    """Frames in order, both ways. Writing never waits; frames are queued until the stream takes them.
+
+    Attributes:
+        end_reason: why the peer's side ended, where gRPC says so, as `: reason`; else an empty string.
+    """
 
     def __init__(self) -> None:
         self._incoming: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._outgoing: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._closed = False
+        self.end_reason = ""
 
     def write(self, frame: bytes) -> None:
         """Queue a frame; silently dropped once the stream is closed, as it would be on a broken one."""
@@ -51,12 +63,14 @@ class ControlStream:
             yield frame
 
     async def pump_incoming(self, frames: AsyncIterator[bytes]) -> None:
-        """Take in what the gRPC call receives, until it ends for whatever reason."""
+        """Take in what the gRPC call receives, until it ends for whatever reason, which is noted."""
         try:
             async for frame in frames:
                 self._incoming.put_nowait(frame)
-        except (grpc.RpcError, asyncio.CancelledError):
-            pass
+        except grpc.aio.AioRpcError as error:
+            self.end_reason = f": {error.details() or error.code().name}"
+        except grpc.RpcError as error:
+            self.end_reason = f": {error}"
         finally:
             self.close()
 
@@ -80,7 +94,7 @@ class ControlServer:
         Raises:
             TransportError: TRANSPORT_UNAVAILABLE when the address cannot be had.
         """
-        server = grpc.aio.server(options=_OPTIONS)
+        server = grpc.aio.server(options=_SERVER_OPTIONS)
         handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(self._serve)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"Session": handler}),))
         try:
@@ -98,7 +112,7 @@ class ControlServer:
     async def stop(self) -> None:
         """Stop listening and end all streams."""
         if self._server is not None:
-            await self._server.stop(grace=0.5)
+            await self._server.stop(grace=_LAST_WORDS_SECONDS)
             self._server = None
 
     async def _serve(
@@ -114,6 +128,8 @@ class ControlServer:
             stream.close()
             pump.cancel()
             await asyncio.wait([pump, handler])
+            if not handler.cancelled() and (error := handler.exception()) is not None:
+                logger.error("a control channel died", exc_info=error)
 
 
 @contextlib.asynccontextmanager
@@ -123,9 +139,9 @@ async def dial(address: str, credentials: grpc.ChannelCredentials | None) -> Asy
     Nothing is raised where nobody answers: the stream then just ends.
     """
     if credentials is None:
-        channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+        channel = grpc.aio.insecure_channel(address, options=_CLIENT_OPTIONS)
     else:
-        channel = grpc.aio.secure_channel(address, credentials, options=_OPTIONS)
+        channel = grpc.aio.secure_channel(address, credentials, options=_CLIENT_OPTIONS)
     stream = ControlStream()
     method: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(METHOD)
     call = method(stream.outgoing())
@@ -134,12 +150,13 @@ async def dial(address: str, credentials: grpc.ChannelCredentials | None) -> Asy
         yield stream
     finally:
         stream.close()
-        # let what was queued last (a Goodbye) get out before the channel is torn down
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(0.5):
-                await pump
-        call.cancel()
-        await channel.close()
+        try:
+            # let what was queued last (a Goodbye) get out before the channel is torn down
+            await asyncio.wait([pump], timeout=_LAST_WORDS_SECONDS)
+        finally:
+            call.cancel()
+            pump.cancel()
+            await channel.close()
 
 
 def _cannot_listen(address: str, reason: str) -> TransportError:

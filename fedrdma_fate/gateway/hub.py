@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Mapping
+import secrets
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from fedrdma_fate.gateway.config import GatewayConfig
@@ -47,6 +48,11 @@ class MetricsSink(Protocol):
         ...
 
 
+def _first_transfer() -> int:
+    """A random beginning: peers remember what earlier runs sent. Below 2**52, so that every program reads it right."""
+    return secrets.randbits(31) << 20
+
+
 @dataclasses.dataclass(slots=True)
 class Hub:
     """The shared parts of one gateway. Belongs to the event loop's thread.
@@ -63,7 +69,10 @@ class Hub:
         transports: the data transports, by name.
         trace: the trace.
         metrics: the metrics.
+        recalls: each asks one peer for the receive slots that it was granted and has not used.
+        making_room: pools that room is being made in.
         tasks: background tasks, kept alive here and cancelled at the end.
+        next_transfer: id of the latest transfer.
     """
 
     config: GatewayConfig
@@ -77,10 +86,12 @@ class Hub:
     transports: Mapping[str, Transport]
     trace: TraceSink
     metrics: MetricsSink
+    recalls: list[Callable[[], None]] = dataclasses.field(default_factory=list)
+    making_room: set[SlotPool] = dataclasses.field(default_factory=set)
     tasks: set[asyncio.Task[None]] = dataclasses.field(default_factory=set)
-    next_transfer: int = 0
+    next_transfer: int = dataclasses.field(default_factory=_first_transfer)
 
     def new_transfer(self) -> int:
-        """An id that no transfer of this run has had."""
+        """An id that no transfer of this run has had, nor (as good as) one of an earlier run."""
         self.next_transfer += 1
         return self.next_transfer

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 
+from fedrdma_fate.gateway.sessions import Sessions
 from fedrdma_fate.memory.pool import Lease
 from fedrdma_fate.memory.spill import Spilled
 from fedrdma_fate.ports import Region
@@ -16,9 +16,6 @@ from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, erro
 from fedrdma_fate.wire.frames import MessageKey, MessageKind, Party
 
 logger = logging.getLogger(__name__)
-
-REMEMBERED_CLOSED = 4096
-"""Parties that left a session and are still remembered, so that what comes late for them is dropped."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -55,7 +52,10 @@ class Message:
         return slot.region.path, slot.offset + self.payload_at
 
     def discard(self) -> None:
-        """Give its memory or file back."""
+        """Give its memory or file back; while it is being spilled, afterwards. May be repeated."""
+        if self.spilling is not None:
+            self.spilling.add_done_callback(lambda _: self.discard())
+            return
         if self.lease is not None:
             self.lease.release()
             self.lease = None
@@ -64,120 +64,56 @@ class Message:
             self.spilled = None
 
 
-class _SessionState:
-    """What one federation session has pushed and pulled at this gateway."""
-
-    def __init__(self) -> None:
-        self.pushed: set[MessageKey] = set()
-        self.pulled: set[MessageKey] = set()
-        self.failures: dict[Party, list[FedRDMAError]] = {}
-
-
 class Mailbox:
     """Everything that waits at this gateway. Belongs to the event loop's thread."""
 
     def __init__(self) -> None:
+        self.sessions = Sessions()
         self._messages: dict[MessageKey, Message] = {}
-        self._failed: dict[MessageKey, FedRDMAError] = {}
+        self._failed: dict[MessageKey, tuple[str, str]] = {}
         self._waiting: dict[MessageKey, asyncio.Future[Message]] = {}
-        self._sessions: dict[str, _SessionState] = {}
-        self._closed: OrderedDict[tuple[str, Party], None] = OrderedDict()
-
-    # -- sessions -------------------------------------------------------------------------------------------------
-
-    def join(self, session: str, party: Party) -> None:
-        """A task of this party attached."""
-        self._closed.pop((session, party), None)
-        self._sessions.setdefault(session, _SessionState())
 
     def leave(self, session: str, party: Party) -> int:
         """The party left: drop what waits for it, refuse what it waits for; how many messages were dropped."""
-        self._closed[session, party] = None
-        while len(self._closed) > REMEMBERED_CLOSED:
-            self._closed.popitem(last=False)
+        self.sessions.leave(session, party)
         gone = [key for key in self._messages if key.session == session and key.destination == party]
         for key in gone:
-            self._drop(self._messages.pop(key))
+            self._messages.pop(key).discard()
         for key in [key for key in self._failed if key.session == session and key.destination == party]:
             del self._failed[key]
-        closed = GatewayError(ErrorCode.SESSION_CLOSED, f"{party} has left the session {session}.")
-        for key, future in list(self._waiting.items()):
+        for key, future in self._waiting.items():
             if key.session == session and key.destination == party and not future.done():
-                future.set_exception(closed)
-        state = self._sessions.get(session)
-        if state is not None:
-            state.pushed = {key for key in state.pushed if key.source != party}
-            state.pulled = {key for key in state.pulled if key.destination != party}
-            state.failures.pop(party, None)
-            if not state.pushed and not state.pulled:
-                del self._sessions[session]
+                future.set_exception(self.sessions.closed_error(session, party))
         return len(gone)
-
-    def is_closed(self, session: str, party: Party) -> bool:
-        """Whether this party has left the session."""
-        return (session, party) in self._closed
-
-    # -- pushing --------------------------------------------------------------------------------------------------
-
-    def register_push(self, keys: tuple[MessageKey, ...]) -> None:
-        """Note that these messages are being pushed.
-
-        Raises:
-            GatewayError: DUPLICATE_PUSH when one of them was already; then none is noted.
-        """
-        for key in keys:
-            if key in self._state(key.session).pushed:
-                raise GatewayError(
-                    ErrorCode.DUPLICATE_PUSH,
-                    f"{key} was pushed before.",
-                    "A name and tag can be pushed once to each party; the first message is kept.",
-                )
-        for key in keys:
-            self._state(key.session).pushed.add(key)
-
-    def push_failed(self, key: MessageKey, error: FedRDMAError) -> None:
-        """A push could not be delivered: its party is told at its next call."""
-        if not self.is_closed(key.session, key.source):
-            self._state(key.session).failures.setdefault(key.source, []).append(error)
-
-    def raise_push_failure(self, session: str, party: Party) -> None:
-        """Raise, once, that an earlier push of this party failed.
-
-        Raises:
-            FedRDMAError: why it failed.
-        """
-        state = self._sessions.get(session)
-        if state is not None and state.failures.get(party):
-            raise state.failures[party].pop(0)
 
     # -- arriving -------------------------------------------------------------------------------------------------
 
     def deliver(self, message: Message) -> bool:
         """Keep a message for its destination; False when it is a second one or nobody is left to pull it."""
         key = message.key
-        closed = self.is_closed(key.session, key.destination)
-        if closed or key in self._messages or key in self._state(key.session).pulled:
+        future = self._waiting.get(key)
+        answered = future is not None and future.done()
+        closed = self.sessions.is_closed(key.session, key.destination)
+        if closed or answered or key in self._messages or self.sessions.was_pulled(key):
             logger.info("dropped %s: %s", key, "its party has left" if closed else "it is here already")
             message.discard()
             return False
         self._failed.pop(key, None)
-        future = self._waiting.get(key)
-        if future is not None and not future.done():
+        if future is not None:
             future.set_result(message)
         else:
             self._messages[key] = message
         return True
 
     def fail(self, key: MessageKey, code: str, reason: str) -> None:
-        """A message will never come: tell whoever waits for it, or will."""
-        if self.is_closed(key.session, key.destination) or key in self._messages:
+        """A message will never come: tell whoever waits for it, or will. May be repeated."""
+        closed = self.sessions.is_closed(key.session, key.destination)
+        if closed or key in self._messages or self.sessions.was_pulled(key):
             return
-        error = error_from_code(code, f"{key} will not come: {reason}")
+        self._failed[key] = (code, reason)
         future = self._waiting.get(key)
         if future is not None and not future.done():
-            future.set_exception(error)
-        else:
-            self._failed[key] = error
+            future.set_exception(self._failure(key))
 
     # -- pulling --------------------------------------------------------------------------------------------------
 
@@ -188,39 +124,61 @@ class Mailbox:
             GatewayError: DUPLICATE_PULL, PULL_TIMEOUT after `timeout` seconds, SESSION_CLOSED.
             FedRDMAError: why it will not come.
         """
-        state = self._state(key.session)
-        if key in state.pulled or key in self._waiting:
+        while True:
+            self._check_pull(key)
+            message = self._messages.get(key)
+            if message is None:
+                message = await self._wait(key, timeout)
+            elif message.spilling is not None:
+                await asyncio.wait([message.spilling])
+                continue
+            self._messages.pop(key, None)
+            if self.sessions.is_closed(key.session, key.destination):
+                message.discard()
+                continue
+            self.sessions.note_pull(key)
+            return message
+
+    def _check_pull(self, key: MessageKey) -> None:
+        if self.sessions.is_closed(key.session, key.destination):
+            raise self.sessions.closed_error(key.session, key.destination)
+        if key in self._waiting or self.sessions.was_pulled(key):
             raise GatewayError(ErrorCode.DUPLICATE_PULL, f"{key} was pulled before.", "Pull each message once.")
-        if (failed := self._failed.pop(key, None)) is not None:
-            raise failed
-        message = self._messages.pop(key, None)
-        if message is None:
-            message = await self._wait(key, timeout)
-        state.pulled.add(key)
-        if message.spilling is not None:
-            await message.spilling
-        return message
+        if key in self._failed:
+            raise self._failure(key)
 
     async def _wait(self, key: MessageKey, timeout: float | None) -> Message:
         future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._waiting[key] = future
         try:
-            async with asyncio.timeout(timeout):
-                return await future
-        except TimeoutError:
+            await asyncio.wait([future], timeout=timeout)
+        except asyncio.CancelledError:
+            self._put_back(future)
+            raise
+        finally:
+            del self._waiting[key]
+        if not future.done():
             raise GatewayError(
                 ErrorCode.PULL_TIMEOUT,
                 f"{key} did not come within {timeout:g} s.",
                 "See in `fedrdma status` whether its peer is connected, and in the other site's log whether it was "
                 "pushed.",
-            ) from None
-        except asyncio.CancelledError:
-            # the task went away just when its message came: keep it
-            if future.done() and not future.cancelled() and future.exception() is None:
-                self._messages[key] = future.result()
-            raise
-        finally:
-            del self._waiting[key]
+            )
+        return future.result()
+
+    def _put_back(self, future: asyncio.Future[Message]) -> None:
+        """The task went away just when it was to get its message, which stays for another one of its party."""
+        if not future.done() or future.exception() is not None:
+            return
+        message = future.result()
+        if self.sessions.is_closed(message.key.session, message.key.destination):
+            message.discard()
+        else:
+            self._messages[message.key] = message
+
+    def _failure(self, key: MessageKey) -> FedRDMAError:
+        code, reason = self._failed[key]
+        return error_from_code(code, f"{key} will not come: {reason}")
 
     def refuse_all(self, error: FedRDMAError) -> None:
         """The gateway stops: refuse everybody who waits."""
@@ -229,6 +187,11 @@ class Mailbox:
                 future.set_exception(error)
 
     # -- looking --------------------------------------------------------------------------------------------------
+
+    @property
+    def waiting_pulls(self) -> int:
+        """Pulls that wait for their message; safe from any thread."""
+        return len(self._waiting)
 
     def in_region(self, region: Region) -> Iterator[Message]:
         """Messages in this region that nobody has pulled and that could be spilled, the longest waiting first."""
@@ -246,21 +209,16 @@ class Mailbox:
             "message_bytes": sum(m.total_bytes for m in self._messages.values()),
             "spilled_messages": len(spilled),
             "spilled_bytes": sum(spilled),
-            "waiting_pulls": len(self._waiting),
-            "sessions": len(self._sessions),
+            "waiting_pulls": self.waiting_pulls,
+            "sessions": self.sessions.count,
         }
+
+    def spills_under_way(self) -> list[asyncio.Task[None]]:
+        """Messages just being moved to disk."""
+        return [m.spilling for m in self._messages.values() if m.spilling is not None]
 
     def discard_all(self) -> None:
         """Drop every message: the gateway is going away."""
         for message in self._messages.values():
-            self._drop(message)
-        self._messages.clear()
-
-    def _drop(self, message: Message) -> None:
-        if message.spilling is not None:
-            message.spilling.add_done_callback(lambda _: message.discard())
-        else:
             message.discard()
-
-    def _state(self, session: str) -> _SessionState:
-        return self._sessions.setdefault(session, _SessionState())
+        self._messages.clear()

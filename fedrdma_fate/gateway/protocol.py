@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Annotated
 
 import msgspec
 
@@ -14,6 +15,10 @@ CLIENT_PROTOCOL_VERSION = 1
 LENGTH_PREFIX = struct.Struct("<I")
 MAX_FRAME_BYTES = INLINE_LIMIT_BYTES + 1024 * 1024
 """No frame is longer: payloads beyond the inline limit go through slots."""
+
+
+Bytes = Annotated[int, msgspec.Meta(ge=0)]
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type"):
@@ -49,8 +54,8 @@ class LeaseSlot(_Message, frozen=True, tag="lease"):
         timeout: seconds to wait for room; None for the gateway's own time-out.
     """
 
-    total_bytes: int
-    timeout: float | None = None
+    total_bytes: Bytes
+    timeout: Seconds | None = None
 
 
 class Commit(_Message, frozen=True, tag="commit"):
@@ -80,7 +85,7 @@ class PutInline(_Message, frozen=True, tag="put-inline"):
     tag: str
     destinations: tuple[Party, ...]
     kind: MessageKind
-    body: bytes
+    body: Annotated[bytes, msgspec.Meta(max_length=INLINE_LIMIT_BYTES)]
 
 
 class Get(_Message, frozen=True, tag="get"):
@@ -96,7 +101,7 @@ class Get(_Message, frozen=True, tag="get"):
     name: str
     tag: str
     source: Party
-    timeout: float | None = None
+    timeout: Seconds | None = None
 
 
 class ReleaseLeases(_Message, frozen=True, tag="release"):
@@ -213,7 +218,7 @@ def decode_request(body: bytes) -> Request:
     """
     try:
         return _request_decoder.decode(body)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise WireError(ErrorCode.MALFORMED_FRAME, f"a request does not parse: {error}.") from error
 
 
@@ -225,5 +230,5 @@ def decode_reply(body: bytes) -> Reply:
     """
     try:
         return _reply_decoder.decode(body)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise WireError(ErrorCode.MALFORMED_FRAME, f"a reply does not parse: {error}.") from error

@@ -6,8 +6,9 @@ import asyncio
 import dataclasses
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+from fedrdma_fate.core.plan import HEADER_SPACE_BYTES
 from fedrdma_fate.engine.events import TransferStats
 from fedrdma_fate.engine.link import Link
 from fedrdma_fate.gateway.background import spawn
@@ -16,35 +17,52 @@ from fedrdma_fate.gateway.mailbox import Message
 from fedrdma_fate.gateway.spilling import make_room
 from fedrdma_fate.memory.pool import Lease
 from fedrdma_fate.ports import Slot
-from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
-from fedrdma_fate.wire.frames import ControlFrame, Delivered, GrantRequest, Inline, Offer, Refused
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, WireError
+from fedrdma_fate.wire.frames import (
+    INLINE_LIMIT_BYTES,
+    Delivered,
+    GrantRequest,
+    Inline,
+    MessageKey,
+    Offer,
+    Refused,
+)
 from fedrdma_fate.wire.header import HEADER_BYTES
 
 logger = logging.getLogger(__name__)
 
 REMEMBERED_TRANSFERS = 16384
-"""Delivered transfers that are remembered, so that one sent again after a lost connection is not taken twice."""
+"""Ended transfers that are remembered, so that one sent again after a lost connection is not taken twice."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Grant:
-    """A slot that is granted: its lease, and the transport whose ring it belongs to, if any."""
+    """A slot that is granted: its lease, the transport whose ring it belongs to, or the transfer that asked for it."""
 
     lease: Lease
     credit_of: str = ""
+    asked_by: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Request:
+    """A transfer that waits for room."""
+
+    link: Link
+    task: asyncio.Task[None]
 
 
 class Receiving:
     """Everything that one peer sends us. Belongs to the event loop's thread."""
 
-    def __init__(self, peer: str, hub: Hub, send: Callable[[ControlFrame], object]) -> None:
+    def __init__(self, peer: str, hub: Hub, send: Callable[[Delivered | Refused], object]) -> None:
         self._peer = peer
         self._hub = hub
         self._send = send
         self._granted: dict[int, _Grant] = {}
-        self._asked: dict[int, asyncio.Task[None]] = {}
+        self._requests: dict[int, _Request] = {}
         self._next_grant = 0
-        self._delivered: OrderedDict[int, None] = OrderedDict()
+        self._ended: OrderedDict[int, Delivered | Refused] = OrderedDict()
 
     # -- grants ---------------------------------------------------------------------------------------------------
 
@@ -56,50 +74,59 @@ class Receiving:
             lease = self._hub.receive_pool.lease(int(memory.ring_slot_bytes), self._owner)
             if lease is None:
                 return
-            self._grant(link, _Grant(lease, transport), 0)
+            self._grant(link, _Grant(lease, credit_of=transport))
 
     def on_grant_request(self, request: GrantRequest, link: Link) -> None:
-        """The peer asks for a slot; it may ask again after a reconnection."""
-        if request.transfer in self._delivered:
-            self._send(Delivered(request.transfer))
-        elif request.transfer not in self._asked:
-            self._asked[request.transfer] = spawn(self._hub.tasks, self._answer_request(request, link))
+        """The peer asks for a slot. It asks again on each new data path; what it has been granted is on its way."""
+        transfer = request.transfer
+        if transfer in self._ended:
+            self._send(self._ended[transfer])
+        elif transfer not in self._requests and all(grant.asked_by != transfer for grant in self._granted.values()):
+            task = spawn(self._hub.tasks, self._answer_request(request, link))
+            self._requests[transfer] = _Request(link, task)
+
+    def forget_requests(self, link: Link | None = None) -> None:
+        """The data path of this link, or every one, is gone: who waits for room asks again on the next."""
+        for transfer, request in list(self._requests.items()):
+            if link is None or request.link is link:
+                del self._requests[transfer]
+                request.task.cancel()
 
     def slots_returned(self, slots: Sequence[Slot]) -> None:
         """Slots are no longer granted."""
         for slot in slots:
             self._take_back(slot).release()
 
-    def peer_restarted(self) -> None:
-        """The peer's transfer ids begin anew."""
-        for task in self._asked.values():
-            task.cancel()
-        self._asked.clear()
-        self._delivered.clear()
-
     async def _answer_request(self, request: GrantRequest, link: Link) -> None:
-        pool = self._hub.receive_pool
         try:
-            lease = pool.lease(request.slot_bytes, self._owner)
-            if lease is None:
-                waiting = asyncio.ensure_future(pool.acquire(request.slot_bytes, self._owner))
-                spawn(self._hub.tasks, make_room(self._hub, pool))
-                link.recall_credits()
-                lease = await waiting
+            lease = await self._acquire(request.slot_bytes)
         except FedRDMAError as error:
-            logger.warning("refused a transfer of %s: %s", self._peer, error)
-            self._asked.pop(request.transfer, None)
+            logger.warning("refused transfer %d of %s: %s", request.transfer, self._peer, error)
+            self._requests.pop(request.transfer, None)
             self._send(Refused(request.transfer, error.code.value, error.message))
             return
-        self._grant(link, _Grant(lease), request.transfer)
+        del self._requests[request.transfer]
+        self._grant(link, _Grant(lease, asked_by=request.transfer))
 
-    def _grant(self, link: Link, grant: _Grant, transfer: int) -> None:
+    async def _acquire(self, slot_bytes: int) -> Lease:
+        if slot_bytes < HEADER_SPACE_BYTES:
+            raise WireError(ErrorCode.MALFORMED_FRAME, f"a receive slot of {slot_bytes} bytes was asked for.")
+        pool = self._hub.receive_pool
+        lease = pool.lease(slot_bytes, self._owner)
+        if lease is not None:
+            return lease
+        logger.info("%s waits for %d bytes of receive memory", self._peer, slot_bytes)
+        # in the next turn of the loop, when the request below stands in the queue
+        asyncio.get_running_loop().call_soon(make_room, self._hub, pool)
+        return await pool.acquire(slot_bytes, self._owner)
+
+    def _grant(self, link: Link, grant: _Grant) -> None:
         self._next_grant += 1
         slot = grant.lease.slot
         self._granted[slot.offset] = grant
         # a new grant must not show the header of what its slot held before
         slot.view[:HEADER_BYTES] = bytes(HEADER_BYTES)
-        link.grant(self._next_grant, slot, transfer)
+        link.grant(self._next_grant, slot, grant.asked_by)
 
     def _take_back(self, slot: Slot) -> Lease:
         return self._granted.pop(slot.offset).lease
@@ -111,23 +138,21 @@ class Receiving:
     # -- payloads -------------------------------------------------------------------------------------------------
 
     def on_offer(self, offer: Offer, link: Link) -> None:
-        """A transfer begins: pass it on, unless it is none of ours."""
-        if offer.transfer in self._delivered:
-            self._send(Delivered(offer.transfer))
-        elif self._hub.routes.is_local(offer.key.destination):
-            link.frame(offer)
+        """A transfer begins: pass it on, unless it has ended before or is none of ours."""
+        if offer.transfer in self._ended:
+            link.decline(offer, self._ended[offer.transfer])
+        elif misrouted := self._misrouted(offer.key):
+            link.decline(offer, self._refuse(offer, ErrorCode.WRONG_PARTY, misrouted))
         else:
-            link.reject(offer, ErrorCode.WRONG_PARTY, self._not_here(offer))
+            link.frame(offer)
 
     def received(self, offer: Offer, slot: Slot, payload_at: int, stats: TransferStats) -> None:
         """A payload is whole in its slot."""
         lease = self._take_back(slot)
-        self._asked.pop(offer.transfer, None)
-        self._remember(offer.transfer)
+        self._remember(Delivered(offer.transfer))
         message = Message(offer.key, offer.kind, offer.total_bytes, lease=lease, payload_at=payload_at)
         kept = self._hub.mailbox.deliver(message)
-        if self._hub.receive_pool.wanted_bytes:
-            spawn(self._hub.tasks, make_room(self._hub, self._hub.receive_pool))
+        make_room(self._hub, self._hub.receive_pool)
         self._hub.metrics.payload_moved("received", self._peer, offer.mode, offer.transport, offer.total_bytes)
         self._hub.metrics.transfer_ended("received", self._peer, offer.mode, stats.seconds, 0)
         self._trace_delivered(offer, offer.total_bytes, offer.mode, offer.transport, stats.seconds, kept)
@@ -135,7 +160,7 @@ class Receiving:
     def receive_failed(self, offer: Offer, slot: Slot, code: ErrorCode, reason: str) -> None:
         """An announced payload will not come."""
         self._take_back(slot).release()
-        self._asked.pop(offer.transfer, None)
+        self._remember(Refused(offer.transfer, code.value, reason))
         self._hub.mailbox.fail(offer.key, code.value, reason)
         self._hub.metrics.transfer_ended("failed", self._peer, offer.mode, 0.0, 0)
         logger.error("%s from %s was not received: [%s] %s", offer.key, self._peer, code.value, reason)
@@ -143,28 +168,50 @@ class Receiving:
 
     def on_inline(self, inline: Inline) -> None:
         """A small message came; it may come again after a reconnection."""
-        if not self._hub.routes.is_local(inline.key.destination):
-            self._send(Refused(inline.transfer, ErrorCode.WRONG_PARTY.value, self._not_here(inline)))
+        if inline.transfer in self._ended:
+            self._send(self._ended[inline.transfer])
             return
-        if inline.transfer not in self._delivered:
-            self._remember(inline.transfer)
-            message = Message(inline.key, inline.kind, len(inline.body), body=inline.body)
-            kept = self._hub.mailbox.deliver(message)
-            self._hub.metrics.inline_moved("received", self._peer)
-            self._trace_delivered(inline, len(inline.body), "inline", "control", 0.0, kept)
+        if misrouted := self._misrouted(inline.key):
+            self._send(self._refuse(inline, ErrorCode.WRONG_PARTY, misrouted))
+            return
+        if len(inline.body) > INLINE_LIMIT_BYTES:
+            reason = f"{len(inline.body)} bytes came inline, {INLINE_LIMIT_BYTES} is the limit"
+            self._send(self._refuse(inline, ErrorCode.MALFORMED_FRAME, reason))
+            return
+        self._remember(Delivered(inline.transfer))
+        message = Message(inline.key, inline.kind, len(inline.body), body=inline.body)
+        kept = self._hub.mailbox.deliver(message)
+        self._hub.metrics.inline_moved("received", self._peer)
+        self._trace_delivered(inline, len(inline.body), "inline", "control", 0.0, kept)
         self._send(Delivered(inline.transfer))
 
-    def already_delivered(self, transfer: int) -> bool:
-        """Whether this transfer of the peer has been taken in."""
-        return transfer in self._delivered
+    def answer_ended(self, transfers: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+        """Of (transfer, grant) pairs that the peer would resume, tell it which have ended; the others."""
+        still_open = []
+        for transfer, grant in transfers:
+            if transfer in self._ended:
+                self._send(self._ended[transfer])
+            else:
+                still_open.append((transfer, grant))
+        return tuple(still_open)
 
-    def _remember(self, transfer: int) -> None:
-        self._delivered[transfer] = None
-        while len(self._delivered) > REMEMBERED_TRANSFERS:
-            self._delivered.popitem(last=False)
+    def _remember(self, end: Delivered | Refused) -> None:
+        self._ended[end.transfer] = end
+        while len(self._ended) > REMEMBERED_TRANSFERS:
+            self._ended.popitem(last=False)
 
-    def _not_here(self, frame: Offer | Inline) -> str:
-        return f"{frame.key.destination} is not served at {self._hub.config.site}"
+    def _refuse(self, frame: Offer | Inline, code: ErrorCode, reason: str) -> Refused:
+        logger.error("refused %s from %s: [%s] %s", frame.key, self._peer, code.value, reason)
+        return Refused(frame.transfer, code.value, reason)
+
+    def _misrouted(self, key: MessageKey) -> str:
+        """Why this peer may not send this message to us, or an empty string."""
+        routes = self._hub.routes
+        if not routes.is_local(key.destination):
+            return f"{key.destination} is not served at {self._hub.config.site}"
+        if routes.find(key.source) != self._peer:
+            return f"{self._hub.config.site} does not know {key.source} as a party of {self._peer}"
+        return ""
 
     def _trace_delivered(
         self, frame: Offer | Inline, total_bytes: int, mode: str, transport: str, seconds: float, kept: bool

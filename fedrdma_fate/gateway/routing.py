@@ -16,13 +16,17 @@ class Routes:
         for peer in config.peers:
             self._sites.update(dict.fromkeys(peer.parties, peer.site))
 
+    def find(self, party: Party) -> str | None:
+        """The site that serves a party, None when no site does."""
+        return self._sites.get(str(party)) or self._sites.get(party.party_id)
+
     def site_of(self, party: Party) -> str:
         """The site that serves a party.
 
         Raises:
             GatewayError: WRONG_PARTY when no site does.
         """
-        site = self._sites.get(str(party)) or self._sites.get(party.party_id)
+        site = self.find(party)
         if site is None:
             raise GatewayError(
                 ErrorCode.WRONG_PARTY,
@@ -33,4 +37,4 @@ class Routes:
 
     def is_local(self, party: Party) -> bool:
         """Whether this gateway serves the party."""
-        return (self._sites.get(str(party)) or self._sites.get(party.party_id)) == self._own
+        return self.find(party) == self._own

@@ -4,26 +4,37 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections import deque
 from collections.abc import Callable
 
-from fedrdma_fate.core.plan import ChunkPlan
+from fedrdma_fate.core.plan import ChunkPlan, SlotLayout
 from fedrdma_fate.core.tuning import LinkTraits, plan_transfer
-from fedrdma_fate.engine.events import Outgoing, Payload, TransferStats
+from fedrdma_fate.engine.events import Outgoing, Payload, TransferProgress, TransferStats
 from fedrdma_fate.gateway.config import PeerConfig
 from fedrdma_fate.gateway.hub import Hub
 from fedrdma_fate.memory.pool import Lease
 from fedrdma_fate.wire.errors import ErrorCode, error_from_code
-from fedrdma_fate.wire.frames import ControlFrame, Inline, MessageKey, MessageKind, Mode, Undeliverable
+from fedrdma_fate.wire.frames import Abort, Inline, MessageKey, MessageKind, Mode, Undeliverable
 
 logger = logging.getLogger(__name__)
 
+REMEMBERED_NOTICES = 1024
+"""Notices of messages that will not come are told again on each new control channel: nobody confirms them."""
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Sending:
-    """A payload on its way: the lease that keeps its slot."""
+
+@dataclasses.dataclass(slots=True)
+class _Payload:
+    """A payload on its way.
+
+    Attributes:
+        outgoing: the message.
+        lease: keeps its slot.
+        path: the transport it was handed to, or an empty string as long as there is none.
+    """
 
     outgoing: Outgoing
     lease: Lease
+    path: str = ""
 
 
 class Sending:
@@ -33,16 +44,23 @@ class Sending:
         self,
         peer: PeerConfig,
         hub: Hub,
-        send: Callable[[ControlFrame], bool],
-        dispatch: Callable[[Outgoing], None],
+        send: Callable[[Inline | Undeliverable | Abort], bool],
+        dispatch: Callable[[Outgoing], str],
     ) -> None:
+        """
+        Args:
+            peer: the peer.
+            hub: the shared parts.
+            send: sends a frame, if there is a control channel.
+            dispatch: hands a payload to a data path; the transport, or an empty string when there is none yet.
+        """
         self._peer = peer
         self._hub = hub
         self._send = send
         self._dispatch = dispatch
         self._inline: dict[int, Inline] = {}
-        self._payloads: dict[int, _Sending] = {}
-        self._untold: list[Undeliverable] = []
+        self._payloads: dict[int, _Payload] = {}
+        self._notices: deque[Undeliverable] = deque(maxlen=REMEMBERED_NOTICES)
 
     @property
     def pending(self) -> int:
@@ -55,25 +73,68 @@ class Sending:
         self._inline[inline.transfer] = inline
         self._send(inline)
 
-    def put_payload(self, key: MessageKey, kind: MessageKind, payload: Payload, lease: Lease, mode: Mode | None) -> int:
-        """Send a payload; its lease is released when the peer has it. The id of the transfer."""
-        used = self._peer.mode or mode or self._hub.config.mode
-        outgoing = Outgoing(self._hub.new_transfer(), key, kind, payload, self._plan(used, payload.total_bytes), used)
-        self._payloads[outgoing.transfer] = _Sending(outgoing, lease)
-        self._dispatch(outgoing)
-        return outgoing.transfer
+    def put_payload(
+        self, key: MessageKey, kind: MessageKind, payload: Payload, lease: Lease, mode: Mode | None
+    ) -> None:
+        """Send a payload; its lease is released when the peer has it.
 
-    def resend_inline(self) -> None:
+        Args:
+            key: the message.
+            kind: what the payload holds.
+            payload: its bytes.
+            lease: keeps them.
+            mode: what the job asks for.
+        """
+        used = self._mode(mode)
+        plan = self._plan(used, payload.total_bytes)
+        outgoing = Outgoing(self._hub.new_transfer(), key, kind, payload, plan, used)
+        record = self._payloads[outgoing.transfer] = _Payload(outgoing, lease)
+        record.path = self._dispatch(outgoing)
+
+    def slot_bytes(self, total_bytes: int, mode: Mode | None) -> int:
+        """Length of the receive slot that a payload takes at the peer."""
+        used = self._mode(mode)
+        return SlotLayout(self._plan(used, total_bytes), used).slot_bytes
+
+    # -- connections ----------------------------------------------------------------------------------------------
+
+    def resend_small(self) -> None:
         """The control channel is new: what the peer has not confirmed may be lost."""
         for inline in self._inline.values():
             self._send(inline)
-        self._untold = [notice for notice in self._untold if not self._send(notice)]
+        for notice in self._notices:
+            self._send(notice)
 
-    def redispatch(self) -> None:
-        """The path that payloads were handed to never came up: hand them to the one chosen instead."""
-        for sending in self._payloads.values():
-            if sending.outgoing.mode != "grpc":
-                self._dispatch(sending.outgoing)
+    def take_back(self, path: str) -> None:
+        """A data path was given up: what was handed to it waits for another one."""
+        for record in self._payloads.values():
+            if record.path == path:
+                record.path = ""
+
+    def hand_over(self) -> None:
+        """There may be a data path for those that wait for one."""
+        for record in self._payloads.values():
+            if not record.path:
+                record.path = self._dispatch(record.outgoing)
+
+    def waiting_for_path(self) -> list[TransferProgress]:
+        """Payloads that no data path has taken yet."""
+        return [
+            TransferProgress(
+                each.transfer, each.key, "send", each.mode, "waiting-for-peer", each.plan.total_bytes, 0, 0.0
+            )
+            for each in (record.outgoing for record in self._payloads.values() if not record.path)
+        ]
+
+    def give_up(self, code: ErrorCode, reason: str) -> None:
+        """Send nothing more; the peer is told of every message that it will not get."""
+        for outgoing in [record.outgoing for record in self._payloads.values()]:
+            self._send(Abort(outgoing.transfer, code.value, reason))
+            self.send_failed(outgoing, code, reason)
+        for transfer in list(self._inline):
+            self.on_refused(transfer, code.value, reason)
+
+    # -- how it went ----------------------------------------------------------------------------------------------
 
     def on_delivered(self, transfer: int) -> bool:
         """The peer has a message; whether it was a small one."""
@@ -94,7 +155,8 @@ class Sending:
 
     def sent(self, outgoing: Outgoing, stats: TransferStats, transport: str) -> None:
         """The peer has a payload."""
-        self._payloads.pop(outgoing.transfer).lease.release()
+        if not self._release(outgoing):
+            return
         total = outgoing.plan.total_bytes
         self._hub.metrics.payload_moved("sent", self._peer.site, outgoing.mode, transport, total)
         self._hub.metrics.transfer_ended("delivered", self._peer.site, outgoing.mode, stats.seconds, stats.resent_bytes)
@@ -113,19 +175,29 @@ class Sending:
 
     def send_failed(self, outgoing: Outgoing, code: ErrorCode, reason: str) -> None:
         """The peer will not get a payload."""
-        self._payloads.pop(outgoing.transfer).lease.release()
-        self._hub.metrics.transfer_ended("failed", self._peer.site, outgoing.mode, 0.0, 0)
-        self._undeliverable(outgoing.transfer, outgoing.key, code, reason)
+        if self._release(outgoing):
+            self._hub.metrics.transfer_ended("failed", self._peer.site, outgoing.mode, 0.0, 0)
+            self._undeliverable(outgoing.transfer, outgoing.key, code, reason)
+
+    def _release(self, outgoing: Outgoing) -> bool:
+        """Let the slot go; False when that was done before."""
+        record = self._payloads.pop(outgoing.transfer, None)
+        if record is not None:
+            record.lease.release()
+        return record is not None
 
     def _undeliverable(self, transfer: int, key: MessageKey, code: ErrorCode, reason: str) -> None:
         """Both sides are told: here the party that pushed, there the one that waits."""
         logger.error("%s was not delivered to %s: [%s] %s", key, self._peer.site, code.value, reason)
         self._trace("undeliverable", transfer, key, 0, code=code.value, reason=reason)
         notice = Undeliverable(key, code.value, reason)
-        if not self._send(notice):
-            self._untold.append(notice)
+        self._notices.append(notice)
+        self._send(notice)
         told = error_from_code(code.value, f"an earlier push, {key}, was not delivered: {reason}")
-        self._hub.mailbox.push_failed(key, told)
+        self._hub.mailbox.sessions.push_failed(key, told)
+
+    def _mode(self, asked: Mode | None) -> Mode:
+        return self._peer.mode or asked or self._hub.config.mode
 
     def _plan(self, mode: Mode, total_bytes: int) -> ChunkPlan:
         config = self._hub.config

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping
 
 from fedrdma_fate import __version__
 from fedrdma_fate.engine.events import TransferProgress
-from fedrdma_fate.gateway.hub import Hub
+from fedrdma_fate.gateway.parts import Parts
 from fedrdma_fate.gateway.peer import Peer
 
 
-def status_document(hub: Hub, peers: Mapping[str, Peer], tasks: int, started: float) -> dict[str, object]:
+def status_document(parts: Parts, started: float) -> dict[str, object]:
     """Everything `fedrdma status` shows; sizes in bytes, times in seconds.
 
     Args:
-        hub: the shared parts.
-        peers: the other sites.
-        tasks: task processes attached.
-        started: when the gateway started, by time.monotonic.
+        parts: the gateway.
+        started: when it started, by time.monotonic.
     """
+    hub, peers = parts.hub, parts.peers
     config = hub.config
     return {
         "site": config.site,
@@ -30,7 +28,7 @@ def status_document(hub: Hub, peers: Mapping[str, Peer], tasks: int, started: fl
         "mode": config.mode,
         "parties": list(config.parties),
         "security": config.security,
-        "tasks": tasks,
+        "tasks": parts.tasks.task_count,
         "peers": [_peer(peer) for peer in peers.values()],
         "pools": [dataclasses.asdict(pool.stats()) for pool in (hub.send_pool, hub.receive_pool)],
         "mailbox": hub.mailbox.summary(),

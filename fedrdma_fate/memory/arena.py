@@ -45,14 +45,14 @@ class RegionDirectory:
         """The directory."""
         return self._directory.path
 
-    def create_region(self, name: str, length: int) -> SharedRegion:
+    def create_region(self, name: str, length: int, *, warm: bool = True) -> SharedRegion:
         """A region of `length` bytes, rounded up to whole pages, in the file `name`.
 
         Raises:
             MemoryPoolError: REGION_UNAVAILABLE when there is no room for it.
         """
         pages = -(-length // PAGE_BYTES)
-        region = SharedRegion.create(self.path / name, pages * PAGE_BYTES)
+        region = SharedRegion.create(self.path / name, pages * PAGE_BYTES, warm=warm)
         self._regions.append(region)
         return region
 

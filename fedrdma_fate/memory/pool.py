@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections import deque
+from typing import Protocol
 
 from fedrdma_fate.memory.allocator import SlotAllocator
 from fedrdma_fate.memory.region import PAGE_BYTES
@@ -95,6 +96,22 @@ class _Request:
     future: asyncio.Future[Lease]
 
 
+class PageKeeper(Protocol):
+    """Keeps the pages of a cold region."""
+
+    def take(self, offset: int, length: int) -> None:
+        """A slot was leased: it needs pages.
+
+        Raises:
+            MemoryPoolError: REGION_UNAVAILABLE when there are none.
+        """
+        ...
+
+    def give_back(self, offset: int, length: int) -> None:
+        """A slot is free again."""
+        ...
+
+
 class SlotPool:
     """Leases slots of one region, first come first served.
 
@@ -102,8 +119,15 @@ class SlotPool:
     otherwise keep a large one out for ever.
     """
 
-    def __init__(self, region: Region, name: str) -> None:
-        """Manage the whole region; `name` (`send` or `receive`) is for people."""
+    def __init__(self, region: Region, name: str, pages: PageKeeper | None = None) -> None:
+        """Manage the whole region.
+
+        Args:
+            region: what to lease.
+            name: `send` or `receive`, for people.
+            pages: gives slots of a cold region their pages and takes them away; None for a warm one.
+        """
+        self._pages = pages
         self._region = region
         self._name = name
         self._allocator = SlotAllocator(region.length, PAGE_BYTES)
@@ -190,6 +214,8 @@ class SlotPool:
         self._holders[slot.offset] -= 1
         if not self._holders[slot.offset]:
             del self._holders[slot.offset]
+            if self._pages is not None:
+                self._pages.give_back(slot.offset, slot.length)
             self._allocator.free(slot.offset)
             self._serve()
 
@@ -230,6 +256,12 @@ class SlotPool:
         offset = self._allocator.allocate(length)
         if offset is None:
             return None
+        if self._pages is not None:
+            try:
+                self._pages.take(offset, length)
+            except MemoryPoolError:
+                self._allocator.free(offset)
+                raise
         self._holders[offset] = 1
         self._total_leases += 1
         self._high_water_bytes = max(self._high_water_bytes, self._leased_bytes)
@@ -243,7 +275,11 @@ class SlotPool:
     def _serve(self) -> None:
         """Serve the queue from its head, as far as there is room."""
         while self._waiting:
-            lease = self._take(self._waiting[0].length, self._waiting[0].owner)
+            try:
+                lease = self._take(self._waiting[0].length, self._waiting[0].owner)
+            except MemoryPoolError as error:
+                self._refuse(self._waiting[0], error)
+                continue
             if lease is None:
                 return
             self._waiting.popleft().future.set_result(lease)

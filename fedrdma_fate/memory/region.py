@@ -1,4 +1,4 @@
-"""A memory region in shared memory, faulted in once and kept for the life of the gateway."""
+"""A memory region in shared memory, kept for the life of the gateway: warm, or filled with pages slot by slot."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from fedrdma_fate.memory.paging import MADV_POPULATE_WRITE, advise
 from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
 
 PAGE_BYTES = mmap.PAGESIZE
+_BLOCK_BYTES = 512
+"""Unit of st_blocks."""
 
 
 class SharedRegion:
     """One file in shared memory, mapped whole.
 
-    Made by the gateway with `create` (pages are allocated and mapped there and then), opened elsewhere with `attach`.
+    Made by the gateway with `create`, opened elsewhere with `attach`. A warm region has all its pages from the start on;
+    a cold one has none but those of slots between `take` and `give_back`.
     On a tmpfs mounted with `huge=advise`, `within_size` or `always` its pages are huge pages.
     """
 
@@ -33,8 +36,8 @@ class SharedRegion:
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
 
     @classmethod
-    def create(cls, path: Path, length: int) -> SharedRegion:
-        """Make the file, allocate and map every page.
+    def create(cls, path: Path, length: int, *, warm: bool = True) -> SharedRegion:
+        """Make the file and map it, with every page when it is to be warm.
 
         Raises:
             MemoryPoolError: REGION_UNAVAILABLE when the directory cannot hold `length` bytes.
@@ -46,7 +49,7 @@ class SharedRegion:
         fileno = -1
         try:
             fileno = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            return cls(path, fileno, _allocate(fileno, length), owner=True)
+            return cls(path, fileno, _allocate(fileno, length) if warm else _reserve(fileno, length), owner=True)
         except OSError as error:
             if fileno >= 0:
                 os.close(fileno)
@@ -70,7 +73,11 @@ class SharedRegion:
         except OSError as error:
             raise region_unreachable(path, error) from error
         try:
-            mapping = mmap.mmap(fileno, os.fstat(fileno).st_size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+            file = os.fstat(fileno)
+            # to map a cold region's pages would be to allocate them
+            warm = file.st_blocks * _BLOCK_BYTES >= file.st_size
+            populate = mmap.MAP_POPULATE if warm else 0
+            mapping = mmap.mmap(fileno, file.st_size, flags=mmap.MAP_SHARED | populate)
         except (OSError, ValueError) as error:
             os.close(fileno)
             raise region_unreachable(path, error) from error
@@ -95,6 +102,25 @@ class SharedRegion:
     @property
     def view(self) -> memoryview:
         return self._view
+
+    def take(self, offset: int, length: int) -> None:
+        """Give a piece of a cold region its pages; zeroed.
+
+        Raises:
+            MemoryPoolError: REGION_UNAVAILABLE when there is no memory for them.
+        """
+        try:
+            os.posix_fallocate(self._fileno, offset, max(length, 1))
+        except OSError as error:
+            raise MemoryPoolError(
+                ErrorCode.REGION_UNAVAILABLE,
+                f"no memory for {length} bytes of {self._path}: {error.strerror}.",
+                "Free memory of the tmpfs, or use `memory.warm: true` to have it all from the start on.",
+            ) from error
+
+    def give_back(self, offset: int, length: int) -> None:
+        """Take the pages of a piece away, also from every process that maps them; rounded up to whole pages."""
+        advise(self._map, mmap.MADV_REMOVE, offset, -(-length // PAGE_BYTES) * PAGE_BYTES)
 
     def close(self) -> None:
         """Unmap, and remove the file if we made it. May be repeated.
@@ -122,6 +148,12 @@ def region_unreachable(path: Path, error: OSError | ValueError) -> MemoryPoolErr
         "Gateway and tasks must run on one host, as the same user, and see the same memory.directory; "
         "after a gateway's restart its old regions are gone.",
     )
+
+
+def _reserve(fileno: int, length: int) -> mmap.mmap:
+    """Give the file `length` bytes without a page, and map them."""
+    os.ftruncate(fileno, length)
+    return mmap.mmap(fileno, length)
 
 
 def _allocate(fileno: int, length: int) -> mmap.mmap:

@@ -27,7 +27,7 @@ class FaultPlan:
         refuse_connect: `connect` raises TRANSPORT_UNAVAILABLE.
         break_after_bytes: the link breaks when a post would bring the bytes posted above this number.
         break_at: the link breaks instead of carrying out the n-th call of this operation.
-        silent_after_writes: after so many posts nothing goes out or comes in any more, not even ACKs, and nothing breaks.
+        silent_after_writes: after so many posts nothing goes out or comes in, not even ACKs, and nothing breaks.
         delay_completions: a completion is held back for up to so many calls of `progress`; their order stays.
         duplicate_share: share of IMMEDIATE and LANDED completions that come twice, from 0 to 1.
         corrupt_landed: these LANDED writes have one byte changed in the slot before they are reported.

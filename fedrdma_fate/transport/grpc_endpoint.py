@@ -50,6 +50,7 @@ class GrpcEndpoint:
         self._pipe = pipe
         self._channel = channel
         self._closed = False
+        self._denounced = False
         self._exposures = ExposureTable()
         self._completions: list[Completion] = []
         self._outbound = Outbound(streams=1, largest_piece=MESSAGE_BYTES)
@@ -108,7 +109,8 @@ class GrpcEndpoint:
         if self._closed:
             return
         self._closed = True
-        self._pipe.close(LINGER_SECONDS)
+        in_order = self._denounced or not self._outbound.unacknowledged
+        self._pipe.close(LINGER_SECONDS if in_order else 0)
         if self._channel is not None:
             self._channel.close()
 
@@ -126,6 +128,7 @@ class GrpcEndpoint:
         except ProtocolViolation as violation:
             self._pipe.put(violation_frame(str(violation)))
             self._pipe.finish()
+            self._denounced = True
             self._lose(f"the peer broke the protocol: {violation}")
         if ended is not None:
             self._lose(ended)

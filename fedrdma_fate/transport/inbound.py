@@ -25,11 +25,13 @@ class Arrival:
     Attributes:
         head: of its first piece; the others must agree with it.
         exposure: where it goes.
+        unclaimed: bytes that no piece has been announced for.
         missing: bytes that have not landed.
     """
 
     head: Head
     exposure: Exposure
+    unclaimed: int
     missing: int
 
 
@@ -57,16 +59,17 @@ class Inbound:
         Raises:
             ProtocolViolation: it may not be written.
         """
-        known = self._arriving.get(head.sequence)
-        if known is None:
-            return self._begin_write(head)
-        described = (head.op, head.key, head.address, head.length)
-        if described != (known.head.op, known.head.key, known.head.address, known.head.length):
+        arrival = self._arriving.get(head.sequence)
+        if arrival is None:
+            arrival = self._begin_write(head)
+        first = arrival.head
+        if (head.op, head.key, head.address, head.length) != (first.op, first.key, first.address, first.length):
             raise ProtocolViolation(f"two pieces of write {head.sequence} disagree on where it goes")
-        if head.op != Op.WRITE or head.piece_length > known.missing:
+        if head.piece_length > arrival.unclaimed or (head.op == Op.FENCED and head is not first):
             raise ProtocolViolation(f"write {head.sequence} came twice")
-        self._require_live(known)
-        return known
+        self.require_live(arrival)
+        arrival.unclaimed -= head.piece_length
+        return arrival
 
     def landed(self, arrival: Arrival, length: int) -> None:
         """`length` more bytes of it lie in place; completes and acknowledges the write that is whole."""
@@ -89,11 +92,23 @@ class Inbound:
         Raises:
             ProtocolViolation: its grant was withdrawn meanwhile.
         """
-        self._require_live(arrival)
+        self.require_live(arrival)
         head = arrival.head
         arrival.exposure.slot.part(head.address - arrival.exposure.base, head.length).view[:] = data
         self._finish(head.sequence)
         self._complete(Completion(CompletionKind.IMMEDIATE, immediate=head.immediate))
+
+    def require_live(self, arrival: Arrival) -> None:
+        """Do nothing while the grant it goes to is exposed.
+
+        Raises:
+            ProtocolViolation: it was withdrawn.
+        """
+        if not arrival.exposure.live:
+            raise ProtocolViolation(
+                f"{arrival.head.length} bytes were still on their way into grant {arrival.exposure.grant} "
+                "when it was withdrawn"
+            )
 
     def target(self, arrival: Arrival, piece: Head) -> memoryview:
         """Where the bytes of a piece belong."""
@@ -106,16 +121,10 @@ class Inbound:
             raise ProtocolViolation(f"write {sequence} came twice")
         if sequence >= self._landed_below + SEQUENCE_WINDOW:
             raise ProtocolViolation(f"write {sequence} is too far ahead of {self._landed_below}")
-        arrival = Arrival(head, self._exposures.resolve(head.key, head.address, head.length), head.length)
+        exposure = self._exposures.resolve(head.key, head.address, head.length)
+        arrival = Arrival(head, exposure, unclaimed=head.length, missing=head.length)
         self._arriving[sequence] = arrival
         return arrival
-
-    def _require_live(self, arrival: Arrival) -> None:
-        if not arrival.exposure.live:
-            raise ProtocolViolation(
-                f"{arrival.head.length} bytes were still on their way into grant {arrival.exposure.grant} "
-                "when it was withdrawn"
-            )
 
     def _finish(self, sequence: int) -> None:
         del self._arriving[sequence]

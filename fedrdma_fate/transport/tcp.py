@@ -241,14 +241,11 @@ class TcpEndpoint:
         self._send()
 
     def _receive(self) -> None:
-        parked = False
         for reader in self._readers:
             reader.receive()
-            parked = parked or reader.parked
-        if parked:
-            # what a fence waited for may have come on a stream that was read later
-            for reader in self._readers:
-                reader.receive()
+        # what a fence waited for may have come on a stream that was read later, or be behind another fence
+        while any(reader.release() for reader in self._readers):
+            pass
 
     def _send(self) -> None:
         for _ in range(PIECES_PER_TURN):

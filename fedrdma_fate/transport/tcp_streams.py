@@ -35,6 +35,21 @@ class StreamReader:
         self._rest = memoryview(self._raw_head)
         self.parked = False
 
+    def release(self) -> bool:
+        """Surface the fenced write that the stream is parked at, if its fence is down; whether it was.
+
+        Raises:
+            ProtocolViolation: its grant was withdrawn meanwhile.
+        """
+        if not self.parked or not self._inbound.fence_is_down(self._head.sequence):
+            return False
+        self.parked = False
+        arrival = self._arrival
+        assert arrival is not None
+        self._expect_head()
+        self._inbound.surface(arrival, memoryview(self._scratch))
+        return True
+
     def receive(self) -> None:
         """Read what is there, up to the budget.
 
@@ -44,9 +59,10 @@ class StreamReader:
             OSError: the connection broke.
         """
         budget = RECEIVE_BUDGET
-        while budget > 0 and not self._still_parked():
-            if self._arrival is not None and not self._arrival.exposure.live:
-                self._inbound.begin(self._head)
+        self._require_connected()
+        while budget > 0 and (self.release() or not self.parked):
+            if self._arrival is not None:
+                self._inbound.require_live(self._arrival)
             wanted = len(self._rest)
             try:
                 received = self._connection.recv_into(self._rest)
@@ -61,17 +77,6 @@ class StreamReader:
             elif not self._in_head:
                 # a short read has emptied the socket; another call would only say so
                 return
-
-    def _still_parked(self) -> bool:
-        if self.parked and self._inbound.fence_is_down(self._head.sequence):
-            self.parked = False
-            self._surface()
-        if self.parked:
-            # nothing is read that would show it
-            error = self._connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            if error:
-                raise OSError(error, os.strerror(error))
-        return self.parked
 
     def _turn_over(self) -> None:
         """What was being read, a head or what follows it, is complete."""
@@ -114,11 +119,12 @@ class StreamReader:
         self._arrival = None
         self._rest = memoryview(self._raw_head)
 
-    def _surface(self) -> None:
-        arrival = self._arrival
-        assert arrival is not None
-        self._expect_head()
-        self._inbound.surface(arrival, memoryview(self._scratch))
+    def _require_connected(self) -> None:
+        if self.parked:
+            # nothing is read that would show it
+            error = self._connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if error:
+                raise OSError(error, os.strerror(error))
 
 
 class StreamWriter:
@@ -185,7 +191,10 @@ class StreamWriter:
         rest = source.length - self._sent
         if self._sendfile and rest:
             try:
-                return os.sendfile(self._connection.fileno(), source.region.fileno, source.offset + self._sent, rest)
+                sent = os.sendfile(self._connection.fileno(), source.region.fileno, source.offset + self._sent, rest)
+                if not sent:
+                    raise OSError(errno.EIO, f"{source.region.path} is shorter than its slots")
+                return sent
             except OSError as error:
                 if error.errno not in _NO_SENDFILE:
                     raise

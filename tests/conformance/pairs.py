@@ -11,26 +11,44 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
+import pytest
 
 from fedrdma_fate.memory.region import SharedRegion
 from fedrdma_fate.ports import Completion, CompletionKind, Endpoint, Region, RemoteSlot, Slot, Transport
 from fedrdma_fate.transport.grpc import GrpcSettings, GrpcTransport
 from fedrdma_fate.transport.shm import ShmTransport
 from fedrdma_fate.transport.tcp import TcpSettings, TcpTransport
+from fedrdma_fate.wire.errors import ErrorCode, TransportError
 
-MakeTransport = Callable[[Path, Region], Transport]
+
+@dataclasses.dataclass(frozen=True)
+class Site:
+    """What one side's transport is made from."""
+
+    directory: Path
+    region: Region
+
+
+MakeTransport = Callable[[Site], Transport]
 
 TRANSPORTS: dict[str, MakeTransport] = {
-    "tcp-1": lambda directory, region: TcpTransport(TcpSettings(streams=1)),
-    "tcp-2": lambda directory, region: TcpTransport(TcpSettings(streams=2)),
-    "tcp-5": lambda directory, region: TcpTransport(TcpSettings(streams=5)),
-    "shm": lambda directory, region: ShmTransport(directory, region, SharedRegion.attach),
-    "grpc": lambda directory, region: GrpcTransport(GrpcSettings()),
+    "tcp-1": lambda _: TcpTransport(TcpSettings(streams=1)),
+    "tcp-2": lambda _: TcpTransport(TcpSettings(streams=2)),
+    "tcp-5": lambda _: TcpTransport(TcpSettings(streams=5)),
+    "shm": lambda site: ShmTransport(site.directory, site.region, SharedRegion.attach),
+    "grpc": lambda _: GrpcTransport(GrpcSettings()),
 }
 """Every transport that has to conform; a new one is one line."""
 
 PATIENCE = 10.0
 """Seconds after which a test that still waits has failed."""
+
+RANDOM_BLOCK = 5 * 1024 * 1024 + 4099
+
+
+class ImpatientError(AssertionError):
+    """What a test waits for has not come about."""
 
 
 class Side:
@@ -50,11 +68,13 @@ class Side:
     def write(self, work_request: int, offset: int, length: int, target: RemoteSlot, at: int = 0) -> None:
         self.endpoint.post_write(work_request, Slot(self.region, offset, length), target, at)
 
-    def bytes_at(self, offset: int, length: int) -> np.ndarray:
+    def bytes_at(self, offset: int, length: int) -> npt.NDArray[np.uint8]:
         return np.frombuffer(self.region.view[offset : offset + length], np.uint8)
 
     def fill(self, offset: int, length: int, seed: int) -> None:
-        self.bytes_at(offset, length)[:] = np.random.default_rng(seed).integers(0, 256, length, np.uint8)
+        block = np.frombuffer(np.random.default_rng(seed).bytes(min(length, RANDOM_BLOCK)), np.uint8)
+        # the block's odd length keeps equal bytes from lying at equal places of two chunks
+        self.bytes_at(offset, length)[:] = np.resize(block, length)
 
     def of(self, kind: CompletionKind) -> list[Completion]:
         return [completion for completion in self.completions if completion.kind is kind]
@@ -80,8 +100,10 @@ class Pair:
         """Drive both ends, in turns, until the condition holds."""
         deadline = time.monotonic() + patience
         while not until():
-            assert time.monotonic() < deadline, f"{self.active.completions[-3:]}, {self.passive.completions[-3:]}"
-            wait_for(self.active.endpoint, self.passive.endpoint)
+            # no short time-outs: an endpoint that forgets to ask for a wake-up has to show
+            wait_for(self.active.endpoint, self.passive.endpoint, timeout=deadline - time.monotonic())
+            if time.monotonic() >= deadline:
+                raise ImpatientError(f"{self.active.completions[-3:]}, {self.passive.completions[-3:]}")
             self.active.progress()
             self.passive.progress()
 
@@ -98,7 +120,21 @@ def wait_for(*endpoints: Endpoint, timeout: float = 0.1) -> None:
     for endpoint in endpoints:
         for descriptor, mask in endpoint.poll_set():
             poller.register(descriptor, mask)
-    poller.poll(timeout * 1000)
+    poller.poll(max(0.0, timeout) * 1000)
+
+
+def await_loss(step: Callable[[], None], patience: float = PATIENCE) -> str:
+    """Repeat the step until it raises LINK_LOST; the reason."""
+    deadline = time.monotonic() + patience
+
+    def repeat() -> None:
+        while time.monotonic() < deadline:
+            step()
+
+    with pytest.raises(TransportError) as error:
+        repeat()
+    assert error.value.code is ErrorCode.LINK_LOST
+    return error.value.message
 
 
 def connect(active: Transport, passive: Transport, timeout: float = 5.0) -> tuple[Endpoint, Endpoint]:
@@ -111,11 +147,9 @@ def connect(active: Transport, passive: Transport, timeout: float = 5.0) -> tupl
 
 
 @contextlib.contextmanager
-def connected(
-    make: MakeTransport, directory: Path, regions: tuple[SharedRegion, SharedRegion]
-) -> Iterator[Pair]:
+def connected(make: MakeTransport, directory: Path, regions: tuple[SharedRegion, SharedRegion]) -> Iterator[Pair]:
     """A pair for the length of a test."""
-    transports = make(directory, regions[0]), make(directory, regions[1])
+    transports = make(Site(directory, regions[0])), make(Site(directory, regions[1]))
     active, passive = connect(*transports)
     pair = Pair(Side(active, regions[0]), Side(passive, regions[1]), transports)
     try:

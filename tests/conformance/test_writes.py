@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
 
@@ -59,12 +60,12 @@ def test_a_fenced_write_puts_its_bytes_and_brings_its_immediate(pair: Pair) -> N
 
 def test_what_was_posted_before_is_complete_when_the_immediate_is_seen(pair: Pair) -> None:
     sizes = random.Random(4)
-    pair.active.fill(0, 12 * MIB, seed=5)
+    pair.active.fill(0, 6 * MIB, seed=5)
     target = pair.passive.expose(1, 0, 16 * MIB)
-    for number in range(40):
-        pair.passive.bytes_at(0, 13 * MIB)[:] = 0
-        cuts = sorted([0, *(sizes.randrange(12 * MIB) for _ in range(3)), sizes.choice([1, 64 * KIB, 12 * MIB])])
-        for start, end in zip(cuts, cuts[1:], strict=False):
+    for number in range(25):
+        pair.passive.bytes_at(0, 7 * MIB)[:] = 0
+        cuts = sorted([0, *(sizes.randrange(6 * MIB) for _ in range(3)), sizes.choice([1, 64 * KIB, 6 * MIB])])
+        for start, end in itertools.pairwise(cuts):
             pair.active.write(number, start, end - start, target, at=4096 + start)
         pair.active.endpoint.post_bytes(1000 + number, HEADER, target, 0, number)
         _pump_passive_until_immediate(pair, number)
@@ -107,6 +108,16 @@ def test_completions_are_exact_over_many_grants_and_writes(pair: Pair) -> None:
     assert landed == Counter((grant, half * 32 * KIB, 32 * KIB) for grant in grants for half in (0, 1))
     first = pair.passive.bytes_at(64 * KIB, 200 * 64 * KIB - 64 * KIB).reshape(199, -1)[:, 1:]
     assert np.array_equal(first, pair.active.bytes_at(64 * KIB, 199 * 64 * KIB).reshape(199, -1)[:, 1:])
+
+
+def test_writes_into_several_grants_in_turns_do_not_mix(pair: Pair) -> None:
+    pair.active.fill(0, 32 * MIB, seed=12)
+    targets = [pair.passive.expose(grant, grant * 8 * MIB, 8 * MIB) for grant in range(4)]
+    for piece in range(8):
+        for grant, target in enumerate(targets):
+            pair.active.write(8 * grant + piece, (8 * grant + piece) * MIB, MIB, target, at=piece * MIB)
+    pair.pump(lambda: len(pair.active.done) == 32)
+    assert np.array_equal(pair.passive.bytes_at(0, 32 * MIB), pair.active.bytes_at(0, 32 * MIB))
 
 
 def test_both_directions_at_once_do_not_mix(pair: Pair) -> None:

@@ -1,4 +1,4 @@
-"""The second way in: a component as a process of each party, from configuration files, as FATE's schedulers start it."""
+"""The second way in: a component as a process of each party, from configuration files, as schedulers start it."""
 
 from __future__ import annotations
 
@@ -107,9 +107,7 @@ def test_a_component_runs_over_the_backend_and_cleans_up(silos: Silos, tmp_path:
         finish(start("cleanup", engines(party, federation_section(silos, party), home), home))
 
 
-def test_a_task_without_its_gateway_fails_with_the_code_and_what_to_do(
-    hooks_in_children: None, tmp_path: Path
-) -> None:
+def test_a_task_without_its_gateway_fails_with_the_code_and_what_to_do(hooks_in_children: None, tmp_path: Path) -> None:
     del hooks_in_children
     home = homes(tmp_path)[GUEST]
     metadata = {"fedrdma_config": {"gateway": f"unix://{tmp_path}/none", "connect_timeout": 0.1}}

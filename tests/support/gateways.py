@@ -87,6 +87,8 @@ def running_gateways(directory: Path, parties: Sequence[PartyTuple], **settings:
         silos = Silos(directory, Path(sockets), tuple(parties))
         ports = dict(zip(parties, free_ports(len(parties)), strict=True))
         processes = [stack.enter_context(_gateway(silos, party, ports, settings)) for party in parties]
+        # all at once, so that none waits for another's farewell
+        stack.callback(lambda: [process.terminate() for process in processes])
         _wait_until_connected(silos, processes)
         yield silos
 
@@ -152,7 +154,7 @@ def _wait_until_connected(silos: Silos, processes: Sequence[subprocess.Popen[byt
     while not all(_is_connected(silos, party) for party in silos.parties):
         ended = [process.args for process in processes if process.poll() is not None]
         if ended or time.monotonic() > deadline:
-            logs = {str(log): log.read_text() for log in silos.directory.glob("*/log")}
+            logs = {str(log): log.read_text()[-1500:] for log in silos.directory.glob("*/log")}
             raise AssertionError(f"the gateways did not find each other; ended: {ended}; logs: {logs}")
         time.sleep(0.05)
 

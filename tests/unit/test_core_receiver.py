@@ -215,6 +215,7 @@ def test_a_damaged_payload_is_asked_for_again_whole_and_delivered_then(mode: Mod
     rig.announce(rig.payload_header())
     assert rig.taken_frames() == [ResendChunks(TRANSFER, (0, 1, 2))]
     assert rig.ends == []
+    assert rig.receiver.placed_bytes == 0
     rig.write_all(hint=hint)
     rig.announce(rig.payload_header())
     assert rig.ends == [Finished()]
@@ -298,6 +299,14 @@ def test_an_announcement_that_comes_twice_changes_nothing(mode: Mode) -> None:
     rig.do(rig.receiver.on_announced(bytes(HEADER_BYTES)))
     assert rig.frames == []
     assert rig.receiver.resends == 0
+
+
+def test_an_announcement_of_a_chunk_that_was_taken_in_already_is_not_taken_for_damage() -> None:
+    rig = Rig("fedrdma")
+    rig.write(0)
+    rig.announce(rig.chunk_header(0))
+    rig.do(rig.receiver.on_announced(bytes(HEADER_BYTES)))
+    assert rig.frames == [ChunkAck(TRANSFER, 0)]
 
 
 def test_a_chunk_already_taken_in_is_acknowledged_again_and_not_copied_again() -> None:
@@ -393,6 +402,22 @@ def test_after_a_restart_only_a_new_header_delivers(mode: Mode) -> None:
 
 
 @pytest.mark.parametrize("mode", ["grpc", "fedrdma-e"])
+def test_the_header_of_a_half_done_attempt_does_not_speak_for_the_next(mode: Mode) -> None:
+    rig = Rig(mode, slow=True)
+    rig.write_all()
+    rig.announce(rig.payload_header())
+    rig.questions.clear()
+    rig.do(rig.receiver.restart(same_slot=False))
+    for chunk in PLAN:
+        rig.do(rig.receiver.on_digest(chunk.index, 0))
+    rig.slow = False
+    rig.write_all(hint=True)
+    assert rig.ends == []
+    rig.announce(rig.payload_header())
+    assert rig.ends == [Finished()]
+
+
+@pytest.mark.parametrize("mode", ["grpc", "fedrdma-e"])
 @pytest.mark.parametrize("same_slot", [True, False])
 def test_a_digest_from_before_a_restart_does_not_vouch_for_what_came_after(mode: Mode, same_slot: bool) -> None:
     rig = Rig(mode, slow=True)
@@ -460,6 +485,7 @@ Lie = Callable[[ChunkHeader], ChunkHeader]
 LIES_OF_ANY_HEADER: dict[str, Lie] = {
     "another total": lambda header: dataclasses.replace(header, total_bytes=11),
     "another count": lambda header: dataclasses.replace(header, count=4),
+    "an index too high": lambda header: dataclasses.replace(header, index=3),
     "another length": lambda header: dataclasses.replace(header, length=header.length + 1),
     "another offset": lambda header: dataclasses.replace(header, offset=1),
     "the largest numbers": lambda header: dataclasses.replace(header, offset=2**64 - 1, length=2**64 - 1),

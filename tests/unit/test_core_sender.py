@@ -219,6 +219,16 @@ def test_a_completion_from_before_a_pause_is_not_taken_for_one_of_the_new_path()
     assert chunks(complete(machine, new)) == [1]
 
 
+def test_a_header_completion_from_before_a_pause_is_no_progress() -> None:
+    machine = sender("fedrdma-e", ChunkPlan(4, 4), idle_timeout=5.0)
+    (old,) = headers(answered(machine, machine.start(0.0)))
+    machine.pause()
+    machine.resume(1.0, same_slot=True)
+    before = machine.timer()
+    machine.on_write_done(old.work_request, 3.0)
+    assert machine.timer() == before
+
+
 @pytest.mark.parametrize("index", [-1, 3])
 def test_a_digest_of_no_chunk_is_ignored(index: int) -> None:
     machine = sender("fedrdma-e")
@@ -356,6 +366,17 @@ def test_fedrdma_sends_the_damaged_chunk_in_the_staging_area_again_whichever_the
     assert chunks(answered(machine, machine.on_chunk_ack(1, 0.0))) == [2], "nothing is queued twice"
     assert machine.on_chunk_ack(2, 0.0) == []
     assert machine.state is SenderState.AWAITING_DELIVERY
+
+
+def test_a_header_is_never_written_for_a_chunk_that_is_no_longer_in_the_staging_area() -> None:
+    machine = sender("fedrdma")
+    machine.start(0.0)
+    machine.on_digest(0, 100)
+    machine.on_chunk_ack(0, 0.0)
+    again = machine.on_resend([0], 0.0)
+    assert [header.header.index for header in headers(again)] == [0]
+    assert headers(machine.on_digest(1, 101)) == [], "chunk 1 was in the staging area before"
+    assert chunks(machine.on_chunk_ack(0, 0.0)) == [1]
 
 
 def test_a_chunk_asked_for_again_before_its_completion_is_not_taken_for_arrived() -> None:

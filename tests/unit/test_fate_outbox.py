@@ -140,6 +140,20 @@ def test_a_refused_commit_gives_the_slot_back_and_keeps_nothing(outbox: Outbox, 
     assert client.leases[2].history == ["commit"]
 
 
+def test_a_refused_second_commit_gives_the_slot_back_and_the_object_is_serialised_anew(
+    outbox: Outbox, client: FakeClient
+) -> None:
+    array = np.zeros(20_000)
+    outbox.put_object(plan(array), "model", "1", [GUEST])
+    with pytest.raises(GatewayError):
+        outbox.put_object(plan(array), "model", "1", [GUEST])
+
+    outbox.put_object(plan(array), "model", "1", [HOST])
+
+    assert [lease.history for lease in client.leases] == [["keep", "keep", "release"], ["keep"]]
+    assert (outbox.serialised, outbox.reused) == (2, 0)
+
+
 def test_a_failure_while_writing_gives_the_slot_back(outbox: Outbox, client: FakeClient) -> None:
     class Failing(ObjectPlan):
         total_bytes = 100_000

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fedrdma_fate.bench.payload import PayloadSpec
 from fedrdma_fate.bench.rivals.fate_party import (
     PARTIES,
     SESSION,
@@ -45,9 +44,9 @@ class FateStandalone:
     schedule = Schedule(warm_ups=0, most_repeats=1)
 
     @contextlib.contextmanager
-    def start(self, workspace: Path, spec: PayloadSpec) -> Iterator[Service]:
+    def start(self, workspace: Path, largest_bytes: int) -> Iterator[Service]:
         """See `Rival.start`."""
-        del spec
+        del largest_bytes
         require_fate()
         data = workspace / "data"
         yield Service(functools.partial(_open_sender, data), functools.partial(_open_receiver, data))

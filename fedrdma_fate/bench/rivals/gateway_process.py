@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -17,7 +19,8 @@ from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 
 STOP_SECONDS = 20.0
 
-_LOG_TAIL_CHARACTERS = 2000
+_LOG_TAIL_LINES = 5
+_PR_SET_PDEATHSIG = 1
 
 
 class GatewayProcess:
@@ -45,13 +48,15 @@ class GatewayProcess:
         path.write_text(yaml.safe_dump({**config, "listen": listen, "trace": str(self._trace)}), encoding="utf-8")
         command = [sys.executable, "-m", "fedrdma_fate.cli.main", "gateway", "--config", str(path)]
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=_end_with_the_benchmark
+            )
         self.pid = self._process.pid
 
     @property
     def log(self) -> str:
         """The end of its log."""
-        return self._log.read_text(errors="replace")[-_LOG_TAIL_CHARACTERS:].strip()
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:])
 
     def status(self) -> dict[str, Any] | None:
         """Its status document, None while it does not answer yet.
@@ -60,7 +65,7 @@ class GatewayProcess:
             RowError: it has ended.
         """
         if self._process.poll() is not None:
-            raise RowError(f"the gateway of {self.site} ended with status {self._process.returncode}: {self.log}")
+            raise RowError(f"the {self.site}'s gateway ended with status {self._process.returncode}")
         try:
             return ask_status(self.address)
         except GatewayError as error:
@@ -81,3 +86,8 @@ class GatewayProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+def _end_with_the_benchmark() -> None:
+    """In the new process: have the kernel send SIGTERM when the benchmark ends, even if it is killed."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

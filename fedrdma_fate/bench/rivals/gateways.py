@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedrdma_fate.bench.payload import PayloadSpec
 from fedrdma_fate.bench.rivals.fate_party import (
     PARTIES,
     SESSION,
@@ -23,17 +22,18 @@ from fedrdma_fate.bench.rivals.fate_party import (
     require_fate,
 )
 from fedrdma_fate.bench.rivals.gateway_process import GatewayProcess
-from fedrdma_fate.bench.rivals.interface import RowError, Schedule, Service, SideBytes
+from fedrdma_fate.bench.rivals.interface import RowError, Schedule, Service, SideBytes, complaining
 from fedrdma_fate.wire.frames import Mode
 
 HEADROOM_BYTES = 64 * 2**20
 """Room in a pool beside one payload: standing grants, staging chunks, headers."""
 
-START_SECONDS = 120.0
+START_SECONDS = 60.0
 SETTLE_SECONDS = 60.0
 MESSAGE_SECONDS = 600.0
 
 _LOOK_SECONDS = 0.005
+_DRAIN_SECONDS = 1.0
 _SHARED_MEMORY = Path("/dev/shm")
 _RING_BYTES = 8 * 2**20
 _RING_SLOTS = 2
@@ -43,7 +43,7 @@ class GatewayService(Service):
     """Two gateways with a party each."""
 
     def __init__(
-        self, sender: GatewayProcess, receiver: GatewayProcess, pair: GatewayPair, workspace: Path, payload_bytes: int
+        self, sender: GatewayProcess, receiver: GatewayProcess, pair: GatewayPair, workspace: Path, largest_bytes: int
     ) -> None:
         super().__init__(
             functools.partial(_open_sender, sender.address, workspace),
@@ -52,7 +52,7 @@ class GatewayService(Service):
         self._sender = sender
         self._receiver = receiver
         self._pair = pair
-        self._payload_bytes = payload_bytes
+        self._largest_bytes = largest_bytes
 
     @property
     def sender_helpers(self) -> Sequence[int]:
@@ -76,7 +76,7 @@ class GatewayService(Service):
 
     def extra_shared(self) -> SideBytes:
         """The most that was ever leased from a side's pools, less one payload and what is leased at rest."""
-        beyond = (_beyond_rest(gateway) - self._payload_bytes for gateway in (self._sender, self._receiver))
+        beyond = (_beyond_rest(gateway) - self._largest_bytes for gateway in (self._sender, self._receiver))
         return SideBytes(*(max(0, extra) for extra in beyond))
 
     def check(self) -> None:
@@ -87,7 +87,7 @@ class GatewayService(Service):
 
     def complaints(self) -> str:
         """The ends of both logs."""
-        return "\n".join(gateway.log for gateway in (self._sender, self._receiver) if gateway.log)
+        return "\n".join(f"The {gateway.site}'s gateway: {gateway.log}" for gateway in (self._sender, self._receiver))
 
     def _connected(self, gateway: GatewayProcess) -> bool:
         status = gateway.status()
@@ -124,7 +124,7 @@ class GatewayPair:
         return f"{self.mode}/{self.transport}"
 
     @contextlib.contextmanager
-    def start(self, workspace: Path, spec: PayloadSpec) -> Iterator[Service]:
+    def start(self, workspace: Path, largest_bytes: int) -> Iterator[Service]:
         """See `Rival.start`. The pools have room for one payload only, so that none can lie in two slots."""
         require_fate()
         control = f"127.0.0.1:{_free_port()}"
@@ -132,21 +132,22 @@ class GatewayPair:
             shared = stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-", dir=_SHARED_MEMORY))
 
             def run(side: Side) -> GatewayProcess:
-                config = self._config(side, control, spec.total_bytes)
+                config = self._config(side, control, largest_bytes)
                 config["memory"] |= {"directory": shared, "spill_directory": str(workspace)}
                 gateway = GatewayProcess(config, workspace)
                 stack.callback(gateway.stop)
                 return gateway
 
-            service = GatewayService(run("sender"), run("receiver"), self, workspace, spec.total_bytes)
-            service.wait_until_connected()
+            service = GatewayService(run("sender"), run("receiver"), self, workspace, largest_bytes)
+            with complaining(service):
+                service.wait_until_connected()
             yield service
 
-    def _config(self, side: Side, control: str, payload_bytes: int) -> dict[str, Any]:
+    def _config(self, side: Side, control: str, largest_bytes: int) -> dict[str, Any]:
         """The receiver dials: only the sender's control port has to be known beforehand."""
         sends = side == "sender"
         other: Side = "receiver" if sends else "sender"
-        large, small = payload_bytes + HEADROOM_BYTES, HEADROOM_BYTES
+        large, small = largest_bytes + HEADROOM_BYTES, HEADROOM_BYTES
         return {
             "site": side,
             "parties": [_party(side)],
@@ -160,6 +161,8 @@ class GatewayPair:
                 "ring_slots": _RING_SLOTS,
                 "ring_slot_bytes": _RING_BYTES // _RING_SLOTS,
             },
+            # a party that failed may leave a message that nobody takes
+            "timeouts": {"drain": _DRAIN_SECONDS},
             "peers": [{"site": other, "parties": [_party(other)], "address": None if sends else control}],
         }
 
@@ -178,14 +181,15 @@ def _at_rest(gateway: GatewayProcess) -> bool:
     status = gateway.status()
     if status is None or status["transfers"] or any(peer["pending_messages"] for peer in status["peers"]):
         return False
-    # standing grants stay leased
-    return all(pool["leased_bytes"] <= _RING_BYTES for pool in status["pools"])
+    # standing grants stay leased, a ring of them for each data path
+    standing = _RING_BYTES * sum(len(peer["paths"]) for peer in status["peers"])
+    return all(pool["leased_bytes"] <= standing for pool in status["pools"])
 
 
 def _beyond_rest(gateway: GatewayProcess) -> int:
     status = gateway.status()
     if status is None:
-        raise RowError(f"the gateway of {gateway.site} does not answer")
+        raise RowError(f"the {gateway.site}'s gateway does not answer")
     return sum(pool["high_water_bytes"] - pool["leased_bytes"] for pool in status["pools"])
 
 

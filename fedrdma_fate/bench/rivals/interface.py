@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
@@ -110,6 +111,15 @@ class Service:
         return ""
 
 
+@contextlib.contextmanager
+def complaining(service: Service) -> Iterator[None]:
+    """Add the service's complaints to a RowError that passes."""
+    try:
+        yield
+    except RowError as error:
+        raise RowError("\n".join(filter(None, (str(error), service.complaints())))) from error
+
+
 class Rival(Protocol):
     """One row of the table."""
 
@@ -123,12 +133,12 @@ class Rival(Protocol):
         """How often it is run."""
         ...
 
-    def start(self, workspace: Path, spec: PayloadSpec) -> AbstractContextManager[Service]:
-        """Start what runs beside the parties, for payloads up to `spec`; ends it on leaving.
+    def start(self, workspace: Path, largest_bytes: int) -> AbstractContextManager[Service]:
+        """Start what runs beside the parties; ends it on leaving.
 
         Args:
             workspace: an empty directory for files, removed afterwards.
-            spec: the largest payload that will be sent.
+            largest_bytes: size of the largest payload that will be sent.
 
         Raises:
             RowError: it cannot be started.

@@ -16,9 +16,9 @@ from fedrdma_fate.bench.rivals.interface import Schedule, Service
 class MemcpyEnd:
     """Sender and receiver in one process."""
 
-    def __init__(self, largest: PayloadSpec) -> None:
+    def __init__(self, largest_bytes: int) -> None:
         # filled, not just allocated: otherwise the copy would pay for the page faults
-        self._target = np.full(largest.total_bytes, 0xFF, np.uint8)
+        self._target = np.full(largest_bytes, 0xFF, np.uint8)
 
     def put(self, iteration: int, payload: Payload) -> None:
         """Copy."""
@@ -41,7 +41,7 @@ class Memcpy:
     schedule = Schedule()
 
     @contextlib.contextmanager
-    def start(self, workspace: Path, spec: PayloadSpec) -> Iterator[Service]:
+    def start(self, workspace: Path, largest_bytes: int) -> Iterator[Service]:
         """See `Rival.start`."""
         del workspace
-        yield Service(functools.partial(MemcpyEnd, spec), None)
+        yield Service(functools.partial(MemcpyEnd, largest_bytes), None)

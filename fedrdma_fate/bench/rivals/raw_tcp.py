@@ -66,12 +66,12 @@ class RawTcp:
     schedule = Schedule()
 
     @contextlib.contextmanager
-    def start(self, workspace: Path, spec: PayloadSpec) -> Iterator[Service]:
+    def start(self, workspace: Path, largest_bytes: int) -> Iterator[Service]:
         """See `Rival.start`."""
         del workspace
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
             yield Service(
                 functools.partial(RawTcpSender, port),
-                functools.partial(RawTcpReceiver, listener, spec.total_bytes),
+                functools.partial(RawTcpReceiver, listener, largest_bytes),
             )

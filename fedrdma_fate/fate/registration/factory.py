@@ -31,5 +31,6 @@ def build_federation(
     from fedrdma_fate.fate.federation import FedRDMAFederation
 
     settings = parse_settings(values)
-    address = settings.address_for(to_party(party))
+    alone = all(other == party for other in parties)
+    address = "" if alone else settings.address_for(to_party(party))
     return FedRDMAFederation(session, computing, party, parties, address, settings.options)

@@ -11,6 +11,7 @@ import msgspec
 from fedrdma_fate.fate.compatibility import missing_attributes, unsupported, version_mismatch
 from fedrdma_fate.fate.registration.extension import Extension
 from fedrdma_fate.fate.registration.spec import allow_in_union, federation_spec
+from fedrdma_fate.wire.frames import Party
 
 
 def _extend_engine_names(module: ModuleType) -> None:
@@ -49,7 +50,6 @@ def _federation_conf(task: Any, configured: dict[str, Any]) -> Any:
     from fate_flow.entity.spec.dag import _task
 
     from fedrdma_fate.fate.settings import parse_settings
-    from fedrdma_fate.wire.frames import Party
 
     problems = [problem for problem in (version_mismatch("fate_flow"),) if problem]
     problems += missing_attributes(_task, ["FedRDMAFederationSpec"])
@@ -57,19 +57,24 @@ def _federation_conf(task: Any, configured: dict[str, Any]) -> Any:
         raise unsupported(problems)
     settings = parse_settings(configured)
     local = Party(task.role, task.party_id)
+    parties = [Party(party.role, party_id) for party in task.parties for party_id in party.party_id]
+    # uploads and transformations run as a party of their own, which needs no gateway
+    alone = all(party == local for party in parties)
     return _task.FedRDMAFederationSpec(
         type="fedrdma",
         metadata={
             "federation_id": task.federation_id,
-            "parties": {
-                "local": {"role": local.role, "partyid": local.party_id},
-                "parties": [
-                    {"role": party.role, "partyid": party_id} for party in task.parties for party_id in party.party_id
-                ],
+            "parties": {"local": _party_section(local), "parties": [_party_section(party) for party in parties]},
+            "fedrdma_config": {
+                "gateway": None if alone else settings.address_for(local),
+                **msgspec.to_builtins(settings.options),
             },
-            "fedrdma_config": {"gateway": settings.address_for(local), **msgspec.to_builtins(settings.options)},
         },
     )
+
+
+def _party_section(party: Party) -> dict[str, str]:
+    return {"role": party.role, "partyid": party.party_id}
 
 
 EXTENSIONS = (

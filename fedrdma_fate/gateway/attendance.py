@@ -1,0 +1,69 @@
+"""Which parties have tasks attached; a party that has been gone for long without leaving is taken to have left."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from fedrdma_fate.gateway.background import Timer
+from fedrdma_fate.wire.frames import Party
+
+ABSENCE_SECONDS = 3600.0
+"""A killed job leaves messages behind that nobody will pull; after so long they are dropped."""
+
+
+@dataclasses.dataclass(slots=True)
+class _Presence:
+    tasks: int = 0
+    timer: Timer | None = None
+
+
+class Attendance:
+    """Counts the tasks of each party in each session. Belongs to the event loop's thread."""
+
+    def __init__(
+        self,
+        on_absent: Callable[[str, Party], object],
+        call_later: Callable[[float, Callable[[], None]], Timer],
+        absence: float = ABSENCE_SECONDS,
+    ) -> None:
+        """
+        Args:
+            on_absent: called with a session and a party that counts as having left it.
+            call_later: calls something on this thread after so many seconds.
+            absence: seconds without any task after which it does.
+        """
+        self._on_absent = on_absent
+        self._call_later = call_later
+        self._absence = absence
+        self._present: dict[tuple[str, Party], _Presence] = {}
+
+    def arrive(self, session: str, party: Party) -> None:
+        """A task attached."""
+        presence = self._present.setdefault((session, party), _Presence())
+        presence.tasks += 1
+        if presence.timer is not None:
+            presence.timer.cancel()
+            presence.timer = None
+
+    def part(self, session: str, party: Party, *, left: bool) -> None:
+        """A task ended; `left` says whether its party has left the session."""
+        presence = self._present[session, party]
+        presence.tasks -= 1
+        if presence.tasks:
+            return
+        if left:
+            del self._present[session, party]
+        else:
+            presence.timer = self._call_later(self._absence, lambda: self._absent(session, party))
+
+    def close(self) -> None:
+        """Cancel what was to be called."""
+        for presence in self._present.values():
+            if presence.timer is not None:
+                presence.timer.cancel()
+        self._present.clear()
+
+    def _absent(self, session: str, party: Party) -> None:
+        del self._present[session, party]
+        self._on_absent(session, party)

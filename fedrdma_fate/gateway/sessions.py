@@ -1,0 +1,127 @@
+"""What each federation session has pushed and pulled at this gateway, and who has left it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict
+
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError
+from fedrdma_fate.wire.frames import MessageKey, Party
+
+REMEMBERED_CLOSED = 4096
+"""Parties that left a session and are still remembered, so that what comes late for them is dropped."""
+
+
+@dataclasses.dataclass(slots=True)
+class _Session:
+    """One session.
+
+    Attributes:
+        pushed: by parties of this gateway.
+        pulled: by parties of this gateway.
+        failures: of pushes, which their party has not been told yet.
+    """
+
+    pushed: set[MessageKey] = dataclasses.field(default_factory=set)
+    pulled: set[MessageKey] = dataclasses.field(default_factory=set)
+    failures: dict[Party, list[FedRDMAError]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def empty(self) -> bool:
+        return not (self.pushed or self.pulled or self.failures)
+
+
+class Sessions:
+    """Belongs to the event loop's thread."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[str, _Session] = {}
+        self._closed: OrderedDict[tuple[str, Party], None] = OrderedDict()
+
+    @property
+    def count(self) -> int:
+        """Sessions of which anything is remembered but that they are closed."""
+        return len(self._sessions)
+
+    def join(self, session: str, party: Party) -> None:
+        """A new task of this party attached."""
+        self._closed.pop((session, party), None)
+
+    def leave(self, session: str, party: Party) -> None:
+        """The party left: forget what it did."""
+        self._closed[session, party] = None
+        self._closed.move_to_end((session, party))
+        while len(self._closed) > REMEMBERED_CLOSED:
+            self._closed.popitem(last=False)
+        state = self._sessions.get(session)
+        if state is None:
+            return
+        state.pushed = {key for key in state.pushed if key.source != party}
+        state.pulled = {key for key in state.pulled if key.destination != party}
+        state.failures.pop(party, None)
+        if state.empty:
+            del self._sessions[session]
+
+    def is_closed(self, session: str, party: Party) -> bool:
+        """Whether this party has left the session."""
+        return (session, party) in self._closed
+
+    def closed_error(self, session: str, party: Party) -> GatewayError:
+        """The error for a party that has left."""
+        return GatewayError(
+            ErrorCode.SESSION_CLOSED,
+            f"{party} has left the session {session!r}.",
+            "Do not use a context after destroying it.",
+        )
+
+    # -- pushing --------------------------------------------------------------------------------------------------
+
+    def note_push(self, keys: tuple[MessageKey, ...]) -> None:
+        """Note that these messages are being pushed.
+
+        Raises:
+            GatewayError: DUPLICATE_PUSH when one of them was already, or comes twice; then none is noted.
+        """
+        for at, key in enumerate(keys):
+            known = self._sessions.get(key.session)
+            if key in keys[:at] or (known is not None and key in known.pushed):
+                raise GatewayError(
+                    ErrorCode.DUPLICATE_PUSH,
+                    f"{key} was pushed before.",
+                    "A name and tag can be pushed once to each party; the first message is kept.",
+                )
+        for key in keys:
+            self._of(key.session).pushed.add(key)
+
+    def push_failed(self, key: MessageKey, error: FedRDMAError) -> None:
+        """A push could not be delivered: its party is told at its next call."""
+        if not self.is_closed(key.session, key.source):
+            self._of(key.session).failures.setdefault(key.source, []).append(error)
+
+    def raise_push_failure(self, session: str, party: Party) -> None:
+        """Raise, once, that an earlier push of this party failed.
+
+        Raises:
+            FedRDMAError: why it failed.
+        """
+        state = self._sessions.get(session)
+        if state is None or party not in state.failures:
+            return
+        failure = state.failures[party].pop(0)
+        if not state.failures[party]:
+            del state.failures[party]
+        raise failure
+
+    # -- pulling --------------------------------------------------------------------------------------------------
+
+    def note_pull(self, key: MessageKey) -> None:
+        """The message was handed out."""
+        self._of(key.session).pulled.add(key)
+
+    def was_pulled(self, key: MessageKey) -> bool:
+        """Whether the message was handed out before."""
+        state = self._sessions.get(key.session)
+        return state is not None and key in state.pulled
+
+    def _of(self, session: str) -> _Session:
+        return self._sessions.setdefault(session, _Session())

@@ -1,0 +1,345 @@
+"""How links come about, break and end: the same over every transport."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from fedrdma_fate.memory.region import SharedRegion
+from fedrdma_fate.ports import RemoteSlot, Slot, Transport
+from fedrdma_fate.wire.errors import ErrorCode, TransportError
+from tests.conformance.pairs import TRANSPORTS, MakeTransport, Pair, Side, Site, await_loss, connect, wait_for
+
+MIB = 1024 * 1024
+BOUNDED = 5.0
+"""Seconds within which a loss must show."""
+
+GRPCIO_SLACK = 10
+"""grpcio keeps some sockets of ended calls, and workers, until it next needs one; a leak would be 50 and more."""
+
+
+@pytest.fixture
+def transport(
+    make: MakeTransport, shared_directory: Path, regions: tuple[SharedRegion, SharedRegion]
+) -> Iterator[Transport]:
+    made = make(Site(shared_directory, regions[0]))
+    yield made
+    made.close()
+
+
+def loss(side: Side) -> str:
+    """Progress until the link is lost, and say why."""
+
+    def step() -> None:
+        wait_for(side.endpoint)
+        side.progress()
+
+    return await_loss(step, BOUNDED)
+
+
+# -- breaking ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_peer_that_closes_is_noticed(pair: Pair) -> None:
+    pair.active.endpoint.close()
+    assert "closed" in loss(pair.passive) or "gone" in loss(pair.passive)
+
+
+def test_a_peer_that_closes_in_the_middle_of_a_write_is_noticed(pair: Pair) -> None:
+    target = pair.active.expose(1, 0, 64 * MIB)
+    pair.passive.write(1, 0, 64 * MIB, target)
+    pair.active.progress()
+    pair.active.endpoint.close()
+    loss(pair.passive)
+
+
+@pytest.mark.parametrize("name", sorted(TRANSPORTS))
+def test_a_killed_peer_is_noticed(name: str, shared_directory: Path) -> None:
+    region = SharedRegion.create(shared_directory / f"killed-{name}", MIB)
+    transport = TRANSPORTS[name](Site(shared_directory, region))
+    draft = transport.open("passive")
+    command = [sys.executable, "-m", "tests.conformance.peer_process", name, str(shared_directory)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            offer = json.loads(process.stdout.readline())
+            process.stdin.write(json.dumps(dict(draft.offer)) + "\n")
+            process.stdin.flush()
+            side = Side(draft.connect(offer, 10), region)
+            target = RemoteSlot(**json.loads(process.stdout.readline()))
+            side.write(1, 0, MIB, target)
+            while not side.done:
+                wait_for(side.endpoint)
+                side.progress()
+        finally:
+            process.kill()
+    began = time.monotonic()
+    loss(side)
+    assert time.monotonic() - began < BOUNDED
+    side.endpoint.close()
+    transport.close()
+    region.close()
+    (shared_directory / "peer").unlink()
+
+
+def test_what_completed_before_a_loss_is_still_reported(pair: Pair) -> None:
+    target = pair.passive.expose(1, 0, MIB)
+    pair.active.write(1, 0, MIB, target)
+    pair.active.endpoint.post_bytes(2, b"h" * 64, target, 0, 9)
+    pair.pump(lambda: pair.active.done == [1, 2])
+    pair.active.endpoint.post_bytes(3, b"h" * 64, target, 0, 10)
+    pair.passive.progress()
+    pair.active.endpoint.close()
+    loss(pair.passive)
+    assert pair.passive.immediates[0] == 9
+
+
+def test_after_a_loss_every_call_says_so_and_close_still_works(pair: Pair) -> None:
+    target = pair.active.expose(1, 0, 4096)
+    pair.passive.endpoint.close()
+    reason = loss(pair.active)
+    endpoint = pair.active.endpoint
+    slot = Slot(pair.active.region, 0, 16)
+    for call in (
+        endpoint.progress,
+        endpoint.poll_set,
+        lambda: endpoint.expose(2, slot),
+        lambda: endpoint.withdraw(1),
+        lambda: endpoint.post_write(1, slot, target, 0),
+        lambda: endpoint.post_bytes(1, b"x", target, 0, 1),
+    ):
+        with pytest.raises(TransportError) as error:
+            call()
+        assert error.value.code is ErrorCode.LINK_LOST
+        assert error.value.message == reason
+    endpoint.close()
+    endpoint.close()
+
+
+def test_a_closed_endpoint_refuses_further_calls(pair: Pair) -> None:
+    pair.active.endpoint.close()
+    pair.active.endpoint.close()
+    with pytest.raises(TransportError) as error:
+        pair.active.endpoint.progress()
+    assert error.value.code is ErrorCode.LINK_LOST
+
+
+# -- violations -------------------------------------------------------------------------------------------------------
+
+
+def _violation_shows_at_both_ends(pair: Pair, word: str) -> None:
+    assert word in loss(pair.passive)
+    assert word in loss(pair.active)
+
+
+def test_an_unknown_key_breaks_the_link_and_writes_nothing(pair: Pair) -> None:
+    pair.passive.bytes_at(0, 8192)[:] = 0xEE
+    target = pair.passive.expose(1, 0, 8192)
+    pair.active.write(1, 0, 4096, RemoteSlot(target.key ^ 2**40, target.address, target.length))
+    _violation_shows_at_both_ends(pair, "key")
+    assert (pair.passive.bytes_at(0, 8192) == 0xEE).all()
+
+
+def test_a_fenced_write_under_an_unknown_key_breaks_the_link_and_writes_nothing(pair: Pair) -> None:
+    pair.passive.bytes_at(0, 8192)[:] = 0xEE
+    target = pair.passive.expose(1, 0, 8192)
+    forged = RemoteSlot(target.key ^ 2**40, target.address, target.length)
+    pair.active.endpoint.post_bytes(1, b"h" * 64, forged, 0, 1)
+    _violation_shows_at_both_ends(pair, "key")
+    assert (pair.passive.bytes_at(0, 8192) == 0xEE).all()
+    assert pair.passive.immediates == []
+
+
+def test_a_write_that_comes_after_its_grant_was_withdrawn_touches_nothing(pair: Pair) -> None:
+    target = pair.passive.expose(1, 0, 8192)
+    pair.passive.endpoint.withdraw(1)
+    pair.passive.bytes_at(0, 8192)[:] = 0xEE
+    pair.active.write(1, 0, 4096, target)
+    _violation_shows_at_both_ends(pair, "withdrawn")
+    assert (pair.passive.bytes_at(0, 8192) == 0xEE).all()
+
+
+def test_a_grant_withdrawn_in_the_middle_of_a_write_is_not_touched_any_more(pair: Pair) -> None:
+    pair.active.fill(0, 64 * MIB, seed=1)
+    target = pair.passive.expose(1, 0, 64 * MIB)
+    pair.active.write(1, 0, 64 * MIB, target)
+    while not pair.passive.bytes_at(0, 64 * MIB).any():
+        pair.active.progress()
+        pair.passive.progress()
+    pair.passive.endpoint.withdraw(1)
+    pair.passive.bytes_at(0, 64 * MIB)[:] = 0xEE
+    with ThreadPoolExecutor(1) as executor:
+        told = executor.submit(loss, pair.active)
+        assert "withdrawn" in loss(pair.passive)
+        told.result()
+    assert (pair.passive.bytes_at(0, 64 * MIB) == 0xEE).all()
+
+
+# -- connecting -------------------------------------------------------------------------------------------------------
+
+
+def test_waiting_for_a_peer_that_does_not_come_ends_in_time(transport: Transport) -> None:
+    other = transport.open("active")
+    draft = transport.open("passive")
+    began = time.monotonic()
+    with pytest.raises(TransportError) as error:
+        draft.connect(other.offer, 0.2)
+    other.close()
+    assert error.value.code is ErrorCode.TRANSPORT_UNAVAILABLE
+    assert 0.15 < time.monotonic() - began < 2
+
+
+def test_dialling_a_peer_that_does_not_wait_ends_in_time(transport: Transport) -> None:
+    draft, silent = transport.open("active"), transport.open("passive")
+    began = time.monotonic()
+    with pytest.raises(TransportError) as error:
+        draft.connect(silent.offer, 0.3)
+    silent.close()
+    assert error.value.code is ErrorCode.TRANSPORT_UNAVAILABLE
+    assert time.monotonic() - began < 2
+
+
+def test_dialling_a_closed_transport_fails(
+    transport: Transport,
+    make: MakeTransport,
+    shared_directory: Path,
+    regions: tuple[SharedRegion, SharedRegion],
+) -> None:
+    gone = make(Site(shared_directory, regions[1]))
+    offer = dict(gone.open("passive").offer)
+    gone.close()
+    gone.close()
+    with pytest.raises(TransportError) as error:
+        transport.open("active").connect(offer, 5)
+    assert error.value.code is ErrorCode.TRANSPORT_UNAVAILABLE
+
+
+@pytest.mark.parametrize("spoil", ["missing", "wrong"])
+def test_a_senseless_offer_is_refused(transport: Transport, spoil: str) -> None:
+    waiting = transport.open("passive")
+    for name in waiting.offer:
+        if name == "streams" and spoil == "wrong":
+            continue
+        offer = dict(waiting.offer)
+        if spoil == "missing":
+            del offer[name]
+        else:
+            offer[name] = -1 if isinstance(offer[name], int) else "no such thing"
+        with pytest.raises(TransportError) as error:
+            transport.open("active").connect(offer, 0.5)
+        assert error.value.code is ErrorCode.TRANSPORT_UNAVAILABLE
+    waiting.close()
+
+
+def test_an_unknown_token_is_not_let_in(transport: Transport) -> None:
+    waiting = transport.open("passive")
+    offer = {**waiting.offer, "token": "00" * 16}
+    dialling = transport.open("active")
+    with ThreadPoolExecutor(1) as executor:
+        passive = executor.submit(waiting.connect, dialling.offer, 0.5)
+        with pytest.raises(TransportError):
+            dialling.connect(offer, 2)
+        with pytest.raises(TransportError):
+            passive.result()
+
+
+def test_several_links_of_one_transport_connect_at_once_each_with_its_own_peer(
+    transport: Transport, regions: tuple[SharedRegion, SharedRegion]
+) -> None:
+    waiting = [transport.open("passive") for _ in range(6)]
+    dialling = [transport.open("active") for _ in range(6)]
+    with ThreadPoolExecutor(12) as executor:
+        answered = [executor.submit(w.connect, d.offer, 5) for w, d in zip(waiting, dialling, strict=True)]
+        dialled = [executor.submit(d.connect, w.offer, 5) for w, d in zip(waiting, dialling, strict=True)]
+    pairs = [(a.result(), b.result()) for a, b in zip(dialled, answered, strict=True)]
+    for active, passive in pairs:
+        active.close()
+        loss(Side(passive, regions[0]))
+        passive.close()
+
+
+def test_closing_the_transport_wakes_those_who_wait(transport: Transport) -> None:
+    waiting = transport.open("passive")
+    peer_offer = dict(transport.open("active").offer)
+    failures: list[TransportError] = []
+
+    def wait() -> None:
+        try:
+            waiting.connect(peer_offer, 30)
+        except TransportError as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    transport.close()
+    thread.join(BOUNDED)
+    assert [error.code for error in failures] == [ErrorCode.TRANSPORT_UNAVAILABLE]
+
+
+def test_a_closed_transport_opens_nothing(transport: Transport) -> None:
+    transport.close()
+    with pytest.raises(TransportError) as error:
+        transport.open("passive")
+    assert error.value.code is ErrorCode.TRANSPORT_UNAVAILABLE
+
+
+# -- giving back ------------------------------------------------------------------------------------------------------
+
+
+def _open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_fifty_sessions_leave_no_descriptor_thread_or_file(
+    make: MakeTransport, shared_directory: Path, regions: tuple[SharedRegion, SharedRegion]
+) -> None:
+    transports = make(Site(shared_directory, regions[0])), make(Site(shared_directory, regions[1]))
+    _session(transports, regions)
+    descriptors, threads = _open_descriptors(), threading.active_count()
+    files = set(shared_directory.iterdir())
+    for _ in range(50):
+        _session(transports, regions)
+    slack = GRPCIO_SLACK if transports[0].name == "grpc" else 0
+    assert _open_descriptors() <= descriptors + slack
+    assert threading.active_count() <= threads + slack
+    assert set(shared_directory.iterdir()) == files
+    for transport in transports:
+        transport.close()
+
+
+def test_closed_transports_leave_nothing(
+    make: MakeTransport, shared_directory: Path, regions: tuple[SharedRegion, SharedRegion]
+) -> None:
+    files, threads = set(shared_directory.iterdir()), set(threading.enumerate())
+    transports = make(Site(shared_directory, regions[0])), make(Site(shared_directory, regions[1]))
+    _session(transports, regions)
+    abandoned = transports[0].open("passive"), transports[0].open("active")
+    for draft in abandoned:
+        draft.close()
+    for transport in transports:
+        transport.close()
+    assert set(shared_directory.iterdir()) == files
+    deadline = time.monotonic() + BOUNDED
+    while not set(threading.enumerate()) <= threads and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert set(threading.enumerate()) <= threads
+
+
+def _session(transports: tuple[Transport, Transport], regions: tuple[SharedRegion, SharedRegion]) -> None:
+    active, passive = connect(*transports)
+    pair = Pair(Side(active, regions[0]), Side(passive, regions[1]), transports)
+    target = pair.passive.expose(1, 0, 4096)
+    pair.active.write(1, 0, 4096, target)
+    pair.pump(lambda: pair.active.done == [1])
+    active.close()
+    passive.close()

@@ -1,0 +1,209 @@
+"""A data path in memory: two endpoints without sockets, whose every step the test decides."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import itertools
+import os
+import select
+import threading
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedrdma_fate.ports import Completion, CompletionKind, Endpoint, Offer, RemoteSlot, Role, Slot
+from fedrdma_fate.wire.errors import ErrorCode, TransportError
+
+_keys = itertools.count(1)
+
+
+class HeapRegion:
+    """A region on the heap; nobody else can map it."""
+
+    def __init__(self, length: int, path: Path = Path("/nowhere")) -> None:
+        self._buffer = (ctypes.c_char * length)()
+        self.path = path
+        self.length = length
+        self.address = ctypes.addressof(self._buffer)
+        self.fileno = -1
+        self.view = memoryview(self._buffer).cast("B")
+
+    def slot(self, offset: int = 0, length: int | None = None) -> Slot:
+        """A piece of it."""
+        return Slot(self, offset, self.length - offset if length is None else length)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Write:
+    """Under way: the source is read when it lands, as a card does."""
+
+    work_request: int
+    source: Slot | bytes
+    key: int
+    offset: int
+    immediate: int | None
+
+
+class MemoryWire:
+    """What connects two endpoints, until it breaks."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.broken = ""
+        self.ends = (MemoryEndpoint(self, 0), MemoryEndpoint(self, 1))
+
+    def break_down(self, reason: str) -> None:
+        """Both ends learn of it when they are asked next."""
+        with self.lock:
+            self.broken = self.broken or reason
+            for end in self.ends:
+                end.wake()
+
+
+class MemoryEndpoint:
+    """One end. See `ports.Endpoint`."""
+
+    transport = "memory"
+
+    def __init__(self, wire: MemoryWire, side: int) -> None:
+        self._wire = wire
+        self._side = side
+        self._signal = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._exposed: dict[int, tuple[int, Slot]] = {}
+        self._arriving: deque[_Write] = deque()
+        self._completions: list[Completion] = []
+        self.closed = False
+
+    @property
+    def peer(self) -> MemoryEndpoint:
+        """The other end."""
+        return self._wire.ends[1 - self._side]
+
+    @property
+    def arriving(self) -> int:
+        """Writes of the peer that have not landed."""
+        return len(self._arriving)
+
+    def wake(self) -> None:
+        """Make the descriptor readable."""
+        if not self.closed:
+            os.eventfd_write(self._signal, 1)
+
+    def expose(self, grant: int, slot: Slot) -> RemoteSlot:
+        """Let the peer write into the slot."""
+        self._check()
+        key = next(_keys)
+        self._exposed[key] = (grant, slot)
+        return RemoteSlot(key, 0, slot.length)
+
+    def withdraw(self, grant: int) -> None:
+        """The peer may no longer write there."""
+        self._check()
+        self._exposed = {key: entry for key, entry in self._exposed.items() if entry[0] != grant}
+
+    def post_write(self, work_request: int, source: Slot, target: RemoteSlot, target_offset: int) -> None:
+        """Queue a write at the peer."""
+        self._post(_Write(work_request, source, target.key, target.address + target_offset, None))
+
+    def post_bytes(
+        self, work_request: int, data: bytes, target: RemoteSlot, target_offset: int, immediate: int
+    ) -> None:
+        """Queue a write with immediate at the peer."""
+        self._post(_Write(work_request, data, target.key, target.address + target_offset, immediate))
+
+    def poll_set(self) -> Sequence[tuple[int, int]]:
+        """One descriptor."""
+        self._check()
+        return [(self._signal, select.POLLIN)]
+
+    def progress(self, most: int = 1000) -> Sequence[Completion]:
+        """Let up to `most` writes of the peer land."""
+        with self._wire.lock:
+            self._check()
+            try:
+                os.eventfd_read(self._signal)
+            except BlockingIOError:
+                pass
+            for _ in range(min(most, len(self._arriving))):
+                self._land(self._arriving.popleft())
+                self._check()
+            completions, self._completions = self._completions, []
+            return completions
+
+    def close(self) -> None:
+        """Break the wire."""
+        with self._wire.lock:
+            self._wire.break_down("an end was closed")
+            if not self.closed:
+                self.closed = True
+                os.close(self._signal)
+
+    def _post(self, write: _Write) -> None:
+        with self._wire.lock:
+            self._check()
+            self.peer._arriving.append(write)
+            self.peer.wake()
+
+    def _land(self, write: _Write) -> None:
+        entry = self._exposed.get(write.key)
+        data = write.source if isinstance(write.source, bytes) else bytes(write.source.view)
+        if entry is None or write.offset + len(data) > entry[1].length:
+            self._wire.break_down("a write outside of what was granted")
+            return
+        grant, slot = entry
+        slot.view[write.offset : write.offset + len(data)] = data
+        if write.immediate is None:
+            landed = Completion(CompletionKind.LANDED, immediate=grant, offset=write.offset, length=len(data))
+        else:
+            landed = Completion(CompletionKind.IMMEDIATE, immediate=write.immediate)
+        self._completions.append(landed)
+        self.peer._completions.append(Completion(CompletionKind.WRITE_DONE, write.work_request))
+        self.peer.wake()
+
+    def _check(self) -> None:
+        if self._wire.broken:
+            raise TransportError(ErrorCode.LINK_LOST, f"the memory data path is lost: {self._wire.broken}.")
+
+
+class MemoryTransport:
+    """Makes wires between transports of one test, which share `wires`."""
+
+    def __init__(self, name: str, wires: dict[int, MemoryWire]) -> None:
+        self.name = name
+        self.wires = wires
+        self.refusing = False
+
+    def open(self, role: Role) -> MemoryDraft:
+        """Start one data path; the passive side makes the wire."""
+        if role == "active":
+            return MemoryDraft(self, None)
+        token = len(self.wires) + 1
+        self.wires[token] = MemoryWire()
+        return MemoryDraft(self, token)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class MemoryDraft:
+    """One half of a wire."""
+
+    def __init__(self, transport: MemoryTransport, token: int | None) -> None:
+        self._transport = transport
+        self._token = token
+
+    @property
+    def offer(self) -> Offer:
+        return {} if self._token is None else {"token": self._token}
+
+    def connect(self, peer: Offer, timeout: float) -> Endpoint:
+        """Take our end of the wire; nothing is waited for."""
+        if self._transport.refusing:
+            raise TransportError(ErrorCode.TRANSPORT_UNAVAILABLE, f"no way through within {timeout:g} s.")
+        if self._token is not None:
+            return self._transport.wires[self._token].ends[0]
+        return self._transport.wires[int(peer["token"])].ends[1]
+
+    def close(self) -> None:
+        """Nothing is held."""

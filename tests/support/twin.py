@@ -1,0 +1,290 @@
+"""Two gateways' peers without threads, sockets or waiting: the test decides what happens next, and time is virtual."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import random
+import selectors
+import threading
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+import pytest
+
+from fedrdma_fate.engine import link as link_module
+from fedrdma_fate.engine.events import Payload
+from fedrdma_fate.engine.link import Link
+from fedrdma_fate.gateway import peer as peer_module
+from fedrdma_fate.gateway.config import parse_config
+from fedrdma_fate.gateway.control import ControlStream
+from fedrdma_fate.gateway.hub import Hub
+from fedrdma_fate.gateway.mailbox import Mailbox, Message
+from fedrdma_fate.gateway.peer import Peer
+from fedrdma_fate.gateway.routing import Routes
+from fedrdma_fate.memory.pool import SlotPool
+from fedrdma_fate.memory.spill import SpillStore
+from fedrdma_fate.obs.metrics import GatewayMetrics
+from fedrdma_fate.obs.trace import Trace
+from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, MessageKey, Mode, Party
+from tests.support.endpoints import HeapRegion, MemoryTransport, MemoryWire
+
+Result = TypeVar("Result")
+
+PARTIES = {"a": Party("guest", "1"), "b": Party("host", "2")}
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock jumps to the next timer instead of waiting for it."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        super().__init__(_ImpatientSelector(self))
+
+    def time(self) -> float:
+        return self.now
+
+
+class _ImpatientSelector(selectors.DefaultSelector):  # type: ignore[misc,valid-type]
+    def __init__(self, loop: VirtualLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready: list[tuple[selectors.SelectorKey, int]] = super().select(0)
+        if ready or timeout is None or timeout <= 0:
+            # without a timer, only another thread can wake us
+            return ready if ready or timeout is not None else super().select(1.0)
+        self._loop.now += timeout
+        return []
+
+
+def run_virtually(work: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine on a virtual loop."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(work)
+
+
+class _IdleThread:
+    """Stands in for the thread of a link, which the test turns by hand."""
+
+    def __init__(self, **_: object) -> None:
+        self.alive = True
+
+    def start(self) -> None: ...
+
+    def join(self, timeout: float | None = None) -> None: ...
+
+    def is_alive(self) -> bool:
+        return False
+
+
+@contextlib.contextmanager
+def threadless_links() -> Iterator[None]:
+    """Links that are made meanwhile have no thread, and the clock of the running loop."""
+    threads = SimpleNamespace(Thread=_IdleThread, Lock=threading.Lock, current_thread=threading.current_thread)
+
+    def make(peer: str, settings: Any, events: Any) -> Link:
+        link = Link(peer, settings, events, asyncio.get_running_loop().time)
+        # a turn must not wait
+        link._patience_ms = lambda: 0  # type: ignore[method-assign]
+        return link
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(link_module, "threading", threads)
+        patch.setattr(peer_module, "Link", make)
+        yield
+
+
+@dataclasses.dataclass
+class Half:
+    """One gateway, as far as it deals with its peer."""
+
+    site: str
+    hub: Hub
+    peer: Peer
+    stream: ControlStream | None = None
+    finished: set[int] = dataclasses.field(default_factory=set)
+
+    @property
+    def party(self) -> Party:
+        return PARTIES[self.site]
+
+    def links(self) -> list[Link]:
+        """All links that still have something to do."""
+        retired = [link for link in self.peer.paths._retired if id(link) not in self.finished]
+        return [*(path.link for path in self.peer.paths.paths.values()), *retired]
+
+    def turn(self, link: Link) -> None:
+        """One turn of a link's thread."""
+        if not link._closing:
+            link._turn()
+        elif id(link) not in self.finished:
+            self.finished.add(id(link))
+            link._run()
+
+    def credits_held(self) -> int:
+        """Receive slots granted to the peer ahead of time."""
+        return sum(bool(grant.credit_of) for grant in self.peer.receiving._granted.values())
+
+
+class Twin:
+    """Gateways a and b."""
+
+    def __init__(self, directory: Path, seed: int = 0, **settings: Any) -> None:
+        self._directory = directory
+        self._settings = settings
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._wires: dict[str, dict[int, MemoryWire]] = {"tcp": {}, "grpc": {}}
+        self.random = random.Random(seed)
+        self.transports = {
+            site: {name: MemoryTransport(name, wires) for name, wires in self._wires.items()} for site in PARTIES
+        }
+        self.halves = {site: self._make(site) for site in PARTIES}
+
+    def _make(self, site: str) -> Half:
+        other = "b" if site == "a" else "a"
+        document = {
+            "site": site,
+            "parties": [str(PARTIES[site])],
+            "security": "off",
+            "transport": "tcp",
+            "chunk": 40_000,
+            "memory": {"send_bytes": "2MiB", "receive_bytes": "1MiB", "ring_slots": 2, "ring_slot_bytes": "128KiB"},
+            # time flies here, and what nobody turns makes no progress
+            "timeouts": {"idle": 500_000.0, "peer_silence": 500_000.0},
+            "peers": [{"site": other, "parties": [str(PARTIES[other])], "address": "127.0.0.1:1"}],
+            **self._settings,
+        }
+        config = parse_config(document)
+        hub = Hub(
+            config=config,
+            incarnation=f"{site}-{self.random.random()}" if hasattr(self, "random") else site,
+            host="here",
+            send_pool=SlotPool(HeapRegion(int(config.memory.send_bytes)), "send"),
+            receive_pool=SlotPool(HeapRegion(int(config.memory.receive_bytes)), "receive"),
+            spill=SpillStore(self._directory, site),
+            mailbox=Mailbox(),
+            routes=Routes(config),
+            transports=self.transports[site],
+            trace=Trace(None),
+            metrics=GatewayMetrics(),
+        )
+        return Half(site, hub, Peer(config.peers[0], hub))
+
+    # -- what may happen ------------------------------------------------------------------------------------------
+
+    async def settle(self) -> None:
+        """Let the event loop do what is due now."""
+        for _ in range(6):
+            await asyncio.sleep(0)
+
+    async def connect(self, dialled_by: str = "a") -> None:
+        """A new control channel; an old one is forgotten by both."""
+        a, b = self.halves["a"], self.halves["b"]
+        hellos = {"a": a.peer.own_hello(), "b": b.peer.own_hello()}
+        for half, other in ((a, "b"), (b, "a")):
+            half.stream = ControlStream()
+            task = asyncio.create_task(half.peer.run(half.stream, hellos[other], dialled_by))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        await self.settle()
+
+    async def carry(self, site: str, most: int = 1000) -> int:
+        """Carry control frames from a site to the other; how many."""
+        source, target = self.halves[site].stream, self.halves["b" if site == "a" else "a"].stream
+        carried = 0
+        while source is not None and target is not None and carried < most and not source._outgoing.empty():
+            frame = source._outgoing.get_nowait()
+            if frame is None:
+                target.close()
+                break
+            target._incoming.put_nowait(frame)
+            carried += 1
+        await self.settle()
+        return carried
+
+    async def lose_control(self, site: str) -> None:
+        """A site notices that its control channel is gone."""
+        half = self.halves[site]
+        if half.stream is not None:
+            half.stream.close()
+            half.stream = None
+        await self.settle()
+
+    async def turn(self, site: str) -> None:
+        """Each link of a site does what it can."""
+        half = self.halves[site]
+        for link in half.links():
+            half.turn(link)
+        await self.settle()
+
+    def break_paths(self) -> None:
+        """Every data path breaks."""
+        for wires in self._wires.values():
+            for wire in wires.values():
+                wire.break_down("the test cut it")
+
+    async def restart(self, site: str) -> None:
+        """A gateway dies and comes back without any memory; whoever it was connected to notices."""
+        old = self.halves[site]
+        await self.lose_control("a")
+        await self.lose_control("b")
+        self.break_paths()
+        old.hub.spill.close()
+        self.halves[site] = self._make(site)
+
+    async def quiesce(self) -> None:
+        """Connect, and let everything happen until nothing more does."""
+        await self.lose_control("a")
+        await self.lose_control("b")
+        await self.connect()
+        quiet = 0
+        while quiet < 20:
+            carried = 0
+            for site in self.halves:
+                await self.turn(site)
+                carried += await self.carry(site)
+            pending = sum(half.peer.sending.pending for half in self.halves.values())
+            quiet = 0 if carried and pending else quiet + 1
+            await asyncio.sleep(0.05)
+
+    def close(self) -> None:
+        """Give back what tests would leave behind."""
+        for task in self._tasks:
+            task.cancel()
+        for half in self.halves.values():
+            half.hub.spill.close()
+
+    # -- traffic --------------------------------------------------------------------------------------------------
+
+    def put(self, site: str, name: str, body: bytes, mode: Mode | None = None) -> MessageKey | None:
+        """Push a message to the other site; None when there is no room for it."""
+        half, other = self.halves[site], self.halves["b" if site == "a" else "a"]
+        key = MessageKey("s", name, "t", half.party, other.party)
+        if len(body) <= INLINE_LIMIT_BYTES:
+            half.peer.sending.put_inline(key, "bytes", body)
+            return key
+        lease = half.hub.send_pool.lease(len(body), "task")
+        if lease is None:
+            return None
+        lease.slot.view[:] = body
+        half.peer.sending.put_payload(key, "object", Payload(lease.slot, len(body)), lease, mode)
+        return key
+
+    async def get(self, key: MessageKey) -> bytes:
+        """Pull a message at the site of its destination; its memory goes back."""
+        site = next(site for site, party in PARTIES.items() if party == key.destination)
+        message: Message = await self.halves[site].hub.mailbox.take(key, None)
+        try:
+            if message.body is not None:
+                return message.body
+            if message.spilled is not None:
+                return message.spilled.path.read_bytes()
+            assert message.lease is not None
+            return bytes(message.lease.slot.part(message.payload_at, message.total_bytes).view)
+        finally:
+            message.discard()

@@ -1,0 +1,124 @@
+"""Keys in shared memory: a writer sees a withdrawal before it writes, and a withdrawal waits for a writer."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fedrdma_fate.transport import shm_keys
+from fedrdma_fate.transport.exposure import ProtocolViolation
+from fedrdma_fate.transport.shm_keys import ENTRIES, KeyTable, PeerKeys, PeerStuck
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Iterator[KeyTable]:
+    made = KeyTable(tmp_path / "keys")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def peer(table: KeyTable) -> Iterator[PeerKeys]:
+    opened = PeerKeys(table.path)
+    yield opened
+    opened.close()
+
+
+def test_a_live_key_can_be_held(table: KeyTable, peer: PeerKeys) -> None:
+    keys = [table.publish() for _ in range(100)]
+    for key in keys:
+        with peer.holding(key):
+            pass
+    assert len(set(keys)) == 100
+
+
+@pytest.mark.parametrize("forge", [lambda key: key ^ 2**30, lambda key: key + 1, lambda _: 0, lambda _: 2**63 - 1])
+def test_a_key_that_was_never_published_cannot_be_held(
+    table: KeyTable, peer: PeerKeys, forge: Callable[[int], int]
+) -> None:
+    key = table.publish()
+    with pytest.raises(ProtocolViolation, match="never granted"), peer.holding(forge(key)):
+        raise AssertionError("the body must not run")
+
+
+def test_a_revoked_key_cannot_be_held_and_is_remembered(table: KeyTable, peer: PeerKeys) -> None:
+    key, other = table.publish(), table.publish()
+    table.revoke(key)
+    assert table.was_revoked(key)
+    assert not table.was_revoked(other)
+    with pytest.raises(ProtocolViolation), peer.holding(key):
+        raise AssertionError("the body must not run")
+
+
+def test_revoking_waits_for_the_writer_and_for_no_other(table: KeyTable, peer: PeerKeys) -> None:
+    key, other = table.publish(), table.publish()
+    revoked = threading.Event()
+
+    def revoke() -> None:
+        table.revoke(key)
+        revoked.set()
+
+    with peer.holding(key):
+        table.revoke(other)
+        thread = threading.Thread(target=revoke)
+        thread.start()
+        assert not revoked.wait(0.05)
+    assert revoked.wait(5)
+    thread.join()
+
+
+def test_a_writer_that_never_ends_is_reported(table: KeyTable, peer: PeerKeys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shm_keys, "REVOKE_SECONDS", 0.02)
+    key = table.publish()
+    with peer.holding(key), pytest.raises(PeerStuck):
+        table.revoke(key)
+
+
+def test_closing_the_table_ends_all_keys(tmp_path: Path) -> None:
+    table = KeyTable(tmp_path / "keys")
+    peer = PeerKeys(table.path)
+    keys = [table.publish() for _ in range(3)]
+    table.close()
+    assert not table.path.exists()
+    for key in keys:
+        with pytest.raises(ProtocolViolation), peer.holding(key):
+            raise AssertionError("the body must not run")
+    peer.close()
+
+
+def test_a_writer_that_is_killed_in_the_middle_does_not_keep_its_lock(table: KeyTable) -> None:
+    key = table.publish()
+    script = (
+        "import sys, time; from pathlib import Path; from fedrdma_fate.transport.shm_keys import PeerKeys\n"
+        "with PeerKeys(Path(sys.argv[1])).holding(int(sys.argv[2])): print('holding', flush=True); time.sleep(60)"
+    )
+    command = [sys.executable, "-c", script, str(table.path), str(key)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "holding\n"
+        os.kill(writer.pid, signal.SIGKILL)
+        writer.wait()
+    table.revoke(key)
+
+
+def test_more_live_keys_than_entries_are_refused_and_places_are_used_again(table: KeyTable) -> None:
+    keys = [table.publish() for _ in range(ENTRIES)]
+    with pytest.raises(ValueError, match=str(ENTRIES)):
+        table.publish()
+    table.revoke(keys[7])
+    assert table.publish() != keys[7]
+
+
+def test_a_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "short").write_bytes(b"short")
+    with pytest.raises(ValueError):
+        PeerKeys(tmp_path / "short")
+    with pytest.raises(FileNotFoundError):
+        PeerKeys(tmp_path / "absent")
