@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from fate.arch.computing.backends.standalone import CSession
@@ -10,18 +11,44 @@ from fate.arch.federation.api._serdes import _FederationBytesCoder
 from fate.arch.federation.backends.standalone import StandaloneFederation
 
 from examples.gpt2_advertisegen.plan import PARTIES, SiloConfig
+from fedrdma_fate.fate.federation import FedRDMAFederation
 from fedrdma_fate.fate.journal import Journal
+from fedrdma_fate.fate.settings import FederationOptions
 from fedrdma_fate.wire.frames import Party
 
 PartyTuple = tuple[str, str]
+
+
+def _nothing() -> None:
+    """What happens before a get unless somebody asked for more."""
 
 
 def _pair(party: Party) -> PartyTuple:
     return (party.role, party.party_id)
 
 
-class JournalledStandalone(StandaloneFederation):  # type: ignore[misc]  # FATE has no types
-    """FATE's standalone federation, with the journal that ours writes: a line per message put and got."""
+class ObservableFedRDMA(FedRDMAFederation):
+    """Our federation, telling before it waits for a message.
+
+    Attributes:
+        before_get: called then; what was put before is sent or lies in a send slot.
+    """
+
+    before_get: Callable[[], None] = staticmethod(_nothing)
+
+    def _pull_bytes(self, name: str, tag: str, parties: Sequence[PartyTuple]) -> list[Any]:
+        self.before_get()
+        return [*super()._pull_bytes(name, tag, parties)]
+
+
+class ObservableStandalone(StandaloneFederation):  # type: ignore[misc]  # FATE has no types
+    """FATE's standalone federation, telling before it waits, and with the journal that ours writes.
+
+    Attributes:
+        before_get: called before it waits for a message; what was put before is stored.
+    """
+
+    before_get: Callable[[], None] = staticmethod(_nothing)
 
     def __init__(self, journal: Journal, session: CSession, session_id: str, party: PartyTuple) -> None:
         super().__init__(session, session_id, party, [_pair(other) for other in PARTIES])
@@ -33,6 +60,7 @@ class JournalledStandalone(StandaloneFederation):  # type: ignore[misc]  # FATE 
         self._note("put", name, tag, v, begin, parties)
 
     def _pull_bytes(self, name: str, tag: str, parties: list[PartyTuple]) -> list[bytes]:
+        self.before_get()
         begin = time.monotonic()
         values: list[bytes] = super()._pull_bytes(name, tag, parties)
         for value, party in zip(values, parties, strict=True):
@@ -53,16 +81,13 @@ def message_bytes(value: bytes) -> int:
     return len(value)
 
 
-def open_federation(config: SiloConfig, computing: CSession) -> Any:
+def open_federation(config: SiloConfig, computing: CSession) -> ObservableFedRDMA | ObservableStandalone:
     """The federation that the silo was told to use."""
     party, path = _pair(config.party), config.files.journal
     if config.federation == "standalone":
         journal = Journal(path, config.session, config.party)
-        return JournalledStandalone(journal, computing, config.session, party)
-    from fedrdma_fate.fate.federation import FedRDMAFederation
-    from fedrdma_fate.fate.settings import FederationOptions
-
-    return FedRDMAFederation(
+        return ObservableStandalone(journal, computing, config.session, party)
+    return ObservableFedRDMA(
         federation_session_id=config.session,
         computing_session=computing,
         party=party,

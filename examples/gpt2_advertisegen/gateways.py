@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 
 from examples.gpt2_advertisegen.plan import ARBITER, CLIENTS, PARTIES, RunFiles
@@ -30,6 +31,8 @@ AGGREGATED_VALUE_BYTES = 8
 _MEBIBYTE = 2**20
 _RING_SLOTS = 2
 _RING_SLOT_BYTES = 4 * _MEBIBYTE
+_WARM_SHARE = 4
+"""Pools of three sites on one host that take more than this part of its memory are filled slot by slot."""
 _READY_SECONDS = 60.0
 _POLL_SECONDS = 0.05
 
@@ -96,6 +99,7 @@ class Gateways:
         self._mode = mode
         self._transport = transport
         self._memory: Path | None = None
+        self._warm = True
         self.children: list[Child] = []
 
     def address(self, party: Party) -> str:
@@ -108,7 +112,9 @@ class Gateways:
         Raises:
             JobFailedError: one ended, or they do not find each other.
         """
-        self._memory = pool_directory(self._files, sum(pool.send + pool.receive for pool in pools.values()))
+        pools_bytes = sum(pool.send + pool.receive for pool in pools.values())
+        self._memory = pool_directory(self._files, pools_bytes)
+        self._warm = pools_bytes <= psutil.virtual_memory().total // _WARM_SHARE
         ports = dict(zip(PARTIES, _free_ports(len(PARTIES)), strict=True))
         for party in PARTIES:
             directory = self._files.trace(party).parent
@@ -131,7 +137,7 @@ class Gateways:
         """Bytes that the pools take up in shared memory now."""
         if self._memory is None:
             return 0
-        return sum(path.stat().st_blocks * 512 for path in self._memory.iterdir())
+        return sum(path.stat().st_blocks * 512 for path in self._memory.rglob("*"))
 
     def remove_pools(self) -> None:
         """Give the pools' memory back, once the gateways have ended."""
@@ -169,6 +175,7 @@ class Gateways:
                 "directory": str(memory),
                 "send_bytes": pool.send,
                 "receive_bytes": pool.receive,
+                "warm": self._warm,
                 "ring_slots": _RING_SLOTS,
                 "ring_slot_bytes": _RING_SLOT_BYTES,
                 "spill_directory": str(self._files.trace(party).parent / "spill"),

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import multiprocessing
 import multiprocessing.connection
+import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -56,7 +57,7 @@ class PartyProcess:
         self.side = side
         self.connection, theirs = context.Pipe()
         log = workspace / f"{side}.party.log"
-        self._process = context.Process(target=serve, args=(theirs, log, open_end), name=f"bench-{side}")
+        self._process = context.Process(target=serve, args=(theirs, os.getpid(), log, open_end), name=f"bench-{side}")
         self._process.start()
         theirs.close()
         self.pid: int = self._process.pid or 0

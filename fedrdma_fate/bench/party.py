@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import cast
 
 from fedrdma_fate.bench.payload import Array, Payload, PayloadSpec, digest
+from fedrdma_fate.bench.processes import end_with_parent
 from fedrdma_fate.bench.rivals.interface import Receiver, Sender
 
 
@@ -50,7 +51,7 @@ class End:
     """Close the end and leave; no answer."""
 
 
-Step = Prepare | Put | Get | Inspect | End
+Step = Prepare | Put | Get | Inspect
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -72,11 +73,18 @@ class Broken:
 Answer = Interval | str | None | Broken
 
 
-def serve(connection: Connection, log: Path, open_end: Callable[[], Sender | Receiver]) -> None:
+def serve(connection: Connection, runner: int, log: Path, open_end: Callable[[], Sender | Receiver]) -> None:
     """Run a party: open its end, then carry out steps. The first answer is None.
 
     Where the connection just ends, so does the party: the gateway that it would say goodbye to may be gone as well.
+
+    Args:
+        connection: to the runner.
+        runner: its process id; when it ends, so does the party.
+        log: file for what is printed.
+        open_end: makes the sender or the receiver.
     """
+    end_with_parent(runner)
     # the runner ends us; what is printed here must not get into its output
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with log.open("ab") as sink:

@@ -1,9 +1,11 @@
-"""CPU time and private memory of processes and their children, from the kernel's own books."""
+"""Processes and their children: their CPU time and private memory, from the kernel's own books."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
+import signal
 import threading
 import time
 from collections.abc import Sequence
@@ -15,6 +17,7 @@ import psutil
 
 _PROC = Path("/proc")
 _CHILDREN_REFRESH_SECONDS = 0.05
+_PR_SET_PDEATHSIG = 1
 
 
 def family(pids: Sequence[int]) -> list[int]:
@@ -47,6 +50,13 @@ def anonymous_bytes(pid: int) -> int:
         return 0
     _, _, rest = status.partition("RssAnon:")
     return int(rest.split(maxsplit=1)[0]) * 1024 if rest else 0
+
+
+def end_with_parent(parent: int) -> None:
+    """Have the kernel send this process SIGTERM when its parent ends, even if that is killed; at once if it is gone."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 class MemoryWatch:

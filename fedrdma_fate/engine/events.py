@@ -109,12 +109,12 @@ class LinkEvents(Protocol):
         """Send this frame to the peer."""
         ...
 
-    def path_up(self, transport: str) -> None:
-        """The data path is connected."""
+    def path_up(self, attempt: int) -> None:
+        """The data path is connected, by this attempt."""
         ...
 
-    def path_lost(self, transport: str, reason: str) -> None:
-        """The data path is gone or could not be connected; transfers are paused until it is renewed."""
+    def path_lost(self, attempt: int, reason: str) -> None:
+        """What this attempt connected is gone, or it was in vain; transfers are paused until there is a new one."""
         ...
 
     def grant_wanted(self, request: GrantRequest) -> None:

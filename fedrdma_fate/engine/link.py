@@ -59,6 +59,7 @@ class Link:
         self._wake_lock = threading.Lock()
         self._closing = False
         self._failure = ""
+        self._attempt = 0
         self._heard_at = 0.0
         self._snapshot: list[TransferProgress] = []
         self._snapshot_at = 0.0
@@ -73,9 +74,9 @@ class Link:
 
     # -- commands -------------------------------------------------------------------------------------------------
 
-    def connect(self, draft: Draft, peer: TransportOffer) -> None:
-        """Connect the data path; the old one, if any, is dropped first."""
-        if not self._command(lambda _: self._connect(draft, peer)):
+    def connect(self, draft: Draft, peer: TransportOffer, attempt: int) -> None:
+        """Connect the data path; the old one, if any, is dropped first. Events will name the attempt."""
+        if not self._command(lambda _: self._connect(draft, peer, attempt)):
             draft.close()
 
     def suspend(self, reason: str) -> None:
@@ -282,19 +283,20 @@ class Link:
             case _:
                 raise RuntimeError(f"a link has no use for {type(frame).__name__}")
 
-    def _connect(self, draft: Draft, peer: TransportOffer) -> None:
+    def _connect(self, draft: Draft, peer: TransportOffer, attempt: int) -> None:
         self._lose_path("the data path is being renewed", tell=False)
         if self._closing:
             draft.close()
             return
+        self._attempt = attempt
         try:
             endpoint = draft.connect(peer, self._settings.connect_timeout)
         except FedRDMAError as error:
             draft.close()
-            self._events.path_lost(self._settings.transport, str(error))
+            self._events.path_lost(attempt, str(error))
             return
         self._endpoint = endpoint
-        self._events.path_up(self._settings.transport)
+        self._events.path_up(attempt)
         now = self._clock()
         self._heard_at = now
         self._incoming.path_up(endpoint, now)
@@ -308,4 +310,4 @@ class Link:
         self._outgoing.path_lost()
         self._incoming.path_lost(self._clock())
         if tell:
-            self._events.path_lost(self._settings.transport, reason)
+            self._events.path_lost(self._attempt, reason)

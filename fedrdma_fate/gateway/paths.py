@@ -164,13 +164,15 @@ class DataPaths:
             path.link.suspend(reason)
 
     def need(self, transport: str, reason: str, *, main: bool, start: bool = True) -> DataPath:
-        """The path over this transport; starts connecting it if it is new."""
+        """The path over this transport; starts connecting it if it is new, or new as main path: the peer must know."""
         path = self.paths.get(transport)
+        changed = path is None or (main and not path.main)
         if path is None:
             path = self.paths[transport] = DataPath(*self._make_link(transport), reason, main)
+        if changed:
+            path.main, path.reason = main, reason
             if self._online and start:
                 self._start(transport)
-        path.main = path.main or main
         return path
 
     def on_connect(self, frame: Connect) -> None:
@@ -185,10 +187,10 @@ class DataPaths:
         else:
             self._on_answer(frame)
 
-    def on_up(self, transport: str) -> bool:
-        """A path is connected; whether it may be used."""
+    def on_up(self, transport: str, attempt: int) -> bool:
+        """A path was connected by this attempt; whether it may be used."""
         path = self.paths.get(transport)
-        if path is None or not self._online:
+        if path is None or path.attempt != attempt or not self._online:
             return False
         path.stop()
         path.up = path.ever_up = True
@@ -262,7 +264,7 @@ class DataPaths:
         draft = self._open(frame.transport, "passive")
         if draft is not None:
             self._send(Connect(frame.transport, frame.reason, frame.attempt, frame.main, dict(draft.offer)))
-            path.link.connect(draft, frame.offer)
+            path.link.connect(draft, frame.offer, frame.attempt)
 
     def _on_answer(self, frame: Connect) -> None:
         path = self.paths.get(frame.transport)
@@ -270,7 +272,7 @@ class DataPaths:
             draft, path.draft = path.draft, None
             path.stop()
             path.connecting = True
-            path.link.connect(draft, frame.offer)
+            path.link.connect(draft, frame.offer, frame.attempt)
 
     def _grant_wish(self, frame: Connect) -> None:
         """The passive side has lost a path, though it may look up from here, or needs one for mode grpc."""

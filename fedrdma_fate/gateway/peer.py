@@ -331,9 +331,9 @@ class Peer:
 
     # -- from our links, on the event loop's thread; see relay.LinkOwner ------------------------------------------
 
-    def path_up(self, transport: str) -> None:
+    def path_up(self, transport: str, attempt: int) -> None:
         """A data path is connected."""
-        if not self.paths.on_up(transport):
+        if not self.paths.on_up(transport, attempt):
             return
         path = self.paths.paths[transport]
         self._hub.metrics.link_up(self.config.site, transport, True)
@@ -341,9 +341,11 @@ class Peer:
         self._hub.trace.emit("link", peer=self.config.site, transport=transport, reason=path.reason)
         self.receiving.fill_ring(path.link, transport)
 
-    def path_lost(self, transport: str, reason: str) -> None:
+    def path_lost(self, transport: str, attempt: int, reason: str) -> None:
         """A data path is gone, or could not be connected."""
         path = self.paths.paths[transport]
+        if path.attempt != attempt:
+            return
         logger.warning("data path to %s over %s: %s", self.config.site, transport, reason)
         self._hub.metrics.link_up(self.config.site, transport, False)
         self._hub.trace.emit("link_lost", peer=self.config.site, transport=transport, reason=reason)

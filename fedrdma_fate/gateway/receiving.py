@@ -17,7 +17,7 @@ from fedrdma_fate.gateway.mailbox import Message
 from fedrdma_fate.gateway.spilling import make_room
 from fedrdma_fate.memory.pool import Lease
 from fedrdma_fate.ports import Slot
-from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, WireError
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, MemoryPoolError, WireError
 from fedrdma_fate.wire.frames import (
     INLINE_LIMIT_BYTES,
     Delivered,
@@ -71,7 +71,11 @@ class Receiving:
         memory = self._hub.config.memory
         standing = sum(grant.credit_of == transport for grant in self._granted.values())
         for _ in range(memory.ring_slots - standing):
-            lease = self._hub.receive_pool.lease(int(memory.ring_slot_bytes), self._owner)
+            try:
+                lease = self._hub.receive_pool.lease(int(memory.ring_slot_bytes), self._owner)
+            except MemoryPoolError as error:
+                logger.warning("no ring of receive slots for %s: %s", self._peer, error)
+                return
             if lease is None:
                 return
             self._grant(link, _Grant(lease, credit_of=transport))

@@ -18,9 +18,9 @@ class LinkOwner(Protocol):
 
     def send(self, frame: ControlFrame) -> object: ...
 
-    def path_up(self, transport: str) -> None: ...
+    def path_up(self, transport: str, attempt: int) -> None: ...
 
-    def path_lost(self, transport: str, reason: str) -> None: ...
+    def path_lost(self, transport: str, attempt: int, reason: str) -> None: ...
 
     def grant_wanted(self, request: GrantRequest) -> None: ...
 
@@ -55,11 +55,11 @@ class LinkRelay:
     def frame(self, frame: ControlFrame) -> None:
         self._tell_if_current(lambda: self._owner.send(frame))
 
-    def path_up(self, transport: str) -> None:
-        self._tell_if_current(lambda: self._owner.path_up(transport))
+    def path_up(self, attempt: int) -> None:
+        self._tell_if_current(lambda: self._owner.path_up(self._transport, attempt))
 
-    def path_lost(self, transport: str, reason: str) -> None:
-        self._tell_if_current(lambda: self._owner.path_lost(transport, reason))
+    def path_lost(self, attempt: int, reason: str) -> None:
+        self._tell_if_current(lambda: self._owner.path_lost(self._transport, attempt, reason))
 
     def grant_wanted(self, request: GrantRequest) -> None:
         self._tell_if_current(lambda: self._owner.grant_wanted(request))

@@ -91,8 +91,6 @@ class GrpcEndpoint:
 
     def progress(self) -> Sequence[Completion]:
         """Place what came, and send what there is room for."""
-        if not self._completions:
-            self._health.check()
         if not self._health.lost:
             self._pipe.clear_signal()
             self._receive()

@@ -150,8 +150,6 @@ class ShmEndpoint:
 
     def progress(self) -> Sequence[Completion]:
         """Hear the peer, copy what is queued, and tell the peer."""
-        if not self._completions:
-            self._health.check()
         if not self._health.lost:
             self._guarded(self._hear)
         if not self._health.lost:

@@ -207,7 +207,7 @@ class TcpEndpoint:
     def post_bytes(
         self, work_request: int, data: bytes, target: RemoteSlot, target_offset: int, immediate: int
     ) -> None:
-        """Queue the fenced write, and let the kernel begin with it; at most `tcp_frames.INLINE_BYTES` bytes."""
+        """Queue the fenced write, and let the kernel begin with it; at most `frames.INLINE_BYTES` bytes."""
         self._health.check()
         self._outbound.post_bytes(work_request, data, target, target_offset, immediate)
         self._guarded(self._send)
@@ -222,8 +222,6 @@ class TcpEndpoint:
 
     def progress(self) -> Sequence[Completion]:
         """Read and send what the sockets allow."""
-        if not self._completions:
-            self._health.check()
         if not self._health.lost:
             self._guarded(self._receive_and_send)
         completions, self._completions = self._completions, []

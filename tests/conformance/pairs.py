@@ -41,6 +41,9 @@ TRANSPORTS: dict[str, MakeTransport] = {
 }
 """Every transport that has to conform; a new one is one line."""
 
+WITHOUT_HINTS: frozenset[str] = frozenset()
+"""Names of transports that cannot see a write without immediate land, and so report no LANDED."""
+
 PATIENCE = 10.0
 """Seconds after which a test that still waits has failed."""
 
@@ -95,6 +98,11 @@ class Pair:
     active: Side
     passive: Side
     transports: tuple[Transport, Transport]
+
+    @property
+    def hints(self) -> bool:
+        """Whether LANDED is reported."""
+        return self.transports[0].name not in WITHOUT_HINTS
 
     def pump(self, until: Callable[[], bool], patience: float = PATIENCE) -> None:
         """Drive both ends, in turns, until the condition holds."""

@@ -7,6 +7,7 @@ import random
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +16,8 @@ from tests.support.twin import Twin, run_virtually, threadless_links
 
 STEPS = 120
 MODES: tuple[Mode, ...] = ("fedrdma-e", "fedrdma", "grpc")
+TROUBLE = {"put": 3, "pull": 2, "turn": 9, "carry": 9, "break": 1, "lose": 1, "connect": 2, "refuse": 0.5, "wait": 1}
+RESTARTS = {**TROUBLE, "restart": 0.5}
 
 
 class _Run:
@@ -23,26 +26,13 @@ class _Run:
     def __init__(self, twin: Twin, chance: random.Random) -> None:
         self.twin = twin
         self.chance = chance
+        self.puts = 0
         self.sent: dict[MessageKey, bytes] = {}
         self.pulls: dict[MessageKey, asyncio.Task[bytes]] = {}
 
-    def put(self) -> None:
-        size = self.chance.choice((10, 3000, 70_000, 200_000, 500_000))
-        body = self.chance.randbytes(size)
-        site = self.chance.choice("ab")
-        key = self.twin.put(site, f"m{len(self.sent)}", body, self.chance.choice(MODES))
-        if key is not None:
-            self.sent[key] = body
-
-    def pull(self) -> None:
-        waiting = [key for key in self.sent if key not in self.pulls]
-        if waiting:
-            key = self.chance.choice(waiting)
-            self.pulls[key] = asyncio.create_task(self.twin.get(key))
-
-    async def step(self) -> None:
+    async def step(self, weights: dict[str, float]) -> None:
         twin, chance = self.twin, self.chance
-        match chance.choices(("put", "pull", "turn", "carry", "break", "lose", "connect", "wait"), (3, 2, 9, 9, 1, 1, 2, 1))[0]:
+        match chance.choices(list(weights), list(weights.values()))[0]:
             case "put":
                 self.put()
             case "pull":
@@ -58,43 +48,80 @@ class _Run:
             case "connect":
                 if all(half.stream is None for half in twin.halves.values()):
                     await twin.connect(chance.choice("ab"))
+            case "refuse":
+                twin.transports[chance.choice("ab")]["tcp"].refusing = chance.random() < 0.5
+            case "restart":
+                await self.restart(chance.choice("ab"))
             case _:
                 await asyncio.sleep(chance.choice((0.1, 1.0, 30.0)))
 
+    def put(self) -> None:
+        body = self.chance.randbytes(self.chance.choice((10, 3000, 70_000, 200_000, 500_000)))
+        self.puts += 1
+        key = self.twin.put(self.chance.choice("ab"), f"m{self.puts}", body, self.chance.choice(MODES))
+        if key is not None:
+            self.sent[key] = body
 
-async def _history(directory: Path, seed: int, notify: str) -> None:
+    def pull(self) -> None:
+        waiting = [key for key in self.sent if key not in self.pulls]
+        if waiting:
+            key = self.chance.choice(waiting)
+            self.pulls[key] = asyncio.create_task(self.twin.get(key))
+
+    async def restart(self, site: str) -> None:
+        """What has to do with the restarted gateway may be lost, or come late."""
+        await self.twin.restart(site)
+        for pull in self.pulls.values():
+            pull.cancel()
+        self.sent.clear()
+        self.pulls.clear()
+
+    async def finish(self) -> None:
+        """Everything heals; all that was sent comes."""
+        twin = self.twin
+        for transports in twin.transports.values():
+            transports["tcp"].refusing = False
+        await twin.quiesce()
+        while set(self.sent) - set(self.pulls):
+            self.pull()
+        async with asyncio.timeout(300):
+            while not all(pull.done() for pull in self.pulls.values()):
+                for site in twin.halves:
+                    await twin.turn(site)
+                    await twin.carry(site)
+                await asyncio.sleep(0.01)
+        await twin.quiesce()
+
+
+async def _history(directory: Path, seed: int, notify: str, weights: dict[str, float]) -> None:
     twin = Twin(directory, seed, notify=notify)
     run = _Run(twin, random.Random(seed))
     try:
         await twin.connect()
         for _ in range(STEPS):
-            await run.step()
-        await twin.quiesce()
-        while set(run.sent) - set(run.pulls):
-            run.pull()
-        async with asyncio.timeout(300):
-            while not all(pull.done() for pull in run.pulls.values()):
-                await twin.turn("a")
-                await twin.turn("b")
-                await twin.carry("a")
-                await twin.carry("b")
-                await asyncio.sleep(0.01)
+            await run.step(weights)
+        await run.finish()
         for key, body in run.sent.items():
             assert run.pulls[key].result() == body, f"{key} came with other bytes"
-        await twin.quiesce()
         for half in twin.halves.values():
+            # of messages from before a restart nobody is left to pull
+            kept = half.hub.mailbox.summary()
             assert half.peer.sending.pending == 0
             assert half.hub.send_pool.stats().slots == 0
-            assert half.hub.receive_pool.stats().slots == half.credits_held() <= 2 * 2
+            assert half.hub.receive_pool.stats().slots - half.credits_held() <= kept["messages"]
+            assert half.credits_held() <= 2 * len(half.peer.paths.paths)
             assert half.hub.receive_pool.stats().waiting == 0
             assert half.peer.receiving._requests == {}
-            assert half.hub.mailbox.summary()["messages"] == 0
+            assert "restart" in weights or kept["messages"] == 0
     finally:
         twin.close()
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@pytest.mark.parametrize("weights", [TROUBLE, RESTARTS], ids=["trouble", "restarts"])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32), notify=st.sampled_from(("event", "poll")))
-def test_every_message_arrives_once_and_whole_and_all_memory_comes_back(seed: int, notify: str) -> None:
+def test_every_message_arrives_once_and_whole_and_all_memory_comes_back(
+    weights: dict[str, float], seed: int, notify: str
+) -> None:
     with tempfile.TemporaryDirectory() as directory, threadless_links():
-        run_virtually(_history(Path(directory), seed, notify))
+        run_virtually(_history(Path(directory), seed, notify, weights))

@@ -79,7 +79,7 @@ class _IdleThread:
     def join(self, timeout: float | None = None) -> None: ...
 
     def is_alive(self) -> bool:
-        return False
+        return self.alive
 
 
 @contextlib.contextmanager
@@ -107,7 +107,6 @@ class Half:
     hub: Hub
     peer: Peer
     stream: ControlStream | None = None
-    finished: set[int] = dataclasses.field(default_factory=set)
 
     @property
     def party(self) -> Party:
@@ -115,16 +114,16 @@ class Half:
 
     def links(self) -> list[Link]:
         """All links that still have something to do."""
-        retired = [link for link in self.peer.paths._retired if id(link) not in self.finished]
+        retired = [link for link in self.peer.paths._retired if link.alive]
         return [*(path.link for path in self.peer.paths.paths.values()), *retired]
 
     def turn(self, link: Link) -> None:
         """One turn of a link's thread."""
         if not link._closing:
             link._turn()
-        elif id(link) not in self.finished:
-            self.finished.add(id(link))
+        else:
             link._run()
+            link._thread.alive = False  # type: ignore[attr-defined]
 
     def credits_held(self) -> int:
         """Receive slots granted to the peer ahead of time."""
@@ -138,6 +137,7 @@ class Twin:
         self._directory = directory
         self._settings = settings
         self._tasks: set[asyncio.Task[None]] = set()
+        self._dead: list[Half] = []
         self._wires: dict[str, dict[int, MemoryWire]] = {"tcp": {}, "grpc": {}}
         self.random = random.Random(seed)
         self.transports = {
@@ -234,7 +234,7 @@ class Twin:
         await self.lose_control("a")
         await self.lose_control("b")
         self.break_paths()
-        old.hub.spill.close()
+        self._dead.append(old)
         self.halves[site] = self._make(site)
 
     async def quiesce(self) -> None:
@@ -256,8 +256,15 @@ class Twin:
         """Give back what tests would leave behind."""
         for task in self._tasks:
             task.cancel()
-        for half in self.halves.values():
+        for half in [*self.halves.values(), *self._dead]:
             half.hub.spill.close()
+            half.peer.close("the test is over")
+            for link in half.links():
+                half.turn(link)
+        for wires in self._wires.values():
+            for wire in wires.values():
+                for end in wire.ends:
+                    end.close()
 
     # -- traffic --------------------------------------------------------------------------------------------------
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
+import functools
 import json
-import signal
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from fedrdma_fate.bench.processes import end_with_parent
 from fedrdma_fate.bench.rivals.interface import RowError
 from fedrdma_fate.gateway.client import ask_status
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
@@ -20,7 +21,6 @@ from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 STOP_SECONDS = 20.0
 
 _LOG_TAIL_LINES = 5
-_PR_SET_PDEATHSIG = 1
 
 
 class GatewayProcess:
@@ -49,7 +49,11 @@ class GatewayProcess:
         command = [sys.executable, "-m", "fedrdma_fate.cli.main", "gateway", "--config", str(path)]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=_end_with_the_benchmark
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                preexec_fn=functools.partial(end_with_parent, os.getpid()),
             )
         self.pid = self._process.pid
 
@@ -86,8 +90,3 @@ class GatewayProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-
-
-def _end_with_the_benchmark() -> None:
-    """In the new process: have the kernel send SIGTERM when the benchmark ends, even if it is killed."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
