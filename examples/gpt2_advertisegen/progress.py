@@ -151,7 +151,8 @@ class LiveDisplay:
             state.sent += size * len(record["peers"])
         else:
             state.received += size
-        if party not in CLIENTS and (number := round_of_tag(record["tag"])) is not None:
+        number = round_of_tag(record["tag"])
+        if party not in CLIENTS and number is not None and state.doing != "done":
             state.round, state.doing = number, "aggregating"
         if size > INLINE_LIMIT_BYTES:
             took = format_seconds(record["seconds"])

@@ -53,7 +53,7 @@ def headline(summary: Summary) -> list[str]:
     training = summary.training
     tuning = f"LoRA of rank {training.lora_rank}" if training.tuning == "lora" else "full tuning"
     how = (
-        f"over fedrdma, mode {summary.mode}, transport {summary.transport}"
+        f"over fedrdma, mode {summary.mode}, transport {summary.transport} ({_chosen_transports(summary)})"
         if summary.federation == "fedrdma"
         else "over FATE's own standalone federation"
     )
@@ -131,6 +131,11 @@ def _time_split(summary: Summary) -> list[Series]:
         Series("communication", communication),
         Series("waiting for others", waiting),
     ]
+
+
+def _chosen_transports(summary: Summary) -> str:
+    """The transports that the gateways opened, and why: `shm: both gateways run on one host`."""
+    return "; ".join(sorted({f"{link.transport}: {link.reason}" for link in summary.links})) or "no data path opened"
 
 
 def _mean_loss(summary: Summary, number: int) -> float:

@@ -100,8 +100,8 @@ class MemoryConfig(_Section, frozen=True):
         directory: tmpfs directory for the regions.
         send_bytes: size of the send region; the largest payload that can be pushed.
         receive_bytes: size of the receive region; the budget for messages on their way and not yet pulled.
-        warm: take all memory when the gateway starts, and keep it; false takes it slot by slot, which is slower (0.3 s a
-            GB) and leaves more for others, as on a laptop that runs every silo.
+        warm: take all memory when the gateway starts, and keep it; false takes it slot by slot, which costs page faults
+            in every transfer and leaves more for others, as on a laptop that runs every silo.
         ring_slots: receive slots granted ahead of time to each peer.
         ring_slot_bytes: size of each of them.
         spill_directory: where messages that nobody has pulled go when the receive region is needed.

@@ -20,7 +20,7 @@ _BLOCK_BYTES = 512
 class SharedRegion:
     """One file in shared memory, mapped whole.
 
-    Made by the gateway with `create`, opened elsewhere with `attach`. A warm region has all its pages from the start on;
+    Made by the gateway with `create`, opened elsewhere with `attach`. A warm region has all its pages from the start;
     a cold one has none but those of slots between `take` and `give_back`.
     On a tmpfs mounted with `huge=advise`, `within_size` or `always` its pages are huge pages.
     """

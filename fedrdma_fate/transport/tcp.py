@@ -2,7 +2,7 @@
 
 What an RDMA card does in hardware is done here in `progress`: the receiver looks up the key, checks the range, reads
 the bytes from the socket to their final address and acknowledges the write when it is whole. There is no thread and
-no intermediate buffer; the kernel sends straight from the pages of the sender's region.
+no intermediate buffer; towards another host the kernel sends straight from the pages of the sender's region.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ class TcpSettings:
         advertised_host: address that peers are told to dial; `host` when None.
         streams: connections of a link; the smaller of both sides' numbers is used.
         buffer_bytes: SO_SNDBUF and SO_RCVBUF of each; None leaves their size to the kernel, which follows the path.
+        zero_copy: send with `sendfile`; None does so towards other hosts only. Between two sockets of one host it saves
+            nothing: the receiver's core then copies from cold memory what both cores would have shared.
         keepalive_seconds: a silent peer is probed after so long, and given up after about three times as long.
     """
 
@@ -51,6 +53,7 @@ class TcpSettings:
     advertised_host: str | None = None
     streams: int = 2
     buffer_bytes: int | None = None
+    zero_copy: bool | None = None
     keepalive_seconds: int = 10
 
     def __post_init__(self) -> None:
@@ -181,7 +184,8 @@ class TcpEndpoint:
         for connection in connections:
             _tune(connection, settings)
         self._readers = [StreamReader(connection, inbound) for connection in connections]
-        self._writers = [StreamWriter(connection, self._outbound) for connection in connections]
+        zero_copy = not _on_this_host(connections[0]) if settings.zero_copy is None else settings.zero_copy
+        self._writers = [StreamWriter(connection, self._outbound, zero_copy=zero_copy) for connection in connections]
         self._first = 0
 
     @property
@@ -298,6 +302,14 @@ class TcpEndpoint:
 
     def _on_acknowledged(self, sequence: int) -> None:
         self._complete(Completion(CompletionKind.WRITE_DONE, self._outbound.acknowledged(sequence)))
+
+
+def _on_this_host(connection: socket.socket) -> bool:
+    try:
+        return bool(connection.getsockname()[0] == connection.getpeername()[0])
+    except OSError:
+        # gone again already; the first read will say so
+        return False
 
 
 def _tune(connection: socket.socket, settings: TcpSettings) -> None:

@@ -128,15 +128,15 @@ class StreamReader:
 
 
 class StreamWriter:
-    """Sends one stream, with `sendfile` from the source's region where the kernel does that."""
+    """Sends one stream; with `zero_copy` by `sendfile` from the source's region, where the kernel does that."""
 
-    def __init__(self, connection: socket.socket, outbound: Outbound) -> None:
+    def __init__(self, connection: socket.socket, outbound: Outbound, *, zero_copy: bool) -> None:
         self._connection = connection
         self._outbound = outbound
         self._head = memoryview(b"")
         self._source: Slot | None = None
         self._sent = 0
-        self._sendfile = True
+        self._sendfile = zero_copy
 
     @property
     def wants_to_send(self) -> bool:

@@ -35,7 +35,7 @@ MakeTransport = Callable[[Site], Transport]
 TRANSPORTS: dict[str, MakeTransport] = {
     "tcp-1": lambda _: TcpTransport(TcpSettings(streams=1)),
     "tcp-2": lambda _: TcpTransport(TcpSettings(streams=2)),
-    "tcp-5": lambda _: TcpTransport(TcpSettings(streams=5)),
+    "tcp-5-zero-copy": lambda _: TcpTransport(TcpSettings(streams=5, zero_copy=True)),
     "shm": lambda site: ShmTransport(site.directory, site.region, SharedRegion.attach),
     "grpc": lambda _: GrpcTransport(GrpcSettings()),
 }

@@ -30,6 +30,19 @@ def test_masking_array_by_array_gives_fate_s_masks_and_lets_go_of_every_array() 
                 np.testing.assert_array_equal(left, right)
 
 
+def test_what_was_masked_is_let_go_of_when_fate_waits_and_the_next_round_has_its_own() -> None:
+    from examples.gpt2_advertisegen.training import FrugalMixer, seeded_mixer
+
+    mixer = FrugalMixer(seeded_mixer(1, "model", 0))
+    mixer.drop_sent()
+    sent = mixer.mix(draw_arrays(), 0.5)
+    assert len(sent) == 3
+    mixer.drop_sent()
+    assert sent == []
+    assert len(mixer.mix(draw_arrays(), 0.5)) == 3
+    assert sent == []
+
+
 def aggregate(seeds: tuple[int, int], arrays: Arrays) -> Arrays:
     from fate_utils.secure_aggregation_helper import MixAggregate
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import itertools
@@ -121,10 +122,8 @@ class MemoryEndpoint:
         """Let up to `most` writes of the peer land."""
         with self._wire.lock:
             self._check()
-            try:
+            with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(self._signal)
-            except BlockingIOError:
-                pass
             for _ in range(min(most, len(self._arriving))):
                 self._land(self._arriving.popleft())
                 self._check()

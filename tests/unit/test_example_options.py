@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from examples.gpt2_advertisegen.gateways import pool_bytes, pool_directory
+from examples.gpt2_advertisegen.gateways import Gateways, pool_bytes, pool_directory
 from examples.gpt2_advertisegen.options import JobOptions, ModelShape
 from examples.gpt2_advertisegen.plan import ARBITER, CLIENTS, GUEST, PARTIES, RunFiles
 from fedrdma_fate.core.plan import ChunkPlan, SlotLayout
@@ -86,6 +86,19 @@ def test_two_masked_payloads_and_the_rings_fit_the_arbiter_s_pool_in_the_mode_th
     slot = SlotLayout(ChunkPlan(payload, 4 * 2**20), "fedrdma").slot_bytes
     rings = 2 * 2 * 4 * 2**20
     assert 2 * slot + rings <= pool_bytes(ARBITER, GPT2_PARAMETERS, GPT2_ARRAYS).receive
+
+
+def test_the_memory_of_pools_is_that_of_the_files_that_gateways_made_in_its_directory(tmp_path: Path) -> None:
+    gateways = Gateways(RunFiles(tmp_path), tmp_path, "fedrdma-e", "auto")
+    assert gateways.pool_memory() == 0
+    gateways.remove_pools()
+    directory = pool_directory(RunFiles(tmp_path), needed=2**60) / "fedrdma-guest"
+    directory.mkdir()
+    (directory / "send").write_bytes(b"x" * 5_000_000)
+    gateways._memory = directory.parent
+    assert 5_000_000 <= gateways.pool_memory() < 6_000_000
+    gateways.remove_pools()
+    assert not directory.exists()
 
 
 def test_pools_that_shared_memory_cannot_hold_go_to_disk(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_bytes_arrive_the_same_where_the_kernel_refuses_sendfile(
         ours.setblocking(False)
         outbound = Outbound(1)
         outbound.post_write(1, Slot(region, 4096, MIB), TARGET, 0)
-        writer = StreamWriter(ours, outbound)
+        writer = StreamWriter(ours, outbound, zero_copy=True)
         received = bytearray()
         while len(received) < HEAD_BYTES + MIB:
             writer.send()
@@ -138,5 +138,5 @@ def test_a_region_that_shrank_is_an_error_and_no_endless_loop(region: SharedRegi
         outbound.post_write(1, Slot(region, 4 * MIB, MIB), TARGET, 0)
         os.truncate(region.path, 4096)
         with pytest.raises(OSError, match="shorter"):
-            StreamWriter(ours, outbound).send()
+            StreamWriter(ours, outbound, zero_copy=True).send()
         os.truncate(region.path, region.length)

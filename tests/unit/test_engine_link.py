@@ -1,0 +1,293 @@
+"""A link with its thread: commands, events, the data path, and the end."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+import pytest
+
+from fedrdma_fate.core.plan import SlotLayout
+from fedrdma_fate.engine.events import LinkSettings
+from fedrdma_fate.engine.link import Link
+from fedrdma_fate.engine.outgoing import OutgoingTransfers
+from fedrdma_fate.ports import Offer as TransportOffer
+from fedrdma_fate.wire.errors import ErrorCode
+from fedrdma_fate.wire.frames import Delivered, Grant, GrantRecall, GrantRequest, Offer, Ping
+from tests.support.endpoints import HeapRegion, MemoryTransport, MemoryWire
+from tests.support.engine import Recorded, outgoing, slot_for
+from tests.support.sites import eventually
+
+BODY = os.urandom(4567)
+
+
+class Ends:
+    """Two links, sender and receiver, and the frames between them as the test carries them."""
+
+    def __init__(self) -> None:
+        self.wires: dict[int, MemoryWire] = {}
+        self.transport = MemoryTransport("memory", self.wires)
+        self.sending, self.receiving = Recorded(), Recorded()
+        settings = LinkSettings(transport="memory")
+        self.sender = Link("b", settings, self.sending)
+        self.receiver = Link("a", settings, self.receiving)
+        self.attempts = 0
+
+    def connect(self) -> None:
+        """A new data path, up on both sides."""
+        self.attempts += 1
+        passive, active = self.transport.open("passive"), self.transport.open("active")
+        offer: TransportOffer = passive.offer
+        self.receiver.connect(passive, {}, self.attempts)
+        self.sender.connect(active, offer, self.attempts)
+        for side in (self.sending, self.receiving):
+            eventually(lambda side=side: ("up", self.attempts, "") in side.paths)
+
+    def carry(self) -> None:
+        """Carry what waits, both ways."""
+        for events, link in ((self.sending, self.receiver), (self.receiving, self.sender)):
+            with events.happened:
+                frames, events.frames = events.frames, []
+            for frame in frames:
+                link.frame(frame)
+
+    def run_until(self, events: list[Any], count: int = 1) -> None:
+        """Carry frames until a list of events holds so many."""
+
+        def done() -> bool:
+            self.carry()
+            return len(events) >= count
+
+        eventually(done)
+
+    def close(self) -> None:
+        self.sender.close()
+        self.receiver.close()
+        for wire in self.wires.values():
+            for end in wire.ends:
+                end.close()
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    made = Ends()
+    yield made
+    made.close()
+
+
+def test_a_message_goes_from_link_to_link(ends: Ends) -> None:
+    ends.connect()
+    message = outgoing(BODY)
+    ends.receiver.grant(1, slot_for(message))
+    ends.sender.send(message)
+    ends.run_until(ends.sending.sent_messages)
+    ((offer, slot, at),) = ends.receiving.received_offers
+    assert bytes(slot.part(at, offer.total_bytes).view) == BODY
+
+
+def test_a_request_for_a_slot_reaches_the_owner_behind_what_was_given_back_before_it(ends: Ends) -> None:
+    ends.connect()
+    slot = HeapRegion(5000).slot()
+    ends.receiver.grant(1, slot, transfer=9)
+    ends.run_until(ends.receiving.returned)
+    ends.receiver.frame(GrantRequest("memory", 9, 5000))
+    ends.receiving.wait_for(ends.receiving.wanted)
+    assert ends.receiving.returned == [slot]
+
+
+def test_both_sides_are_told_when_the_data_path_breaks(ends: Ends) -> None:
+    ends.connect()
+    ends.wires[1].break_down("the test cut it")
+    for side in (ends.sending, ends.receiving):
+        side.wait_for(side.paths, 2)
+        assert side.paths[1][:2] == ("lost", 1)
+        assert "the test cut it" in side.paths[1][2]
+
+
+def test_a_data_path_that_cannot_be_connected_is_told_with_its_attempt(ends: Ends) -> None:
+    ends.transport.refusing = True
+    ends.sender.connect(ends.transport.open("active"), {"token": 1}, 5)
+    ends.sending.wait_for(ends.sending.paths)
+    assert ends.sending.paths[0][:2] == ("lost", 5)
+    assert ErrorCode.TRANSPORT_UNAVAILABLE.value in ends.sending.paths[0][2]
+
+
+def test_a_suspended_link_resumes_with_the_next_data_path(ends: Ends) -> None:
+    ends.connect()
+    ends.sender.send(outgoing(BODY))
+    ends.sender.suspend("the control channel is gone")
+    ends.receiver.suspend("the control channel is gone")
+    eventually(lambda: ends.wires[1].broken)
+    with ends.sending.happened:
+        ends.sending.frames.clear()
+    ends.connect()
+    eventually(lambda: any(isinstance(frame, GrantRequest) for frame in ends.sending.frames))
+    ends.carry()
+    ends.receiving.wait_for(ends.receiving.wanted)
+    ends.receiver.grant(1, HeapRegion(ends.receiving.wanted[0].slot_bytes).slot(), 1)
+    ends.run_until(ends.sending.sent_messages)
+
+
+def test_credits_are_recalled_from_the_peer(ends: Ends) -> None:
+    ends.connect()
+    slot = HeapRegion(5000).slot()
+    ends.receiver.grant(1, slot)
+    ends.receiver.recall_credits()
+    eventually(lambda: GrantRecall("memory", 1) in ends.receiving.frames)
+    ends.run_until(ends.receiving.returned)
+
+
+def test_an_offer_is_declined_with_the_answer_of_the_owner(ends: Ends) -> None:
+    ends.connect()
+    message = outgoing(BODY)
+    ends.receiver.grant(1, slot_for(message))
+    eventually(lambda: [frame for frame in ends.receiving.frames if isinstance(frame, Grant)])
+    ends.carry()
+    ends.sender.send(message)
+    (offer,) = eventually(lambda: [frame for frame in ends.sending.frames if isinstance(frame, Offer)])
+    ends.receiver.decline(offer, Delivered(offer.transfer))
+    ends.receiving.wait_for(ends.receiving.returned)
+    eventually(lambda: Delivered(offer.transfer) in ends.receiving.frames)
+
+
+def test_the_snapshot_shows_transfers_and_forgets_them_when_they_are_over(ends: Ends) -> None:
+    ends.connect()
+    message = outgoing(BODY)
+    ends.sender.send(message)
+    (waiting,) = eventually(ends.sender.progress)
+    assert (waiting.transfer, waiting.state, waiting.done_bytes) == (1, "waiting-for-grant", 0)
+    ends.receiver.grant(1, slot_for(message), 1)
+    ends.run_until(ends.sending.sent_messages)
+    eventually(lambda: not ends.sender.progress() and not ends.receiver.progress())
+
+
+def test_a_sign_of_life_on_the_data_path_is_noted(ends: Ends) -> None:
+    ends.connect()
+    before = ends.receiver.heard_at
+    message = outgoing(BODY)
+    ends.receiver.grant(1, slot_for(message))
+    ends.sender.send(message)
+    ends.run_until(ends.sending.sent_messages)
+    assert ends.receiver.heard_at > before
+
+
+def test_an_idle_link_sleeps(ends: Ends) -> None:
+    ends.connect()
+    message = outgoing(BODY)
+    ends.receiver.grant(1, slot_for(message))
+    ends.sender.send(message)
+    ends.run_until(ends.sending.sent_messages)
+    eventually(lambda: ends.sender._publish_due() is None and ends.receiver._publish_due() is None)
+    used = time.process_time()
+    time.sleep(0.2)
+    assert time.process_time() - used < 0.1
+
+
+# --- the end ---
+
+
+def test_a_link_that_ends_gives_all_granted_slots_back(ends: Ends) -> None:
+    ends.connect()
+    slots = [HeapRegion(5000).slot() for _ in range(3)]
+    for grant, slot in enumerate(slots, 1):
+        ends.receiver.grant(grant, slot)
+    ends.receiver.retire()
+    ends.receiver.close()
+    assert ends.receiving.returned == slots
+    assert not ends.receiver.alive
+
+
+def test_a_slot_granted_on_a_link_that_has_ended_comes_back_at_once(ends: Ends) -> None:
+    ends.receiver.close()
+    slot = HeapRegion(5000).slot()
+    ends.receiver.grant(1, slot)
+    assert ends.receiving.returned == [slot]
+
+
+def test_a_draft_for_a_link_that_has_ended_is_closed(ends: Ends) -> None:
+    closed = threading.Event()
+
+    class Draft:
+        offer: TransportOffer = {}
+
+        def connect(self, peer: TransportOffer, timeout: float) -> NoReturn:
+            raise AssertionError((peer, timeout))
+
+        def close(self) -> None:
+            closed.set()
+
+    ends.sender.close()
+    ends.sender.connect(Draft(), {}, 1)
+    assert closed.is_set()
+
+
+def test_a_link_that_ends_with_a_failure_says_that_announced_messages_will_not_come(ends: Ends) -> None:
+    ends.connect()
+    message = outgoing(BODY)
+    slot = HeapRegion(SlotLayout(message.plan, message.mode).slot_bytes).slot()
+    ends.receiver.grant(1, slot)
+    ends.receiver.frame(_offer_of(ends, message.plan.total_bytes))
+    eventually(ends.receiver.progress)
+    ends.receiver.retire("the gateway of a was restarted")
+    ends.receiver.close()
+    ((_, code, reason),) = ends.receiving.receive_failures
+    assert (code, reason) == (ErrorCode.TRANSFER_ABORTED, "the gateway of a was restarted")
+    assert ends.receiving.returned == [slot]
+
+
+def _offer_of(ends: Ends, total_bytes: int) -> Offer:
+    eventually(lambda: [frame for frame in ends.receiving.frames if isinstance(frame, Grant)])
+    key = outgoing(b"").key
+    return Offer("memory", 1, key, "bytes", total_bytes, "fedrdma-e", 1, 1000, 0)
+
+
+# --- bugs of ours ---
+
+
+def test_after_an_internal_error_transfers_fail_slots_come_back_and_the_link_goes_on(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def bug(self: OutgoingTransfers, *arguments: object) -> NoReturn:
+        raise KeyError(f"a bug in {self} with {arguments}")
+
+    ends.connect()
+    slot = HeapRegion(90_000).slot()
+    ends.receiver.grant(1, slot)
+    ends.sender.send(outgoing(BODY))
+    monkeypatch.setattr(OutgoingTransfers, "on_grant", bug)
+    eventually(lambda: [frame for frame in ends.receiving.frames if isinstance(frame, Grant)])
+    ends.carry()
+    ends.sending.wait_for(ends.sending.send_failures)
+    assert ends.sending.send_failures[0][1] is ErrorCode.UNEXPECTED_EVENT
+    ends.receiving.wait_for(ends.receiving.returned)
+    monkeypatch.undo()
+    ends.connect()
+    ends.receiver.grant(2, slot)
+    ends.sender.send(outgoing(BODY, transfer=2))
+    ends.run_until(ends.sending.sent_messages)
+
+
+def test_a_frame_that_no_link_has_a_use_for_does_not_end_the_link(ends: Ends) -> None:
+    ends.connect()
+    ends.receiver.frame(Ping(0.0))
+    ends.receiving.wait_for(ends.receiving.paths, 2)
+    assert ends.receiving.paths[1] == ("lost", 1, "internal error, see the gateway's log")
+    ends.connect()
+    assert ends.receiver.alive
+
+
+def test_nothing_is_lost_when_a_post_finds_the_path_broken(ends: Ends) -> None:
+    ends.connect()
+    message = outgoing(BODY)
+    ends.receiver.grant(1, slot_for(message))
+    eventually(lambda: [frame for frame in ends.receiving.frames if isinstance(frame, Grant)])
+    ends.carry()
+    ends.wires[1].break_down("the test cut it")
+    ends.sender.send(message)
+    ends.connect()
+    ends.run_until(ends.receiving.wanted)
+    ends.receiver.grant(2, slot_for(message), 1)
+    ends.run_until(ends.sending.sent_messages)
