@@ -92,6 +92,7 @@ class MemoryWatch:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._done.set()
         self._thread.join()
+        self._look()
 
     def _sample(self) -> None:
         refresh_at = 0.0
@@ -99,9 +100,12 @@ class MemoryWatch:
             if time.monotonic() >= refresh_at:
                 self._families = [family(group) for group in self._groups]
                 refresh_at = time.monotonic() + _CHILDREN_REFRESH_SECONDS
-            self._peaks = [max(pair) for pair in zip(self._peaks, self._sums(), strict=True)]
+            self._look()
             if self._done.wait(self._interval):
                 return
+
+    def _look(self) -> None:
+        self._peaks = [max(pair) for pair in zip(self._peaks, self._sums(), strict=True)]
 
     def _sums(self) -> list[int]:
         return [sum(map(anonymous_bytes, pids)) for pids in self._families]

@@ -61,7 +61,11 @@ def fate(payload: str | None, size: str | None, rows: str, repeat: int, as_json:
 def table3(as_json: bool) -> None:
     """Show what travels for each LoRA rank, and in how many chunks, beside the paper's Table 3."""
     with told_plainly():
-        print_table3(Console(), as_json=as_json)
+        print_table3(_console(), as_json=as_json)
+
+
+def _console() -> Console:
+    return Console(width=None if sys.stdout.isatty() else _WIDTH_OF_A_FILE)
 
 
 def _payload(name: str | None, size: str | None) -> PayloadSpec:
@@ -104,8 +108,7 @@ def _show(spec: PayloadSpec, measurements: list[Measurement], as_json: bool) -> 
     if as_json:
         click.echo(json.dumps(to_document(spec.total_bytes, to_rows(measurements)), indent=2))
     elif measurements:
-        console = Console(width=None if sys.stdout.isatty() else _WIDTH_OF_A_FILE)
-        console.print(terminal_table(to_table(spec.name, spec.total_bytes, measurements)))
+        _console().print(terminal_table(to_table(spec.name, spec.total_bytes, measurements)))
 
 
 def _write(spec: PayloadSpec, measurements: list[Measurement], output: Path) -> None:

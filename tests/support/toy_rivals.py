@@ -19,7 +19,7 @@ from fedrdma_fate.bench.rivals.interface import Schedule, Service, SideBytes
 
 LARGE = plain_bytes(32 * 2**20)
 SMALL = plain_bytes(5000)
-PAUSE = 0.05
+PAUSE = 0.2
 """Long enough for the watch to see what is there meanwhile, seconds."""
 
 

@@ -91,7 +91,7 @@ def test_a_copy_of_the_payload_is_seen(tmp_path: Path) -> None:
 
 
 def test_a_copy_that_is_gone_again_is_seen(tmp_path: Path) -> None:
-    program = "payload = b'x' * SIZE; step(); copy = bytearray(payload); time.sleep(0.1); del copy; step()"
+    program = "payload = b'x' * SIZE; step(); copy = bytearray(payload); time.sleep(0.3); del copy; step()"
     assert near_size(growth(program, tmp_path))
 
 
