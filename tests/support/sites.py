@@ -148,7 +148,11 @@ def gateway_site(
 
 
 def linked_sites(
-    layout: Mapping[str, Sequence[str]], directory: Path, sockets: Path, **settings: Any
+    layout: Mapping[str, Sequence[str]],
+    directory: Path,
+    sockets: Path,
+    strangers: Sequence[Mapping[str, Any]] = (),
+    **settings: Any,
 ) -> dict[str, Site]:
     """Sites that all know each other, by name.
 
@@ -156,6 +160,7 @@ def linked_sites(
         layout: the parties of each site.
         directory: for their files.
         sockets: directory with a short path.
+        strangers: peers that do not run, known to all.
         **settings: see `gateway_site`.
     """
     ports = dict(zip(layout, free_ports(len(layout)), strict=True))
@@ -170,7 +175,8 @@ def linked_sites(
                 {"site": other, "parties": list(layout[other]), "address": f"127.0.0.1:{ports[other]}"}
                 for other in layout
                 if other != name
-            ],
+            ]
+            + [dict(stranger) for stranger in strangers],
             **settings,
         )
         for name, parties in layout.items()

@@ -43,7 +43,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def __init__(self) -> None:
         # ahead of the real clock, which nothing here may mistake for ours
-        self.now = 1e9
+        self.now = time.monotonic() + 1e4
         super().__init__(_ImpatientSelector(self))
 
     def time(self) -> float:
@@ -60,7 +60,8 @@ class _ImpatientSelector(selectors.DefaultSelector):  # type: ignore[misc,valid-
         if ready or timeout is None or timeout <= 0:
             # without a timer, only another thread can wake us
             return ready if ready or timeout is not None else super().select(1.0)
-        self._loop.now += timeout
+        # beyond the resolution of a float, whatever the time is
+        self._loop.now += max(timeout, 1e-6)
         return []
 
 

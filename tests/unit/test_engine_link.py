@@ -211,7 +211,9 @@ def test_a_draft_for_a_link_that_has_ended_is_closed(ends: Ends) -> None:
     closed = threading.Event()
 
     class Draft:
-        offer: TransportOffer = {}
+        @property
+        def offer(self) -> TransportOffer:
+            return {}
 
         def connect(self, peer: TransportOffer, timeout: float) -> NoReturn:
             raise AssertionError((peer, timeout))
