@@ -346,7 +346,10 @@ def test_two_hundred_sessions_leave_nothing_behind(site: Site, session: str) -> 
     def regions() -> int:
         return Path("/proc/self/maps").read_text().count("/fedrdma-")
 
-    before: tuple[int, int] | None = None
+    def sessions() -> int:
+        return int(site.status()["mailbox"]["sessions"])
+
+    before = (0, 0, 0)
     for number in range(201):
         with site.client(f"{session}{number}", "guest:1") as guest, site.client(f"{session}{number}", "host:1") as host:
             push(guest, "m", bytes([number]) * 70_000)
@@ -357,11 +360,13 @@ def test_two_hundred_sessions_leave_nothing_behind(site: Site, session: str) -> 
             host.leave()
         if number == 0:
             eventually(lambda: site.status()["tasks"] == 0)
-            before = descriptors(), regions()
+            before = descriptors(), regions(), sessions()
     eventually(lambda: site.status()["tasks"] == 0)
-    assert (descriptors(), regions()) == before
+    # the gateway closes its ends of connections a moment after we close ours
+    eventually(lambda: descriptors() <= before[0])
+    assert regions() <= before[1]
     status = site.status()
-    assert status["mailbox"]["sessions"] == 0
+    assert status["mailbox"]["sessions"] == before[2]
     assert status["mailbox"]["messages"] == 0
     assert [pool["leased_bytes"] for pool in status["pools"]] == [0, 0]
 
@@ -482,11 +487,15 @@ def test_a_push_to_a_party_that_nobody_serves_reaches_nobody(
     guest: GatewayClient, host: GatewayClient, small: bool
 ) -> None:
     everybody = [HOST, party("host:77")]
-    with pytest.raises(FedRDMAError) as caught:
+
+    def put() -> None:
         if small:
             guest.put_inline("m", "t", everybody, "bytes", b"hi")
         else:
             guest.lease(100_000).commit("m", "t", everybody, "bytes")
+
+    with pytest.raises(FedRDMAError) as caught:
+        put()
     assert caught.value.code is ErrorCode.WRONG_PARTY
     with pytest.raises(FedRDMAError) as nothing:
         host.get("m", "t", GUEST, timeout=0.05)
@@ -507,11 +516,15 @@ def test_a_second_push_of_a_message_is_refused_and_the_first_is_kept(
     guest: GatewayClient, host: GatewayClient, small: bool
 ) -> None:
     guest.put_inline("m", "t", [HOST], "bytes", b"first")
-    with pytest.raises(GatewayError) as caught:
+
+    def put_again() -> None:
         if small:
             guest.put_inline("m", "t", [HOST], "bytes", b"second")
         else:
             push(guest, "m")
+
+    with pytest.raises(GatewayError) as caught:
+        put_again()
     assert caught.value.code is ErrorCode.DUPLICATE_PUSH
     assert "the first message is kept" in caught.value.remedy
     assert pull(host, "m") == b"first"

@@ -1,0 +1,207 @@
+"""Between two gateways whose data path breaks, damages, stalls or never comes up: transfers resume, bytes are right."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedrdma_fate.gateway import parts as parts_module
+from fedrdma_fate.gateway import paths as paths_module
+from fedrdma_fate.gateway.transports import make_transports
+from fedrdma_fate.ports import Transport
+from fedrdma_fate.transport import tcp as tcp_module
+from fedrdma_fate.transport.faulty import FaultPlan, FaultyTransport
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
+from fedrdma_fate.wire.frames import Mode
+from tests.support.ports import free_ports
+from tests.support.proxy import Proxy
+from tests.support.sites import Sites, eventually, party, start_gateways
+
+B = party("host:2")
+LAYOUT = {"a": ["guest:1"], "b": ["host:2"]}
+BODY = os.urandom(3_000_000)
+MODES: tuple[Mode, ...] = ("fedrdma-e", "fedrdma", "grpc")
+TRANSPORTS = ("tcp", "shm")
+
+StartFaulty = Callable[..., Any]
+
+
+@pytest.fixture
+def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StartFaulty:
+    """Starts gateways of which some have faulty data paths: plans by site, for every transport of it."""
+
+    def start(plans: dict[str, list[FaultPlan]], **settings: Any) -> Any:
+        def make(config: Any, *arguments: Any) -> dict[str, Transport]:
+            made = make_transports(config, *arguments)
+            planned = plans.get(config.site, [])
+            return {name: FaultyTransport(transport, planned) for name, transport in made.items()}
+
+        monkeypatch.setattr(parts_module, "make_transports", make)
+        return start_gateways(LAYOUT, tmp_path, chunk="100KB", **settings)
+
+    return start
+
+
+def exchange(sites: Sites, name: str = "m", mode: Mode | None = None, body: bytes = BODY) -> None:
+    """A message from a to b, which must come whole."""
+    with sites["a"].client(mode=mode) as a, sites["b"].client() as b:
+        lease = a.lease(len(body))
+        lease.buffer[:] = body
+        lease.commit(name, "t", [B], "object")
+        assert bytes(b.get(name, "t", party("guest:1"), timeout=30).buffer) == body
+
+
+def sent(sites: Sites, name: str = "m") -> dict[str, Any]:
+    """The trace event of the message that a sent."""
+    events = eventually(lambda: [event for event in sites["a"].events("sent") if event["name"] == name])
+    assert len(events) == 1
+    return dict(events[0])
+
+
+def all_memory_is_back(sites: Sites) -> bool:
+    return all(
+        site.pool("send")["slots"] == 0 and site.pool("receive")["slots"] <= 2 * len(site.status()["peers"][0]["paths"])
+        for site in sites.values()
+    )
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_transfer_resumes_from_what_had_arrived_when_the_data_path_broke(
+    faulty: StartFaulty, mode: Mode, transport: str
+) -> None:
+    plan = FaultPlan(break_after_bytes=2_000_000)
+    with faulty({"a": [plan, plan]}, transport=transport) as sites:
+        exchange(sites, mode=mode)
+        event = sent(sites)
+        # grpc has all of it in flight at once
+        assert mode == "grpc" or event["resent_bytes"] < 1_500_000, "what had arrived was sent again"
+        assert event["mode"] == mode
+        eventually(lambda: all_memory_is_back(sites))
+        (peer,) = sites["a"].status()["peers"]
+        assert max(path["attempts"] for path in peer["paths"]) >= 2
+
+
+@pytest.mark.parametrize("side", ["a", "b"])
+@pytest.mark.parametrize("operation", ["expose", "withdraw", "post_write", "post_bytes", "progress"])
+def test_whichever_operation_finds_the_path_broken_nothing_is_lost(
+    faulty: StartFaulty, side: str, operation: Any
+) -> None:
+    plans = [FaultPlan(break_at=(operation, number)) for number in (3, 1, 2)]
+    with faulty({side: plans}) as sites:
+        for number in range(4):
+            exchange(sites, f"m{number}")
+        eventually(lambda: all_memory_is_back(sites))
+        delivered = [event["name"] for event in sites["b"].events("delivered")]
+        assert sorted(delivered) == [f"m{number}" for number in range(4)]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_bytes_that_the_path_damages_are_sent_again(faulty: StartFaulty, mode: Mode) -> None:
+    plans = {"b": [FaultPlan(corrupt_landed=frozenset({2, 9})) for _ in range(2)]}
+    with faulty(plans) as sites:
+        exchange(sites, mode=mode)
+        assert sent(sites)["resent_bytes"] > 0
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_bytes_that_are_damaged_again_and_again_are_not_delivered_and_both_sides_know(
+    faulty: StartFaulty, mode: Mode, caplog: pytest.LogCaptureFixture
+) -> None:
+    plan = FaultPlan(corrupt_landed=frozenset(range(1, 10_000)))
+    with faulty({"b": [plan, plan]}) as sites, sites["a"].client(mode=mode) as a, sites["b"].client() as b:
+        lease = a.lease(len(BODY))
+        lease.buffer[:] = BODY
+        lease.commit("m", "t", [B], "object")
+        with pytest.raises(FedRDMAError) as pulled:
+            b.get("m", "t", party("guest:1"), timeout=30)
+        assert pulled.value.code is ErrorCode.DIGEST_MISMATCH
+        eventually(lambda: sites["a"].events("undeliverable"))
+        with pytest.raises(FedRDMAError) as pushed:
+            a.lease(10)
+        assert pushed.value.code is ErrorCode.DIGEST_MISMATCH
+        eventually(lambda: all_memory_is_back(sites))
+        assert sites["b"].events("receive_failed")[0]["code"] == ErrorCode.DIGEST_MISMATCH.value
+    assert "was not received: [FR301]" in caplog.text
+    assert "was not delivered to b: [FR301]" in caplog.text
+
+
+def test_headers_that_are_damaged_completions_that_are_late_or_doubled_change_nothing(faulty: StartFaulty) -> None:
+    plan = FaultPlan(seed=5, corrupt_posted_bytes=frozenset({1, 4}), delay_completions=3)
+    doubling = FaultPlan(seed=6, duplicate_share=0.5, delay_completions=3)
+    with faulty({"a": [plan] * 2, "b": [doubling] * 2}) as sites:
+        for mode in MODES:
+            exchange(sites, mode, mode)
+
+
+def test_a_transfer_that_makes_no_progress_fails_at_both_sides(
+    faulty: StartFaulty, caplog: pytest.LogCaptureFixture
+) -> None:
+    plan = FaultPlan(silent_after_writes=4)
+    settings: dict[str, Any] = {"timeouts": {"idle": 0.5, "drain": 0.2}}
+    with faulty({"a": [plan]}, **settings) as sites, sites["a"].client() as a, sites["b"].client() as b:
+        lease = a.lease(len(BODY))
+        lease.buffer[:] = BODY
+        lease.commit("m", "t", [B], "object")
+        with pytest.raises(FedRDMAError) as pulled:
+            b.get("m", "t", party("guest:1"), timeout=30)
+        assert pulled.value.code is ErrorCode.IDLE_TIMEOUT
+        # the slot is read by a transport that does not let go of it: the path is given up, and then it comes back
+        eventually(lambda: all_memory_is_back(sites))
+        eventually(sites["a"].connected)
+        with pytest.raises(FedRDMAError) as pushed:
+            a.lease(10)
+        assert pushed.value.code is ErrorCode.IDLE_TIMEOUT
+        exchange(sites, "after")
+    assert "FR302" in caplog.text
+
+
+def test_a_transport_that_never_comes_up_is_replaced_by_the_next(
+    faulty: StartFaulty, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paths_module, "FIRST_RETRY_SECONDS", 0.02)
+    refused = FaultPlan(refuse_connect=True)
+    # b is the passive side: its refusals leave a without an answer on the data path
+    with faulty({"a": [refused] * 3}, transport="auto", connected=False) as sites:
+        exchange(sites)
+        (peer,) = sites["a"].status()["peers"]
+        (path,) = [path for path in peer["paths"] if path["main"]]
+        assert path["transport"] == "tcp"
+        assert "shm: could not be connected" in path["reason"]
+        with sites["b"].client("back") as b, sites["a"].client("back") as a:
+            lease = b.lease(200_000)
+            lease.commit("n", "t", [party("guest:1")], "object")
+            assert len(a.get("n", "t", B, timeout=20).buffer) == 200_000
+
+
+def test_connections_cut_in_the_network_cost_only_what_was_in_flight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through a proxy that cuts both connections of the data path in the middle of the transfer."""
+    (data_port,) = free_ports(1)
+    with Proxy(data_port, cut_after=1_000_000) as proxy:
+        original = tcp_module.socket.create_connection
+
+        def through_the_proxy(address: tuple[str, int], *arguments: Any) -> Any:
+            host, port = address
+            return original((host, proxy.port if port == data_port else port), *arguments)
+
+        with start_gateways(LAYOUT, tmp_path, chunk="100KB", connected=False) as sites:
+            for site in sites.values():
+                sites.runner.stop(site)
+            sites["b"].config["listen"]["data"] = f"127.0.0.1:{data_port}"
+            monkeypatch.setattr(tcp_module.socket, "create_connection", through_the_proxy)
+            for site in sites.values():
+                sites.runner.start(site)
+            exchange(sites)
+            assert proxy.cuts == 1
+            assert proxy.connections == 4
+            event = sent(sites)
+            assert event["resent_bytes"] < 1_000_000
+            # of 3 MB, the first was carried before the cut; headers and what was in flight come on top
+            assert proxy.forwarded < len(BODY) + 1_500_000
+            eventually(lambda: all_memory_is_back(sites))
