@@ -108,7 +108,7 @@ class Gateway:
             peer.sending.give_up(ErrorCode.GATEWAY_STOPPING, reason)
         await parts.socket.stop()
         links = [link for peer in parts.peers.values() for link in peer.close(reason)]
-        await asyncio.to_thread(_join, links)
+        await asyncio.to_thread(_end_links, links, parts.transports)
         if spills := parts.hub.mailbox.spills_under_way():
             await asyncio.wait(spills, timeout=_END_SECONDS)
 
@@ -143,7 +143,8 @@ class Gateway:
         warn_if_reachable({key: split_address(key, address)[0] for key, address in addresses.items()})
 
 
-def _join(links: Iterable[Link]) -> None:
+def _end_links(links: Iterable[Link], transports: contextlib.ExitStack) -> None:
+    transports.close()
     deadline = time.monotonic() + _END_SECONDS
     for link in links:
         link.close(max(0.0, deadline - time.monotonic()))

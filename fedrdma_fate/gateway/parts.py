@@ -31,6 +31,7 @@ class Parts:
 
     Attributes:
         hub: what they share.
+        transports: closes all transports; afterwards, nobody waits any more to be connected.
         peers: the other sites, by name.
         channels: dials and greets them.
         control: accepts control channels.
@@ -40,6 +41,7 @@ class Parts:
     """
 
     hub: Hub
+    transports: contextlib.ExitStack
     peers: dict[str, Peer]
     channels: ControlChannels
     control: ControlServer
@@ -60,13 +62,15 @@ def make_parts(config: GatewayConfig, undo: contextlib.ExitStack, status: Callab
         FedRDMAError: something cannot be had.
     """
     metrics = GatewayMetrics()
-    hub = _make_hub(config, undo, metrics)
+    transports = contextlib.ExitStack()
+    hub = _make_hub(config, undo, transports, metrics)
     peers = {peer.site: Peer(peer, hub) for peer in config.peers}
     channels = ControlChannels(config.site, peers, config.timeouts.connect)
     tasks = TaskServer(hub, peers, status)
     undo.callback(tasks.close)
     return Parts(
         hub=hub,
+        transports=transports,
         peers=peers,
         channels=channels,
         control=ControlServer(config.listen.control, None, channels.accept),
@@ -76,7 +80,9 @@ def make_parts(config: GatewayConfig, undo: contextlib.ExitStack, status: Callab
     )
 
 
-def _make_hub(config: GatewayConfig, undo: contextlib.ExitStack, metrics: GatewayMetrics) -> Hub:
+def _make_hub(
+    config: GatewayConfig, undo: contextlib.ExitStack, opened: contextlib.ExitStack, metrics: GatewayMetrics
+) -> Hub:
     memory = config.memory
     regions = RegionDirectory.open(memory.directory, config.site)
     undo.callback(regions.close)
@@ -86,9 +92,10 @@ def _make_hub(config: GatewayConfig, undo: contextlib.ExitStack, metrics: Gatewa
     undo.callback(spill.close)
     trace = Trace(config.trace)
     undo.callback(trace.close)
+    undo.callback(opened.close)
     transports = make_transports(config, regions.path, receive_region)
     for transport in transports.values():
-        undo.callback(transport.close)
+        opened.callback(transport.close)
     hub = Hub(
         config=config,
         incarnation=secrets.token_hex(8),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -12,12 +13,11 @@ import pytest
 from fedrdma_fate.gateway import parts as parts_module
 from fedrdma_fate.gateway import paths as paths_module
 from fedrdma_fate.gateway.transports import make_transports
-from fedrdma_fate.ports import Transport
-from fedrdma_fate.transport import tcp as tcp_module
+from fedrdma_fate.ports import Offer as TransportOffer
+from fedrdma_fate.ports import Role, Transport
 from fedrdma_fate.transport.faulty import FaultPlan, FaultyTransport
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
 from fedrdma_fate.wire.frames import Mode
-from tests.support.ports import free_ports
 from tests.support.proxy import Proxy
 from tests.support.sites import Sites, eventually, party, start_gateways
 
@@ -32,13 +32,16 @@ StartFaulty = Callable[..., Any]
 
 @pytest.fixture
 def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StartFaulty:
-    """Starts gateways of which some have faulty data paths: plans by site, for every transport of it."""
+    """Starts gateways of which some have faulty data paths: plans by site, for all its transports or `only` one."""
 
-    def start(plans: dict[str, list[FaultPlan]], **settings: Any) -> Any:
+    def start(plans: dict[str, list[FaultPlan]], only: str = "", **settings: Any) -> Any:
         def make(config: Any, *arguments: Any) -> dict[str, Transport]:
             made = make_transports(config, *arguments)
             planned = plans.get(config.site, [])
-            return {name: FaultyTransport(transport, planned) for name, transport in made.items()}
+            return {
+                name: FaultyTransport(transport, planned if only in ("", name) else ())
+                for name, transport in made.items()
+            }
 
         monkeypatch.setattr(parts_module, "make_transports", make)
         return start_gateways(LAYOUT, tmp_path, chunk="100KB", **settings)
@@ -165,8 +168,7 @@ def test_a_transport_that_never_comes_up_is_replaced_by_the_next(
 ) -> None:
     monkeypatch.setattr(paths_module, "FIRST_RETRY_SECONDS", 0.02)
     refused = FaultPlan(refuse_connect=True)
-    # b is the passive side: its refusals leave a without an answer on the data path
-    with faulty({"a": [refused] * 3}, transport="auto", connected=False) as sites:
+    with faulty({"a": [refused] * 3}, only="shm", transport="auto", connected=False) as sites:
         exchange(sites)
         (peer,) = sites["a"].status()["peers"]
         (path,) = [path for path in peer["paths"] if path["main"]]
@@ -178,30 +180,45 @@ def test_a_transport_that_never_comes_up_is_replaced_by_the_next(
             assert len(a.get("n", "t", B, timeout=20).buffer) == 200_000
 
 
+class Redirected:
+    """A transport whose peers dial another port, and one of their drafts."""
+
+    def __init__(self, inner: Any, port: int) -> None:
+        self._inner = inner
+        self._port = port
+
+    @property
+    def offer(self) -> TransportOffer:
+        offered: TransportOffer = self._inner.offer
+        return {**offered, "port": self._port} if "port" in offered else offered
+
+    def open(self, role: Role) -> Redirected:
+        return Redirected(self._inner.open(role), self._port)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
 def test_connections_cut_in_the_network_cost_only_what_was_in_flight(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Through a proxy that cuts both connections of the data path in the middle of the transfer."""
-    (data_port,) = free_ports(1)
-    with Proxy(data_port, cut_after=1_000_000) as proxy:
-        original = tcp_module.socket.create_connection
+    with contextlib.ExitStack() as stack:
+        proxies: list[Proxy] = []
 
-        def through_the_proxy(address: tuple[str, int], *arguments: Any) -> Any:
-            host, port = address
-            return original((host, proxy.port if port == data_port else port), *arguments)
+        def make(config: Any, *arguments: Any) -> dict[str, Any]:
+            made: dict[str, Any] = dict(make_transports(config, *arguments))
+            if config.site == "b":
+                proxies.append(stack.enter_context(Proxy(made["tcp"].port, cut_after=1_000_000)))
+                made["tcp"] = Redirected(made["tcp"], proxies[0].port)
+            return made
 
-        with start_gateways(LAYOUT, tmp_path, chunk="100KB", connected=False) as sites:
-            for site in sites.values():
-                sites.runner.stop(site)
-            sites["b"].config["listen"]["data"] = f"127.0.0.1:{data_port}"
-            monkeypatch.setattr(tcp_module.socket, "create_connection", through_the_proxy)
-            for site in sites.values():
-                sites.runner.start(site)
+        monkeypatch.setattr(parts_module, "make_transports", make)
+        with start_gateways(LAYOUT, tmp_path, chunk="100KB") as sites:
             exchange(sites)
-            assert proxy.cuts == 1
-            assert proxy.connections == 4
-            event = sent(sites)
-            assert event["resent_bytes"] < 1_000_000
+            (proxy,) = proxies
+            assert (proxy.cuts, proxy.connections) == (1, 4)
+            assert sent(sites)["resent_bytes"] < 1_000_000
             # of 3 MB, the first was carried before the cut; headers and what was in flight come on top
             assert proxy.forwarded < len(BODY) + 1_500_000
             eventually(lambda: all_memory_is_back(sites))

@@ -166,6 +166,7 @@ def test_a_push_to_a_party_that_the_peer_says_it_does_not_serve_is_refused(tmp_p
     layout = {"a": ["guest:1"], "b": ["host:2", "host:3"]}
     with start_gateways(layout, tmp_path, connected=False) as sites:
         sites.runner.stop(sites["b"])
+        eventually(lambda: not any(peer["connected"] for peer in sites["a"].status()["peers"]))
         sites["b"].config["parties"].remove("host:3")
         sites.runner.start(sites["b"])
         sites.wait_until_connected()
