@@ -92,13 +92,8 @@ class IncomingTransfers:
             self._lost_at = now
         self._return(grant for grant, granted in self._granted.items() if granted.offer is None)
 
-    def end(self, failure: str) -> None:
-        """The link ends. With a failure, what was announced will not come; without, it comes by another link."""
-        if failure:
-            for granted in self._granted.values():
-                if granted.offer is not None:
-                    self._events.receive_failed(granted.offer, granted.slot, ErrorCode.TRANSFER_ABORTED, failure)
-            self._granted = {grant: each for grant, each in self._granted.items() if each.offer is None}
+    def end(self) -> None:
+        """The link ends: every slot goes back. What was announced comes by another link, or its owner knows better."""
         self._return(self._granted)
 
     def decline(self, offer: Offer, answer: ControlFrame) -> None:

@@ -58,7 +58,6 @@ class Link:
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._wake_lock = threading.Lock()
         self._closing = False
-        self._failure = ""
         self._attempt = 0
         self._heard_at = 0.0
         self._snapshot: list[TransferProgress] = []
@@ -109,15 +108,10 @@ class Link:
         """A control frame about transfers came from the peer."""
         self._command(lambda now: self._on_frame(frame, now))
 
-    def retire(self, failure: str = "") -> None:
-        """End the link without waiting for its thread: granted slots come back, messages on their way out are dropped.
-
-        Args:
-            failure: why announced messages will not come any more; without, they come by another link.
-        """
+    def retire(self) -> None:
+        """End the link without waiting for its thread: granted slots come back, messages on their way are dropped."""
         with self._wake_lock:
             if not self._closing:
-                self._failure = failure
                 self._closing = True
                 os.eventfd_write(self._wake, 1)
 
@@ -164,7 +158,7 @@ class Link:
     def _finish(self) -> None:
         self._lose_path("the link has ended", tell=False)
         self._run_commands()
-        self._incoming.end(self._failure)
+        self._incoming.end()
         self._snapshot = []
 
     def _fail_everything(self) -> None:
@@ -172,7 +166,7 @@ class Link:
         reason = "internal error, see the gateway's log"
         self._lose_path(reason, tell=True)
         self._outgoing.fail_all(ErrorCode.UNEXPECTED_EVENT, reason)
-        self._incoming.end(reason)
+        self._incoming.end()
 
     def _turn(self) -> None:
         try:

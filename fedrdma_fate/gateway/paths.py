@@ -71,11 +71,11 @@ class DataPath:
             self.draft.close()
             self.draft = None
 
-    def retire(self, failure: str) -> None:
+    def retire(self) -> None:
         """End it; see `Link.retire`."""
         self.stop()
         self.relay.retire()
-        self.link.retire(failure)
+        self.link.retire()
 
 
 def choose_transport(own: tuple[str, ...], host: str, peer: Hello, unusable: frozenset[str]) -> tuple[str, str]:
@@ -217,10 +217,10 @@ class DataPaths:
         path.timer = self._call_later(path.retry_seconds, lambda: self._start(transport))
         path.retry_seconds = min(path.retry_seconds * 2, LAST_RETRY_SECONDS)
 
-    def abandon(self, transport: str, failure: str = "") -> None:
-        """Forget a path; with a failure, messages announced by it will not come any more (see `Link.retire`)."""
+    def abandon(self, transport: str) -> None:
+        """Forget a path; see `Link.retire`."""
         path = self.paths.pop(transport)
-        path.retire(failure)
+        path.retire()
         self._retired = [link for link in self._retired if link.alive]
         self._retired.append(path.link)
 

@@ -169,10 +169,10 @@ class Peer:
     def _forget_old_run(self) -> None:
         """The peer has no memory of what was under way: what we send begins anew, what it sent will not come."""
         logger.warning("%s was restarted: what was on its way to it is sent anew", self.config.site)
-        failure = f"the gateway of {self.config.site} was restarted in the middle of it"
         for transport in list(self.paths.paths):
-            self._abandon(transport, failure)
+            self._abandon(transport)
         self.paths.unusable.clear()
+        self.receiving.peer_restarted()
 
     def _lose(self, reason: str) -> None:
         stream, self._stream = self._stream, None
@@ -212,8 +212,7 @@ class Peer:
             case Inline():
                 self.receiving.on_inline(frame)
             case Undeliverable(key=key, code=code, reason=reason):
-                logger.error("%s will not come from %s: [%s] %s", key, self.config.site, code, reason)
-                self._hub.mailbox.fail(key, code, reason)
+                self.receiving.on_undeliverable(key, code, reason)
             case Hello():
                 raise WireError(ErrorCode.MALFORMED_FRAME, "a second greeting on one control channel.")
             case Delivered(transfer=transfer):
@@ -222,7 +221,10 @@ class Peer:
             case Refused(transfer=transfer, code=code, reason=reason):
                 if not self.sending.on_refused(transfer, code, reason):
                     self._to_all_links(frame)
-            case ChunkAck() | ResendChunks() | Abort():
+            case Abort(transfer=transfer):
+                self.receiving.on_abort(transfer)
+                self._to_all_links(frame)
+            case ChunkAck() | ResendChunks():
                 self._to_all_links(frame)
             case _:
                 self._on_path_frame(frame)
@@ -286,12 +288,12 @@ class Peer:
             # mode grpc goes on to use it
             self.paths.paths[transport].main = False
         else:
-            self._abandon(transport, "")
+            self._abandon(transport)
 
-    def _abandon(self, transport: str, failure: str) -> None:
+    def _abandon(self, transport: str) -> None:
         self.receiving.forget_requests(self.paths.paths[transport].link)
         self._hub.metrics.link_up(self.config.site, transport, False)
-        self.paths.abandon(transport, failure)
+        self.paths.abandon(transport)
         self.sending.take_back(transport)
 
     @property

@@ -62,6 +62,7 @@ class Receiving:
         self._granted: dict[int, _Grant] = {}
         self._requests: dict[int, _Request] = {}
         self._next_grant = 0
+        self._announced: dict[int, Offer] = {}
         self._ended: OrderedDict[int, Delivered | Refused] = OrderedDict()
 
     # -- grants ---------------------------------------------------------------------------------------------------
@@ -148,6 +149,7 @@ class Receiving:
         elif misrouted := self._misrouted(offer.key):
             link.decline(offer, self._refuse(offer, ErrorCode.WRONG_PARTY, misrouted))
         else:
+            self._announced[offer.transfer] = offer
             link.frame(offer)
 
     def received(self, offer: Offer, slot: Slot, payload_at: int, stats: TransferStats) -> None:
@@ -164,6 +166,25 @@ class Receiving:
     def receive_failed(self, offer: Offer, slot: Slot, code: ErrorCode, reason: str) -> None:
         """An announced payload will not come."""
         self._take_back(slot).release()
+        self._not_received(offer, code, reason)
+
+    def on_abort(self, transfer: int) -> None:
+        """The peer has given a transfer up, and says why in a notice of its own."""
+        self._announced.pop(transfer, None)
+
+    def on_undeliverable(self, key: MessageKey, code: str, reason: str) -> None:
+        """The peer says that a message will not come."""
+        logger.error("%s will not come from %s: [%s] %s", key, self._peer, code, reason)
+        self._announced = {transfer: offer for transfer, offer in self._announced.items() if offer.key != key}
+        self._hub.mailbox.fail(key, code, reason)
+
+    def peer_restarted(self) -> None:
+        """What the peer had announced, and had not been received, is gone with its memory."""
+        reason = f"the gateway of {self._peer} was restarted in the middle of it"
+        for offer in list(self._announced.values()):
+            self._not_received(offer, ErrorCode.TRANSFER_ABORTED, reason)
+
+    def _not_received(self, offer: Offer, code: ErrorCode, reason: str) -> None:
         self._remember(Refused(offer.transfer, code.value, reason))
         self._hub.mailbox.fail(offer.key, code.value, reason)
         self._hub.metrics.transfer_ended("failed", self._peer, offer.mode, 0.0, 0)
@@ -200,6 +221,7 @@ class Receiving:
         return tuple(still_open)
 
     def _remember(self, end: Delivered | Refused) -> None:
+        self._announced.pop(end.transfer, None)
         self._ended[end.transfer] = end
         while len(self._ended) > REMEMBERED_TRANSFERS:
             self._ended.popitem(last=False)

@@ -24,6 +24,8 @@ from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, Wire
 
 logger = logging.getLogger(__name__)
 
+_LAST_ANSWERS_SECONDS = 1.0
+
 READ_AHEAD = 32
 """Requests of one connection that are read before the first of them is answered."""
 
@@ -60,6 +62,9 @@ class TaskSocket:
         self._maker = maker
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
+        self._answering = 0
+        self._quiet = asyncio.Event()
+        self._quiet.set()
 
     async def start(self) -> None:
         """Listen, for the owner of this process only; a stale file of a dead gateway is replaced.
@@ -83,11 +88,14 @@ class TaskSocket:
             ) from error
 
     async def stop(self) -> None:
-        """Stop listening and end all connections."""
+        """Stop listening, send the answers that are due, and end all connections."""
         if self._server is not None:
             self._server.close()
             self._server = None
             self._path.unlink(missing_ok=True)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_ANSWERS_SECONDS):
+                await self._quiet.wait()
         for connection in list(self._connections):
             connection.cancel()
         if self._connections:
@@ -100,7 +108,7 @@ class TaskSocket:
         conversation = self._maker.begin()
         requests = _Requests(reader)
         try:
-            await _converse(requests, writer, conversation)
+            await self._converse(requests, writer, conversation)
         except (ConnectionError, asyncio.CancelledError):
             logger.debug("a connection of a task ended")
         except WireError as error:
@@ -112,6 +120,20 @@ class TaskSocket:
             requests.close()
             conversation.end()
             writer.close()
+
+    async def _converse(self, requests: _Requests, writer: asyncio.StreamWriter, conversation: Conversation) -> None:
+        while (request := await requests.next()) is not None:
+            self._answering += 1
+            self._quiet.clear()
+            try:
+                reply = await _answer(requests, conversation, request)
+                if reply is not None:
+                    writer.write(encode_message(reply))
+                    await writer.drain()
+            finally:
+                self._answering -= 1
+                if not self._answering:
+                    self._quiet.set()
 
 
 class _Requests:
@@ -164,14 +186,6 @@ class _Requests:
         except WireError as error:
             end = error
         await self._queue.put(end)
-
-
-async def _converse(requests: _Requests, writer: asyncio.StreamWriter, conversation: Conversation) -> None:
-    while (request := await requests.next()) is not None:
-        reply = await _answer(requests, conversation, request)
-        if reply is not None:
-            writer.write(encode_message(reply))
-            await writer.drain()
 
 
 async def _answer(requests: _Requests, conversation: Conversation, request: Request) -> Reply | None:

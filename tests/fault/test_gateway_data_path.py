@@ -163,6 +163,30 @@ def test_a_transfer_that_makes_no_progress_fails_at_both_sides(
     assert "FR302" in caplog.text
 
 
+def test_a_gateway_that_cannot_finish_a_transfer_before_it_stops_tells_both_sides(
+    faulty: StartFaulty, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings: dict[str, Any] = {"timeouts": {"drain": 0.2}}
+    with (
+        faulty({"a": [FaultPlan(silent_after_writes=4)]}, **settings) as sites,
+        sites["a"].client() as a,
+        sites["b"].client() as b,
+    ):
+        lease = a.lease(len(BODY))
+        lease.commit("m", "t", [B], "object")
+        eventually(lambda: any(transfer["done_bytes"] for transfer in sites["a"].status()["transfers"]))
+        sites.runner.stop(sites["a"])
+        with pytest.raises(FedRDMAError) as pulled:
+            b.get("m", "t", party("guest:1"), timeout=30)
+        assert pulled.value.code is ErrorCode.GATEWAY_STOPPING
+        eventually(lambda: sites["b"].pool("receive")["slots"] == 0)
+        with pytest.raises(FedRDMAError) as pushing:
+            a.lease(10)
+        assert pushing.value.code is ErrorCode.GATEWAY_UNREACHABLE
+    assert "was not delivered to b: [FR607] the gateway of a stops" in caplog.text
+    assert "will not come from a: [FR607] the gateway of a stops" in caplog.text
+
+
 def test_a_transport_that_never_comes_up_is_replaced_by_the_next(
     faulty: StartFaulty, monkeypatch: pytest.MonkeyPatch
 ) -> None:

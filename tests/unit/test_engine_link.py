@@ -10,7 +10,6 @@ from typing import Any, NoReturn
 
 import pytest
 
-from fedrdma_fate.core.plan import SlotLayout
 from fedrdma_fate.engine.events import LinkSettings
 from fedrdma_fate.engine.link import Link
 from fedrdma_fate.engine.outgoing import OutgoingTransfers
@@ -224,26 +223,6 @@ def test_a_draft_for_a_link_that_has_ended_is_closed(ends: Ends) -> None:
     ends.sender.close()
     ends.sender.connect(Draft(), {}, 1)
     assert closed.is_set()
-
-
-def test_a_link_that_ends_with_a_failure_says_that_announced_messages_will_not_come(ends: Ends) -> None:
-    ends.connect()
-    message = outgoing(BODY)
-    slot = HeapRegion(SlotLayout(message.plan, message.mode).slot_bytes).slot()
-    ends.receiver.grant(1, slot)
-    ends.receiver.frame(_offer_of(ends, message.plan.total_bytes))
-    eventually(ends.receiver.progress)
-    ends.receiver.retire("the gateway of a was restarted")
-    ends.receiver.close()
-    ((_, code, reason),) = ends.receiving.receive_failures
-    assert (code, reason) == (ErrorCode.TRANSFER_ABORTED, "the gateway of a was restarted")
-    assert ends.receiving.returned == [slot]
-
-
-def _offer_of(ends: Ends, total_bytes: int) -> Offer:
-    eventually(lambda: [frame for frame in ends.receiving.frames if isinstance(frame, Grant)])
-    key = outgoing(b"").key
-    return Offer("memory", 1, key, "bytes", total_bytes, "fedrdma-e", 1, 1000, 0)
 
 
 # --- bugs of ours ---

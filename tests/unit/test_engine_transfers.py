@@ -244,18 +244,9 @@ def test_a_half_received_message_is_dropped_when_its_sender_has_been_gone_for_to
 def test_when_the_link_ends_all_slots_come_back(pair: Pair) -> None:
     slot, credit = half_way(pair), HeapRegion(5000).slot()
     pair.grant(credit)
-    pair.incoming.end("")
+    pair.incoming.end()
     assert pair.receiving.returned == [slot, credit]
     assert pair.receiving.receive_failures == []
-
-
-def test_when_the_sender_has_died_announced_messages_have_failed(pair: Pair) -> None:
-    slot = half_way(pair)
-    pair.incoming.end("the gateway of a was restarted")
-    assert pair.receiving.returned == [slot]
-    assert [(code, reason) for _, code, reason in pair.receiving.receive_failures] == [
-        (ErrorCode.TRANSFER_ABORTED, "the gateway of a was restarted")
-    ]
 
 
 # --- losing and finding each other ---

@@ -1,0 +1,20 @@
+"""What every kind of test needs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from fedrdma_fate.obs.log import ROOT_LOGGER
+
+
+@pytest.fixture(autouse=True)
+def _each_test_finds_the_log_as_it_was() -> Iterator[None]:
+    """The commands set up the package's logger for their process, which the next test must not inherit."""
+    logger = logging.getLogger(ROOT_LOGGER)
+    level, propagate, handlers = logger.level, logger.propagate, list(logger.handlers)
+    yield
+    logger.setLevel(level)
+    logger.propagate, logger.handlers = propagate, handlers

@@ -1,0 +1,120 @@
+"""`fedrdma status`: what a gateway is doing, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from fedrdma_fate.cli.main import main
+from fedrdma_fate.cli.status import render, size
+from tests.support.sites import Sites, eventually, party, start_gateways
+
+LAYOUT = {"a": ["guest:1"], "b": ["host:2"]}
+
+
+@pytest.fixture
+def sites(tmp_path: Path) -> Iterator[Sites]:
+    with start_gateways(LAYOUT, tmp_path, transport="auto") as running:
+        yield running
+
+
+def status(address: str, *options: str) -> str:
+    result = CliRunner().invoke(main, ["status", "--socket", address, *options], env={"COLUMNS": "200"})
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_the_tables_show_peers_with_their_transport_and_why_pools_and_messages(sites: Sites) -> None:
+    with sites["a"].client() as a, sites["b"].client():
+        a.put_inline("m", "t", [party("host:2")], "bytes", b"hi")
+        eventually(lambda: sites["b"].status()["mailbox"]["messages"] == 1)
+        text = status(sites["b"].address)
+    assert "gateway of b" in text
+    assert "1 tasks" in text
+    assert "shm" in text
+    assert "both gateways run on one host" in text
+    assert "send" in text
+    assert "receive" in text
+    assert "1 messages (2 B) wait to be pulled" in text
+
+
+def test_the_document_for_programs_is_json_with_everything(sites: Sites) -> None:
+    document = json.loads(status(sites["a"].address, "--json"))
+    assert document["site"] == "a"
+    assert document["parties"] == ["guest:1"]
+    (peer,) = document["peers"]
+    assert (peer["site"], peer["connected"], peer["pending_messages"]) == ("b", True, 0)
+    (path,) = peer["paths"]
+    assert (path["transport"], path["up"], path["main"]) == ("shm", True, True)
+    assert {pool["name"] for pool in document["pools"]} == {"send", "receive"}
+    assert document["transfers"] == []
+
+
+def test_a_transfer_that_waits_is_shown_with_its_message(sites: Sites) -> None:
+    sites.runner.stop(sites["b"])
+    eventually(lambda: not sites["a"].status()["peers"][0]["connected"])
+    with sites["a"].client() as a:
+        a.lease(300_000).commit("model", "round-1", [party("host:2")], "object")
+        (transfer,) = eventually(lambda: sites["a"].status()["transfers"])
+        assert (transfer["message"], transfer["total_bytes"], transfer["seconds_left"]) == (
+            "s/model/round-1 guest:1->host:2",
+            300_000,
+            None,
+        )
+        text = status(sites["a"].address)
+    assert "s/model/round-1" in text
+    assert "293.0 KiB" in text
+
+
+def test_the_status_can_be_asked_at_any_moment_of_a_transfer(sites: Sites) -> None:
+    body = os.urandom(2 << 20)
+    seen: list[dict[str, Any]] = []
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.is_set():
+            for site in sites.values():
+                document = site.status()
+                render(document)
+                seen.extend(document["transfers"])
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        with sites["a"].client() as a, sites["b"].client() as b:
+            for number in range(20):
+                lease = a.lease(len(body))
+                lease.buffer[:] = body
+                lease.commit(f"m{number}", "t", [party("host:2")], "object")
+                assert bytes(b.get(f"m{number}", "t", party("guest:1"), timeout=20).buffer) == body
+    finally:
+        done.set()
+        watcher.join(20)
+    assert all(0 <= transfer["done_bytes"] <= transfer["total_bytes"] for transfer in seen)
+
+
+def test_without_a_gateway_it_ends_with_status_1_and_what_to_do(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["status", "--socket", f"unix://{tmp_path}/none.sock"])
+    assert result.exit_code == 1
+    assert "[FR601] no gateway answers" in result.output
+    assert "fedrdma gateway --config FILE" in result.output
+
+
+def test_an_address_that_is_none_is_refused() -> None:
+    result = CliRunner().invoke(main, ["status", "--socket", "/run/x.sock"])
+    assert result.exit_code == 1
+    assert "[FR102]" in result.output
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 << 30, "5.0 GiB"), (5 << 40, "5120.0 GiB")]
+)
+def test_sizes_are_for_people(count: int, text: str) -> None:
+    assert size(count) == text
