@@ -182,7 +182,14 @@ class GatewayClient:
             return Received(reply.kind, memoryview(bytearray(reply.body)))
         slot = expect(reply, GotSlot)
         try:
-            buffer = map_copy_on_write(Path(slot.path), slot.offset, slot.total_bytes, lambda: own.release(slot.lease))
+            buffer = map_copy_on_write(
+                Path(slot.path),
+                slot.offset,
+                slot.total_bytes,
+                lambda: own.release(slot.lease),
+                prefault=slot.place != "spilled",
+                hold=slot.place == "borrowed",
+            )
         except BaseException:
             own.release(slot.lease)
             raise

@@ -93,6 +93,17 @@ class TcpConfig(_Section, frozen=True):
     streams: Annotated[int, msgspec.Meta(ge=1, le=64)] = 2
 
 
+class ShmConfig(_Section, frozen=True):
+    """The shared-memory transport, between gateways of one host.
+
+    Attributes:
+        lend: in mode `fedrdma-e`, let the peer's tasks map a message where it lies in our send region, and do so with
+            what peers lend to us, instead of copying it; the slot is free again when they let go of it.
+    """
+
+    lend: bool = True
+
+
 class MemoryConfig(_Section, frozen=True):
     """Shared memory and spill.
 
@@ -172,6 +183,7 @@ class GatewayConfig(_Section, frozen=True):
         link_enable: send one small chunk first: `auto`, `always` or `never`.
         notify: how the receiver learns of a finished payload: `event` or `poll`.
         tcp: the TCP transport.
+        shm: the shared-memory transport.
         memory: shared memory and spill.
         timeouts: time-outs.
         peers: the other sites.
@@ -188,6 +200,7 @@ class GatewayConfig(_Section, frozen=True):
     link_enable: LinkEnable = "auto"
     notify: Notify = "event"
     tcp: TcpConfig = TcpConfig()
+    shm: ShmConfig = ShmConfig()
     memory: MemoryConfig = MemoryConfig()
     timeouts: TimeoutConfig = TimeoutConfig()
     peers: tuple[PeerConfig, ...] = ()

@@ -12,6 +12,7 @@ from fedrdma_fate.engine.link import Link
 from fedrdma_fate.gateway.background import spawn
 from fedrdma_fate.gateway.config import GatewayConfig, split_address
 from fedrdma_fate.gateway.parts import Parts, make_parts
+from fedrdma_fate.gateway.peer import Peer
 from fedrdma_fate.gateway.status import status_document
 from fedrdma_fate.gateway.tasks import stopping_error
 from fedrdma_fate.security.plain import warn_if_reachable
@@ -102,6 +103,9 @@ class Gateway:
         parts.tasks.stopping = True
         parts.hub.mailbox.refuse_all(stopping_error(parts.hub))
         parts.hub.send_pool.close()
+        for peer in parts.peers.values():
+            peer.sending.lending.leave()
+            peer.receiving.borrowing.leave()
         await self._drain(parts)
         reason = f"the gateway of {self._config.site} stops"
         for peer in parts.peers.values():
@@ -109,12 +113,12 @@ class Gateway:
         await parts.socket.stop()
         links = [link for peer in parts.peers.values() for link in peer.close(reason)]
         await asyncio.to_thread(_end_links, links, parts.transports)
-        if spills := parts.hub.mailbox.spills_under_way():
-            await asyncio.wait(spills, timeout=_END_SECONDS)
+        if moves := parts.hub.mailbox.moves_under_way():
+            await asyncio.wait(moves, timeout=_END_SECONDS)
 
     async def _drain(self, parts: Parts) -> None:
         deadline = time.monotonic() + self._config.timeouts.drain
-        while any(peer.connected and peer.sending.pending for peer in parts.peers.values()):
+        while any(_has_unfinished(peer) for peer in parts.peers.values()):
             if time.monotonic() >= deadline:
                 return
             await asyncio.sleep(_DRAIN_POLL_SECONDS)
@@ -141,6 +145,10 @@ class Gateway:
         listen = self._config.listen
         addresses = {"listen.control": listen.control, "listen.data": listen.data, "listen.grpc": listen.grpc}
         warn_if_reachable({key: split_address(key, address)[0] for key, address in addresses.items()})
+
+
+def _has_unfinished(peer: Peer) -> bool:
+    return peer.connected and bool(peer.sending.pending or peer.sending.lending.returnable)
 
 
 def _end_links(links: Iterable[Link], transports: contextlib.ExitStack) -> None:

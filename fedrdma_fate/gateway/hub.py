@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import secrets
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
@@ -69,7 +70,7 @@ class Hub:
         transports: the data transports, by name.
         trace: the trace.
         metrics: the metrics.
-        recalls: each asks one peer for the receive slots that it was granted and has not used.
+        recalls: for each pool, what asks the peers to give back slots of it that they were granted or lent.
         making_room: pools that room is being made in.
         tasks: background tasks, kept alive here and cancelled at the end.
         next_transfer: id of the latest transfer.
@@ -86,7 +87,9 @@ class Hub:
     transports: Mapping[str, Transport]
     trace: TraceSink
     metrics: MetricsSink
-    recalls: list[Callable[[], None]] = dataclasses.field(default_factory=list)
+    recalls: defaultdict[SlotPool, list[Callable[[], None]]] = dataclasses.field(
+        default_factory=lambda: defaultdict(list)
+    )
     making_room: set[SlotPool] = dataclasses.field(default_factory=set)
     tasks: set[asyncio.Task[None]] = dataclasses.field(default_factory=set)
     next_transfer: int = dataclasses.field(default_factory=_first_transfer)

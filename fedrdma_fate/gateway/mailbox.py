@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from fedrdma_fate.gateway.protocol import Place
 from fedrdma_fate.gateway.sessions import Sessions
+from fedrdma_fate.memory.lending import BorrowedFile
 from fedrdma_fate.memory.pool import Lease
 from fedrdma_fate.memory.spill import Spilled
 from fedrdma_fate.ports import Region
@@ -18,9 +20,22 @@ from fedrdma_fate.wire.frames import MessageKey, MessageKind, Party
 logger = logging.getLogger(__name__)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Loan:
+    """A slot of another gateway that is lent to us.
+
+    Attributes:
+        file: where it is.
+        give_back: tells the lender that nobody here uses it any more. May be repeated.
+    """
+
+    file: BorrowedFile
+    give_back: Callable[[], None]
+
+
 @dataclasses.dataclass(slots=True, eq=False)
 class Message:
-    """A payload that is here, whole: inline, in a slot, or spilled to disk.
+    """A payload that is here, whole: inline, in a slot, borrowed, or spilled to disk.
 
     Attributes:
         key: the message.
@@ -29,8 +44,9 @@ class Message:
         body: the payload when it came inline.
         lease: holds the slot it lies in.
         payload_at: where in the slot it starts.
+        borrowed: the sender's slot, where it lies there.
         spilled: the file it was moved to.
-        spilling: set while it is being moved.
+        moving: set while it is being moved, to disk or into a slot of our own.
     """
 
     key: MessageKey
@@ -39,26 +55,32 @@ class Message:
     body: bytes | None = None
     lease: Lease | None = None
     payload_at: int = 0
+    borrowed: Loan | None = None
     spilled: Spilled | None = None
-    spilling: asyncio.Task[None] | None = None
+    moving: asyncio.Task[None] | None = None
 
     @property
-    def place(self) -> tuple[Path, int]:
-        """File and offset of the payload, for a task to map."""
+    def place(self) -> tuple[Place, Path, int]:
+        """What kind of file the payload lies in, the file and where in it, for a task to map."""
         if self.spilled is not None:
-            return self.spilled.path, 0
+            return "spilled", self.spilled.path, 0
+        if self.borrowed is not None:
+            return "borrowed", self.borrowed.file.path, self.borrowed.file.offset
         assert self.lease is not None
         slot = self.lease.slot
-        return slot.region.path, slot.offset + self.payload_at
+        return "region", slot.region.path, slot.offset + self.payload_at
 
     def discard(self) -> None:
-        """Give its memory or file back; while it is being spilled, afterwards. May be repeated."""
-        if self.spilling is not None:
-            self.spilling.add_done_callback(lambda _: self.discard())
+        """Give its memory or file back; while it is being moved, afterwards. May be repeated."""
+        if self.moving is not None:
+            self.moving.add_done_callback(lambda _: self.discard())
             return
         if self.lease is not None:
             self.lease.release()
             self.lease = None
+        if self.borrowed is not None:
+            self.borrowed.give_back()
+            self.borrowed = None
         if self.spilled is not None:
             self.spilled.discard()
             self.spilled = None
@@ -129,8 +151,8 @@ class Mailbox:
             message = self._messages.get(key)
             if message is None:
                 message = await self._wait(key, timeout)
-            elif message.spilling is not None:
-                await asyncio.wait([message.spilling])
+            elif message.moving is not None:
+                await asyncio.wait([message.moving])
                 continue
             self._messages.pop(key, None)
             if self.sessions.is_closed(key.session, key.destination):
@@ -198,7 +220,7 @@ class Mailbox:
         return (
             message
             for message in self._messages.values()
-            if message.lease is not None and message.spilling is None and message.lease.slot.region is region
+            if message.lease is not None and message.moving is None and message.lease.slot.region is region
         )
 
     def summary(self) -> dict[str, int]:
@@ -213,9 +235,13 @@ class Mailbox:
             "sessions": self.sessions.count,
         }
 
-    def spills_under_way(self) -> list[asyncio.Task[None]]:
-        """Messages just being moved to disk."""
-        return [m.spilling for m in self._messages.values() if m.spilling is not None]
+    def waits_here(self, message: Message) -> bool:
+        """Whether nobody has pulled this message yet."""
+        return self._messages.get(message.key) is message
+
+    def moves_under_way(self) -> list[asyncio.Task[None]]:
+        """Messages just being moved."""
+        return [m.moving for m in self._messages.values() if m.moving is not None]
 
     def discard_all(self) -> None:
         """Drop every message: the gateway is going away."""

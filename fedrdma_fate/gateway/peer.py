@@ -33,6 +33,10 @@ from fedrdma_fate.wire.frames import (
     GrantReturn,
     Hello,
     Inline,
+    Lend,
+    LendDecline,
+    LendRecall,
+    LendReturn,
     Offer,
     Ping,
     Pong,
@@ -65,7 +69,7 @@ class Peer:
         self.offline = asyncio.Event()
         self.offline.set()
         self.receiving = Receiving(config.site, hub, self.send)
-        self.sending = Sending(config, hub, self.send, self._dispatch)
+        self.sending = Sending(config, hub, self.send, self._dispatch, self._shares_memory)
         self.paths = DataPaths(
             config.site,
             hub.transports,
@@ -76,7 +80,7 @@ class Peer:
             hub.config.timeouts.connect,
             self._fall_back,
         )
-        hub.recalls.append(self._recall_credits)
+        hub.recalls[hub.receive_pool].append(self._recall_credits)
 
     @property
     def connected(self) -> bool:
@@ -96,6 +100,7 @@ class Peer:
             parties=config.parties,
             transports=self._allowed_transports(),
             receive_bytes=self._hub.receive_pool.region.length,
+            borrows=config.shm.lend,
         )
 
     async def run(self, stream: ControlStream, hello: Hello, dialled_by: str) -> None:
@@ -144,6 +149,7 @@ class Peer:
         self.send(Goodbye(reason))
         if self._stream is not None:
             self._lose(reason)
+        self.sending.lending.close()
         return self.paths.close()
 
     def _adopt(self, stream: ControlStream, hello: Hello, dialled_by: str) -> None:
@@ -158,6 +164,8 @@ class Peer:
             logger.warning("%s serves %s; it is configured here as serving %s", hello.site, served, expected)
         if restarted:
             self._forget_old_run()
+        else:
+            self.sending.lending.peer_back()
         role: Role = "active" if dialled_by == self._hub.config.site else "passive"
         self.paths.online(role)
         if role == "active" and self.paths.main is None:
@@ -172,6 +180,7 @@ class Peer:
         for transport in list(self.paths.paths):
             self._abandon(transport)
         self.paths.unusable.clear()
+        self.sending.peer_restarted()
         self.receiving.peer_restarted()
 
     def _lose(self, reason: str) -> None:
@@ -184,6 +193,8 @@ class Peer:
             self._hub.metrics.link_up(self.config.site, transport, False)
         self.paths.offline(reason)
         self.receiving.forget_requests()
+        self.receiving.borrowing.peer_lost()
+        self.sending.lending.peer_lost()
         self.offline.set()
         if stream is not None:
             stream.close()
@@ -226,6 +237,14 @@ class Peer:
                 self._to_all_links(frame)
             case ChunkAck() | ResendChunks():
                 self._to_all_links(frame)
+            case Lend():
+                self.receiving.on_lend(frame)
+            case LendRecall(transfer=transfer, final=final):
+                self.receiving.borrowing.on_recall(transfer, final=final)
+            case LendDecline(transfer=transfer, reason=reason):
+                self.sending.on_lend_declined(transfer, reason)
+            case LendReturn(transfer=transfer):
+                self.sending.on_lend_returned(transfer)
             case _:
                 self._on_path_frame(frame)
 
@@ -310,6 +329,10 @@ class Peer:
             return ""
         self.paths.paths[transport].link.send(outgoing)
         return transport
+
+    def _shares_memory(self) -> bool:
+        both = self._hub.config.shm.lend and self.hello is not None and self.hello.borrows
+        return both and self.connected and self._main_transport == "shm"
 
     def _make_link(self, transport: str) -> tuple[Link, LinkRelay]:
         config = self._hub.config

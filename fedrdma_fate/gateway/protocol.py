@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import struct
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
 from fedrdma_fate.wire.errors import ErrorCode, WireError
 from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, MessageKind, Mode, Party
 
-CLIENT_PROTOCOL_VERSION = 1
+CLIENT_PROTOCOL_VERSION = 2
 
 LENGTH_PREFIX = struct.Struct("<I")
 MAX_FRAME_BYTES = INLINE_LIMIT_BYTES + 1024 * 1024
 """No frame is longer: payloads beyond the inline limit go through slots."""
 
+
+Place = Literal["region", "borrowed", "spilled"]
+"""What file a payload lies in: the gateway's own region, that of another gateway on the host, or a spill file."""
 
 Bytes = Annotated[int, msgspec.Meta(ge=0)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
@@ -154,11 +157,12 @@ class GotInline(_Message, frozen=True, tag="got-inline"):
 
 
 class GotSlot(_Message, frozen=True, tag="got-slot"):
-    """The message lies in a file: a region, or a spill file.
+    """The message lies in a file.
 
     Attributes:
         kind: what the payload holds.
         lease: to be released when nothing maps it any more.
+        place: what file it is.
         path: file.
         offset: where the payload starts in it, page-aligned.
         total_bytes: its length.
@@ -166,6 +170,7 @@ class GotSlot(_Message, frozen=True, tag="got-slot"):
 
     kind: MessageKind
     lease: int
+    place: Place
     path: str
     offset: int
     total_bytes: int

@@ -12,6 +12,7 @@ from fedrdma_fate.core.plan import HEADER_SPACE_BYTES
 from fedrdma_fate.engine.events import TransferStats
 from fedrdma_fate.engine.link import Link
 from fedrdma_fate.gateway.background import spawn
+from fedrdma_fate.gateway.borrowing import Borrowing
 from fedrdma_fate.gateway.hub import Hub
 from fedrdma_fate.gateway.mailbox import Message
 from fedrdma_fate.gateway.spilling import make_room
@@ -23,6 +24,9 @@ from fedrdma_fate.wire.frames import (
     Delivered,
     GrantRequest,
     Inline,
+    Lend,
+    LendDecline,
+    LendReturn,
     MessageKey,
     Offer,
     Refused,
@@ -55,7 +59,10 @@ class _Request:
 class Receiving:
     """Everything that one peer sends us. Belongs to the event loop's thread."""
 
-    def __init__(self, peer: str, hub: Hub, send: Callable[[Delivered | Refused], object]) -> None:
+    def __init__(
+        self, peer: str, hub: Hub, send: Callable[[Delivered | Refused | LendDecline | LendReturn], object]
+    ) -> None:
+        self.borrowing = Borrowing(hub, send)
         self._peer = peer
         self._hub = hub
         self._send = send
@@ -191,6 +198,29 @@ class Receiving:
         logger.error("%s from %s was not received: [%s] %s", offer.key, self._peer, code.value, reason)
         self._hub.trace.emit("receive_failed", **_key_fields(offer), code=code.value, reason=reason, peer=self._peer)
 
+    def on_lend(self, lend: Lend) -> None:
+        """A message lies in the peer's memory, for our task to map; it may be told again after a reconnection."""
+        transfer = lend.transfer
+        if transfer in self._ended:
+            self._send(self._ended[transfer])
+            if not self.borrowing.holds(transfer):
+                self._send(LendReturn(transfer))
+            return
+        if misrouted := self._misrouted(lend.key):
+            self._send(self._refuse(lend, ErrorCode.WRONG_PARTY, misrouted))
+            return
+        try:
+            message = self.borrowing.take(lend)
+        except MemoryPoolError as error:
+            self._send(LendDecline(transfer, error.message))
+            return
+        self._remember(Delivered(transfer))
+        self._send(Delivered(transfer))
+        kept = self._hub.mailbox.deliver(message)
+        self._hub.metrics.payload_moved("received", self._peer, "lent", "shm", lend.total_bytes)
+        self._hub.metrics.transfer_ended("received", self._peer, "lent", 0.0, 0)
+        self._trace_delivered(lend, lend.total_bytes, "lent", "shm", 0.0, kept)
+
     def on_inline(self, inline: Inline) -> None:
         """A small message came; it may come again after a reconnection."""
         if inline.transfer in self._ended:
@@ -226,7 +256,7 @@ class Receiving:
         while len(self._ended) > REMEMBERED_TRANSFERS:
             self._ended.popitem(last=False)
 
-    def _refuse(self, frame: Offer | Inline, code: ErrorCode, reason: str) -> Refused:
+    def _refuse(self, frame: Offer | Inline | Lend, code: ErrorCode, reason: str) -> Refused:
         logger.error("refused %s from %s: [%s] %s", frame.key, self._peer, code.value, reason)
         return Refused(frame.transfer, code.value, reason)
 
@@ -240,7 +270,7 @@ class Receiving:
         return ""
 
     def _trace_delivered(
-        self, frame: Offer | Inline, total_bytes: int, mode: str, transport: str, seconds: float, kept: bool
+        self, frame: Offer | Inline | Lend, total_bytes: int, mode: str, transport: str, seconds: float, kept: bool
     ) -> None:
         self._hub.trace.emit(
             "delivered",
@@ -254,7 +284,7 @@ class Receiving:
         )
 
 
-def _key_fields(frame: Offer | Inline) -> dict[str, object]:
+def _key_fields(frame: Offer | Inline | Lend) -> dict[str, object]:
     key = frame.key
     return {
         "transfer": frame.transfer,

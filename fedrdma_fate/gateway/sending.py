@@ -1,25 +1,30 @@
-"""Sends messages to one peer: small ones on the control channel, large ones by a data path."""
+"""Sends messages to one peer: small ones on the control channel, large ones by a data path or by lending them."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from fedrdma_fate.core.plan import ChunkPlan, SlotLayout
 from fedrdma_fate.core.tuning import LinkTraits, plan_transfer
 from fedrdma_fate.engine.events import Outgoing, Payload, TransferProgress, TransferStats
 from fedrdma_fate.gateway.config import PeerConfig
 from fedrdma_fate.gateway.hub import Hub
+from fedrdma_fate.gateway.lending import Lending
 from fedrdma_fate.memory.pool import Lease
 from fedrdma_fate.wire.errors import ErrorCode, error_from_code
-from fedrdma_fate.wire.frames import Abort, Inline, MessageKey, MessageKind, Mode, Undeliverable
+from fedrdma_fate.wire.frames import Abort, Inline, Lend, LendRecall, MessageKey, MessageKind, Mode, Undeliverable
 
 logger = logging.getLogger(__name__)
 
 REMEMBERED_NOTICES = 1024
 """Notices of messages that will not come are told again on each new control channel: nobody confirms them."""
+
+
+LENT = "lent"
+"""How a payload goes that is not moved at all."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -29,7 +34,7 @@ class _Payload:
     Attributes:
         outgoing: the message.
         lease: keeps its slot.
-        path: the transport it was handed to, or an empty string as long as there is none.
+        path: the transport it was handed to, LENT, or an empty string as long as there is none.
     """
 
     outgoing: Outgoing
@@ -44,8 +49,9 @@ class Sending:
         self,
         peer: PeerConfig,
         hub: Hub,
-        send: Callable[[Inline | Undeliverable | Abort], bool],
+        send: Callable[[Inline | Undeliverable | Abort | Lend | LendRecall], bool],
         dispatch: Callable[[Outgoing], str],
+        shares_memory: Callable[[], bool],
     ) -> None:
         """
         Args:
@@ -53,11 +59,14 @@ class Sending:
             hub: the shared parts.
             send: sends a frame, if there is a control channel.
             dispatch: hands a payload to a data path; the transport, or an empty string when there is none yet.
+            shares_memory: whether the peer is here, on this host, and takes what is lent to it.
         """
         self._peer = peer
         self._hub = hub
         self._send = send
         self._dispatch = dispatch
+        self._shares_memory = shares_memory
+        self.lending = Lending(peer.site, hub, send)
         self._inline: dict[int, Inline] = {}
         self._payloads: dict[int, _Payload] = {}
         self._notices: deque[Undeliverable] = deque(maxlen=REMEMBERED_NOTICES)
@@ -89,7 +98,13 @@ class Sending:
         plan = self._plan(used, payload.total_bytes)
         outgoing = Outgoing(self._hub.new_transfer(), key, kind, payload, plan, used)
         record = self._payloads[outgoing.transfer] = _Payload(outgoing, lease)
-        record.path = self._dispatch(outgoing)
+        self._hand(record)
+
+    def _hand(self, record: _Payload) -> None:
+        # by its definition, mode fedrdma stages every chunk (paper, section 3.1)
+        lendable = record.outgoing.mode == "fedrdma-e" and self._shares_memory()
+        lent = lendable and self.lending.lend(record.outgoing, record.lease)
+        record.path = LENT if lent else self._dispatch(record.outgoing)
 
     def slot_bytes(self, total_bytes: int, mode: Mode | None) -> int:
         """Length of the receive slot that a payload takes at the peer."""
@@ -104,6 +119,11 @@ class Sending:
             self._send(inline)
         for notice in self._notices:
             self._send(notice)
+        self.lending.resend()
+
+    def peer_restarted(self) -> None:
+        """The peer has forgotten what was lent to it."""
+        self._take_back(self.lending.peer_restarted())
 
     def take_back(self, path: str) -> None:
         """A data path was given up: what was handed to it waits for another one."""
@@ -115,7 +135,7 @@ class Sending:
         """There may be a data path for those that wait for one."""
         for record in self._payloads.values():
             if not record.path:
-                record.path = self._dispatch(record.outgoing)
+                self._hand(record)
 
     def waiting_for_path(self) -> list[TransferProgress]:
         """Payloads that no data path has taken yet."""
@@ -137,7 +157,11 @@ class Sending:
     # -- how it went ----------------------------------------------------------------------------------------------
 
     def on_delivered(self, transfer: int) -> bool:
-        """The peer has a message; whether it was a small one."""
+        """The peer has a message; whether it went by no data path."""
+        if (lent := self.lending.on_delivered(transfer)) is not None:
+            outgoing, seconds = lent
+            self.sent(outgoing, TransferStats(seconds, 0, 0), "shm", how=LENT)
+            return True
         inline = self._inline.pop(transfer, None)
         if inline is None:
             return False
@@ -146,30 +170,46 @@ class Sending:
         return True
 
     def on_refused(self, transfer: int, code: str, reason: str) -> bool:
-        """The peer will not have a message; whether it was a small one."""
+        """The peer will not have a message; whether it went by no data path."""
+        if self.lending.end(transfer):
+            record = self._payloads[transfer]
+            self.send_failed(record.outgoing, error_from_code(code, reason).code, reason)
+            return True
         inline = self._inline.pop(transfer, None)
         if inline is None:
             return False
         self._undeliverable(transfer, inline.key, error_from_code(code, reason).code, reason)
         return True
 
-    def sent(self, outgoing: Outgoing, stats: TransferStats, transport: str) -> None:
-        """The peer has a payload."""
+    def on_lend_declined(self, transfer: int, reason: str) -> None:
+        """The peer cannot use a message where it lies: it is sent."""
+        if self.lending.on_declined(transfer, reason):
+            self._take_back([transfer])
+            self.hand_over()
+
+    def on_lend_returned(self, transfer: int) -> None:
+        """Nobody at the peer uses a lent message any more."""
+        self.on_delivered(transfer)
+        self.lending.end(transfer)
+
+    def sent(self, outgoing: Outgoing, stats: TransferStats, transport: str, *, how: str | None = None) -> None:
+        """The peer has a payload; `how` it went, if not in its mode."""
         if not self._release(outgoing):
             return
         total = outgoing.plan.total_bytes
-        self._hub.metrics.payload_moved("sent", self._peer.site, outgoing.mode, transport, total)
-        self._hub.metrics.transfer_ended("delivered", self._peer.site, outgoing.mode, stats.seconds, stats.resent_bytes)
+        mode = how or outgoing.mode
+        self._hub.metrics.payload_moved("sent", self._peer.site, mode, transport, total)
+        self._hub.metrics.transfer_ended("delivered", self._peer.site, mode, stats.seconds, stats.resent_bytes)
         self._trace(
             "sent",
             outgoing.transfer,
             outgoing.key,
             total,
-            mode=outgoing.mode,
+            mode=mode,
             transport=transport,
             seconds=stats.seconds,
             resent_bytes=stats.resent_bytes,
-            chunks=outgoing.plan.count,
+            chunks=0 if how == LENT else outgoing.plan.count,
             writes=stats.writes,
         )
 
@@ -178,6 +218,11 @@ class Sending:
         if self._release(outgoing):
             self._hub.metrics.transfer_ended("failed", self._peer.site, outgoing.mode, 0.0, 0)
             self._undeliverable(outgoing.transfer, outgoing.key, code, reason)
+
+    def _take_back(self, transfers: Iterable[int]) -> None:
+        """These payloads were not delivered after all, and wait for another way."""
+        for transfer in transfers:
+            self._payloads[transfer].path = ""
 
     def _release(self, outgoing: Outgoing) -> bool:
         """Let the slot go; False when that was done before."""

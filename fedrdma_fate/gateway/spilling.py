@@ -1,4 +1,4 @@
-"""Moves messages that nobody has pulled yet to disk when others need the room."""
+"""Moves messages that nobody has pulled yet: to disk when others need the room, to us when their lender does."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import logging
 
 from fedrdma_fate.gateway.background import spawn
 from fedrdma_fate.gateway.hub import Hub
-from fedrdma_fate.gateway.mailbox import Message
-from fedrdma_fate.memory.pool import SlotPool
-from fedrdma_fate.wire.errors import FedRDMAError
+from fedrdma_fate.gateway.mailbox import Loan, Message
+from fedrdma_fate.memory.pool import Lease, SlotPool
+from fedrdma_fate.memory.spill import Spilled
+from fedrdma_fate.wire.errors import FedRDMAError, MemoryPoolError
 
 logger = logging.getLogger(__name__)
 
@@ -21,9 +22,8 @@ def make_room(hub: Hub, pool: SlotPool) -> None:
     """Begin to make room for those who wait for it there, if anybody does."""
     if not pool.wanted_bytes:
         return
-    if pool is hub.receive_pool:
-        for recall in hub.recalls:
-            recall()
+    for recall in hub.recalls[pool]:
+        recall()
     if pool not in hub.making_room:
         hub.making_room.add(pool)
         spawn(hub.tasks, _spill_while_wanted(hub, pool))
@@ -33,8 +33,8 @@ async def _spill_while_wanted(hub: Hub, pool: SlotPool) -> None:
     """Spill messages, the longest waiting first, until nobody waits for room or nothing is left to spill."""
     try:
         while pool.wanted_bytes and (message := next(hub.mailbox.in_region(pool.region), None)) is not None:
-            message.spilling = spawn(hub.tasks, _spill(hub, message))
-            await asyncio.wait([message.spilling])
+            message.moving = spawn(hub.tasks, _spill(hub, message))
+            await asyncio.wait([message.moving])
             if message.lease is not None:
                 await asyncio.sleep(RETRY_SECONDS)
     finally:
@@ -51,9 +51,46 @@ async def _spill(hub: Hub, message: Message) -> None:
         logger.error("%s", error)
         return
     finally:
-        message.spilling = None
-    message.spilled = spilled
+        message.moving = None
     message.lease = None
     lease.release()
+    _spilled(hub, message, spilled)
+
+
+def take_in(hub: Hub, message: Message) -> None:
+    """Begin to copy a borrowed message that nobody has pulled into memory of ours, to disk where there is no room."""
+    if message.moving is None and message.borrowed is not None:
+        message.moving = spawn(hub.tasks, _take_in(hub, message, message.borrowed))
+
+
+async def _take_in(hub: Hub, message: Message, loan: Loan) -> None:
+    lease = _room_at_once(hub.receive_pool, message)
+    try:
+        if lease is not None:
+            await asyncio.to_thread(loan.file.read_into, lease.slot.view)
+            message.lease = lease
+        else:
+            _spilled(hub, message, await asyncio.to_thread(hub.spill.spill_borrowed, loan.file))
+    except FedRDMAError as error:
+        # the message stays where it is
+        logger.error("%s", error)
+        if lease is not None:
+            lease.release()
+        return
+    finally:
+        message.moving = None
+    message.borrowed = None
+    loan.give_back()
+
+
+def _room_at_once(pool: SlotPool, message: Message) -> Lease | None:
+    try:
+        return pool.lease(message.total_bytes, f"message:{message.key}")
+    except MemoryPoolError:
+        return None
+
+
+def _spilled(hub: Hub, message: Message, spilled: Spilled) -> None:
+    message.spilled = spilled
     hub.metrics.spilled(message.total_bytes)
     hub.trace.emit("spilled", key=str(message.key), bytes=message.total_bytes)

@@ -46,6 +46,9 @@ def _peer(peer: Peer) -> dict[str, object]:
         "rtt_seconds": peer.rtt_seconds,
         "last_error": peer.last_error,
         "pending_messages": peer.sending.pending,
+        "lent_messages": peer.sending.lending.count,
+        "lent_bytes": peer.sending.lending.lent_bytes,
+        "borrowed_messages": peer.receiving.borrowing.count,
         "paths": [
             {
                 "transport": name,

@@ -275,10 +275,10 @@ class TaskConversation:
         )
         if message.body is not None:
             return GotInline(message.kind, message.body)
-        path, offset = message.place
+        place, path, offset = message.place
         number = task.new_lease()
         task.received[number] = message
-        return GotSlot(message.kind, number, str(path), offset, message.total_bytes)
+        return GotSlot(message.kind, number, place, str(path), offset, message.total_bytes)
 
     def _leave(self, attach: Attach) -> Reply:
         dropped = self._hub.mailbox.leave(attach.session, attach.party)

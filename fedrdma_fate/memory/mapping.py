@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable
 from pathlib import Path
 
+from fedrdma_fate.memory.lending import hold_range
 from fedrdma_fate.memory.paging import MADV_POPULATE_READ, MADV_POPULATE_WRITE, advise
 from fedrdma_fate.memory.region import PAGE_BYTES, region_unreachable
 
@@ -69,7 +70,13 @@ def map_for_writing(path: Path) -> WritableMapping:
 
 
 def map_copy_on_write(
-    path: Path, offset: int, length: int, on_release: Callable[[], None], *, prefault: bool = True
+    path: Path,
+    offset: int,
+    length: int,
+    on_release: Callable[[], None],
+    *,
+    prefault: bool = True,
+    hold: bool = False,
 ) -> memoryview:
     """A private, writable view of a piece of a region or spill file; writing to it changes nothing elsewhere.
 
@@ -85,6 +92,7 @@ def map_copy_on_write(
         on_release: called without arguments.
         prefault: map all pages now: 20 to 30 ms a GB, where the first reader would spend 35 to 60 on page faults. Not
             for a spill file, which would be read from disk here and now.
+        hold: the bytes are lent: mark them as in use, in the eyes of their owner (see `lending`).
 
     Raises:
         MemoryPoolError: REGION_UNAVAILABLE when the file is gone, shorter, or not ours to map.
@@ -93,7 +101,7 @@ def map_copy_on_write(
     if offset % PAGE_BYTES or offset < 0 or length < 0:
         raise ValueError(f"cannot map {length} bytes at {offset}: a multiple of {PAGE_BYTES} is needed")
     # to mmap a length of 0 means all of the file, and an empty file cannot be mapped
-    mapping = _map_file(path, offset, length, mmap.ACCESS_COPY) if length else mmap.mmap(-1, PAGE_BYTES)
+    mapping = _map_file(path, offset, length, mmap.ACCESS_COPY, hold) if length else mmap.mmap(-1, PAGE_BYTES)
     if prefault:
         advise(mapping, MADV_POPULATE_READ)
     release = weakref.finalize(mapping, _call_in_process, os.getpid(), on_release)
@@ -102,10 +110,13 @@ def map_copy_on_write(
     return memoryview(mapping)[:length]
 
 
-def _map_file(path: Path, offset: int, length: int, access: int) -> mmap.mmap:
+def _map_file(path: Path, offset: int, length: int, access: int, hold: bool = False) -> mmap.mmap:
     try:
         fileno = os.open(path, (os.O_RDWR if access == mmap.ACCESS_WRITE else os.O_RDONLY) | os.O_CLOEXEC)
         try:
+            if hold:
+                # the mapping keeps a duplicate of this descriptor, and with it the lock
+                hold_range(fileno, offset, length)
             return mmap.mmap(fileno, length, access=access, offset=offset)
         finally:
             os.close(fileno)

@@ -136,6 +136,7 @@ class SlotPool:
         self._waiting: deque[_Request] = deque()
         self._high_water_bytes = 0
         self._total_leases = 0
+        self._longest_request = 0
         self._closed = False
 
     @property
@@ -147,6 +148,11 @@ class SlotPool:
     def wanted_bytes(self) -> int:
         """What the first in the queue waits for, 0 when nobody does: so much should be spilled or freed."""
         return self._waiting[0].length if self._waiting else 0
+
+    @property
+    def can_spare(self) -> bool:
+        """Whether slots may stay leased for long: nobody waits, and another of the longest so far would still fit."""
+        return not self._waiting and self._allocator.largest_free >= self._longest_request
 
     def stats(self) -> PoolStats:
         """A snapshot for status and metrics."""
@@ -251,6 +257,7 @@ class SlotPool:
                 f"{length} bytes do not fit into {self._name} memory of {self._allocator.length} bytes.",
                 f"Raise memory.{self._name}_bytes in the gateway's configuration.",
             )
+        self._longest_request = max(self._longest_request, length)
 
     def _take(self, length: int, owner: str) -> Lease | None:
         offset = self._allocator.allocate(length)

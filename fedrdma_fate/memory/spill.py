@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import os
 import secrets
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from fedrdma_fate.memory.lending import BorrowedFile
 from fedrdma_fate.memory.owned import OwnedDirectory
 from fedrdma_fate.ports import Slot
 from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
@@ -68,10 +71,21 @@ class SpillStore:
             ValueError: the piece does not lie inside the slot.
         """
         payload = slot.part(payload_offset, payload_length).view
+        return self._keep(payload_length, lambda path: _write_new_file(path, payload))
+
+    def spill_borrowed(self, borrowed: BorrowedFile) -> Spilled:
+        """Copy a borrowed payload to a file of its own; else as `spill`.
+
+        Raises:
+            MemoryPoolError: SPILL_FAILED.
+        """
+        return self._keep(borrowed.length, lambda path: _copy_to_new_file(path, borrowed))
+
+    def _keep(self, payload_length: int, write: Callable[[Path], None]) -> Spilled:
         target = self.path / secrets.token_hex(16)
         unfinished = target.with_suffix(".part")
         try:
-            _write_new_file(unfinished, payload)
+            write(unfinished)
             unfinished.rename(target)
         except OSError as error:
             with contextlib.suppress(OSError):
@@ -88,12 +102,28 @@ class SpillStore:
         self._directory.close()
 
 
-def _write_new_file(path: Path, payload: memoryview) -> None:
+@contextlib.contextmanager
+def _new_file(path: Path) -> Iterator[int]:
     fileno = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
+        yield fileno
+    finally:
+        os.close(fileno)
+
+
+def _write_new_file(path: Path, payload: memoryview) -> None:
+    with _new_file(path) as fileno:
         written = 0
         while written < len(payload):
             # straight from the slot to the page cache, the interpreter free for the other threads meanwhile
             written += os.write(fileno, payload[written:])
-    finally:
-        os.close(fileno)
+
+
+def _copy_to_new_file(path: Path, borrowed: BorrowedFile) -> None:
+    with _new_file(path) as fileno:
+        copied = 0
+        while copied < borrowed.length:
+            count = os.sendfile(fileno, borrowed.fileno, borrowed.offset + copied, borrowed.length - copied)
+            if not count:
+                raise OSError(errno.EIO, "the borrowed slot has become shorter")
+            copied += count

@@ -54,6 +54,7 @@ class Hello(Frame, frozen=True, tag="hello"):
         parties: the parties served there, as `9999` (every role) or `host:10000`.
         transports: data transports usable there, in its order of preference.
         receive_bytes: the largest receive slot it can ever grant.
+        borrows: whether it uses messages of gateways on its host where they lie, when they are lent to it.
     """
 
     site: str
@@ -64,6 +65,7 @@ class Hello(Frame, frozen=True, tag="hello"):
     parties: tuple[str, ...]
     transports: tuple[str, ...]
     receive_bytes: int
+    borrows: bool = False
 
 
 class Connect(Frame, frozen=True, tag="connect"):
@@ -161,6 +163,54 @@ class Inline(Frame, frozen=True, tag="inline"):
     body: bytes
 
 
+class Lend(Frame, frozen=True, tag="lend"):
+    """A whole message, to be used where it lies: in the sender's send region, on the host of both.
+
+    The answer is Delivered, Refused or LendDecline; LendReturn follows when nobody uses it any more. Sent anew after a
+    reconnection, until it is returned.
+
+    Attributes:
+        transfer: id, unique for the sender's incarnation.
+        key: the message.
+        kind: what the payload holds.
+        total_bytes: payload length.
+        region: file of the send region.
+        offset: where the payload starts in it, page-aligned.
+    """
+
+    transfer: int
+    key: MessageKey
+    kind: MessageKind
+    total_bytes: int
+    region: str
+    offset: int
+
+
+class LendDecline(Frame, frozen=True, tag="lend-decline"):
+    """The message cannot be used where it lies, and why: it is to be sent by the data path."""
+
+    transfer: int
+    reason: str
+
+
+class LendRecall(Frame, frozen=True, tag="lend-recall"):
+    """The sender wants its slot back: what no task has pulled yet is to be copied and returned.
+
+    Attributes:
+        transfer: the loan.
+        final: the sender goes away, and its slot keeps its bytes for whoever has it mapped: return it at once.
+    """
+
+    transfer: int
+    final: bool
+
+
+class LendReturn(Frame, frozen=True, tag="lend-return"):
+    """Nobody on the receiver's side uses the sender's slot any more."""
+
+    transfer: int
+
+
 class Reconcile(Frame, frozen=True, tag="reconcile"):
     """After a reconnection: the transfers under way, as (transfer, grant) pairs; answered by Delivered or Restart."""
 
@@ -246,6 +296,10 @@ ControlFrame = (
     | GrantReturn
     | Offer
     | Inline
+    | Lend
+    | LendDecline
+    | LendRecall
+    | LendReturn
     | Reconcile
     | Restart
     | ChunkAck

@@ -136,6 +136,8 @@ def gateway_site(
         "parties": list(parties),
         "security": "off",
         "transport": "tcp",
+        # what is lent takes no data path, which most tests are about
+        "shm": {"lend": False},
         "listen": {"control": f"127.0.0.1:{port}", "socket": f"unix://{sockets}/{name}.sock"},
         "memory": {**SMALL, "spill_directory": str(home / "spill")},
         "timeouts": {"idle": 20.0, "connect": 5.0, "drain": 2.0},

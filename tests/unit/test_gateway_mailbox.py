@@ -277,9 +277,9 @@ def spilling(message: Message, target: Path, end: asyncio.Event) -> None:
         assert message.lease is not None
         message.lease.release()
         message.lease = None
-        message.spilling = None
+        message.moving = None
 
-    message.spilling = asyncio.create_task(spill())
+    message.moving = asyncio.create_task(spill())
 
 
 def test_a_pull_of_a_message_that_is_being_spilled_waits_for_the_spill(desk: Desk, tmp_path: Path) -> None:
@@ -292,7 +292,7 @@ def test_a_pull_of_a_message_that_is_being_spilled_waits_for_the_spill(desk: Des
         assert not pull.done()
         end.set()
         assert await pull is message
-        assert message.place == (tmp_path / "spilled", 0)
+        assert message.place == ("spilled", tmp_path / "spilled", 0)
         assert desk.slots == 0
 
     run(scenario())

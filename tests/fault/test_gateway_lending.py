@@ -1,0 +1,285 @@
+"""Messages lent between gateways of one host: used where they lie, and whole whatever happens to either side."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedrdma_fate.gateway import borrowing, lending
+from fedrdma_fate.gateway.client import GatewayClient, Received
+from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
+from tests.support.sites import InProcesses, InThread, Runner, Site, Sites, eventually, party, start_gateways
+
+A, B, C = party("guest:1"), party("host:2"), party("host:3")
+LAYOUT = {"a": ["guest:1"], "b": ["host:2"]}
+MEBIBYTE = 1 << 20
+
+
+@contextlib.contextmanager
+def lenders(directory: Path, *, layout: dict[str, list[str]] = LAYOUT, **settings: Any) -> Iterator[Sites]:
+    """Two gateways that share memory and lend."""
+    settings = {"transport": "shm", "shm": {"lend": True}, **settings}
+    with start_gateways(layout, directory, **settings) as sites:
+        yield sites
+
+
+def push(client: GatewayClient, body: bytes, *destinations: Any, name: str = "m") -> None:
+    lease = client.lease(len(body))
+    lease.buffer[:] = body
+    lease.commit(name, "t", destinations or [B], "object")
+
+
+def pull(client: GatewayClient, *, name: str = "m") -> Received:
+    return client.get(name, "t", A, timeout=20)
+
+
+def how(site: Site) -> list[str]:
+    return [event["mode"] for event in site.events("sent")]
+
+
+def send_slots(site: Site) -> int:
+    return int(site.pool("send")["slots"])
+
+
+def lent(site: Site) -> int:
+    return sum(peer["lent_messages"] for peer in site.status()["peers"])
+
+
+def test_a_lent_message_is_mapped_where_it_lies_and_returned_when_its_last_view_dies(tmp_path: Path) -> None:
+    body = os.urandom(2 * MEBIBYTE)
+    with lenders(tmp_path) as sites, sites["a"].client() as a, sites["b"].client() as b:
+        push(a, body)
+        received = pull(b)
+        assert received.buffer == body
+        assert sites["b"].pool("receive")["total_leases"] == 2, "only the ring is leased"
+        eventually(lambda: how(sites["a"]) == ["lent"])
+        assert (send_slots(sites["a"]), lent(sites["a"])) == (1, 1)
+        view = received.buffer[7:9]
+        del received
+        assert send_slots(sites["a"]) == 1
+        del view
+        eventually(lambda: (send_slots(sites["a"]), lent(sites["a"])) == (0, 0))
+        (delivered,) = sites["b"].events("delivered")
+        assert (delivered["bytes"], delivered["mode"], delivered["transport"]) == (len(body), "lent", "shm")
+
+
+def test_what_a_task_writes_into_a_lent_message_nobody_else_sees(tmp_path: Path) -> None:
+    body = os.urandom(MEBIBYTE)
+    layout = {"a": ["guest:1"], "b": ["host:2", "host:3"]}
+    with (
+        lenders(tmp_path, layout=layout) as sites,
+        sites["a"].client() as a,
+        sites["b"].client() as b,
+        sites["b"].client(of="host:3") as c,
+    ):
+        push(a, body, B, C)
+        first, second = pull(b), pull(c)
+        assert send_slots(sites["a"]) == 1, "one slot for both"
+        first.buffer[:] = bytes(len(body))
+        assert second.buffer == body
+        del first
+        eventually(lambda: lent(sites["a"]) == 1)
+        assert send_slots(sites["a"]) == 1
+        del second
+        eventually(lambda: send_slots(sites["a"]) == 0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "mode"),
+    [({"mode": "fedrdma"}, "fedrdma"), ({"mode": "grpc"}, "grpc"), ({"shm": {"lend": False}}, "fedrdma-e")],
+)
+def test_other_modes_and_gateways_that_are_told_not_to_lend_send(
+    tmp_path: Path, settings: dict[str, Any], mode: str
+) -> None:
+    body = os.urandom(MEBIBYTE)
+    with lenders(tmp_path, **settings) as sites, sites["a"].client() as a, sites["b"].client() as b:
+        push(a, body)
+        assert pull(b).buffer == body
+        eventually(lambda: how(sites["a"]) == [mode])
+
+
+def test_a_message_is_sent_where_lending_it_would_leave_no_room_for_another(tmp_path: Path) -> None:
+    body = os.urandom(5 * MEBIBYTE)
+    with lenders(tmp_path) as sites, sites["a"].client() as a, sites["b"].client() as b:
+        push(a, body)
+        assert pull(b).buffer == body
+        eventually(lambda: how(sites["a"]) == ["fedrdma-e"])
+
+
+@pytest.mark.parametrize(("receive", "on_disk"), [("16MiB", False), ("3MiB", True)])
+def test_lent_messages_that_nobody_has_pulled_make_room_for_a_larger_one(
+    tmp_path: Path, receive: str, on_disk: bool
+) -> None:
+    bodies = [os.urandom(2 * MEBIBYTE) for _ in range(3)]
+    larger = os.urandom(7 * MEBIBYTE)
+    memory = {"receive_bytes": receive}
+    with lenders(tmp_path, memory=memory) as sites, sites["a"].client() as a, sites["b"].client() as b:
+        for number, body in enumerate(bodies):
+            push(a, body, name=f"m{number}")
+        eventually(lambda: len(how(sites["a"])) == 3)
+        assert how(sites["a"]) == ["lent"] * 3
+        lease = a.lease(len(larger), timeout=20)
+        assert lent(sites["a"]) == 0
+        assert bool(sites["b"].events("spilled")) == on_disk
+        lease.release()
+        for number, body in enumerate(bodies):
+            assert pull(b, name=f"m{number}").buffer == body
+
+
+def test_a_pulled_message_stays_whole_while_its_sender_waits_for_the_room(tmp_path: Path) -> None:
+    body = os.urandom(2 * MEBIBYTE)
+    with lenders(tmp_path) as sites, sites["a"].client() as a, sites["b"].client() as b:
+        push(a, body)
+        received = pull(b)
+        with pytest.raises(MemoryPoolError) as caught:
+            a.lease(8 * MEBIBYTE, timeout=0.3)
+        assert caught.value.code is ErrorCode.POOL_TIMEOUT
+        assert received.buffer == body
+        del received
+        a.lease(8 * MEBIBYTE, timeout=20).release()
+
+
+def test_a_lent_message_is_told_again_after_a_reconnection_and_comes_once(tmp_path: Path) -> None:
+    runner = InThread()
+    body = os.urandom(MEBIBYTE)
+    with lenders(tmp_path, runner=runner) as sites, sites["a"].client() as a, sites["b"].client() as b:
+        push(a, body)
+        eventually(lambda: lent(sites["a"]) == 1)
+        received = pull(b)
+        break_channel(runner, sites)
+        del received
+        eventually(lambda: lent(sites["a"]) == 0)
+        assert send_slots(sites["a"]) == 0
+        assert len(sites["b"].events("delivered")) == 1
+        push(a, body, name="next")
+        assert pull(b, name="next").buffer == body
+
+
+def break_channel(runner: InThread, sites: Sites) -> None:
+    """Cut the control channel; returns when it is there again."""
+
+    async def cut() -> None:
+        parts = runner.gateways["a"]._parts
+        assert parts is not None
+        parts.peers["b"]._lose("cut by the test")
+
+    before = len(sites["a"].events("peer_lost"))
+    runner.run(cut())
+    assert len(sites["a"].events("peer_lost")) == before + 1
+    sites.wait_until_connected()
+
+
+def test_a_waiting_message_is_copied_when_its_lender_is_lost(tmp_path: Path) -> None:
+    runner = InThread()
+    body = os.urandom(MEBIBYTE)
+    with lenders(tmp_path, runner=runner) as sites, sites["a"].client() as a, sites["b"].client() as b:
+        push(a, body)
+        eventually(lambda: how(sites["a"]) == ["lent"])
+        break_channel(runner, sites)
+        eventually(lambda: send_slots(sites["a"]) == 0)
+        assert pull(b).buffer == body
+
+
+def test_a_message_that_cannot_be_borrowed_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> None:
+        raise MemoryPoolError(ErrorCode.REGION_UNAVAILABLE, "another user's file.")
+
+    monkeypatch.setattr(borrowing, "BorrowedFile", refuse)
+    body = os.urandom(MEBIBYTE)
+    with lenders(tmp_path) as sites, sites["a"].client() as a, sites["b"].client() as b:
+        for name in ("first", "second"):
+            push(a, body, name=name)
+            assert pull(b, name=name).buffer == body
+        eventually(lambda: how(sites["a"]) == ["fedrdma-e"] * 2)
+    assert caplog.text.count("does not borrow: another user's file") == 1
+
+
+def test_a_task_keeps_its_lent_message_when_the_lender_stops(tmp_path: Path) -> None:
+    body, waiting = os.urandom(MEBIBYTE), os.urandom(MEBIBYTE)
+    # where pages of free slots are taken away, it would show
+    with (
+        lenders(tmp_path, memory={"warm": False}) as sites,
+        sites["a"].client() as a,
+        sites["b"].client() as b,
+    ):
+        push(a, body)
+        push(a, waiting, name="waiting")
+        received = pull(b)
+        eventually(lambda: lent(sites["a"]) == 2)
+        sites.runner.stop(sites["a"])
+        assert received.buffer == body
+        assert pull(b, name="waiting").buffer == waiting
+
+
+def test_what_tasks_of_a_gateway_that_is_gone_still_use_is_not_used_for_anything_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lending, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(lending, "GRACE_SECONDS", 0.1)
+    body = os.urandom(MEBIBYTE)
+    with lenders(tmp_path, memory={"warm": False}) as sites, sites["a"].client() as a:
+        b = sites["b"].client()
+        push(a, body)
+        received = pull(b)
+        sites.runner.stop(sites["b"])
+        b.close()
+        eventually(lambda: not sites["a"].status()["peers"][0]["connected"])
+        with pytest.raises(MemoryPoolError):
+            a.lease(8 * MEBIBYTE, timeout=0.5)
+        assert received.buffer == body
+        del received
+        eventually(lambda: (send_slots(sites["a"]), lent(sites["a"])) == (0, 0))
+
+
+@pytest.fixture
+def processes() -> Runner:
+    return InProcesses()
+
+
+def test_a_waiting_message_survives_the_death_of_its_lender(tmp_path: Path, processes: InProcesses) -> None:
+    body, waiting = os.urandom(MEBIBYTE), os.urandom(MEBIBYTE)
+    with (
+        lenders(tmp_path, runner=processes) as sites,
+        sites["a"].client() as a,
+        sites["b"].client() as b,
+    ):
+        push(a, body)
+        push(a, waiting, name="waiting")
+        received = pull(b)
+        eventually(lambda: len(how(sites["a"])) == 2)
+        processes.kill(sites["a"])
+        processes.start(sites["a"])
+        sites.wait_until_connected()
+        assert received.buffer == body
+        assert pull(b, name="waiting").buffer == waiting
+
+
+def test_a_gateway_that_is_killed_and_restarted_does_not_spoil_what_its_task_has_mapped(
+    tmp_path: Path, processes: InProcesses
+) -> None:
+    body = os.urandom(3 * MEBIBYTE)
+    with lenders(tmp_path, runner=processes) as sites, sites["a"].client() as a:
+        b = sites["b"].client()
+        push(a, body)
+        received = pull(b)
+        processes.kill(sites["b"])
+        processes.start(sites["b"])
+        sites.wait_until_connected()
+        b.close()
+        # everything that is free is written to
+        rest = a.lease(5 * MEBIBYTE - 4096)
+        rest.buffer[:] = bytes(len(rest.buffer))
+        with pytest.raises(MemoryPoolError):
+            a.lease(3 * MEBIBYTE, timeout=0.3)
+        assert received.buffer == body
+        rest.release()
+        with sites["b"].client() as again:
+            push(a, body, name="next")
+            assert pull(again, name="next").buffer == body
