@@ -6,6 +6,7 @@ import contextlib
 import json
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -46,6 +47,8 @@ def fate(payload: str | None, size: str | None, rows: str, repeat: int, as_json:
         spec = _payload(payload, size)
         names = [rival.name for rival in all_rivals()] if rows == "all" else [name.strip() for name in rows.split(",")]
         rivals = select_rivals(names)
+        if output is not None:
+            _make_directory(output)
         with _progress() as tell:
             measurements, failures = run_rows(rivals, spec, repeat, tell)
         _show(spec, measurements, as_json)
@@ -77,6 +80,17 @@ def _payload(name: str | None, size: str | None) -> PayloadSpec:
         return plain_bytes(parse_size(int(size) if size.isdigit() else size))
     except ValueError as error:
         raise ConfigError(ErrorCode.CONFIG_BAD_VALUE, f"--bytes: {error}.") from error
+
+
+def _make_directory(output: Path) -> None:
+    """Find out before the measurements, which take minutes, whether their results can be written."""
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=output):
+            pass
+    except OSError as error:
+        remedy = "Name a directory that you may write to."
+        raise ConfigError(ErrorCode.CONFIG_BAD_VALUE, f"--output: {error}.", remedy) from error
 
 
 @contextlib.contextmanager
@@ -114,7 +128,6 @@ def _show(spec: PayloadSpec, measurements: list[Measurement], as_json: bool) -> 
 def _write(spec: PayloadSpec, measurements: list[Measurement], output: Path) -> None:
     rows = to_rows(measurements)
     table = to_table(spec.name, spec.total_bytes, measurements)
-    output.mkdir(parents=True, exist_ok=True)
     document = output / "bench-fate.json"
     document.write_text(json.dumps(to_document(spec.total_bytes, rows), indent=2) + "\n", encoding="utf-8")
     paragraphs = ["Medians; a ratio is this row's seconds over the reference's in the same run."]

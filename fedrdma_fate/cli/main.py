@@ -5,20 +5,20 @@ from __future__ import annotations
 import click
 
 from fedrdma_fate import __version__
-from fedrdma_fate.cli.bench import bench
-from fedrdma_fate.cli.gateway import gateway
-from fedrdma_fate.cli.status import status
+from fedrdma_fate.cli.lazy import LazyGroup, Subcommand
+
+SUBCOMMANDS = (
+    Subcommand("bench", "fedrdma_fate.cli.bench", "Measure transfers against what else there is."),
+    Subcommand("gateway", "fedrdma_fate.cli.gateway", "Run the gateway of a site."),
+    Subcommand("status", "fedrdma_fate.cli.status", "Show peers, their transports, pools and transfers."),
+)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, subcommands=SUBCOMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="fedrdma")
 def main() -> None:
     """Moves FATE's model weights between sites: by RDMA in chunks, by TCP, or through shared memory."""
 
-
-main.add_command(gateway)
-main.add_command(status)
-main.add_command(bench)
 
 if __name__ == "__main__":
     main()

@@ -116,7 +116,7 @@ def _checksum(fields: bytes, table: bytes) -> int:
 def _decode_table(table: bytes) -> tuple[Segment, ...]:
     try:
         return _decoder.decode(table)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise malformed(f"its segment table does not parse ({error})") from error
 
 

@@ -46,6 +46,12 @@ class Attendance:
             presence.timer.cancel()
             presence.timer = None
 
+    def expect(self, session: str, party: Party) -> None:
+        """Something waits for this party; it counts as gone from now on if it has no task."""
+        if (session, party) not in self._present:
+            self._present[session, party] = _Presence()
+            self._wait_for(session, party)
+
     def part(self, session: str, party: Party, *, left: bool) -> None:
         """A task ended; `left` says whether its party has left the session."""
         presence = self._present[session, party]
@@ -55,7 +61,7 @@ class Attendance:
         if left:
             del self._present[session, party]
         else:
-            presence.timer = self._call_later(self._absence, lambda: self._absent(session, party))
+            self._wait_for(session, party)
 
     def close(self) -> None:
         """Cancel what was to be called."""
@@ -63,6 +69,9 @@ class Attendance:
             if presence.timer is not None:
                 presence.timer.cancel()
         self._present.clear()
+
+    def _wait_for(self, session: str, party: Party) -> None:
+        self._present[session, party].timer = self._call_later(self._absence, lambda: self._absent(session, party))
 
     def _absent(self, session: str, party: Party) -> None:
         del self._present[session, party]

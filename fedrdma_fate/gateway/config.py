@@ -28,7 +28,6 @@ LONGEST_SECONDS = 1e6
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 _IF_MISSING = {
-    "security": "Until mutual TLS is configured, write `security: off`: the gateway then trusts its network.",
     "site": "Give the site a name, for example `site: bank-a`.",
     "parties": 'List the FATE parties served there, for example `parties: ["9999"]`.',
 }
@@ -230,6 +229,7 @@ def load_config(path: Path) -> GatewayConfig:
 
     Raises:
         ConfigError: it cannot be read, has an unknown key or a wrong value; the error names key, value and what fits.
+            INSECURE_REFUSED when it does not say how the gateway is protected.
     """
     try:
         document = yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)
@@ -272,6 +272,12 @@ def parse_config(document: dict[str, Any]) -> GatewayConfig:
     try:
         config = msgspec.convert(document, GatewayConfig, dec_hook=_decode_custom)
     except msgspec.ValidationError as error:
+        if str(error) == "Object missing required field `security`":
+            raise ConfigError(
+                ErrorCode.INSECURE_REFUSED,
+                "key 'security' is missing: the gateway does not run without protection unless it is told to.",
+                "Until mutual TLS is configured, write `security: off`: the gateway then trusts its network.",
+            ) from error
         raise explain(error, document, GatewayConfig, _IF_MISSING) from error
     _check_meaning(config)
     return config

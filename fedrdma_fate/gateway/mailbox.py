@@ -87,9 +87,15 @@ class Message:
 
 
 class Mailbox:
-    """Everything that waits at this gateway. Belongs to the event loop's thread."""
+    """Everything that waits at this gateway. Belongs to the event loop's thread.
+
+    Attributes:
+        sessions: what was pushed and pulled, and who has left.
+        on_waiting: called with session and party when something begins to wait for them.
+    """
 
     def __init__(self) -> None:
+        self.on_waiting: Callable[[str, Party], object] = lambda _session, _party: None
         self.sessions = Sessions()
         self._messages: dict[MessageKey, Message] = {}
         self._failed: dict[MessageKey, tuple[str, str]] = {}
@@ -125,6 +131,7 @@ class Mailbox:
             future.set_result(message)
         else:
             self._messages[key] = message
+            self.on_waiting(key.session, key.destination)
         return True
 
     def fail(self, key: MessageKey, code: str, reason: str) -> None:
@@ -136,6 +143,7 @@ class Mailbox:
         future = self._waiting.get(key)
         if future is not None and not future.done():
             future.set_exception(self._failure(key))
+        self.on_waiting(key.session, key.destination)
 
     # -- pulling --------------------------------------------------------------------------------------------------
 

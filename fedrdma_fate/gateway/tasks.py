@@ -91,6 +91,7 @@ class TaskServer:
         self.stopping = False
         self._tasks: dict[str, Task] = {}
         self._attendance = Attendance(self._take_for_gone, asyncio.get_running_loop().call_later)
+        hub.mailbox.on_waiting = self._attendance.expect
 
     @property
     def task_count(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
@@ -26,6 +27,7 @@ def bench_fate(*arguments: str) -> Result:
         (["--bytes", "-1"], "[FR102] --bytes: '-1' is no size"),
         (["--rows", "fedrdma-e/verbs"], "[FR102] there is no row 'fedrdma-e/verbs'."),
         (["--rows", "memcpy,,"], "[FR102] there is no row ''."),
+        (["--output", "/proc/nothing"], "[FR102] --output: [Errno "),
     ],
 )
 def test_what_there_is_not_is_refused_with_a_code(arguments: list[str], said: str) -> None:
@@ -40,6 +42,15 @@ def test_options_that_make_no_sense_are_refused_with_the_usage(arguments: list[s
     result = bench_fate(*arguments)
     assert result.exit_code == 2
     assert "Usage:" in result.stderr
+
+
+def test_an_output_directory_that_cannot_be_made_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    result = bench_fate("--bytes", "1", "--rows", "memcpy", "--output", str(tmp_path / "file" / "new"))
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert "[FR102] --output:" in result.stderr
+    assert "Name a directory that you may write to." in result.stderr
 
 
 def test_an_unknown_row_is_told_which_rows_there_are() -> None:

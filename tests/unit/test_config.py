@@ -88,7 +88,16 @@ def test_a_wrong_value_is_named_with_its_key_and_what_would_be_right(
     assert remedy in error.remedy
 
 
-@pytest.mark.parametrize("key", ["site", "parties", "security"])
+def test_a_gateway_without_protection_has_to_be_asked_for() -> None:
+    silent = document()
+    del silent["security"]
+    with pytest.raises(ConfigError) as caught:
+        parse_config(silent)
+    assert caught.value.code is ErrorCode.INSECURE_REFUSED
+    assert "`security: off`" in caught.value.remedy
+
+
+@pytest.mark.parametrize("key", ["site", "parties"])
 def test_a_missing_key_is_named_with_what_to_write(key: str) -> None:
     incomplete = document()
     del incomplete[key]

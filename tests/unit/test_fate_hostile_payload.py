@@ -84,11 +84,18 @@ def test_the_honest_payload_loads() -> None:
         {"table": b"\xc1"},
         {"table": b""},
         {"table": b"\xdd\xff\xff\xff\xff"},
+        {"table": b"\x91\x95\xa7\xff\xff\xff\xff\xff\xff\xff\xa0\x90\x00\x00"},
+        {"table": b"\x91\x95\xa5bytes\xa2\xff\xfe\x91\x05\x00\x05"},
     ],
     ids=str,
 )
 def test_a_header_or_table_that_lies_is_refused(lie: dict[str, Any]) -> None:
     assert_malformed(payload([["ndarray", "<f8", [8], 0, 64]], **lie))
+
+
+@pytest.mark.parametrize("before", [b"", b"\x91", b"\x91\x95\xa5bytes\xa0", b"\x91\x95\xa5bytes\xa0\x91\x05"], ids=len)
+def test_a_table_that_is_nested_too_deep_is_refused(before: bytes) -> None:
+    assert_malformed(payload([], table=before + b"\x91" * 100_000))
 
 
 @pytest.mark.parametrize(
