@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from fedrdma_fate.fate.copying import Copy, pieces
 from fedrdma_fate.fate.layout import Segment, SegmentKind, malformed
 
 RAW_BYTES_FROM = 64 * 1024
@@ -67,10 +68,10 @@ class Source:
         """The table entry for this source."""
         return Segment(self.kind, self.dtype, self.shape, offset, self.length)
 
-    def write_into(self, target: memoryview) -> None:
-        """Copy the values, once, into `length` bytes."""
+    def copies_into(self, target: memoryview) -> Iterator[Copy]:
+        """The copies that write the values, once, into `length` bytes."""
         if self.length:
-            np.copyto(np.ndarray(self.shape, self.storage, buffer=target), self.read())
+            yield from pieces(target, self.read(), self.storage)
 
     def equals(self, target: memoryview) -> bool:
         """Whether exactly these values lie in `length` bytes."""

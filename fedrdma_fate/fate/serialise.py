@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fate.arch.federation.api import TableRemotePersistentPickler
 from safetensors import SafetensorError  # type: ignore[attr-defined]
 
+from fedrdma_fate.fate.copying import Copy, copy_all
 from fedrdma_fate.fate.layout import Segment, align, encode_prefix
 from fedrdma_fate.fate.segments import Source, describe
 from fedrdma_fate.wire.errors import ErrorCode, FateError, FedRDMAError
@@ -37,14 +38,17 @@ class ObjectPlan:
         Args:
             buffer: writable, exactly `total_bytes` long.
         """
+        buffer[: len(self._prefix)] = self._prefix
+        copy_all(self._copies_into(buffer), len(buffer))
+
+    def _copies_into(self, buffer: memoryview) -> Iterator[Copy]:
         written = len(self._prefix)
-        buffer[:written] = self._prefix
         for segment, source in zip(self._segments, self._sources, strict=True):
             start = len(self._prefix) + segment.offset
             # the slot may still hold another session's bytes
             buffer[written:start] = bytes(start - written)
             written = start + segment.length
-            source.write_into(buffer[start:written])
+            yield from source.copies_into(buffer[start:written])
 
     def matches(self, buffer: memoryview) -> bool:
         """Whether `write_into` would change nothing in `buffer`; reads both, copies nothing."""

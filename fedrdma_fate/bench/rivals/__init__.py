@@ -20,6 +20,7 @@ def all_rivals() -> list[Rival]:
         Memcpy(),
         RawTcp(),
         GatewayPair("fedrdma-e", "shm"),
+        GatewayPair("fedrdma-e", "shm", lend=False),
         GatewayPair("fedrdma-e", "tcp"),
         GatewayPair("fedrdma", "shm"),
         GatewayPair("fedrdma", "tcp"),

@@ -81,9 +81,10 @@ class GatewayService(Service):
 
     def check(self) -> None:
         """Every payload must have gone in the row's mode, over its transport."""
+        expected = f"{'lent' if self._pair.lends else self._pair.mode}/{self._pair.transport}"
         ways = {f"{event['mode']}/{event['transport']}" for event in self._sender.traced("sent")}
-        if ways != {self._pair.name}:
-            raise RowError(f"payloads did not go as {self._pair.name} but as {', '.join(sorted(ways)) or 'nothing'}")
+        if ways != {expected}:
+            raise RowError(f"payloads did not go as {expected} but as {', '.join(sorted(ways)) or 'nothing'}")
 
     def complaints(self) -> str:
         """The ends of both logs."""
@@ -115,17 +116,33 @@ class GatewayPair:
 
     schedule = Schedule()
 
-    def __init__(self, mode: Mode, transport: str) -> None:
+    def __init__(self, mode: Mode, transport: str, *, lend: bool = True) -> None:
+        """
+        Args:
+            mode: transfer mode.
+            transport: data path.
+            lend: over `shm`, in mode `fedrdma-e`: lend messages, as is the default, or copy them.
+        """
         self.mode: Mode = mode
         self.transport = transport
+        self.lend = lend
 
     @property
     def name(self) -> str:
-        return f"{self.mode}/{self.transport}"
+        return f"{self.mode}/{self.transport}" + ("" if self.lend else "-copied")
+
+    @property
+    def lends(self) -> bool:
+        """Whether payloads are not moved at all."""
+        return self.lend and (self.mode, self.transport) == ("fedrdma-e", "shm")
 
     @contextlib.contextmanager
     def start(self, workspace: Path, largest_bytes: int) -> Iterator[Service]:
-        """See `Rival.start`. The pools have room for one payload only, so that none can lie in two slots."""
+        """See `Rival.start`.
+
+        The pools have room for one payload only, so that none can lie in two slots; but what has room for one only does
+        not lend.
+        """
         require_fate()
         control = f"127.0.0.1:{_free_port()}"
         with contextlib.ExitStack() as stack:
@@ -148,15 +165,17 @@ class GatewayPair:
         sends = side == "sender"
         other: Side = "receiver" if sends else "sender"
         large, small = largest_bytes + HEADROOM_BYTES, HEADROOM_BYTES
+        to_send = largest_bytes + large if self.lends else large
         return {
             "site": side,
             "parties": [_party(side)],
             "security": "off",
             "mode": self.mode,
             "transport": "auto" if self.mode == "grpc" else self.transport,
+            "shm": {"lend": self.lend},
             "listen": {"control": control if sends else "127.0.0.1:0"},
             "memory": {
-                "send_bytes": large if sends else small,
+                "send_bytes": to_send if sends else small,
                 "receive_bytes": small if sends else large,
                 "ring_slots": _RING_SLOTS,
                 "ring_slot_bytes": _RING_BYTES // _RING_SLOTS,
