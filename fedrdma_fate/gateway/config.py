@@ -11,11 +11,14 @@ import yaml
 
 from fedrdma_fate.core.tuning import LinkEnable
 from fedrdma_fate.gateway.config_errors import bad_value, explain
+from fedrdma_fate.gateway.config_yaml import StrictLoader
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 from fedrdma_fate.wire.frames import Mode
 
-TransportName = Literal["auto", "tcp", "shm"]
+TransportName = Literal["auto", "verbs", "tcp", "shm"]
 Notify = Literal["event", "poll"]
+VerbsPoll = Literal["event", "busy"]
+PathMtu = Literal[256, 512, 1024, 2048, 4096]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 
@@ -103,6 +106,26 @@ class ShmConfig(_Section, frozen=True):
     lend: bool = True
 
 
+class VerbsConfig(_Section, frozen=True):
+    """The RDMA transport. Null leaves a choice to the rule.
+
+    Attributes:
+        device: RDMA device, as `rdma link` names it; null takes the first that will do.
+        port: port of the device; null takes the first that is active.
+        gid_index: place in the port's GID table; null takes the RoCE v2 GID of an IPv4 address of this host.
+        queue_pairs: for the writes of one data path; both sides use the smaller number.
+        mtu: largest path MTU in bytes, where the network carries less than the port; both sides use the smaller one.
+        poll: wait for completions (`event`), or keep a core looking for them (`busy`).
+    """
+
+    device: str | None = None
+    port: Annotated[int, msgspec.Meta(ge=1, le=255)] | None = None
+    gid_index: Annotated[int, msgspec.Meta(ge=0, le=65535)] | None = None
+    queue_pairs: Annotated[int, msgspec.Meta(ge=1, le=64)] = 2
+    mtu: PathMtu | None = None
+    poll: VerbsPoll = "event"
+
+
 class MemoryConfig(_Section, frozen=True):
     """Shared memory and spill.
 
@@ -177,12 +200,13 @@ class GatewayConfig(_Section, frozen=True):
         security: `off` until mutual TLS is configured; it has to be written down to be accepted.
         listen: addresses.
         mode: how payloads travel: `grpc`, `fedrdma` or `fedrdma-e`.
-        transport: data path: `auto` takes shared memory on one host, else TCP.
+        transport: data path: `auto` takes shared memory on one host, RDMA where both sides have it, else TCP.
         chunk: base chunk size, or `auto` for the paper's best for the link's rate.
         link_enable: send one small chunk first: `auto`, `always` or `never`.
         notify: how the receiver learns of a finished payload: `event` or `poll`.
         tcp: the TCP transport.
         shm: the shared-memory transport.
+        verbs: the RDMA transport.
         memory: shared memory and spill.
         timeouts: time-outs.
         peers: the other sites.
@@ -200,6 +224,7 @@ class GatewayConfig(_Section, frozen=True):
     notify: Notify = "event"
     tcp: TcpConfig = TcpConfig()
     shm: ShmConfig = ShmConfig()
+    verbs: VerbsConfig = VerbsConfig()
     memory: MemoryConfig = MemoryConfig()
     timeouts: TimeoutConfig = TimeoutConfig()
     peers: tuple[PeerConfig, ...] = ()
@@ -232,7 +257,7 @@ def load_config(path: Path) -> GatewayConfig:
             INSECURE_REFUSED when it does not say how the gateway is protected.
     """
     try:
-        document = yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)
+        document = yaml.load(path.read_text(encoding="utf-8"), Loader=StrictLoader)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(ErrorCode.CONFIG_UNREADABLE, f"cannot read the configuration {path}: {error}.") from error
     if not isinstance(document, dict):
@@ -242,22 +267,6 @@ def load_config(path: Path) -> GatewayConfig:
             "conf/gateway.yaml is an example.",
         )
     return parse_config(document)
-
-
-class _StrictLoader(yaml.SafeLoader):
-    """Of two equal keys, YAML's own loaders silently drop the first."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """A table.
-
-        Raises:
-            yaml.constructor.ConstructorError: a key comes twice.
-        """
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for (key_node, _), key in zip(node.value, keys, strict=True):
-            if keys.count(key) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} comes twice", key_node.start_mark)
-        return super().construct_mapping(node, deep)
 
 
 def parse_config(document: dict[str, Any]) -> GatewayConfig:

@@ -6,15 +6,15 @@ import asyncio
 import dataclasses
 import secrets
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Protocol
 
 from fedrdma_fate.gateway.config import GatewayConfig
 from fedrdma_fate.gateway.mailbox import Mailbox
 from fedrdma_fate.gateway.routing import Routes
+from fedrdma_fate.gateway.transports import TransportSet
 from fedrdma_fate.memory.pool import SlotPool
 from fedrdma_fate.memory.spill import SpillStore
-from fedrdma_fate.ports import Transport
 
 
 class TraceSink(Protocol):
@@ -84,7 +84,7 @@ class Hub:
     spill: SpillStore
     mailbox: Mailbox
     routes: Routes
-    transports: Mapping[str, Transport]
+    transports: TransportSet
     trace: TraceSink
     metrics: MetricsSink
     recalls: defaultdict[SlotPool, list[Callable[[], None]]] = dataclasses.field(

@@ -93,7 +93,7 @@ def _make_hub(
     trace = Trace(config.trace)
     undo.callback(trace.close)
     undo.callback(opened.close)
-    transports = make_transports(config, regions.path, receive_region)
+    transports = make_transports(config, regions.path, receive_region, send_region)
     for transport in transports.values():
         opened.callback(transport.close)
     hub = Hub(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from fedrdma_fate.engine.link import Link
 from fedrdma_fate.gateway.background import Timer
@@ -78,7 +79,20 @@ class DataPath:
         self.link.retire()
 
 
-def choose_transport(own: tuple[str, ...], host: str, peer: Hello, unusable: frozenset[str]) -> tuple[str, str]:
+_WHY = {
+    "shm": "both gateways run on one host",
+    "verbs": "both gateways have an RDMA device",
+    "tcp": "reachable by TCP",
+}
+
+
+def choose_transport(
+    own: tuple[str, ...],
+    host: str,
+    peer: Hello,
+    unusable: frozenset[str],
+    absent: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[str, str]:
     """The transport to use, and why.
 
     Args:
@@ -86,18 +100,20 @@ def choose_transport(own: tuple[str, ...], host: str, peer: Hello, unusable: fro
         host: identity of this host.
         peer: the peer's greeting.
         unusable: transports that were tried in vain.
+        absent: transports of `own` that this host cannot offer, and why.
     """
     notes = []
     for name in own:
-        if name not in peer.transports:
+        if name in absent:
+            notes.append(f"{name}: {absent[name]}")
+        elif name not in peer.transports:
             notes.append(f"{name}: not offered by {peer.site}")
         elif name == "shm" and peer.host != host:
             notes.append("shm: other host")
         elif name in unusable:
             notes.append(f"{name}: could not be connected")
         else:
-            why = {"shm": "both gateways run on one host", "tcp": "reachable by TCP"}.get(name, "the fallback")
-            return name, "; ".join([why, *notes])
+            return name, "; ".join([_WHY.get(name, "the fallback"), *notes])
     return "grpc", "; ".join(["the fallback", *notes])
 
 

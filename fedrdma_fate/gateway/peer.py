@@ -98,7 +98,7 @@ class Peer:
             version=__version__,
             host=self._hub.host,
             parties=config.parties,
-            transports=self._allowed_transports(),
+            transports=tuple(name for name in self._allowed_transports() if name in self._hub.transports),
             receive_bytes=self._hub.receive_pool.region.length,
             borrows=config.shm.lend,
         )
@@ -278,11 +278,12 @@ class Peer:
 
     def _allowed_transports(self) -> tuple[str, ...]:
         wanted = self.config.transport or self._hub.config.transport
-        return ("shm", "tcp", "grpc") if wanted == "auto" else (wanted, "grpc")
+        return ("shm", "verbs", "tcp", "grpc") if wanted == "auto" else (wanted, "grpc")
 
     def _choose_main_path(self, hello: Hello) -> None:
         own = tuple(name for name in self._allowed_transports() if name != "grpc")
-        transport, reason = choose_transport(own, self._hub.host, hello, frozenset(self.paths.unusable))
+        unusable, absent = frozenset(self.paths.unusable), self._hub.transports.absent
+        transport, reason = choose_transport(own, self._hub.host, hello, unusable, absent)
         logger.info("data path to %s: %s (%s)", self.config.site, transport, reason)
         self.paths.need(transport, reason, main=True)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedrdma_fate.gateway.config import GatewayConfig, split_address
@@ -10,20 +12,41 @@ from fedrdma_fate.ports import Region, Transport
 from fedrdma_fate.transport.grpc import GrpcSettings, GrpcTransport
 from fedrdma_fate.transport.shm import ShmTransport
 from fedrdma_fate.transport.tcp import TcpSettings, TcpTransport
+from fedrdma_fate.transport.verbs.choice import PortWish
+from fedrdma_fate.transport.verbs.transport import VerbsSettings, VerbsTransport
+from fedrdma_fate.wire.errors import ErrorCode, TransportError
+
+logger = logging.getLogger(__name__)
 
 
-def make_transports(config: GatewayConfig, directory: Path, receive_region: Region) -> dict[str, Transport]:
-    """Every transport, listening, by name.
+class TransportSet(dict[str, Transport]):
+    """The transports of a gateway, by name.
+
+    Attributes:
+        absent: a transport that was wanted, not required, and is not there, and why.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.absent: dict[str, str] = {}
+
+
+def make_transports(
+    config: GatewayConfig, directory: Path, receive_region: Region, *other_regions: Region
+) -> TransportSet:
+    """Every transport, listening, by name; `verbs` where it is wanted and this host has it.
 
     Args:
         config: the configuration.
         directory: the gateway's own directory in shared memory, where sockets may be made.
         receive_region: the region whose slots peers write into.
+        other_regions: further regions that the transports shall make ready now, not in the first transfer.
 
     Raises:
-        TransportError: TRANSPORT_UNAVAILABLE when an address cannot be had; none is left listening.
+        TransportError: TRANSPORT_UNAVAILABLE when an address cannot be had, or `transport: verbs` is configured and
+            this host has no device that will do; none is left listening.
     """
-    made: dict[str, Transport] = {}
+    made = TransportSet()
     host, port = split_address("listen.data", config.listen.data)
     grpc_host, grpc_port = split_address("listen.grpc", config.listen.grpc)
     advertised = config.listen.advertise
@@ -31,8 +54,34 @@ def make_transports(config: GatewayConfig, directory: Path, receive_region: Regi
         made["tcp"] = TcpTransport(TcpSettings(host, port, advertised, config.tcp.streams))
         made["shm"] = ShmTransport(directory, receive_region, SharedRegion.attach)
         made["grpc"] = GrpcTransport(GrpcSettings(grpc_host, grpc_port, advertised))
+        _add_verbs(made, config, (receive_region, *other_regions))
     except BaseException:
         for transport in made.values():
             transport.close()
         raise
     return made
+
+
+def _add_verbs(made: TransportSet, config: GatewayConfig, regions: Sequence[Region]) -> None:
+    wishes = {config.transport, *(peer.transport for peer in config.peers)}
+    if not wishes & {"auto", "verbs"}:
+        return
+    try:
+        made["verbs"] = _make_verbs(config, regions)
+    except TransportError as error:
+        if "verbs" in wishes:
+            raise
+        logger.info("%s", error)
+        made.absent["verbs"] = error.message.removeprefix("no verbs data path: ").rstrip(".")
+
+
+def _make_verbs(config: GatewayConfig, regions: Sequence[Region]) -> Transport:
+    if not config.memory.warm:
+        raise TransportError(
+            ErrorCode.TRANSPORT_UNAVAILABLE,
+            "no verbs data path: memory that is taken slot by slot cannot stay registered.",
+            "Set memory.warm to true.",
+        )
+    verbs = config.verbs
+    wish = PortWish(verbs.device, verbs.port, verbs.gid_index, verbs.mtu)
+    return VerbsTransport(VerbsSettings(wish, verbs.queue_pairs, verbs.poll), regions)

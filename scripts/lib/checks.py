@@ -21,7 +21,7 @@ REPORTS = Path("build/test-reports")
 STATIC: dict[str, list[str]] = {
     "format": ["ruff", "format", "--check", "."],
     "lint": ["ruff", "check", "."],
-    "types": ["mypy", "fedrdma_fate", "examples", "scripts"],
+    "types": ["mypy", "fedrdma_fate", "examples", "scripts", "deploy"],
     "imports": ["lint-imports", "--no-cache"],
 }
 KINDS = ("unit", "property", "conformance", "fault", "fate", "nic", "bench")
@@ -59,8 +59,9 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
 class Runner:
     """Runs the chosen steps and keeps what came of each."""
 
-    def __init__(self, *, fast: bool, pytest_arguments: Sequence[str]) -> None:
+    def __init__(self, *, fast: bool, pytest_arguments: Sequence[str], required: Sequence[str] = ()) -> None:
         self.fast = fast
+        self.required = frozenset(required)
         self.pytest_arguments = list(pytest_arguments)
         self.outcomes: list[Outcome] = []
         self.environment = dict(os.environ)
@@ -71,7 +72,7 @@ class Runner:
         say(f"\n==> {name}")
         started = time.monotonic()
         if name in KINDS:
-            counts, note = self._pytest(name)
+            counts, note = self._as_required(name, *self._pytest(name))
         else:
             counts, note = self._command(name)
         self.outcomes.append(Outcome(name, counts, time.monotonic() - started, note))
@@ -96,6 +97,11 @@ class Runner:
         if code == 0:
             return counts, ""
         return counts.with_a_failure(), self._problem(kind, code)
+
+    def _as_required(self, kind: str, counts: Counts, note: str) -> tuple[Counts, str]:
+        if kind not in self.required or counts.passed or counts.failed:
+            return counts, note
+        return counts.with_a_failure(), note or "required, but all were skipped"
 
     def _limit(self, name: str) -> float:
         return LIMIT_SECONDS.get(name, DEFAULT_LIMIT_SECONDS)
@@ -130,6 +136,14 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         choices=[*STATIC, *KINDS, "demo"],
         help=f"only this step; may be repeated: {', '.join([*STATIC, *KINDS, 'demo'])}",
     )
+    parser.add_argument(
+        "--require",
+        action="append",
+        default=[],
+        metavar="KIND",
+        choices=KINDS,
+        help="fail when no test of this kind really ran, for example because all were skipped; may be repeated",
+    )
     parser.add_argument("--with-demo", action="store_true", help="also run scripts/demo on its smallest preset")
     parser.add_argument("pytest_arguments", nargs="*", metavar="-- ARGUMENT", help="arguments for pytest")
     return parser.parse_args(arguments)
@@ -141,7 +155,7 @@ def main(arguments: Sequence[str]) -> int:
     shutil.rmtree(REPORTS, ignore_errors=True)
     REPORTS.mkdir(parents=True)
     started = time.monotonic()
-    runner = Runner(fast=options.fast, pytest_arguments=options.pytest_arguments)
+    runner = Runner(fast=options.fast, pytest_arguments=options.pytest_arguments, required=options.require)
     interrupted = False
     try:
         for name in chosen_steps(options.only, fast=options.fast, with_demo=options.with_demo):

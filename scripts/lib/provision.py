@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from scripts.lib import system
+from scripts.lib import system, verbs
 from scripts.lib.console import CommandError, fail, say, step
 from scripts.lib.stamps import Stamp, digest_files, wheel_sources
 from scripts.lib.uv import Uv, lock_entry
@@ -47,6 +47,7 @@ class Provision:
         if self.stamp.read("wheel") != wheel_digest:
             self._install_wheel()
             self.stamp.write({"lock": lock_digest, "wheel": wheel_digest})
+        self._provide_pyverbs()
 
     def _install_environment(self) -> None:
         system.check_platform()
@@ -65,6 +66,14 @@ class Provision:
         with step("fedrdma-fate, built from this tree"):
             output = self.root / "build" / "wheel"
             Uv(self.python).install_wheel(system.build_wheel(self.python, self.root, output))
+
+    def _provide_pyverbs(self) -> None:
+        if verbs.importable(self.python):
+            return
+        try:
+            say(f"==> pyverbs: {verbs.provide(self.python)}")
+        except verbs.PyverbsUnavailableError as reason:
+            say(f"note: no pyverbs ({reason}); everything but RDMA works")
 
 
 @contextmanager

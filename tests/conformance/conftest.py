@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from fedrdma_fate.memory.region import SharedRegion
-from tests.conformance.pairs import TRANSPORTS, MakeTransport, Pair, connected
+from tests.conformance.pairs import PARAMETERS, TRANSPORTS, MakeTransport, Pair, connected
+from tests.support.rdma import skip_without_device
 
 REGION_BYTES = 80 * 1024 * 1024
 
@@ -30,9 +31,10 @@ def regions(shared_directory: Path) -> Iterator[tuple[SharedRegion, SharedRegion
         region.close()
 
 
-@pytest.fixture(params=sorted(TRANSPORTS))
+@pytest.fixture(params=PARAMETERS)
 def make(request: pytest.FixtureRequest) -> MakeTransport:
     """Makes one side's transport; the test runs once for every kind."""
+    skip_without_device(request.param)
     return TRANSPORTS[request.param]
 
 

@@ -20,6 +20,7 @@ from fedrdma_fate.transport.grpc import GrpcSettings, GrpcTransport
 from fedrdma_fate.transport.shm import ShmTransport
 from fedrdma_fate.transport.tcp import TcpSettings, TcpTransport
 from fedrdma_fate.wire.errors import ErrorCode, TransportError
+from tests.support.rdma import verbs_transport
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,10 +39,18 @@ TRANSPORTS: dict[str, MakeTransport] = {
     "tcp-5-zero-copy": lambda _: TcpTransport(TcpSettings(streams=5, zero_copy=True)),
     "shm": lambda site: ShmTransport(site.directory, site.region, SharedRegion.attach),
     "grpc": lambda _: GrpcTransport(GrpcSettings()),
+    "verbs-1": lambda site: verbs_transport(site, queue_pairs=1),
+    "verbs-3": lambda site: verbs_transport(site, queue_pairs=3),
+    "verbs-busy": lambda site: verbs_transport(site, poll="busy"),
 }
 """Every transport that has to conform; a new one is one line."""
 
-WITHOUT_HINTS: frozenset[str] = frozenset()
+PARAMETERS = [
+    pytest.param(name, marks=[pytest.mark.nic] if name.startswith("verbs") else []) for name in sorted(TRANSPORTS)
+]
+"""Their names, for tests to run over each."""
+
+WITHOUT_HINTS = frozenset({"verbs"})
 """Names of transports that cannot see a write without immediate land, and so report no LANDED."""
 
 PATIENCE = 10.0

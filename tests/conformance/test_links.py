@@ -17,7 +17,18 @@ import pytest
 from fedrdma_fate.memory.region import SharedRegion
 from fedrdma_fate.ports import RemoteSlot, Slot, Transport
 from fedrdma_fate.wire.errors import ErrorCode, TransportError
-from tests.conformance.pairs import TRANSPORTS, MakeTransport, Pair, Side, Site, await_loss, connect, wait_for
+from tests.conformance.pairs import (
+    PARAMETERS,
+    TRANSPORTS,
+    MakeTransport,
+    Pair,
+    Side,
+    Site,
+    await_loss,
+    connect,
+    wait_for,
+)
+from tests.support.rdma import skip_without_device
 
 MIB = 1024 * 1024
 BOUNDED = 5.0
@@ -62,8 +73,9 @@ def test_a_peer_that_closes_in_the_middle_of_a_write_is_noticed(pair: Pair) -> N
     loss(pair.passive)
 
 
-@pytest.mark.parametrize("name", sorted(TRANSPORTS))
+@pytest.mark.parametrize("name", PARAMETERS)
 def test_a_killed_peer_is_noticed(name: str, shared_directory: Path) -> None:
+    skip_without_device(name)
     region = SharedRegion.create(shared_directory / f"killed-{name}", MIB)
     transport = TRANSPORTS[name](Site(shared_directory, region))
     draft = transport.open("passive")

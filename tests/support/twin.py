@@ -26,6 +26,7 @@ from fedrdma_fate.gateway.hub import Hub
 from fedrdma_fate.gateway.mailbox import Mailbox, Message
 from fedrdma_fate.gateway.peer import Peer
 from fedrdma_fate.gateway.routing import Routes
+from fedrdma_fate.gateway.transports import TransportSet
 from fedrdma_fate.memory.pool import SlotPool
 from fedrdma_fate.memory.spill import SpillStore
 from fedrdma_fate.obs.metrics import GatewayMetrics
@@ -143,9 +144,9 @@ class Twin:
         self._dead: list[Half] = []
         self._wires: dict[str, dict[int, MemoryWire]] = {"tcp": {}, "grpc": {}}
         self.random = random.Random(seed)
-        self.transports = {
-            site: {name: MemoryTransport(name, wires) for name, wires in self._wires.items()} for site in PARTIES
-        }
+        self.transports = {site: TransportSet() for site in PARTIES}
+        for transports in self.transports.values():
+            transports.update((name, MemoryTransport(name, wires)) for name, wires in self._wires.items())
         self.halves = {site: self._make(site) for site in PARTIES}
 
     def _make(self, site: str) -> Half:

@@ -109,6 +109,29 @@ def _alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.parametrize(
+    ("source", "good", "note"),
+    [(SKIPPED, False, "required, but all were skipped"), (SKIPPED + GOOD, True, ""), (BAD, False, "exit code 1")],
+)
+def test_a_required_kind_must_really_run(tree: Path, source: str, good: bool, note: str) -> None:
+    (tree / "tests" / "unit" / "test_it.py").write_text(source)
+    runner = Runner(fast=False, pytest_arguments=(), required=("unit",))
+    runner.run("unit")
+    (outcome,) = runner.outcomes
+    assert (outcome.good, outcome.note) == (good, note)
+
+
+@pytest.mark.usefixtures("tree")
+def test_a_required_kind_without_tests_fails() -> None:
+    runner = Runner(fast=False, pytest_arguments=(), required=("nic",))
+    runner.run("nic")
+    assert not runner.outcomes[0].good
+
+
+def test_ci_requires_the_tests_on_real_verbs() -> None:
+    assert "--require nic" in (ROOT / ".ci" / "run").read_text()
+
+
 def test_the_closing_line_adds_everything_up() -> None:
     outcomes = [
         Outcome("lint", Counts(failed=1), 0.5, "exit code 1"),

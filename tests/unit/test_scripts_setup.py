@@ -142,6 +142,9 @@ class Recorder(Provision):
     def _install_wheel(self) -> None:
         self.done.append("wheel")
 
+    def _provide_pyverbs(self) -> None:
+        """Would change the interpreter that runs the tests."""
+
 
 def _provision(tree: Path) -> list[str]:
     recorder = Recorder(tree)

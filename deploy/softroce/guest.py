@@ -1,0 +1,115 @@
+"""Runs inside the guest: makes the network, runs a program on every host, tells the outside what happens."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import subprocess
+import sys
+import threading
+import tty
+from pathlib import Path
+from typing import IO
+
+from deploy.softroce.job import CHANNEL, Job, Program
+from deploy.softroce.netem import set_netem
+from deploy.softroce.wan import Plan
+
+LONGEST_LINE_BYTES = 64 * 1024
+
+
+class Channel:
+    """The way out: one JSON object a line, from several threads."""
+
+    def __init__(self, path: str) -> None:
+        self._stream = open(path, "wb", buffering=0)  # noqa: SIM115  open as long as the guest runs
+        tty.setraw(self._stream.fileno())
+        self._lock = threading.Lock()
+
+    def tell(self, event: str, **fields: object) -> None:
+        line = memoryview(json.dumps({"event": event, **fields}).encode() + b"\n")
+        with self._lock:
+            while line:
+                line = line[self._stream.write(line) or 0 :]
+
+
+def build_network(plan: Plan) -> None:
+    """Run the plan's commands in order.
+
+    Raises:
+        RuntimeError: one failed; with what it said.
+    """
+    for command in plan.commands:
+        result = subprocess.run(command, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        if result.returncode:
+            raise RuntimeError(f"{shlex.join(command)}: {(result.stderr or result.stdout).strip()}")
+    for line in plan.delay_lines:
+        set_netem(line.netdev, line.delay_ns, line.loss, line.seed)
+
+
+def prefer_network_threads() -> None:
+    """A polling program on the guest's one CPU must not keep packets waiting."""
+    for comm in Path("/proc").glob("[0-9]*/comm"):
+        with contextlib.suppress(OSError):
+            if comm.read_text().startswith(("kworker/u", "ksoftirqd")):
+                os.sched_setscheduler(int(comm.parent.name), os.SCHED_FIFO, os.sched_param(1))
+
+
+def run_programs(job: Job, channel: Channel) -> None:
+    """Start every program, then wait for all of them."""
+    processes = [_start(program, job.directory) for program in job.programs]
+    threads = [
+        threading.Thread(target=_follow, args=(index, process, channel)) for index, process in enumerate(processes)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _start(program: Program, directory: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        ["ip", "netns", "exec", program.namespace, *program.command],
+        env=program.environment,
+        cwd=directory,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+
+
+def _follow(host: int, process: subprocess.Popen[bytes], channel: Channel) -> None:
+    assert process.stdout is not None
+    assert process.stderr is not None
+    errors = threading.Thread(target=_relay, args=(host, "stderr", process.stderr, channel))
+    errors.start()
+    _relay(host, "stdout", process.stdout, channel)
+    errors.join()
+    code = process.wait()
+    channel.tell("exit", host=host, status=code if code >= 0 else 128 - code)
+
+
+def _relay(host: int, stream: str, source: IO[bytes], channel: Channel) -> None:
+    while line := source.readline(LONGEST_LINE_BYTES):
+        channel.tell("line", host=host, stream=stream, text=line.decode(errors="replace"))
+
+
+def main(path: str) -> None:
+    channel = Channel(CHANNEL)
+    try:
+        job = Job.read(Path(path))
+        build_network(job.plan)
+        if job.real_time:
+            prefer_network_threads()
+        channel.tell("ready")
+        run_programs(job, channel)
+        channel.tell("done")
+    except (OSError, RuntimeError, ValueError, KeyError) as error:
+        channel.tell("failed", message=str(error))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

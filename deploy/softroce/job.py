@@ -1,0 +1,56 @@
+"""What the guest is to do, as the machine outside writes it down, and what it says while it does it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from deploy.softroce.wan import DelayLine, Plan
+
+CHANNEL = "/dev/tty1"
+"""The guest's console that carries its events to the outside, one JSON object a line."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Program:
+    """What one host runs.
+
+    Attributes:
+        namespace: the host's network namespace.
+        command: program and arguments.
+        environment: the whole of it.
+    """
+
+    namespace: str
+    command: tuple[str, ...]
+    environment: dict[str, str]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Job:
+    """One run: the network, and a program for each host.
+
+    Attributes:
+        directory: in which the programs start.
+        real_time: the kernel's network threads get priority over the programs.
+    """
+
+    plan: Plan
+    programs: tuple[Program, ...]
+    directory: str
+    real_time: bool
+
+    def write(self, path: Path) -> None:
+        path.write_text(json.dumps(dataclasses.asdict(self)))
+
+    @classmethod
+    def read(cls, path: Path) -> Job:
+        document: dict[str, Any] = json.loads(path.read_text())
+        commands = tuple(tuple(command) for command in document["plan"]["commands"])
+        lines = tuple(DelayLine(**line) for line in document["plan"]["delay_lines"])
+        programs = tuple(
+            Program(item["namespace"], tuple(item["command"]), item["environment"]) for item in document["programs"]
+        )
+        return cls(Plan(commands, lines), programs, document["directory"], document["real_time"])

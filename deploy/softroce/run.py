@@ -1,0 +1,130 @@
+"""`scripts/testbed run`: a program on every host of a fresh testbed."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from deploy.softroce.errors import TestbedError
+from deploy.softroce.job import Job, Program
+from deploy.softroce.uml import Guest
+from deploy.softroce.wan import NETDEV, Host, Wan, plan
+
+ShowLine = Callable[[int, str, str], None]
+"""Called with a host, `stdout` or `stderr`, and a line with its end, as the programs print them."""
+
+TIMED_OUT = 124
+"""Exit status of a run that was stopped, as of timeout(1)."""
+
+_TOOLS = {"ip": "iproute2", "tc": "iproute2", "rdma": "iproute2", "bridge": "iproute2", "mount": "mount"}
+_ADMIN_PATH = "/usr/local/sbin:/usr/sbin:/sbin"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Run:
+    """What is to be run.
+
+    Attributes:
+        commands: one for each host.
+        output: directory that the guest may write to; None: one that is thrown away.
+        timeout: seconds of wall time, from the boot on.
+        environment: of every program, beside what tells it who it is.
+    """
+
+    commands: tuple[tuple[str, ...], ...]
+    wan: Wan
+    kernel: Path
+    virtual_time: bool
+    memory_bytes: int
+    timeout: float
+    output: Path | None
+    environment: Mapping[str, str] = dataclasses.field(default_factory=lambda: dict(os.environ))
+
+    def __post_init__(self) -> None:
+        if self.output is not None and "," in str(self.output.resolve()):
+            raise ValueError(f"{self.output}: a directory with a comma in its name cannot be shared with the guest")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a run.
+
+    Attributes:
+        statuses: exit status by host, of those that ended; 128 and the signal's number where one ended a program.
+        timed_out: the run was stopped because its time was over.
+    """
+
+    statuses: Mapping[int, int]
+    timed_out: bool
+
+    @property
+    def status(self) -> int:
+        """TIMED_OUT, or the first status by host that is not zero, or zero."""
+        if self.timed_out:
+            return TIMED_OUT
+        return next((status for _, status in sorted(self.statuses.items()) if status), 0)
+
+
+def missing_tools() -> dict[str, str]:
+    """Programs that the guest needs and this machine lacks, with their Debian packages."""
+    path = f"{os.environ.get('PATH', '')}:{_ADMIN_PATH}"
+    return {tool: package for tool, package in _TOOLS.items() if shutil.which(tool, path=path) is None}
+
+
+def host_environment(host: Host, run: Run, output: Path) -> dict[str, str]:
+    """The environment of a host's program: the run's, and who it is."""
+    return {
+        **run.environment,
+        "PATH": f"{run.environment.get('PATH', '/usr/bin:/bin')}:{_ADMIN_PATH}",
+        "TESTBED_HOST": str(host.index),
+        "TESTBED_HOSTS": ",".join(Host(index).address for index in range(len(run.commands))),
+        "TESTBED_ADDRESS": host.address,
+        "TESTBED_DEVICE": host.device,
+        "TESTBED_NETDEV": NETDEV,
+        "TESTBED_OUT": str(output),
+        "TESTBED_VIRTUAL_TIME": str(int(run.virtual_time)),
+    }
+
+
+def execute(run: Run, show: ShowLine) -> Outcome:
+    """Boot, run a program on every host, tell what they print, take everything down.
+
+    Raises:
+        TestbedError: a tool is missing, or the guest failed.
+        ValueError: the network cannot be as asked for.
+    """
+    missing = missing_tools()
+    if missing:
+        packages = " ".join(sorted(set(missing.values())))
+        raise TestbedError(f"missing on this machine: {', '.join(missing)}.", f"apt-get install {packages}")
+    if run.output is not None:
+        run.output.mkdir(parents=True, exist_ok=True)
+        return _execute(run, run.output.resolve(), show)
+    with tempfile.TemporaryDirectory(prefix="fedrdma-testbed-out-") as output:
+        return _execute(run, Path(output).resolve(), show)
+
+
+def _execute(run: Run, output: Path, show: ShowLine) -> Outcome:
+    hosts = [Host(index) for index in range(len(run.commands))]
+    programs = tuple(
+        Program(host.namespace, command, host_environment(host, run, output))
+        for host, command in zip(hosts, run.commands, strict=True)
+    )
+    job = Job(plan(run.wan, len(hosts)), programs, str(Path.cwd()), real_time=not run.virtual_time)
+    statuses: dict[int, int] = {}
+    deadline = time.monotonic() + run.timeout
+    with Guest(run.kernel, job, output, memory_bytes=run.memory_bytes, virtual_time=run.virtual_time) as guest:
+        try:
+            for event in guest.events(deadline):
+                if event["event"] == "line":
+                    show(event["host"], event["stream"], event["text"])
+                elif event["event"] == "exit":
+                    statuses[event["host"]] = event["status"]
+        except TimeoutError:
+            return Outcome(statuses, timed_out=True)
+    return Outcome(statuses, timed_out=False)

@@ -1,0 +1,194 @@
+"""The network of the testbed as a plan: which commands make the hosts, their RDMA devices and the WAN between them.
+
+The way of a packet from one host to another:
+
+    host 0, eth0: tbf at the NIC's rate, with room enough never to drop (the sender is held back, as by a send queue)
+    wan, delay0:  netem: half the round-trip time, loss (a queue that never drops for want of room)
+    wan, port1:   tbf at the link's rate, with a drop-tail buffer: the bottleneck in front of host 1
+
+The WAN itself is the guest's first network namespace, with a bridge; each host is a namespace of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+MAX_HOSTS = 8
+DEFAULT_MTU = 4200
+"""Bytes of one IP packet: room for RoCE's largest payload, 4096 B, and its headers."""
+DEFAULT_BUFFER_BYTES = 4_000_000
+NIC_SPEEDUP = 10
+"""How much faster than the link a NIC is when nobody says."""
+UNLIMITED_QUEUE_BYTES = 1 << 30
+REAL_TIME_BURST_SECONDS = 0.001
+EXACT_BURST_SECONDS = 0.000_001
+"""`tc` counts a burst in whole microseconds, rounded down."""
+_LINK_HEADER_BYTES = 14
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wan:
+    """What the WAN does to packets.
+
+    Attributes:
+        rate: of the bottleneck in front of each host, bit/s; None: no limit.
+        nic_rate: at which a host sends, bit/s; None: no limit.
+        rtt_ns: round-trip time of an empty WAN between any two hosts, nanoseconds.
+        loss: share of packets lost in each direction.
+        buffer_bytes: of the bottleneck's queue.
+        mtu: largest IP packet, bytes.
+        seed: of the losses; equal seeds lose the same packets of the same traffic.
+        exact: timers are exact (virtual time), so that rates need no burst to be reached.
+    """
+
+    rate: int | None = None
+    nic_rate: int | None = None
+    rtt_ns: int = 0
+    loss: float = 0.0
+    buffer_bytes: int = DEFAULT_BUFFER_BYTES
+    mtu: int = DEFAULT_MTU
+    seed: int = 1
+    exact: bool = False
+
+    def burst_bytes(self, rate: int) -> int:
+        """Bytes that tbf may send at once: two packets, or a millisecond where timers are late."""
+        packets = 2 * (self.mtu + _LINK_HEADER_BYTES)
+        if self.exact:
+            return packets + math.ceil(rate / 8 * EXACT_BURST_SECONDS)
+        return max(packets, math.ceil(rate / 8 * REAL_TIME_BURST_SECONDS))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Host:
+    """One host of the testbed, by its number from 0."""
+
+    index: int
+
+    @property
+    def address(self) -> str:
+        return f"10.77.0.{self.index + 1}"
+
+    @property
+    def mac(self) -> str:
+        return f"02:77:00:00:00:{self.index + 1:02x}"
+
+    @property
+    def namespace(self) -> str:
+        return f"host{self.index}"
+
+    @property
+    def device(self) -> str:
+        return f"rxe{self.index}"
+
+    @property
+    def port(self) -> str:
+        """The WAN's end of the host's cable."""
+        return f"port{self.index}"
+
+    @property
+    def delay_line(self) -> str:
+        """Where the WAN delays and loses what the host sends."""
+        return f"delay{self.index}"
+
+
+NETDEV = "eth0"
+"""The network interface of a host, by its name inside the host."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DelayLine:
+    """A netem queue; set by netlink because iproute2 before 6.6 cannot seed it."""
+
+    netdev: str
+    delay_ns: int
+    loss: float
+    seed: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plan:
+    """Commands in order; the delay lines are set after them."""
+
+    commands: tuple[tuple[str, ...], ...]
+    delay_lines: tuple[DelayLine, ...]
+
+
+def plan(wan: Wan, count: int) -> Plan:
+    """How to build the network of `count` hosts.
+
+    Raises:
+        ValueError: fewer than two hosts or too many, an MTU that no IP or RoCE packet fits, a buffer below one packet.
+    """
+    _check(wan, count)
+    hosts = [Host(index) for index in range(count)]
+    commands = [*_bridge(wan)]
+    for host in hosts:
+        commands += [*_cable(host, wan), *_inside(host, hosts, wan), *_shape(host, wan)]
+    # the devices last: they take their MTU and their GIDs from interfaces that are up
+    commands += [_inside_command(host, f"rdma link add {host.device} type rxe netdev {NETDEV}") for host in hosts]
+    commands += [f"rdma dev set {host.device} netns {host.namespace}" for host in hosts]
+    lines = tuple(
+        DelayLine(host.delay_line, wan.rtt_ns // 2, wan.loss, wan.seed * MAX_HOSTS + host.index) for host in hosts
+    )
+    return Plan(tuple(tuple(command.split()) for command in commands), lines)
+
+
+def _check(wan: Wan, count: int) -> None:
+    if not 2 <= count <= MAX_HOSTS:
+        raise ValueError(f"{count} hosts: the testbed has 2 to {MAX_HOSTS}")
+    if not 576 <= wan.mtu <= 65_535:
+        raise ValueError(f"an MTU of {wan.mtu} bytes: it must be between 576 and 65535")
+    if wan.rate is not None and wan.buffer_bytes < wan.mtu + _LINK_HEADER_BYTES:
+        raise ValueError(f"a buffer of {wan.buffer_bytes} bytes does not hold one packet of {wan.mtu} bytes")
+
+
+def _bridge(wan: Wan) -> Iterator[str]:
+    # each host is to see its own RDMA device only; must precede the namespaces
+    yield "rdma system set netns exclusive"
+    yield f"ip link add wan mtu {wan.mtu} type bridge stp_state 0 mcast_snooping 0"
+    yield "ip link set wan up"
+
+
+def _cable(host: Host, wan: Wan) -> Iterator[str]:
+    yield f"ip netns add {host.namespace}"
+    yield (
+        f"ip link add {host.port} mtu {wan.mtu} gso_max_segs 1 type veth "
+        f"peer name {NETDEV} mtu {wan.mtu} address {host.mac} gso_max_segs 1 netns {host.namespace}"
+    )
+    yield f"ip link set {host.port} master wan up"
+    # nothing is learned or asked for on the wire, so that two boots see the same packets
+    yield f"bridge fdb add {host.mac} dev {host.port} master static"
+
+
+def _inside(host: Host, hosts: list[Host], wan: Wan) -> Iterator[str]:
+    ip = f"ip -n {host.namespace}"
+    yield f"{ip} link set lo up"
+    yield f"{ip} addr add {host.address}/24 dev {NETDEV}"
+    yield f"{ip} link set {NETDEV} up"
+    for other in hosts:
+        if other is not host:
+            yield f"{ip} neigh add {other.address} lladdr {other.mac} nud permanent dev {NETDEV}"
+    if wan.nic_rate is not None:
+        yield f"tc -n {host.namespace} qdisc add dev {NETDEV} root {_tbf(wan, wan.nic_rate, UNLIMITED_QUEUE_BYTES)}"
+
+
+def _shape(host: Host, wan: Wan) -> Iterator[str]:
+    yield f"ip link add {host.delay_line} mtu {wan.mtu} type ifb"
+    yield f"ip link set {host.delay_line} up"
+    yield f"tc qdisc add dev {host.port} ingress"
+    yield (
+        f"tc filter add dev {host.port} parent ffff: protocol all matchall "
+        f"action mirred egress redirect dev {host.delay_line}"
+    )
+    if wan.rate is not None:
+        yield f"tc qdisc add dev {host.port} root {_tbf(wan, wan.rate, wan.buffer_bytes)}"
+
+
+def _tbf(wan: Wan, rate: int, limit: int) -> str:
+    return f"tbf rate {rate}bit burst {wan.burst_bytes(rate)}b limit {limit}b"
+
+
+def _inside_command(host: Host, command: str) -> str:
+    return f"ip netns exec {host.namespace} {command}"

@@ -1,0 +1,23 @@
+"""Reads YAML as strictly as the configuration is checked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+
+class StrictLoader(yaml.SafeLoader):
+    """Of two equal keys, YAML's own loaders silently drop the first."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """A table.
+
+        Raises:
+            yaml.constructor.ConstructorError: a key comes twice.
+        """
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for (key_node, _), key in zip(node.value, keys, strict=True):
+            if keys.count(key) > 1:
+                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} comes twice", key_node.start_mark)
+        return super().construct_mapping(node, deep)

@@ -1,0 +1,269 @@
+"""One end of a `verbs` link."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import time
+from collections.abc import Callable, Sequence
+
+from fedrdma_fate.ports import Completion, CompletionKind, RemoteSlot, Slot
+from fedrdma_fate.transport.exposure import ProtocolViolation, check_target
+from fedrdma_fate.transport.link import LinkHealth
+from fedrdma_fate.transport.verbs.boundary import (
+    MemoryWindow,
+    Outcome,
+    Piece,
+    Target,
+    VerbsError,
+    WorkCompletion,
+)
+from fedrdma_fate.transport.verbs.choice import NAME
+from fedrdma_fate.transport.verbs.link_parts import EMPTY, SENDS, STAGE_BYTES, LinkParts
+from fedrdma_fate.transport.verbs.notices import Notice, NoticeKind, try_to_send
+from fedrdma_fate.transport.verbs.outbound import VerbsOutbound, Write
+from fedrdma_fate.transport.verbs.timer import Heartbeat
+
+KEEPALIVE_SECONDS = 1.0
+"""A silent peer is asked for life so often; with the queue pairs' patience, a dead one is known 2.9 s later at most."""
+
+GOODBYE_SECONDS = 0.5
+"""How long closing waits for the peer to have heard of it."""
+
+_MOST_KEY = 1 << 32
+_BAD_KEY = "a write named a key that was never granted or was withdrawn, or reached beyond its slot"
+
+
+class _LinkBroken(Exception):  # noqa: N818 - turned into LINK_LOST
+    pass
+
+
+class VerbsEndpoint:
+    """One end of a link. See `ports.Endpoint`.
+
+    What is posted while every queue pair is busy goes to the device with the next `progress` or `poll_set`, so that a
+    batch shares its completions.
+    """
+
+    def __init__(self, parts: LinkParts, early: Sequence[WorkCompletion], *, busy: bool) -> None:
+        """Take over connected queue pairs.
+
+        Args:
+            parts: the queue pairs.
+            early: completions that came while the link was being tested.
+            busy: never wait for completions: `poll_set` is always ready.
+        """
+        self._health = LinkHealth(NAME)
+        self._parts = parts
+        self._early = list(early)
+        self._busy = busy
+        self._ready = os.eventfd(1 if busy or early else 0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._outbound = VerbsOutbound(parts.data, SENDS, parts.host.port.largest_message, parts.staging)
+        self._data = {pair.number: pair for pair in parts.data}
+        self._windows: dict[int, MemoryWindow] = {}
+        self._completions: list[Completion] = []
+        self._access_errors = parts.host.events.access_errors
+        self._heartbeat = Heartbeat(KEEPALIVE_SECONDS)
+        self._open = True
+
+    @property
+    def transport(self) -> str:
+        return NAME
+
+    def expose(self, grant: int, slot: Slot) -> RemoteSlot:
+        """Bind a memory window to the slot: its key opens the slot to the peer and nothing else.
+
+        Raises:
+            ValueError: the grant is exposed already.
+            TransportError: LINK_LOST also when the device does not bind it.
+        """
+        self._health.check()
+        if grant in self._windows:
+            raise ValueError(f"grant {grant} is exposed already")
+        host = self._parts.host
+        address = slot.region.address + slot.offset
+        try:
+            window = host.binder.open(host.regions.register(slot.region), address, slot.length)
+        except VerbsError as error:
+            self._drop(str(error))
+            self._health.check()
+            raise
+        self._windows[grant] = window
+        return RemoteSlot(window.key, address, slot.length)
+
+    def withdraw(self, grant: int) -> None:
+        """Give the window back. A write that is arriving breaks the link, and writes nothing more."""
+        self._health.check()
+        window = self._windows.pop(grant, None)
+        if window is not None:
+            self._guarded(window.close)
+
+    def post_write(self, work_request: int, source: Slot, target: RemoteSlot, target_offset: int) -> None:
+        """Queue the write."""
+        self._health.check()
+        check_target(target, target_offset, source.length)
+        piece = self._parts.host.regions.piece(source)
+        self._post(Write(work_request, piece, Target(target.address + target_offset, target.key)))
+
+    def post_bytes(
+        self, work_request: int, data: bytes, target: RemoteSlot, target_offset: int, immediate: int
+    ) -> None:
+        """Queue the fenced write; at most STAGE_BYTES bytes."""
+        self._health.check()
+        check_target(target, target_offset, len(data))
+        if len(data) > STAGE_BYTES:
+            raise ValueError(f"{len(data)} bytes do not go inline, {STAGE_BYTES} do")
+        place = Target(target.address + target_offset, target.key)
+        self._post(Write(work_request, Piece(0, len(data), 0), place, immediate, data))
+
+    def poll_set(self) -> Sequence[tuple[int, int]]:
+        """Completion events, the device's events, and the heartbeat; hands what was posted to the device first."""
+        self._health.check()
+        self._guarded(self._outbound.flush)
+        self._health.check()
+        events = (
+            () if self._busy else (self._parts.queue.fileno, self._parts.host.events.fileno, self._heartbeat.fileno)
+        )
+        return [(descriptor, select.POLLIN) for descriptor in (self._ready, *events)]
+
+    def progress(self) -> Sequence[Completion]:
+        """Post what waits, and take in what has completed."""
+        if not self._health.lost:
+            self._guarded(self._work)
+        completions, self._completions = self._completions, []
+        if not completions:
+            self._health.check()
+        return completions
+
+    def close(self) -> None:
+        """Tell the peer, and destroy the queue pairs; waits GOODBYE_SECONDS at most for a peer that does not answer."""
+        if not self._open:
+            return
+        self._open = False
+        if not self._health.lost:
+            # a peer that has closed before us would not answer
+            self._guarded(self._take_in_completions)
+        if not self._health.lost:
+            try_to_send(self._parts.notices, NoticeKind.CLOSED, "the peer closed the link")
+        self._drop("it was closed here")
+        self._completions.clear()
+        self._wait_until_heard()
+        self._parts.close()
+        self._heartbeat.close()
+        os.close(self._ready)
+
+    def _post(self, write: Write) -> None:
+        if not 0 < write.target.key < _MOST_KEY:
+            self._guarded(lambda: _blame(f"the peer granted the key {write.target.key:#x}, which no device can have"))
+            return
+        self._outbound.add(write)
+        if self._outbound.has_idle_lane:
+            self._guarded(self._outbound.flush)
+
+    def _work(self) -> None:
+        self._outbound.flush()
+        events = self._parts.host.events
+        if self._heartbeat.ticked():
+            self._parts.notices.ask_for_life()
+        self._take_in_completions()
+        # completions first: a refused write explains itself better than the device does
+        reason = events.look()
+        if reason is not None:
+            raise _LinkBroken(reason)
+        self._outbound.flush()
+
+    def _take_in_completions(self) -> None:
+        if self._early:
+            early, self._early = self._early, []
+            if not self._busy:
+                os.eventfd_read(self._ready)
+            for done in early:
+                self._on_completion(done)
+        queue = self._parts.queue
+        if not self._busy:
+            # before looking: what comes after is announced, what came before is found
+            queue.arm()
+        while found := queue.poll():
+            for done in found:
+                self._on_completion(done)
+
+    def _on_completion(self, done: WorkCompletion) -> None:
+        pair = self._data.get(done.pair)
+        if done.outcome is not Outcome.DONE:
+            raise self._broken(done)
+        if pair is None:
+            notice = self._parts.notices.on_completion(done)
+            if notice is not None:
+                self._on_notice(notice)
+        elif done.work_request == EMPTY:
+            self._parts.receive_immediate(pair)
+            if done.immediate is not None:
+                self._completions.append(Completion(CompletionKind.IMMEDIATE, immediate=done.immediate))
+        else:
+            for write in self._outbound.completed(done.pair, done.work_request):
+                self._completions.append(Completion(CompletionKind.WRITE_DONE, write.work_request))
+
+    def _on_notice(self, notice: Notice) -> None:
+        match notice.kind:
+            case NoticeKind.CLOSED:
+                raise _LinkBroken(notice.text)
+            case NoticeKind.VIOLATION:
+                raise _LinkBroken(f"the peer says: {notice.text}")
+            case _:
+                raise ProtocolViolation(f"a notice of unknown kind {notice.kind}")
+
+    def _broken(self, done: WorkCompletion) -> Exception:
+        """Why a work request failed, as far as its end, and the device, can tell."""
+        ours = done.work_request != EMPTY or done.pair not in self._data
+        match done.outcome:
+            case Outcome.NO_ANSWER:
+                return _LinkBroken("the peer is gone: it acknowledges nothing")
+            case Outcome.REFUSED if ours:
+                return _LinkBroken(f"the peer's device refused us: {_BAD_KEY}")
+            case Outcome.REFUSED:
+                return ProtocolViolation(_BAD_KEY)
+        with contextlib.suppress(VerbsError):
+            self._parts.host.events.look()
+        if self._parts.host.events.access_errors > self._access_errors:
+            return ProtocolViolation(_BAD_KEY)
+        return _LinkBroken(f"queue pair {done.pair} is in the error state ({done.text})")
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        """Run it; whatever shows the link to be broken is remembered for the next call."""
+        try:
+            action()
+        except ProtocolViolation as violation:
+            try_to_send(self._parts.notices, NoticeKind.VIOLATION, str(violation))
+            self._drop(f"the peer broke the protocol: {violation}")
+        except (_LinkBroken, VerbsError) as broken:
+            self._drop(str(broken))
+
+    def _drop(self, reason: str) -> None:
+        """Nothing is written or read any more; last words may still be on their way."""
+        if self._health.lost:
+            return
+        self._health.lose(reason)
+        self._parts.close_data()
+        while self._windows:
+            with contextlib.suppress(VerbsError):
+                self._windows.popitem()[1].close()
+
+    def _wait_until_heard(self) -> None:
+        queue, notices = self._parts.queue, self._parts.notices
+        poller = select.poll()
+        poller.register(queue.fileno, select.POLLIN)
+        deadline = time.monotonic() + GOODBYE_SECONDS
+        with contextlib.suppress(VerbsError):
+            while not notices.quiet and (left := deadline - time.monotonic()) > 0:
+                queue.arm()
+                for done in queue.poll():
+                    ours = done.pair == notices.pair.number
+                    if ours and (done.outcome is not Outcome.DONE or notices.on_completion(done) is not None):
+                        return
+                if not notices.quiet:
+                    poller.poll(left * 1000)
+
+
+def _blame(what: str) -> None:
+    raise ProtocolViolation(what)

@@ -1,0 +1,130 @@
+"""The queue pairs of one link, and what they need; made before the peer is known, destroyed when the link ends."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+
+from fedrdma_fate.transport.verbs.boundary import (
+    CompletionQueue,
+    PairAddress,
+    Patience,
+    Piece,
+    QueuePair,
+    VerbsError,
+)
+from fedrdma_fate.transport.verbs.host import VerbsHost
+from fedrdma_fate.transport.verbs.notices import RECEIVES, WORK_REQUESTS, NoticeChannel, Scratch
+
+SENDS = 128
+"""Messages that may be under way on a queue pair."""
+IMMEDIATES = 128
+"""Receives posted on each; a peer with more immediates under way has to wait."""
+STAGES = 64
+STAGE_BYTES = 4096
+"""Most bytes of a fenced write."""
+
+EMPTY = 0
+"""Work request of the receives that wait for immediates, which bring no bytes."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PeerOffer:
+    """What the other side said of its half.
+
+    Attributes:
+        gid: address of its port.
+        first_packet: first packet sequence number of all its queue pairs.
+        mtu: the largest path MTU it can use, bytes.
+        signal: number of its queue pair for notices.
+        data: numbers of those for writes.
+    """
+
+    gid: str
+    first_packet: int
+    mtu: int
+    signal: int
+    data: tuple[int, ...]
+
+
+class StagingArea:
+    """Places in scratch memory for the bytes of fenced writes. See `outbound.Staging`."""
+
+    def __init__(self, scratch: Scratch) -> None:
+        self._scratch = scratch
+        self._places = [NoticeChannel.BYTES + place * STAGE_BYTES for place in range(STAGES)]
+
+    def put(self, data: bytes) -> Piece | None:
+        """Copy them to where the device can read them; None while every place is in use."""
+        return self._scratch.put(self._places.pop(), data) if self._places else None
+
+    def free(self, piece: Piece) -> None:
+        """The place may be used again."""
+        self._places.append(piece.address - self._scratch.address)
+
+
+class LinkParts:
+    """One completion queue, a queue pair for notices, and one or more for writes."""
+
+    def __init__(self, host: VerbsHost, queue_pairs: int) -> None:
+        """Make them, in the state INIT, with receives posted.
+
+        Raises:
+            VerbsError: the device has no more of something.
+        """
+        self.host = host
+        host.join()
+        with contextlib.ExitStack() as undo:
+            undo.callback(host.leave)
+            device, port = host.device, host.port.port
+            self.scratch = Scratch(device, NoticeChannel.BYTES + STAGES * STAGE_BYTES)
+            undo.callback(self.scratch.close)
+            self.staging = StagingArea(self.scratch)
+            depth = RECEIVES + WORK_REQUESTS + queue_pairs * (SENDS + IMMEDIATES)
+            self.queue: CompletionQueue = device.completion_queue(depth)
+            undo.callback(self.queue.close)
+            signal = device.queue_pair(self.queue, port, sends=WORK_REQUESTS, receives=RECEIVES)
+            undo.callback(signal.close)
+            self.notices = NoticeChannel(signal, self.scratch)
+            self.notices.post_receives()
+            self.data: list[QueuePair] = []
+            undo.callback(self.close_data)
+            for _ in range(queue_pairs):
+                self.data.append(device.queue_pair(self.queue, port, sends=SENDS, receives=IMMEDIATES))
+                for _ in range(IMMEDIATES):
+                    self.receive_immediate(self.data[-1])
+            self._undo = undo.pop_all()
+
+    def connect(self, peer: PeerOffer, first_packet: int, patience: Patience) -> None:
+        """Bring every queue pair to RTS. Of unequal numbers of queue pairs the smaller is used, as is the smaller MTU.
+
+        Raises:
+            VerbsError: the device cannot reach the peer's address, or does not take the attributes.
+        """
+        for spare in self.data[len(peer.data) :]:
+            spare.close()
+        del self.data[len(peer.data) :]
+        port = self.host.port
+        mtu = min(port.mtu, peer.mtu)
+        for pair, number in zip(
+            [*self.data, self.notices.pair], [*peer.data[: len(self.data)], peer.signal], strict=True
+        ):
+            pair.connect(port, PairAddress(number, peer.first_packet, peer.gid), first_packet, mtu, patience)
+
+    def receive_immediate(self, pair: QueuePair) -> None:
+        """Post a receive for a write with immediate.
+
+        Raises:
+            VerbsError: the device does not take it.
+        """
+        pair.receive(EMPTY, self.scratch.piece(0, 0))
+
+    def close_data(self) -> None:
+        """Destroy the queue pairs for writes: no region is read or written through this link any more."""
+        while self.data:
+            with contextlib.suppress(VerbsError):
+                self.data.pop().close()
+
+    def close(self) -> None:
+        """Destroy everything; may be repeated."""
+        self._undo.close()

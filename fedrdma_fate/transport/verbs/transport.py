@@ -1,0 +1,236 @@
+"""The `verbs` transport: links of RDMA queue pairs between two gateways."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import ipaddress
+import logging
+import secrets
+import threading
+from collections.abc import Callable, Iterable
+from typing import Literal, cast
+
+from fedrdma_fate.ports import Draft, Endpoint, Offer, Region, Role
+from fedrdma_fate.transport.link import offered_number, offered_text, offered_token, unavailable
+from fedrdma_fate.transport.verbs.boundary import MTUS, Patience, Verbs, VerbsError
+from fedrdma_fate.transport.verbs.choice import NAME, PortWish, choose_port
+from fedrdma_fate.transport.verbs.endpoint import VerbsEndpoint
+from fedrdma_fate.transport.verbs.host import VerbsHost
+from fedrdma_fate.transport.verbs.link_parts import LinkParts, PeerOffer
+from fedrdma_fate.transport.verbs.meeting import Meeting, NotMetError
+
+logger = logging.getLogger(__name__)
+
+MOST_QUEUE_PAIRS = 64
+_24_BITS = (1 << 24) - 1
+_TOKEN_BYTES = 16
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class VerbsSettings:
+    """Parameters of the `verbs` transport.
+
+    Attributes:
+        wish: device, port, GID and MTU, where they are not left to the rule.
+        queue_pairs: for writes, of each link; the smaller of both sides' numbers is used.
+        poll: wait for completion events, or (`busy`) keep a core looking.
+        patience: how long a queue pair waits for a silent peer. The default waits 0.27 s for an acknowledgement, more
+            than a round trip of 200 ms, and gives up after seven turns, 1.9 s.
+    """
+
+    wish: PortWish = dataclasses.field(default_factory=PortWish)
+    queue_pairs: int = 2
+    poll: Literal["event", "busy"] = "event"
+    patience: Patience = dataclasses.field(default_factory=Patience)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.queue_pairs <= MOST_QUEUE_PAIRS:
+            raise ValueError(f"a link has 1 to {MOST_QUEUE_PAIRS} queue pairs, not {self.queue_pairs}")
+        if self.wish.mtu is not None and self.wish.mtu not in MTUS:
+            raise ValueError(f"an MTU is one of {MTUS}, not {self.wish.mtu}")
+
+
+def load_verbs() -> Verbs:
+    """This host's devices, by pyverbs.
+
+    Raises:
+        TransportError: TRANSPORT_UNAVAILABLE when pyverbs, or a library that it needs, is not installed.
+    """
+    try:
+        easy = importlib.import_module("fedrdma_fate.transport.verbs.easy")
+    except ImportError as error:
+        raise unavailable(
+            NAME,
+            f"pyverbs cannot be loaded ({error})",
+            "Install it: `scripts/setup` does where it can; else apt's python3-pyverbs.",
+        ) from error
+    return cast(Verbs, easy.EasyVerbs())
+
+
+class VerbsTransport:
+    """Opens the device, and registers memory, once for all links of this gateway."""
+
+    def __init__(self, settings: VerbsSettings, regions: Iterable[Region] = (), verbs: Verbs | None = None) -> None:
+        """Open the device.
+
+        Args:
+            settings: parameters.
+            regions: to be registered right away; others are when they are first used.
+            verbs: the devices; those of this host when None.
+
+        Raises:
+            TransportError: TRANSPORT_UNAVAILABLE when there is no device that will do.
+        """
+        self._settings = settings
+        self._host = _open_host(settings, load_verbs() if verbs is None else verbs)
+        self._lock = threading.Lock()
+        self._drafts: set[_VerbsDraft] = set()
+        self._closed = False
+        try:
+            for region in regions:
+                self._host.regions.register(region)
+        except BaseException:
+            self.close()
+            raise
+        port = self._host.port
+        logger.info("verbs: device %s, port %d, GID %d (%s)", port.device, port.port, port.gid_index, port.gid)
+
+    @property
+    def name(self) -> str:
+        return NAME
+
+    @property
+    def registrations(self) -> int:
+        """How many regions have been registered so far."""
+        return self._host.regions.registrations
+
+    def open(self, role: Role) -> Draft:
+        """Start one data path.
+
+        Raises:
+            TransportError: TRANSPORT_UNAVAILABLE when the transport is closed or the device has no queue pairs left.
+        """
+        with self._lock:
+            if self._closed:
+                raise unavailable(NAME, "the transport is closed")
+            try:
+                self._host.events.forget()
+                parts = LinkParts(self._host, self._settings.queue_pairs)
+            except VerbsError as error:
+                raise unavailable(NAME, str(error), "Is the port up, and are there queue pairs left?") from error
+            draft = _VerbsDraft(self._settings, role, parts, self._ended)
+            self._drafts.add(draft)
+            return draft
+
+    def close(self) -> None:
+        """Drop what is not connected; the device is closed when the last link that is connected ends."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._host.stop()
+            drafts = list(self._drafts)
+        for draft in drafts:
+            draft.close()
+        self._host.leave()
+
+    def _ended(self, draft: _VerbsDraft) -> None:
+        with self._lock:
+            self._drafts.discard(draft)
+
+
+class _VerbsDraft:
+    def __init__(
+        self,
+        settings: VerbsSettings,
+        role: Role,
+        parts: LinkParts,
+        ended: Callable[[_VerbsDraft], None],
+    ) -> None:
+        self._settings = settings
+        self._role = role
+        self._parts: LinkParts | None = parts
+        self._ended = ended
+        self._lock = threading.Lock()
+        self._token = secrets.token_bytes(_TOKEN_BYTES)
+        self._first_packet = secrets.randbelow(_24_BITS) + 1
+        port = parts.host.port
+        self._offer: dict[str, str | int] = {
+            "gid": port.gid,
+            "psn": self._first_packet,
+            "mtu": port.mtu,
+            "signal": parts.notices.pair.number,
+            "pairs": ",".join(str(pair.number) for pair in parts.data),
+            "token": self._token.hex(),
+        }
+
+    @property
+    def offer(self) -> Offer:
+        return self._offer
+
+    def connect(self, peer: Offer, timeout: float) -> Endpoint:
+        """Connect the queue pairs, and test them.
+
+        Raises:
+            TransportError: TRANSPORT_UNAVAILABLE when the two do not reach each other.
+        """
+        with self._lock:
+            parts, self._parts = self._parts, None
+        if parts is None:
+            raise unavailable(NAME, "the draft was connected or closed before")
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._ended, self)
+            undo.callback(parts.close)
+            offer = _read_offer(peer)
+            meeting = Meeting(parts, self._role, self._token, offered_token(NAME, peer))
+            try:
+                parts.connect(offer, self._first_packet, self._settings.patience)
+                meeting.hold(timeout)
+            except (VerbsError, NotMetError) as error:
+                raise unavailable(
+                    NAME,
+                    f"{self._offer['gid']} and {offer.gid}: {error}",
+                    "Can UDP port 4791 pass both ways, and do both GIDs belong to one network?",
+                ) from error
+            endpoint = VerbsEndpoint(parts, meeting.early, busy=self._settings.poll == "busy")
+            undo.pop_all()
+        self._ended(self)
+        return endpoint
+
+    def close(self) -> None:
+        """Drop a draft that is not connected; one that is being connected looks after itself."""
+        with self._lock:
+            parts, self._parts = self._parts, None
+        if parts is not None:
+            parts.close()
+            self._ended(self)
+
+
+def _open_host(settings: VerbsSettings, verbs: Verbs) -> VerbsHost:
+    try:
+        port = choose_port(verbs.devices(), settings.wish)
+        with contextlib.ExitStack() as undo:
+            device = verbs.open(port.device)
+            undo.callback(device.close)
+            host = VerbsHost(device, port)
+            undo.pop_all()
+            return host
+    except VerbsError as error:
+        raise unavailable(NAME, str(error), "`rdma link` shows devices and ports.") from error
+
+
+def _read_offer(peer: Offer) -> PeerOffer:
+    gid = offered_text(NAME, peer, "gid")
+    numbers = offered_text(NAME, peer, "pairs").split(",")
+    try:
+        ipaddress.IPv6Address(gid)
+        pairs = tuple(int(number) for number in numbers)
+    except ValueError:
+        raise unavailable(NAME, f"the peer's offer has no valid 'gid' or 'pairs', but {gid!r}, {numbers!r}") from None
+    mtu = offered_number(NAME, peer, "mtu", MTUS[-1])
+    if mtu not in MTUS or not all(0 < number <= _24_BITS for number in pairs) or len(pairs) > MOST_QUEUE_PAIRS:
+        raise unavailable(NAME, f"the peer's offer has no valid 'mtu' or 'pairs', but {mtu}, {numbers!r}")
+    first_packet = offered_number(NAME, peer, "psn", _24_BITS)
+    return PeerOffer(gid, first_packet, mtu, offered_number(NAME, peer, "signal", _24_BITS), pairs)

@@ -1,0 +1,129 @@
+"""Programs on the hosts of a testbed, from tests: one boot of a guest each."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from deploy.softroce.errors import TestbedError
+from deploy.softroce.kernel import find_kernel
+from deploy.softroce.quantities import parse_loss, parse_rate, parse_size, parse_time
+from deploy.softroce.run import Run, execute, missing_tools
+from deploy.softroce.wan import DEFAULT_BUFFER_BYTES, DEFAULT_MTU, NIC_SPEEDUP, Wan
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = ROOT / "tests" / "nic" / "programs"
+
+
+class TimedOutError(Exception):
+    """The run was stopped; carries what the hosts had printed until then."""
+
+    def __init__(self, results: list[HostResult]) -> None:
+        super().__init__(f"stopped; so far: {results}")
+        self.results = results
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HostResult:
+    """What a host's program printed and how it ended; the status is None where it did not."""
+
+    stdout: str
+    stderr: str
+    exit_status: int | None
+
+
+def why_no_testbed() -> str | None:
+    """Why guests cannot be booted, or verbs not be used in them, on this machine; None when they can."""
+    missing = missing_tools()
+    if missing:
+        return f"no testbed: needs the Debian packages {', '.join(sorted(set(missing.values())))}"
+    try:
+        find_kernel("nic")
+    except TestbedError as error:
+        return f"no testbed: {error.message}"
+    try:
+        import pyverbs.device  # noqa: F401  only an import tells
+    except ImportError as error:
+        return f"no pyverbs: {error}"
+    return None
+
+
+def program(name: str, *arguments: object) -> list[str]:
+    """The command that runs a program of tests/nic/programs with this Python."""
+    return [sys.executable, str(PROGRAMS / name), *map(str, arguments)]
+
+
+def run_on_hosts(
+    command: Sequence[str],
+    *,
+    on: Mapping[int, Sequence[str]] | None = None,
+    hosts: int = 2,
+    rate: str | None = None,
+    nic_rate: str | None = None,
+    rtt: str = "0",
+    loss: str = "0",
+    buffer: str | None = None,
+    mtu: int = DEFAULT_MTU,
+    seed: int = 1,
+    virtual_time: bool = False,
+    kernel: str = "nic",
+    memory: str = "2GiB",
+    timeout: float = 100.0,
+    output: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> list[HostResult]:
+    """Run a command on every host of a fresh testbed, at the same time, to the end.
+
+    Args:
+        on: other commands for some of the hosts.
+        rate, nic_rate, rtt, loss, buffer, memory: quantities as `scripts/testbed run` takes them.
+        timeout: seconds of wall time.
+        output: directory that the programs find as $TESTBED_OUT.
+        environment: variables on top of this process's own.
+
+    Returns:
+        One result a host, in their order.
+
+    Raises:
+        TimedOutError: the programs did not end in time.
+        TestbedError: the testbed failed.
+    """
+    link_rate = parse_rate(rate) if rate else None
+    nic = parse_rate(nic_rate) if nic_rate else (link_rate * NIC_SPEEDUP if link_rate else None)
+    wan = Wan(
+        rate=link_rate,
+        nic_rate=nic,
+        rtt_ns=parse_time(rtt),
+        loss=parse_loss(loss),
+        buffer_bytes=parse_size(buffer) if buffer else DEFAULT_BUFFER_BYTES,
+        mtu=mtu,
+        seed=seed,
+        exact=virtual_time,
+    )
+    run = Run(
+        commands=tuple(tuple((on or {}).get(host, command)) for host in range(hosts)),
+        wan=wan,
+        kernel=find_kernel(kernel),
+        virtual_time=virtual_time,
+        memory_bytes=parse_size(memory),
+        timeout=timeout,
+        output=output,
+        environment={"PYTHONPATH": str(ROOT), **os.environ, **(environment or {})},
+    )
+    printed: dict[tuple[int, str], str] = defaultdict(str)
+
+    def keep(host: int, stream: str, text: str) -> None:
+        printed[host, stream] += text
+
+    outcome = execute(run, keep)
+    results = [
+        HostResult(printed[host, "stdout"], printed[host, "stderr"], outcome.statuses.get(host))
+        for host in range(hosts)
+    ]
+    if outcome.timed_out:
+        raise TimedOutError(results)
+    return results
