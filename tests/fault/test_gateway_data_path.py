@@ -12,9 +12,9 @@ import pytest
 
 from fedrdma_fate.gateway import parts as parts_module
 from fedrdma_fate.gateway import paths as paths_module
-from fedrdma_fate.gateway.transports import make_transports
+from fedrdma_fate.gateway.transports import TransportSet, make_transports
 from fedrdma_fate.ports import Offer as TransportOffer
-from fedrdma_fate.ports import Role, Transport
+from fedrdma_fate.ports import Role
 from fedrdma_fate.transport.faulty import FaultPlan, FaultyTransport
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
 from fedrdma_fate.wire.frames import Mode
@@ -35,13 +35,12 @@ def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StartFaulty:
     """Starts gateways of which some have faulty data paths: plans by site, for all its transports or `only` one."""
 
     def start(plans: dict[str, list[FaultPlan]], only: str = "", **settings: Any) -> Any:
-        def make(config: Any, *arguments: Any) -> dict[str, Transport]:
+        def make(config: Any, *arguments: Any) -> TransportSet:
             made = make_transports(config, *arguments)
             planned = plans.get(config.site, [])
-            return {
-                name: FaultyTransport(transport, planned if only in ("", name) else ())
-                for name, transport in made.items()
-            }
+            for name, transport in made.items():
+                made[name] = FaultyTransport(transport, planned if only in ("", name) else ())
+            return made
 
         monkeypatch.setattr(parts_module, "make_transports", make)
         return start_gateways(LAYOUT, tmp_path, chunk="100KB", **settings)
@@ -230,8 +229,8 @@ def test_connections_cut_in_the_network_cost_only_what_was_in_flight(
     with contextlib.ExitStack() as stack:
         proxies: list[Proxy] = []
 
-        def make(config: Any, *arguments: Any) -> dict[str, Any]:
-            made: dict[str, Any] = dict(make_transports(config, *arguments))
+        def make(config: Any, *arguments: Any) -> Any:
+            made: Any = make_transports(config, *arguments)
             if config.site == "b":
                 proxies.append(stack.enter_context(Proxy(made["tcp"].port, cut_after=1_000_000)))
                 made["tcp"] = Redirected(made["tcp"], proxies[0].port)
