@@ -1,0 +1,40 @@
+"""A token bucket that is asked, not waited for."""
+
+from __future__ import annotations
+
+
+class Pacer:
+    """Lets bytes go at a rate, and at most `burst_bytes` at once.
+
+    Attributes:
+        burst_bytes: depth of the bucket.
+    """
+
+    def __init__(self, burst_bytes: int) -> None:
+        self.burst_bytes = burst_bytes
+        self._rate = 0.0
+        self._tokens = float(burst_bytes)
+        self._at = 0.0
+
+    def set_rate(self, rate: float, now: float) -> None:
+        """Change the rate, bytes a second; what was earned so far stays."""
+        self._refill(now)
+        self._rate = rate
+        self._tokens = min(self._tokens, self.burst_bytes)
+
+    def grant_at(self, length: int, now: float) -> float:
+        """When `length` bytes may go: now, or later. A write longer than the bucket waits for a full one."""
+        self._refill(now)
+        missing = min(length, self.burst_bytes) - self._tokens
+        # a wait below a nanosecond would not move a clock of doubles
+        return now if missing <= 1e-3 * length else now + max(missing / self._rate, 1e-9)
+
+    def take(self, length: int, now: float) -> None:
+        """So many bytes go; the bucket may owe some afterwards."""
+        self._refill(now)
+        self._tokens -= length
+
+    def _refill(self, now: float) -> None:
+        if now > self._at:
+            self._tokens = min(self._tokens + (now - self._at) * self._rate, self.burst_bytes)
+            self._at = now

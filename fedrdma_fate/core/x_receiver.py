@@ -1,0 +1,176 @@
+"""The receiving half of a `fedrdma-x` transfer: keeps the bitmap, reports it, and verifies the whole."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from fedrdma_fate.core.actions import ClearHeader, Failed, Finished, SendFrame
+from fedrdma_fate.core.digest import payload_digest
+from fedrdma_fate.core.digestbook import DigestBook
+from fedrdma_fate.core.plan import HEADER_SPACE_BYTES, ChunkPlan
+from fedrdma_fate.core.receiver import ReceiverState
+from fedrdma_fate.core.x_actions import SendReport, XAction
+from fedrdma_fate.core.x_chunking import TAGS, chunk_of_immediate
+from fedrdma_fate.core.x_report import ArrivalMap, Report
+from fedrdma_fate.wire.errors import ErrorCode, WireError
+from fedrdma_fate.wire.frames import Delivered, Refused, ResendChunks
+from fedrdma_fate.wire.header import ChunkHeader, HeaderKind, decode_header
+
+HEADER_AT = 0
+PAYLOAD_AT = HEADER_SPACE_BYTES
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class XReceiveSettings:
+    """Parameters of a receiver.
+
+    Attributes:
+        tag: what the immediates of this transfer carry.
+        report_seconds: at most one report in this time, except the last.
+        max_resends: how often damage is answered with a request to send again.
+    """
+
+    tag: int
+    report_seconds: float = 0.002
+    max_resends: int = 3
+
+
+class XReceiver:
+    """Receives one payload into one slot. Every method returns the actions to carry out, in order."""
+
+    def __init__(self, transfer: int, plan: ChunkPlan, settings: XReceiveSettings) -> None:
+        if not 0 <= settings.tag < TAGS:
+            raise ValueError(f"tag {settings.tag} does not fit an immediate value")
+        self.transfer = transfer
+        self.plan = plan
+        self.settings = settings
+        self.state = ReceiverState.RECEIVING
+        self.resends = 0
+        self.epoch = 0
+        self.repeated_chunks = 0
+        self._arrivals = ArrivalMap(plan.count)
+        self._digests = DigestBook(plan)
+        self._header: ChunkHeader | None = None
+        self._newest = -1
+        self._arrived_at = 0.0
+        self._received_bytes = 0
+        self._report_due: float | None = None
+        self._may_report_at = 0.0
+
+    @property
+    def finished(self) -> bool:
+        """Whether the transfer is over, well or not."""
+        return self.state in (ReceiverState.DELIVERED, ReceiverState.FAILED)
+
+    def on_immediate(self, immediate: int, now: float) -> list[XAction]:
+        """A chunk has landed whole. Those of another tag or outside the plan are ignored: they are late or forged."""
+        tag, index = chunk_of_immediate(immediate)
+        if self.finished or tag != self.settings.tag or index >= self.plan.count:
+            return []
+        chunk = self.plan.chunk(index)
+        position = self.plan.count - 1 - index
+        self._received_bytes += chunk.length
+        self._newest, self._arrived_at = position, now
+        actions: list[XAction] = []
+        if self._arrivals.add(position):
+            actions += self._digests.ask(chunk)
+        else:
+            self.repeated_chunks += 1
+        if self._report_due is None:
+            self._report_due = max(now, self._may_report_at)
+        return actions + self._report_when_due(now) + self._verify_when_complete()
+
+    def on_announced(self, raw: bytes | memoryview) -> list[XAction]:
+        """The header's immediate came; `raw` are the HEADER_BYTES at the start of the slot."""
+        if self.finished or not any(raw):
+            return []
+        try:
+            header = decode_header(raw)
+        except WireError as error:
+            return [ClearHeader(HEADER_AT), *self._ask_again(ErrorCode.HEADER_CORRUPT, error.message)]
+        if header.transfer != self.transfer:
+            reason = f"the header is of transfer {header.transfer}"
+            return [ClearHeader(HEADER_AT), *self._ask_again(ErrorCode.HEADER_CORRUPT, reason)]
+        total, count = self.plan.total_bytes, self.plan.count
+        if (header.kind, header.total_bytes, header.count) != (HeaderKind.PAYLOAD, total, count):
+            return self._refuse(ErrorCode.UNEXPECTED_EVENT, "the header contradicts the offer")
+        self._header = header
+        return [ClearHeader(HEADER_AT), *self._verify_when_complete()]
+
+    def on_digest(self, index: int, value: int) -> list[XAction]:
+        """The answer to ComputeDigest."""
+        if self.finished:
+            return []
+        return [*self._digests.answer(index, value), *self._verify_when_complete()]
+
+    def on_abort(self, code: ErrorCode, reason: str) -> list[XAction]:
+        """The sender gave up."""
+        if self.finished:
+            return []
+        self.state = ReceiverState.FAILED
+        return [Failed(code, reason)]
+
+    def timer(self) -> float | None:
+        """When to call `on_timer`."""
+        return None if self.finished else self._report_due
+
+    def on_timer(self, now: float) -> list[XAction]:
+        """Report when a report is due."""
+        return [] if self.finished else self._report_when_due(now)
+
+    def _report_when_due(self, now: float) -> list[XAction]:
+        due = self._report_due
+        if due is None or (now < due and not self._arrivals.full):
+            return []
+        return [self._report(now)]
+
+    def _report(self, now: float) -> SendReport:
+        self._report_due = None
+        self._may_report_at = now + self.settings.report_seconds
+        arrivals = self._arrivals
+        report = Report(
+            transfer=self.transfer,
+            epoch=self.epoch,
+            complete=arrivals.complete,
+            beyond=arrivals.beyond,
+            newest=self._newest,
+            arrived_at=self._arrived_at,
+            held=now - self._arrived_at,
+            received_bytes=self._received_bytes,
+        )
+        return SendReport(report)
+
+    def _verify_when_complete(self) -> list[XAction]:
+        header = self._header
+        if header is None or not self._arrivals.full:
+            return []
+        self.state = ReceiverState.VERIFYING
+        if not self._digests.complete:
+            return []
+        if payload_digest(self._digests.in_order()) == header.digest:
+            self.state = ReceiverState.DELIVERED
+            return [Finished(), SendFrame(Delivered(self.transfer))]
+        return self._start_over()
+
+    def _start_over(self) -> list[XAction]:
+        """One digest speaks for the whole payload, so the damaged chunk is not known: all of them again."""
+        self.resends += 1
+        if self.resends > self.settings.max_resends:
+            return self._refuse(ErrorCode.DIGEST_MISMATCH, f"the payload came damaged {self.resends} times")
+        self.state = ReceiverState.RECEIVING
+        self.epoch += 1
+        self._header = None
+        self._arrivals = ArrivalMap(self.plan.count)
+        self._digests.forget(range(self.plan.count))
+        return [SendFrame(ResendChunks(self.transfer, tuple(range(self.plan.count))))]
+
+    def _ask_again(self, code: ErrorCode, reason: str) -> list[XAction]:
+        """The header, without any chunk."""
+        self.resends += 1
+        if self.resends > self.settings.max_resends:
+            return self._refuse(code, f"{reason}, {self.resends} times")
+        return [SendFrame(ResendChunks(self.transfer, ()))]
+
+    def _refuse(self, code: ErrorCode, reason: str) -> list[XAction]:
+        self.state = ReceiverState.FAILED
+        return [SendFrame(Refused(self.transfer, code.value, reason)), Failed(code, reason)]

@@ -1,0 +1,102 @@
+"""What the receiver of a `fedrdma-x` transfer has, and how it tells the sender.
+
+Positions count chunks in the order of sending: position 0 is the last chunk of the payload.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Report:
+    """Everything received so far: any later report makes up for a lost one.
+
+    Attributes:
+        transfer: id.
+        epoch: counts how often the receiver threw away what it had.
+        complete: every position below this one has arrived.
+        beyond: bit k set: position complete + k has arrived too; little-endian.
+        newest: position that arrived last, -1 when none has.
+        arrived_at: when that was, seconds on the receiver's clock.
+        held: seconds from then to this report.
+        received_bytes: payload bytes arrived by then, those that came twice counted twice.
+    """
+
+    transfer: int
+    epoch: int
+    complete: int
+    beyond: bytes
+    newest: int
+    arrived_at: float
+    held: float
+    received_bytes: int
+
+
+class ArrivalMap:
+    """A bitmap of positions, kept as a count of leading ones and the rest."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.complete = 0
+        self._beyond = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether every position is there."""
+        return self.complete == self.count
+
+    @property
+    def beyond(self) -> bytes:
+        """The rest behind `complete`, as in a report."""
+        return self._beyond.to_bytes(-(-self._beyond.bit_length() // 8), "little")
+
+    def __contains__(self, position: int) -> bool:
+        return position < self.complete or bool(self._beyond >> (position - self.complete) & 1)
+
+    def add(self, position: int) -> bool:
+        """Whether this position is new.
+
+        Raises:
+            IndexError: there is no such position.
+        """
+        if not 0 <= position < self.count:
+            raise IndexError(f"position {position} of {self.count}")
+        if position in self:
+            return False
+        self._beyond |= 1 << (position - self.complete)
+        self._advance()
+        return True
+
+    def merge(self, complete: int, beyond: bytes) -> Iterator[int]:
+        """Take a report in; yields the positions that were not known.
+
+        Raises:
+            IndexError: it speaks of positions that do not exist.
+        """
+        told = int.from_bytes(beyond, "little")
+        if not 0 <= complete <= self.count or complete + told.bit_length() > self.count:
+            raise IndexError(f"positions up to {complete + told.bit_length()} of {self.count}")
+        told = told << complete | ((1 << complete) - 1)
+        base = self.complete
+        new = (told >> base) & ~self._beyond
+        self._beyond |= new
+        self._advance()
+        return _bits(new, base)
+
+    def _advance(self) -> None:
+        ones = (~self._beyond & (self._beyond + 1)).bit_length() - 1
+        self._beyond >>= ones
+        self.complete += ones
+
+
+def _bits(bitmap: int, base: int) -> Iterator[int]:
+    if not bitmap:
+        return
+    low = (bitmap & -bitmap).bit_length() - 1
+    digits = bin(bitmap >> low)[:1:-1]
+    at = digits.find("1")
+    while at >= 0:
+        yield base + low + at
+        at = digits.find("1", at + 1)

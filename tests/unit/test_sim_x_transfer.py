@@ -1,0 +1,132 @@
+"""`fedrdma-x` on a simulated bottleneck: how full it keeps the link, nothing set by hand."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from fedrdma_fate.core.actions import Finished
+from fedrdma_fate.core.plan import ChunkPlan
+from fedrdma_fate.core.x_chunking import FIRST_CHUNK_BYTES, best_chunk_bytes
+from fedrdma_fate.core.x_congestion import PathState, RateController
+from fedrdma_fate.core.x_sender import XSendSettings
+from fedrdma_fate.sim.bottleneck import Bottleneck, BottleneckProfile
+from fedrdma_fate.sim.clock import VirtualClock
+from fedrdma_fate.sim.cubic import CubicFlow
+from fedrdma_fate.sim.x_flow import XFlow
+
+MIB = 1 << 20
+FOREVER = 4 << 30
+
+
+def world(profile: BottleneckProfile) -> tuple[VirtualClock, Bottleneck]:
+    clock = VirtualClock()
+    return clock, Bottleneck(clock, profile, random.Random(1))
+
+
+def flow(
+    clock: VirtualClock, link: Bottleneck, total: int, path: PathState | None = None, *, reliable: bool = False
+) -> XFlow:
+    chunk = FIRST_CHUNK_BYTES if path is None else best_chunk_bytes(path.rate, path.loss, 4096, total)
+    settings = XSendSettings(tag=1, reliable=reliable, queue_pairs=4)
+    return XFlow(clock, link, ChunkPlan(total, chunk), RateController(path), settings)
+
+
+def share(profile: BottleneckProfile, total: int, *, later: bool = False, reliable: bool = False) -> float:
+    """Payload bits over link bits until the sender knew of the delivery; `later`: with what a first one taught."""
+    path = None
+    for _ in range(2 if later else 1):
+        clock, link = world(profile)
+        transfer = flow(clock, link, total, path, reliable=reliable)
+        transfer.start()
+        clock.run(60)
+        assert transfer.outcome == Finished()
+        path = transfer.sender.control.state()
+    return total * 8 / transfer.ended_at / profile.rate_bps
+
+
+@pytest.mark.parametrize(
+    ("rate", "buffer", "loss", "mebibytes", "goal"),
+    [
+        pytest.param(1e9, 0.5e6, 0.0, 256, 0.93, id="1G small buffer"),
+        pytest.param(10e9, 4e6, 0.0, 1024, 0.92, id="10G"),
+        pytest.param(10e9, 4e6, 0.001, 1024, 0.85, id="10G 0.1% 1 GB"),
+        pytest.param(1e9, 4e6, 0.01, 256, 0.85, id="1G 1%"),
+        pytest.param(100e9, 25e6, 0.0, 1024, 0.50, id="100G"),
+    ],
+)
+def test_a_first_transfer_fills_the_link(rate: float, buffer: float, loss: float, mebibytes: int, goal: float) -> None:
+    profile = BottleneckProfile(rate, buffer_bytes=buffer, loss=loss, nic_bps=10 * rate)
+    assert share(profile, mebibytes * MIB) >= goal
+
+
+def test_a_later_transfer_begins_at_the_known_rate() -> None:
+    profile = BottleneckProfile(10e9, buffer_bytes=4e6, nic_bps=100e9)
+    assert share(profile, 1024 * MIB, later=True) >= 0.93
+
+
+def test_a_later_transfer_of_256_mib_pays_only_for_what_was_lost() -> None:
+    profile = BottleneckProfile(10e9, buffer_bytes=4e6, loss=0.001, nic_bps=100e9)
+    assert share(profile, 256 * MIB, later=True) >= 0.78
+
+
+def test_reliable_queue_pairs_fill_a_link_without_loss() -> None:
+    assert share(BottleneckProfile(1e9, buffer_bytes=4e6, nic_bps=10e9), 128 * MIB, reliable=True) >= 0.90
+
+
+def halve_the_rate(profile: BottleneckProfile) -> None:
+    profile.rate_bps /= 2
+
+
+def double_the_round_trip(profile: BottleneckProfile) -> None:
+    profile.rtt *= 2
+
+
+def lose_one_in_a_hundred(profile: BottleneckProfile) -> None:
+    profile.loss = 0.01
+
+
+@pytest.mark.parametrize("buffer", [0.5e6, 4e6])
+@pytest.mark.parametrize("change", [halve_the_rate, double_the_round_trip, lose_one_in_a_hundred])
+def test_a_change_in_the_middle_is_met_within_a_second(
+    change: Callable[[BottleneckProfile], None], buffer: float
+) -> None:
+    profile = BottleneckProfile(1e9, buffer_bytes=buffer, nic_bps=10e9)
+    clock, link = world(profile)
+    transfer = flow(clock, link, FOREVER)
+    transfer.start()
+    clock.at(1.5, lambda: change(profile))
+    clock.run(3.5)
+    assert transfer.goodput_bps(2.5, 3.5) >= 0.85 * profile.rate_bps
+
+
+def test_two_that_begin_together_share_within_a_fifth() -> None:
+    clock, link = world(BottleneckProfile(1e9, buffer_bytes=4e6, nic_bps=10e9))
+    first, second = flow(clock, link, FOREVER), flow(clock, link, FOREVER)
+    first.start()
+    second.start()
+    clock.run(6)
+    shares = sorted([first.goodput_bps(1, 6), second.goodput_bps(1, 6)])
+    assert shares[1] <= 1.2 * shares[0]
+    assert sum(shares) >= 0.85e9
+
+
+def test_one_that_begins_later_gets_its_share_from_a_buffer_of_four_megabytes() -> None:
+    clock, link = world(BottleneckProfile(1e9, buffer_bytes=4e6, nic_bps=10e9))
+    first, second = flow(clock, link, FOREVER), flow(clock, link, FOREVER)
+    first.start()
+    clock.at(2, second.start)
+    clock.run(12)
+    shares = sorted([first.goodput_bps(2, 12), second.goodput_bps(2, 12)])
+    assert shares[1] <= 1.2 * shares[0]
+
+
+def test_beside_a_cubic_flow_neither_starves_in_a_buffer_of_four_megabytes() -> None:
+    clock, link = world(BottleneckProfile(1e9, buffer_bytes=4e6, nic_bps=10e9))
+    ours, rival = flow(clock, link, FOREVER), CubicFlow(clock, link, until=12)
+    ours.start()
+    clock.at(2, rival.start)
+    clock.run(12)
+    assert min(ours.goodput_bps(2, 12), rival.arrived_bytes * 8 / 10) >= 0.25e9
