@@ -26,7 +26,7 @@ PAYLOAD_BYTES = 9_000_001
 CHUNK_BYTES = 4 * 2**20
 NUMBERS = {"seconds", "cpu_seconds", "x_memcpy", "x_raw_tcp", "x_fate_standalone"}
 COUNTS = {"extra_bytes_sender", "extra_bytes_receiver"}
-OURS = ["fedrdma-e/shm", "fedrdma-e/tcp", "fedrdma/shm", "fedrdma/tcp", "grpc/grpc"]
+OURS = ["fedrdma-e/shm", "fedrdma-e/shm-copied", "fedrdma-e/tcp", "fedrdma/shm", "fedrdma/tcp", "grpc/grpc"]
 
 
 def command(*arguments: str) -> list[str]:
