@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fedrdma_fate.memory.lending import hold_range
-from fedrdma_fate.memory.paging import MADV_POPULATE_READ, MADV_POPULATE_WRITE, advise
+from fedrdma_fate.memory.paging import MADV_POPULATE_WRITE, advise, populate_for_reading
 from fedrdma_fate.memory.region import PAGE_BYTES, region_unreachable
 
 _EXTENT_BYTES = 2 * 1024 * 1024
@@ -103,7 +103,7 @@ def map_copy_on_write(
     # to mmap a length of 0 means all of the file, and an empty file cannot be mapped
     mapping = _map_file(path, offset, length, mmap.ACCESS_COPY, hold) if length else mmap.mmap(-1, PAGE_BYTES)
     if prefault:
-        advise(mapping, MADV_POPULATE_READ)
+        populate_for_reading(mapping)
     release = weakref.finalize(mapping, _call_in_process, os.getpid(), on_release)
     # at exit the views may still be in use; the gateway takes the lease back when the connection goes
     release.atexit = False  # type: ignore[misc]  # typeshed gives finalize empty __slots__
