@@ -97,6 +97,7 @@ class Completion:
         immediate: IMMEDIATE and LANDED: the grant's id.
         offset: LANDED: where in the granted slot, bytes.
         length: LANDED: bytes.
+        digest: LANDED: `chunk_digest` of the bytes as they came, from transports that have seen them all; else None.
     """
 
     kind: CompletionKind
@@ -104,6 +105,7 @@ class Completion:
     immediate: int = 0
     offset: int = 0
     length: int = 0
+    digest: int | None = None
 
 
 class Endpoint(Protocol):

@@ -58,6 +58,11 @@ class DigestBook:
         chunk = self._wanted.pop(index, None)
         return [] if chunk is None else self.ask(chunk)
 
+    def learn(self, index: int, value: int) -> None:
+        """Take in a digest of the bytes as they are now, which nobody was asked for."""
+        self._known[index] = value
+        self._wanted.pop(index, None)
+
     def forget(self, indices: Iterable[int]) -> None:
         """The bytes of these chunks have changed, or will."""
         for index in indices:

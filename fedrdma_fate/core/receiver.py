@@ -62,10 +62,11 @@ class Receiver:
         """Payload bytes known to lie at their place."""
         return sum(self.plan.chunk(index).length for index in self._placed)
 
-    def on_landed(self, offset: int, length: int) -> list[Action]:
+    def on_landed(self, offset: int, length: int, digest: int | None = None) -> list[Action]:
         """A hint of transports that see each write land: check a chunk while it is warm. Never needed.
 
-        A transport that gives hints gives them for every chunk, also for one that is written over.
+        A transport that gives hints gives them for every chunk, also for one that is written over. One that has seen
+        all bytes of the chunk pass by can say its digest.
         """
         if self.finished or self.settings.mode == "fedrdma":
             return []
@@ -74,7 +75,10 @@ class Receiver:
             return []
         self._placed.add(chunk.index)
         self._digests.forget([chunk.index])
-        return self._digests.ask(chunk)
+        if digest is None:
+            return self._digests.ask(chunk)
+        self._digests.learn(chunk.index, digest)
+        return self._verify_when_complete()
 
     def on_announced(self, raw: bytes | memoryview) -> list[Action]:
         """An immediate came: `raw` are the HEADER_BYTES at `layout.header_at`.

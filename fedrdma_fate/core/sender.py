@@ -57,7 +57,14 @@ class SendSettings:
 class Sender:
     """Sends one payload into one granted slot. Every method returns the actions to carry out, in order."""
 
-    def __init__(self, transfer: int, plan: ChunkPlan, settings: SendSettings) -> None:
+    def __init__(self, transfer: int, plan: ChunkPlan, settings: SendSettings, written_from: int = 0) -> None:
+        """
+        Args:
+            transfer: id.
+            plan: how the payload is cut.
+            settings: parameters.
+            written_from: the payload is still being written, from its end to its start, and lies there from here on.
+        """
         self.transfer = transfer
         self.plan = plan
         self.settings = settings
@@ -66,6 +73,7 @@ class Sender:
         self.resent_bytes = 0
         self._digests: dict[int, int] = {}
         self._digesting: set[int] = set()
+        self._written_from = written_from
         self._to_send: deque[int] = deque()
         self._in_flight: dict[int, int] = {}
         self._headers_in_flight: set[int] = set()
@@ -101,6 +109,14 @@ class Sender:
             return []
         self._expect(SenderState.IDLE)
         return self._go_on(range(self.plan.count), now)
+
+    def on_written(self, written_from: int, now: float) -> list[Action]:
+        """The payload lies there from here on. Waiting for its owner is not waiting for the network."""
+        self._written_from = min(self._written_from, written_from)
+        if self.state is not SenderState.SENDING:
+            return []
+        self._last_progress = now
+        return self._pump()
 
     def on_digest(self, index: int, value: int) -> list[Action]:
         """The answer to ComputeDigest; one more than was asked for does no harm. It is not progress of the network."""
@@ -211,7 +227,13 @@ class Sender:
         return [SendFrame(Abort(self.transfer, code.value, reason)), Failed(code, reason)]
 
     def timer(self) -> float | None:
-        """When to call `on_timer`, or None. A paused transfer waits for its peer, which has a time-out of its own."""
+        """When to call `on_timer`, or None.
+
+        A paused transfer waits for its peer, which has a time-out of its own; one that has sent what there is, for the
+        owner of the payload.
+        """
+        if self._to_send and not self._in_flight and not self._is_written(self._to_send[0]):
+            return None
         if self.state in (SenderState.SENDING, SenderState.AWAITING_DELIVERY):
             patience = self.settings.idle_timeout + self.in_flight_bytes / SLOWEST_BYTES_PER_SECOND
             return self._last_progress + patience
@@ -250,9 +272,12 @@ class Sender:
 
     def _pump(self) -> list[Action]:
         actions: list[Action] = []
-        while self._to_send and len(self._in_flight) < self._window:
+        while self._to_send and len(self._in_flight) < self._window and self._is_written(self._to_send[0]):
             actions += self._post(self.plan.chunk(self._to_send.popleft()))
         return actions + self._finish_sending()
+
+    def _is_written(self, index: int) -> bool:
+        return self.plan.chunk(index).offset >= self._written_from
 
     def _post(self, chunk: Chunk) -> list[Action]:
         if chunk.index in self._posted:
@@ -288,7 +313,9 @@ class Sender:
 
     def _digest_ahead(self) -> list[Action]:
         """The next chunk's digest, computed while this one is on its way."""
-        return self._digest(self.plan.chunk(self._to_send[0])) if self._to_send else []
+        if not self._to_send or not self._is_written(self._to_send[0]):
+            return []
+        return self._digest(self.plan.chunk(self._to_send[0]))
 
     def _chunk_header(self, chunk: Chunk) -> WriteHeader:
         digest = self._digests[chunk.index]

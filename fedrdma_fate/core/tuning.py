@@ -16,6 +16,9 @@ from fedrdma_fate.wire.frames import Mode
 
 LinkEnable = Literal["auto", "always", "never"]
 
+STREAM_CHUNK_BYTES = 16 * 1024 * 1024
+"""Each chunk is waited for, and what keeps chunks of RDMA writes small (Table 2) does not concern a stream."""
+
 LINK_ENABLE_FROM_BPS = 4e9
 """Table 2: from 4 Gbit/s on, a cold link loses large first chunks."""
 
@@ -33,10 +36,12 @@ class LinkTraits:
     Attributes:
         rate_bps: bottleneck rate, bits a second.
         mtu_bytes: path MTU, bytes.
+        is_stream: it is a byte stream, which loses no large message and sends none again.
     """
 
     rate_bps: float | None = None
     mtu_bytes: int = 4096
+    is_stream: bool = False
 
 
 def choose_chunk_bytes(mode: Mode, configured: int | None, total_bytes: int, link: LinkTraits) -> int:
@@ -70,6 +75,8 @@ def _wished_chunk_bytes(mode: Mode, configured: int | None, total_bytes: int, li
         return configured
     if link.rate_bps is not None and link.rate_bps < LINK_ENABLE_FROM_BPS:
         return total_bytes
+    if mode == "fedrdma-e" and link.is_stream:
+        return STREAM_CHUNK_BYTES
     return DEFAULT_CHUNK_BYTES
 
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
-from fedrdma_fate.core.digest import chunk_digest
+from fedrdma_fate.core.digest import BLOCK_BYTES, block_digest, blocks_of, digest_of_blocks
 from fedrdma_fate.core.plan import Chunk, ChunkPlan
 from fedrdma_fate.ports import Slot
 from fedrdma_fate.wire.errors import ErrorCode
@@ -17,12 +17,28 @@ class Payload:
     """Bytes of a message in a send slot; digests are computed once for all its destinations.
 
     Two links may race for the same digest; both compute the same value, so no lock is needed.
+
+    Attributes:
+        slot: where it lies.
+        total_bytes: its length.
+        written_from: it is being written, from its end to its start, and lies there from here on; 0 when it is whole.
     """
 
-    def __init__(self, slot: Slot, total_bytes: int) -> None:
+    def __init__(self, slot: Slot, total_bytes: int, written_from: int = 0) -> None:
         self.slot = slot
         self.total_bytes = total_bytes
+        self.written_from = written_from
         self._digests: dict[tuple[int, int], int] = {}
+        self._block_digests: dict[int, int] = {}
+
+    def on_written(self, written_from: int, block_digests: Sequence[int]) -> None:
+        """More of it lies there; whoever has written it may know the digests of blocks, the first from there on.
+
+        Blocks are counted from the start of the payload here.
+        """
+        first = -(-written_from // BLOCK_BYTES)
+        self._block_digests.update(enumerate(block_digests, first))
+        self.written_from = written_from
 
     def part(self, chunk: Chunk) -> Slot:
         """The piece of the slot that holds a chunk."""
@@ -32,8 +48,22 @@ class Payload:
         """xxh3-64 of a chunk."""
         where = (chunk.offset, chunk.length)
         if where not in self._digests:
-            self._digests[where] = chunk_digest(self.part(chunk).view)
+            view = self.part(chunk).view
+            blocks = blocks_of(chunk.length)
+            self._digests[where] = digest_of_blocks(
+                [
+                    self._known_block(chunk.offset + start, end - start) or block_digest(view[start:end])
+                    for start, end in blocks
+                ]
+            )
         return self._digests[where]
+
+    def _known_block(self, offset: int, length: int) -> int | None:
+        """The digest of a block of a chunk, where that is a block of the payload whose digest is known."""
+        number, inside = divmod(offset, BLOCK_BYTES)
+        if inside or length != min(BLOCK_BYTES, self.total_bytes - offset):
+            return None
+        return self._block_digests.get(number)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

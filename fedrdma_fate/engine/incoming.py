@@ -14,7 +14,7 @@ from fedrdma_fate.core.digest import chunk_digest
 from fedrdma_fate.core.plan import plan_of_offer
 from fedrdma_fate.core.receiver import Receiver, ReceiveSettings
 from fedrdma_fate.engine.events import LinkEvents, LinkSettings, TransferProgress, TransferStats
-from fedrdma_fate.ports import Endpoint, Slot
+from fedrdma_fate.ports import Completion, Endpoint, Slot
 from fedrdma_fate.wire.errors import ErrorCode, TransferError, TransportError, WireError
 from fedrdma_fate.wire.frames import ControlFrame, Grant, Offer, Refused, Restart
 from fedrdma_fate.wire.header import HEADER_BYTES, ChunkHeader, decode_header, header_present
@@ -153,11 +153,13 @@ class IncomingTransfers:
         else:
             self._look_at_header(grant, granted, granted.receiver, now)
 
-    def on_landed(self, grant: int, offset: int, length: int, now: float) -> None:
+    def on_landed(self, landed: Completion, now: float) -> None:
         """A chunk was seen to land."""
+        grant = landed.immediate
         granted = self._granted.get(grant)
         if granted is not None and granted.receiver is not None:
-            self._carry_out(grant, granted, granted.receiver.on_landed(offset, length), now)
+            actions = granted.receiver.on_landed(landed.offset, landed.length, landed.digest)
+            self._carry_out(grant, granted, actions, now)
 
     def on_abort(self, transfer: int, code: ErrorCode, reason: str, now: float) -> None:
         """The sender gave a transfer up."""

@@ -86,6 +86,14 @@ class Link:
         """Send a message."""
         self._command(lambda now: self._outgoing.submit(outgoing, now))
 
+    def written(self, transfer: int) -> None:
+        """More of a message's payload lies in its slot, as `Payload.written_from` says."""
+        self._command(lambda now: self._outgoing.on_written(transfer, now))
+
+    def cancel(self, transfer: int, code: ErrorCode, reason: str) -> None:
+        """Give a message up; `send_failed` follows, unless it has ended before."""
+        self._command(lambda now: self._outgoing.cancel(transfer, code, reason, now))
+
     def grant(self, grant: int, slot: Slot, transfer: int = 0) -> None:
         """Let the peer write into this slot; without a data path it comes back at once."""
         if not self._command(lambda _: self._incoming.grant(grant, slot, transfer)):
@@ -246,7 +254,7 @@ class Link:
             case CompletionKind.IMMEDIATE:
                 self._incoming.on_immediate(completion.immediate, now)
             case CompletionKind.LANDED:
-                self._incoming.on_landed(completion.immediate, completion.offset, completion.length, now)
+                self._incoming.on_landed(completion, now)
 
     def _on_frame(self, frame: ControlFrame, now: float) -> None:
         match frame:

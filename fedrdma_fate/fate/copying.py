@@ -1,55 +1,127 @@
-"""Copies many arrays with several threads: one core alone does not fill the memory bus."""
+"""Writes many arrays into one buffer, from its end to its start, and digests each block while it lies in the cache.
+
+Several threads do it: one core alone does not fill the memory bus. From the end, because that is where `fedrdma-e`
+begins to send.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-Copy = tuple[npt.NDArray[Any], npt.NDArray[Any]]
-"""Target and source, of equal shape."""
+from fedrdma_fate.core.digest import BLOCK_BYTES, block_digest
 
-PIECE_BYTES = 8 * 2**20
-"""Arrays are cut into pieces of this size, so that the threads end together."""
+UNIT_BYTES = 8 * BLOCK_BYTES
+"""What a thread writes before it looks for more."""
+
+FIRST_NEWS_BYTES = 8 * 2**20
+"""So much is written before it is told for the first time; then as much again as is known, up to MOST_NEWS_BYTES."""
+
+MOST_NEWS_BYTES = 64 * 2**20
 
 _MOST_THREADS = 4
 _BYTES_PER_THREAD = 16 * 2**20
 """Below, starting a thread costs more than it saves."""
 
+Array = npt.NDArray[Any]
 
-def pieces(target: memoryview, values: npt.NDArray[Any], storage: np.dtype[Any]) -> Iterator[Copy]:
-    """The copies that write an array's values, as `storage` items in C order, into a buffer of just their length."""
-    if not target.nbytes:
-        return
-    if values.flags.c_contiguous and values.dtype == storage:
-        raw: npt.NDArray[np.uint8] = values.reshape(-1).view(np.uint8)
-        into: npt.NDArray[np.uint8] = np.frombuffer(target, np.uint8)
-        for start in range(0, raw.size, PIECE_BYTES):
-            yield into[start : start + PIECE_BYTES], raw[start : start + PIECE_BYTES]
-    else:
-        yield np.ndarray(values.shape, storage, buffer=target), values
+News = Callable[[int, Sequence[int]], None]
+"""Told that everything lies there from this offset on, with the digests of its blocks that were not told before, the
+first of them from there on."""
 
 
-def copy_all(copies: Iterator[Copy], total_bytes: int) -> None:
-    """Make all copies; the iterator is asked by one thread at a time.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Placement:
+    """Values, and where in the buffer they belong, as `storage` items in C order.
+
+    Attributes:
+        start: first byte.
+        length: bytes.
+        storage: dtype of the items.
+        read: the values, in host memory.
+    """
+
+    start: int
+    length: int
+    storage: np.dtype[Any]
+    read: Callable[[], npt.NDArray[Any]]
+
+
+def raw_placement(start: int, data: bytes) -> Placement:
+    """Bytes as they are."""
+    values = np.frombuffer(data, np.uint8)
+    return Placement(start, len(data), values.dtype, lambda: values)
+
+
+class _Part(NamedTuple):
+    """Values that belong to [start, end) of the buffer: their place there, and whether they can be cut anywhere."""
+
+    start: int
+    end: int
+    place: Array
+    values: Array
+    is_raw: bool
+
+
+class _Unit(NamedTuple):
+    """The piece [start, end) of the buffer, start a multiple of UNIT_BYTES, and what belongs there, the last first."""
+
+    start: int
+    end: int
+    parts: list[_Part]
+
+    def write(self) -> None:
+        """Write it."""
+        for part in self.parts:
+            np.copyto(part.place, part.values)
+
+    def write_and_digest(self, buffer: memoryview) -> list[int]:
+        """Write it block by block; the digests of its blocks, from the lowest on."""
+        digests: list[int] = []
+        for start, end, place, values, is_raw in self.parts:
+            at = end
+            while at > start:
+                begin = max(start, _start_of_block(at - 1)) if is_raw else start
+                if is_raw:
+                    np.copyto(place[begin - start : at - start], values[begin - start : at - start])
+                else:
+                    np.copyto(place, values)
+                for first in range(_start_of_block(at - 1), begin - 1, -BLOCK_BYTES):
+                    digests.append(block_digest(buffer[first : min(first + BLOCK_BYTES, self.end)]))
+                at = begin
+        digests.reverse()
+        return digests
+
+
+def write_backwards(placements: Iterable[Placement], buffer: memoryview, news: News | None = None) -> None:
+    """Write all of them; the iterable is asked by one thread at a time, and so are their values.
 
     Args:
-        copies: what to copy.
-        total_bytes: about how much that is.
+        placements: the last first; they cover the buffer without gaps.
+        buffer: writable.
+        news: told how far it has come, each time by one thread; without it, no digests are computed.
     """
+    ledger = None if news is None else _Ledger(len(buffer), news)
+    units = _cut_into_units(placements, buffer)
     turn = threading.Lock()
 
     def work() -> None:
-        while (copy := _next(copies, turn)) is not None:
-            np.copyto(*copy)
+        while (unit := _next(units, turn)) is not None:
+            if ledger is None:
+                unit.write()
+            else:
+                ledger.note(unit, unit.write_and_digest(buffer))
 
-    cores = len(os.sched_getaffinity(0))
-    helpers = min(_MOST_THREADS, cores, total_bytes // _BYTES_PER_THREAD) - 1
+    # whoever wants news has work to do on the way: it needs a core as well
+    cores = len(os.sched_getaffinity(0)) - (news is not None)
+    helpers = min(_MOST_THREADS, cores, len(buffer) // _BYTES_PER_THREAD) - 1
     if helpers < 1:
         work()
         return
@@ -60,6 +132,71 @@ def copy_all(copies: Iterator[Copy], total_bytes: int) -> None:
         other.result()
 
 
-def _next(copies: Iterator[Copy], turn: threading.Lock) -> Copy | None:
+class _Ledger:
+    """Which units are written, and what was told of them. Used by all threads."""
+
+    def __init__(self, total_bytes: int, news: News) -> None:
+        self._news = news
+        self._written_from = total_bytes
+        self._told_from = total_bytes
+        self._due_bytes = FIRST_NEWS_BYTES
+        self._ahead: dict[int, tuple[int, list[int]]] = {}
+        self._untold: list[list[int]] = []
+        self._lock = threading.Lock()
+
+    def note(self, unit: _Unit, block_digests: list[int]) -> None:
+        """A unit is written; its blocks have these digests."""
+        with self._lock:
+            self._ahead[unit.end] = unit.start, block_digests
+            while (below := self._ahead.pop(self._written_from, None)) is not None:
+                self._written_from, digests = below
+                self._untold.append(digests)
+            due = self._told_from - self._written_from >= self._due_bytes
+            if self._untold and (due or not self._written_from):
+                self._tell()
+
+    def _tell(self) -> None:
+        untold = [digest for digests in reversed(self._untold) for digest in digests]
+        self._untold.clear()
+        self._due_bytes = min(2 * self._due_bytes, MOST_NEWS_BYTES)
+        self._told_from = self._written_from
+        self._news(self._written_from, untold)
+
+
+def _cut_into_units(placements: Iterable[Placement], buffer: memoryview) -> Iterator[_Unit]:
+    """Values that lie as they shall be written are cut where a unit begins; around any others, the unit grows."""
+    whole: npt.NDArray[np.uint8] = np.frombuffer(buffer, np.uint8)
+    end = len(buffer)
+    start = _start_of_unit(end - 1)
+    parts: list[_Part] = []
+    for placement in placements:
+        at = placement.start + placement.length
+        values = placement.read() if placement.length else None
+        while values is not None and at > placement.start:
+            if values.flags.c_contiguous and values.dtype == placement.storage:
+                begin = max(start, placement.start)
+                raw: npt.NDArray[np.uint8] = values.reshape(-1).view(np.uint8)
+                piece = raw[begin - placement.start : at - placement.start]
+                parts.append(_Part(begin, at, whole[begin:at], piece, is_raw=True))
+            else:
+                begin = placement.start
+                start = min(start, _start_of_unit(begin))
+                place: Array = np.ndarray(values.shape, placement.storage, buffer=buffer[begin:at])
+                parts.append(_Part(begin, at, place, values, is_raw=False))
+            at = begin
+            if at == start:
+                yield _Unit(start, end, parts)
+                start, end, parts = start - UNIT_BYTES, start, []
+
+
+def _start_of_unit(offset: int) -> int:
+    return max(0, offset) // UNIT_BYTES * UNIT_BYTES
+
+
+def _start_of_block(offset: int) -> int:
+    return offset // BLOCK_BYTES * BLOCK_BYTES
+
+
+def _next(units: Iterator[_Unit], turn: threading.Lock) -> _Unit | None:
     with turn:
-        return next(copies, None)
+        return next(units, None)

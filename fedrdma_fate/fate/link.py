@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 from fedrdma_fate.wire.frames import MessageKind, Mode, Party
@@ -25,6 +25,16 @@ class Lease(Protocol):
         self, name: str, tag: str, destinations: Sequence[Party], kind: MessageKind, *, keep: bool = False
     ) -> None:
         """Hand the message over; with `keep` the slot stays leased and may be committed again."""
+        ...
+
+    def commit_unfinished(
+        self, name: str, tag: str, destinations: Sequence[Party], kind: MessageKind
+    ) -> Literal["committed", "digests-wanted", "later"]:
+        """Hand the message over before it is written; see `gateway.client.SendLease`."""
+        ...
+
+    def written(self, written_from: int, block_digests: Sequence[int]) -> None:
+        """Everything from this offset on is written; these are the digests of its blocks, as far as not told before."""
         ...
 
     def release(self) -> None:

@@ -19,6 +19,10 @@ QUIET_WAIT_SECONDS = 5.0
 """A put that waits longer than this for room says so in the log."""
 
 
+EARLY_FROM_BYTES = 16 * 2**20
+"""Objects from this size on are sent while they are being written."""
+
+
 @dataclasses.dataclass
 class _Kept:
     """A committed slot that is still ours, so that the same object can go to further parties."""
@@ -108,18 +112,33 @@ class Outbox:
 
     def _put_anew(self, plan: ObjectPlan, name: str, tag: str, destinations: Sequence[Party]) -> None:
         lease = lease_visibly(self._client, plan.total_bytes, self._put_timeout, name)
+        slot = _Kept(lease, name, tag, plan.total_bytes, set())
         try:
-            plan.write_into(lease.buffer)
+            committed = self._write(plan, slot, destinations)
         except BaseException:
             lease.release()
             raise
-        self._commit(_Kept(lease, name, tag, plan.total_bytes, set()), destinations)
+        if not committed:
+            self._commit(slot, destinations)
+        elif self._anybody_left(slot, destinations):
+            self._kept = slot
+        else:
+            lease.release()
+
+    def _write(self, plan: ObjectPlan, slot: _Kept, destinations: Sequence[Party]) -> bool:
+        """Write an object into its slot, a large one while it is being sent already; whether it was committed."""
+        lease = slot.lease
+        if plan.total_bytes < EARLY_FROM_BYTES:
+            plan.write_into(lease.buffer)
+            return False
+        answer = lease.commit_unfinished(slot.name, slot.tag, destinations, "object")
+        plan.write_into(lease.buffer, None if answer == "later" else lease.written)
+        return answer == "committed"
 
     def _commit(self, slot: _Kept, destinations: Sequence[Party]) -> None:
         """Send a slot, and keep it while there is somebody left who may be sent the same."""
         self._kept = None
-        slot.sent_to.update(destinations)
-        keep = bool(self._everybody - slot.sent_to)
+        keep = self._anybody_left(slot, destinations)
         try:
             slot.lease.commit(slot.name, slot.tag, destinations, "object", keep=keep)
         except BaseException:
@@ -127,6 +146,11 @@ class Outbox:
             raise
         if keep:
             self._kept = slot
+
+    def _anybody_left(self, slot: _Kept, destinations: Sequence[Party]) -> bool:
+        """Whether, after these destinations, there is somebody left who may be sent the same."""
+        slot.sent_to.update(destinations)
+        return bool(self._everybody - slot.sent_to)
 
     def _drop_kept(self) -> None:
         kept, self._kept = self._kept, None

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fedrdma_fate.fate.copying import Copy, pieces
+from fedrdma_fate.fate.copying import Placement
 from fedrdma_fate.fate.layout import Segment, SegmentKind, malformed
 
 RAW_BYTES_FROM = 64 * 1024
@@ -68,10 +68,9 @@ class Source:
         """The table entry for this source."""
         return Segment(self.kind, self.dtype, self.shape, offset, self.length)
 
-    def copies_into(self, target: memoryview) -> Iterator[Copy]:
-        """The copies that write the values, once, into `length` bytes."""
-        if self.length:
-            yield from pieces(target, self.read(), self.storage)
+    def placed_at(self, start: int) -> Placement:
+        """What writes the values at `start` in a buffer."""
+        return Placement(start, self.length, self.storage, self.read)
 
     def equals(self, target: memoryview) -> bool:
         """Whether exactly these values lie in `length` bytes."""

@@ -10,7 +10,7 @@ from typing import Any
 from fate.arch.federation.api import TableRemotePersistentPickler
 from safetensors import SafetensorError  # type: ignore[attr-defined]
 
-from fedrdma_fate.fate.copying import Copy, copy_all
+from fedrdma_fate.fate.copying import News, Placement, raw_placement, write_backwards
 from fedrdma_fate.fate.layout import Segment, align, encode_prefix
 from fedrdma_fate.fate.segments import Source, describe
 from fedrdma_fate.wire.errors import ErrorCode, FateError, FedRDMAError
@@ -32,23 +32,26 @@ class ObjectPlan:
         """Bytes that `write_into` needs."""
         return len(self._prefix) + (self._segments[-1].offset + self._segments[-1].length if self._segments else 0)
 
-    def write_into(self, buffer: memoryview) -> None:
-        """Write everything; each raw buffer is copied once.
+    def write_into(self, buffer: memoryview, news: News | None = None) -> None:
+        """Write everything, from the end to the start; each raw buffer is copied once.
 
         Args:
             buffer: writable, exactly `total_bytes` long.
+            news: told how far it has come; see `copying.News`.
         """
-        buffer[: len(self._prefix)] = self._prefix
-        copy_all(self._copies_into(buffer), len(buffer))
+        write_backwards(self._placements(), buffer, news)
 
-    def _copies_into(self, buffer: memoryview) -> Iterator[Copy]:
-        written = len(self._prefix)
-        for segment, source in zip(self._segments, self._sources, strict=True):
-            start = len(self._prefix) + segment.offset
+    def _placements(self) -> Iterator[Placement]:
+        """From the last to the first."""
+        prefix_bytes, placed_from = len(self._prefix), self.total_bytes
+        for segment, source in zip(reversed(self._segments), reversed(self._sources), strict=True):
+            start = prefix_bytes + segment.offset
             # the slot may still hold another session's bytes
-            buffer[written:start] = bytes(start - written)
-            written = start + segment.length
-            yield from source.copies_into(buffer[start:written])
+            yield raw_placement(start + segment.length, bytes(placed_from - start - segment.length))
+            yield source.placed_at(start)
+            placed_from = start
+        yield raw_placement(prefix_bytes, bytes(placed_from - prefix_bytes))
+        yield raw_placement(0, self._prefix)
 
     def matches(self, buffer: memoryview) -> bool:
         """Whether `write_into` would change nothing in `buffer`; reads both, copies nothing."""

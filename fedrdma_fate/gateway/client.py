@@ -7,7 +7,7 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 import msgspec
 
@@ -24,9 +24,11 @@ from fedrdma_fate.gateway.protocol import (
     Leased,
     LeaseSlot,
     Leave,
+    NotYet,
     PutInline,
     Request,
     StatusReport,
+    Written,
 )
 from fedrdma_fate.memory.mapping import map_copy_on_write
 from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
@@ -75,14 +77,42 @@ class SendLease:
                 PAYLOAD_TOO_LARGE when a destination cannot hold it.
             FedRDMAError: an earlier push of this party could not be delivered, and why.
         """
-        if self._lease is None or not self._connections.of_this_process:
-            raise MemoryPoolError(
-                ErrorCode.LEASE_UNKNOWN, "this send slot was given away, or belongs to the parent of this process."
-            )
-        request = Commit(self._lease, name, tag, tuple(destinations), kind, keep)
+        request = Commit(self._held(), name, tag, tuple(destinations), kind, keep)
         if not keep:
             self._let_go()
         expect(self._connections.ask(request), Done)
+
+    def commit_unfinished(
+        self, name: str, tag: str, destinations: Sequence[Party], kind: MessageKind
+    ) -> Literal["committed", "digests-wanted", "later"]:
+        """Hand over a payload that will be written from its end to its start, so that sending can begin meanwhile.
+
+        The slot stays leased. Tell of all that is written by `written`, down to 0, and then release the slot, or keep
+        it as after `commit`; released before, the message fails at its destinations.
+
+        Returns:
+            `committed`, or else nothing was: `commit` it when it is written; `digests-wanted` says that `written` is of
+            use all the same.
+
+        Raises:
+            As `commit` does.
+        """
+        reply = self._connections.ask(
+            Commit(self._held(), name, tag, tuple(destinations), kind, keep=True, unfinished=True)
+        )
+        if isinstance(reply, NotYet):
+            return "digests-wanted" if reply.digests else "later"
+        expect(reply, Done)
+        return "committed"
+
+    def written(self, written_from: int, block_digests: Sequence[int]) -> None:
+        """Everything lies in `buffer` from this offset on, with these digests of blocks; see `protocol.Written`.
+
+        Raises:
+            GatewayError: GATEWAY_UNREACHABLE, CLIENT_PROTOCOL when that is more than before.
+            MemoryPoolError: LEASE_UNKNOWN.
+        """
+        expect(self._connections.ask(Written(self._held(), written_from, tuple(block_digests))), Done)
 
     def release(self) -> None:
         """Give a slot back that was not committed, or was kept. May be repeated; in a forked child it does nothing."""
@@ -90,6 +120,13 @@ class SendLease:
         if lease is not None:
             self._let_go()
             self._connections.release(lease)
+
+    def _held(self) -> int:
+        if self._lease is None or not self._connections.of_this_process:
+            raise MemoryPoolError(
+                ErrorCode.LEASE_UNKNOWN, "this send slot was given away, or belongs to the parent of this process."
+            )
+        return self._lease
 
     def _let_go(self) -> None:
         self._lease = None

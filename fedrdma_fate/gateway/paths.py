@@ -7,11 +7,12 @@ import logging
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from fedrdma_fate.engine.events import Outgoing
 from fedrdma_fate.engine.link import Link
 from fedrdma_fate.gateway.background import Timer
 from fedrdma_fate.gateway.relay import LinkRelay
 from fedrdma_fate.ports import Draft, Role, Transport
-from fedrdma_fate.wire.errors import FedRDMAError
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
 from fedrdma_fate.wire.frames import Connect, ControlFrame, Hello
 
 logger = logging.getLogger(__name__)
@@ -163,6 +164,34 @@ class DataPaths:
     def main(self) -> DataPath | None:
         """The path that `fedrdma` and `fedrdma-e` use."""
         return next((path for path in self.paths.values() if path.main), None)
+
+    @property
+    def main_transport(self) -> str | None:
+        """Its transport."""
+        return next((name for name, path in self.paths.items() if path.main), None)
+
+    def dispatch(self, outgoing: Outgoing) -> str:
+        """Hand a payload to a link: the transport, or an empty string as long as there is none."""
+        if outgoing.mode == "grpc":
+            self.need("grpc", "mode grpc", main=False).link.send(outgoing)
+            return "grpc"
+        transport = self.main_transport
+        if transport is None:
+            return ""
+        self.paths[transport].link.send(outgoing)
+        return transport
+
+    def written(self, transport: str, transfer: int) -> None:
+        """Tell a link that more of a payload lies in its slot."""
+        if (path := self.paths.get(transport)) is not None:
+            path.link.written(transfer)
+
+    def cancel(self, transport: str, transfer: int, code: ErrorCode, reason: str) -> bool:
+        """Have a link give a payload up; False when there is no such link."""
+        if (path := self.paths.get(transport)) is None:
+            return False
+        path.link.cancel(transfer, code, reason)
+        return True
 
     def online(self, role: Role) -> None:
         """The control channel is up: renew every path."""

@@ -69,7 +69,6 @@ class Peer:
         self.offline = asyncio.Event()
         self.offline.set()
         self.receiving = Receiving(config.site, hub, self.send)
-        self.sending = Sending(config, hub, self.send, self._dispatch, self._shares_memory)
         self.paths = DataPaths(
             config.site,
             hub.transports,
@@ -80,6 +79,7 @@ class Peer:
             hub.config.timeouts.connect,
             self._fall_back,
         )
+        self.sending = Sending(config, hub, self.send, self.paths, self._shares_memory)
         hub.recalls[hub.receive_pool].append(self._recall_credits)
 
     @property
@@ -288,7 +288,7 @@ class Peer:
         self.paths.need(transport, reason, main=True)
 
     def _on_connect(self, frame: Connect) -> None:
-        main = self._main_transport
+        main = self.paths.main_transport
         if frame.main and frame.attempt and main is not None and main != frame.transport:
             # the active side has changed its mind
             self._give_up_main(main)
@@ -316,24 +316,9 @@ class Peer:
         self.paths.abandon(transport)
         self.sending.take_back(transport)
 
-    @property
-    def _main_transport(self) -> str | None:
-        return next((name for name, path in self.paths.paths.items() if path.main), None)
-
-    def _dispatch(self, outgoing: Outgoing) -> str:
-        """Hand a payload to a link: the transport, or an empty string as long as there is none."""
-        if outgoing.mode == "grpc":
-            self.paths.need("grpc", "mode grpc", main=False).link.send(outgoing)
-            return "grpc"
-        transport = self._main_transport
-        if transport is None:
-            return ""
-        self.paths.paths[transport].link.send(outgoing)
-        return transport
-
     def _shares_memory(self) -> bool:
         both = self._hub.config.shm.lend and self.hello is not None and self.hello.borrows
-        return both and self.connected and self._main_transport == "shm"
+        return both and self.connected and self.paths.main_transport == "shm"
 
     def _make_link(self, transport: str) -> tuple[Link, LinkRelay]:
         config = self._hub.config

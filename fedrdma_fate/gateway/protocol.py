@@ -10,7 +10,7 @@ import msgspec
 from fedrdma_fate.wire.errors import ErrorCode, WireError
 from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, MessageKind, Mode, Party
 
-CLIENT_PROTOCOL_VERSION = 2
+CLIENT_PROTOCOL_VERSION = 3
 
 LENGTH_PREFIX = struct.Struct("<I")
 MAX_FRAME_BYTES = INLINE_LIMIT_BYTES + 1024 * 1024
@@ -22,6 +22,7 @@ Place = Literal["region", "borrowed", "spilled"]
 
 Bytes = Annotated[int, msgspec.Meta(ge=0)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
+Digest = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type"):
@@ -71,6 +72,8 @@ class Commit(_Message, frozen=True, tag="commit"):
         destinations: the parties to send it to.
         kind: what the payload holds.
         keep: the task keeps the lease, to commit the same bytes to further destinations.
+        unfinished: the task has still to write it, and tells of it by `Written`; it also keeps the lease until then.
+            The gateway may answer `NotYet`: then nothing was committed.
     """
 
     lease: int
@@ -79,6 +82,21 @@ class Commit(_Message, frozen=True, tag="commit"):
     destinations: tuple[Party, ...]
     kind: MessageKind
     keep: bool = False
+    unfinished: bool = False
+
+
+class Written(_Message, frozen=True, tag="written"):
+    """More of a payload lies in a leased slot, which is written from its end to its start.
+
+    Attributes:
+        lease: the lease.
+        written_from: everything lies there from this offset on.
+        block_digests: of the payload's blocks (`core.digest`) from there on, as far as not told before; may be empty.
+    """
+
+    lease: int
+    written_from: Bytes
+    block_digests: tuple[Digest, ...] = ()
 
 
 class PutInline(_Message, frozen=True, tag="put-inline"):
@@ -121,13 +139,23 @@ class AskStatus(_Message, frozen=True, tag="status"):
     """Ask for the gateway's status; allowed without Attach."""
 
 
-Request = Attach | LeaseSlot | Commit | PutInline | Get | ReleaseLeases | Leave | AskStatus
+Request = Attach | LeaseSlot | Commit | Written | PutInline | Get | ReleaseLeases | Leave | AskStatus
 
 # -- replies ------------------------------------------------------------------------------------------------------
 
 
 class Done(_Message, frozen=True, tag="done"):
     """The request was carried out."""
+
+
+class NotYet(_Message, frozen=True, tag="not-yet"):
+    """What is still being written cannot be used: commit it when it is whole.
+
+    Attributes:
+        digests: whether the digests of its blocks will be of use.
+    """
+
+    digests: bool
 
 
 class Attached(_Message, frozen=True, tag="attached"):
@@ -190,7 +218,7 @@ class Error(_Message, frozen=True, tag="error"):
     remedy: str
 
 
-Reply = Done | Attached | Leased | GotInline | GotSlot | StatusReport | Error
+Reply = Done | NotYet | Attached | Leased | GotInline | GotSlot | StatusReport | Error
 
 _encoder = msgspec.msgpack.Encoder()
 _request_decoder: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)

@@ -22,14 +22,33 @@ class Pushing:
         self._hub = hub
         self._peers = peers
 
-    def commit(self, request: Commit, lease: Lease, attach: Attach) -> None:
+    def takes_unfinished(self, request: Commit, attach: Attach) -> bool:
+        """Whether every destination can use a payload that is still being written."""
+        peers = [self._peer_of(destination) for destination in request.destinations]
+        return all(peer is not None and peer.sending.takes_unfinished(attach.mode) for peer in peers)
+
+    def wants_digests(self, request: Commit, attach: Attach) -> bool:
+        """Whether the payload will be checked anywhere: where it is lent or stays here, nobody does."""
+        peers = [self._peer_of(destination) for destination in request.destinations]
+        return any(peer is not None and not peer.sending.lends(attach.mode) for peer in peers)
+
+    def on_written(self, payload: Payload) -> None:
+        """More of a payload lies in its slot."""
+        for peer in self._peers.values():
+            peer.sending.on_written(payload)
+
+    def abandon(self, payload: Payload) -> None:
+        """A payload will never be whole: where it was committed, it fails."""
+        for peer in self._peers.values():
+            peer.sending.abandon(payload)
+
+    def commit(self, request: Commit, payload: Payload, lease: Lease, attach: Attach) -> None:
         """Send what lies in a leased slot to all destinations, each of which holds on to the slot.
 
         Raises:
             GatewayError: DUPLICATE_PUSH or WRONG_PARTY; then nothing is sent to anybody.
             MemoryPoolError: PAYLOAD_TOO_LARGE for one of the destinations; likewise.
         """
-        payload = Payload(lease.slot, lease.slot.length)
         for destination in request.destinations:
             self._check_fits(payload.total_bytes, destination, attach)
         for key in self._register(attach, request):

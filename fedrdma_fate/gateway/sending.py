@@ -6,6 +6,7 @@ import dataclasses
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from fedrdma_fate.core.plan import ChunkPlan, SlotLayout
 from fedrdma_fate.core.tuning import LinkTraits, plan_transfer
@@ -21,6 +22,27 @@ logger = logging.getLogger(__name__)
 
 REMEMBERED_NOTICES = 1024
 """Notices of messages that will not come are told again on each new control channel: nobody confirms them."""
+
+
+class Links(Protocol):
+    """The data paths to a peer."""
+
+    @property
+    def main_transport(self) -> str | None:
+        """What `fedrdma` and `fedrdma-e` go over, if there is anything yet."""
+        ...
+
+    def dispatch(self, outgoing: Outgoing) -> str:
+        """Hand a payload to a data path; its transport, or an empty string when there is none yet."""
+        ...
+
+    def written(self, transport: str, transfer: int) -> None:
+        """Tell the data path that more of a payload lies in its slot."""
+        ...
+
+    def cancel(self, transport: str, transfer: int, code: ErrorCode, reason: str) -> bool:
+        """Have the data path give a payload up; False when there is no such path."""
+        ...
 
 
 LENT = "lent"
@@ -50,7 +72,7 @@ class Sending:
         peer: PeerConfig,
         hub: Hub,
         send: Callable[[Inline | Undeliverable | Abort | Lend | LendRecall], bool],
-        dispatch: Callable[[Outgoing], str],
+        links: Links,
         shares_memory: Callable[[], bool],
     ) -> None:
         """
@@ -58,13 +80,13 @@ class Sending:
             peer: the peer.
             hub: the shared parts.
             send: sends a frame, if there is a control channel.
-            dispatch: hands a payload to a data path; the transport, or an empty string when there is none yet.
+            links: the data paths.
             shares_memory: whether the peer is here, on this host, and takes what is lent to it.
         """
         self._peer = peer
         self._hub = hub
         self._send = send
-        self._dispatch = dispatch
+        self._links = links
         self._shares_memory = shares_memory
         self.lending = Lending(peer.site, hub, send)
         self._inline: dict[int, Inline] = {}
@@ -100,11 +122,36 @@ class Sending:
         record = self._payloads[outgoing.transfer] = _Payload(outgoing, lease)
         self._hand(record)
 
-    def _hand(self, record: _Payload) -> None:
+    def lends(self, mode: Mode | None) -> bool:
+        """Whether payloads of a job that asks for `mode` are lent, as long as there is room."""
         # by its definition, mode fedrdma stages every chunk (paper, section 3.1)
-        lendable = record.outgoing.mode == "fedrdma-e" and self._shares_memory()
-        lent = lendable and self.lending.lend(record.outgoing, record.lease)
-        record.path = LENT if lent else self._dispatch(record.outgoing)
+        return self._mode(mode) == "fedrdma-e" and self._shares_memory()
+
+    def takes_unfinished(self, mode: Mode | None) -> bool:
+        """Whether payloads of such a job can be sent while they are still being written: from the last byte on."""
+        on_its_way = self._links.main_transport is not None and not self._shares_memory()
+        return self._mode(mode) == "fedrdma-e" and on_its_way
+
+    def on_written(self, payload: Payload) -> None:
+        """More of a payload lies in its slot."""
+        for record in self._of(payload):
+            self._links.written(record.path, record.outgoing.transfer)
+
+    def abandon(self, payload: Payload) -> None:
+        """A payload will never be whole."""
+        reason = "the task that pushed it did not write it to its end"
+        for record in self._of(payload):
+            self._hub.mailbox.sessions.forget_push(record.outgoing.key)
+            if not self._links.cancel(record.path, record.outgoing.transfer, ErrorCode.TRANSFER_ABORTED, reason):
+                self.send_failed(record.outgoing, ErrorCode.TRANSFER_ABORTED, reason)
+
+    def _of(self, payload: Payload) -> list[_Payload]:
+        return [record for record in self._payloads.values() if record.outgoing.payload is payload]
+
+    def _hand(self, record: _Payload) -> None:
+        whole = not record.outgoing.payload.written_from
+        lent = whole and self.lends(record.outgoing.mode) and self.lending.lend(record.outgoing, record.lease)
+        record.path = LENT if lent else self._links.dispatch(record.outgoing)
 
     def slot_bytes(self, total_bytes: int, mode: Mode | None) -> int:
         """Length of the receive slot that a payload takes at the peer."""
@@ -178,7 +225,9 @@ class Sending:
         inline = self._inline.pop(transfer, None)
         if inline is None:
             return False
-        self._undeliverable(transfer, inline.key, error_from_code(code, reason).code, reason)
+        known = error_from_code(code, reason).code
+        self._undeliverable(transfer, inline.key, known, reason)
+        self._tell_task(inline.key, known, reason)
         return True
 
     def on_lend_declined(self, transfer: int, reason: str) -> None:
@@ -218,6 +267,8 @@ class Sending:
         if self._release(outgoing):
             self._hub.metrics.transfer_ended("failed", self._peer.site, outgoing.mode, 0.0, 0)
             self._undeliverable(outgoing.transfer, outgoing.key, code, reason)
+            if not outgoing.payload.written_from:
+                self._tell_task(outgoing.key, code, reason)
 
     def _take_back(self, transfers: Iterable[int]) -> None:
         """These payloads were not delivered after all, and wait for another way."""
@@ -232,12 +283,14 @@ class Sending:
         return record is not None
 
     def _undeliverable(self, transfer: int, key: MessageKey, code: ErrorCode, reason: str) -> None:
-        """Both sides are told: here the party that pushed, there the one that waits."""
+        """The peer is told, for the party that waits there."""
         logger.error("%s was not delivered to %s: [%s] %s", key, self._peer.site, code.value, reason)
         self._trace("undeliverable", transfer, key, 0, code=code.value, reason=reason)
         notice = Undeliverable(key, code.value, reason)
         self._notices.append(notice)
         self._send(notice)
+
+    def _tell_task(self, key: MessageKey, code: ErrorCode, reason: str) -> None:
         told = error_from_code(code.value, f"an earlier push, {key}, was not delivered: {reason}")
         self._hub.mailbox.sessions.push_failed(key, told)
 
@@ -248,7 +301,8 @@ class Sending:
         config = self._hub.config
         chunk = self._peer.chunk or config.chunk
         policy = self._peer.link_enable or config.link_enable
-        return plan_transfer(mode, total_bytes, chunk.size_bytes, policy, LinkTraits(rate_bps=self._peer.rate))
+        link = LinkTraits(rate_bps=self._peer.rate, is_stream=self._links.main_transport == "tcp")
+        return plan_transfer(mode, total_bytes, chunk.size_bytes, policy, link)
 
     def _trace(self, event: str, transfer: int, key: MessageKey, total_bytes: int, **fields: object) -> None:
         self._hub.trace.emit(

@@ -93,6 +93,11 @@ class Sessions:
         for key in keys:
             self._of(key.session).pushed.add(key)
 
+    def forget_push(self, key: MessageKey) -> None:
+        """The push came to nothing, as its task knows: it may be made again."""
+        if (known := self._sessions.get(key.session)) is not None:
+            known.pushed.discard(key)
+
     def push_failed(self, key: MessageKey, error: FedRDMAError) -> None:
         """A push could not be delivered: its party is told at its next call."""
         if not self.is_closed(key.session, key.source):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import msgspec
 
+from fedrdma_fate.engine.events import Payload
 from fedrdma_fate.gateway.attendance import Attendance
 from fedrdma_fate.gateway.hub import Hub
 from fedrdma_fate.gateway.mailbox import Message
@@ -26,11 +28,13 @@ from fedrdma_fate.gateway.protocol import (
     Leased,
     LeaseSlot,
     Leave,
+    NotYet,
     PutInline,
     ReleaseLeases,
     Reply,
     Request,
     StatusReport,
+    Written,
 )
 from fedrdma_fate.gateway.pushing import Pushing
 from fedrdma_fate.gateway.spilling import make_room
@@ -41,13 +45,27 @@ from fedrdma_fate.wire.frames import MessageKey, Party
 logger = logging.getLogger(__name__)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class SendSlot:
+    """A slot that a task writes a payload into."""
+
+    lease: Lease
+    payload: Payload
+
+
 class Task:
     """One task process: its connections share leases, which go back when the last connection ends."""
 
-    def __init__(self, attach: Attach) -> None:
+    def __init__(self, attach: Attach, abandon: Callable[[Payload], None]) -> None:
+        """
+        Args:
+            attach: who it is.
+            abandon: told of a payload whose slot is given back before it was written whole.
+        """
         self.attach = attach
         self.connections = 0
-        self.sending: dict[int, Lease] = {}
+        self.sending: dict[int, SendSlot] = {}
+        self._abandon = abandon
         self.received: dict[int, Message] = {}
         self._next_lease = 0
 
@@ -63,7 +81,9 @@ class Task:
     def release(self, lease: int) -> None:
         """Give one lease back; an unknown one is ignored."""
         if (sending := self.sending.pop(lease, None)) is not None:
-            sending.release()
+            if sending.payload.written_from:
+                self._abandon(sending.payload)
+            sending.lease.release()
         if (received := self.received.pop(lease, None)) is not None:
             received.discard()
 
@@ -115,7 +135,7 @@ class TaskServer:
         self._check_attach(attach)
         task = self._tasks.get(attach.client)
         if task is None:
-            task = self._tasks[attach.client] = Task(attach)
+            task = self._tasks[attach.client] = Task(attach, self.pushing.abandon)
             self.hub.mailbox.sessions.join(attach.session, attach.party)
             self._attendance.arrive(attach.session, attach.party)
         task.connections += 1
@@ -190,6 +210,8 @@ class TaskConversation:
                 return self._lease(request, self._attached)
             case Commit():
                 return self._commit(request, self._attached)
+            case Written():
+                return self._written(request, self._attached)
             case PutInline():
                 self._check_pushing(self._attached.attach)
                 self._server.pushing.put_inline(request, self._attached.attach)
@@ -228,7 +250,8 @@ class TaskConversation:
         if lease is None:
             lease = await self._await_room(request, task)
         number = task.new_lease()
-        task.sending[number] = lease
+        length = lease.slot.length
+        task.sending[number] = SendSlot(lease, Payload(lease.slot, length, written_from=length))
         return Leased(number, lease.slot.offset)
 
     async def _await_room(self, request: LeaseSlot, task: Task) -> Lease:
@@ -245,16 +268,36 @@ class TaskConversation:
             raise
 
     def _commit(self, request: Commit, task: Task) -> Reply:
-        lease = task.sending.get(request.lease)
-        if lease is None:
-            raise MemoryPoolError(ErrorCode.LEASE_UNKNOWN, f"lease {request.lease} is not this task's.")
+        slot = self._slot(request.lease, task)
+        pushing = self._server.pushing
+        if not request.unfinished:
+            slot.payload.on_written(0, ())
         try:
             self._check_pushing(task.attach)
-            self._server.pushing.commit(request, lease, task.attach)
+            if request.unfinished and not pushing.takes_unfinished(request, task.attach):
+                return NotYet(digests=pushing.wants_digests(request, task.attach))
+            pushing.commit(request, slot.payload, slot.lease, task.attach)
         finally:
-            if not request.keep:
+            if not (request.keep or request.unfinished):
                 task.release(request.lease)
         return Done()
+
+    def _written(self, request: Written, task: Task) -> Reply:
+        payload = self._slot(request.lease, task).payload
+        if not request.written_from < payload.written_from:
+            raise GatewayError(
+                ErrorCode.CLIENT_PROTOCOL,
+                f"lease {request.lease} was written from {payload.written_from} on, now from {request.written_from}.",
+            )
+        payload.on_written(request.written_from, request.block_digests)
+        self._server.pushing.on_written(payload)
+        return Done()
+
+    def _slot(self, lease: int, task: Task) -> SendSlot:
+        slot = task.sending.get(lease)
+        if slot is None:
+            raise MemoryPoolError(ErrorCode.LEASE_UNKNOWN, f"lease {lease} is not this task's.")
+        return slot
 
     # -- pulling --------------------------------------------------------------------------------------------------
 

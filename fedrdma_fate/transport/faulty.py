@@ -208,6 +208,8 @@ class FaultyEndpoint:
             self._landed += 1
             if self._landed in self._plan.corrupt_landed:
                 self._corrupt_slot(completion)
+                # damaged on the way, as far as anybody can tell: what the transport saw of it is not true
+                completion = dataclasses.replace(completion, digest=None)
         # a completion never overtakes an earlier one
         due = max(self._turn + self._random.randint(0, self._plan.delay_completions), self._last_due())
         self._held.append((due, completion))

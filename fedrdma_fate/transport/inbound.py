@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
+from fedrdma_fate.core.digest import BLOCK_BYTES, block_digest, digest_of_blocks
 from fedrdma_fate.ports import Completion, CompletionKind
 from fedrdma_fate.transport.exposure import Exposure, ExposureTable, ProtocolViolation
 from fedrdma_fate.transport.frames import SEQUENCE_WINDOW, Head, Op
@@ -27,12 +28,27 @@ class Arrival:
         exposure: where it goes.
         unclaimed: bytes that no piece has been announced for.
         missing: bytes that have not landed.
+        block_digests: of those blocks that came in one piece, by their number.
     """
 
     head: Head
     exposure: Exposure
     unclaimed: int
     missing: int
+    block_digests: dict[int, int] = dataclasses.field(default_factory=dict)
+
+    def note(self, at: int, data: memoryview) -> None:
+        """These bytes, which do not cross the end of a block, lie at `at` in the write; just now, so in the cache."""
+        if at % BLOCK_BYTES == 0 and (len(data) == BLOCK_BYTES or at + len(data) == self.head.length):
+            self.block_digests[at // BLOCK_BYTES] = block_digest(data)
+
+    @property
+    def digest(self) -> int | None:
+        """`chunk_digest` of the whole write; None when its pieces were not cut between blocks."""
+        count = max(1, -(-self.head.length // BLOCK_BYTES))
+        if len(self.block_digests) < count:
+            return None
+        return digest_of_blocks([self.block_digests[number] for number in range(count)])
 
 
 class Inbound:
@@ -80,7 +96,9 @@ class Inbound:
         grant = arrival.exposure.grant
         self._finish(head.sequence)
         offset = head.address - arrival.exposure.base
-        self._complete(Completion(CompletionKind.LANDED, immediate=grant, offset=offset, length=head.length))
+        self._complete(
+            Completion(CompletionKind.LANDED, immediate=grant, offset=offset, length=head.length, digest=arrival.digest)
+        )
 
     def fence_is_down(self, sequence: int) -> bool:
         """Whether every write before this one has landed."""

@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 
+from fedrdma_fate.core.digest import BLOCK_BYTES
 from fedrdma_fate.ports import RemoteSlot, Slot
 from fedrdma_fate.transport.exposure import ProtocolViolation, check_target
 from fedrdma_fate.transport.frames import HEAD_BYTES, INLINE_BYTES, SEQUENCE_WINDOW, Head, Op, ack_head
 
-SMALLEST_PIECE = 256 * 1024
-"""Writes are not cut finer than this: the work per piece would show."""
-
 LARGEST_PIECE = 2 * 1024 * 1024
-"""Nor coarser: an ACK for the other direction waits behind at most one piece."""
+"""Writes are not cut coarser: an ACK for the other direction waits behind at most one piece."""
+
+LARGEST_LOCAL_PIECE = 8 * 1024 * 1024
+"""Between two gateways of one host that takes no time, and each piece wakes the peer."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -111,7 +112,9 @@ class Outbound:
 
     def _cut(self, acks: bytes, posted: _Posted, source: Slot) -> Piece:
         fair_share = -(-source.length // self._streams)
-        length = min(max(fair_share, SMALLEST_PIECE), self._largest_piece, source.length - posted.cut)
+        # whole blocks, so that the receiver can digest each as it comes
+        whole_blocks = -(-fair_share // BLOCK_BYTES) * BLOCK_BYTES
+        length = min(whole_blocks, self._largest_piece, source.length - posted.cut)
         head = posted.head._replace(piece_at=posted.cut, piece_length=length)
         piece = Piece(acks + head.pack(), source.part(posted.cut, length))
         posted.cut += length

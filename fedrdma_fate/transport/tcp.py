@@ -18,7 +18,7 @@ from fedrdma_fate.ports import Completion, CompletionKind, Draft, Endpoint, Offe
 from fedrdma_fate.transport.exposure import ExposureTable, ProtocolViolation
 from fedrdma_fate.transport.inbound import Inbound, PeerAccuses, PeerClosed
 from fedrdma_fate.transport.link import LinkHealth, offered_number, offered_text, offered_token, unavailable
-from fedrdma_fate.transport.outbound import Outbound
+from fedrdma_fate.transport.outbound import LARGEST_LOCAL_PIECE, LARGEST_PIECE, Outbound
 from fedrdma_fate.transport.rendezvous import MOST_CONNECTIONS, NotMet, Rendezvous, dial
 from fedrdma_fate.transport.tcp_streams import StreamReader, StreamWriter
 
@@ -178,13 +178,14 @@ class TcpEndpoint:
         self._health = LinkHealth(NAME)
         self._exposures = ExposureTable()
         self._completions: list[Completion] = []
-        self._outbound = Outbound(len(connections))
+        local = _on_this_host(connections[0])
+        self._outbound = Outbound(len(connections), LARGEST_LOCAL_PIECE if local else LARGEST_PIECE)
         inbound = Inbound(self._exposures, self._complete, self._outbound.acknowledge, self._on_acknowledged)
         self._connections = list(connections)
         for connection in connections:
             _tune(connection, settings)
         self._readers = [StreamReader(connection, inbound) for connection in connections]
-        zero_copy = not _on_this_host(connections[0]) if settings.zero_copy is None else settings.zero_copy
+        zero_copy = not local if settings.zero_copy is None else settings.zero_copy
         self._writers = [StreamWriter(connection, self._outbound, zero_copy=zero_copy) for connection in connections]
         self._first = 0
 

@@ -6,6 +6,7 @@ import errno
 import os
 import socket
 
+from fedrdma_fate.core.digest import BLOCK_BYTES
 from fedrdma_fate.ports import Slot
 from fedrdma_fate.transport.frames import HEAD_BYTES, Head, Op, unpack_head, violation_frame
 from fedrdma_fate.transport.inbound import Arrival, Inbound, PeerAccuses, PeerClosed
@@ -33,6 +34,8 @@ class StreamReader:
         self._arrival: Arrival | None = None
         self._in_head = True
         self._rest = memoryview(self._raw_head)
+        self._body = memoryview(b"")
+        self._block_at = 0
         self.parked = False
 
     def release(self) -> bool:
@@ -90,6 +93,17 @@ class StreamReader:
             self.parked = True
             return
         assert arrival is not None
+        self._on_block(head, arrival)
+
+    def _on_block(self, head: Head, arrival: Arrival) -> None:
+        """A block of a piece, or the part of a block that the piece has, lies in place."""
+        block, rest = self._next_block()
+        arrival.note(head.piece_at + self._block_at, block)
+        if rest:
+            self._block_at += len(block)
+            self._body = rest
+            self._expect_block()
+            return
         self._expect_head()
         self._inbound.landed(arrival, head.piece_length)
 
@@ -101,7 +115,9 @@ class StreamReader:
             return
         if head.op == Op.WRITE:
             self._arrival = self._inbound.begin(head)
-            self._expect(self._inbound.target(self._arrival, head))
+            self._body = self._inbound.target(self._arrival, head)
+            self._block_at = 0
+            self._expect_block()
             return
         if head.op == Op.FENCED:
             self._arrival = self._inbound.begin(head)
@@ -113,6 +129,15 @@ class StreamReader:
         self._rest = target
         if not target:
             self._turn_over()
+
+    def _expect_block(self) -> None:
+        """Read no further than to the end of a block, so that it is digested while it lies in the cache."""
+        self._expect(self._next_block()[0])
+
+    def _next_block(self) -> tuple[memoryview, memoryview]:
+        """What of the piece's body is left: up to the end of a block of the write, and behind it."""
+        length = BLOCK_BYTES - (self._head.piece_at + self._block_at) % BLOCK_BYTES
+        return self._body[:length], self._body[length:]
 
     def _expect_head(self) -> None:
         self._in_head = True

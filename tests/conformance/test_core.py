@@ -94,7 +94,7 @@ class Transfer:
     def _came(self, completion: Completion) -> None:
         assert completion.immediate == GRANT
         if completion.kind is CompletionKind.LANDED:
-            self._as_receiver(self.receiver.on_landed(completion.offset, completion.length))
+            self._as_receiver(self.receiver.on_landed(completion.offset, completion.length, completion.digest))
         else:
             at = self.receiver.layout.header_at
             self._as_receiver(self.receiver.on_announced(self.slot.view[at : at + HEADER_BYTES]))

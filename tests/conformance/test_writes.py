@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import random
 from collections import Counter
@@ -9,6 +10,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from fedrdma_fate.core.digest import BLOCK_BYTES, chunk_digest
 from fedrdma_fate.ports import Completion, CompletionKind, RemoteSlot
 from fedrdma_fate.wire.errors import ErrorCode, TransferError
 from tests.conformance.pairs import Pair
@@ -47,7 +49,21 @@ def test_a_landed_write_is_reported_with_its_grant_offset_and_length(pair: Pair)
     pair.active.write(1, 0, 300 * KIB, target, at=5000)
     pair.pump(lambda: bool(pair.active.completions) and len(pair.passive.completions) == pair.hints)
     landed = Completion(CompletionKind.LANDED, immediate=77, offset=5000, length=300 * KIB)
-    assert pair.passive.completions == [landed] * pair.hints
+    assert [dataclasses.replace(each, digest=None) for each in pair.passive.completions] == [landed] * pair.hints
+
+
+def test_a_transport_that_says_the_digest_of_what_has_landed_says_it_right(pair: Pair) -> None:
+    lengths = [1, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, 2 * MIB + 77]
+    target = pair.passive.expose(77, 0, 3 * MIB)
+    for seed, length in enumerate(lengths):
+        pair.passive.completions.clear()
+        pair.active.completions.clear()
+        pair.active.fill(0, length, seed=seed)
+        pair.active.write(seed + 1, 0, length, target, at=4096)
+        pair.pump(lambda: bool(pair.active.completions) and len(pair.passive.completions) == pair.hints)
+        expected = chunk_digest(memoryview(pair.active.bytes_at(0, length).tobytes()))
+        assert all(landed.digest in (None, expected) for landed in pair.passive.completions)
+        assert "tcp" not in pair.active.endpoint.transport or pair.passive.completions[0].digest == expected
 
 
 def test_a_fenced_write_puts_its_bytes_and_brings_its_immediate(pair: Pair) -> None:

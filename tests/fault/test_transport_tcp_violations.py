@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from fedrdma_fate.core.digest import chunk_digest
 from fedrdma_fate.memory.region import SharedRegion
 from fedrdma_fate.ports import Completion, CompletionKind, Endpoint, RemoteSlot, Slot
 from fedrdma_fate.transport.frames import (
@@ -110,10 +111,14 @@ def victim() -> Iterator[Victim]:
         region.close()
 
 
+def landed(data: bytes) -> Completion:
+    return Completion(CompletionKind.LANDED, immediate=GRANT, offset=0, length=len(data), digest=chunk_digest(data))
+
+
 def test_a_correct_hand_made_write_lands_and_is_acknowledged(victim: Victim) -> None:
     victim.send(victim.write_head(), b"w" * 100)
     victim.settle(lambda: bool(victim.completions))
-    assert victim.completions == [Completion(CompletionKind.LANDED, immediate=GRANT, offset=0, length=100)]
+    assert victim.completions == [landed(b"w" * 100)]
     assert bytes(victim.region.view[SLOT_AT : SLOT_AT + 100]) == b"w" * 100
     assert unpack_head(victim.sockets[0].recv(HEAD_BYTES)) == Head(Op.ACK, sequence=0)
 
@@ -225,7 +230,7 @@ def test_a_fenced_write_waits_for_an_earlier_write_on_another_stream(victim: Vic
     victim.sockets[0].sendall(b"w")
     victim.settle(lambda: len(victim.completions) == 2)
     assert victim.completions == [
-        Completion(CompletionKind.LANDED, immediate=GRANT, offset=0, length=100),
+        landed(b"w" * 100),
         Completion(CompletionKind.IMMEDIATE, immediate=77),
     ]
     assert bytes(victim.region.view[SLOT_AT + 4096 : SLOT_AT + 4196]) == b"F" * 100

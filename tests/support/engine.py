@@ -184,7 +184,7 @@ class Pair:
             case CompletionKind.IMMEDIATE:
                 self.incoming.on_immediate(completion.immediate, self.now)
             case CompletionKind.LANDED:
-                self.incoming.on_landed(completion.immediate, completion.offset, completion.length, self.now)
+                self.incoming.on_landed(completion, self.now)
 
     def _to_receiver(self, frame: ControlFrame) -> None:
         match frame:

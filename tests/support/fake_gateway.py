@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError, MemoryPoolError
 from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, MessageKind, Party
@@ -23,6 +24,7 @@ class FakeLease:
     client: FakeClient
     buffer: memoryview
     history: list[str] = dataclasses.field(default_factory=list)
+    pending: tuple[str, str, Sequence[Party], MessageKind] | None = None
 
     def commit(
         self, name: str, tag: str, destinations: Sequence[Party], kind: MessageKind, *, keep: bool = False
@@ -31,6 +33,22 @@ class FakeLease:
         self.client.deliver(name, tag, destinations, kind, self.buffer)
         if not keep:
             self.buffer.release()
+
+    def commit_unfinished(
+        self, name: str, tag: str, destinations: Sequence[Party], kind: MessageKind
+    ) -> Literal["committed", "digests-wanted", "later"]:
+        self.history.append("unfinished")
+        if self.client.early == "committed":
+            self.pending = (name, tag, destinations, kind)
+        return self.client.early
+
+    def written(self, written_from: int, block_digests: Sequence[int]) -> None:
+        assert self.client.early != "later", "nobody wants to know"
+        assert block_digests
+        if not written_from:
+            self.history.append("written")
+            if self.pending is not None:
+                self.client.deliver(*self.pending, self.buffer)
 
     def release(self) -> None:
         self.history.append("release")
@@ -51,6 +69,7 @@ class FakeClient:
         largest_bytes: a lease of more than this is refused, as the pool would.
         busy: how many leases time out before one is given.
         waits: the time-outs that leases were asked for with.
+        early: the answer to an unfinished commit.
     """
 
     directory: Path
@@ -61,6 +80,7 @@ class FakeClient:
     waits: list[float | None] = dataclasses.field(default_factory=list)
     leases: list[FakeLease] = dataclasses.field(default_factory=list)
     left: bool = False
+    early: Literal["committed", "digests-wanted", "later"] = "later"
 
     def lease(self, total_bytes: int, *, timeout: float | None = None) -> FakeLease:
         self.waits.append(timeout)

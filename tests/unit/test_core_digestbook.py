@@ -8,7 +8,7 @@ import pytest
 import xxhash
 
 from fedrdma_fate.core.actions import ComputeDigest
-from fedrdma_fate.core.digest import chunk_digest, payload_digest
+from fedrdma_fate.core.digest import BLOCK_BYTES, block_digest, chunk_digest, digest_of_blocks, payload_digest
 from fedrdma_fate.core.digestbook import DigestBook
 from fedrdma_fate.core.plan import ChunkPlan
 
@@ -50,6 +50,15 @@ def test_an_outdated_answer_that_nobody_wants_is_dropped(book: DigestBook) -> No
     assert book.get(0) is None
 
 
+def test_a_digest_that_was_told_is_known_whatever_an_outdated_computation_says(book: DigestBook) -> None:
+    book.ask(FIRST)
+    book.forget([0])
+    book.ask(FIRST)
+    book.learn(0, 7)
+    assert book.answer(0, 5) == [], "it is known, so nobody wants it computed any more"
+    assert book.get(0) == 7
+
+
 def test_bytes_that_change_twice_are_asked_for_once(book: DigestBook) -> None:
     book.ask(FIRST)
     book.forget([0])
@@ -77,6 +86,17 @@ def test_a_book_is_complete_with_every_chunk(book: DigestBook) -> None:
 
 def test_a_book_of_an_empty_payload_is_complete() -> None:
     assert DigestBook(ChunkPlan(0, 1)).complete
+
+
+@pytest.mark.parametrize("length", [0, 1, BLOCK_BYTES - 1, BLOCK_BYTES])
+def test_the_digest_of_a_chunk_of_one_block_is_that_of_its_bytes(length: int) -> None:
+    assert chunk_digest(bytes(length)) == xxhash.xxh3_64_intdigest(bytes(length))
+
+
+def test_the_digest_of_a_longer_chunk_covers_the_digests_of_its_blocks_in_order() -> None:
+    blocks = [b"a" * BLOCK_BYTES, b"b" * BLOCK_BYTES, b"c"]
+    expected = xxhash.xxh3_64_intdigest(b"".join(block_digest(block).to_bytes(8, "little") for block in blocks))
+    assert chunk_digest(b"".join(blocks)) == expected == digest_of_blocks([block_digest(block) for block in blocks])
 
 
 def test_the_payload_digest_covers_the_chunk_digests_in_index_order() -> None:

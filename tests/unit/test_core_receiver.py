@@ -197,6 +197,26 @@ def test_a_hint_that_is_not_of_a_whole_chunk_is_ignored(offset: int, length: int
     assert rig.receiver.placed_bytes == 0
 
 
+def test_a_hint_that_says_the_digest_saves_computing_it() -> None:
+    rig = Rig("fedrdma-e", slow=True)
+    for chunk, digest in zip(rig.receiver.plan, rig.digests(), strict=True):
+        rig.write(chunk.index)
+        rig.do(rig.receiver.on_landed(rig.layout.write_offset(chunk), chunk.length, digest))
+    rig.announce(rig.payload_header())
+    assert rig.questions == []
+    assert rig.ends == [Finished()]
+
+
+def test_a_digest_of_damaged_bytes_in_a_hint_has_the_payload_sent_again() -> None:
+    rig = Rig("fedrdma-e", slow=True)
+    rig.announce(rig.payload_header())
+    rig.questions.clear()
+    for chunk, digest in zip(rig.receiver.plan, rig.digests(), strict=True):
+        rig.do(rig.receiver.on_landed(rig.layout.write_offset(chunk), chunk.length, digest ^ (chunk.index == 1)))
+    assert rig.ends == []
+    assert [frame.chunks for frame in rig.frames if isinstance(frame, ResendChunks)] == [(0, 1, 2)]
+
+
 def test_hints_have_no_meaning_in_the_staging_area() -> None:
     rig = Rig("fedrdma", slow=True)
     rig.write(0, hint=True)

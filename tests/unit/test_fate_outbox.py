@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
 
 from fedrdma_fate.fate import outbox as outbox_module
+from fedrdma_fate.fate.copying import News
 from fedrdma_fate.fate.outbox import Outbox
 from fedrdma_fate.fate.serialise import ObjectPlan, plan_object
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError, MemoryPoolError
@@ -158,13 +160,61 @@ def test_a_failure_while_writing_gives_the_slot_back(outbox: Outbox, client: Fak
     class Failing(ObjectPlan):
         total_bytes = 100_000
 
-        def write_into(self, _buffer: memoryview) -> None:
+        def write_into(self, _buffer: memoryview, _news: News | None = None) -> None:
             raise RuntimeError("device lost")
 
     with pytest.raises(RuntimeError, match="device lost"):
         outbox.put_object(Failing(b"", [], []), "model", "1", [GUEST])
 
     assert client.leases[0].history == ["release"]
+
+
+@pytest.mark.parametrize(
+    ("early", "history"),
+    [
+        ("committed", ["unfinished", "written", "release"]),
+        ("digests-wanted", ["unfinished", "written", "commit"]),
+        ("later", ["unfinished", "commit"]),
+    ],
+)
+def test_a_large_object_is_handed_over_before_it_is_written_where_the_gateway_takes_that(
+    outbox: Outbox, client: FakeClient, early: Literal["committed", "digests-wanted", "later"], history: list[str]
+) -> None:
+    client.early = early
+    array = np.arange(outbox_module.EARLY_FROM_BYTES // 8 + 5.0)
+
+    outbox.put_object(plan(array), "model", "1", [GUEST, HOST])
+
+    assert client.leases[0].history == history
+    assert received(client, GUEST) == received(client, HOST)
+    assert np.array_equal(np.frombuffer(received(client, HOST)[-array.nbytes :]), array)
+
+
+def test_what_was_handed_over_unfinished_to_one_party_is_kept_for_the_others(
+    outbox: Outbox, client: FakeClient
+) -> None:
+    client.early = "committed"
+    array = np.arange(outbox_module.EARLY_FROM_BYTES // 8 + 5.0)
+
+    outbox.put_object(plan(array), "model", "1", [GUEST])
+    outbox.put_object(plan(array), "model", "1", [HOST])
+
+    assert [lease.history for lease in client.leases] == [["unfinished", "written", "commit"]]
+    assert (outbox.serialised, outbox.reused) == (1, 1)
+
+
+def test_a_failure_while_writing_what_was_handed_over_gives_the_slot_back(outbox: Outbox, client: FakeClient) -> None:
+    class Failing(ObjectPlan):
+        total_bytes = outbox_module.EARLY_FROM_BYTES
+
+        def write_into(self, _buffer: memoryview, _news: News | None = None) -> None:
+            raise RuntimeError("device lost")
+
+    client.early = "committed"
+    with pytest.raises(RuntimeError, match="device lost"):
+        outbox.put_object(Failing(b"", [], []), "model", "1", [GUEST])
+
+    assert client.leases[0].history == ["unfinished", "release"]
 
 
 def test_a_long_wait_for_room_is_told_and_then_goes_on(

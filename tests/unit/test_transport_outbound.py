@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from fedrdma_fate.core.digest import BLOCK_BYTES
 from fedrdma_fate.memory.region import SharedRegion
 from fedrdma_fate.ports import RemoteSlot, Slot
 from fedrdma_fate.transport.exposure import ProtocolViolation
 from fedrdma_fate.transport.frames import HEAD_BYTES, INLINE_BYTES, SEQUENCE_WINDOW, Head, Op, unpack_head
-from fedrdma_fate.transport.outbound import LARGEST_PIECE, SMALLEST_PIECE, Outbound
+from fedrdma_fate.transport.outbound import LARGEST_PIECE, Outbound
 from fedrdma_fate.transport.tcp_streams import StreamWriter
 
 MIB = 1024 * 1024
@@ -44,7 +45,7 @@ def test_a_chunk_is_striped_evenly_over_the_streams(region: SharedRegion, length
     assert pieces == [(number * share, share) for number in range(streams)]
 
 
-@pytest.mark.parametrize("length", [0, 1, SMALLEST_PIECE, SMALLEST_PIECE + 1, 3 * MIB + 5, 8 * MIB])
+@pytest.mark.parametrize("length", [0, 1, BLOCK_BYTES, BLOCK_BYTES + 1, 3 * MIB + 5, 8 * MIB])
 @pytest.mark.parametrize("streams", [1, 2, 7])
 def test_pieces_cover_the_write_once_and_keep_to_their_bounds(region: SharedRegion, length: int, streams: int) -> None:
     outbound = Outbound(streams)
@@ -55,7 +56,7 @@ def test_pieces_cover_the_write_once_and_keep_to_their_bounds(region: SharedRegi
         assert source == Slot(region, 8 * MIB - length + at, head.piece_length)
         at += head.piece_length
         assert head.piece_length <= LARGEST_PIECE
-        assert head.piece_length >= SMALLEST_PIECE or at == length
+        assert head.piece_length >= BLOCK_BYTES or at == length
     assert at == length
 
 
