@@ -22,3 +22,21 @@ def test_payloads_come_whole_over_verbs(mode: str, rtt: str, loss: str) -> None:
     assert pulled["right"] == [True] * 5
     for result in results:
         assert json.loads(result.stdout.splitlines()[1]) == [f"{mode}/verbs"] * 5
+
+
+@pytest.mark.nic
+def test_a_host_without_a_device_is_reached_by_tcp_and_status_and_trace_say_why() -> None:
+    results = run_on_hosts(program("gateway_trio.py", 2), hosts=3, timeout=90)
+    assert [result.exit_status for result in results] == [0, 0, 0], results
+    answers = [json.loads(result.stdout) for result in results]
+    assert [answer["whole"] for answer in answers] == [[True, True]] * 3
+    for number, answer in enumerate(answers):
+        assert answer["status"] == answer["trace"]
+        paths = {int(site.removeprefix("site")): path for site, path in answer["status"].items()}
+        for peer, (transport, reason) in paths.items():
+            if 2 in (number, peer):
+                assert transport == "tcp"
+                # as whichever side chose the path saw it
+                assert "verbs: not offered by site2" in reason or "verbs: this host has no RDMA device" in reason
+            else:
+                assert (transport, reason) == ("verbs", "both gateways have an RDMA device; shm: other host")
