@@ -38,6 +38,7 @@ READY_SECONDS = 60.0
 """How long gateways of one host may take to find each other."""
 
 _POLL_SECONDS = 0.05
+_LOOK_SECONDS = 1.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ class Gateways:
             mode: how payloads travel.
             transport: data path between the gateways.
             controls: host:port of the control channels of all three, wherever they run.
-            ready_seconds: how long they may take to find each other.
+            ready_seconds: how long they may take to find each other, and be without each other later.
         """
         self._files = files
         self._sockets = sockets
@@ -116,6 +117,8 @@ class Gateways:
         self._memory: Path | None = None
         self._warm = True
         self._own: tuple[Party, ...] = ()
+        self._complete_at = 0.0
+        self._next_look = 0.0
         self.children: list[Child] = []
 
     def address(self, party: Party) -> str:
@@ -141,14 +144,29 @@ class Gateways:
             command = [sys.executable, "-m", "fedrdma_fate.cli.main", "gateway", "--config", str(config)]
             name = f"gateway-{party.role}"
             self.children.append(children.start(name, command, self._files.log(name), environment, root))
-        deadline = time.monotonic() + self._ready_seconds
-        while not all(self._connected(party) for party in self._own):
+        self._complete_at = time.monotonic()
+        while self._missing():
             children.check()
-            if time.monotonic() > deadline:
-                raise JobFailedError(
-                    f"the gateways did not find each other within {self._ready_seconds:g} s; logs: {self._files.logs}"
-                )
+            self.check_peers()
             time.sleep(_POLL_SECONDS)
+
+    def check_peers(self) -> None:
+        """Make sure that no gateway has been without another for too long; looks once in a while only.
+
+        Raises:
+            JobFailedError: one has, and FATE would wait for ever.
+        """
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + _LOOK_SECONDS
+        missing = self._missing()
+        if not missing:
+            self._complete_at = now
+        elif now - self._complete_at > self._ready_seconds:
+            raise JobFailedError(
+                f"no connection for {self._ready_seconds:g} s: {', '.join(missing)}; logs: {self._files.logs}"
+            )
 
     def pool_memory(self) -> int:
         """Bytes that the pools take up in shared memory now."""
@@ -175,10 +193,15 @@ class Gateways:
         except GatewayError:
             return {}
 
-    def _connected(self, party: Party) -> bool:
-        status: Any = self._status(party)
-        peers = status.get("peers", ())
-        return bool(peers) and all(peer["connected"] for peer in peers)
+    def _missing(self) -> list[str]:
+        """Connections that are not there."""
+        found = []
+        for party in self._own:
+            status: Any = self._status(party)
+            there = {peer["site"] for peer in status.get("peers", ()) if peer["connected"]}
+            others = (other.role for other in PARTIES if other != party)
+            found += [f"{party.role} to {other}" for other in others if other not in there]
+        return found
 
     def _config(self, party: Party, pool: PoolBytes, memory: Path) -> dict[str, Any]:
         control = self._controls[party]

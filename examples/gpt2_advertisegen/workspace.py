@@ -124,7 +124,7 @@ class Workspace:
         """Pass on what the silos report until all of them are done.
 
         Raises:
-            JobFailedError: a process ended before its time.
+            JobFailedError: a process ended before its time, or the gateway of another silo stays away.
         """
         events = {party: EventReader(self.files.silo(party).events) for party in silos}
         journals = {party: EventReader(self.files.silo(party).journal) for party in silos}
@@ -138,6 +138,7 @@ class Workspace:
                 for record in journals[party].read_new():
                     self._progress.message(party, record)
             if gateways.children:
+                gateways.check_peers()
                 self._progress.transfers(gateways.transfers)
             children.measure(gateways.pool_memory())
             if running:

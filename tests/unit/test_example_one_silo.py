@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from examples.gpt2_advertisegen.on_testbed import silo_arguments
 from examples.gpt2_advertisegen.one_silo import Place
 from examples.gpt2_advertisegen.options import JobOptions
 from examples.gpt2_advertisegen.plan import ARBITER, GUEST, HOST, RunFiles
-from examples.gpt2_advertisegen.processes import Children, JobFailedError
+from examples.gpt2_advertisegen.processes import Child, Children, JobFailedError
 from examples.gpt2_advertisegen.progress import Silent
 from examples.gpt2_advertisegen.silo_command import main
 from examples.gpt2_advertisegen.workspace import Workspace
@@ -89,6 +90,36 @@ def test_a_gateway_listens_on_its_own_address_and_dials_the_others(tmp_path: Pat
         ("host", CONTROLS[HOST]),
         ("arbiter", CONTROLS[ARBITER]),
     ]
+
+
+class IdleChildren(Children):
+    """Starts something that does nothing, whatever it is told to start."""
+
+    def start(self, name: str, _: Sequence[str], log: Path, environment: Mapping[str, str], root: Path) -> Child:
+        return super().start(name, ["sleep", "60"], log, environment, root)
+
+
+class ScriptedGateways(Gateways):
+    """Gateways with a status that a test writes."""
+
+    connected: Sequence[Party] = (HOST, ARBITER)
+
+    def _status(self, _: Party) -> dict[str, object]:
+        return {"peers": [{"site": other.role, "connected": other in self.connected} for other in (HOST, ARBITER)]}
+
+
+def test_a_job_ends_when_a_gateway_stays_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("examples.gpt2_advertisegen.gateways._LOOK_SECONDS", 0.0)
+    gateways = ScriptedGateways(RunFiles(tmp_path), tmp_path, "fedrdma-e", "auto", CONTROLS, ready_seconds=0.0)
+    try:
+        with IdleChildren() as children:
+            gateways.start(children, {GUEST: PoolBytes(2**20, 2**26)}, {}, tmp_path)
+            gateways.check_peers()
+            gateways.connected = (HOST,)
+            with pytest.raises(JobFailedError, match="guest to arbiter;"):
+                gateways.check_peers()
+    finally:
+        gateways.remove_pools()
 
 
 @pytest.mark.parametrize(("transport", "warm"), [("auto", False), ("verbs", True)])
