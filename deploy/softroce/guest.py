@@ -19,6 +19,9 @@ from deploy.softroce.wan import Plan
 
 LONGEST_LINE_BYTES = 64 * 1024
 
+# `ip netns exec` gives the program a mount namespace too; shared memory shall not reach another host either
+_OWN_SHARED_MEMORY = ("sh", "-c", 'mount -t tmpfs tmpfs /dev/shm && exec "$@"', "sh")
+
 
 class Channel:
     """The way out: one JSON object a line, from several threads."""
@@ -71,7 +74,7 @@ def run_programs(job: Job, channel: Channel) -> None:
 
 def _start(program: Program, directory: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        ["ip", "netns", "exec", program.namespace, *program.command],
+        ["ip", "netns", "exec", program.namespace, *_OWN_SHARED_MEMORY, *program.command],
         env=program.environment,
         cwd=directory,
         stdin=subprocess.DEVNULL,

@@ -56,6 +56,16 @@ def delivered_messages(traces: Iterable[Record]) -> Counter[Message]:
     )
 
 
+def delivered_by_path(traces: Iterable[Record]) -> dict[str, int]:
+    """Bytes that the gateways delivered, by `mode/transport`; messages in control frames are `inline`."""
+    sums: Counter[str] = Counter()
+    for event in traces:
+        if event["event"] == "delivered" and event["kept"]:
+            path = "inline" if event["mode"] == "inline" else f"{event['mode']}/{event['transport']}"
+            sums[path] += event["bytes"]
+    return dict(sums)
+
+
 def total_bytes(messages: Counter[Message]) -> int:
     """Bytes of all messages."""
     return sum(message.size * count for message, count in messages.items())

@@ -1,4 +1,4 @@
-"""Three gateways on this host, one for each silo, with pools cut to the job's payloads."""
+"""The gateways that run on this host, one for each of its silos, with pools cut to the job's payloads."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import socket
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,12 @@ _MEBIBYTE = 2**20
 _RING_SLOTS = 2
 _RING_SLOT_BYTES = 4 * _MEBIBYTE
 _WARM_SHARE = 4
-"""Pools of three sites on one host that take more than this part of its memory are filled slot by slot."""
-_READY_SECONDS = 60.0
+"""Pools on one host that together take more than this part of its memory are filled slot by slot."""
+READY_SECONDS = 60.0
+"""How long gateways of one host may take to find each other."""
+
 _POLL_SECONDS = 0.05
+_LOOK_SECONDS = 1.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -84,22 +88,37 @@ def _whole_mebibytes(size: int) -> int:
 
 
 class Gateways:
-    """The gateways of one run."""
+    """The gateways that a run has on this host."""
 
-    def __init__(self, files: RunFiles, sockets: Path, mode: Mode, transport: TransportName) -> None:
+    def __init__(
+        self,
+        files: RunFiles,
+        sockets: Path,
+        mode: Mode,
+        transport: TransportName,
+        controls: Mapping[Party, str],
+        ready_seconds: float = READY_SECONDS,
+    ) -> None:
         """
         Args:
             files: the run's files.
             sockets: directory for the unix sockets, with a short path.
             mode: how payloads travel.
             transport: data path between the gateways.
+            controls: host:port of the control channels of all three, wherever they run.
+            ready_seconds: how long they may take to find each other, and be without each other later.
         """
         self._files = files
         self._sockets = sockets
         self._mode = mode
         self._transport = transport
+        self._controls = controls
+        self._ready_seconds = ready_seconds
         self._memory: Path | None = None
         self._warm = True
+        self._own: tuple[Party, ...] = ()
+        self._complete_at = 0.0
+        self._next_look = 0.0
         self.children: list[Child] = []
 
     def address(self, party: Party) -> str:
@@ -107,31 +126,47 @@ class Gateways:
         return f"unix://{self._sockets / party.role}.sock"
 
     def start(self, children: Children, pools: dict[Party, PoolBytes], environment: dict[str, str], root: Path) -> None:
-        """Start all three, and return when every one has a connection to every other.
+        """Start a gateway for each party in `pools`, and return when every one is connected to both others.
 
         Raises:
             JobFailedError: one ended, or they do not find each other.
         """
+        self._own = tuple(pools)
         pools_bytes = sum(pool.send + pool.receive for pool in pools.values())
         self._memory = pool_directory(self._files, pools_bytes)
-        self._warm = pools_bytes <= psutil.virtual_memory().total // _WARM_SHARE
-        ports = dict(zip(PARTIES, _free_ports(len(PARTIES)), strict=True))
-        for party in PARTIES:
+        # only memory that is there from the start can stay registered with an RDMA device
+        self._warm = self._transport == "verbs" or pools_bytes <= psutil.virtual_memory().total // _WARM_SHARE
+        for party in self._own:
             directory = self._files.trace(party).parent
             directory.mkdir(parents=True)
             config = directory / "gateway.yaml"
-            config.write_text(yaml.safe_dump(self._config(party, ports, pools[party], self._memory)), encoding="utf-8")
+            config.write_text(yaml.safe_dump(self._config(party, pools[party], self._memory)), encoding="utf-8")
             command = [sys.executable, "-m", "fedrdma_fate.cli.main", "gateway", "--config", str(config)]
             name = f"gateway-{party.role}"
             self.children.append(children.start(name, command, self._files.log(name), environment, root))
-        deadline = time.monotonic() + _READY_SECONDS
-        while not all(self._connected(party) for party in PARTIES):
+        self._complete_at = time.monotonic()
+        while self._missing():
             children.check()
-            if time.monotonic() > deadline:
-                raise JobFailedError(
-                    f"the gateways did not find each other within {_READY_SECONDS:g} s; logs: {self._files.logs}"
-                )
+            self.check_peers()
             time.sleep(_POLL_SECONDS)
+
+    def check_peers(self) -> None:
+        """Make sure that no gateway has been without another for too long; looks once in a while only.
+
+        Raises:
+            JobFailedError: one has, and FATE would wait for ever.
+        """
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + _LOOK_SECONDS
+        missing = self._missing()
+        if not missing:
+            self._complete_at = now
+        elif now - self._complete_at > self._ready_seconds:
+            raise JobFailedError(
+                f"no connection for {self._ready_seconds:g} s: {', '.join(missing)}; logs: {self._files.logs}"
+            )
 
     def pool_memory(self) -> int:
         """Bytes that the pools take up in shared memory now."""
@@ -147,7 +182,7 @@ class Gateways:
     def transfers(self) -> list[dict[str, Any]]:
         """Transfers in progress, as the sending gateways see them."""
         found: list[dict[str, Any]] = []
-        for party in PARTIES:
+        for party in self._own:
             status: Any = self._status(party)
             found += [transfer for transfer in status.get("transfers", ()) if transfer["direction"] == "send"]
         return found
@@ -158,17 +193,24 @@ class Gateways:
         except GatewayError:
             return {}
 
-    def _connected(self, party: Party) -> bool:
-        status: Any = self._status(party)
-        peers = status.get("peers", ())
-        return bool(peers) and all(peer["connected"] for peer in peers)
+    def _missing(self) -> list[str]:
+        """Connections that are not there."""
+        found = []
+        for party in self._own:
+            status: Any = self._status(party)
+            there = {peer["site"] for peer in status.get("peers", ()) if peer["connected"]}
+            others = (other.role for other in PARTIES if other != party)
+            found += [f"{party.role} to {other}" for other in others if other not in there]
+        return found
 
-    def _config(self, party: Party, ports: dict[Party, int], pool: PoolBytes, memory: Path) -> dict[str, Any]:
+    def _config(self, party: Party, pool: PoolBytes, memory: Path) -> dict[str, Any]:
+        control = self._controls[party]
+        any_port = f"{control.rpartition(':')[0]}:0"
         return {
             "site": party.role,
             "parties": [str(party)],
             "security": "off",
-            "listen": {"control": f"127.0.0.1:{ports[party]}", "data": "127.0.0.1:0", "socket": self.address(party)},
+            "listen": {"control": control, "data": any_port, "grpc": any_port, "socket": self.address(party)},
             "mode": self._mode,
             "transport": self._transport,
             "memory": {
@@ -181,7 +223,7 @@ class Gateways:
                 "spill_directory": str(self._files.trace(party).parent / "spill"),
             },
             "peers": [
-                {"site": other.role, "parties": [str(other)], "address": f"127.0.0.1:{ports[other]}"}
+                {"site": other.role, "parties": [str(other)], "address": self._controls[other]}
                 for other in PARTIES
                 if other != party
             ],
@@ -200,13 +242,13 @@ def pool_directory(files: RunFiles, needed: int) -> Path:
     return Path(tempfile.mkdtemp(prefix="pools-", dir=files.output))
 
 
-def _free_ports(count: int) -> list[int]:
-    """Ports on loopback that nobody listens on now."""
-    listeners = [socket.socket() for _ in range(count)]
+def loopback_controls() -> dict[Party, str]:
+    """A control channel for every party on this host, at ports that nobody listens on now."""
+    listeners = {party: socket.socket() for party in PARTIES}
     try:
-        for listener in listeners:
+        for listener in listeners.values():
             listener.bind(("127.0.0.1", 0))
-        return [listener.getsockname()[1] for listener in listeners]
+        return {party: f"127.0.0.1:{listener.getsockname()[1]}" for party, listener in listeners.items()}
     finally:
-        for listener in listeners:
+        for listener in listeners.values():
             listener.close()

@@ -126,6 +126,7 @@ class JobOptions:
         optimizer: AdamW keeps 8 bytes of state per parameter, Adafactor a few, SGD none.
         seed: of data shares, initial weights, dropout, shuffling and seeded masks.
         masks: where the masks of the secure aggregation come from.
+        threads: threads of each client's tensor operations; None shares out the cores of this machine.
     """
 
     output: Path
@@ -147,6 +148,7 @@ class JobOptions:
     optimizer: Optimizer = "adamw"
     seed: int = 42
     masks: Masks = "seeded"
+    threads: int | None = None
 
     def hyper_parameters(self) -> Preset:
         """The preset with the user's own values in place.

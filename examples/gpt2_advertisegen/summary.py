@@ -120,7 +120,7 @@ def summarise(
         federation=options.federation,
         mode=options.mode if ours else None,
         transport=options.transport if ours else None,
-        links=_links(traces),
+        links=links(traces),
         preset=options.preset,
         training=training,
         model=model,
@@ -176,7 +176,8 @@ def check_delivered(pushed: Counter[Message], delivered: Counter[Message]) -> No
             raise MeasurementError(f"{what}: {len(difference)} messages, {total} bytes: {listed}")
 
 
-def _links(traces: Mapping[Party, Sequence[Record]]) -> list[LinkFact]:
+def links(traces: Mapping[Party, Sequence[Record]]) -> list[LinkFact]:
+    """The data paths that the gateways opened, from their traces."""
     found = {
         (party.role, event["peer"], event["transport"], event["reason"])
         for party, trace in traces.items()
@@ -187,10 +188,12 @@ def _links(traces: Mapping[Party, Sequence[Record]]) -> list[LinkFact]:
 
 
 def _losses(silos: Mapping[Party, SiloRecords], event_name: str) -> dict[str, list[float]]:
-    return {
-        str(party): [event["loss"] for event in silos[party].events if event["event"] == event_name]
-        for party in CLIENTS
-    }
+    return {str(party): losses_of(silos[party], event_name) for party in CLIENTS}
+
+
+def losses_of(silo: SiloRecords, event_name: str) -> list[float]:
+    """A silo's losses by round: `round-end` has those of training, `evaluated` those on held-out rows."""
+    return [event["loss"] for event in silo.events if event["event"] == event_name]
 
 
 def _by_round(silos: Mapping[Party, SiloRecords], rounds: int) -> dict[str, Any]:

@@ -72,7 +72,8 @@ def _add_verbs(made: TransportSet, config: GatewayConfig, regions: Sequence[Regi
         if "verbs" in wishes:
             raise
         logger.info("%s", error)
-        made.absent["verbs"] = error.message.removeprefix("no verbs data path: ").rstrip(".")
+        # the peer is told this too, so it says whose host it is
+        made.absent["verbs"] = f"{error.message.removeprefix('no verbs data path: ').rstrip('.')} ({config.site})"
 
 
 def _make_verbs(config: GatewayConfig, regions: Sequence[Region]) -> Transport:

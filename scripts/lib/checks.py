@@ -25,7 +25,7 @@ STATIC: dict[str, list[str]] = {
     "imports": ["lint-imports", "--no-cache"],
 }
 KINDS = ("unit", "property", "conformance", "fault", "fate", "nic", "bench")
-LIMIT_SECONDS: dict[str, float] = {"fate": 1200.0, "demo": 900.0}
+LIMIT_SECONDS: dict[str, float] = {"fate": 1200.0, "nic": 900.0, "demo": 900.0}
 DEFAULT_LIMIT_SECONDS = 600.0
 FAST_MARKERS = "not fate and not slow"
 PYTEST_NO_TESTS = 5

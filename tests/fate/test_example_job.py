@@ -13,6 +13,8 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.support.rdma import usable_ports
+
 ROOT = Path(__file__).resolve().parents[2]
 CLIENTS = ("guest:9999", "host:10000")
 PARTIES = (*CLIENTS, "arbiter:10000")
@@ -152,6 +154,16 @@ def test_data_that_is_not_there_is_told_and_leaves_nothing(tmp_path: Path) -> No
     assert "FR103" in done.stderr
     assert "train.json" in done.stderr
     assert not output.exists()
+
+
+def test_verbs_where_there_is_no_device_ends_the_job_and_says_so(tmp_path: Path) -> None:
+    if usable_ports():
+        pytest.skip(f"this host has an RDMA device: {usable_ports()[0].wish.device}")
+    done = subprocess.run(
+        command(tmp_path / "run", "--transport", "verbs"), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "[FR501] no verbs data path: " in done.stderr
 
 
 def test_an_output_directory_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:

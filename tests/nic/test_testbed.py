@@ -35,6 +35,15 @@ def test_three_hosts_see_each_other() -> None:
     assert [(result.stdout, result.exit_status) for result in results] == [("0\n", 0), ("1\n", 0), ("2\n", 0)]
 
 
+def test_a_host_sees_no_other_host_s_shared_memory() -> None:
+    script = (
+        "echo here > /dev/shm/$TESTBED_HOST; touch $TESTBED_OUT/$TESTBED_HOST; "
+        "until [ -e $TESTBED_OUT/$((1 - TESTBED_HOST)) ]; do sleep 0.05; done; ls /dev/shm"
+    )
+    results = run_on_hosts(["bash", "-c", script])
+    assert [(result.stdout, result.exit_status) for result in results] == [("0\n", 0), ("1\n", 0)]
+
+
 def test_in_virtual_time_the_round_trip_is_the_one_asked_for() -> None:
     (answer,) = _answers(run_on_hosts(program("round_trips.py", 10), rtt="20ms", rate="1gbit", virtual_time=True))
     trips = answer["milliseconds"]

@@ -13,6 +13,7 @@ SUITE = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--root
 
 
 @pytest.mark.nic
+@pytest.mark.timeout(450)
 def test_the_verbs_transport_conforms() -> None:
     suite = [*SUITE, str(ROOT / "tests" / "conformance")]
     # some cases act in the middle of a write, which therefore has to take its time

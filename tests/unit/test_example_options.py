@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from examples.gpt2_advertisegen.gateways import Gateways, pool_bytes, pool_directory
+from examples.gpt2_advertisegen.gateways import Gateways, loopback_controls, pool_bytes, pool_directory
 from examples.gpt2_advertisegen.options import JobOptions, ModelShape
 from examples.gpt2_advertisegen.plan import ARBITER, CLIENTS, GUEST, PARTIES, RunFiles
 from fedrdma_fate.core.plan import ChunkPlan, SlotLayout
@@ -89,7 +89,7 @@ def test_two_masked_payloads_and_the_rings_fit_the_arbiter_s_pool_in_the_mode_th
 
 
 def test_the_memory_of_pools_is_that_of_the_files_that_gateways_made_in_its_directory(tmp_path: Path) -> None:
-    gateways = Gateways(RunFiles(tmp_path), tmp_path, "fedrdma-e", "auto")
+    gateways = Gateways(RunFiles(tmp_path), tmp_path, "fedrdma-e", "auto", loopback_controls())
     assert gateways.pool_memory() == 0
     gateways.remove_pools()
     directory = pool_directory(RunFiles(tmp_path), needed=2**60) / "fedrdma-guest"

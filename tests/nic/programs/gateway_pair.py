@@ -60,9 +60,7 @@ async def start(home: Path, mode: str) -> Gateway:
                     "grpc": f"{ADDRESSES[ME]}:0",
                     "socket": f"unix://{home}/g.sock",
                 },
-                "shm": {"lend": False},
-                # the hosts of the testbed share one kernel; two directories of their own keep shared memory apart
-                "transport": "auto" if mode == "grpc" else "verbs",
+                "transport": "auto",
                 "memory": {"send_bytes": "64MiB", "receive_bytes": "64MiB", "spill_directory": str(home / "spill")},
                 "peers": [
                     {
