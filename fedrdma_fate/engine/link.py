@@ -86,6 +86,10 @@ class Link:
         """Send a message."""
         self._command(lambda now: self._outgoing.submit(outgoing, now))
 
+    def cancel(self, transfer: int, code: ErrorCode, reason: str) -> None:
+        """Give a message up that is being sent, and tell the peer; one that has ended is left alone."""
+        self._command(lambda now: self._outgoing.cancel(transfer, code, reason, now))
+
     def grant(self, grant: int, slot: Slot, transfer: int = 0) -> None:
         """Let the peer write into this slot; without a data path it comes back at once."""
         if not self._command(lambda _: self._incoming.grant(grant, slot, transfer)):

@@ -14,7 +14,7 @@ from fedrdma_fate.core.sender import Sender, SenderState, SendSettings
 from fedrdma_fate.engine.events import LinkEvents, LinkSettings, Outgoing, TransferProgress, TransferStats
 from fedrdma_fate.ports import Endpoint, RemoteSlot
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, TransportError
-from fedrdma_fate.wire.frames import Grant, GrantRequest, GrantReturn, Offer, Reconcile
+from fedrdma_fate.wire.frames import Abort, Grant, GrantRequest, GrantReturn, Offer, Reconcile
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +80,16 @@ class OutgoingTransfers:
         self._waiting[outgoing.transfer] = outgoing
         if self._endpoint is not None:
             self._seek_grant(outgoing, now)
+
+    def cancel(self, transfer: int, code: ErrorCode, reason: str, now: float) -> None:
+        """The owner gives a message up."""
+        waiting = self._waiting.pop(transfer, None)
+        if waiting is not None:
+            self._events.frame(Abort(transfer, code.value, reason))
+            self._events.send_failed(waiting, code, reason)
+        active = self._active.get(transfer)
+        if active is not None:
+            self._carry_out(active, active.sender.cancel(code, reason), now)
 
     def path_up(self, endpoint: Endpoint, now: float) -> None:
         """The data path is new: the peer is about to send the grants of what is under way anew, with new keys."""
