@@ -65,8 +65,8 @@ def settings(report: Mapping[str, Any]) -> dict[str, str | float]:
         found["chunk"] = _exact_size(report["best_chunk_bytes"])
     if report["link_enable"] is not None:
         found["link_enable"] = report["link_enable"]
-    if report["bits_per_second"]:
-        found["rate"] = _rounded_rate(report["bits_per_second"])
+    if report["rate_bits_per_second"] is not None:
+        found["rate"] = _rounded_rate(report["rate_bits_per_second"])
     return found
 
 

@@ -23,6 +23,9 @@ SIZE_ROUNDS = 2
 NEARLY_BEST = 0.9
 """A smaller chunk with this part of the best goodput is preferred: it loses less, and stages less."""
 
+_MOST_WAITING = 10
+"""More than all but this part of a trial does not count as waiting: the round trip is not known that well."""
+
 _SLOW_FACTOR = 2.0
 _SLOW_SECONDS = 0.05
 """A first chunk that takes so much longer than one behind a Link-Enable chunk was lost and sent again."""
@@ -49,14 +52,14 @@ class Trial:
 
 
 def link_rate(trial: Trial, round_trip_seconds: float) -> float:
-    """What the link carries, bits a second, guessed from one trial: without the round trips that its chunks waited for.
+    """What the link carries, bits a second: without the round trips that the chunks of a trial waited for, one each.
 
     Args:
         trial: one that survived.
         round_trip_seconds: of the control channel, which may be slower than the data path.
     """
-    waited = (trial.plan.count + 1) * round_trip_seconds
-    return trial.plan.total_bytes * 8 / max(trial.seconds - waited, trial.seconds / 4, 1e-9)
+    waited = trial.plan.count * round_trip_seconds
+    return trial.plan.total_bytes * 8 / max(trial.seconds - waited, trial.seconds / _MOST_WAITING, 1e-9)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -103,11 +106,15 @@ def measuring_plan(chunk_bytes: int, sizes_left: int, bounds: Bounds, *, enable:
     return ChunkPlan(chunks * chunk_bytes, chunk_bytes, _enable_bytes(enable))
 
 
-def first_chunk_plans(bounds: Bounds) -> tuple[ChunkPlan, ChunkPlan] | None:
-    """One large chunk, alone and behind a Link-Enable chunk; None where the bounds allow none that is at risk."""
+def first_chunk_plans(largest_bytes: int, total_bytes: int) -> tuple[ChunkPlan, ChunkPlan] | None:
+    """One large chunk, alone and behind a Link-Enable chunk; None where the bounds allow none that is at risk.
+
+    Args:
+        largest_bytes: the largest payload.
+        total_bytes: of all payloads; half of it is for the chunk sizes.
+    """
     for chunk_bytes in (DEFAULT_CHUNK_BYTES, LINK_ENABLE_FROM_BYTES):
-        # the other half of what is left is for the chunk sizes
-        if chunk_bytes <= bounds.largest_bytes and bounds.most_chunks(chunk_bytes, 0.5) >= 2 * FIRST_CHUNK_ROUNDS:
+        if chunk_bytes <= largest_bytes and 2 * FIRST_CHUNK_ROUNDS * chunk_bytes <= total_bytes / 2:
             return ChunkPlan(chunk_bytes, chunk_bytes), ChunkPlan(chunk_bytes, chunk_bytes, _enable_bytes(True))
     return None
 
@@ -128,7 +135,7 @@ class Verdict:
 def judge_first_chunks(alone: Sequence[Trial], behind: Sequence[Trial]) -> Verdict:
     """Compare large chunks that were sent first with those behind a Link-Enable chunk."""
     if not alone or not behind:
-        return Verdict(None, "not tested: the bounds allow no chunk that would be at risk")
+        return Verdict(None, "not tested: the bounds allow too few chunks that would be at risk")
     if not all(trial.survived for trial in behind):
         return Verdict(None, "large chunks did not survive even behind a Link-Enable chunk")
     lost = sum(not trial.survived for trial in alone)

@@ -93,7 +93,8 @@ def check_choice(verbs: Verbs, wish: PortWish, is_ours: Callable[[str], bool], n
         return failure(check, error, level)
     named = [key for key in ("device", "port", "gid_index", "mtu") if getattr(wish, key) is not None]
     why = f"verbs.{', verbs.'.join(named)} in the configuration" if named else _rule(len(devices))
-    found = f"{port.device} port {port.port}, GID {port.gid_index} ({port.gid}), MTU {port.mtu}: {why}"
+    gid = GidEntry(port.gid_index, port.gid, True).ipv4 or port.gid
+    found = f"{port.device} port {port.port}, GID {port.gid_index} ({gid}), MTU {port.mtu}: {why}"
     return fine(check, found)
 
 

@@ -111,7 +111,6 @@ class _Probe:
         transport = next(name for name, other in self._peer.paths.paths.items() if other is path)
         trips = [await self._round_trip() for _ in range(PINGS)]
         self._trip = min(trips)
-        await self._first_look()
         verdict, first_chunks = await self._try_first_chunks()
         trials = await self._try_chunk_sizes(enable=verdict.link_enable == "always")
         best = best_trial(trials)
@@ -133,6 +132,7 @@ class _Probe:
             "not_measured": [size for size in CHUNK_SIZES if size not in {trial.plan.chunk_bytes for trial in trials}],
             "best_chunk_bytes": best.plan.chunk_bytes if best else None,
             "bits_per_second": max((trial.bits_per_second for trial in trials), default=0.0),
+            "rate_bits_per_second": link_rate(best, self._trip) if best else None,
             "sent_bytes": self._sent_bytes,
             "seconds": time.monotonic() - self._began,
         }
@@ -162,14 +162,20 @@ class _Probe:
         self._learn(trial)
 
     async def _try_first_chunks(self) -> tuple[Verdict, list[Trial]]:
-        plans = first_chunk_plans(self._bounds())
+        plans = first_chunk_plans(self._largest_bytes, self._bytes_left)
         if plans is None:
+            await self._first_look()
             return judge_first_chunks([], []), []
         alone, behind = plans
-        trials: dict[ChunkPlan, list[Trial]] = {alone: [], behind: []}
-        for plan in plans * FIRST_CHUNK_ROUNDS:
+        # before anything else: what a path has carried may have warmed it. Hanging, it must leave time for the others
+        trials: dict[ChunkPlan, list[Trial]] = {alone: [await self._send(alone, self._seconds_left / 4)], behind: []}
+        await self._first_look()
+        self._learn(trials[alone][0])
+        coming = (plans * FIRST_CHUNK_ROUNDS)[1:]
+        if self._bounds().most_chunks(alone.total_bytes, 0.5) < len(coming):
+            return judge_first_chunks([], []), trials[alone]
+        for plan in coming:
             await asyncio.sleep(min(COLD_SECONDS, self._seconds_left))
-            # one that hangs must leave time for the others
             trials[plan].append(await self._send(plan, self._seconds_left / 4))
             self._learn(trials[plan][-1])
         return judge_first_chunks(trials[alone], trials[behind]), trials[alone] + trials[behind]

@@ -128,7 +128,7 @@ class Receiving:
             raise WireError(ErrorCode.MALFORMED_FRAME, f"a receive slot of {slot_bytes} bytes was asked for.")
         pool = self._hub.receive_pool
         if request.transfer >= PROBE_TRANSFERS_FROM:
-            return lease_spare(pool, slot_bytes, self._owner)
+            return self._spare_slot(slot_bytes)
         lease = pool.lease(slot_bytes, self._owner)
         if lease is not None:
             return lease
@@ -136,6 +136,11 @@ class Receiving:
         # in the next turn of the loop, when the request below stands in the queue
         asyncio.get_running_loop().call_soon(make_room, self._hub, pool)
         return await pool.acquire(slot_bytes, self._owner)
+
+    def _spare_slot(self, slot_bytes: int) -> Lease:
+        if any(grant.asked_by >= PROBE_TRANSFERS_FROM for grant in self._granted.values()):
+            raise MemoryPoolError(ErrorCode.POOL_TIMEOUT, f"another probe of {self._peer} has the memory for probes.")
+        return lease_spare(self._hub.receive_pool, slot_bytes, self._owner)
 
     def _grant(self, link: Link, grant: _Grant) -> None:
         self._next_grant += 1

@@ -26,8 +26,8 @@ MIB = 1 << 20
 B = party("host:2")
 LAYOUT = {"a": ["guest:1"], "b": ["host:2"]}
 MEMORY = {"send_bytes": "32MiB", "receive_bytes": "32MiB"}
-HANG = FaultPlan(silent_after_writes=3)
-"""The first look goes through, the first large chunk hangs."""
+HANG = FaultPlan(silent_after_writes=5)
+"""The first large chunk and the look behind it go through, with a header each; the next large one hangs."""
 
 StartFaulty = Callable[..., Any]
 
@@ -182,7 +182,20 @@ def test_a_large_first_chunk_that_is_never_answered_leaves_time_for_the_others(f
         assert report["seconds"] < 1.5
 
 
+def test_where_large_chunks_get_through_link_enable_is_not_asked_for(sites: Sites) -> None:
+    report = probe(sites["a"])
+    assert report["link_enable"] == "never"
+    assert [trial["link_enable"] for trial in report["first_chunks"]] == [False, False, True, True]
+
+
 # --- when something goes wrong ---
+
+
+def test_a_path_that_carries_nothing_is_told_in_time(faulty: StartFaulty) -> None:
+    with faulty(FaultPlan(silent_after_writes=0)) as sites:
+        error = refused(sites["a"], seconds=0.5)
+        assert error.code is ErrorCode.IDLE_TIMEOUT
+        assert "within the bounds" in error.message
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])

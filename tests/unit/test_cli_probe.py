@@ -51,6 +51,7 @@ REPORT: dict[str, Any] = {
     "not_measured": [64 << 20],
     "best_chunk_bytes": 4 << 20,
     "bits_per_second": 8.26e8,
+    "rate_bits_per_second": 1.03e9,
     "sent_bytes": 24 << 20,
     "seconds": 4.2,
 }
@@ -186,7 +187,7 @@ def test_a_size_that_was_lost_and_those_that_were_not_measured_are_shown() -> No
     assert "lost" in text
     assert "not measured, within the bounds of this probe: chunks of 64.0 MiB" in text
     assert "Link-Enable: always (1 of 2 large first chunks did not survive)" in text
-    assert "chunk: 4MiB, link_enable: always, rate: 8.3e+08" in text
+    assert "chunk: 4MiB, link_enable: always, rate: 1.0e+09" in text
 
 
 def test_where_messages_are_lent_the_report_says_so() -> None:
@@ -194,8 +195,8 @@ def test_where_messages_are_lent_the_report_says_so() -> None:
 
 
 def test_only_what_was_found_becomes_a_setting() -> None:
-    assert settings(REPORT) == {"chunk": "4MiB", "link_enable": "always", "rate": 8.3e8}
-    nothing = {**REPORT, "best_chunk_bytes": None, "link_enable": None, "bits_per_second": 0.0, "chunks": []}
+    assert settings(REPORT) == {"chunk": "4MiB", "link_enable": "always", "rate": 1.0e9}
+    nothing = {**REPORT, "best_chunk_bytes": None, "link_enable": None, "rate_bits_per_second": None, "chunks": []}
     assert settings(nothing) == {}
     assert "settings of this peer that follow: none" in shown(nothing)
     assert settings({**REPORT, "best_chunk_bytes": 256 << 10})["chunk"] == "256KiB"

@@ -129,9 +129,7 @@ def choice(
 def test_what_the_rule_picks_is_shown_with_the_reason() -> None:
     finding = choice(device_info("a", active=False), device_info("b"))
     assert finding.level == "ok"
-    assert finding.found.startswith(
-        "b port 1, GID 1 (::ffff:10.0.0.1), MTU 4096: the first by name with an active port"
-    )
+    assert finding.found.startswith("b port 1, GID 1 (10.0.0.1), MTU 4096: the first by name with an active port")
 
 
 def test_the_only_device_is_called_so() -> None:
