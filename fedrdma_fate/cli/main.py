@@ -9,7 +9,9 @@ from fedrdma_fate.cli.lazy import LazyGroup, Subcommand
 
 SUBCOMMANDS = (
     Subcommand("bench", "fedrdma_fate.cli.bench", "Measure transfers against what else there is."),
+    Subcommand("doctor", "fedrdma_fate.cli.doctor", "Check this machine, its RDMA devices, the gateway and FATE."),
     Subcommand("gateway", "fedrdma_fate.cli.gateway", "Run the gateway of a site."),
+    Subcommand("probe", "fedrdma_fate.cli.probe", "Measure the path to a peer, and choose its settings."),
     Subcommand("status", "fedrdma_fate.cli.status", "Show peers, their transports, pools and transfers."),
 )
 

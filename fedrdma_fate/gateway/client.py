@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -13,7 +12,7 @@ import msgspec
 
 from fedrdma_fate.gateway.config import socket_path
 from fedrdma_fate.gateway.connections import Connections, Membership
-from fedrdma_fate.gateway.exchange import AnyReply, exchange, expect, unreachable
+from fedrdma_fate.gateway.exchange import AnyReply, ask_once, expect
 from fedrdma_fate.gateway.protocol import (
     AskStatus,
     Commit,
@@ -272,14 +271,7 @@ def ask_status(address: str) -> dict[str, object]:
     Raises:
         GatewayError: GATEWAY_UNREACHABLE.
     """
-    path = socket_path(address)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(_STATUS_SECONDS)
-        try:
-            connection.connect(str(path))
-        except OSError as error:
-            raise unreachable(path, error) from error
-        return _document(expect(exchange(connection, AskStatus(), path), StatusReport))
+    return _document(expect(ask_once(socket_path(address), AskStatus(), _STATUS_SECONDS), StatusReport))
 
 
 def _document(report: StatusReport) -> dict[str, object]:

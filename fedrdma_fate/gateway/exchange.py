@@ -44,6 +44,22 @@ def connect(path: Path, patience: float) -> socket.socket:
             return connection
 
 
+def ask_once(path: Path, request: Request, patience: float) -> Reply:
+    """One request on a connection of its own, which attaches to no session; the reply may be an `Error`.
+
+    Raises:
+        GatewayError: GATEWAY_UNREACHABLE when nobody is there, or nothing comes for `patience` seconds;
+            CLIENT_PROTOCOL when the reply is none.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(patience)
+        try:
+            connection.connect(str(path))
+        except OSError as error:
+            raise unreachable(path, error) from error
+        return exchange(connection, request, path)
+
+
 def exchange(connection: socket.socket, request: Request, path: Path) -> Reply:
     """Send a request and wait for its reply, which may be an `Error`.
 

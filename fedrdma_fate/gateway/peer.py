@@ -14,6 +14,7 @@ from fedrdma_fate.gateway.config import PeerConfig
 from fedrdma_fate.gateway.control import ControlStream
 from fedrdma_fate.gateway.hub import Hub
 from fedrdma_fate.gateway.paths import DataPaths, choose_transport
+from fedrdma_fate.gateway.probe_transfers import ProbeTransfers
 from fedrdma_fate.gateway.receiving import Receiving
 from fedrdma_fate.gateway.relay import LinkRelay
 from fedrdma_fate.gateway.sending import Sending
@@ -69,6 +70,7 @@ class Peer:
         self.offline = asyncio.Event()
         self.offline.set()
         self.receiving = Receiving(config.site, hub, self.send)
+        self.probes = ProbeTransfers(config.site, hub, self.send)
         self.paths = DataPaths(
             config.site,
             hub.transports,
@@ -79,7 +81,7 @@ class Peer:
             hub.config.timeouts.connect,
             self._fall_back,
         )
-        self.sending = Sending(config, hub, self.send, self.paths, self._shares_memory)
+        self.sending = Sending(config, hub, self.send, self.paths, self.shares_memory)
         hub.recalls[hub.receive_pool].append(self._recall_credits)
 
     @property
@@ -216,6 +218,7 @@ class Peer:
                 self.send(Pong(stamp))
             case Pong(stamp=stamp):
                 self.rtt_seconds = time.monotonic() - stamp
+                self.probes.on_pong(stamp)
             case Goodbye(reason=reason):
                 self._lose(f"it said goodbye: {reason}")
             case Connect():
@@ -313,10 +316,12 @@ class Peer:
     def _abandon(self, transport: str) -> None:
         self.receiving.forget_requests(self.paths.paths[transport].link)
         self._hub.metrics.link_up(self.config.site, transport, False)
+        self.probes.link_retired(self.paths.paths[transport].link)
         self.paths.abandon(transport)
         self.sending.take_back(transport)
 
-    def _shares_memory(self) -> bool:
+    def shares_memory(self) -> bool:
+        """Whether the peer is here, on this host, and takes what is lent to it."""
         both = self._hub.config.shm.lend and self.hello is not None and self.hello.borrows
         return both and self.connected and self.paths.main_transport == "shm"
 
@@ -383,11 +388,13 @@ class Peer:
 
     def sent(self, outgoing: Outgoing, stats: TransferStats, transport: str) -> None:
         """The peer has a payload."""
-        self.sending.sent(outgoing, stats, transport)
+        if not self.probes.sent(outgoing, stats):
+            self.sending.sent(outgoing, stats, transport)
 
     def send_failed(self, outgoing: Outgoing, code: ErrorCode, reason: str) -> None:
         """The peer will not get a payload."""
-        self.sending.send_failed(outgoing, code, reason)
+        if not self.probes.send_failed(outgoing, code, reason):
+            self.sending.send_failed(outgoing, code, reason)
 
     def _refill_ring(self, transport: str) -> None:
         path = self.paths.paths.get(transport)

@@ -139,7 +139,21 @@ class AskStatus(_Message, frozen=True, tag="status"):
     """Ask for the gateway's status; allowed without Attach."""
 
 
-Request = Attach | LeaseSlot | Commit | Written | PutInline | Get | ReleaseLeases | Leave | AskStatus
+class AskProbe(_Message, frozen=True, tag="probe"):
+    """Ask for measurements of the path to a peer; allowed without Attach.
+
+    Attributes:
+        peer: name of its site.
+        total_bytes: most bytes to send.
+        seconds: most time to take.
+    """
+
+    peer: str
+    total_bytes: Bytes
+    seconds: Seconds
+
+
+Request = Attach | LeaseSlot | Commit | Written | PutInline | Get | ReleaseLeases | Leave | AskStatus | AskProbe
 
 # -- replies ------------------------------------------------------------------------------------------------------
 
@@ -210,6 +224,12 @@ class StatusReport(_Message, frozen=True, tag="status-report"):
     document: bytes
 
 
+class ProbeReport(_Message, frozen=True, tag="probe-report"):
+    """What a probe has measured, as a JSON document."""
+
+    document: bytes
+
+
 class Error(_Message, frozen=True, tag="error"):
     """The request failed."""
 
@@ -218,7 +238,7 @@ class Error(_Message, frozen=True, tag="error"):
     remedy: str
 
 
-Reply = Done | NotYet | Attached | Leased | GotInline | GotSlot | StatusReport | Error
+Reply = Done | NotYet | Attached | Leased | GotInline | GotSlot | StatusReport | ProbeReport | Error
 
 _encoder = msgspec.msgpack.Encoder()
 _request_decoder: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)

@@ -15,12 +15,14 @@ from fedrdma_fate.gateway.background import spawn
 from fedrdma_fate.gateway.borrowing import Borrowing
 from fedrdma_fate.gateway.hub import Hub
 from fedrdma_fate.gateway.mailbox import Message
+from fedrdma_fate.gateway.probe_transfers import lease_spare
 from fedrdma_fate.gateway.spilling import make_room
 from fedrdma_fate.memory.pool import Lease
 from fedrdma_fate.ports import Slot
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, MemoryPoolError, WireError
 from fedrdma_fate.wire.frames import (
     INLINE_LIMIT_BYTES,
+    PROBE_TRANSFERS_FROM,
     Delivered,
     GrantRequest,
     Inline,
@@ -111,7 +113,7 @@ class Receiving:
 
     async def _answer_request(self, request: GrantRequest, link: Link) -> None:
         try:
-            lease = await self._acquire(request.slot_bytes)
+            lease = await self._acquire(request)
         except FedRDMAError as error:
             logger.warning("refused transfer %d of %s: %s", request.transfer, self._peer, error)
             self._requests.pop(request.transfer, None)
@@ -120,10 +122,13 @@ class Receiving:
         del self._requests[request.transfer]
         self._grant(link, _Grant(lease, asked_by=request.transfer))
 
-    async def _acquire(self, slot_bytes: int) -> Lease:
+    async def _acquire(self, request: GrantRequest) -> Lease:
+        slot_bytes = request.slot_bytes
         if slot_bytes < HEADER_SPACE_BYTES:
             raise WireError(ErrorCode.MALFORMED_FRAME, f"a receive slot of {slot_bytes} bytes was asked for.")
         pool = self._hub.receive_pool
+        if request.transfer >= PROBE_TRANSFERS_FROM:
+            return self._spare_slot(slot_bytes)
         lease = pool.lease(slot_bytes, self._owner)
         if lease is not None:
             return lease
@@ -131,6 +136,11 @@ class Receiving:
         # in the next turn of the loop, when the request below stands in the queue
         asyncio.get_running_loop().call_soon(make_room, self._hub, pool)
         return await pool.acquire(slot_bytes, self._owner)
+
+    def _spare_slot(self, slot_bytes: int) -> Lease:
+        if any(grant.asked_by >= PROBE_TRANSFERS_FROM for grant in self._granted.values()):
+            raise MemoryPoolError(ErrorCode.POOL_TIMEOUT, f"another probe of {self._peer} has the memory for probes.")
+        return lease_spare(self._hub.receive_pool, slot_bytes, self._owner)
 
     def _grant(self, link: Link, grant: _Grant) -> None:
         self._next_grant += 1
@@ -153,7 +163,7 @@ class Receiving:
         """A transfer begins: pass it on, unless it has ended before or is none of ours."""
         if offer.transfer in self._ended:
             link.decline(offer, self._ended[offer.transfer])
-        elif misrouted := self._misrouted(offer.key):
+        elif offer.transfer < PROBE_TRANSFERS_FROM and (misrouted := self._misrouted(offer.key)):
             link.decline(offer, self._refuse(offer, ErrorCode.WRONG_PARTY, misrouted))
         else:
             self._announced[offer.transfer] = offer
@@ -163,6 +173,9 @@ class Receiving:
         """A payload is whole in its slot."""
         lease = self._take_back(slot)
         self._remember(Delivered(offer.transfer))
+        if offer.transfer >= PROBE_TRANSFERS_FROM:
+            lease.release()
+            return
         message = Message(offer.key, offer.kind, offer.total_bytes, lease=lease, payload_at=payload_at)
         kept = self._hub.mailbox.deliver(message)
         make_room(self._hub, self._hub.receive_pool)
@@ -193,6 +206,9 @@ class Receiving:
 
     def _not_received(self, offer: Offer, code: ErrorCode, reason: str) -> None:
         self._remember(Refused(offer.transfer, code.value, reason))
+        if offer.transfer >= PROBE_TRANSFERS_FROM:
+            logger.info("a probe of %s did not arrive: [%s] %s", self._peer, code.value, reason)
+            return
         self._hub.mailbox.fail(offer.key, code.value, reason)
         self._hub.metrics.transfer_ended("failed", self._peer, offer.mode, 0.0, 0)
         logger.error("%s from %s was not received: [%s] %s", offer.key, self._peer, code.value, reason)

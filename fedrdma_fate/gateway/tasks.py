@@ -15,8 +15,10 @@ from fedrdma_fate.gateway.attendance import Attendance
 from fedrdma_fate.gateway.hub import Hub
 from fedrdma_fate.gateway.mailbox import Message
 from fedrdma_fate.gateway.peer import Peer
+from fedrdma_fate.gateway.probing import Probing
 from fedrdma_fate.gateway.protocol import (
     CLIENT_PROTOCOL_VERSION,
+    AskProbe,
     AskStatus,
     Attach,
     Attached,
@@ -29,6 +31,7 @@ from fedrdma_fate.gateway.protocol import (
     LeaseSlot,
     Leave,
     NotYet,
+    ProbeReport,
     PutInline,
     ReleaseLeases,
     Reply,
@@ -39,7 +42,7 @@ from fedrdma_fate.gateway.protocol import (
 from fedrdma_fate.gateway.pushing import Pushing
 from fedrdma_fate.gateway.spilling import make_room
 from fedrdma_fate.memory.pool import Lease
-from fedrdma_fate.wire.errors import ErrorCode, GatewayError, MemoryPoolError
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, MemoryPoolError
 from fedrdma_fate.wire.frames import MessageKey, Party
 
 logger = logging.getLogger(__name__)
@@ -107,6 +110,7 @@ class TaskServer:
         """
         self.hub = hub
         self.pushing = Pushing(hub, peers)
+        self.probing = Probing(hub, peers)
         self.status = status
         self.stopping = False
         self._tasks: dict[str, Task] = {}
@@ -200,6 +204,8 @@ class TaskConversation:
         match request:
             case AskStatus():
                 return StatusReport(msgspec.json.encode(self._server.status()))
+            case AskProbe():
+                return self._probe(request)
             case Attach():
                 return self._attach(request)
             case ReleaseLeases(leases=leases):
@@ -220,6 +226,17 @@ class TaskConversation:
                 return self._get(request, self._attached)
             case Leave():
                 return self._leave(self._attached.attach)
+
+    async def _probe(self, request: AskProbe) -> Reply:
+        if self._server.stopping:
+            raise stopping_error(self._hub)
+        try:
+            report = await self._server.probing.measure(request.peer, request.total_bytes, request.seconds)
+        except FedRDMAError as error:
+            if self._server.stopping:
+                raise stopping_error(self._hub) from error
+            raise
+        return ProbeReport(msgspec.json.encode(report))
 
     @property
     def _attached(self) -> Task:

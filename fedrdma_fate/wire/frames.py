@@ -11,6 +11,9 @@ from fedrdma_fate.wire.errors import ErrorCode, WireError
 INLINE_LIMIT_BYTES = 64 * 1024
 """Payloads up to this size ride in an `Inline` frame on the control channel."""
 
+PROBE_TRANSFERS_FROM = 1 << 52
+"""Transfers with ids from here on are probes: they get spare memory only, and are dropped when they have arrived."""
+
 MessageKind = Literal["object", "bytes", "partition"]
 Mode = Literal["grpc", "fedrdma", "fedrdma-e"]
 

@@ -440,3 +440,38 @@ def test_a_recall_asks_for_idle_credits_only(pair: Pair) -> None:
     pair.grant(HeapRegion(5000).slot(), transfer=8)
     assert pair.incoming.idle_credits() == [2]
     assert GrantRecall("memory", 2) not in pair.receiving.frames
+
+
+# --- giving a message up ---
+
+
+def test_a_message_that_waits_for_a_grant_can_be_given_up(pair: Pair) -> None:
+    message = outgoing(BODY)
+    pair.outgoing.submit(message, pair.now)
+    pair.outgoing.cancel(message.transfer, ErrorCode.TRANSFER_ABORTED, "not wanted", pair.now)
+    assert pair.sending.take(Abort) == [Abort(1, "FR303", "not wanted")]
+    assert pair.sending.send_failures == [(message, ErrorCode.TRANSFER_ABORTED, "not wanted")]
+    assert pair.outgoing.progress() == []
+    # the grant that it had asked for goes back
+    pair.run()
+    assert len(pair.receiving.returned) == 1
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_message_in_the_middle_can_be_given_up_and_both_sides_get_their_slots_back(pair: Pair, mode: Mode) -> None:
+    slot = half_way(pair, mode)
+    pair.outgoing.cancel(1, ErrorCode.TRANSFER_ABORTED, "not wanted", pair.now)
+    pair.run()
+    assert [code for _, code, _ in pair.sending.send_failures] == [ErrorCode.TRANSFER_ABORTED]
+    assert pair.receiving.returned == [slot]
+    assert delivered_bytes(pair) == []
+
+
+def test_a_message_that_has_ended_is_not_given_up(pair: Pair) -> None:
+    message = outgoing(BODY)
+    pair.outgoing.submit(message, pair.now)
+    pair.run()
+    pair.outgoing.cancel(message.transfer, ErrorCode.TRANSFER_ABORTED, "not wanted", pair.now)
+    assert delivered_bytes(pair) == [BODY]
+    assert pair.sending.send_failures == []
+    assert pair.sending.take(Abort) == []

@@ -1,0 +1,147 @@
+"""All checks of a machine, in the order in which they are shown."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+import resource
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from fedrdma_fate.doctor.fate import check_fate, check_hooks
+from fedrdma_fate.doctor.fate_report import FateReport, ask_fresh_interpreter
+from fedrdma_fate.doctor.findings import Finding
+from fedrdma_fate.doctor.machine import (
+    LockedMemory,
+    Room,
+    VerbsNeed,
+    check_huge_pages,
+    check_memlock,
+    check_python,
+    check_shared_memory,
+    mount_of,
+    read_huge_page_policy,
+    read_privilege,
+)
+from fedrdma_fate.doctor.rdma import check_choice, check_ports, check_pyverbs, read_ports
+from fedrdma_fate.doctor.site import check_config, check_gateway, check_peers, verbs_need
+from fedrdma_fate.gateway.client import ask_status
+from fedrdma_fate.gateway.config import GatewayConfig, ListenConfig, MemoryConfig, VerbsConfig
+from fedrdma_fate.transport.verbs.boundary import Verbs
+from fedrdma_fate.transport.verbs.choice import PortWish, address_is_ours
+from fedrdma_fate.transport.verbs.transport import load_verbs
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Machine:
+    """What the checks look at.
+
+    Attributes:
+        python: (major, minor).
+        system: name of the operating system.
+        processor: its architecture.
+        sysfs: /sys.
+        proc: /proc.
+        memlock: the limit of locked memory in bytes, None for none.
+        room: bytes of the file system that holds a directory; raises OSError where there is none.
+        load_verbs: see `transport.verbs.transport.load_verbs`.
+        address_is_ours: see `transport.verbs.choice.address_is_ours`.
+        ask_status: see `gateway.client.ask_status`.
+        ask_fate: what a fresh interpreter makes of FATE.
+    """
+
+    python: tuple[int, int]
+    system: str
+    processor: str
+    sysfs: Path
+    proc: Path
+    memlock: Callable[[], int | None]
+    room: Callable[[Path], Room]
+    load_verbs: Callable[[], Verbs]
+    address_is_ours: Callable[[str], bool]
+    ask_status: Callable[[str], Mapping[str, Any]]
+    ask_fate: Callable[[], FateReport]
+
+    @classmethod
+    def this(cls) -> Self:
+        """The machine that this process runs on."""
+        return cls(
+            python=sys.version_info[:2],
+            system=platform.system(),
+            processor=platform.machine(),
+            sysfs=Path("/sys"),
+            proc=Path("/proc"),
+            memlock=_memlock,
+            room=_room,
+            load_verbs=load_verbs,
+            address_is_ours=address_is_ours,
+            ask_status=ask_status,
+            ask_fate=ask_fresh_interpreter,
+        )
+
+
+def examine(machine: Machine, config_path: Path | None, address: str | None) -> list[Finding]:
+    """Carry out all checks.
+
+    Args:
+        machine: what to look at.
+        config_path: the gateway's configuration, None to assume the defaults.
+        address: of the gateway's socket; None for the configured one.
+    """
+    configured, config = check_config(config_path)
+    socket = address or (ListenConfig() if config is None else config.listen).socket
+    reached, status = check_gateway(socket, machine.ask_status)
+    runs = status is not None and (config is None or status["site"] == config.site)
+    report = machine.ask_fate()
+    return [
+        check_python(machine.python, machine.system, machine.processor),
+        configured,
+        *_check_memory(machine, MemoryConfig() if config is None else config.memory, runs),
+        *_check_rdma(machine, config),
+        reached,
+        *([] if status is None else check_peers(status)),
+        check_fate(report),
+        check_hooks(report),
+    ]
+
+
+def _check_memory(machine: Machine, memory: MemoryConfig, runs: bool) -> list[Finding]:
+    mount = mount_of(memory.directory, machine.proc)
+    try:
+        room = machine.room(memory.directory)
+    except OSError:
+        room = None
+    needed = memory.send_bytes + memory.receive_bytes
+    largest = max(memory.send_bytes, memory.receive_bytes)
+    return [
+        check_shared_memory(memory.directory, room, mount, needed, taken=runs),
+        check_huge_pages(mount, read_huge_page_policy(machine.sysfs), largest),
+    ]
+
+
+def _check_rdma(machine: Machine, config: GatewayConfig | None) -> list[Finding]:
+    need: VerbsNeed = verbs_need(config)
+    ports = read_ports(machine.sysfs)
+    memory = MemoryConfig() if config is None else config.memory
+    locked = LockedMemory(machine.memlock(), read_privilege(machine.proc))
+    pyverbs, verbs = check_pyverbs(machine.load_verbs, need, devices=bool(ports))
+    found = [*check_ports(ports, need), pyverbs]
+    if verbs is not None and ports and need != "unused":
+        wished = VerbsConfig() if config is None else config.verbs
+        wish = PortWish(wished.device, wished.port, wished.gid_index, wished.mtu)
+        found.append(check_choice(verbs, wish, machine.address_is_ours, need))
+    found.append(check_memlock(locked, memory.send_bytes + memory.receive_bytes, need, devices=bool(ports)))
+    return found
+
+
+def _memlock() -> int | None:
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _room(directory: Path) -> Room:
+    system = os.statvfs(directory)
+    return Room(system.f_bavail * system.f_frsize, system.f_blocks * system.f_frsize)

@@ -1,0 +1,69 @@
+"""Checks of a site: its configuration, its gateway, the gateway's peers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedrdma_fate import __version__
+from fedrdma_fate.doctor.findings import Finding, failure, fine
+from fedrdma_fate.doctor.machine import VerbsNeed
+from fedrdma_fate.gateway.config import GatewayConfig, load_config
+from fedrdma_fate.wire.errors import ConfigError, FedRDMAError
+
+
+def check_config(path: Path | None) -> tuple[Finding, GatewayConfig | None]:
+    """Whether a configuration file is right; the configuration, if it is."""
+    if path is None:
+        return fine("configuration", "none was given (--config); the defaults are assumed"), None
+    try:
+        config = load_config(path)
+    except ConfigError as error:
+        return failure("configuration", error), None
+    return fine("configuration", f"{path} is right: site {config.site}, {len(config.peers)} peers"), config
+
+
+def verbs_need(config: GatewayConfig | None) -> VerbsNeed:
+    """What the configuration asks of RDMA."""
+    if config is None:
+        return "wanted"
+    transports = {config.transport, *(peer.transport for peer in config.peers if peer.transport)}
+    if "verbs" in transports:
+        return "required"
+    return "wanted" if "auto" in transports else "unused"
+
+
+def check_gateway(address: str, ask: Callable[[str], Mapping[str, Any]]) -> tuple[Finding, Mapping[str, Any] | None]:
+    """Whether a gateway answers at `unix:///path`; its status document, if one does."""
+    try:
+        document = ask(address)
+    except FedRDMAError as error:
+        return failure("gateway", error), None
+    found = f"site {document['site']} answers at {address}, version {document['version']}"
+    if document["version"] != __version__:
+        remedy = f"Restart it: the installed version is {__version__}."
+        return Finding("gateway", "warning", found, remedy), document
+    return fine("gateway", found), document
+
+
+def check_peers(document: Mapping[str, Any]) -> list[Finding]:
+    """One finding for each peer in a gateway's status document."""
+    return [_check_peer(peer, document["version"]) for peer in document["peers"]]
+
+
+def _check_peer(peer: Mapping[str, Any], own_version: str) -> Finding:
+    check = f"peer {peer['site']}"
+    if not peer["connected"]:
+        remedy = "Start its gateway; check its address, the firewall, and that both sites name each other."
+        return Finding(check, "warning", f"not connected: {peer['last_error']}", remedy)
+    up = [path for path in peer["paths"] if path["up"]]
+    if not up:
+        errors = "; ".join(path["last_error"] for path in peer["paths"] if path["last_error"]) or "none was made yet"
+        remedy = "Open its data ports, or set listen.advertise behind address translation: see docs/troubleshooting.md."
+        return Finding(check, "warning", f"connected, but without a data path: {errors}", remedy)
+    found = "connected; " + "; ".join(f"{path['transport']} ({path['reason']})" for path in up)
+    if peer["version"] != own_version:
+        remedy = "Run the same version at all sites."
+        return Finding(check, "warning", f"{found}; its version is {peer['version']}", remedy)
+    return fine(check, found)

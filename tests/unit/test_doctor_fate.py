@@ -1,0 +1,96 @@
+"""What the doctor says of FATE and of our hooks, by reports and by what a fresh interpreter sees here."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from fedrdma_fate.doctor import fate_report
+from fedrdma_fate.doctor.fate import check_fate, check_hooks
+from fedrdma_fate.doctor.fate_report import FateReport, ask_fresh_interpreter, read_report
+
+GOOD = FateReport(hooked=True, fate="2.2.0", registered=True, flow="2.2.0", flow_registered=True)
+ABSENT = FateReport(hooked=True)
+
+
+def changed(**changes: object) -> FateReport:
+    return FateReport(**{**{name: getattr(GOOD, name) for name in GOOD.__struct_fields__}, **changes})
+
+
+def test_a_supported_fate_that_knows_us_is_fine() -> None:
+    assert (check_fate(GOOD).level, check_fate(GOOD).found) == ("ok", "FATE 2.2.0, FATE Flow 2.2.0")
+    assert check_hooks(GOOD).level == "ok"
+
+
+def test_fate_without_fate_flow_is_fine() -> None:
+    report = changed(flow=None, flow_registered=False)
+    assert (check_fate(report).found, check_hooks(report).level) == ("FATE 2.2.0", "ok")
+
+
+def test_a_host_without_fate_is_fine_for_a_gateway() -> None:
+    assert check_fate(ABSENT).level == check_hooks(ABSENT).level == "ok"
+
+
+def test_another_version_of_fate_is_an_error_with_what_does_not_match() -> None:
+    finding = check_fate(changed(fate="2.1.0", mismatch="fate is version 2.1.0, not 2.2.0"))
+    assert finding.level == "error"
+    assert "not 2.2.0" in finding.found
+    assert "FEDRDMA_FATE_DISABLE" in finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("changes", "level", "word"),
+    [
+        ({"hooked": False}, "error", "fedrdma_fate.pth"),
+        ({"disabled": True, "hooked": False}, "warning", "FEDRDMA_FATE_DISABLE"),
+        ({"registered": False}, "error", "FATE does not know"),
+        ({"flow_registered": False}, "error", "FATE Flow does not know"),
+        ({"registered": False, "flow_registered": False}, "error", "FATE and FATE Flow"),
+    ],
+)
+def test_hooks_that_are_not_in_place_are_told(changes: dict[str, object], level: str, word: str) -> None:
+    finding = check_hooks(changed(**changes))
+    assert finding.level == level
+    assert word in f"{finding.found} {finding.remedy}"
+    assert finding.remedy
+
+
+def test_an_interpreter_that_crashes_is_an_error_with_its_last_line() -> None:
+    report = read_report("", "Traceback\nImportError: no module\n")
+    assert report.crash == "ImportError: no module"
+    assert check_fate(report).level == check_hooks(report).level == "error"
+    assert "ImportError" in check_fate(report).found
+
+
+def test_what_fate_prints_before_the_report_is_passed_over() -> None:
+    assert read_report('hello\n{"fate": "2.2.0"}\n', "").fate == "2.2.0"
+
+
+def test_an_interpreter_that_says_nothing_is_reported_as_such() -> None:
+    assert read_report("", "").crash == "it says nothing"
+
+
+def test_an_interpreter_that_cannot_be_started_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    assert "No such file" in ask_fresh_interpreter().crash
+
+
+def test_an_interpreter_that_does_not_end_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fate_report, "PATIENCE_SECONDS", 0.0)
+    assert "does not end" in ask_fresh_interpreter().crash
+
+
+def test_a_fresh_interpreter_reports_the_fate_of_this_environment() -> None:
+    report = ask_fresh_interpreter()
+    assert report.crash == ""
+    assert report.fate is not None
+    assert report.mismatch == ""
+    # whether the .pth file is installed is the environment's business, that hooks work where they are is ours
+    assert report.registered is report.hooked
+
+
+def test_a_fresh_interpreter_sees_that_the_hooks_are_switched_off() -> None:
+    report = ask_fresh_interpreter({**os.environ, "FEDRDMA_FATE_DISABLE": "1"})
+    assert (report.disabled, report.hooked, report.registered) == (True, False, False)
