@@ -1,5 +1,4 @@
-"""On both hosts: one process each connects, transfers and closes many times; prints what it holds after the first session
-and after the last.
+"""On both hosts: a process connects, transfers and closes many times; prints what it holds after the first and last time.
 
 many_sessions.py COUNT
 """
