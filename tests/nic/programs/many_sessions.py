@@ -1,4 +1,4 @@
-"""On both hosts: a process connects, transfers and closes many times; prints what it holds after the first time and last.
+"""On both hosts: a process connects, transfers and closes many times; prints what it holds after the first and last.
 
 many_sessions.py COUNT
 """
