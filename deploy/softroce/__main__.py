@@ -28,9 +28,9 @@ _RUN_EPILOG = f"""\
 Every host finds in its environment: TESTBED_HOST (its number from 0), TESTBED_HOSTS (all addresses, with commas),
 TESTBED_ADDRESS, TESTBED_DEVICE (its RDMA device), TESTBED_NETDEV, TESTBED_OUT (a directory shared with this machine),
 TESTBED_RATE and TESTBED_RTT (of the WAN: bit/s, seconds), TESTBED_VIRTUAL_TIME (0 or 1). It sees this machine's files;
-what it writes elsewhere than in TESTBED_OUT is gone afterwards. Packets that the WAN dropped are counted at the end. The
-exit status is that of the first host that failed, {TIMED_OUT} after the time limit, {TESTBED_FAILED} when the testbed
-itself failed.
+what it writes elsewhere than in TESTBED_OUT is gone afterwards. Packets that the WAN dropped are counted at the end.
+The exit status is that of the first host that failed, {TIMED_OUT} after the time limit, {TESTBED_FAILED} when the
+testbed itself failed.
 
   scripts/testbed run --rate 1gbit --rtt 20ms --loss 0.1% -- .venv/bin/python transfer.py
   scripts/testbed run --on '0=python server.py' --on '1=python client.py'

@@ -54,7 +54,8 @@ class RegionTable:
             if found is None:
                 found = self._registered[id(region)] = self._make(region)
                 # not by address: what is mapped there later is other memory
-                weakref.finalize(region, self._forget, id(region))
+                # nor at the end of the process, when the kernel takes back what is left
+                weakref.finalize(region, self._forget, id(region)).atexit = False
             return found
 
     def piece(self, slot: Slot) -> Piece:

@@ -5,18 +5,18 @@ many_sessions.py COUNT
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
 import sys
-import tempfile
 import threading
-from pathlib import Path
 
+from deploy.softroce.programs.control import Control, control_connection, this_host
+from deploy.softroce.programs.links import connect, progress_until, shared_region
 from fedrdma_fate.memory.region import SharedRegion
 from fedrdma_fate.ports import CompletionKind, Endpoint, RemoteSlot, Slot
 from fedrdma_fate.transport.verbs.transport import VerbsSettings, VerbsTransport
-from tests.support.two_hosts import Control, connect, control_connection, progress_until, slot_to_json, this_host
 
 REGION_BYTES = 1 << 20
 SLOT_BYTES = 100_000
@@ -41,7 +41,7 @@ def session(transport: VerbsTransport, region: SharedRegion, control: Control, n
     payload = bytes([number % 251 + this_host()]) * SLOT_BYTES
     region.view[:SLOT_BYTES] = payload
     exposed = endpoint.expose(number, Slot(region, REGION_BYTES // 2, SLOT_BYTES))
-    target = RemoteSlot(**control.exchange(slot_to_json(exposed)))
+    target = RemoteSlot(**control.exchange(dataclasses.asdict(exposed)))
     endpoint.post_write(1, Slot(region, 0, SLOT_BYTES), target, 0)
     endpoint.post_bytes(2, b"", target, 0, number)
     progress_until(endpoint, lambda done: {CompletionKind.IMMEDIATE} <= {one.kind for one in done} and len(done) == 3)
@@ -62,8 +62,7 @@ def end(endpoint: Endpoint, control: Control, number: int) -> None:
 
 
 def main(count: int) -> None:
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as name, control_connection() as control:
-        region = SharedRegion.create(Path(name) / "region", REGION_BYTES)
+    with shared_region(REGION_BYTES) as region, control_connection() as control:
         transport = VerbsTransport(VerbsSettings(), [region])
         right = session(transport, region, control, 1)
         first = held(transport)
@@ -72,7 +71,6 @@ def main(count: int) -> None:
         control.exchange("all done")
         last = held(transport)
         transport.close()
-        region.close()
     print(json.dumps({"right": right, "first": first, "last": last}))
 
 
