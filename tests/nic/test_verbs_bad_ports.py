@@ -17,6 +17,8 @@ def test_ports_that_will_not_do_are_refused_in_clear_words_and_unequal_mtus_are_
     # two queue pairs for data and one for notices, at both ends
     assert seen["mtus"] == [1024] * 6
     reasons = {
+        "memlock-region": "cannot register 1048576 bytes of memory: the memlock limit is too small",
+        "memlock-link": "bytes of memory: the memlock limit is too small",
         "unknown-device": "there is no RDMA device 'mlx5_7'",
         "unknown-port": "rxe0 has no port 3",
         "unknown-gid": "port 1 of rxe0 has no GID at index 77",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -114,6 +115,16 @@ def test_a_device_without_queue_pairs_left_says_so_and_keeps_nothing() -> None:
     with pytest.raises(TransportError, match="cannot make a queue pair") as error:
         made.active.transport.open("active")
     assert "queue pairs left" in error.value.remedy
+    assert made.active.device.left == before
+    made.close()
+
+
+def test_memory_for_notices_that_cannot_be_registered_is_a_matter_of_memlock() -> None:
+    made = unconnected()
+    made.active.device.registration_errno = errno.ENOMEM
+    before = list(made.active.device.left)
+    with pytest.raises(TransportError, match="memlock limit is too small"):
+        made.active.transport.open("active")
     assert made.active.device.left == before
     made.close()
 

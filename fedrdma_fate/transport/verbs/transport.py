@@ -105,8 +105,8 @@ class VerbsTransport:
         """Start one data path.
 
         Raises:
-            TransportError: TRANSPORT_UNAVAILABLE when the transport is closed, the device has no queue pairs left, or
-                it is gone and not back.
+            TransportError: TRANSPORT_UNAVAILABLE when the transport is closed, the device has no queue pairs left, no
+                memory can be registered any more, or the device is gone and not back.
         """
         with self._lock:
             if self._closed:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from deploy.softroce.programs.links import shared_region
 from fedrdma_fate.transport.verbs import boundary
 from fedrdma_fate.transport.verbs.choice import PortWish
 from fedrdma_fate.transport.verbs.easy import EasyVerbs, QueuePair
@@ -13,6 +16,9 @@ from fedrdma_fate.transport.verbs.transport import VerbsSettings, VerbsTransport
 from fedrdma_fate.wire.errors import FedRDMAError
 from tests.support.hosts import from_outside, on_host, run
 from tests.support.namespaces import NamespacedVerbs
+
+MEMLOCK_BYTES = 512 * 1024
+"""Enough for a device, and not for what a link needs beside a region of half of it."""
 
 
 def refused(action: Callable[[], object]) -> list[str]:
@@ -48,7 +54,7 @@ def path_mtus() -> list[int]:
     # its packets have to fit through the other end of the cable as well, which they do: it carries more
     far = VerbsTransport(VerbsSettings(PortWish(gid_index=1)), verbs=NamespacedVerbs("host1", EasyVerbs()))
     near = VerbsTransport(VerbsSettings())
-    QueuePair.connect = note  # type: ignore[method-assign]
+    QueuePair.connect = note  # type: ignore[method-assign, assignment]
     try:
         dialling, waiting = near.open("active"), far.open("passive")
         with ThreadPoolExecutor(1) as executor:
@@ -63,8 +69,29 @@ def path_mtus() -> list[int]:
     return used
 
 
+def with_little_memlock(region_bytes: int) -> list[str]:
+    """A transport with a region, and a link, in a process that may lock no more than MEMLOCK_BYTES."""
+    limit = ["prlimit", f"--memlock={MEMLOCK_BYTES}:{MEMLOCK_BYTES}"]
+    # with this capability the kernel asks for no limit
+    unprivileged = ["setpriv", "--bounding-set=-ipc_lock", "--inh-caps=-ipc_lock"]
+    seen: list[str] = json.loads(run([*limit, *unprivileged, sys.executable, __file__, str(region_bytes)]))
+    return seen
+
+
+def open_link(region_bytes: int) -> None:
+    """As far as a gateway comes without a peer."""
+    with (
+        shared_region(region_bytes) as region,
+        contextlib.closing(VerbsTransport(VerbsSettings(), [region])) as transport,
+    ):
+        transport.open("active").close()
+
+
 def main() -> None:
+    """Try everything."""
     seen: dict[str, object] = {"mtus": path_mtus()}
+    seen["memlock-region"] = with_little_memlock(2 * MEMLOCK_BYTES)
+    seen["memlock-link"] = with_little_memlock(MEMLOCK_BYTES // 2)
     seen["unknown-device"] = refused(open_port(device="mlx5_7"))
     seen["unknown-port"] = refused(open_port(port=3))
     seen["unknown-gid"] = refused(open_port(gid_index=77))
@@ -79,4 +106,8 @@ def main() -> None:
     print(json.dumps(seen))
 
 
-main()
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        print(json.dumps(refused(lambda: open_link(int(sys.argv[1])))))
+    else:
+        main()
