@@ -45,9 +45,10 @@ class EventBoard:
         return self._fatal is not None and self._fatal.kind is EventKind.DEVICE_GONE
 
     def forget(self) -> None:
-        """A new link is made: what befell the port before is over, or shows again."""
+        """A new link is made: what befell the port before is over, or shows again. A device that has gone stays so."""
         with self._lock:
-            self._fatal = None
+            if self._fatal is not None and self._fatal.kind is EventKind.PORT_DOWN:
+                self._fatal = None
 
     def _take_in(self, event: DeviceEvent) -> None:
         if event.kind is EventKind.ACCESS_ERROR:
