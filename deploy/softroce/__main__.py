@@ -6,7 +6,7 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
@@ -27,9 +27,10 @@ TESTBED_FAILED = 125
 _RUN_EPILOG = f"""\
 Every host finds in its environment: TESTBED_HOST (its number from 0), TESTBED_HOSTS (all addresses, with commas),
 TESTBED_ADDRESS, TESTBED_DEVICE (its RDMA device), TESTBED_NETDEV, TESTBED_OUT (a directory shared with this machine),
-TESTBED_VIRTUAL_TIME (0 or 1). It sees this machine's files; what it writes elsewhere than in TESTBED_OUT is gone
-afterwards. The exit status is that of the first host that failed, {TIMED_OUT} after the time limit, {TESTBED_FAILED}
-when the testbed itself failed.
+TESTBED_RATE and TESTBED_RTT (of the WAN: bit/s, seconds), TESTBED_VIRTUAL_TIME (0 or 1). It sees this machine's files;
+what it writes elsewhere than in TESTBED_OUT is gone afterwards. Packets that the WAN dropped are counted at the end.
+The exit status is that of the first host that failed, {TIMED_OUT} after the time limit, {TESTBED_FAILED} when the
+testbed itself failed.
 
   scripts/testbed run --rate 1gbit --rtt 20ms --loss 0.1% -- .venv/bin/python transfer.py
   scripts/testbed run --on '0=python server.py' --on '1=python client.py'
@@ -220,9 +221,22 @@ def explain(run: Run, outcome: Outcome) -> Iterator[str]:
             yield f"host {host} ended with status {status}"
 
 
+def dropped(outcome: Outcome) -> Iterator[str]:
+    """What became of packets that did not arrive."""
+    if any(outcome.lost.values()):
+        yield f"the WAN lost {_counts(outcome.lost)}"
+    if any(outcome.overflowed.values()):
+        yield f"buffers overflowed by {_counts(outcome.overflowed)}"
+
+
+def _counts(by_host: Mapping[int, int]) -> str:
+    each = ", ".join(f"{count} host {host}" for host, count in sorted(by_host.items()) if count)
+    return f"{sum(by_host.values())} packets ({each})"
+
+
 def _run(run: Run) -> int:
     outcome = execute(run, show_line)
-    for line in explain(run, outcome):
+    for line in (*explain(run, outcome), *dropped(outcome)):
         print(f"testbed: {line}", file=sys.stderr)
     return outcome.status
 

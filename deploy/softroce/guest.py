@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from typing import IO
 
 from deploy.softroce.job import CHANNEL, Job, Program
 from deploy.softroce.netem import set_netem
-from deploy.softroce.wan import Plan
+from deploy.softroce.wan import DROPPERS, Plan
 
 LONGEST_LINE_BYTES = 64 * 1024
 
@@ -50,6 +51,18 @@ def build_network(plan: Plan) -> None:
             raise RuntimeError(f"{shlex.join(command)}: {(result.stderr or result.stdout).strip()}")
     for line in plan.delay_lines:
         set_netem(line.netdev, line.delay_ns, line.loss, line.seed)
+
+
+def dropped_packets() -> dict[str, dict[str, int]]:
+    """How many packets were lost of what each host sent, and how many overflowed its bottleneck's buffer."""
+    command = ["tc", "-s", "-j", "qdisc", "show"]
+    result = subprocess.run(command, check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    counts: dict[str, dict[str, int]] = {name: {} for name in DROPPERS.values()}
+    for queue in json.loads(result.stdout):
+        netdev = re.fullmatch(r"([a-z]+)([0-9]+)", queue["dev"])
+        if netdev is not None and netdev[1] in DROPPERS and queue["kind"] in ("netem", "tbf"):
+            counts[DROPPERS[netdev[1]]][netdev[2]] = queue["drops"]
+    return counts
 
 
 def prefer_network_threads() -> None:
@@ -109,8 +122,9 @@ def main(path: str) -> None:
             prefer_network_threads()
         channel.tell("ready")
         run_programs(job, channel)
+        channel.tell("dropped", **dropped_packets())
         channel.tell("done")
-    except (OSError, RuntimeError, ValueError, KeyError) as error:
+    except (OSError, RuntimeError, ValueError, KeyError, subprocess.CalledProcessError) as error:
         channel.tell("failed", message=str(error))
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from deploy.softroce.errors import TestbedError
 from deploy.softroce.job import Job, Program
 from deploy.softroce.uml import Guest
-from deploy.softroce.wan import NETDEV, Host, Wan, plan
+from deploy.softroce.wan import DROPPERS, NETDEV, Host, Wan, plan
 
 ShowLine = Callable[[int, str, str], None]
 """Called with a host, `stdout` or `stderr`, and a line with its end, as the programs print them."""
@@ -57,10 +57,14 @@ class Outcome:
     Attributes:
         statuses: exit status by host, of those that ended; 128 and the signal's number where one ended a program.
         timed_out: the run was stopped because its time was over.
+        lost: packets of each host that the WAN lost, as it was asked to (`--loss`).
+        overflowed: packets that did not fit into the bottleneck's buffer in front of each host.
     """
 
     statuses: Mapping[int, int]
     timed_out: bool
+    lost: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    overflowed: Mapping[int, int] = dataclasses.field(default_factory=dict)
 
     @property
     def status(self) -> int:
@@ -87,6 +91,8 @@ def host_environment(host: Host, run: Run, output: Path) -> dict[str, str]:
         "TESTBED_DEVICE": host.device,
         "TESTBED_NETDEV": NETDEV,
         "TESTBED_OUT": str(output),
+        "TESTBED_RATE": "" if run.wan.rate is None else str(run.wan.rate),
+        "TESTBED_RTT": f"{run.wan.rtt_ns / 1e9:g}",
         "TESTBED_VIRTUAL_TIME": str(int(run.virtual_time)),
     }
 
@@ -117,6 +123,7 @@ def _execute(run: Run, output: Path, show: ShowLine) -> Outcome:
     )
     job = Job(plan(run.wan, len(hosts)), programs, str(Path.cwd()), real_time=not run.virtual_time)
     statuses: dict[int, int] = {}
+    dropped: dict[str, dict[int, int]] = {}
     deadline = time.monotonic() + run.timeout
     with Guest(run.kernel, job, output, memory_bytes=run.memory_bytes, virtual_time=run.virtual_time) as guest:
         try:
@@ -125,6 +132,12 @@ def _execute(run: Run, output: Path, show: ShowLine) -> Outcome:
                     show(event["host"], event["stream"], event["text"])
                 elif event["event"] == "exit":
                     statuses[event["host"]] = event["status"]
+                elif event["event"] == "dropped":
+                    dropped = {name: _by_host(event[name]) for name in DROPPERS.values()}
         except TimeoutError:
             return Outcome(statuses, timed_out=True)
-    return Outcome(statuses, timed_out=False)
+    return Outcome(statuses, timed_out=False, **dropped)
+
+
+def _by_host(counts: Mapping[str, int]) -> dict[int, int]:
+    return {int(host): count for host, count in counts.items()}

@@ -93,6 +93,9 @@ class Host:
         return f"delay{self.index}"
 
 
+DROPPERS = {"delay": "lost", "port": "overflowed"}
+"""What it means when the queue of a delay line, or of a port, drops a packet; by what their names begin with."""
+
 NETDEV = "eth0"
 """The network interface of a host, by its name inside the host."""
 

@@ -91,7 +91,7 @@ def choose_transport(
     own: tuple[str, ...],
     host: str,
     peer: Hello,
-    unusable: frozenset[str],
+    unusable: Mapping[str, str] = MappingProxyType({}),
     absent: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[str, str]:
     """The transport to use, and why.
@@ -100,7 +100,7 @@ def choose_transport(
         own: transports that this side allows, best first.
         host: identity of this host.
         peer: the peer's greeting.
-        unusable: transports that were tried in vain.
+        unusable: transports that were tried in vain, and what went wrong the last time.
         absent: transports of `own` that this host cannot offer, and why.
     """
     notes = []
@@ -112,7 +112,7 @@ def choose_transport(
         elif name == "shm" and peer.host != host:
             notes.append("shm: other host")
         elif name in unusable:
-            notes.append(f"{name}: could not be connected")
+            notes.append(f"{name}: could not be connected ({unusable[name]})")
         else:
             return name, "; ".join([_WHY.get(name, "the fallback"), *notes])
     return "grpc", "; ".join(["the fallback", *notes])
@@ -158,7 +158,7 @@ class DataPaths:
         self._online = False
         self._retired: list[Link] = []
         self.paths: dict[str, DataPath] = {}
-        self.unusable: set[str] = set()
+        self.unusable: dict[str, str] = {}
 
     @property
     def main(self) -> DataPath | None:
@@ -255,7 +255,7 @@ class DataPaths:
         if path.failures == 1:
             path.down_since = self._clock()
         if self._is_hopeless(path) and transport != "grpc":
-            self.unusable.add(transport)
+            self.unusable[transport] = reason.rstrip(".")
             if path.main and self._role == "active":
                 self._give_up(transport)
                 return

@@ -285,8 +285,8 @@ class Peer:
 
     def _choose_main_path(self, hello: Hello) -> None:
         own = tuple(name for name in self._allowed_transports() if name != "grpc")
-        unusable, absent = frozenset(self.paths.unusable), self._hub.transports.absent
-        transport, reason = choose_transport(own, self._hub.host, hello, unusable, absent)
+        absent = self._hub.transports.absent
+        transport, reason = choose_transport(own, self._hub.host, hello, self.paths.unusable, absent)
         logger.info("data path to %s: %s (%s)", self.config.site, transport, reason)
         self.paths.need(transport, reason, main=True)
 
@@ -295,7 +295,11 @@ class Peer:
         if frame.main and frame.attempt and main is not None and main != frame.transport:
             # the active side has changed its mind
             self._give_up_main(main)
+        path = self.paths.paths.get(frame.transport)
+        was_up = path is not None and path.up
         self.paths.on_connect(frame)
+        if was_up and path is not None and not path.up:
+            self._note_lost(frame.transport, f"{self.config.site} has lost it, and asks for a new one")
         self.sending.hand_over()
 
     def _fall_back(self, transport: str) -> None:
@@ -362,11 +366,14 @@ class Peer:
         path = self.paths.paths[transport]
         if path.attempt != attempt:
             return
+        self._note_lost(transport, reason)
+        self.receiving.forget_requests(path.link)
+        self.paths.on_lost(transport, reason)
+
+    def _note_lost(self, transport: str, reason: str) -> None:
         logger.warning("data path to %s over %s: %s", self.config.site, transport, reason)
         self._hub.metrics.link_up(self.config.site, transport, False)
         self._hub.trace.emit("link_lost", peer=self.config.site, transport=transport, reason=reason)
-        self.receiving.forget_requests(path.link)
-        self.paths.on_lost(transport, reason)
 
     def grant_wanted(self, request: GrantRequest) -> None:
         """The peer asks for a receive slot."""

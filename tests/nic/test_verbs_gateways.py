@@ -17,6 +17,7 @@ from tests.support.testbed import program, run_on_hosts
 def test_payloads_come_whole_over_verbs(mode: str, rtt: str, loss: str) -> None:
     results = run_on_hosts(program("gateway_pair.py", mode), rtt=rtt, loss=loss, timeout=90)
     assert [result.exit_status for result in results] == [0, 0], results
+    assert (sum(result.lost for result in results) > 0) == (loss != "0")
     pushed, pulled = (json.loads(result.stdout.splitlines()[0]) for result in results)
     assert pushed["answer"] == "all here"
     assert pulled["right"] == [True] * 5

@@ -281,14 +281,14 @@ class FakeVerbs:
     """The devices of one host."""
 
     def __init__(self, *infos: DeviceInfo, network: FakeNetwork | None = None) -> None:
-        self._infos = infos
+        self.infos = list(infos)
         self.network = network or FakeNetwork()
         self.opened: list[FakeDevice] = []
 
     def devices(self) -> Sequence[DeviceInfo]:
-        return self._infos
+        return self.infos
 
     def open(self, name: str) -> FakeDevice:
-        info = next(info for info in self._infos if info.name == name)
+        info = next(info for info in self.infos if info.name == name)
         self.opened.append(FakeDevice(info, self.network))
         return self.opened[-1]

@@ -249,12 +249,17 @@ class InProcesses:
 
     def start(self, site: Site) -> None:
         """Start a gateway."""
-        command = [sys.executable, "-m", "fedrdma_fate.cli.main", "gateway", "--config", str(site.config_file)]
+        arguments = ["gateway", "--config", str(site.config_file), "--log-level", "info"]
         with (site.home / "log").open("ab") as log:
-            process = subprocess.Popen([*command, "--log-level", "info"], stdout=log, stderr=log)
+            process = subprocess.Popen([*self.command(site), *arguments], stdout=log, stderr=log)
         self.processes[site.name] = process
         eventually(lambda: process.poll() is not None or _answers(site), READY_SECONDS)
         assert process.poll() is None, (site.home / "log").read_text()
+
+    def command(self, site: Site) -> list[str]:
+        """How `fedrdma` is called for a site."""
+        del site
+        return [sys.executable, "-m", "fedrdma_fate.cli.main"]
 
     def stop(self, site: Site) -> None:
         """Stop it with SIGTERM."""

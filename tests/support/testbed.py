@@ -29,11 +29,18 @@ class TimedOutError(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HostResult:
-    """What a host's program printed and how it ended; the status is None where it did not."""
+    """What a host's program printed and how it ended; the status is None where it did not.
+
+    Attributes:
+        lost: packets that it sent and the WAN lost.
+        overflowed: packets for it that the bottleneck's buffer could not hold.
+    """
 
     stdout: str
     stderr: str
     exit_status: int | None
+    lost: int = 0
+    overflowed: int = 0
 
 
 def why_no_testbed() -> str | None:
@@ -121,7 +128,13 @@ def run_on_hosts(
 
     outcome = execute(run, keep)
     results = [
-        HostResult(printed[host, "stdout"], printed[host, "stderr"], outcome.statuses.get(host))
+        HostResult(
+            printed[host, "stdout"],
+            printed[host, "stderr"],
+            outcome.statuses.get(host),
+            outcome.lost.get(host, 0),
+            outcome.overflowed.get(host, 0),
+        )
         for host in range(hosts)
     ]
     if outcome.timed_out:

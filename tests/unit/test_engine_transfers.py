@@ -328,6 +328,24 @@ def test_a_grant_whose_id_no_immediate_can_carry_is_ignored(pair: Pair, grant: i
     assert [type(frame) for frame in pair.sending.frames] == [GrantRequest]
 
 
+@pytest.mark.parametrize("immediate", [0, 999, (1 << 32) - 1])
+def test_an_immediate_that_names_no_slot_changes_nothing(pair: Pair, immediate: int) -> None:
+    half_way(pair)
+    pair.incoming.on_immediate(immediate, pair.now)
+    assert pair.receiving.frames == []
+    pair.run()
+    assert delivered_bytes(pair) == [BODY]
+
+
+def test_an_immediate_that_names_a_slot_nothing_was_announced_for_delivers_nothing(pair: Pair) -> None:
+    slot = HeapRegion(50_000).slot()
+    grant = pair.grant(slot)
+    before = bytes(slot.view)
+    pair.incoming.on_immediate(grant, pair.now)
+    assert pair.receiving.received_offers == []
+    assert bytes(slot.view) == before
+
+
 # --- when the sender may have its slot back ---
 
 

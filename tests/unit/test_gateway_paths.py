@@ -29,17 +29,23 @@ def hello(host: str = "here", transports: tuple[str, ...] = ("shm", "tcp", "grpc
 @pytest.mark.parametrize(
     ("own", "peer", "unusable", "chosen", "reason"),
     [
-        (("shm", "tcp"), hello(), frozenset(), "shm", "both gateways run on one host"),
-        (("shm", "tcp"), hello("there"), frozenset(), "tcp", "reachable by TCP; shm: other host"),
-        (("shm", "tcp"), hello(), {"shm"}, "tcp", "reachable by TCP; shm: could not be connected"),
-        (("shm", "tcp"), hello(transports=("grpc",)), frozenset(), "grpc", "shm: not offered by b; tcp: not offered"),
-        (("tcp",), hello(), {"tcp"}, "grpc", "the fallback; tcp: could not be connected"),
+        (("shm", "tcp"), hello(), {}, "shm", "both gateways run on one host"),
+        (("shm", "tcp"), hello("there"), {}, "tcp", "reachable by TCP; shm: other host"),
+        (
+            ("shm", "tcp"),
+            hello(),
+            {"shm": "no such file"},
+            "tcp",
+            "reachable by TCP; shm: could not be connected (no such file)",
+        ),
+        (("shm", "tcp"), hello(transports=("grpc",)), {}, "grpc", "shm: not offered by b; tcp: not offered"),
+        (("tcp",), hello(), {"tcp": "refused"}, "grpc", "the fallback; tcp: could not be connected (refused)"),
     ],
 )
 def test_the_best_transport_that_both_have_is_chosen_and_the_reason_says_why(
-    own: tuple[str, ...], peer: Hello, unusable: frozenset[str], chosen: str, reason: str
+    own: tuple[str, ...], peer: Hello, unusable: dict[str, str], chosen: str, reason: str
 ) -> None:
-    name, why = choose_transport(own, "here", peer, frozenset(unusable))
+    name, why = choose_transport(own, "here", peer, unusable)
     assert name == chosen
     assert reason in why
 
@@ -228,7 +234,7 @@ def test_a_path_that_has_never_come_up_is_given_up_after_some_attempts() -> None
         if attempt < ATTEMPTS_BEFORE_FALLBACK:
             world.fire()
     assert world.given_up == ["tcp"]
-    assert world.paths.unusable == {"tcp"}
+    assert world.paths.unusable == {"tcp": "refused"}
 
 
 def test_a_path_that_has_been_up_is_given_up_only_after_a_long_time() -> None:

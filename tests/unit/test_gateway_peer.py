@@ -17,6 +17,7 @@ from fedrdma_fate.gateway.control import ControlStream
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
 from fedrdma_fate.wire.frames import (
     INLINE_LIMIT_BYTES,
+    Connect,
     Delivered,
     Goodbye,
     GrantRequest,
@@ -480,6 +481,29 @@ def test_who_waits_for_a_message_whose_sender_was_restarted_in_the_middle_is_tol
 # --- transports ---
 
 
+def test_a_path_that_only_the_other_side_knows_to_be_lost_is_told_and_connected_anew(
+    play: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(twin: Twin) -> None:
+        await twin.connect()
+        await work(twin)
+        path = peer_of(twin, "a").paths.main
+        assert path.up
+        before = path.attempt
+        wish = Connect("tcp", "it broke", 0, True, {})
+        peer_of(twin, "a")._on_frame(wish)
+        assert not path.up
+        for _ in range(20):
+            await work(twin, 2)
+            await asyncio.sleep(0.1)
+        assert path.up
+        assert path.attempt > before
+
+    with caplog.at_level(logging.WARNING):
+        play(scenario)
+    assert "data path to b over tcp: b has lost it, and asks for a new one" in caplog.text
+
+
 def test_when_the_transport_cannot_be_connected_both_sides_take_the_next(play: Callable[..., None]) -> None:
     async def scenario(twin: Twin) -> None:
         for transports in twin.transports.values():
@@ -494,7 +518,7 @@ def test_when_the_transport_cannot_be_connected_both_sides_take_the_next(play: C
         for site in twin.halves:
             assert set(peer_of(twin, site).paths.paths) == {"grpc"}
             assert peer_of(twin, site).paths.main.up
-        assert "tcp: could not be connected" in peer_of(twin, "a").paths.main.reason
+        assert "tcp: could not be connected (" in peer_of(twin, "a").paths.main.reason
 
     play(scenario)
 

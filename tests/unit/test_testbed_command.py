@@ -12,7 +12,7 @@ import pytest
 from deploy.softroce import __main__ as command
 from deploy.softroce import local
 from deploy.softroce import run as run_module
-from deploy.softroce.__main__ import TESTBED_FAILED, explain, host_commands, main, make_parser, make_run
+from deploy.softroce.__main__ import TESTBED_FAILED, dropped, explain, host_commands, main, make_parser, make_run
 from deploy.softroce.errors import NoKernelError, TestbedError
 from deploy.softroce.job import Job, Program
 from deploy.softroce.kernel import find_kernel
@@ -177,6 +177,8 @@ def test_a_program_is_told_who_it_is(kernel: Path, tmp_path: Path, monkeypatch: 
         "TESTBED_ADDRESS": "10.77.0.2",
         "TESTBED_DEVICE": "rxe1",
         "TESTBED_NETDEV": "eth0",
+        "TESTBED_RATE": "",
+        "TESTBED_RTT": "0",
         "TESTBED_OUT": str(tmp_path),
         "TESTBED_VIRTUAL_TIME": "0",
     }
@@ -279,3 +281,12 @@ def test_a_device_that_is_on_the_interface_is_found() -> None:
     links = "link mlx5_0/1 state DOWN physical_state DISABLED\nlink rxe7/1 state ACTIVE netdev ens3 \n"
     assert device_on(links, "ens3") == "rxe7"
     assert device_on(links, "ens4") is None
+
+
+def test_packets_that_were_dropped_are_told_with_the_host_and_none_are_not_mentioned() -> None:
+    outcome = Outcome({0: 0, 1: 0}, False, lost={0: 12, 1: 3}, overflowed={0: 0, 1: 7})
+    assert list(dropped(outcome)) == [
+        "the WAN lost 15 packets (12 host 0, 3 host 1)",
+        "buffers overflowed by 7 packets (7 host 1)",
+    ]
+    assert list(dropped(Outcome({0: 0}, False, lost={0: 0}, overflowed={0: 0}))) == []

@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 
-from fedrdma_fate.transport.verbs.boundary import Device, DeviceEvent, EventKind, LocalPort
+from fedrdma_fate.transport.verbs.boundary import Device, DeviceEvent, EventKind, LocalPort, VerbsError
 from fedrdma_fate.transport.verbs.regions import RegionTable, WindowBinder
 
 
@@ -36,15 +36,24 @@ class EventBoard:
                 self._take_in(event)
             return None if self._fatal is None else _reason(self._fatal)
 
+    def device_is_gone(self) -> bool:
+        """Whether the device was removed; what was made from it is of no use any more, even when it is back."""
+        try:
+            self.look()
+        except VerbsError:
+            return True
+        return self._fatal is not None and self._fatal.kind is EventKind.DEVICE_GONE
+
     def forget(self) -> None:
-        """A new link is made: what befell the device before is over, or shows again."""
+        """A new link is made: what befell the port before is over, or shows again. A device that has gone stays so."""
         with self._lock:
-            self._fatal = None
+            if self._fatal is not None and self._fatal.kind is EventKind.PORT_DOWN:
+                self._fatal = None
 
     def _take_in(self, event: DeviceEvent) -> None:
         if event.kind is EventKind.ACCESS_ERROR:
             self._access_errors += 1
-        elif event.kind in (EventKind.PORT_DOWN, EventKind.DEVICE_GONE):
+        elif event.kind is EventKind.DEVICE_GONE or (event.kind is EventKind.PORT_DOWN and self._fatal is None):
             self._fatal = event
 
 

@@ -71,6 +71,7 @@ class LinkParts:
 
         Raises:
             VerbsError: the device has no more of something.
+            TransportError: TRANSPORT_UNAVAILABLE when memory for notices cannot be registered.
         """
         self.host = host
         host.join()

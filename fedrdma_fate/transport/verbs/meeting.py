@@ -30,15 +30,17 @@ class Meeting:
         self._own_token = own_token
         self._peer_token = peer_token
         self._heard = False
-        self._probing = {pair.number for pair in parts.data}
+        self._probing: set[int] = set()
         self.early: list[WorkCompletion] = []
 
     def hold(self, timeout: float) -> None:
-        """Wait until both ends know; `early` then holds what came on the link meanwhile.
+        """Wait, on connected queue pairs, until both ends know; `early` then holds what came on the link meanwhile.
 
         Raises:
             NotMetError: they do not within so many seconds, the wrong peer is there, or the transport is closed.
         """
+        # only now is it known how many of them the peer uses
+        self._probing = {pair.number for pair in self._parts.data}
         deadline = time.monotonic() + timeout
         poller = select.poll()
         poller.register(self._parts.queue.fileno, select.POLLIN)

@@ -15,6 +15,7 @@ from fedrdma_fate.transport.verbs.boundary import (
     VerbsError,
     WorkCompletion,
 )
+from fedrdma_fate.transport.verbs.regions import registration_failed
 
 NOTICE_BYTES = 512
 RECEIVES = 16
@@ -59,11 +60,14 @@ class Scratch:
         """Map and register it.
 
         Raises:
-            VerbsError: it cannot be registered.
+            TransportError: TRANSPORT_UNAVAILABLE when it cannot be registered.
         """
         self._map = mmap.mmap(-1, length)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
-        self._memory = device.register(self.address, length)
+        try:
+            self._memory = device.register(self.address, length)
+        except VerbsError as error:
+            raise registration_failed(length, error) from error
 
     def piece(self, offset: int, length: int) -> Piece:
         """A part of it, for a work request."""

@@ -54,7 +54,9 @@ class RegionTable:
             if found is None:
                 found = self._registered[id(region)] = self._make(region)
                 # not by address: what is mapped there later is other memory
-                weakref.finalize(region, self._forget, id(region))
+                forgetting = weakref.finalize(region, self._forget, id(region))
+                # at the end of the process the kernel takes back what is left
+                forgetting.atexit = False  # type: ignore[misc]  # the stubs take it for read-only
             return found
 
     def piece(self, slot: Slot) -> Piece:

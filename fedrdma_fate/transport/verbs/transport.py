@@ -70,7 +70,7 @@ def load_verbs() -> Verbs:
 
 
 class VerbsTransport:
-    """Opens the device, and registers memory, once for all links of this gateway."""
+    """Opens the device, and registers memory, once for all links of this gateway; anew only when it was gone."""
 
     def __init__(self, settings: VerbsSettings, regions: Iterable[Region] = (), verbs: Verbs | None = None) -> None:
         """Open the device.
@@ -84,18 +84,13 @@ class VerbsTransport:
             TransportError: TRANSPORT_UNAVAILABLE when there is no device that will do.
         """
         self._settings = settings
-        self._host = _open_host(settings, load_verbs() if verbs is None else verbs)
+        self._verbs = load_verbs() if verbs is None else verbs
+        self._regions = tuple(regions)
         self._lock = threading.Lock()
         self._drafts: set[_VerbsDraft] = set()
         self._closed = False
-        try:
-            for region in regions:
-                self._host.regions.register(region)
-        except BaseException:
-            self.close()
-            raise
-        port = self._host.port
-        logger.info("verbs: device %s, port %d, GID %d (%s)", port.device, port.port, port.gid_index, port.gid)
+        self._registered_before = 0
+        self._host = self._make_host()
 
     @property
     def name(self) -> str:
@@ -103,18 +98,21 @@ class VerbsTransport:
 
     @property
     def registrations(self) -> int:
-        """How many regions have been registered so far."""
-        return self._host.regions.registrations
+        """How often a region has been registered so far."""
+        return self._registered_before + self._host.regions.registrations
 
     def open(self, role: Role) -> Draft:
         """Start one data path.
 
         Raises:
-            TransportError: TRANSPORT_UNAVAILABLE when the transport is closed or the device has no queue pairs left.
+            TransportError: TRANSPORT_UNAVAILABLE when the transport is closed, the device has no queue pairs left, no
+                memory can be registered any more, or the device is gone and not back.
         """
         with self._lock:
             if self._closed:
                 raise unavailable(NAME, "the transport is closed")
+            if self._host.events.device_is_gone():
+                self._renew_host()
             try:
                 self._host.events.forget()
                 parts = LinkParts(self._host, self._settings.queue_pairs)
@@ -139,6 +137,28 @@ class VerbsTransport:
     def _ended(self, draft: _VerbsDraft) -> None:
         with self._lock:
             self._drafts.discard(draft)
+
+    def _make_host(self) -> VerbsHost:
+        host = _open_host(self._settings, self._verbs)
+        try:
+            for region in self._regions:
+                host.regions.register(region)
+        except BaseException:
+            host.leave()
+            raise
+        port = host.port
+        logger.info("verbs: device %s, port %d, GID %d (%s)", port.device, port.port, port.gid_index, port.gid)
+        return host
+
+    def _renew_host(self) -> None:
+        """The device was removed, which ends everything made from it; it may be back, or another one may do."""
+        host = self._make_host()
+        gone, self._host = self._host, host
+        self._registered_before += gone.regions.registrations
+        gone.stop()
+        # what has gone with the device need not be given back to it
+        with contextlib.suppress(VerbsError):
+            gone.leave()
 
 
 class _VerbsDraft:

@@ -1,0 +1,1 @@
+"""Programs for the two hosts of a testbed."""

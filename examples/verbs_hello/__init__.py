@@ -1,0 +1,1 @@
+"""RDMA by hand: the high-level layer over pyverbs, used alone."""

@@ -1,0 +1,64 @@
+"""Faults in the middle of a transfer between gateways on two hosts: known soon, gone on with from what had arrived."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.support.testbed import program, run_on_hosts
+
+IDLE_SECONDS = 15.0
+CHUNK_BYTES = 256 << 10
+
+pytestmark = pytest.mark.nic
+
+
+def struck_by(fault: str) -> dict[str, Any]:
+    """What the program saw."""
+    command = program("gateway_faults.py", fault)
+    # slow enough for the fault to hit the middle
+    driver, _ = run_on_hosts(["true"], on={0: command}, rate="200mbit", nic_rate="200mbit", rtt="2ms", timeout=120)
+    assert driver.exit_status == 0, driver.stderr[-6000:]
+    seen: dict[str, Any] = json.loads(driver.stdout)
+    return seen
+
+
+def whole_and_once(seen: dict[str, Any]) -> None:
+    """The payload came right and once, and the path is as good as before."""
+    assert seen["right"]
+    assert seen["delivered"] == 1
+    assert [sent["transport"] for sent in seen["sent"]] == ["verbs"]
+    assert seen["later"] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("fault", "known_within"),
+    [
+        ("pair-of-sender", 1.0),
+        ("pair-of-receiver", 5.0),
+        ("device-of-sender", 1.0),
+        ("device-of-receiver", 5.0),
+        ("link-of-receiver", IDLE_SECONDS),
+    ],
+)
+def test_a_transfer_goes_on_with_what_had_not_arrived_when_the_path_is_back(fault: str, known_within: float) -> None:
+    seen = struck_by(fault)
+    whole_and_once(seen)
+    assert seen["knew_after"] < known_within, seen["reason"]
+    (sent,) = seen["sent"]
+    assert seen["done_bytes"] > 8 * CHUNK_BYTES
+    assert 0 < sent["resent_bytes"] <= 2 * CHUNK_BYTES, "what had arrived was sent again"
+    # beside the chunks: what was in flight when it broke, and the header, perhaps twice
+    assert sent["writes"] <= sent["chunks"] + 4
+
+
+def test_a_receiver_that_was_killed_and_restarted_gets_the_payload_anew() -> None:
+    seen = struck_by("killed-receiver")
+    whole_and_once(seen)
+    assert seen["knew_after"] < IDLE_SECONDS, seen["reason"]
+    (sent,) = seen["sent"]
+    # its memory died with it: this is a transfer of its own, from the first chunk to the last
+    assert sent["writes"] >= sent["chunks"]
+    assert sent["resent_bytes"] == 0

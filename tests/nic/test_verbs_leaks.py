@@ -1,0 +1,24 @@
+"""After many sessions over real verbs, the kernel and the process hold what they held after the first."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.support.testbed import program, run_on_hosts
+
+SESSIONS = 200
+
+
+@pytest.mark.nic
+def test_two_hundred_sessions_leave_nothing_and_register_no_region_again() -> None:
+    results = run_on_hosts(program("many_sessions.py", SESSIONS), timeout=150)
+    for result in results:
+        assert result.exit_status == 0, result.stderr[-4000:]
+        seen = json.loads(result.stdout)
+        assert seen["right"]
+        assert seen["last"] == seen["first"]
+        assert seen["first"]["registrations"] == 1
+        # what is looked at is there: the binder's queue pair and queue, and the region
+        assert all(seen["first"][kind] >= 1 for kind in ("qp", "cq", "mr", "pd", "ctx"))

@@ -1,0 +1,82 @@
+"""Gateways on the hosts of a testbed, run from one program on host 0: all hosts share files and processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.support.sites import InProcesses, Site, Sites, gateway_site
+
+CONTROL_PORT = 9370
+PARTIES = ("guest:1", "host:2")
+LAUNCHER = Path(__file__).resolve().parents[1] / "nic" / "programs" / "breakable_gateway.py"
+
+
+def on_host(index: int, *command: str) -> list[str]:
+    """A command that runs on another host of the testbed than the caller's."""
+    return ["ip", "netns", "exec", f"host{index}", *command]
+
+
+def from_outside(*command: str) -> list[str]:
+    """A command that runs in the guest's first namespace, where the WAN is and devices are handed out."""
+    return ["nsenter", "--net=/proc/1/ns/net", *command]
+
+
+def run(command: Sequence[str]) -> str:
+    """Run it; what it prints.
+
+    Raises:
+        RuntimeError: it failed, with what it said.
+    """
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise RuntimeError(f"{' '.join(command)}: {result.stderr or result.stdout}")
+    return result.stdout
+
+
+class OnHosts(InProcesses):
+    """Runs the gateway of site `a` on host 0 and that of `b` on host 1; SIGUSR1 breaks one of its queue pairs."""
+
+    def command(self, site: Site) -> list[str]:
+        return on_host("ab".index(site.name), sys.executable, str(LAUNCHER))
+
+
+@contextlib.contextmanager
+def gateways_on_hosts(directory: Path, **settings: Any) -> Iterator[Sites]:
+    """A gateway on each of two hosts, connected by verbs.
+
+    Args:
+        directory: for configurations, traces and logs.
+        **settings: keys of the configuration, over the defaults of the tests.
+    """
+    addresses = os.environ["TESTBED_HOSTS"].split(",")
+    names = "ab"
+    with tempfile.TemporaryDirectory(prefix="fr") as sockets:
+        sites = {}
+        for index, name in enumerate(names):
+            other = 1 - index
+            peer = {"site": names[other], "parties": [PARTIES[other]], "address": f"{addresses[other]}:{CONTROL_PORT}"}
+            listen = {
+                "control": f"{addresses[index]}:{CONTROL_PORT}",
+                "data": f"{addresses[index]}:0",
+                "grpc": f"{addresses[index]}:0",
+            }
+            sites[name] = gateway_site(
+                name,
+                [PARTIES[index]],
+                home=directory / name,
+                sockets=Path(sockets),
+                port=CONTROL_PORT,
+                peers=[peer],
+                listen=listen,
+                **{"transport": "verbs", **settings},
+            )
+        with Sites.running(sites, OnHosts()) as running:
+            running.wait_until_connected()
+            yield running
