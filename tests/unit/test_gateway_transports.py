@@ -71,7 +71,7 @@ def test_auto_does_without_verbs_and_keeps_the_reason(tmp_path: Path, infos: lis
     devices.extend(infos)
     transports = make(config(), tmp_path)
     assert "verbs" not in transports
-    assert transports.absent == {"verbs": reason}
+    assert transports.absent == {"verbs": f"{reason} (a)"}
 
 
 @pytest.mark.usefixtures("made")
