@@ -76,6 +76,11 @@ class Receiver:
         self._digests.forget([chunk.index])
         return self._digests.ask(chunk)
 
+    def on_chunk(self, immediate: int, now: float) -> list[Action]:
+        """Another mode's; ignored."""
+        del immediate, now
+        return []
+
     def on_announced(self, raw: bytes | memoryview) -> list[Action]:
         """An immediate came: `raw` are the HEADER_BYTES at `layout.header_at`.
 
@@ -147,6 +152,15 @@ class Receiver:
         if not same_slot:
             self._placed.clear()
         return [ClearHeader(self.layout.header_at)]
+
+    def timer(self) -> float | None:
+        """When to call `on_timer`: never, a receiver only answers."""
+        return None
+
+    def on_timer(self, now: float) -> list[Action]:
+        """Nothing is ever due."""
+        del now
+        return []
 
     def on_abort(self, code: ErrorCode, reason: str) -> list[Action]:
         """The sender gave up."""
