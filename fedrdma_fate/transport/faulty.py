@@ -10,10 +10,21 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from fedrdma_fate.ports import Completion, CompletionKind, Draft, Endpoint, Offer, RemoteSlot, Role, Slot, Transport
+from fedrdma_fate.ports import (
+    ChunkService,
+    Completion,
+    CompletionKind,
+    Draft,
+    Endpoint,
+    Offer,
+    RemoteSlot,
+    Role,
+    Slot,
+    Transport,
+)
 from fedrdma_fate.transport.link import LinkHealth, unavailable
 
-Operation = Literal["expose", "withdraw", "post_write", "post_bytes", "progress"]
+Operation = Literal["expose", "withdraw", "post_write", "post_bytes", "post_chunk", "progress"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,9 +40,11 @@ class FaultPlan:
         break_at: the link breaks instead of carrying out the n-th call of this operation.
         silent_after_writes: after so many posts nothing goes out or comes in, not even ACKs, and nothing breaks.
         delay_completions: a completion is held back for up to so many calls of `progress`; their order stays.
-        duplicate_share: share of IMMEDIATE and LANDED completions that come twice, from 0 to 1.
+        duplicate_share: share of IMMEDIATE, LANDED and CHUNK_IMMEDIATE completions that come twice, from 0 to 1.
         corrupt_landed: these LANDED writes have one byte changed in the slot before they are reported.
         corrupt_posted_bytes: these calls of `post_bytes` send one byte changed: a header damaged at the receiver.
+        corrupt_posted_chunks: these calls of `post_chunk` send the bytes before the chunk's in place of it.
+        chunk_loss: share of chunks that are lost; unless it is 0, the chunk service is not reliable.
     """
 
     seed: int = 0
@@ -43,6 +56,8 @@ class FaultPlan:
     duplicate_share: float = 0.0
     corrupt_landed: frozenset[int] = frozenset()
     corrupt_posted_bytes: frozenset[int] = frozenset()
+    corrupt_posted_chunks: frozenset[int] = frozenset()
+    chunk_loss: float = 0.0
 
 
 NO_FAULTS = FaultPlan()
@@ -145,6 +160,31 @@ class FaultyEndpoint:
             data = self._corrupted(data)
         if self._posting(len(data)):
             self._inner.post_bytes(work_request, data, target, target_offset, immediate)
+
+    @property
+    def chunk_service(self) -> ChunkService:
+        """The inner one, or a lossy one."""
+        inner = self._inner.chunk_service
+        return dataclasses.replace(inner, reliable=False, self_paced=False) if self._plan.chunk_loss else inner
+
+    def post_chunk(
+        self, work_request: int, source: Slot, target: RemoteSlot, target_offset: int, queue_pair: int, immediate: int
+    ) -> None:
+        """Post, perhaps the wrong bytes, unless it is lost, or the plan has broken or silenced the link."""
+        self._count("post_chunk")
+        if self._calls["post_chunk"] in self._plan.corrupt_posted_chunks:
+            source = Slot(source.region, max(0, source.offset - 1), source.length)
+        if not self._posting(source.length):
+            return
+        if self._random.random() < self._plan.chunk_loss:
+            self._held.append((self._turn, Completion(CompletionKind.WRITE_DONE, work_request)))
+        else:
+            self._inner.post_chunk(work_request, source, target, target_offset, queue_pair, immediate)
+
+    def post_datagram(self, data: bytes) -> bool:
+        """Send, unless the link is silent."""
+        self._health.check()
+        return self._silent or self._inner.post_datagram(data)
 
     def poll_set(self) -> Sequence[tuple[int, int]]:
         """The inner descriptors, and one that is always ready while completions are held back; none in silence."""

@@ -63,7 +63,7 @@ class Inbound:
         if arrival is None:
             arrival = self._begin_write(head)
         first = arrival.head
-        if (head.op, head.key, head.address, head.length) != (first.op, first.key, first.address, first.length):
+        if _whole(head) != _whole(first):
             raise ProtocolViolation(f"two pieces of write {head.sequence} disagree on where it goes")
         if head.piece_length > arrival.unclaimed or (head.op == Op.FENCED and head is not first):
             raise ProtocolViolation(f"write {head.sequence} came twice")
@@ -79,6 +79,9 @@ class Inbound:
         head = arrival.head
         grant = arrival.exposure.grant
         self._finish(head.sequence)
+        if head.op == Op.CHUNK:
+            self._complete(Completion(CompletionKind.CHUNK_IMMEDIATE, immediate=head.immediate))
+            return
         offset = head.address - arrival.exposure.base
         self._complete(Completion(CompletionKind.LANDED, immediate=grant, offset=offset, length=head.length))
 
@@ -133,3 +136,8 @@ class Inbound:
             self._landed_beyond.remove(self._landed_below)
             self._landed_below += 1
         self._acknowledge(sequence)
+
+
+def _whole(head: Head) -> tuple[int, ...]:
+    """What the heads of all pieces of a write agree on."""
+    return head.op, head.immediate, head.key, head.address, head.length

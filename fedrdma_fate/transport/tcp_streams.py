@@ -99,7 +99,7 @@ class StreamReader:
             self._expect_head()
             self._inbound.acknowledged(head.sequence)
             return
-        if head.op == Op.WRITE:
+        if head.op in (Op.WRITE, Op.CHUNK):
             self._arrival = self._inbound.begin(head)
             self._expect(self._inbound.target(self._arrival, head))
             return

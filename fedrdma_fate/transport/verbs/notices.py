@@ -61,6 +61,7 @@ class Scratch:
         Raises:
             VerbsError: it cannot be registered.
         """
+        self.length = length
         self._map = mmap.mmap(-1, length)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
         self._memory = device.register(self.address, length)
