@@ -99,8 +99,8 @@ class Completion:
         kind: what happened.
         work_request: WRITE_DONE: the id given to post_write, post_bytes or post_chunk.
         immediate: IMMEDIATE and LANDED: the grant's id. CHUNK_IMMEDIATE: the value given to post_chunk.
-        offset: LANDED: where in the granted slot, bytes.
-        length: LANDED: bytes.
+        offset: LANDED: where in the granted slot, bytes. CHUNK_IMMEDIATE too, from transports that see it.
+        length: the same: how many bytes.
         data: DATAGRAM: what it brought.
     """
 

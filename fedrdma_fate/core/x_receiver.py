@@ -22,8 +22,8 @@ class XReceiveSettings:
 
     Attributes:
         tag: what the immediates of this transfer carry.
-        report_seconds: at most one report in this time, except the last; None: none at all but after a restart, for
-            where completions tell the sender.
+        report_seconds: at most one report in this time, except the last; None: none but at a restart, for where
+            completions tell the sender.
         max_resends: how often damage is answered with a request to send again.
     """
 
@@ -119,8 +119,7 @@ class XReceiver:
         self._header = None
         if not same_slot:
             self._forget_arrivals()
-        self._report_due = 0.0
-        return [ClearHeader(self.layout.header_at)]
+        return [ClearHeader(self.layout.header_at), self._report(self._arrived_at)]
 
     def on_abort(self, code: ErrorCode, reason: str) -> list[Action]:
         """The sender gave up."""

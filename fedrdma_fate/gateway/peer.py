@@ -42,6 +42,7 @@ from fedrdma_fate.wire.frames import (
     Pong,
     Reconcile,
     Refused,
+    Report,
     ResendChunks,
     Restart,
     Undeliverable,
@@ -235,7 +236,7 @@ class Peer:
             case Abort(transfer=transfer):
                 self.receiving.on_abort(transfer)
                 self._to_all_links(frame)
-            case ChunkAck() | ResendChunks():
+            case ChunkAck() | Report() | ResendChunks():
                 self._to_all_links(frame)
             case Lend():
                 self.receiving.on_lend(frame)

@@ -96,13 +96,14 @@ class Sending:
         """
         used = self._mode(mode)
         plan = self._plan(used, payload.total_bytes)
-        outgoing = Outgoing(self._hub.new_transfer(), key, kind, payload, plan, used)
+        recut = used == "fedrdma-x" and self._chunk_bytes is None
+        outgoing = Outgoing(self._hub.new_transfer(), key, kind, payload, plan, used, recut)
         record = self._payloads[outgoing.transfer] = _Payload(outgoing, lease)
         self._hand(record)
 
     def _hand(self, record: _Payload) -> None:
         # by its definition, mode fedrdma stages every chunk (paper, section 3.1)
-        lendable = record.outgoing.mode == "fedrdma-e" and self._shares_memory()
+        lendable = record.outgoing.mode in ("fedrdma-e", "fedrdma-x") and self._shares_memory()
         lent = lendable and self.lending.lend(record.outgoing, record.lease)
         record.path = LENT if lent else self._dispatch(record.outgoing)
 
@@ -246,9 +247,13 @@ class Sending:
 
     def _plan(self, mode: Mode, total_bytes: int) -> ChunkPlan:
         config = self._hub.config
-        chunk = self._peer.chunk or config.chunk
         policy = self._peer.link_enable or config.link_enable
-        return plan_transfer(mode, total_bytes, chunk.size_bytes, policy, LinkTraits(rate_bps=self._peer.rate))
+        return plan_transfer(mode, total_bytes, self._chunk_bytes, policy, LinkTraits(rate_bps=self._peer.rate))
+
+    @property
+    def _chunk_bytes(self) -> int | None:
+        """The chunk size that was set by hand."""
+        return (self._peer.chunk or self._hub.config.chunk).size_bytes
 
     def _trace(self, event: str, transfer: int, key: MessageKey, total_bytes: int, **fields: object) -> None:
         self._hub.trace.emit(

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
+from fedrdma_fate.core.x_chunking import TAGS, chunk_of_immediate
 from fedrdma_fate.ports import (
     ChunkService,
     Completion,
@@ -41,9 +42,9 @@ class FaultPlan:
         silent_after_writes: after so many posts nothing goes out or comes in, not even ACKs, and nothing breaks.
         delay_completions: a completion is held back for up to so many calls of `progress`; their order stays.
         duplicate_share: share of IMMEDIATE, LANDED and CHUNK_IMMEDIATE completions that come twice, from 0 to 1.
-        corrupt_landed: these LANDED writes have one byte changed in the slot before they are reported.
+        corrupt_landed: these writes, LANDED or CHUNK_IMMEDIATE where the transport saw the place, have one byte changed
+            in the slot before they are reported.
         corrupt_posted_bytes: these calls of `post_bytes` send one byte changed: a header damaged at the receiver.
-        corrupt_posted_chunks: these calls of `post_chunk` send the bytes before the chunk's in place of it.
         chunk_loss: share of chunks that are lost; unless it is 0, the chunk service is not reliable.
     """
 
@@ -56,7 +57,6 @@ class FaultPlan:
     duplicate_share: float = 0.0
     corrupt_landed: frozenset[int] = frozenset()
     corrupt_posted_bytes: frozenset[int] = frozenset()
-    corrupt_posted_chunks: frozenset[int] = frozenset()
     chunk_loss: float = 0.0
 
 
@@ -170,10 +170,8 @@ class FaultyEndpoint:
     def post_chunk(
         self, work_request: int, source: Slot, target: RemoteSlot, target_offset: int, queue_pair: int, immediate: int
     ) -> None:
-        """Post, perhaps the wrong bytes, unless it is lost, or the plan has broken or silenced the link."""
+        """Post, unless it is lost, or the plan has broken or silenced the link."""
         self._count("post_chunk")
-        if self._calls["post_chunk"] in self._plan.corrupt_posted_chunks:
-            source = Slot(source.region, max(0, source.offset - 1), source.length)
         if not self._posting(source.length):
             return
         if self._random.random() < self._plan.chunk_loss:
@@ -244,7 +242,7 @@ class FaultyEndpoint:
         self._health.check()
 
     def _hold(self, completion: Completion) -> None:
-        if completion.kind is CompletionKind.LANDED:
+        if completion.kind in (CompletionKind.LANDED, CompletionKind.CHUNK_IMMEDIATE):
             self._landed += 1
             if self._landed in self._plan.corrupt_landed:
                 self._corrupt_slot(completion)
@@ -263,7 +261,11 @@ class FaultyEndpoint:
         return data[:at] + bytes([data[at] ^ 0x5A]) + data[at + 1 :]
 
     def _corrupt_slot(self, landed: Completion) -> None:
-        slot = self._slots.get(landed.immediate)
+        if landed.kind is CompletionKind.LANDED:
+            slot = self._slots.get(landed.immediate)
+        else:
+            tag = chunk_of_immediate(landed.immediate)[0]
+            slot = next((slot for grant, slot in self._slots.items() if grant % TAGS == tag), None)
         if slot is not None and landed.length:
             at = landed.offset + self._random.randrange(landed.length)
             slot.view[at] ^= 0x5A

@@ -79,11 +79,12 @@ class Inbound:
         head = arrival.head
         grant = arrival.exposure.grant
         self._finish(head.sequence)
-        if head.op == Op.CHUNK:
-            self._complete(Completion(CompletionKind.CHUNK_IMMEDIATE, immediate=head.immediate))
-            return
         offset = head.address - arrival.exposure.base
-        self._complete(Completion(CompletionKind.LANDED, immediate=grant, offset=offset, length=head.length))
+        if head.op == Op.CHUNK:
+            kind, immediate = CompletionKind.CHUNK_IMMEDIATE, head.immediate
+        else:
+            kind, immediate = CompletionKind.LANDED, grant
+        self._complete(Completion(kind, immediate=immediate, offset=offset, length=head.length))
 
     def fence_is_down(self, sequence: int) -> bool:
         """Whether every write before this one has landed."""

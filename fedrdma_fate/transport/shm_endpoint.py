@@ -53,12 +53,6 @@ class Op(enum.IntEnum):
     """A chunk with immediate is whole and in place."""
 
 
-_WITH_IMMEDIATE: dict[int, CompletionKind] = {
-    Op.IMMEDIATE: CompletionKind.IMMEDIATE,
-    Op.CHUNK: CompletionKind.CHUNK_IMMEDIATE,
-}
-
-
 class _Notice(NamedTuple):
     op: int
     immediate: int
@@ -274,14 +268,15 @@ class ShmEndpoint:
         if self._keys.was_revoked(notice.key):
             return
         exposure = self._exposures.resolve(notice.key, notice.address, notice.length)
-        kind = _WITH_IMMEDIATE.get(notice.op)
-        if kind is not None:
-            self._completions.append(Completion(kind, immediate=notice.immediate))
+        if notice.op == Op.IMMEDIATE:
+            self._completions.append(Completion(CompletionKind.IMMEDIATE, immediate=notice.immediate))
             return
+        if notice.op == Op.CHUNK:
+            kind, immediate = CompletionKind.CHUNK_IMMEDIATE, notice.immediate
+        else:
+            kind, immediate = CompletionKind.LANDED, exposure.grant
         offset = notice.address - exposure.base
-        self._completions.append(
-            Completion(CompletionKind.LANDED, immediate=exposure.grant, offset=offset, length=notice.length)
-        )
+        self._completions.append(Completion(kind, immediate=immediate, offset=offset, length=notice.length))
 
     def _guarded(self, action: Callable[[], None]) -> None:
         """Run it; whatever shows the link to be broken is remembered for the next call."""

@@ -15,7 +15,7 @@ from fedrdma_fate.wire.frames import MessageKey, Mode
 from tests.support.twin import Twin, run_virtually, threadless_links
 
 STEPS = 120
-MODES: tuple[Mode, ...] = ("fedrdma-e", "fedrdma", "grpc")
+MODES: tuple[Mode, ...] = ("fedrdma-e", "fedrdma", "grpc", "fedrdma-x")
 TROUBLE = {"put": 3, "pull": 2, "turn": 9, "carry": 9, "break": 1, "lose": 1, "connect": 2, "refuse": 0.5, "wait": 1}
 RESTARTS = {**TROUBLE, "restart": 0.5}
 

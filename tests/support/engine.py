@@ -28,8 +28,10 @@ from fedrdma_fate.wire.frames import (
     Party,
     Reconcile,
     Refused,
+    Report,
     ResendChunks,
     Restart,
+    decode_frame,
 )
 from tests.support.endpoints import HeapRegion, MemoryWire
 
@@ -185,6 +187,12 @@ class Pair:
                 self.incoming.on_immediate(completion.immediate, self.now)
             case CompletionKind.LANDED:
                 self.incoming.on_landed(completion.immediate, completion.offset, completion.length, self.now)
+            case CompletionKind.CHUNK_IMMEDIATE:
+                self.incoming.on_chunk(completion.immediate, self.now)
+            case CompletionKind.DATAGRAM:
+                report = decode_frame(completion.data)
+                assert isinstance(report, Report)
+                self.outgoing.on_report(report, self.now)
 
     def _to_receiver(self, frame: ControlFrame) -> None:
         match frame:
@@ -209,6 +217,8 @@ class Pair:
                 self.outgoing.on_restart(transfer, self.now)
             case ChunkAck(transfer=transfer, index=index):
                 self.outgoing.on_chunk_ack(transfer, index, self.now)
+            case Report():
+                self.outgoing.on_report(frame, self.now)
             case ResendChunks(transfer=transfer, chunks=chunks):
                 self.outgoing.on_resend(transfer, chunks, self.now)
             case Delivered(transfer=transfer):

@@ -27,7 +27,7 @@ from fedrdma_fate.wire.frames import (
 from tests.support.endpoints import HeapRegion, MemoryEndpoint
 from tests.support.engine import KEY, SETTINGS, Pair, outgoing, slot_for
 
-MODES: tuple[Mode, ...] = ("fedrdma-e", "fedrdma", "grpc")
+MODES: tuple[Mode, ...] = ("fedrdma-e", "fedrdma", "grpc", "fedrdma-x")
 BODY = random.Random(7).randbytes(4567)
 
 
