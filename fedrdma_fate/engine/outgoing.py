@@ -84,6 +84,7 @@ class OutgoingTransfers:
         self._active: dict[int, _Active] = {}
         self._lingering: list[_Active] = []
         self._posted: dict[int, _Posted] = {}
+        self._given_up: set[int] = set()
         self._next_work_request = 0
         self.memory = PathMemory()
 
@@ -99,7 +100,8 @@ class OutgoingTransfers:
         """The data path is new: the peer is about to send the grants of what is under way anew, with new keys."""
         for transfer, active in list(self._active.items()):
             if active.service != endpoint.chunk_service:
-                # it was set up for another one
+                # it was set up for another one; the peer is about to send its grant anew all the same
+                self._given_up.add(active.grant.grant)
                 self.on_restart(transfer, now)
         self._endpoint = endpoint
         self._credits.clear()
@@ -113,6 +115,7 @@ class OutgoingTransfers:
         """Pause everything. To be called when the transport reads no slot any more."""
         self._endpoint = None
         self._posted.clear()
+        self._given_up.clear()
         for active in self._active.values():
             active.sender.pause()
             active.chunks_in_flight = 0
@@ -139,6 +142,9 @@ class OutgoingTransfers:
             return
         if not 0 <= grant.grant < _IMMEDIATES:
             logger.error("ignored a grant whose id %d is out of range", grant.grant)
+            return
+        if grant.grant in self._given_up:
+            self._given_up.discard(grant.grant)
             return
         resumed = next((active for active in self._active.values() if active.grant.grant == grant.grant), None)
         if resumed is not None:

@@ -132,6 +132,28 @@ def test_bytes_that_are_damaged_again_and_again_are_not_delivered_and_both_sides
     assert "was not delivered to b: [FR301]" in caplog.text
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_chunks_that_the_path_loses_are_sent_again_and_no_others(faulty: StartFaulty, transport: str) -> None:
+    lossy = [FaultPlan(seed=3, chunk_loss=0.1)]
+    with faulty({"a": lossy, "b": lossy}, transport=transport, mode="fedrdma-x") as sites:
+        for number in range(3):
+            exchange(sites, f"m{number}")
+            event = sent(sites, f"m{number}")
+            # 30 chunks of 100 kB, of which 3 are lost each time they are sent, or more where chance has it so
+            assert event["resent_bytes"] <= len(BODY) / 2
+        assert sum(sent(sites, f"m{number}")["resent_bytes"] for number in range(3)) > 0
+        eventually(lambda: all_memory_is_back(sites))
+
+
+def test_a_lossy_path_that_breaks_resumes_with_what_is_missing(faulty: StartFaulty) -> None:
+    plans = [FaultPlan(seed=3, chunk_loss=0.1, break_after_bytes=2_000_000), FaultPlan(seed=4, chunk_loss=0.1)]
+    lossy = [FaultPlan(chunk_loss=0.1)] * 3
+    with faulty({"a": plans, "b": lossy}, transport="tcp", mode="fedrdma-x") as sites:
+        exchange(sites)
+        assert sent(sites)["writes"] >= 30
+        eventually(lambda: all_memory_is_back(sites))
+
+
 def test_headers_that_are_damaged_completions_that_are_late_or_doubled_change_nothing(faulty: StartFaulty) -> None:
     plan = FaultPlan(seed=5, corrupt_posted_bytes=frozenset({1, 4}), delay_completions=3)
     doubling = FaultPlan(seed=6, duplicate_share=0.5, delay_completions=3)

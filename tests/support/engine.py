@@ -134,9 +134,9 @@ class Pair:
         self.now = 0.0
         self._next_grant = 0
 
-    def connect(self) -> None:
+    def connect(self, wire: MemoryWire | None = None) -> None:
         """A new data path."""
-        self.wire = MemoryWire()
+        self.wire = wire or MemoryWire()
         self.incoming.path_up(self.wire.ends[1], self.now)
         self.outgoing.path_up(self.wire.ends[0], self.now)
 

@@ -28,7 +28,7 @@ PARTIES = [Party("guest", "1"), Party("host", "2")]
 CONTROL_PORT = 9370
 PATIENCE_SECONDS = 200.0
 PAUSE_SECONDS = 0.002
-HEADROOM_BYTES = 16 * 2**20
+HEADROOM_BYTES = 8 * 2**20
 BLOCK = hashlib.shake_128(b"fedrdma-x").digest(1_000_003)
 
 
@@ -58,7 +58,7 @@ def main() -> None:
 async def start(home: Path, mode: str, size: int, service: str) -> Gateway:
     """A gateway over verbs, with room for one payload."""
     other = 1 - ME
-    large, small = size + HEADROOM_BYTES, 2 * HEADROOM_BYTES
+    large, small = size + HEADROOM_BYTES, 4 * HEADROOM_BYTES
     gateway = Gateway(
         parse_config(
             {
@@ -112,6 +112,8 @@ def push(client: GatewayClient, trace: Path, size: int, count: int) -> list[dict
     wait_for_path(trace)
     taken: list[dict[str, object]] = []
     for number in range(count):
+        # until the last slot is back at the receiver, which has room for one
+        time.sleep(0.5)
         lease = client.lease(size)
         fill(lease.buffer)
         begun = time.time()
