@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from fedrdma_fate.core.x_congestion import PathState
 from fedrdma_fate.engine.alarm import Alarm
 from fedrdma_fate.engine.events import LinkEvents, LinkSettings, Outgoing, TransferProgress
 from fedrdma_fate.engine.incoming import IncomingTransfers
@@ -77,6 +78,11 @@ class Link:
     def heard_at(self) -> float:
         """When the data path last showed a sign of life; safe from any thread."""
         return self._heard_at
+
+    @property
+    def known_path(self) -> PathState | None:
+        """What mode `fedrdma-x` has found of the path, None before; safe from any thread."""
+        return self._outgoing.memory.state
 
     # -- commands -------------------------------------------------------------------------------------------------
 
