@@ -156,8 +156,10 @@ class ChunkPairs:
             self.datagrams = DatagramChannel(mine.pop(0), self._scratch, self._offset)
             self.datagrams.post_receives()
             self.datagrams.pair.connect(port, PairAddress(peer.datagrams, first, gid), own, mtu, patience)
-        # pairs beyond the peer's number stay unused until the link ends
         self.pairs = self._made[self.kind][: len(numbers)]
+        for pair in (*self._made[PairKind.RELIABLE], *mine):
+            if pair not in self.pairs:
+                pair.close()
         for pair, number in zip(self.pairs, numbers, strict=False):
             for _ in range(CHUNK_RECEIVES):
                 self.post_receive(pair)

@@ -98,13 +98,14 @@ class LinkParts:
             undo.callback(signal.close)
             self.notices = NoticeChannel(signal, self.scratch)
             self.notices.post_receives()
-            self.chunks = ChunkPairs(device, self.queue, port, self.scratch, chunk_queue_pairs, unreliable=unreliable)
             self.data: list[QueuePair] = []
-            undo.callback(self.close_data)
+            undo.callback(self._close_writes)
             for _ in range(queue_pairs):
                 self.data.append(device.queue_pair(self.queue, port, sends=SENDS, receives=IMMEDIATES))
                 for _ in range(IMMEDIATES):
                     self.receive_immediate(self.data[-1])
+            self.chunks = ChunkPairs(device, self.queue, port, self.scratch, chunk_queue_pairs, unreliable=unreliable)
+            undo.callback(self.chunks.close)
             self._undo = undo.pop_all()
 
     def connect(self, peer: PeerOffer, first_packet: int, patience: Patience) -> None:
@@ -137,6 +138,9 @@ class LinkParts:
     def close_data(self) -> None:
         """Destroy the queue pairs for writes and chunks: no region is read or written through this link any more."""
         self.chunks.close()
+        self._close_writes()
+
+    def _close_writes(self) -> None:
         while self.data:
             with contextlib.suppress(VerbsError):
                 self.data.pop().close()
