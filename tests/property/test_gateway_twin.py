@@ -11,7 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fedrdma_fate.ports import ChunkService
 from fedrdma_fate.wire.frames import MessageKey, Mode
+from tests.support.endpoints import MemoryTransport, MemoryWire
 from tests.support.twin import Twin, run_virtually, threadless_links
 
 STEPS = 120
@@ -93,9 +95,24 @@ class _Run:
         await twin.quiesce()
 
 
-async def _history(directory: Path, seed: int, notify: str, weights: dict[str, float]) -> None:
+def _wire(chance: random.Random) -> MemoryWire:
+    """One that loses chunks of `fedrdma-x`, or does not, as the next one may."""
+    wire = MemoryWire()
+    if chance.random() < 0.7:
+        wire.chunk_service = ChunkService(reliable=False, self_paced=False, queue_pairs=2)
+        wire.lost_chunks = frozenset(number for number in range(1, 2000) if chance.random() < 0.15)
+        wire.has_datagrams = chance.random() < 0.5
+    return wire
+
+
+async def _history(directory: Path, seed: int, notify: str, weights: dict[str, float], *, lossy: bool) -> None:
     twin = Twin(directory, seed, notify=notify)
     run = _Run(twin, random.Random(seed))
+    if lossy:
+        for transports in twin.transports.values():
+            tcp = transports["tcp"]
+            assert isinstance(tcp, MemoryTransport)
+            tcp.make_wire = lambda: _wire(run.chance)
     try:
         await twin.connect()
         for _ in range(STEPS):
@@ -119,9 +136,9 @@ async def _history(directory: Path, seed: int, notify: str, weights: dict[str, f
 
 @pytest.mark.parametrize("weights", [TROUBLE, RESTARTS], ids=["trouble", "restarts"])
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(seed=st.integers(0, 2**32), notify=st.sampled_from(("event", "poll")))
+@given(seed=st.integers(0, 2**32), notify=st.sampled_from(("event", "poll")), lossy=st.booleans())
 def test_every_message_arrives_once_and_whole_and_all_memory_comes_back(
-    weights: dict[str, float], seed: int, notify: str
+    weights: dict[str, float], seed: int, notify: str, lossy: bool
 ) -> None:
     with tempfile.TemporaryDirectory() as directory, threadless_links():
-        run_virtually(_history(Path(directory), seed, notify, weights))
+        run_virtually(_history(Path(directory), seed, notify, weights, lossy=lossy))

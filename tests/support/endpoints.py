@@ -10,7 +10,7 @@ import os
 import select
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fedrdma_fate.ports import ChunkService, Completion, CompletionKind, Endpoint, Offer, RemoteSlot, Role, Slot
@@ -207,13 +207,14 @@ class MemoryTransport:
         self.name = name
         self.wires = wires
         self.refusing = False
+        self.make_wire: Callable[[], MemoryWire] = MemoryWire
 
     def open(self, role: Role) -> MemoryDraft:
         """Start one data path; the passive side makes the wire."""
         if role == "active":
             return MemoryDraft(self, None)
         token = len(self.wires) + 1
-        self.wires[token] = MemoryWire()
+        self.wires[token] = self.make_wire()
         return MemoryDraft(self, token)
 
     def close(self) -> None:
