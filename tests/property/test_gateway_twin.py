@@ -126,7 +126,8 @@ async def _history(directory: Path, seed: int, notify: str, weights: dict[str, f
             assert half.peer.sending.pending == 0
             assert half.hub.send_pool.stats().slots == 0
             assert half.hub.receive_pool.stats().slots - half.credits_held() <= kept["messages"]
-            assert half.credits_held() <= 2 * len(half.peer.paths.paths)
+            # the ring, and one more where fedrdma-x was used
+            assert half.credits_held() <= 3 * len(half.peer.paths.paths)
             assert half.hub.receive_pool.stats().waiting == 0
             assert half.peer.receiving._requests == {}
             assert "restart" in weights or kept["messages"] == 0
