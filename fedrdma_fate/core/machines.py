@@ -102,8 +102,8 @@ class ReceivingMachine(Protocol):
         """A hint that a chunk without immediate has landed."""
         ...
 
-    def on_chunk(self, immediate: int, now: float) -> list[Action]:
-        """A chunk with immediate has landed whole."""
+    def on_chunk(self, immediate: int, arrived_at: float, now: float) -> list[Action]:
+        """A chunk with immediate has landed whole, now or (before the offer came) earlier."""
         ...
 
     def on_announced(self, raw: bytes | memoryview) -> list[Action]:

@@ -76,9 +76,9 @@ class Receiver:
         self._digests.forget([chunk.index])
         return self._digests.ask(chunk)
 
-    def on_chunk(self, immediate: int, now: float) -> list[Action]:
+    def on_chunk(self, immediate: int, arrived_at: float, now: float) -> list[Action]:
         """Another mode's; ignored."""
-        del immediate, now
+        del immediate, arrived_at, now
         return []
 
     def on_announced(self, raw: bytes | memoryview) -> list[Action]:

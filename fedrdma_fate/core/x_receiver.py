@@ -66,7 +66,7 @@ class XReceiver:
         del offset, length
         return []
 
-    def on_chunk(self, immediate: int, now: float) -> list[Action]:
+    def on_chunk(self, immediate: int, arrived_at: float, now: float) -> list[Action]:
         """A chunk has landed whole. Those of another tag or outside the plan are ignored: they are late or forged."""
         tag, index = chunk_of_immediate(immediate)
         if self.finished or tag != self.settings.tag or index >= self.plan.count:
@@ -74,7 +74,7 @@ class XReceiver:
         chunk = self.plan.chunk(index)
         position = self.plan.count - 1 - index
         self._received_bytes += chunk.length
-        self._newest, self._arrived_at = position, now
+        self._newest, self._arrived_at = position, arrived_at
         actions: list[Action] = []
         if self._arrivals.add(position):
             self.placed_bytes += chunk.length

@@ -27,7 +27,7 @@ from fedrdma_fate.engine.events import LinkEvents, LinkSettings, TransferProgres
 from fedrdma_fate.engine.machines import receiving_machine
 from fedrdma_fate.ports import Endpoint, Slot
 from fedrdma_fate.wire.errors import ErrorCode, TransferError, TransportError, WireError
-from fedrdma_fate.wire.frames import ControlFrame, Grant, Offer, Refused, Report, Restart, encode_frame
+from fedrdma_fate.wire.frames import ControlFrame, Delivered, Grant, Offer, Refused, Report, Restart, encode_frame
 from fedrdma_fate.wire.header import HEADER_BYTES, ChunkHeader, decode_header, header_present
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class _Granted:
         offer: the transfer that comes through it, once announced.
         receiver: its state machine.
         announced: an immediate came before the offer.
-        early: immediates of chunks that did.
+        early: immediates of chunks that did, and when: seen all at once, they would look like a burst.
         looks: how often polling has seen a header here that does not parse.
         started: when the offer came.
     """
@@ -56,7 +56,7 @@ class _Granted:
     offer: Offer | None = None
     receiver: ReceivingMachine | None = None
     announced: bool = False
-    early: list[int] = dataclasses.field(default_factory=list)
+    early: list[tuple[int, float]] = dataclasses.field(default_factory=list)
     looks: int = 0
     started: float = 0.0
 
@@ -151,8 +151,8 @@ class IncomingTransfers:
         if self._settings.poll_headers:
             _clear_stale_header(granted, granted.receiver)
         early, granted.early = granted.early, []
-        for immediate in early:
-            self.on_chunk(immediate, now)
+        for immediate, arrived_at in early:
+            self._take_chunk(offer.grant, granted, immediate, arrived_at, now)
         if granted.announced:
             self._look_at_header(offer.grant, granted, granted.receiver, now)
 
@@ -180,9 +180,9 @@ class IncomingTransfers:
         if grant is None or granted is None:
             return
         if granted.receiver is not None:
-            self._carry_out(grant, granted, granted.receiver.on_chunk(immediate, now), now)
+            self._take_chunk(grant, granted, immediate, now, now)
         elif len(granted.early) < LARGEST_COUNT:
-            granted.early.append(immediate)
+            granted.early.append((immediate, now))
 
     def on_landed(self, grant: int, offset: int, length: int, now: float) -> None:
         """A chunk was seen to land."""
@@ -273,6 +273,10 @@ class IncomingTransfers:
         if slots:
             self._events.slots_returned(slots)
 
+    def _take_chunk(self, grant: int, granted: _Granted, immediate: int, arrived_at: float, now: float) -> None:
+        assert granted.receiver is not None
+        self._carry_out(grant, granted, granted.receiver.on_chunk(immediate, arrived_at, now), now)
+
     def _look_at_header(self, grant: int, granted: _Granted, receiver: ReceivingMachine, now: float) -> None:
         self._carry_out(grant, granted, receiver.on_announced(granted.header_bytes(receiver)), now)
 
@@ -294,6 +298,9 @@ class IncomingTransfers:
                 case ClearHeader(at):
                     granted.slot.view[at : at + HEADER_BYTES] = bytes(HEADER_BYTES)
                 case SendFrame(frame):
+                    if isinstance(frame, Delivered):
+                        # besides: a packet of the control channel that is lost costs it 240 ms
+                        self._post_datagram(frame)
                     self._events.frame(frame)
                 case SendReport(report):
                     self._report(report)
@@ -309,10 +316,15 @@ class IncomingTransfers:
 
     def _report(self, report: Report) -> None:
         """By the data path where it has datagrams: on the control channel, a lost one would hold up all behind it."""
+        if not self._post_datagram(report):
+            self._events.frame(report)
+
+    def _post_datagram(self, frame: Delivered | Report) -> bool:
+        """Whether it is on its way; it may be lost."""
+        # a path that breaks just now says so again when it is asked to make progress
         with contextlib.suppress(TransportError):
-            if self._endpoint is not None and self._endpoint.post_datagram(encode_frame(report)):
-                return
-        self._events.frame(report)
+            return self._endpoint is not None and self._endpoint.post_datagram(encode_frame(frame))
+        return False
 
     def _forget(self, grant: int) -> _Granted:
         if self._endpoint is not None:

@@ -285,8 +285,11 @@ class Link:
         except WireError as error:
             logger.warning("link to %s: ignored a datagram: %s", self._peer, error)
             return
-        if isinstance(frame, Report):
-            self._outgoing.on_report(frame, now)
+        match frame:
+            case Report():
+                self._outgoing.on_report(frame, now)
+            case Delivered(transfer=transfer):
+                self._outgoing.on_delivered(transfer, now)
 
     def _on_frame(self, frame: ControlFrame, now: float) -> None:
         match frame:

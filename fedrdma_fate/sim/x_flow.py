@@ -86,7 +86,7 @@ class XFlow:
 
     def _landed(self, post: PostChunk) -> None:
         self.arrivals.append((self._clock.now, post.chunk.length))
-        self._receive(self.receiver.on_chunk(post.immediate, self._clock.now))
+        self._receive(self.receiver.on_chunk(post.immediate, self._clock.now, self._clock.now))
         if self.sender.settings.reliable:
             self._clock.after(self._half_trip(), functools.partial(self._written, post.work_request))
 

@@ -92,7 +92,7 @@ class Chaos:
         if self.chance.random() < self.damage:
             data[0] ^= 1
         self.slot[at : at + post.chunk.length] = data
-        self.answer(self.receiver.on_chunk(post.immediate, self.clock.now))
+        self.answer(self.receiver.on_chunk(post.immediate, self.clock.now, self.clock.now))
 
     def arm(self, end: XSender | XReceiver) -> None:
         due = end.timer()

@@ -190,9 +190,9 @@ class Pair:
             case CompletionKind.CHUNK_IMMEDIATE:
                 self.incoming.on_chunk(completion.immediate, self.now)
             case CompletionKind.DATAGRAM:
-                report = decode_frame(completion.data)
-                assert isinstance(report, Report)
-                self.outgoing.on_report(report, self.now)
+                frame = decode_frame(completion.data)
+                assert isinstance(frame, Report | Delivered)
+                self._to_sender(frame)
 
     def _to_receiver(self, frame: ControlFrame) -> None:
         match frame:

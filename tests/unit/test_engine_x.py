@@ -16,7 +16,7 @@ from fedrdma_fate.engine.events import Outgoing
 from fedrdma_fate.engine.machines import PathMemory, cut, receiving_machine
 from fedrdma_fate.ports import ChunkService, Slot
 from fedrdma_fate.wire.errors import ErrorCode
-from fedrdma_fate.wire.frames import Abort, GrantRequest, Offer, Refused, Report, Restart
+from fedrdma_fate.wire.frames import Abort, Delivered, GrantRequest, Offer, Refused, Report, Restart
 from tests.support.endpoints import HeapRegion, MemoryWire
 from tests.support.engine import KEY, Pair, outgoing, slot_for
 
@@ -76,6 +76,21 @@ def test_chunks_that_are_lost_are_sent_again_and_no_others(pair: Pair, datagrams
     # the last one is sent twice at once, for there is nothing else to send
     assert 3000 <= stats.resent_bytes <= 6000
     assert stats.writes == 40 + stats.resent_bytes // 1000 + 1
+
+
+def test_a_delivery_is_told_by_a_datagram_too_for_the_control_channel_may_stall(pair: Pair) -> None:
+    connect(pair, lost=frozenset())
+    pair.grant(slot_for(message()))
+    pair.carry()
+    pair.outgoing.submit(message(), pair.now)
+    pair.carry()
+    while not pair.receiving.received_offers:
+        pair.progress()
+    assert len(pair.receiving.take(Delivered)) == 1
+    pair.progress()
+    assert_delivered(pair)
+    pair.outgoing.on_delivered(1, pair.now)
+    assert len(pair.sending.sent_messages) == 1, "told twice, it counts once"
 
 
 def test_reliable_queue_pairs_need_no_reports(pair: Pair) -> None:

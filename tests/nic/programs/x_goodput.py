@@ -29,6 +29,7 @@ CONTROL_PORT = 9370
 PATIENCE_SECONDS = 200.0
 PAUSE_SECONDS = 0.002
 HEADROOM_BYTES = 8 * 2**20
+MOST_BYTES = 900 * 2**20
 BLOCK = hashlib.shake_128(b"fedrdma-x").digest(1_000_003)
 
 
@@ -76,7 +77,8 @@ async def start(home: Path, mode: str, size: int, service: str) -> Gateway:
                 "verbs": {"chunk_service": service},
                 "memory": {
                     "send_bytes": large if ME == 0 else small,
-                    "receive_bytes": small if ME == 0 else large,
+                    # the largest that Soft-RoCE registers, or room for what is there, the next, and one more
+                    "receive_bytes": small if ME == 0 else max(large, min(3 * large, MOST_BYTES)),
                     "spill_directory": str(home / "spill"),
                 },
                 "peers": [
