@@ -85,6 +85,10 @@ class CompletionKind(enum.Enum):
     """The peer's write with immediate has landed, and everything it posted before it."""
     LANDED = "landed"
     """A hint, from transports that see it: a peer's write without immediate has landed."""
+    CHUNK_IMMEDIATE = "chunk-immediate"
+    """The peer's chunk (`post_chunk`) has landed whole; it says nothing of any other write."""
+    DATAGRAM = "datagram"
+    """A datagram of the peer has come."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -93,11 +97,12 @@ class Completion:
 
     Attributes:
         kind: what happened.
-        work_request: WRITE_DONE: the id given to post_write or post_bytes.
-        immediate: IMMEDIATE and LANDED: the grant's id.
-        offset: LANDED: where in the granted slot, bytes.
-        length: LANDED: bytes.
-        digest: LANDED: `chunk_digest` of the bytes as they came, from transports that have seen them all; else None.
+        work_request: WRITE_DONE: the id given to post_write, post_bytes or post_chunk.
+        immediate: IMMEDIATE and LANDED: the grant's id. CHUNK_IMMEDIATE: the value given to post_chunk.
+        offset: LANDED: where in the granted slot, bytes. CHUNK_IMMEDIATE too, from transports that see it.
+        length: the same: how many bytes.
+        digest: the same: `chunk_digest` of the bytes as they came, from transports that have seen them all; else None.
+        data: DATAGRAM: what it brought.
     """
 
     kind: CompletionKind
@@ -106,6 +111,25 @@ class Completion:
     offset: int = 0
     length: int = 0
     digest: int | None = None
+    data: bytes = b""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ChunkService:
+    """How an endpoint carries chunks (`post_chunk`).
+
+    Attributes:
+        reliable: WRITE_DONE says that the chunk is whole at the peer. Else it says only that the source may change: the
+            chunk may have been lost, and nobody is told.
+        self_paced: the transport finds the rate of the path itself; else whoever posts has to.
+        queue_pairs: to spread chunks over; each keeps their order.
+        mtu_bytes: what is lost at once where something is lost.
+    """
+
+    reliable: bool = True
+    self_paced: bool = True
+    queue_pairs: int = 1
+    mtu_bytes: int = 4096
 
 
 class Endpoint(Protocol):
@@ -141,11 +165,32 @@ class Endpoint(Protocol):
     def post_bytes(
         self, work_request: int, data: bytes, target: RemoteSlot, target_offset: int, immediate: int
     ) -> None:
-        """RDMA WRITE WITH IMMEDIATE of a few inline bytes, fenced: it lands after everything posted before it.
+        """RDMA WRITE WITH IMMEDIATE of a few inline bytes, fenced: it lands after every `post_write` before it.
 
         Raises:
             TransferError: GRANT_VIOLATION when it would not lie inside the target.
         """
+        ...
+
+    @property
+    def chunk_service(self) -> ChunkService:
+        """How `post_chunk` carries chunks; the same at both ends, and for as long as the data path lives."""
+        ...
+
+    def post_chunk(
+        self, work_request: int, source: Slot, target: RemoteSlot, target_offset: int, queue_pair: int, immediate: int
+    ) -> None:
+        """RDMA WRITE WITH IMMEDIATE of the whole source, on this chunk queue pair; it is ordered with nothing else.
+
+        The source must not change before its WRITE_DONE.
+
+        Raises:
+            TransferError: GRANT_VIOLATION when it would not lie inside the target.
+        """
+        ...
+
+    def post_datagram(self, data: bytes) -> bool:
+        """Send a few bytes that may be lost; False when this data path has none, or none so long, or not now."""
         ...
 
     def poll_set(self) -> Sequence[tuple[int, int]]:

@@ -20,7 +20,7 @@ from fedrdma_fate.bench.rivals import all_rivals, select_rivals
 from fedrdma_fate.bench.runner import run_rows
 from fedrdma_fate.bench.table3 import print_table3
 from fedrdma_fate.cli.failure import told_plainly
-from fedrdma_fate.gateway.config import parse_size
+from fedrdma_fate.gateway.config_sizes import parse_size
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 
 DEFAULT_PAYLOAD = "gpt2-full"

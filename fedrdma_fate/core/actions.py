@@ -6,7 +6,7 @@ import dataclasses
 
 from fedrdma_fate.core.plan import Chunk
 from fedrdma_fate.wire.errors import ErrorCode
-from fedrdma_fate.wire.frames import ControlFrame
+from fedrdma_fate.wire.frames import ControlFrame, Report
 from fedrdma_fate.wire.header import ChunkHeader
 
 
@@ -26,6 +26,20 @@ class WriteHeader:
     work_request: int
     header: ChunkHeader
     at: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PostChunk:
+    """RDMA WRITE WITH IMMEDIATE of a chunk to `at` in the granted slot, on chunk queue pair number `queue_pair`.
+
+    On reliable queue pairs, answer with `on_write_done(work_request)`.
+    """
+
+    work_request: int
+    chunk: Chunk
+    at: int
+    queue_pair: int
+    immediate: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,6 +76,13 @@ class SendFrame:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class SendReport:
+    """Send a report to the sender; it may be lost, and may overtake none."""
+
+    report: Report
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Finished:
     """Receiver: the payload is whole in its slot. Sender: the peer has it."""
 
@@ -74,4 +95,15 @@ class Failed:
     reason: str
 
 
-Action = WriteChunk | WriteHeader | ComputeDigest | CopyStaged | ClearHeader | SendFrame | Finished | Failed
+Action = (
+    WriteChunk
+    | WriteHeader
+    | PostChunk
+    | ComputeDigest
+    | CopyStaged
+    | ClearHeader
+    | SendFrame
+    | SendReport
+    | Finished
+    | Failed
+)

@@ -64,6 +64,11 @@ class ChunkPlan:
         """Number of chunks, 0 for an empty payload."""
         return -(-self._body_bytes // self.chunk_bytes) + (1 if self.enable_bytes else 0)
 
+    @property
+    def fewest_bytes(self) -> int:
+        """The smallest base chunk size that cuts this payload into no more than LARGEST_COUNT chunks."""
+        return max(1, -(-self.total_bytes // (LARGEST_COUNT - 1)))
+
     def chunk(self, index: int) -> Chunk:
         """The chunk at `index`.
 

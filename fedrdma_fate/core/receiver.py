@@ -80,6 +80,11 @@ class Receiver:
         self._digests.learn(chunk.index, digest)
         return self._verify_when_complete()
 
+    def on_chunk(self, immediate: int, arrived_at: float, now: float, digest: int | None = None) -> list[Action]:
+        """Another mode's; ignored."""
+        del immediate, arrived_at, now, digest
+        return []
+
     def on_announced(self, raw: bytes | memoryview) -> list[Action]:
         """An immediate came: `raw` are the HEADER_BYTES at `layout.header_at`.
 
@@ -151,6 +156,15 @@ class Receiver:
         if not same_slot:
             self._placed.clear()
         return [ClearHeader(self.layout.header_at)]
+
+    def timer(self) -> float | None:
+        """When to call `on_timer`: never, a receiver only answers."""
+        return None
+
+    def on_timer(self, now: float) -> list[Action]:
+        """Nothing is ever due."""
+        del now
+        return []
 
     def on_abort(self, code: ErrorCode, reason: str) -> list[Action]:
         """The sender gave up."""

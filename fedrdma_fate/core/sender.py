@@ -16,7 +16,7 @@ from fedrdma_fate.core.actions import Action, ComputeDigest, Failed, Finished, S
 from fedrdma_fate.core.digest import payload_digest
 from fedrdma_fate.core.plan import Chunk, ChunkPlan, SlotLayout, sending_order
 from fedrdma_fate.wire.errors import ErrorCode
-from fedrdma_fate.wire.frames import Abort, Mode
+from fedrdma_fate.wire.frames import Abort, Mode, Report
 from fedrdma_fate.wire.header import ChunkHeader, HeaderKind
 
 GRPC_WINDOW = 16
@@ -154,6 +154,11 @@ class Sender:
         self._empty_staging()
         self._last_progress = now
         return self._on_arrived(index)
+
+    def on_report(self, report: Report, now: float) -> list[Action]:
+        """Another mode's; ignored."""
+        del report, now
+        return []
 
     def on_resend(self, chunks: Iterable[int], now: float) -> list[Action]:
         """The receiver found damage in these chunks, or (without any) in the header."""

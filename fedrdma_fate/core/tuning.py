@@ -59,7 +59,8 @@ def plan_transfer(
     """The chunk plan for a payload, Link-Enable included."""
     chunk_bytes = choose_chunk_bytes(mode, configured_chunk, total_bytes, link)
     plain = ChunkPlan(total_bytes, chunk_bytes)
-    if mode == "grpc" or not _wants_link_enable(policy, plain, link):
+    # the first bytes of fedrdma-x measure the path anyway
+    if mode in ("grpc", "fedrdma-x") or not _wants_link_enable(policy, plain, link):
         return plain
     last = plain.chunk(plain.count - 1)
     if plain.count > 1 and last.length <= SMALL_LAST_CHUNK_BYTES:
@@ -73,7 +74,7 @@ def _wished_chunk_bytes(mode: Mode, configured: int | None, total_bytes: int, li
         return GRPC_CHUNK_BYTES
     if configured is not None:
         return configured
-    if link.rate_bps is not None and link.rate_bps < LINK_ENABLE_FROM_BPS:
+    if mode != "fedrdma-x" and link.rate_bps is not None and link.rate_bps < LINK_ENABLE_FROM_BPS:
         return total_bytes
     if mode == "fedrdma-e" and link.is_stream:
         return STREAM_CHUNK_BYTES

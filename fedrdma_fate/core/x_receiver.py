@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 
-from fedrdma_fate.core.actions import ClearHeader, Failed, Finished, SendFrame
+from fedrdma_fate.core.actions import Action, ClearHeader, Failed, Finished, SendFrame, SendReport
 from fedrdma_fate.core.digest import payload_digest
 from fedrdma_fate.core.digestbook import DigestBook
-from fedrdma_fate.core.plan import HEADER_SPACE_BYTES, ChunkPlan
+from fedrdma_fate.core.plan import ChunkPlan, SlotLayout
 from fedrdma_fate.core.receiver import ReceiverState
-from fedrdma_fate.core.x_actions import SendReport, XAction
 from fedrdma_fate.core.x_chunking import TAGS, chunk_of_immediate
-from fedrdma_fate.core.x_report import ArrivalMap, Report
+from fedrdma_fate.core.x_report import ArrivalMap
 from fedrdma_fate.wire.errors import ErrorCode, WireError
-from fedrdma_fate.wire.frames import Delivered, Refused, ResendChunks
+from fedrdma_fate.wire.frames import Delivered, Refused, Report, ResendChunks
 from fedrdma_fate.wire.header import ChunkHeader, HeaderKind, decode_header
-
-HEADER_AT = 0
-PAYLOAD_AT = HEADER_SPACE_BYTES
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -26,12 +22,13 @@ class XReceiveSettings:
 
     Attributes:
         tag: what the immediates of this transfer carry.
-        report_seconds: at most one report in this time, except the last.
+        report_seconds: at most one report in this time, except the last; None: none but at a restart, for where
+            completions tell the sender.
         max_resends: how often damage is answered with a request to send again.
     """
 
     tag: int
-    report_seconds: float = 0.002
+    report_seconds: float | None = 0.002
     max_resends: int = 3
 
 
@@ -44,10 +41,12 @@ class XReceiver:
         self.transfer = transfer
         self.plan = plan
         self.settings = settings
+        self.layout = SlotLayout(plan, "fedrdma-x")
         self.state = ReceiverState.RECEIVING
         self.resends = 0
         self.epoch = 0
         self.repeated_chunks = 0
+        self.placed_bytes = 0
         self._arrivals = ArrivalMap(plan.count)
         self._digests = DigestBook(plan)
         self._header: ChunkHeader | None = None
@@ -62,48 +61,73 @@ class XReceiver:
         """Whether the transfer is over, well or not."""
         return self.state in (ReceiverState.DELIVERED, ReceiverState.FAILED)
 
-    def on_immediate(self, immediate: int, now: float) -> list[XAction]:
-        """A chunk has landed whole. Those of another tag or outside the plan are ignored: they are late or forged."""
+    def on_landed(self, offset: int, length: int, digest: int | None = None) -> list[Action]:
+        """Another mode's hint; ignored."""
+        del offset, length, digest
+        return []
+
+    def on_chunk(self, immediate: int, arrived_at: float, now: float, digest: int | None = None) -> list[Action]:
+        """A chunk has landed whole. Those of another tag or outside the plan are ignored: they are late or forged.
+
+        A transport that has seen all bytes of the chunk pass by can say its digest.
+        """
         tag, index = chunk_of_immediate(immediate)
         if self.finished or tag != self.settings.tag or index >= self.plan.count:
             return []
         chunk = self.plan.chunk(index)
         position = self.plan.count - 1 - index
         self._received_bytes += chunk.length
-        self._newest, self._arrived_at = position, now
-        actions: list[XAction] = []
+        self._newest, self._arrived_at = position, arrived_at
+        actions: list[Action] = []
         if self._arrivals.add(position):
-            actions += self._digests.ask(chunk)
+            self.placed_bytes += chunk.length
+            if digest is None:
+                actions += self._digests.ask(chunk)
+            else:
+                self._digests.learn(index, digest)
         else:
             self.repeated_chunks += 1
-        if self._report_due is None:
+        if self._report_due is None and self.settings.report_seconds is not None:
             self._report_due = max(now, self._may_report_at)
         return actions + self._report_when_due(now) + self._verify_when_complete()
 
-    def on_announced(self, raw: bytes | memoryview) -> list[XAction]:
+    def on_announced(self, raw: bytes | memoryview) -> list[Action]:
         """The header's immediate came; `raw` are the HEADER_BYTES at the start of the slot."""
         if self.finished or not any(raw):
             return []
         try:
             header = decode_header(raw)
         except WireError as error:
-            return [ClearHeader(HEADER_AT), *self._ask_again(ErrorCode.HEADER_CORRUPT, error.message)]
+            return [ClearHeader(self.layout.header_at), *self._ask_again(ErrorCode.HEADER_CORRUPT, error.message)]
         if header.transfer != self.transfer:
             reason = f"the header is of transfer {header.transfer}"
-            return [ClearHeader(HEADER_AT), *self._ask_again(ErrorCode.HEADER_CORRUPT, reason)]
+            return [ClearHeader(self.layout.header_at), *self._ask_again(ErrorCode.HEADER_CORRUPT, reason)]
         total, count = self.plan.total_bytes, self.plan.count
         if (header.kind, header.total_bytes, header.count) != (HeaderKind.PAYLOAD, total, count):
             return self._refuse(ErrorCode.UNEXPECTED_EVENT, "the header contradicts the offer")
         self._header = header
-        return [ClearHeader(HEADER_AT), *self._verify_when_complete()]
+        return [ClearHeader(self.layout.header_at), *self._verify_when_complete()]
 
-    def on_digest(self, index: int, value: int) -> list[XAction]:
+    def on_digest(self, index: int, value: int) -> list[Action]:
         """The answer to ComputeDigest."""
         if self.finished:
             return []
         return [*self._digests.answer(index, value), *self._verify_when_complete()]
 
-    def on_abort(self, code: ErrorCode, reason: str) -> list[XAction]:
+    def restart(self, *, same_slot: bool = True) -> list[Action]:
+        """The sender resumes on a new data path; what has arrived stays, and it is told of it.
+
+        To be called when nothing can be written by the old path any more, before anything can by the new one.
+        """
+        if self.finished:
+            return []
+        self.state = ReceiverState.RECEIVING
+        self._header = None
+        if not same_slot:
+            self._forget_arrivals()
+        return [ClearHeader(self.layout.header_at), self._report(self._arrived_at)]
+
+    def on_abort(self, code: ErrorCode, reason: str) -> list[Action]:
         """The sender gave up."""
         if self.finished:
             return []
@@ -114,11 +138,11 @@ class XReceiver:
         """When to call `on_timer`."""
         return None if self.finished else self._report_due
 
-    def on_timer(self, now: float) -> list[XAction]:
+    def on_timer(self, now: float) -> list[Action]:
         """Report when a report is due."""
         return [] if self.finished else self._report_when_due(now)
 
-    def _report_when_due(self, now: float) -> list[XAction]:
+    def _report_when_due(self, now: float) -> list[Action]:
         due = self._report_due
         if due is None or (now < due and not self._arrivals.full):
             return []
@@ -126,7 +150,7 @@ class XReceiver:
 
     def _report(self, now: float) -> SendReport:
         self._report_due = None
-        self._may_report_at = now + self.settings.report_seconds
+        self._may_report_at = now + (self.settings.report_seconds or 0.0)
         arrivals = self._arrivals
         report = Report(
             transfer=self.transfer,
@@ -140,7 +164,7 @@ class XReceiver:
         )
         return SendReport(report)
 
-    def _verify_when_complete(self) -> list[XAction]:
+    def _verify_when_complete(self) -> list[Action]:
         header = self._header
         if header is None or not self._arrivals.full:
             return []
@@ -152,7 +176,7 @@ class XReceiver:
             return [Finished(), SendFrame(Delivered(self.transfer))]
         return self._start_over()
 
-    def _start_over(self) -> list[XAction]:
+    def _start_over(self) -> list[Action]:
         """One digest speaks for the whole payload, so the damaged chunk is not known: all of them again."""
         self.resends += 1
         if self.resends > self.settings.max_resends:
@@ -160,17 +184,22 @@ class XReceiver:
         self.state = ReceiverState.RECEIVING
         self.epoch += 1
         self._header = None
+        self._forget_arrivals()
+        # which chunk is named says nothing: a million of them would not fit a frame
+        return [SendFrame(ResendChunks(self.transfer, (0,)))]
+
+    def _forget_arrivals(self) -> None:
         self._arrivals = ArrivalMap(self.plan.count)
         self._digests.forget(range(self.plan.count))
-        return [SendFrame(ResendChunks(self.transfer, tuple(range(self.plan.count))))]
+        self.placed_bytes = 0
 
-    def _ask_again(self, code: ErrorCode, reason: str) -> list[XAction]:
+    def _ask_again(self, code: ErrorCode, reason: str) -> list[Action]:
         """The header, without any chunk."""
         self.resends += 1
         if self.resends > self.settings.max_resends:
             return self._refuse(code, f"{reason}, {self.resends} times")
         return [SendFrame(ResendChunks(self.transfer, ()))]
 
-    def _refuse(self, code: ErrorCode, reason: str) -> list[XAction]:
+    def _refuse(self, code: ErrorCode, reason: str) -> list[Action]:
         self.state = ReceiverState.FAILED
         return [SendFrame(Refused(self.transfer, code.value, reason)), Failed(code, reason)]

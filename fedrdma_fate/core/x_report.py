@@ -1,37 +1,8 @@
-"""What the receiver of a `fedrdma-x` transfer has, and how it tells the sender.
-
-Positions count chunks in the order of sending: position 0 is the last chunk of the payload.
-"""
+"""What the receiver of a `fedrdma-x` transfer has, as both ends keep it; `wire.frames.Report` carries it."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Report:
-    """Everything received so far: any later report makes up for a lost one.
-
-    Attributes:
-        transfer: id.
-        epoch: counts how often the receiver threw away what it had.
-        complete: every position below this one has arrived.
-        beyond: bit k set: position complete + k has arrived too; little-endian.
-        newest: position that arrived last, -1 when none has.
-        arrived_at: when that was, seconds on the receiver's clock.
-        held: seconds from then to this report.
-        received_bytes: payload bytes arrived by then, those that came twice counted twice.
-    """
-
-    transfer: int
-    epoch: int
-    complete: int
-    beyond: bytes
-    newest: int
-    arrived_at: float
-    held: float
-    received_bytes: int
 
 
 class ArrivalMap:

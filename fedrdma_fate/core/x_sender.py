@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable
 
-from fedrdma_fate.core.actions import ComputeDigest, Failed, Finished, SendFrame, WriteHeader
+from fedrdma_fate.core.actions import Action, ComputeDigest, Failed, Finished, PostChunk, SendFrame, WriteHeader
 from fedrdma_fate.core.digest import payload_digest
-from fedrdma_fate.core.plan import ChunkPlan
+from fedrdma_fate.core.plan import ChunkPlan, SlotLayout
 from fedrdma_fate.core.sender import SenderState
-from fedrdma_fate.core.x_actions import PostChunk, XAction
 from fedrdma_fate.core.x_chunking import immediate_of
 from fedrdma_fate.core.x_congestion import RateController, Sample
 from fedrdma_fate.core.x_flights import Flight, FlightBook
 from fedrdma_fate.core.x_pacing import Pacer
-from fedrdma_fate.core.x_receiver import HEADER_AT, PAYLOAD_AT
-from fedrdma_fate.core.x_report import ArrivalMap, Report
+from fedrdma_fate.core.x_report import ArrivalMap
 from fedrdma_fate.wire.errors import ErrorCode
-from fedrdma_fate.wire.frames import Abort
+from fedrdma_fate.wire.frames import Abort, Report
 from fedrdma_fate.wire.header import ChunkHeader, HeaderKind
 
 TRAIN_BYTES = 4 * 1024 * 1024
@@ -39,6 +37,7 @@ class XSendSettings:
         tag: what the immediates of this transfer carry: the grant's id modulo 4096.
         reliable: whether the queue pairs are RC (completions move the window) or UC (reports do).
         queue_pairs: how many to spread the chunks over.
+        paced: whether the rate is for us to find; a transport with a congestion control of its own gets a full window.
         window_bytes: most bytes in flight; None: twice the bandwidth-delay product.
         mtu_bytes: packet size.
         rtt_hint: round trip as the control channel saw it, seconds.
@@ -49,6 +48,7 @@ class XSendSettings:
     tag: int
     reliable: bool = False
     queue_pairs: int = 1
+    paced: bool = True
     window_bytes: int | None = None
     mtu_bytes: int = 4096
     rtt_hint: float | None = None
@@ -64,8 +64,10 @@ class XSender:
         self.plan = plan
         self.settings = settings
         self.control = control
+        self.layout = SlotLayout(plan, "fedrdma-x")
         self.state = SenderState.IDLE
         self.resent_bytes = 0
+        self.arrived_bytes = 0
         self._arrivals = ArrivalMap(plan.count)
         self._flights = FlightBook(settings.queue_pairs)
         self._pacer = Pacer(TRAIN_BYTES)
@@ -93,7 +95,7 @@ class XSender:
 
     # -- events ---------------------------------------------------------------------------------------------------
 
-    def start(self, now: float) -> list[XAction]:
+    def start(self, now: float) -> list[Action]:
         """Begin. The offer has been sent and the slot was granted."""
         if self.state is not SenderState.IDLE:
             return []
@@ -101,27 +103,38 @@ class XSender:
         self._last_progress = now
         return self._pump(now)
 
-    def on_digest(self, index: int, value: int) -> list[XAction]:
+    def on_digest(self, index: int, value: int) -> list[Action]:
         """The answer to ComputeDigest."""
         if index in self._digesting:
             self._digesting.discard(index)
             self._digests[index] = value
         return self._finish_sending()
 
-    def on_write_done(self, work_request: int, now: float) -> list[XAction]:
+    def on_written(self, written_from: int, now: float) -> list[Action]:
+        """Another mode's: this one begins when the payload is whole."""
+        del written_from, now
+        return []
+
+    def on_chunk_ack(self, index: int, now: float) -> list[Action]:
+        """Another mode's; ignored."""
+        del index, now
+        return []
+
+    def on_write_done(self, work_request: int, now: float) -> list[Action]:
         """Reliable queue pairs: a chunk is whole at the receiver. On UC it says nothing, and is ignored."""
         position = self._requests.pop(work_request, None)
         if position is None or self.finished or not self.settings.reliable or not self._arrivals.add(position):
             return []
         flight = self._flights.arrive(position, now, self.control.min_rtt)
         self._own_arrived_bytes += self._length(position)
+        self.arrived_bytes += self._length(position)
         self._progress(now)
         rtt = now - flight.sent_at if flight is not None else None
         rate = self._delivery_rate(now, self._own_arrived_bytes)
         self._learn(rtt, rate, 1, 0, now)
         return self._pump(now)
 
-    def on_report(self, report: Report, now: float) -> list[XAction]:
+    def on_report(self, report: Report, now: float) -> list[Action]:
         """The receiver says what it has. Stale reports teach nothing and do no harm."""
         if self.finished or self.state is SenderState.IDLE or report.epoch != self._epoch:
             return []
@@ -132,6 +145,7 @@ class XSender:
             return self.cancel(ErrorCode.UNEXPECTED_EVENT, f"a report makes no sense: {error}")
         for position in new:
             self._flights.arrive(position, now, self.control.min_rtt)
+            self.arrived_bytes += self._length(position)
         lost = [] if self.settings.reliable else self._flights.overtaken()
         self._again.extend(position for position in lost if position not in self._arrivals)
         if new:
@@ -142,7 +156,7 @@ class XSender:
         self._learn(rtt, self._delivery_rate(report.arrived_at, report.received_bytes), len(new), len(lost), now)
         return self._pump(now)
 
-    def on_resend(self, chunks: Sequence[int], now: float) -> list[XAction]:
+    def on_resend(self, chunks: Iterable[int], now: float) -> list[Action]:
         """The receiver found damage: it has thrown everything away, or (without any chunks) could not read the header.
 
         This frame must not be lost: it begins a new epoch, and reports of earlier ones no longer count.
@@ -150,26 +164,28 @@ class XSender:
         if self.finished or self.state is SenderState.IDLE:
             return []
         self._header_out = False
-        if chunks:
+        if any(True for _ in chunks):
             self._epoch += 1
             self._forget_arrivals()
         return self._count_resend() or self._pump(now)
 
-    def on_delivered(self) -> list[XAction]:
+    def on_delivered(self, now: float) -> list[Action]:
         """The receiver has the payload, whole."""
         if self.finished or self.state is SenderState.IDLE:
             return []
+        self._last_progress = now
+        self.arrived_bytes = self.plan.total_bytes
         self.state = SenderState.DELIVERED
         return [Finished()]
 
-    def on_refused(self, code: ErrorCode, reason: str) -> list[XAction]:
+    def on_refused(self, code: ErrorCode, reason: str) -> list[Action]:
         """The receiver will not deliver it."""
         if self.finished:
             return []
         self.state = SenderState.FAILED
         return [Failed(code, reason)]
 
-    def cancel(self, code: ErrorCode, reason: str) -> list[XAction]:
+    def cancel(self, code: ErrorCode, reason: str) -> list[Action]:
         """Give up, and tell the peer."""
         if self.finished:
             return []
@@ -186,7 +202,7 @@ class XSender:
         self._digesting.clear()
         self._header_out = False
 
-    def resume(self, now: float, *, same_slot: bool) -> list[XAction]:
+    def resume(self, now: float, *, same_slot: bool) -> list[Action]:
         """The data path is back; send what is not known to have arrived. With another slot, everything."""
         if self.state is not SenderState.PAUSED:
             return []
@@ -208,7 +224,7 @@ class XSender:
             times.append(oldest + self._patience())
         return min(times)
 
-    def on_timer(self, now: float) -> list[XAction]:
+    def on_timer(self, now: float) -> list[Action]:
         """Send what may go now, and what was under way for too long once more."""
         if self.state is not SenderState.SENDING:
             return []
@@ -239,6 +255,8 @@ class XSender:
             self._train_left = TRAIN_BYTES // 4
 
     def _learn(self, rtt: float | None, rate: float | None, arrived: int, lost: int, now: float) -> None:
+        if not self.settings.paced:
+            return
         packets = max(1, -(-self.plan.chunk_bytes // self.settings.mtu_bytes))
         self.control.on_sample(Sample(rtt, rate, arrived, lost, packets), now)
 
@@ -272,18 +290,28 @@ class XSender:
             self._next_position += 1
         return self._next_position if self._next_position < self.plan.count else None
 
-    def _pump(self, now: float) -> list[XAction]:
+    def _pump(self, now: float) -> list[Action]:
         if self.state is not SenderState.SENDING:
             return []
         self._ready_at = None
-        actions: list[XAction] = []
-        if self.control.known:
+        actions: list[Action] = []
+        if not self.settings.paced:
+            self._send_window(actions, now)
+        elif self.control.known:
             self._send_paced(actions, now)
         else:
             self._send_train(actions, now)
         return actions + self._finish_sending()
 
-    def _send_train(self, actions: list[XAction], now: float) -> None:
+    def _send_window(self, actions: list[Action], now: float) -> None:
+        while (position := self._waiting_position()) is not None and self._fits_window(position):
+            self._send(position, actions, now)
+
+    def _fits_window(self, position: int) -> bool:
+        in_flight = self._flights.bytes_in_flight
+        return in_flight == 0 or in_flight + self._length(position) <= self._window()
+
+    def _send_train(self, actions: list[Action], now: float) -> None:
         while (position := self._waiting_position()) is not None:
             length = self._length(position)
             if self._train_left < length and self._flights.bytes_in_flight > 0:
@@ -291,7 +319,7 @@ class XSender:
             self._train_left -= length
             self._send(position, actions, now)
 
-    def _send_paced(self, actions: list[XAction], now: float) -> None:
+    def _send_paced(self, actions: list[Action], now: float) -> None:
         self.control.on_time(now)
         rate = self.control.rate
         self._pacer.burst_bytes = max(int(rate * BURST_SECONDS), self.plan.chunk_bytes)
@@ -299,7 +327,7 @@ class XSender:
         quantum = max(int(rate * QUANTUM_SECONDS), 1)
         while (position := self._waiting_position()) is not None:
             length = self._length(position)
-            if self._flights.bytes_in_flight and self._flights.bytes_in_flight + length > self._window():
+            if not self._fits_window(position):
                 return
             at = self._pacer.grant_at(length, now)
             if at > now:
@@ -308,7 +336,7 @@ class XSender:
             self._pacer.take(length, now)
             self._send(position, actions, now)
 
-    def _send(self, position: int, actions: list[XAction], now: float) -> None:
+    def _send(self, position: int, actions: list[Action], now: float) -> None:
         again = bool(self._again) and self._again[0] == position
         if again:
             self._again.popleft()
@@ -324,7 +352,7 @@ class XSender:
         if self.settings.reliable:
             self._requests[request] = position
         immediate = immediate_of(self.settings.tag, chunk.index)
-        post = PostChunk(request, chunk, PAYLOAD_AT + chunk.offset, queue_pair, immediate)
+        post = PostChunk(request, chunk, self.layout.write_offset(chunk), queue_pair, immediate)
         actions.append(post)
         if again and self._next_position == self.plan.count and not self.settings.reliable:
             # another loss would cost another round trip with nothing else to send: twice at once is cheaper
@@ -335,7 +363,7 @@ class XSender:
             self._digesting.add(chunk.index)
             actions.append(ComputeDigest(chunk))
 
-    def _finish_sending(self) -> list[XAction]:
+    def _finish_sending(self) -> list[Action]:
         """The header goes by the reliable control queue pair once every digest is known."""
         count = self.plan.count
         if self.state is not SenderState.SENDING or self._header_out or len(self._digests) < count:
@@ -344,17 +372,18 @@ class XSender:
         digest = payload_digest([self._digests[index] for index in range(count)])
         total = self.plan.total_bytes
         header = ChunkHeader(HeaderKind.PAYLOAD, self.transfer, total, 0, total, digest, 0, count)
-        return [WriteHeader(self._take_request(), header, HEADER_AT)]
+        return [WriteHeader(self._take_request(), header, self.layout.header_at)]
 
     def _forget_arrivals(self) -> None:
         """Nothing counts any more: every chunk again, and the header."""
         self._flights.clear()
         self._requests.clear()
         self._arrivals = ArrivalMap(self.plan.count)
+        self.arrived_bytes = 0
         self._again = deque(range(self._next_position))
         self._header_out = False
 
-    def _count_resend(self) -> list[XAction]:
+    def _count_resend(self) -> list[Action]:
         self._resend_requests += 1
         if self._resend_requests <= self.settings.max_resends:
             return []

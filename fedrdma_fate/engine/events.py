@@ -77,6 +77,7 @@ class Outgoing:
         payload: its bytes.
         plan: how it is cut.
         mode: how it travels.
+        recut: the plan is only good for its length: it is cut anew for what is known of the path when it begins.
     """
 
     transfer: int
@@ -85,6 +86,7 @@ class Outgoing:
     payload: Payload
     plan: ChunkPlan
     mode: Mode
+    recut: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -9,14 +9,25 @@ import logging
 from collections import deque
 from collections.abc import Iterable
 
-from fedrdma_fate.core.actions import Action, ClearHeader, ComputeDigest, CopyStaged, Failed, Finished, SendFrame
+from fedrdma_fate.core.actions import (
+    Action,
+    ClearHeader,
+    ComputeDigest,
+    CopyStaged,
+    Failed,
+    Finished,
+    SendFrame,
+    SendReport,
+)
 from fedrdma_fate.core.digest import chunk_digest
-from fedrdma_fate.core.plan import plan_of_offer
-from fedrdma_fate.core.receiver import Receiver, ReceiveSettings
+from fedrdma_fate.core.machines import ReceivingMachine
+from fedrdma_fate.core.plan import LARGEST_COUNT, plan_of_offer
+from fedrdma_fate.core.x_chunking import TAGS, chunk_of_immediate
 from fedrdma_fate.engine.events import LinkEvents, LinkSettings, TransferProgress, TransferStats
+from fedrdma_fate.engine.machines import receiving_machine
 from fedrdma_fate.ports import Completion, Endpoint, Slot
 from fedrdma_fate.wire.errors import ErrorCode, TransferError, TransportError, WireError
-from fedrdma_fate.wire.frames import ControlFrame, Grant, Offer, Refused, Restart
+from fedrdma_fate.wire.frames import ControlFrame, Delivered, Grant, Offer, Refused, Report, Restart, encode_frame
 from fedrdma_fate.wire.header import HEADER_BYTES, ChunkHeader, decode_header, header_present
 
 logger = logging.getLogger(__name__)
@@ -35,6 +46,7 @@ class _Granted:
         offer: the transfer that comes through it, once announced.
         receiver: its state machine.
         announced: an immediate came before the offer.
+        early: chunks that did, and when: seen all at once, they would look like a burst.
         looks: how often polling has seen a header here that does not parse.
         started: when the offer came.
     """
@@ -42,12 +54,13 @@ class _Granted:
     slot: Slot
     asked_by: int
     offer: Offer | None = None
-    receiver: Receiver | None = None
+    receiver: ReceivingMachine | None = None
     announced: bool = False
+    early: list[tuple[Completion, float]] = dataclasses.field(default_factory=list)
     looks: int = 0
     started: float = 0.0
 
-    def header_bytes(self, receiver: Receiver) -> memoryview:
+    def header_bytes(self, receiver: ReceivingMachine) -> memoryview:
         """Where the peer writes headers."""
         at = receiver.layout.header_at
         return self.slot.view[at : at + HEADER_BYTES]
@@ -64,6 +77,7 @@ class IncomingTransfers:
         self._events = events
         self._endpoint: Endpoint | None = None
         self._granted: dict[int, _Granted] = {}
+        self._tagged: dict[int, int] = {}
         self._lost_at: float | None = None
 
     # -- commands -------------------------------------------------------------------------------------------------
@@ -74,6 +88,8 @@ class IncomingTransfers:
             self._events.slots_returned([slot])
             return
         self._granted[grant] = _Granted(slot, transfer)
+        # of two grants with one tag the first keeps it, and the other is for the modes without chunk immediates
+        self._tagged.setdefault(grant % TAGS, grant)
         self._expose(self._endpoint, grant)
 
     def path_up(self, endpoint: Endpoint, now: float) -> None:
@@ -118,8 +134,9 @@ class IncomingTransfers:
         granted = self._granted.get(offer.grant)
         if granted is not None and granted.offer == offer:
             return
-        if granted is None or granted.offer is not None:
-            # taken back while the offer was on its way
+        mistaken = offer.mode == "fedrdma-x" and self._tagged.get(offer.grant % TAGS) != offer.grant
+        if self._endpoint is None or granted is None or granted.offer is not None or mistaken:
+            # taken back while the offer was on its way, or its chunks could not be told from another's
             self._events.frame(Restart(self._settings.transport, offer.transfer))
             return
         try:
@@ -130,9 +147,12 @@ class IncomingTransfers:
             return
         granted.offer = offer
         granted.started = now
-        granted.receiver = Receiver(offer.transfer, plan, ReceiveSettings(offer.mode))
+        granted.receiver = receiving_machine(offer, plan, self._endpoint.chunk_service)
         if self._settings.poll_headers:
             _clear_stale_header(granted, granted.receiver)
+        early, granted.early = granted.early, []
+        for landed, arrived_at in early:
+            self._take_chunk(offer.grant, granted, landed, arrived_at, now)
         if granted.announced:
             self._look_at_header(offer.grant, granted, granted.receiver, now)
 
@@ -152,6 +172,17 @@ class IncomingTransfers:
             granted.announced = True
         else:
             self._look_at_header(grant, granted, granted.receiver, now)
+
+    def on_chunk(self, landed: Completion, now: float) -> None:
+        """`fedrdma-x`: a chunk was written."""
+        grant = self._tagged.get(chunk_of_immediate(landed.immediate)[0])
+        granted = None if grant is None else self._granted.get(grant)
+        if grant is None or granted is None:
+            return
+        if granted.receiver is not None:
+            self._take_chunk(grant, granted, landed, now, now)
+        elif len(granted.early) < LARGEST_COUNT:
+            granted.early.append((landed, now))
 
     def on_landed(self, landed: Completion, now: float) -> None:
         """A chunk was seen to land."""
@@ -173,12 +204,22 @@ class IncomingTransfers:
 
     def timer(self) -> float | None:
         """When `on_timer` wants to be called."""
-        return None if self._lost_at is None or not self._granted else self._lost_at + self._settings.idle_timeout
+        times = [entry.receiver.timer() for entry in self._granted.values() if entry.receiver is not None]
+        if self._lost_at is not None and self._granted:
+            times.append(self._lost_at + self._settings.idle_timeout)
+        return min((due for due in times if due is not None), default=None)
 
     def on_timer(self, now: float) -> None:
-        """Take memory back from a peer that has been gone for too long: its transfers begin anew when it is back."""
-        due = self.timer()
-        if due is not None and now >= due:
+        """Let transfers do what is due, and take memory back from a peer that has been gone for too long.
+
+        Its transfers begin anew when it is back.
+        """
+        for grant, granted in list(self._granted.items()):
+            receiver = granted.receiver
+            due = None if receiver is None else receiver.timer()
+            if receiver is not None and due is not None and now >= due:
+                self._carry_out(grant, granted, receiver.on_timer(now), now)
+        if self._lost_at is not None and self._granted and now >= self._lost_at + self._settings.idle_timeout:
             logger.warning("%d half-received messages are dropped: their sender is gone", len(self._granted))
             self._return(self._granted)
 
@@ -234,7 +275,12 @@ class IncomingTransfers:
         if slots:
             self._events.slots_returned(slots)
 
-    def _look_at_header(self, grant: int, granted: _Granted, receiver: Receiver, now: float) -> None:
+    def _take_chunk(self, grant: int, granted: _Granted, landed: Completion, arrived_at: float, now: float) -> None:
+        assert granted.receiver is not None
+        actions = granted.receiver.on_chunk(landed.immediate, arrived_at, now, landed.digest)
+        self._carry_out(grant, granted, actions, now)
+
+    def _look_at_header(self, grant: int, granted: _Granted, receiver: ReceivingMachine, now: float) -> None:
         self._carry_out(grant, granted, receiver.on_announced(granted.header_bytes(receiver)), now)
 
     def _carry_out(self, grant: int, granted: _Granted, actions: Iterable[Action], now: float) -> None:
@@ -255,7 +301,12 @@ class IncomingTransfers:
                 case ClearHeader(at):
                     granted.slot.view[at : at + HEADER_BYTES] = bytes(HEADER_BYTES)
                 case SendFrame(frame):
+                    if isinstance(frame, Delivered):
+                        # besides: a packet of the control channel that is lost costs it 240 ms
+                        self._post_datagram(frame)
                     self._events.frame(frame)
+                case SendReport(report):
+                    self._report(report)
                 case Finished():
                     self._forget(grant)
                     stats = TransferStats(now - granted.started, 0, 0)
@@ -266,15 +317,29 @@ class IncomingTransfers:
                 case _:
                     raise RuntimeError(f"a receiver cannot ask for {action}")
 
+    def _report(self, report: Report) -> None:
+        """By the data path where it has datagrams: on the control channel, a lost one would hold up all behind it."""
+        if not self._post_datagram(report):
+            self._events.frame(report)
+
+    def _post_datagram(self, frame: Delivered | Report) -> bool:
+        """Whether it is on its way; it may be lost."""
+        # a path that breaks just now says so again when it is asked to make progress
+        with contextlib.suppress(TransportError):
+            return self._endpoint is not None and self._endpoint.post_datagram(encode_frame(frame))
+        return False
+
     def _forget(self, grant: int) -> _Granted:
         if self._endpoint is not None:
             # a path that breaks just now says so again when it is asked to make progress
             with contextlib.suppress(TransportError):
                 self._endpoint.withdraw(grant)
+        if self._tagged.get(grant % TAGS) == grant:
+            del self._tagged[grant % TAGS]
         return self._granted.pop(grant)
 
 
-def _clear_stale_header(granted: _Granted, receiver: Receiver) -> None:
+def _clear_stale_header(granted: _Granted, receiver: ReceivingMachine) -> None:
     """A slot used before may show the header of an earlier transfer at the place that is looked at."""
     raw = granted.header_bytes(receiver)
     header = _parsed(raw)

@@ -10,12 +10,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from fedrdma_fate.core.x_congestion import PathState
+from fedrdma_fate.engine.alarm import Alarm
 from fedrdma_fate.engine.events import LinkEvents, LinkSettings, Outgoing, TransferProgress
 from fedrdma_fate.engine.incoming import IncomingTransfers
 from fedrdma_fate.engine.outgoing import OutgoingTransfers
 from fedrdma_fate.ports import Completion, CompletionKind, Draft, Endpoint, Slot
 from fedrdma_fate.ports import Offer as TransportOffer
-from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, error_from_code
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, WireError, error_from_code
 from fedrdma_fate.wire.frames import (
     Abort,
     ChunkAck,
@@ -28,13 +30,18 @@ from fedrdma_fate.wire.frames import (
     Offer,
     Reconcile,
     Refused,
+    Report,
     ResendChunks,
     Restart,
+    decode_frame,
 )
 
 logger = logging.getLogger(__name__)
 
 Clock = Callable[[], float]
+
+_COARSE_SECONDS = 0.02
+"""For what is due later than this, a millisecond more or less is nothing."""
 
 _PUBLISH_SECONDS = 0.1
 """How old the snapshot may be that other threads see."""
@@ -57,6 +64,7 @@ class Link:
         self._commands: deque[Callable[[float], None]] = deque()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._wake_lock = threading.Lock()
+        self._alarm = Alarm()
         self._closing = False
         self._attempt = 0
         self._heard_at = 0.0
@@ -70,6 +78,11 @@ class Link:
     def heard_at(self) -> float:
         """When the data path last showed a sign of life; safe from any thread."""
         return self._heard_at
+
+    @property
+    def known_path(self) -> PathState | None:
+        """What mode `fedrdma-x` has found of the path, None before; safe from any thread."""
+        return self._outgoing.memory.state
 
     # -- commands -------------------------------------------------------------------------------------------------
 
@@ -162,6 +175,7 @@ class Link:
             with self._wake_lock:
                 self._closing = True
                 os.close(self._wake)
+            self._alarm.close()
 
     def _finish(self) -> None:
         self._lose_path("the link has ended", tell=False)
@@ -195,6 +209,7 @@ class Link:
     def _wait_and_progress(self) -> None:
         poller = select.poll()
         poller.register(self._wake, select.POLLIN)
+        poller.register(self._alarm.fileno, select.POLLIN)
         endpoint = self._endpoint
         completions: Sequence[Completion] = ()
         if endpoint is not None:
@@ -204,19 +219,31 @@ class Link:
             for descriptor, mask in endpoint.poll_set():
                 poller.register(descriptor, mask)
         # what was just posted may complete without any descriptor becoming ready, so look again before waiting
-        ready = poller.poll(0 if completions else self._patience_ms())
+        ready = poller.poll(0 if completions else self._set_alarm())
         if any(descriptor == self._wake for descriptor, _ in ready):
             os.eventfd_read(self._wake)
+        if any(descriptor == self._alarm.fileno for descriptor, _ in ready):
+            self._alarm.silence()
 
-    def _patience_ms(self) -> float | None:
+    def _set_alarm(self) -> float | None:
+        """Milliseconds to wait at most: for what is due after less than poll can tell apart, the alarm is set."""
+        patience = self._patience()
+        if patience is None or patience <= 0:
+            return patience
+        if patience < _COARSE_SECONDS:
+            self._alarm.set(patience)
+        return patience * 1000 + 1
+
+    def _patience(self) -> float | None:
+        """Seconds until something is due."""
         if self._commands or self._closing:
             return 0
         if self._incoming.wants_polling():
-            return self._settings.poll_interval * 1000
+            return self._settings.poll_interval
         times = [
             due for due in (self._outgoing.timer(), self._incoming.timer(), self._publish_due()) if due is not None
         ]
-        return max(0.0, min(times) - self._clock()) * 1000 + 1 if times else None
+        return max(0.0, min(times) - self._clock()) if times else None
 
     def _run_timers(self) -> None:
         now = self._clock()
@@ -255,6 +282,22 @@ class Link:
                 self._incoming.on_immediate(completion.immediate, now)
             case CompletionKind.LANDED:
                 self._incoming.on_landed(completion, now)
+            case CompletionKind.CHUNK_IMMEDIATE:
+                self._incoming.on_chunk(completion, now)
+            case CompletionKind.DATAGRAM:
+                self._on_datagram(completion.data, now)
+
+    def _on_datagram(self, data: bytes, now: float) -> None:
+        try:
+            frame = decode_frame(data)
+        except WireError as error:
+            logger.warning("link to %s: ignored a datagram: %s", self._peer, error)
+            return
+        match frame:
+            case Report():
+                self._outgoing.on_report(frame, now)
+            case Delivered(transfer=transfer):
+                self._outgoing.on_delivered(transfer, now)
 
     def _on_frame(self, frame: ControlFrame, now: float) -> None:
         match frame:
@@ -274,6 +317,8 @@ class Link:
                 self._outgoing.on_restart(transfer, now)
             case ChunkAck(transfer=transfer, index=index):
                 self._outgoing.on_chunk_ack(transfer, index, now)
+            case Report():
+                self._outgoing.on_report(frame, now)
             case ResendChunks(transfer=transfer, chunks=chunks):
                 self._outgoing.on_resend(transfer, chunks, now)
             case Delivered(transfer=transfer):

@@ -7,14 +7,25 @@ import logging
 from collections import deque
 from collections.abc import Iterable
 
-from fedrdma_fate.core.actions import Action, ComputeDigest, Failed, Finished, SendFrame, WriteChunk, WriteHeader
+from fedrdma_fate.core.actions import (
+    Action,
+    ComputeDigest,
+    Failed,
+    Finished,
+    PostChunk,
+    SendFrame,
+    WriteChunk,
+    WriteHeader,
+)
 from fedrdma_fate.core.credits import CreditBook
+from fedrdma_fate.core.machines import SendingMachine
 from fedrdma_fate.core.plan import SlotLayout
-from fedrdma_fate.core.sender import Sender, SenderState, SendSettings
+from fedrdma_fate.core.sender import SenderState
 from fedrdma_fate.engine.events import LinkEvents, LinkSettings, Outgoing, TransferProgress, TransferStats
-from fedrdma_fate.ports import Endpoint, RemoteSlot
+from fedrdma_fate.engine.machines import PathMemory, cut, release, sending_machine
+from fedrdma_fate.ports import ChunkService, Endpoint, RemoteSlot
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, TransportError
-from fedrdma_fate.wire.frames import Abort, Grant, GrantRequest, GrantReturn, Offer, Reconcile
+from fedrdma_fate.wire.frames import Abort, Grant, GrantRequest, GrantReturn, Offer, Reconcile, Report
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +40,7 @@ class _Active:
         outgoing: the message.
         sender: its state machine.
         grant: where it is written.
+        service: how the data path that it began on carries chunks.
         started: when it got the grant.
         writes: posted so far.
         chunks_in_flight: posted and not completed: as long, the transport may read the slot.
@@ -37,8 +49,9 @@ class _Active:
     """
 
     outgoing: Outgoing
-    sender: Sender
+    sender: SendingMachine
     grant: Grant
+    service: ChunkService
     started: float
     writes: int = 0
     chunks_in_flight: int = 0
@@ -71,7 +84,9 @@ class OutgoingTransfers:
         self._active: dict[int, _Active] = {}
         self._lingering: list[_Active] = []
         self._posted: dict[int, _Posted] = {}
+        self._given_up: set[int] = set()
         self._next_work_request = 0
+        self.memory = PathMemory()
 
     # -- commands -------------------------------------------------------------------------------------------------
 
@@ -99,6 +114,11 @@ class OutgoingTransfers:
 
     def path_up(self, endpoint: Endpoint, now: float) -> None:
         """The data path is new: the peer is about to send the grants of what is under way anew, with new keys."""
+        for transfer, active in list(self._active.items()):
+            if active.service != endpoint.chunk_service:
+                # it was set up for another one; the peer is about to send its grant anew all the same
+                self._given_up.add(active.grant.grant)
+                self.on_restart(transfer, now)
         self._endpoint = endpoint
         self._credits.clear()
         if self._active:
@@ -111,6 +131,7 @@ class OutgoingTransfers:
         """Pause everything. To be called when the transport reads no slot any more."""
         self._endpoint = None
         self._posted.clear()
+        self._given_up.clear()
         for active in self._active.values():
             active.sender.pause()
             active.chunks_in_flight = 0
@@ -121,6 +142,8 @@ class OutgoingTransfers:
     def fail_all(self, code: ErrorCode, reason: str) -> None:
         """None of the messages will be sent. To be called without a data path."""
         given_up = [*self._waiting.values(), *(active.outgoing for active in self._active.values())]
+        for active in self._active.values():
+            release(active.sender, self.memory)
         self._waiting.clear()
         self._active.clear()
         for outgoing in given_up:
@@ -135,6 +158,9 @@ class OutgoingTransfers:
             return
         if not 0 <= grant.grant < _IMMEDIATES:
             logger.error("ignored a grant whose id %d is out of range", grant.grant)
+            return
+        if grant.grant in self._given_up:
+            self._given_up.discard(grant.grant)
             return
         resumed = next((active for active in self._active.values() if active.grant.grant == grant.grant), None)
         if resumed is not None:
@@ -157,6 +183,12 @@ class OutgoingTransfers:
         active = self._active.get(transfer)
         if active is not None:
             self._carry_out(active, active.sender.on_chunk_ack(index, now), now)
+
+    def on_report(self, report: Report, now: float) -> None:
+        """`fedrdma-x`: the peer says what has arrived."""
+        active = self._active.get(report.transfer)
+        if active is not None:
+            self._carry_out(active, active.sender.on_report(report, now), now)
 
     def on_resend(self, transfer: int, chunks: Iterable[int], now: float) -> None:
         """The peer found damage."""
@@ -186,6 +218,7 @@ class OutgoingTransfers:
         """The peer lost track of a transfer: begin anew with another grant."""
         active = self._active.pop(transfer, None)
         if active is not None:
+            release(active.sender, self.memory)
             self._give_back(active.grant.grant)
             self.submit(active.outgoing, now)
 
@@ -252,9 +285,11 @@ class OutgoingTransfers:
         self._events.frame(GrantReturn(self._settings.transport, grant))
 
     def _begin(self, outgoing: Outgoing, grant: Grant, now: float) -> None:
-        settings = SendSettings(outgoing.mode, self._settings.idle_timeout)
-        sender = Sender(outgoing.transfer, outgoing.plan, settings, outgoing.payload.written_from)
-        active = _Active(outgoing, sender, grant, now)
+        assert self._endpoint is not None
+        service = self._endpoint.chunk_service
+        outgoing = cut(outgoing, service, self.memory)
+        sender = sending_machine(outgoing, grant.grant, service, self.memory, self._settings)
+        active = _Active(outgoing, sender, grant, service, now)
         self._active[outgoing.transfer] = active
         self._events.frame(
             Offer(
@@ -281,7 +316,7 @@ class OutgoingTransfers:
         while queue:
             action = queue.popleft()
             match action:
-                case WriteChunk() | WriteHeader():
+                case WriteChunk() | PostChunk() | WriteHeader():
                     if not self._post(active, action, now):
                         return
                 case ComputeDigest(chunk):
@@ -297,7 +332,7 @@ class OutgoingTransfers:
                 case _:
                     raise RuntimeError(f"a sender cannot ask for {action}")
 
-    def _post(self, active: _Active, action: WriteChunk | WriteHeader, now: float) -> bool:
+    def _post(self, active: _Active, action: WriteChunk | PostChunk | WriteHeader, now: float) -> bool:
         """Hand a write to the transport; False when the transfer cannot go on just now, or at all."""
         endpoint = self._endpoint
         if endpoint is None:
@@ -312,20 +347,27 @@ class OutgoingTransfers:
             return False
         return True
 
-    def _post_to(self, endpoint: Endpoint, active: _Active, action: WriteChunk | WriteHeader) -> None:
+    def _post_to(self, endpoint: Endpoint, active: _Active, action: WriteChunk | PostChunk | WriteHeader) -> None:
         self._next_work_request += 1
         request = self._next_work_request
-        if isinstance(action, WriteChunk):
-            endpoint.post_write(request, active.outgoing.payload.part(action.chunk), active.target, action.at)
-            active.chunks_in_flight += 1
-        else:
-            endpoint.post_bytes(request, action.header.encode(), active.target, action.at, active.grant.grant)
-        self._posted[request] = _Posted(active, action.work_request, isinstance(action, WriteChunk))
+        target, at = active.target, action.at
+        match action:
+            case WriteHeader(header=header):
+                endpoint.post_bytes(request, header.encode(), target, at, active.grant.grant)
+            case WriteChunk(chunk=chunk):
+                endpoint.post_write(request, active.outgoing.payload.part(chunk), target, at)
+            case PostChunk(chunk=chunk, queue_pair=queue_pair, immediate=immediate):
+                part = active.outgoing.payload.part(chunk)
+                endpoint.post_chunk(request, part, target, at, queue_pair, immediate)
+        is_chunk = not isinstance(action, WriteHeader)
+        active.chunks_in_flight += is_chunk
+        self._posted[request] = _Posted(active, action.work_request, is_chunk)
         active.writes += 1
 
     def _end(self, active: _Active, outcome: TransferStats | Failed, now: float) -> None:
         """The transfer is over; its owner may have the slot when the transport has let go of it."""
         del self._active[active.outgoing.transfer]
+        release(active.sender, self.memory)
         active.outcome = outcome
         active.ended_at = now
         if active.chunks_in_flight and self._endpoint is not None:

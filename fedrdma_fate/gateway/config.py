@@ -11,54 +11,26 @@ import yaml
 
 from fedrdma_fate.core.tuning import LinkEnable
 from fedrdma_fate.gateway.config_errors import bad_value, explain
+from fedrdma_fate.gateway.config_sizes import ByteCount, ChunkSetting, parse_size
 from fedrdma_fate.gateway.config_yaml import StrictLoader
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 from fedrdma_fate.wire.frames import Mode
 
 TransportName = Literal["auto", "verbs", "tcp", "shm"]
 Notify = Literal["event", "poll"]
+ChunkServiceName = Literal["auto", "rc", "uc"]
 VerbsPoll = Literal["event", "busy"]
 PathMtu = Literal[256, 512, 1024, 2048, 4096]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 
-LARGEST_BYTES = 2**62
-"""More than any file can have."""
-
 LONGEST_SECONDS = 1e6
 """Time-outs may be as long as eleven days; the system calls that wait take little more."""
-
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 _IF_MISSING = {
     "site": "Give the site a name, for example `site: bank-a`.",
     "parties": 'List the FATE parties served there, for example `parties: ["9999"]`.',
 }
-
-
-class ByteCount(int):
-    """A size in bytes; in YAML a number, or text with a unit such as `4MiB`."""
-
-
-class ChunkSetting:
-    """A chunk size in bytes, or `auto`: the paper's best for the link's rate.
-
-    Attributes:
-        size_bytes: the size, or None for `auto`.
-    """
-
-    def __init__(self, size_bytes: int | None = None) -> None:
-        # a plain int: it goes into frames
-        self.size_bytes = None if size_bytes is None else int(size_bytes)
-
-    def __repr__(self) -> str:
-        return "auto" if self.size_bytes is None else str(self.size_bytes)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ChunkSetting) and self.size_bytes == other.size_bytes
-
-    def __hash__(self) -> int:
-        return hash(self.size_bytes)
 
 
 class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -99,8 +71,8 @@ class ShmConfig(_Section, frozen=True):
     """The shared-memory transport, between gateways of one host.
 
     Attributes:
-        lend: in mode `fedrdma-e`, let the peer's tasks map a message where it lies in our send region, and do so with
-            what peers lend to us, instead of copying it; the slot is free again when they let go of it.
+        lend: in modes `fedrdma-e` and `fedrdma-x`, let the peer's tasks map a message where it lies in our send region,
+            and do so with what peers lend to us, instead of copying it; the slot is free again when they let go of it.
     """
 
     lend: bool = True
@@ -114,6 +86,9 @@ class VerbsConfig(_Section, frozen=True):
         port: port of the device; null takes the first that is active.
         gid_index: place in the port's GID table; null takes the RoCE v2 GID of an IPv4 address of this host.
         queue_pairs: for the writes of one data path; both sides use the smaller number.
+        chunk_queue_pairs: for the chunks of mode `fedrdma-x`, of one data path; both sides use the smaller number.
+        chunk_service: what those are: `rc`, reliable; `uc`, unreliable, where only what was lost is sent again, if both
+            devices have them; `auto` is `uc`.
         mtu: largest path MTU in bytes, where the network carries less than the port; both sides use the smaller one.
         poll: wait for completions (`event`), or keep a core looking for them (`busy`).
     """
@@ -122,6 +97,8 @@ class VerbsConfig(_Section, frozen=True):
     port: Annotated[int, msgspec.Meta(ge=1, le=255)] | None = None
     gid_index: Annotated[int, msgspec.Meta(ge=0, le=65535)] | None = None
     queue_pairs: Annotated[int, msgspec.Meta(ge=1, le=64)] = 2
+    chunk_queue_pairs: Annotated[int, msgspec.Meta(ge=1, le=64)] = 4
+    chunk_service: ChunkServiceName = "auto"
     mtu: PathMtu | None = None
     poll: VerbsPoll = "event"
 
@@ -199,9 +176,10 @@ class GatewayConfig(_Section, frozen=True):
         parties: the parties served here: `9999` for every role of that party, or `host:10000` for one.
         security: `off` until mutual TLS is configured; it has to be written down to be accepted.
         listen: addresses.
-        mode: how payloads travel: `grpc`, `fedrdma` or `fedrdma-e`.
+        mode: how payloads travel: `grpc`, `fedrdma`, `fedrdma-e` or `fedrdma-x`.
         transport: data path: `auto` takes shared memory on one host, RDMA where both sides have it, else TCP.
-        chunk: base chunk size, or `auto` for the paper's best for the link's rate.
+        chunk: base chunk size, or `auto` for the paper's best for the link's rate; in mode `fedrdma-x`, what suits the
+            rate and loss that were measured.
         link_enable: send one small chunk first: `auto`, `always` or `never`.
         notify: how the receiver learns of a finished payload: `event` or `poll`.
         tcp: the TCP transport.
@@ -229,24 +207,6 @@ class GatewayConfig(_Section, frozen=True):
     timeouts: TimeoutConfig = TimeoutConfig()
     peers: tuple[PeerConfig, ...] = ()
     trace: Path | None = None
-
-
-def parse_size(value: object) -> ByteCount:
-    """A size in bytes from a number or from text such as `4MiB` or `1 GB`.
-
-    Raises:
-        ValueError: it is neither, not positive, or beyond what a file can have.
-    """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", value) if isinstance(value, str) else None
-    if isinstance(value, int) and not isinstance(value, bool):
-        size: float = value
-    elif match is not None and match[2].upper() in _UNITS:
-        size = float(match[1]) * _UNITS[match[2].upper()]
-    else:
-        raise ValueError(f"{value!r} is no size; write bytes or a number with KiB, MiB, GiB, KB, MB or GB")
-    if not 1 <= size <= LARGEST_BYTES:
-        raise ValueError(f"{value!r} is not between 1 and {LARGEST_BYTES} bytes")
-    return ByteCount(size)
 
 
 def load_config(path: Path) -> GatewayConfig:

@@ -35,7 +35,7 @@ class DataPath:
         link: its engine.
         relay: what the engine tells its events to.
         reason: why this transport was chosen.
-        main: whether `fedrdma` and `fedrdma-e` use it, or only mode `grpc`.
+        main: whether all modes use it, or only mode `grpc`.
         up: whether it is connected.
         connecting: whether an attempt to connect it is under way; known to the active side.
         attempt: number of the newest attempt.
@@ -162,7 +162,7 @@ class DataPaths:
 
     @property
     def main(self) -> DataPath | None:
-        """The path that `fedrdma` and `fedrdma-e` use."""
+        """The path that all modes but `grpc` use."""
         return next((path for path in self.paths.values() if path.main), None)
 
     @property

@@ -43,6 +43,7 @@ from fedrdma_fate.wire.frames import (
     Pong,
     Reconcile,
     Refused,
+    Report,
     ResendChunks,
     Restart,
     Undeliverable,
@@ -238,7 +239,7 @@ class Peer:
             case Abort(transfer=transfer):
                 self.receiving.on_abort(transfer)
                 self._to_all_links(frame)
-            case ChunkAck() | ResendChunks():
+            case ChunkAck() | Report() | ResendChunks():
                 self._to_all_links(frame)
             case Lend():
                 self.receiving.on_lend(frame)

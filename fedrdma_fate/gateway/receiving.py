@@ -37,16 +37,26 @@ from fedrdma_fate.wire.header import HEADER_BYTES
 
 logger = logging.getLogger(__name__)
 
+_AHEAD_STEP_BYTES = 64 * 1024
+
 REMEMBERED_TRANSFERS = 16384
 """Ended transfers that are remembered, so that one sent again after a lost connection is not taken twice."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Grant:
-    """A slot that is granted: its lease, the transport whose ring it belongs to, or the transfer that asked for it."""
+    """A slot that is granted.
+
+    Attributes:
+        lease: of the slot.
+        credit_of: the transport that it is a standing grant of, if it is one.
+        large: whether it is one beside the ring; see `Receiving._grant_ahead`.
+        asked_by: the transfer that asked for it, else 0.
+    """
 
     lease: Lease
     credit_of: str = ""
+    large: bool = False
     asked_by: int = 0
 
 
@@ -70,6 +80,7 @@ class Receiving:
         self._send = send
         self._granted: dict[int, _Grant] = {}
         self._requests: dict[int, _Request] = {}
+        self._ahead: dict[str, int] = {}
         self._next_grant = 0
         self._announced: dict[int, Offer] = {}
         self._ended: OrderedDict[int, Delivered | Refused] = OrderedDict()
@@ -79,8 +90,10 @@ class Receiving:
     def fill_ring(self, link: Link, transport: str) -> None:
         """Grant slots ahead of time, as many as are configured and as there is room for just now."""
         memory = self._hub.config.memory
-        standing = sum(grant.credit_of == transport for grant in self._granted.values())
-        for _ in range(memory.ring_slots - standing):
+        standing = [grant.large for grant in self._granted.values() if grant.credit_of == transport]
+        if not any(standing):
+            self._grant_ahead(link, transport)
+        for _ in range(memory.ring_slots - standing.count(False)):
             try:
                 lease = self._hub.receive_pool.lease(int(memory.ring_slot_bytes), self._owner)
             except MemoryPoolError as error:
@@ -89,6 +102,17 @@ class Receiving:
             if lease is None:
                 return
             self._grant(link, _Grant(lease, credit_of=transport))
+
+    def _grant_ahead(self, link: Link, transport: str) -> None:
+        """A slot for another message like the last large one, which then starts without the round trip of asking.
+
+        Only while there is room for one more besides: it is a convenience, and the memory belongs to those who ask.
+        """
+        wished = self._ahead.get(transport, 0)
+        if wished and self._hub.receive_pool.stats().largest_free_bytes >= 2 * wished:
+            lease = self._hub.receive_pool.lease(wished, self._owner)
+            if lease is not None:
+                self._grant(link, _Grant(lease, credit_of=transport, large=True))
 
     def on_grant_request(self, request: GrantRequest, link: Link) -> None:
         """The peer asks for a slot. It asks again on each new data path; what it has been granted is on its way."""
@@ -179,6 +203,9 @@ class Receiving:
         message = Message(offer.key, offer.kind, offer.total_bytes, lease=lease, payload_at=payload_at)
         kept = self._hub.mailbox.deliver(message)
         make_room(self._hub, self._hub.receive_pool)
+        if offer.mode == "fedrdma-x" and slot.length > int(self._hub.config.memory.ring_slot_bytes):
+            # a little more, for the next may differ by a few bytes
+            self._ahead[offer.transport] = (offer.total_bytes // _AHEAD_STEP_BYTES + 2) * _AHEAD_STEP_BYTES
         self._hub.metrics.payload_moved("received", self._peer, offer.mode, offer.transport, offer.total_bytes)
         self._hub.metrics.transfer_ended("received", self._peer, offer.mode, stats.seconds, 0)
         self._trace_delivered(offer, offer.total_bytes, offer.mode, offer.transport, stats.seconds, kept)

@@ -118,14 +118,15 @@ class Sending:
         """
         used = self._mode(mode)
         plan = self._plan(used, payload.total_bytes)
-        outgoing = Outgoing(self._hub.new_transfer(), key, kind, payload, plan, used)
+        recut = used == "fedrdma-x" and self._chunk_bytes is None
+        outgoing = Outgoing(self._hub.new_transfer(), key, kind, payload, plan, used, recut)
         record = self._payloads[outgoing.transfer] = _Payload(outgoing, lease)
         self._hand(record)
 
     def lends(self, mode: Mode | None) -> bool:
         """Whether payloads of a job that asks for `mode` are lent, as long as there is room."""
         # by its definition, mode fedrdma stages every chunk (paper, section 3.1)
-        return self._mode(mode) == "fedrdma-e" and self._shares_memory()
+        return self._mode(mode) in ("fedrdma-e", "fedrdma-x") and self._shares_memory()
 
     def takes_unfinished(self, mode: Mode | None) -> bool:
         """Whether payloads of such a job can be sent while they are still being written: from the last byte on."""
@@ -299,10 +300,14 @@ class Sending:
 
     def _plan(self, mode: Mode, total_bytes: int) -> ChunkPlan:
         config = self._hub.config
-        chunk = self._peer.chunk or config.chunk
         policy = self._peer.link_enable or config.link_enable
         link = LinkTraits(rate_bps=self._peer.rate, is_stream=self._links.main_transport == "tcp")
-        return plan_transfer(mode, total_bytes, chunk.size_bytes, policy, link)
+        return plan_transfer(mode, total_bytes, self._chunk_bytes, policy, link)
+
+    @property
+    def _chunk_bytes(self) -> int | None:
+        """The chunk size that was set by hand."""
+        return (self._peer.chunk or self._hub.config.chunk).size_bytes
 
     def _trace(self, event: str, transfer: int, key: MessageKey, total_bytes: int, **fields: object) -> None:
         self._hub.trace.emit(

@@ -8,6 +8,7 @@ import time
 from fedrdma_fate import __version__
 from fedrdma_fate.engine.events import TransferProgress
 from fedrdma_fate.gateway.parts import Parts
+from fedrdma_fate.gateway.paths import DataPath
 from fedrdma_fate.gateway.peer import Peer
 
 
@@ -49,17 +50,23 @@ def _peer(peer: Peer) -> dict[str, object]:
         "lent_messages": peer.sending.lending.count,
         "lent_bytes": peer.sending.lending.lent_bytes,
         "borrowed_messages": peer.receiving.borrowing.count,
-        "paths": [
-            {
-                "transport": name,
-                "up": path.up,
-                "main": path.main,
-                "reason": path.reason,
-                "attempts": path.attempt,
-                "last_error": path.last_error,
-            }
-            for name, path in peer.paths.paths.items()
-        ],
+        "paths": [_path(name, path) for name, path in peer.paths.paths.items()],
+    }
+
+
+def _path(name: str, path: DataPath) -> dict[str, object]:
+    """A data path; its last three are what mode `fedrdma-x` has found, null before."""
+    known = path.link.known_path
+    return {
+        "transport": name,
+        "up": path.up,
+        "main": path.main,
+        "reason": path.reason,
+        "attempts": path.attempt,
+        "last_error": path.last_error,
+        "found_bits_per_second": None if known is None else known.rate * 8,
+        "found_rtt_seconds": None if known is None else known.min_rtt,
+        "found_packet_loss": None if known is None else known.loss,
     }
 
 

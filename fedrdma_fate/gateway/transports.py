@@ -85,4 +85,5 @@ def _make_verbs(config: GatewayConfig, regions: Sequence[Region]) -> Transport:
         )
     verbs = config.verbs
     wish = PortWish(verbs.device, verbs.port, verbs.gid_index, verbs.mtu)
-    return VerbsTransport(VerbsSettings(wish, verbs.queue_pairs, verbs.poll), regions)
+    settings = VerbsSettings(wish, verbs.queue_pairs, verbs.chunk_queue_pairs, verbs.chunk_service, verbs.poll)
+    return VerbsTransport(settings, regions)

@@ -6,9 +6,18 @@ import functools
 from collections import deque
 from collections.abc import Iterable
 
-from fedrdma_fate.core.actions import ClearHeader, ComputeDigest, Failed, Finished, SendFrame, WriteHeader
+from fedrdma_fate.core.actions import (
+    Action,
+    ClearHeader,
+    ComputeDigest,
+    Failed,
+    Finished,
+    PostChunk,
+    SendFrame,
+    SendReport,
+    WriteHeader,
+)
 from fedrdma_fate.core.plan import ChunkPlan
-from fedrdma_fate.core.x_actions import PostChunk, SendReport, XAction
 from fedrdma_fate.core.x_congestion import RateController
 from fedrdma_fate.core.x_receiver import XReceiver, XReceiveSettings
 from fedrdma_fate.core.x_sender import XSender, XSendSettings
@@ -55,7 +64,7 @@ class XFlow:
     def _half_trip(self) -> float:
         return self._link.profile.rtt / 2
 
-    def _send(self, actions: Iterable[XAction]) -> None:
+    def _send(self, actions: Iterable[Action]) -> None:
         queue = deque(actions)
         while queue:
             action = queue.popleft()
@@ -77,7 +86,7 @@ class XFlow:
 
     def _landed(self, post: PostChunk) -> None:
         self.arrivals.append((self._clock.now, post.chunk.length))
-        self._receive(self.receiver.on_immediate(post.immediate, self._clock.now))
+        self._receive(self.receiver.on_chunk(post.immediate, self._clock.now, self._clock.now))
         if self.sender.settings.reliable:
             self._clock.after(self._half_trip(), functools.partial(self._written, post.work_request))
 
@@ -87,7 +96,7 @@ class XFlow:
     def _written(self, request: int) -> None:
         self._send(self.sender.on_write_done(request, self._clock.now))
 
-    def _receive(self, actions: Iterable[XAction]) -> None:
+    def _receive(self, actions: Iterable[Action]) -> None:
         queue = deque(actions)
         while queue:
             action = queue.popleft()
@@ -108,7 +117,7 @@ class XFlow:
             case SendReport(report):
                 self._send(self.sender.on_report(report, now))
             case SendFrame(Delivered()):
-                self._send(self.sender.on_delivered())
+                self._send(self.sender.on_delivered(now))
             case SendFrame(ResendChunks(chunks=chunks)):
                 self._send(self.sender.on_resend(chunks, now))
             case SendFrame(Refused(code=code, reason=reason)):

@@ -10,10 +10,22 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from fedrdma_fate.ports import Completion, CompletionKind, Draft, Endpoint, Offer, RemoteSlot, Role, Slot, Transport
+from fedrdma_fate.core.x_chunking import TAGS, chunk_of_immediate
+from fedrdma_fate.ports import (
+    ChunkService,
+    Completion,
+    CompletionKind,
+    Draft,
+    Endpoint,
+    Offer,
+    RemoteSlot,
+    Role,
+    Slot,
+    Transport,
+)
 from fedrdma_fate.transport.link import LinkHealth, unavailable
 
-Operation = Literal["expose", "withdraw", "post_write", "post_bytes", "progress"]
+Operation = Literal["expose", "withdraw", "post_write", "post_bytes", "post_chunk", "progress"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,9 +41,11 @@ class FaultPlan:
         break_at: the link breaks instead of carrying out the n-th call of this operation.
         silent_after_writes: after so many posts nothing goes out or comes in, not even ACKs, and nothing breaks.
         delay_completions: a completion is held back for up to so many calls of `progress`; their order stays.
-        duplicate_share: share of IMMEDIATE and LANDED completions that come twice, from 0 to 1.
-        corrupt_landed: these LANDED writes have one byte changed in the slot before they are reported.
+        duplicate_share: share of IMMEDIATE, LANDED and CHUNK_IMMEDIATE completions that come twice, from 0 to 1.
+        corrupt_landed: these writes, LANDED or CHUNK_IMMEDIATE where the transport saw the place, have one byte changed
+            in the slot before they are reported.
         corrupt_posted_bytes: these calls of `post_bytes` send one byte changed: a header damaged at the receiver.
+        chunk_loss: share of chunks that are lost; unless it is 0, the chunk service is not reliable.
     """
 
     seed: int = 0
@@ -43,6 +57,7 @@ class FaultPlan:
     duplicate_share: float = 0.0
     corrupt_landed: frozenset[int] = frozenset()
     corrupt_posted_bytes: frozenset[int] = frozenset()
+    chunk_loss: float = 0.0
 
 
 NO_FAULTS = FaultPlan()
@@ -146,6 +161,29 @@ class FaultyEndpoint:
         if self._posting(len(data)):
             self._inner.post_bytes(work_request, data, target, target_offset, immediate)
 
+    @property
+    def chunk_service(self) -> ChunkService:
+        """The inner one, or a lossy one."""
+        inner = self._inner.chunk_service
+        return dataclasses.replace(inner, reliable=False, self_paced=False) if self._plan.chunk_loss else inner
+
+    def post_chunk(
+        self, work_request: int, source: Slot, target: RemoteSlot, target_offset: int, queue_pair: int, immediate: int
+    ) -> None:
+        """Post, unless it is lost, or the plan has broken or silenced the link."""
+        self._count("post_chunk")
+        if not self._posting(source.length):
+            return
+        if self._random.random() < self._plan.chunk_loss:
+            self._held.append((self._turn, Completion(CompletionKind.WRITE_DONE, work_request)))
+        else:
+            self._inner.post_chunk(work_request, source, target, target_offset, queue_pair, immediate)
+
+    def post_datagram(self, data: bytes) -> bool:
+        """Send, unless the link is silent."""
+        self._health.check()
+        return self._silent or self._inner.post_datagram(data)
+
     def poll_set(self) -> Sequence[tuple[int, int]]:
         """The inner descriptors, and one that is always ready while completions are held back; none in silence."""
         self._health.check()
@@ -204,7 +242,7 @@ class FaultyEndpoint:
         self._health.check()
 
     def _hold(self, completion: Completion) -> None:
-        if completion.kind is CompletionKind.LANDED:
+        if completion.kind in (CompletionKind.LANDED, CompletionKind.CHUNK_IMMEDIATE):
             self._landed += 1
             if self._landed in self._plan.corrupt_landed:
                 self._corrupt_slot(completion)
@@ -225,7 +263,11 @@ class FaultyEndpoint:
         return data[:at] + bytes([data[at] ^ 0x5A]) + data[at + 1 :]
 
     def _corrupt_slot(self, landed: Completion) -> None:
-        slot = self._slots.get(landed.immediate)
+        if landed.kind is CompletionKind.LANDED:
+            slot = self._slots.get(landed.immediate)
+        else:
+            tag = chunk_of_immediate(landed.immediate)[0]
+            slot = next((slot for grant, slot in self._slots.items() if grant % TAGS == tag), None)
         if slot is not None and landed.length:
             at = landed.offset + self._random.randrange(landed.length)
             slot.view[at] ^= 0x5A

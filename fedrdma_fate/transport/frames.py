@@ -33,6 +33,8 @@ class Op(enum.IntEnum):
     """The write of that sequence number is whole and in place."""
     VIOLATION = 4
     """Last words before the link is dropped: what the other side did wrong."""
+    CHUNK = 5
+    """A piece of a write with immediate that waits for no other."""
 
 
 class Head(NamedTuple):
@@ -40,7 +42,7 @@ class Head(NamedTuple):
 
     Attributes:
         op: what it says.
-        immediate: FENCED: the immediate value.
+        immediate: FENCED and CHUNK: the immediate value.
         sequence: number of the write in its direction, from 0.
         key: remote key of the exposure it falls into.
         address: where the whole write starts.
@@ -79,7 +81,7 @@ def unpack_head(raw: bytes | bytearray | memoryview) -> Head:
 
 def _consistent(head: Head) -> bool:
     match head.op:
-        case Op.WRITE:
+        case Op.WRITE | Op.CHUNK:
             return head.piece_at + head.piece_length <= head.length
         case Op.FENCED:
             return head.piece_at == 0 and head.piece_length == head.length <= INLINE_BYTES

@@ -6,7 +6,7 @@ import select
 from collections.abc import Sequence
 from typing import Protocol
 
-from fedrdma_fate.ports import Completion, CompletionKind, RemoteSlot, Slot
+from fedrdma_fate.ports import ChunkService, Completion, CompletionKind, RemoteSlot, Slot
 from fedrdma_fate.transport.exposure import ExposureTable, ProtocolViolation
 from fedrdma_fate.transport.frames import (
     HEAD_BYTES,
@@ -84,6 +84,25 @@ class GrpcEndpoint:
         self._outbound.post_bytes(work_request, data, target, target_offset, immediate)
         self._send()
 
+    @property
+    def chunk_service(self) -> ChunkService:
+        """TCP loses nothing and finds its rate itself."""
+        return ChunkService()
+
+    def post_chunk(
+        self, work_request: int, source: Slot, target: RemoteSlot, target_offset: int, queue_pair: int, immediate: int
+    ) -> None:
+        """Queue the write."""
+        del queue_pair
+        self._health.check()
+        self._outbound.post_chunk(work_request, source, target, target_offset, immediate)
+        self._send()
+
+    def post_datagram(self, data: bytes) -> bool:
+        """There are none."""
+        del data
+        return False
+
     def poll_set(self) -> Sequence[tuple[int, int]]:
         """One descriptor, which grpcio's threads make readable."""
         self._health.check()
@@ -150,7 +169,7 @@ class GrpcEndpoint:
                 self._inbound.acknowledged(head.sequence)
             case Op.VIOLATION:
                 raise PeerAccuses(f"the peer says: {bytes(body).decode(errors='replace')}")
-            case Op.WRITE:
+            case Op.WRITE | Op.CHUNK:
                 arrival = self._inbound.begin(head)
                 self._inbound.target(arrival, head)[:] = body
                 self._inbound.landed(arrival, len(body))

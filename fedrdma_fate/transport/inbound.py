@@ -79,7 +79,7 @@ class Inbound:
         if arrival is None:
             arrival = self._begin_write(head)
         first = arrival.head
-        if (head.op, head.key, head.address, head.length) != (first.op, first.key, first.address, first.length):
+        if _whole(head) != _whole(first):
             raise ProtocolViolation(f"two pieces of write {head.sequence} disagree on where it goes")
         if head.piece_length > arrival.unclaimed or (head.op == Op.FENCED and head is not first):
             raise ProtocolViolation(f"write {head.sequence} came twice")
@@ -96,9 +96,11 @@ class Inbound:
         grant = arrival.exposure.grant
         self._finish(head.sequence)
         offset = head.address - arrival.exposure.base
-        self._complete(
-            Completion(CompletionKind.LANDED, immediate=grant, offset=offset, length=head.length, digest=arrival.digest)
-        )
+        if head.op == Op.CHUNK:
+            kind, immediate = CompletionKind.CHUNK_IMMEDIATE, head.immediate
+        else:
+            kind, immediate = CompletionKind.LANDED, grant
+        self._complete(Completion(kind, immediate=immediate, offset=offset, length=head.length, digest=arrival.digest))
 
     def fence_is_down(self, sequence: int) -> bool:
         """Whether every write before this one has landed."""
@@ -151,3 +153,8 @@ class Inbound:
             self._landed_beyond.remove(self._landed_below)
             self._landed_below += 1
         self._acknowledge(sequence)
+
+
+def _whole(head: Head) -> tuple[int, ...]:
+    """What the heads of all pieces of a write agree on."""
+    return head.op, head.immediate, head.key, head.address, head.length

@@ -54,6 +54,16 @@ class Outbound:
         head = self._head(Op.WRITE, work_request, target, offset, source.length)
         self._posted.append(_Posted(head, source, b""))
 
+    def post_chunk(self, work_request: int, source: Slot, target: RemoteSlot, offset: int, immediate: int) -> None:
+        """Queue a write of the source, with immediate.
+
+        Raises:
+            TransferError: GRANT_VIOLATION when it would not lie inside the target.
+        """
+        check_target(target, offset, source.length)
+        head = self._head(Op.CHUNK, work_request, target, offset, source.length)
+        self._posted.append(_Posted(head._replace(immediate=immediate), source, b""))
+
     def post_bytes(self, work_request: int, data: bytes, target: RemoteSlot, offset: int, immediate: int) -> None:
         """Queue a fenced write of a few bytes.
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from fedrdma_fate.ports import Completion, CompletionKind, Region, RemoteSlot, Slot
+from fedrdma_fate.ports import ChunkService, Completion, CompletionKind, Region, RemoteSlot, Slot
 from fedrdma_fate.transport.exposure import ExposureTable, ProtocolViolation, check_target
 from fedrdma_fate.transport.link import LinkHealth
 from fedrdma_fate.transport.shm_keys import KeyTable, PeerKeys, PeerStuck
@@ -49,6 +49,8 @@ class Op(enum.IntEnum):
     """So is a write with immediate."""
     VIOLATION = 3
     """Last words before the link is dropped; `length` bytes of text follow."""
+    CHUNK = 4
+    """A chunk with immediate is whole and in place."""
 
 
 class _Notice(NamedTuple):
@@ -81,7 +83,8 @@ class _Posted:
     length: int
     target: RemoteSlot
     address: int
-    immediate: int | None
+    op: Op
+    immediate: int = 0
     copied: int = 0
 
 
@@ -134,13 +137,30 @@ class ShmEndpoint:
 
     def post_write(self, work_request: int, source: Slot, target: RemoteSlot, target_offset: int) -> None:
         """Queue the write, and copy right away what is left of COPY_BUDGET."""
-        self._post(_Posted(work_request, source, source.length, target, target_offset, None))
+        self._post(_Posted(work_request, source, source.length, target, target_offset, Op.WRITTEN))
 
     def post_bytes(
         self, work_request: int, data: bytes, target: RemoteSlot, target_offset: int, immediate: int
     ) -> None:
         """Queue the write; the peer is told behind everything posted before."""
-        self._post(_Posted(work_request, data, len(data), target, target_offset, immediate))
+        self._post(_Posted(work_request, data, len(data), target, target_offset, Op.IMMEDIATE, immediate))
+
+    @property
+    def chunk_service(self) -> ChunkService:
+        """A copy loses nothing, and is as fast as it is."""
+        return ChunkService()
+
+    def post_chunk(
+        self, work_request: int, source: Slot, target: RemoteSlot, target_offset: int, queue_pair: int, immediate: int
+    ) -> None:
+        """Queue the write, and copy right away what is left of COPY_BUDGET."""
+        del queue_pair
+        self._post(_Posted(work_request, source, source.length, target, target_offset, Op.CHUNK, immediate))
+
+    def post_datagram(self, data: bytes) -> bool:
+        """There are none."""
+        del data
+        return False
 
     def poll_set(self) -> Sequence[tuple[int, int]]:
         """The socket: for reading, and for writing (which is nearly always possible) while work waits."""
@@ -197,8 +217,7 @@ class ShmEndpoint:
         return piece
 
     def _announce(self, posted: _Posted) -> None:
-        op = Op.WRITTEN if posted.immediate is None else Op.IMMEDIATE
-        self._unsent += _NOTICE.pack(op, posted.immediate or 0, posted.target.key, posted.address, posted.length)
+        self._unsent += _NOTICE.pack(posted.op, posted.immediate, posted.target.key, posted.address, posted.length)
         self._completions.append(Completion(CompletionKind.WRITE_DONE, posted.work_request))
 
     def _send(self) -> None:
@@ -238,7 +257,7 @@ class ShmEndpoint:
 
     def _on_notice(self, notice: _Notice, text: bytes) -> None:
         match notice.op:
-            case Op.WRITTEN | Op.IMMEDIATE:
+            case Op.WRITTEN | Op.IMMEDIATE | Op.CHUNK:
                 self._on_landed(notice)
             case Op.VIOLATION:
                 raise _PeerClosed(f"the peer says: {text.decode(errors='replace')}")
@@ -252,10 +271,12 @@ class ShmEndpoint:
         if notice.op == Op.IMMEDIATE:
             self._completions.append(Completion(CompletionKind.IMMEDIATE, immediate=notice.immediate))
             return
+        if notice.op == Op.CHUNK:
+            kind, immediate = CompletionKind.CHUNK_IMMEDIATE, notice.immediate
+        else:
+            kind, immediate = CompletionKind.LANDED, exposure.grant
         offset = notice.address - exposure.base
-        self._completions.append(
-            Completion(CompletionKind.LANDED, immediate=exposure.grant, offset=offset, length=notice.length)
-        )
+        self._completions.append(Completion(kind, immediate=immediate, offset=offset, length=notice.length))
 
     def _guarded(self, action: Callable[[], None]) -> None:
         """Run it; whatever shows the link to be broken is remembered for the next call."""

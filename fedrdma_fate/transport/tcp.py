@@ -14,7 +14,7 @@ import socket
 import struct
 from collections.abc import Callable, Sequence
 
-from fedrdma_fate.ports import Completion, CompletionKind, Draft, Endpoint, Offer, RemoteSlot, Role, Slot
+from fedrdma_fate.ports import ChunkService, Completion, CompletionKind, Draft, Endpoint, Offer, RemoteSlot, Role, Slot
 from fedrdma_fate.transport.exposure import ExposureTable, ProtocolViolation
 from fedrdma_fate.transport.inbound import Inbound, PeerAccuses, PeerClosed
 from fedrdma_fate.transport.link import LinkHealth, offered_number, offered_text, offered_token, unavailable
@@ -216,6 +216,25 @@ class TcpEndpoint:
         self._health.check()
         self._outbound.post_bytes(work_request, data, target, target_offset, immediate)
         self._guarded(self._send)
+
+    @property
+    def chunk_service(self) -> ChunkService:
+        """TCP loses nothing and finds its rate itself."""
+        return ChunkService()
+
+    def post_chunk(
+        self, work_request: int, source: Slot, target: RemoteSlot, target_offset: int, queue_pair: int, immediate: int
+    ) -> None:
+        """Queue the write, and let the kernel begin with it; its pieces go by all streams."""
+        del queue_pair
+        self._health.check()
+        self._outbound.post_chunk(work_request, source, target, target_offset, immediate)
+        self._guarded(self._send)
+
+    def post_datagram(self, data: bytes) -> bool:
+        """There are none."""
+        del data
+        return False
 
     def poll_set(self) -> Sequence[tuple[int, int]]:
         """The streams: for reading unless parked, for writing where something waits."""

@@ -113,7 +113,7 @@ class StreamReader:
             self._expect_head()
             self._inbound.acknowledged(head.sequence)
             return
-        if head.op == Op.WRITE:
+        if head.op in (Op.WRITE, Op.CHUNK):
             self._arrival = self._inbound.begin(head)
             self._body = self._inbound.target(self._arrival, head)
             self._block_at = 0

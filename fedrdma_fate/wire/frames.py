@@ -15,7 +15,7 @@ PROBE_TRANSFERS_FROM = 1 << 52
 """Transfers with ids from here on are probes: they get spare memory only, and are dropped when they have arrived."""
 
 MessageKind = Literal["object", "bytes", "partition"]
-Mode = Literal["grpc", "fedrdma", "fedrdma-e"]
+Mode = Literal["grpc", "fedrdma", "fedrdma-e", "fedrdma-x"]
 
 
 class Party(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -78,7 +78,7 @@ class Connect(Frame, frozen=True, tag="connect"):
         transport: chosen transport.
         reason: why it was chosen, for logs and status.
         attempt: counts connections of this link; the dialling side counts up. The other asks for one with 0.
-        main: whether `fedrdma` and `fedrdma-e` use it, or only mode `grpc`.
+        main: whether all modes use it, or only mode `grpc`.
         offer: what the transport needs of the other side (address, token, QP number, …).
     """
 
@@ -235,6 +235,33 @@ class ChunkAck(Frame, frozen=True, tag="chunk-ack"):
     index: int
 
 
+class Report(Frame, frozen=True, tag="report"):
+    """`fedrdma-x`: everything received so far; any later report makes up for a lost one.
+
+    Positions count chunks in the order of sending: position 0 is the last chunk of the payload. Where the data path can
+    carry it, it does not come by the control channel.
+
+    Attributes:
+        transfer: id.
+        epoch: counts how often the receiver threw away what it had.
+        complete: every position below this one has arrived.
+        beyond: bit k set: position complete + k has arrived too; little-endian.
+        newest: position that arrived last, -1 when none has.
+        arrived_at: when that was, seconds on the receiver's clock.
+        held: seconds from then to this report.
+        received_bytes: payload bytes arrived by then, those that came twice counted twice.
+    """
+
+    transfer: int
+    epoch: int
+    complete: int
+    beyond: bytes
+    newest: int
+    arrived_at: float
+    held: float
+    received_bytes: int
+
+
 class ResendChunks(Frame, frozen=True, tag="resend"):
     """The receiver found damage: send these chunks, and the header, again."""
 
@@ -306,6 +333,7 @@ ControlFrame = (
     | Reconcile
     | Restart
     | ChunkAck
+    | Report
     | ResendChunks
     | Delivered
     | Refused

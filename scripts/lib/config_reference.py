@@ -15,7 +15,8 @@ from pathlib import Path
 import msgspec
 
 from fedrdma_fate.fate.settings import BackendSettings
-from fedrdma_fate.gateway.config import ByteCount, ChunkSetting, GatewayConfig
+from fedrdma_fate.gateway.config import GatewayConfig
+from fedrdma_fate.gateway.config_sizes import ByteCount, ChunkSetting
 
 PAGE = Path("docs/configuration.md")
 

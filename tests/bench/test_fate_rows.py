@@ -26,7 +26,16 @@ PAYLOAD_BYTES = 9_000_001
 CHUNK_BYTES = 4 * 2**20
 NUMBERS = {"seconds", "cpu_seconds", "x_memcpy", "x_raw_tcp", "x_fate_standalone"}
 COUNTS = {"extra_bytes_sender", "extra_bytes_receiver"}
-OURS = ["fedrdma-e/shm", "fedrdma-e/shm-copied", "fedrdma-e/tcp", "fedrdma/shm", "fedrdma/tcp", "grpc/grpc"]
+OURS = [
+    "fedrdma-e/shm",
+    "fedrdma-e/shm-copied",
+    "fedrdma-e/tcp",
+    "fedrdma-x/shm",
+    "fedrdma-x/tcp",
+    "fedrdma/shm",
+    "fedrdma/tcp",
+    "grpc/grpc",
+]
 
 
 def command(*arguments: str) -> list[str]:
@@ -93,8 +102,8 @@ def test_we_are_faster_than_fates_standalone_federation(rows: Mapping[str, dict[
     assert rows[name]["x_fate_standalone"] < 1
 
 
-@pytest.mark.parametrize("name", ["fedrdma-e/shm", "fedrdma-e/tcp"])
-def test_fedrdma_e_copies_nothing_beyond_the_two_slots(rows: Mapping[str, dict[str, Any]], name: str) -> None:
+@pytest.mark.parametrize("name", ["fedrdma-e/shm", "fedrdma-e/tcp", "fedrdma-x/shm", "fedrdma-x/tcp"])
+def test_writing_in_place_copies_nothing_beyond_the_two_slots(rows: Mapping[str, dict[str, Any]], name: str) -> None:
     assert rows[name]["extra_bytes_sender"] < PAYLOAD_BYTES // 4
     assert rows[name]["extra_bytes_receiver"] < PAYLOAD_BYTES // 4
 

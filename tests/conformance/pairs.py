@@ -41,6 +41,7 @@ TRANSPORTS: dict[str, MakeTransport] = {
     "grpc": lambda _: GrpcTransport(GrpcSettings()),
     "verbs-1": lambda site: verbs_transport(site, queue_pairs=1),
     "verbs-3": lambda site: verbs_transport(site, queue_pairs=3),
+    "verbs-rc": lambda site: verbs_transport(site, chunk_service="rc"),
     "verbs-busy": lambda site: verbs_transport(site, poll="busy"),
 }
 """Every transport that has to conform; a new one is one line."""
@@ -80,6 +81,13 @@ class Side:
     def write(self, work_request: int, offset: int, length: int, target: RemoteSlot, at: int = 0) -> None:
         self.endpoint.post_write(work_request, Slot(self.region, offset, length), target, at)
 
+    def write_chunk(
+        self, work_request: int, offset: int, length: int, target: RemoteSlot, at: int, immediate: int
+    ) -> None:
+        source = Slot(self.region, offset, length)
+        queue_pair = work_request % self.endpoint.chunk_service.queue_pairs
+        self.endpoint.post_chunk(work_request, source, target, at, queue_pair, immediate)
+
     def bytes_at(self, offset: int, length: int) -> npt.NDArray[np.uint8]:
         return np.frombuffer(self.region.view[offset : offset + length], np.uint8)
 
@@ -94,6 +102,10 @@ class Side:
     @property
     def done(self) -> list[int]:
         return [completion.work_request for completion in self.of(CompletionKind.WRITE_DONE)]
+
+    @property
+    def chunks(self) -> list[int]:
+        return [completion.immediate for completion in self.of(CompletionKind.CHUNK_IMMEDIATE)]
 
     @property
     def immediates(self) -> list[int]:

@@ -24,7 +24,7 @@ ROOM_FOR_FOUR = {
     "ring_slots": 1,
     "ring_slot_bytes": "512KiB",
 }
-MODES: tuple[Mode, ...] = ("grpc", "fedrdma", "fedrdma-e")
+MODES: tuple[Mode, ...] = ("grpc", "fedrdma", "fedrdma-e", "fedrdma-x")
 
 
 def body_of(name: str, length: int = MIB) -> bytes:

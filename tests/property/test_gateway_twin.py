@@ -11,11 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fedrdma_fate.ports import ChunkService
 from fedrdma_fate.wire.frames import MessageKey, Mode
+from tests.support.endpoints import MemoryTransport, MemoryWire
 from tests.support.twin import Twin, run_virtually, threadless_links
 
 STEPS = 120
-MODES: tuple[Mode, ...] = ("fedrdma-e", "fedrdma", "grpc")
+MODES: tuple[Mode, ...] = ("fedrdma-e", "fedrdma", "grpc", "fedrdma-x")
 TROUBLE = {"put": 3, "pull": 2, "turn": 9, "carry": 9, "break": 1, "lose": 1, "connect": 2, "refuse": 0.5, "wait": 1}
 RESTARTS = {**TROUBLE, "restart": 0.5}
 
@@ -93,9 +95,24 @@ class _Run:
         await twin.quiesce()
 
 
-async def _history(directory: Path, seed: int, notify: str, weights: dict[str, float]) -> None:
+def _wire(chance: random.Random) -> MemoryWire:
+    """One that loses chunks of `fedrdma-x`, or does not, as the next one may."""
+    wire = MemoryWire()
+    if chance.random() < 0.7:
+        wire.chunk_service = ChunkService(reliable=False, self_paced=False, queue_pairs=2)
+        wire.lost_chunks = frozenset(number for number in range(1, 2000) if chance.random() < 0.15)
+        wire.has_datagrams = chance.random() < 0.5
+    return wire
+
+
+async def _history(directory: Path, seed: int, notify: str, weights: dict[str, float], *, lossy: bool) -> None:
     twin = Twin(directory, seed, notify=notify)
     run = _Run(twin, random.Random(seed))
+    if lossy:
+        for transports in twin.transports.values():
+            tcp = transports["tcp"]
+            assert isinstance(tcp, MemoryTransport)
+            tcp.make_wire = lambda: _wire(run.chance)
     try:
         await twin.connect()
         for _ in range(STEPS):
@@ -109,7 +126,8 @@ async def _history(directory: Path, seed: int, notify: str, weights: dict[str, f
             assert half.peer.sending.pending == 0
             assert half.hub.send_pool.stats().slots == 0
             assert half.hub.receive_pool.stats().slots - half.credits_held() <= kept["messages"]
-            assert half.credits_held() <= 2 * len(half.peer.paths.paths)
+            # the ring, and one more where fedrdma-x was used
+            assert half.credits_held() <= 3 * len(half.peer.paths.paths)
             assert half.hub.receive_pool.stats().waiting == 0
             assert half.peer.receiving._requests == {}
             assert "restart" in weights or kept["messages"] == 0
@@ -119,9 +137,9 @@ async def _history(directory: Path, seed: int, notify: str, weights: dict[str, f
 
 @pytest.mark.parametrize("weights", [TROUBLE, RESTARTS], ids=["trouble", "restarts"])
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(seed=st.integers(0, 2**32), notify=st.sampled_from(("event", "poll")))
+@given(seed=st.integers(0, 2**32), notify=st.sampled_from(("event", "poll")), lossy=st.booleans())
 def test_every_message_arrives_once_and_whole_and_all_memory_comes_back(
-    weights: dict[str, float], seed: int, notify: str
+    weights: dict[str, float], seed: int, notify: str, lossy: bool
 ) -> None:
     with tempfile.TemporaryDirectory() as directory, threadless_links():
-        run_virtually(_history(Path(directory), seed, notify, weights))
+        run_virtually(_history(Path(directory), seed, notify, weights, lossy=lossy))

@@ -7,12 +7,20 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedrdma_fate.core.actions import ComputeDigest, Failed, Finished, SendFrame, WriteHeader
+from fedrdma_fate.core.actions import (
+    Action,
+    ComputeDigest,
+    Failed,
+    Finished,
+    PostChunk,
+    SendFrame,
+    SendReport,
+    WriteHeader,
+)
 from fedrdma_fate.core.digest import chunk_digest
-from fedrdma_fate.core.plan import ChunkPlan
-from fedrdma_fate.core.x_actions import PostChunk, SendReport, XAction
+from fedrdma_fate.core.plan import HEADER_SPACE_BYTES, ChunkPlan
 from fedrdma_fate.core.x_congestion import RateController
-from fedrdma_fate.core.x_receiver import PAYLOAD_AT, XReceiver, XReceiveSettings
+from fedrdma_fate.core.x_receiver import XReceiver, XReceiveSettings
 from fedrdma_fate.core.x_report import ArrivalMap
 from fedrdma_fate.core.x_sender import XSender, XSendSettings
 from fedrdma_fate.sim.clock import VirtualClock
@@ -38,7 +46,7 @@ class Chaos:
         self.act(self.sender.start(0.0))
         self.clock.run(100_000)
 
-    def act(self, actions: list[XAction]) -> None:
+    def act(self, actions: list[Action]) -> None:
         for action in actions:
             match action:
                 case PostChunk():
@@ -55,7 +63,7 @@ class Chaos:
                     self.sent.append(action)
         self.arm(self.sender)
 
-    def answer(self, actions: list[XAction]) -> None:
+    def answer(self, actions: list[Action]) -> None:
         for action in actions:
             match action:
                 case ComputeDigest(chunk):
@@ -65,7 +73,7 @@ class Chaos:
                     delay = self.chance.uniform(0.01, 0.03)
                     self.clock.after(delay, lambda r=report: self.act(self.sender.on_report(r, self.clock.now)))
                 case SendFrame(Delivered()):
-                    self.clock.after(0.01, lambda: self.act(self.sender.on_delivered()))
+                    self.clock.after(0.01, lambda: self.act(self.sender.on_delivered(self.clock.now)))
                 case SendFrame(ResendChunks(chunks=chunks)):
                     self.clock.after(0.01, lambda c=chunks: self.act(self.sender.on_resend(c, self.clock.now)))
                 case Finished() | Failed():
@@ -75,7 +83,7 @@ class Chaos:
         self.arm(self.receiver)
 
     def land(self, post: PostChunk) -> None:
-        at = post.at - PAYLOAD_AT
+        at = post.at - HEADER_SPACE_BYTES
         assert 0 <= at <= at + post.chunk.length <= self.plan.total_bytes
         assert (at, post.chunk) == (post.chunk.offset, self.plan.chunk(post.chunk.index))
         if self.receiver.finished:
@@ -84,7 +92,7 @@ class Chaos:
         if self.chance.random() < self.damage:
             data[0] ^= 1
         self.slot[at : at + post.chunk.length] = data
-        self.answer(self.receiver.on_immediate(post.immediate, self.clock.now))
+        self.answer(self.receiver.on_chunk(post.immediate, self.clock.now, self.clock.now))
 
     def arm(self, end: XSender | XReceiver) -> None:
         due = end.timer()

@@ -10,10 +10,10 @@ import os
 import select
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fedrdma_fate.ports import Completion, CompletionKind, Endpoint, Offer, RemoteSlot, Role, Slot
+from fedrdma_fate.ports import ChunkService, Completion, CompletionKind, Endpoint, Offer, RemoteSlot, Role, Slot
 from fedrdma_fate.wire.errors import ErrorCode, TransportError
 
 _keys = itertools.count(1)
@@ -44,12 +44,23 @@ class _Write:
     key: int
     offset: int
     immediate: int | None
+    is_chunk: bool = False
 
 
 class MemoryWire:
-    """What connects two endpoints, until it breaks."""
+    """What connects two endpoints, until it breaks.
+
+    Attributes:
+        chunk_service: as both ends present it.
+        has_datagrams: whether it carries them.
+        lost_chunks: which chunks get lost, counted from 1 over both directions.
+    """
 
     def __init__(self) -> None:
+        self.chunk_service = ChunkService()
+        self.has_datagrams = False
+        self.lost_chunks: frozenset[int] = frozenset()
+        self.chunks = 0
         self.lock = threading.RLock()
         self.broken = ""
         self.ends = (MemoryEndpoint(self, 0), MemoryEndpoint(self, 1))
@@ -113,6 +124,29 @@ class MemoryEndpoint:
         """Queue a write with immediate at the peer."""
         self._post(_Write(work_request, data, target.key, target.address + target_offset, immediate))
 
+    @property
+    def chunk_service(self) -> ChunkService:
+        """As the wire says."""
+        return self._wire.chunk_service
+
+    def post_chunk(
+        self, work_request: int, source: Slot, target: RemoteSlot, target_offset: int, queue_pair: int, immediate: int
+    ) -> None:
+        """Queue a chunk at the peer, or lose it."""
+        del queue_pair
+        self._wire.chunks += 1
+        if self._wire.chunks in self._wire.lost_chunks:
+            self._completions.append(Completion(CompletionKind.WRITE_DONE, work_request))
+        else:
+            self._post(_Write(work_request, source, target.key, target.address + target_offset, immediate, True))
+
+    def post_datagram(self, data: bytes) -> bool:
+        """Hand it to the peer, where the wire has datagrams."""
+        if self._wire.has_datagrams:
+            self.peer._completions.append(Completion(CompletionKind.DATAGRAM, data=data))
+            self.peer.wake()
+        return self._wire.has_datagrams
+
     def poll_set(self) -> Sequence[tuple[int, int]]:
         """One descriptor."""
         self._check()
@@ -155,7 +189,8 @@ class MemoryEndpoint:
         if write.immediate is None:
             landed = Completion(CompletionKind.LANDED, immediate=grant, offset=write.offset, length=len(data))
         else:
-            landed = Completion(CompletionKind.IMMEDIATE, immediate=write.immediate)
+            kind = CompletionKind.CHUNK_IMMEDIATE if write.is_chunk else CompletionKind.IMMEDIATE
+            landed = Completion(kind, immediate=write.immediate)
         self._completions.append(landed)
         self.peer._completions.append(Completion(CompletionKind.WRITE_DONE, write.work_request))
         self.peer.wake()
@@ -172,13 +207,14 @@ class MemoryTransport:
         self.name = name
         self.wires = wires
         self.refusing = False
+        self.make_wire: Callable[[], MemoryWire] = MemoryWire
 
     def open(self, role: Role) -> MemoryDraft:
         """Start one data path; the passive side makes the wire."""
         if role == "active":
             return MemoryDraft(self, None)
         token = len(self.wires) + 1
-        self.wires[token] = MemoryWire()
+        self.wires[token] = self.make_wire()
         return MemoryDraft(self, token)
 
     def close(self) -> None:

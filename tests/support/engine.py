@@ -28,8 +28,10 @@ from fedrdma_fate.wire.frames import (
     Party,
     Reconcile,
     Refused,
+    Report,
     ResendChunks,
     Restart,
+    decode_frame,
 )
 from tests.support.endpoints import HeapRegion, MemoryWire
 
@@ -132,9 +134,9 @@ class Pair:
         self.now = 0.0
         self._next_grant = 0
 
-    def connect(self) -> None:
+    def connect(self, wire: MemoryWire | None = None) -> None:
         """A new data path."""
-        self.wire = MemoryWire()
+        self.wire = wire or MemoryWire()
         self.incoming.path_up(self.wire.ends[1], self.now)
         self.outgoing.path_up(self.wire.ends[0], self.now)
 
@@ -185,6 +187,12 @@ class Pair:
                 self.incoming.on_immediate(completion.immediate, self.now)
             case CompletionKind.LANDED:
                 self.incoming.on_landed(completion, self.now)
+            case CompletionKind.CHUNK_IMMEDIATE:
+                self.incoming.on_chunk(completion, self.now)
+            case CompletionKind.DATAGRAM:
+                frame = decode_frame(completion.data)
+                assert isinstance(frame, Report | Delivered)
+                self._to_sender(frame)
 
     def _to_receiver(self, frame: ControlFrame) -> None:
         match frame:
@@ -209,6 +217,8 @@ class Pair:
                 self.outgoing.on_restart(transfer, self.now)
             case ChunkAck(transfer=transfer, index=index):
                 self.outgoing.on_chunk_ack(transfer, index, self.now)
+            case Report():
+                self.outgoing.on_report(frame, self.now)
             case ResendChunks(transfer=transfer, chunks=chunks):
                 self.outgoing.on_resend(transfer, chunks, self.now)
             case Delivered(transfer=transfer):

@@ -11,7 +11,7 @@ import pytest
 from fedrdma_fate.ports import Region
 from fedrdma_fate.transport.verbs.boundary import DeviceInfo, Verbs
 from fedrdma_fate.transport.verbs.choice import PortWish
-from fedrdma_fate.transport.verbs.transport import VerbsSettings, VerbsTransport, load_verbs
+from fedrdma_fate.transport.verbs.transport import ChunkServiceWish, VerbsSettings, VerbsTransport, load_verbs
 from fedrdma_fate.wire.errors import TransportError
 from tests.support.namespaces import NAMESPACES, NamespacedVerbs
 
@@ -62,10 +62,16 @@ def port_for(side: HasRegion) -> TestPort:
     return usable_ports()[-1 if side.region.path.name == "passive" else 0]
 
 
-def verbs_transport(side: HasRegion, queue_pairs: int = 2, poll: Literal["event", "busy"] = "event") -> VerbsTransport:
+def verbs_transport(
+    side: HasRegion,
+    queue_pairs: int = 2,
+    poll: Literal["event", "busy"] = "event",
+    chunk_service: ChunkServiceWish = "auto",
+) -> VerbsTransport:
     """A transport over the port of that side."""
     port = port_for(side)
-    return VerbsTransport(VerbsSettings(port.wish, queue_pairs, poll), [side.region], port.verbs)
+    settings = VerbsSettings(port.wish, queue_pairs, chunk_service=chunk_service, poll=poll)
+    return VerbsTransport(settings, [side.region], port.verbs)
 
 
 def _ports_of(verbs: Verbs) -> list[TestPort]:

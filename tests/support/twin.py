@@ -94,7 +94,7 @@ def threadless_links() -> Iterator[None]:
     def make(peer: str, settings: Any, events: Any) -> Link:
         link = Link(peer, settings, events, asyncio.get_running_loop().time)
         # a turn must not wait
-        link._patience_ms = lambda: 0  # type: ignore[method-assign]
+        link._patience = lambda: 0  # type: ignore[method-assign]
         return link
 
     with pytest.MonkeyPatch.context() as patch:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from fedrdma_fate.gateway.config import GatewayConfig, load_config, parse_config, parse_size, socket_path, split_address
+from fedrdma_fate.gateway.config import GatewayConfig, load_config, parse_config, socket_path, split_address
+from fedrdma_fate.gateway.config_sizes import parse_size
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 from fedrdma_fate.wire.frames import MessageKey, Offer, encode_frame
 from tests.support.sites import party
@@ -58,7 +59,7 @@ def test_an_unknown_key_is_named_with_the_nearest_one_that_exists(
 @pytest.mark.parametrize(
     ("changes", "key", "value", "remedy"),
     [
-        ({"mode": "fast"}, "mode", "fast", "One of grpc, fedrdma, fedrdma-e."),
+        ({"mode": "fast"}, "mode", "fast", "One of grpc, fedrdma, fedrdma-e, fedrdma-x."),
         ({"security": "tls"}, "security", "tls", "One of off."),
         ({"peers": [{**PEER, "transport": "ib"}]}, "peers[0].transport", "ib", "One of auto, verbs, tcp, shm."),
         ({"parties": [9999]}, "parties[0]", 9999, "Put it in quotes."),

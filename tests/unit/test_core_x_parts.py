@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from fedrdma_fate.core.actions import ComputeDigest, SendReport
 from fedrdma_fate.core.plan import ChunkPlan
-from fedrdma_fate.core.x_actions import SendReport
 from fedrdma_fate.core.x_chunking import (
     LARGEST_X_CHUNK_BYTES,
     SMALLEST_CHUNK_BYTES,
@@ -85,15 +85,23 @@ def test_the_arrival_of_an_earlier_sending_overtakes_nothing() -> None:
 
 def test_a_chunk_of_another_tag_or_outside_the_plan_is_ignored() -> None:
     receiver = XReceiver(1, ChunkPlan(8, 4), XReceiveSettings(tag=5))
-    assert receiver.on_immediate(immediate_of(6, 0), 0.0) == []
-    assert receiver.on_immediate(immediate_of(5, 2), 0.0) == []
+    assert receiver.on_chunk(immediate_of(6, 0), 0.0, 0.0) == []
+    assert receiver.on_chunk(immediate_of(5, 2), 0.0, 0.0) == []
     assert receiver.timer() is None
 
 
 def test_a_chunk_that_comes_twice_is_reported_again_and_not_checked_again() -> None:
     receiver = XReceiver(1, ChunkPlan(8, 4), XReceiveSettings(tag=5))
-    receiver.on_immediate(immediate_of(5, 1), 0.0)
-    (answer,) = receiver.on_immediate(immediate_of(5, 1), 1.0)
+    receiver.on_chunk(immediate_of(5, 1), 0.0, 0.0)
+    (answer,) = receiver.on_chunk(immediate_of(5, 1), 1.0, 1.0)
     assert isinstance(answer, SendReport)
     assert answer.report.complete == 1
     assert receiver.repeated_chunks == 1
+
+
+def test_a_chunk_that_arrived_before_the_offer_is_reported_with_its_own_time() -> None:
+    receiver = XReceiver(1, ChunkPlan(8, 4), XReceiveSettings(tag=5))
+    (asked, told) = receiver.on_chunk(immediate_of(5, 1), 1.0, 1.5)
+    assert isinstance(asked, ComputeDigest)
+    assert isinstance(told, SendReport)
+    assert (told.report.arrived_at, told.report.held) == (1.0, 0.5)

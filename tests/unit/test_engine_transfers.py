@@ -27,7 +27,7 @@ from fedrdma_fate.wire.frames import (
 from tests.support.endpoints import HeapRegion, MemoryEndpoint
 from tests.support.engine import KEY, SETTINGS, Pair, outgoing, slot_for
 
-MODES: tuple[Mode, ...] = ("fedrdma-e", "fedrdma", "grpc")
+MODES: tuple[Mode, ...] = ("fedrdma-e", "fedrdma", "grpc", "fedrdma-x")
 BODY = random.Random(7).randbytes(4567)
 
 
@@ -475,7 +475,8 @@ def test_a_message_that_waits_for_a_grant_can_be_given_up(pair: Pair) -> None:
     assert len(pair.receiving.returned) == 1
 
 
-@pytest.mark.parametrize("mode", MODES)
+# fedrdma-x has all of a message this small under way at once, so there is no middle
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "fedrdma-x"])
 def test_a_message_in_the_middle_can_be_given_up_and_both_sides_get_their_slots_back(pair: Pair, mode: Mode) -> None:
     slot = half_way(pair, mode)
     pair.outgoing.cancel(1, ErrorCode.TRANSFER_ABORTED, "not wanted", pair.now)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from fedrdma_fate.core.plan import HEADER_SPACE_BYTES
+from fedrdma_fate.engine.link import Link
 from fedrdma_fate.gateway.control import ControlStream
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
 from fedrdma_fate.wire.frames import (
@@ -387,6 +388,37 @@ def test_a_payload_as_large_as_the_receive_memory_gets_through_the_rings_of_all(
         await work(twin, 100)
         assert await arrived == body
         await work(twin)
+        await twin.quiesce()
+
+    play(scenario)
+
+
+def test_after_a_large_message_the_next_like_it_starts_without_asking_until_others_need_the_room(
+    play: Callable[..., None],
+) -> None:
+    async def scenario(twin: Twin) -> None:
+        await twin.connect()
+        await work(twin)
+        receiving = twin.halves["b"].peer.receiving
+        asked: list[GrantRequest] = []
+        answer = receiving.on_grant_request
+
+        def on_grant_request(request: GrantRequest, link: Link) -> None:
+            asked.append(request)
+            answer(request, link)
+
+        receiving.on_grant_request = on_grant_request  # type: ignore[method-assign]
+        for length, held in ((140_000, 3), (140_010, 2)):
+            arrived = pull(twin, twin.put("a", f"m{length}", bytes(length), "fedrdma-x"))
+            await work(twin, 100)
+            assert await arrived == bytes(length)
+            # the ring, and one more as long as there is room for two of those
+            assert twin.halves["b"].credits_held() == held
+        assert len(asked) == 1
+        body = bytes(2**20 - HEADER_SPACE_BYTES)
+        arrived = pull(twin, twin.put("a", "all of it", body, "fedrdma-x"))
+        await work(twin, 100)
+        assert await arrived == body
         await twin.quiesce()
 
     play(scenario)

@@ -12,6 +12,7 @@ from fedrdma_fate.ports import CompletionKind, Offer, RemoteSlot
 from fedrdma_fate.transport.verbs.boundary import EventKind, Piece, Target
 from fedrdma_fate.transport.verbs.link_parts import STAGE_BYTES
 from fedrdma_fate.transport.verbs.notices import NoticeKind
+from fedrdma_fate.transport.verbs.transport import VerbsSettings
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, TransferError, TransportError
 from tests.support.verbs_links import FakeLink, FakeSide, unconnected
 
@@ -66,7 +67,9 @@ def test_of_unequal_mtus_both_sides_use_the_smaller_one(reduced: str) -> None:
 def test_of_unequal_numbers_of_queue_pairs_both_sides_use_the_smaller_one() -> None:
     made = unconnected(active={"queue_pairs": 5}, passive={"queue_pairs": 3})
     made.connect()
-    assert [len(side.data_pairs) for side in (made.active, made.passive)] == [3, 3]
+    # behind them those for chunks, and one for datagrams
+    chunk_pairs = VerbsSettings().chunk_queue_pairs + 1
+    assert [len(side.data_pairs) for side in (made.active, made.passive)] == [3 + chunk_pairs, 3 + chunk_pairs]
     made.close()
 
 

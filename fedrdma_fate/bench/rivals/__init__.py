@@ -22,6 +22,8 @@ def all_rivals() -> list[Rival]:
         GatewayPair("fedrdma-e", "shm"),
         GatewayPair("fedrdma-e", "shm", lend=False),
         GatewayPair("fedrdma-e", "tcp"),
+        GatewayPair("fedrdma-x", "shm"),
+        GatewayPair("fedrdma-x", "tcp"),
         GatewayPair("fedrdma", "shm"),
         GatewayPair("fedrdma", "tcp"),
         GatewayPair("grpc", "grpc"),

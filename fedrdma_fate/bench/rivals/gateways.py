@@ -121,7 +121,7 @@ class GatewayPair:
         Args:
             mode: transfer mode.
             transport: data path.
-            lend: over `shm`, in mode `fedrdma-e`: lend messages, as is the default, or copy them.
+            lend: over `shm`, in modes that write in place: lend messages, as is the default, or copy them.
         """
         self.mode: Mode = mode
         self.transport = transport
@@ -134,7 +134,7 @@ class GatewayPair:
     @property
     def lends(self) -> bool:
         """Whether payloads are not moved at all."""
-        return self.lend and (self.mode, self.transport) == ("fedrdma-e", "shm")
+        return self.lend and self.transport == "shm" and self.mode in ("fedrdma-e", "fedrdma-x")
 
     @contextlib.contextmanager
     def start(self, workspace: Path, largest_bytes: int) -> Iterator[Service]:

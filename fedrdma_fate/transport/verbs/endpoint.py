@@ -8,18 +8,20 @@ import select
 import time
 from collections.abc import Callable, Sequence
 
-from fedrdma_fate.ports import Completion, CompletionKind, RemoteSlot, Slot
+from fedrdma_fate.ports import ChunkService, Completion, CompletionKind, RemoteSlot, Slot
 from fedrdma_fate.transport.exposure import ProtocolViolation, check_target
 from fedrdma_fate.transport.link import LinkHealth
 from fedrdma_fate.transport.verbs.boundary import (
     MemoryWindow,
     Outcome,
+    PairKind,
     Piece,
     Target,
     VerbsError,
     WorkCompletion,
 )
 from fedrdma_fate.transport.verbs.choice import NAME
+from fedrdma_fate.transport.verbs.chunks import ChunkOutbound
 from fedrdma_fate.transport.verbs.link_parts import EMPTY, SENDS, STAGE_BYTES, LinkParts
 from fedrdma_fate.transport.verbs.notices import Notice, NoticeKind, try_to_send
 from fedrdma_fate.transport.verbs.outbound import VerbsOutbound, Write
@@ -60,7 +62,9 @@ class VerbsEndpoint:
         self._busy = busy
         self._ready = os.eventfd(1 if busy or early else 0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._outbound = VerbsOutbound(parts.data, SENDS, parts.host.port.largest_message, parts.staging)
+        self._chunk_outbound = ChunkOutbound(parts.chunks.pairs, parts.host.port.largest_message)
         self._data = {pair.number: pair for pair in parts.data}
+        self._chunks = {pair.number: pair for pair in parts.chunks.pairs}
         self._windows: dict[int, MemoryWindow] = {}
         self._completions: list[Completion] = []
         self._access_errors = parts.host.events.access_errors
@@ -117,10 +121,43 @@ class VerbsEndpoint:
         place = Target(target.address + target_offset, target.key)
         self._post(Write(work_request, Piece(0, len(data), 0), place, immediate, data))
 
+    @property
+    def chunk_service(self) -> ChunkService:
+        """By queue pairs of the better kind that both devices have."""
+        chunks = self._parts.chunks
+        reliable = chunks.kind is PairKind.RELIABLE
+        return ChunkService(reliable, False, max(1, len(self._chunks)), self._parts.mtu)
+
+    def post_chunk(
+        self, work_request: int, source: Slot, target: RemoteSlot, target_offset: int, queue_pair: int, immediate: int
+    ) -> None:
+        """Queue the write; the next `progress` or `poll_set` hands it to the device."""
+        self._health.check()
+        check_target(target, target_offset, source.length)
+        piece = self._parts.host.regions.piece(source)
+        write = Write(work_request, piece, Target(target.address + target_offset, target.key), immediate)
+        if self._key_is_possible(target):
+            self._chunk_outbound.add(queue_pair, write)
+
+    def post_datagram(self, data: bytes) -> bool:
+        """Send it by an unreliable queue pair, where there is one."""
+        self._health.check()
+        channel = self._parts.chunks.datagrams
+        if channel is None:
+            return False
+        sent = False
+
+        def send() -> None:
+            nonlocal sent
+            sent = channel.send(data)
+
+        self._guarded(send)
+        return sent
+
     def poll_set(self) -> Sequence[tuple[int, int]]:
         """Completion events, the device's events, and the heartbeat; hands what was posted to the device first."""
         self._health.check()
-        self._guarded(self._outbound.flush)
+        self._guarded(self._flush)
         self._health.check()
         events = (
             () if self._busy else (self._parts.queue.fileno, self._parts.host.events.fileno, self._heartbeat.fileno)
@@ -154,15 +191,24 @@ class VerbsEndpoint:
         os.close(self._ready)
 
     def _post(self, write: Write) -> None:
-        if not 0 < write.target.key < _MOST_KEY:
-            self._guarded(lambda: _blame(f"the peer granted the key {write.target.key:#x}, which no device can have"))
+        if not self._key_is_possible(write.target):
             return
         self._outbound.add(write)
         if self._outbound.has_idle_lane:
             self._guarded(self._outbound.flush)
 
-    def _work(self) -> None:
+    def _key_is_possible(self, target: RemoteSlot | Target) -> bool:
+        possible = 0 < target.key < _MOST_KEY
+        if not possible:
+            self._guarded(lambda: _blame(f"the peer granted the key {target.key:#x}, which no device can have"))
+        return possible
+
+    def _flush(self) -> None:
         self._outbound.flush()
+        self._chunk_outbound.flush()
+
+    def _work(self) -> None:
+        self._flush()
         events = self._parts.host.events
         if self._heartbeat.ticked():
             self._parts.notices.ask_for_life()
@@ -171,7 +217,7 @@ class VerbsEndpoint:
         reason = events.look()
         if reason is not None:
             raise _LinkBroken(reason)
-        self._outbound.flush()
+        self._flush()
 
     def _take_in_completions(self) -> None:
         if self._early:
@@ -189,9 +235,18 @@ class VerbsEndpoint:
                 self._on_completion(done)
 
     def _on_completion(self, done: WorkCompletion) -> None:
-        pair = self._data.get(done.pair)
         if done.outcome is not Outcome.DONE:
             raise self._broken(done)
+        if done.pair in self._chunks:
+            self._on_chunk_completion(done)
+            return
+        datagrams = self._parts.chunks.datagrams
+        if datagrams is not None and done.pair == datagrams.pair.number:
+            data = datagrams.on_completion(done)
+            if data is not None:
+                self._completions.append(Completion(CompletionKind.DATAGRAM, data=data))
+            return
+        pair = self._data.get(done.pair)
         if pair is None:
             notice = self._parts.notices.on_completion(done)
             if notice is not None:
@@ -204,6 +259,15 @@ class VerbsEndpoint:
             for write in self._outbound.completed(done.pair, done.work_request):
                 self._completions.append(Completion(CompletionKind.WRITE_DONE, write.work_request))
 
+    def _on_chunk_completion(self, done: WorkCompletion) -> None:
+        if done.work_request == EMPTY:
+            self._parts.chunks.post_receive(self._chunks[done.pair])
+            if done.immediate is not None:
+                self._completions.append(Completion(CompletionKind.CHUNK_IMMEDIATE, immediate=done.immediate))
+            return
+        for write in self._chunk_outbound.completed(done.pair, done.work_request):
+            self._completions.append(Completion(CompletionKind.WRITE_DONE, write.work_request))
+
     def _on_notice(self, notice: Notice) -> None:
         match notice.kind:
             case NoticeKind.CLOSED:
@@ -215,7 +279,7 @@ class VerbsEndpoint:
 
     def _broken(self, done: WorkCompletion) -> Exception:
         """Why a work request failed, as far as its end, and the device, can tell."""
-        ours = done.work_request != EMPTY or done.pair not in self._data
+        ours = done.work_request != EMPTY or (done.pair not in self._data and done.pair not in self._chunks)
         match done.outcome:
             case Outcome.NO_ANSWER:
                 return _LinkBroken("the peer is gone: it acknowledges nothing")

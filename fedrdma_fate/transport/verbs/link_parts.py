@@ -13,6 +13,7 @@ from fedrdma_fate.transport.verbs.boundary import (
     QueuePair,
     VerbsError,
 )
+from fedrdma_fate.transport.verbs.chunks import ChunkNumbers, ChunkPairs, DatagramChannel
 from fedrdma_fate.transport.verbs.host import VerbsHost
 from fedrdma_fate.transport.verbs.notices import RECEIVES, WORK_REQUESTS, NoticeChannel, Scratch
 
@@ -38,6 +39,7 @@ class PeerOffer:
         mtu: the largest path MTU it can use, bytes.
         signal: number of its queue pair for notices.
         data: numbers of those for writes.
+        chunks: numbers of those for chunks.
     """
 
     gid: str
@@ -45,6 +47,7 @@ class PeerOffer:
     mtu: int
     signal: int
     data: tuple[int, ...]
+    chunks: ChunkNumbers
 
 
 class StagingArea:
@@ -64,24 +67,32 @@ class StagingArea:
 
 
 class LinkParts:
-    """One completion queue, a queue pair for notices, and one or more for writes."""
+    """One completion queue, a queue pair for notices, one or more for writes, and one or more for chunks."""
 
-    def __init__(self, host: VerbsHost, queue_pairs: int) -> None:
+    def __init__(self, host: VerbsHost, queue_pairs: int, chunk_queue_pairs: int, *, unreliable: bool) -> None:
         """Make them, in the state INIT, with receives posted.
+
+        Args:
+            host: the device.
+            queue_pairs: for writes.
+            chunk_queue_pairs: for chunks.
+            unreliable: whether chunks may go by unreliable ones.
 
         Raises:
             VerbsError: the device has no more of something.
             TransportError: TRANSPORT_UNAVAILABLE when memory for notices cannot be registered.
         """
         self.host = host
+        self.mtu = host.port.mtu
         host.join()
         with contextlib.ExitStack() as undo:
             undo.callback(host.leave)
             device, port = host.device, host.port.port
-            self.scratch = Scratch(device, NoticeChannel.BYTES + STAGES * STAGE_BYTES)
+            self.scratch = Scratch(device, NoticeChannel.BYTES + STAGES * STAGE_BYTES + DatagramChannel.BYTES)
             undo.callback(self.scratch.close)
             self.staging = StagingArea(self.scratch)
             depth = RECEIVES + WORK_REQUESTS + queue_pairs * (SENDS + IMMEDIATES)
+            depth += ChunkPairs.completions(chunk_queue_pairs)
             self.queue: CompletionQueue = device.completion_queue(depth)
             undo.callback(self.queue.close)
             signal = device.queue_pair(self.queue, port, sends=WORK_REQUESTS, receives=RECEIVES)
@@ -89,11 +100,13 @@ class LinkParts:
             self.notices = NoticeChannel(signal, self.scratch)
             self.notices.post_receives()
             self.data: list[QueuePair] = []
-            undo.callback(self.close_data)
+            undo.callback(self._close_writes)
             for _ in range(queue_pairs):
                 self.data.append(device.queue_pair(self.queue, port, sends=SENDS, receives=IMMEDIATES))
                 for _ in range(IMMEDIATES):
                     self.receive_immediate(self.data[-1])
+            self.chunks = ChunkPairs(device, self.queue, port, self.scratch, chunk_queue_pairs, unreliable=unreliable)
+            undo.callback(self.chunks.close)
             self._undo = undo.pop_all()
 
     def connect(self, peer: PeerOffer, first_packet: int, patience: Patience) -> None:
@@ -111,6 +124,9 @@ class LinkParts:
             [*self.data, self.notices.pair], [*peer.data[: len(self.data)], peer.signal], strict=True
         ):
             pair.connect(port, PairAddress(number, peer.first_packet, peer.gid), first_packet, mtu, patience)
+        packets = (first_packet, peer.first_packet)
+        self.chunks.connect(port, peer.chunks, peer.gid, packets, mtu, patience)
+        self.mtu = mtu
 
     def receive_immediate(self, pair: QueuePair) -> None:
         """Post a receive for a write with immediate.
@@ -121,7 +137,11 @@ class LinkParts:
         pair.receive(EMPTY, self.scratch.piece(0, 0))
 
     def close_data(self) -> None:
-        """Destroy the queue pairs for writes: no region is read or written through this link any more."""
+        """Destroy the queue pairs for writes and chunks: no region is read or written through this link any more."""
+        self.chunks.close()
+        self._close_writes()
+
+    def _close_writes(self) -> None:
         while self.data:
             with contextlib.suppress(VerbsError):
                 self.data.pop().close()

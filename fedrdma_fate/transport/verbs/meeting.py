@@ -7,7 +7,7 @@ import time
 
 from fedrdma_fate.ports import Role
 from fedrdma_fate.transport.verbs.boundary import Outcome, Target, VerbsError, WorkCompletion
-from fedrdma_fate.transport.verbs.link_parts import EMPTY, LinkParts
+from fedrdma_fate.transport.verbs.link_parts import LinkParts
 from fedrdma_fate.transport.verbs.notices import Notice, NoticeKind
 
 _PROBE = 1
@@ -79,10 +79,10 @@ class Meeting:
             notice = self._parts.notices.on_completion(done)
             if notice is not None:
                 self._on_notice(notice)
-        elif done.work_request == EMPTY:
-            self.early.append(done)
-        else:
+        elif done.pair in self._probing and done.work_request == _PROBE:
             self._probing.discard(done.pair)
+        else:
+            self.early.append(done)
 
     def _on_notice(self, notice: Notice) -> None:
         if notice.kind == NoticeKind.CLOSED:

@@ -62,6 +62,7 @@ class Scratch:
         Raises:
             TransportError: TRANSPORT_UNAVAILABLE when it cannot be registered.
         """
+        self.length = length
         self._map = mmap.mmap(-1, length)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
         try:

@@ -16,6 +16,7 @@ from fedrdma_fate.ports import Draft, Endpoint, Offer, Region, Role
 from fedrdma_fate.transport.link import offered_number, offered_text, offered_token, unavailable
 from fedrdma_fate.transport.verbs.boundary import MTUS, Patience, Verbs, VerbsError
 from fedrdma_fate.transport.verbs.choice import NAME, PortWish, choose_port
+from fedrdma_fate.transport.verbs.chunks import ChunkNumbers
 from fedrdma_fate.transport.verbs.endpoint import VerbsEndpoint
 from fedrdma_fate.transport.verbs.host import VerbsHost
 from fedrdma_fate.transport.verbs.link_parts import LinkParts, PeerOffer
@@ -24,6 +25,8 @@ from fedrdma_fate.transport.verbs.meeting import Meeting, NotMetError
 logger = logging.getLogger(__name__)
 
 MOST_QUEUE_PAIRS = 64
+
+ChunkServiceWish = Literal["auto", "rc", "uc"]
 _24_BITS = (1 << 24) - 1
 _TOKEN_BYTES = 16
 
@@ -35,6 +38,9 @@ class VerbsSettings:
     Attributes:
         wish: device, port, GID and MTU, where they are not left to the rule.
         queue_pairs: for writes, of each link; the smaller of both sides' numbers is used.
+        chunk_queue_pairs: for the chunks of mode `fedrdma-x`, of each link.
+        chunk_service: queue pairs that chunks go by: `rc`, or `uc` where both devices have them; `auto` is `uc`, for
+            loss may appear at any time, and what a reliable queue pair loses cannot be seen.
         poll: wait for completion events, or (`busy`) keep a core looking.
         patience: how long a queue pair waits for a silent peer. The default waits 0.27 s for an acknowledgement, more
             than a round trip of 200 ms, and gives up after seven turns, 1.9 s.
@@ -42,12 +48,15 @@ class VerbsSettings:
 
     wish: PortWish = dataclasses.field(default_factory=PortWish)
     queue_pairs: int = 2
+    chunk_queue_pairs: int = 4
+    chunk_service: ChunkServiceWish = "auto"
     poll: Literal["event", "busy"] = "event"
     patience: Patience = dataclasses.field(default_factory=Patience)
 
     def __post_init__(self) -> None:
-        if not 1 <= self.queue_pairs <= MOST_QUEUE_PAIRS:
-            raise ValueError(f"a link has 1 to {MOST_QUEUE_PAIRS} queue pairs, not {self.queue_pairs}")
+        for count in (self.queue_pairs, self.chunk_queue_pairs):
+            if not 1 <= count <= MOST_QUEUE_PAIRS:
+                raise ValueError(f"a link has 1 to {MOST_QUEUE_PAIRS} queue pairs of a kind, not {count}")
         if self.wish.mtu is not None and self.wish.mtu not in MTUS:
             raise ValueError(f"an MTU is one of {MTUS}, not {self.wish.mtu}")
 
@@ -115,7 +124,13 @@ class VerbsTransport:
                 self._renew_host()
             try:
                 self._host.events.forget()
-                parts = LinkParts(self._host, self._settings.queue_pairs)
+                settings = self._settings
+                parts = LinkParts(
+                    self._host,
+                    settings.queue_pairs,
+                    settings.chunk_queue_pairs,
+                    unreliable=settings.chunk_service != "rc",
+                )
             except VerbsError as error:
                 raise unavailable(NAME, str(error), "Is the port up, and are there queue pairs left?") from error
             draft = _VerbsDraft(self._settings, role, parts, self._ended)
@@ -182,7 +197,10 @@ class _VerbsDraft:
             "psn": self._first_packet,
             "mtu": port.mtu,
             "signal": parts.notices.pair.number,
-            "pairs": ",".join(str(pair.number) for pair in parts.data),
+            "pairs": _join(pair.number for pair in parts.data),
+            "chunks_rc": _join(parts.chunks.numbers.reliable),
+            "chunks_uc": _join(parts.chunks.numbers.unreliable),
+            "datagrams": parts.chunks.numbers.datagrams,
             "token": self._token.hex(),
         }
 
@@ -241,16 +259,36 @@ def _open_host(settings: VerbsSettings, verbs: Verbs) -> VerbsHost:
         raise unavailable(NAME, str(error), "`rdma link` shows devices and ports.") from error
 
 
+def _join(numbers: Iterable[int]) -> str:
+    return ",".join(map(str, numbers))
+
+
 def _read_offer(peer: Offer) -> PeerOffer:
     gid = offered_text(NAME, peer, "gid")
-    numbers = offered_text(NAME, peer, "pairs").split(",")
     try:
         ipaddress.IPv6Address(gid)
-        pairs = tuple(int(number) for number in numbers)
     except ValueError:
-        raise unavailable(NAME, f"the peer's offer has no valid 'gid' or 'pairs', but {gid!r}, {numbers!r}") from None
+        raise unavailable(NAME, f"the peer's offer has no valid 'gid', but {gid!r}") from None
     mtu = offered_number(NAME, peer, "mtu", MTUS[-1])
-    if mtu not in MTUS or not all(0 < number <= _24_BITS for number in pairs) or len(pairs) > MOST_QUEUE_PAIRS:
-        raise unavailable(NAME, f"the peer's offer has no valid 'mtu' or 'pairs', but {mtu}, {numbers!r}")
+    if mtu not in MTUS:
+        raise unavailable(NAME, f"the peer's offer has no valid 'mtu', but {mtu}")
     first_packet = offered_number(NAME, peer, "psn", _24_BITS)
-    return PeerOffer(gid, first_packet, mtu, offered_number(NAME, peer, "signal", _24_BITS), pairs)
+    signal = offered_number(NAME, peer, "signal", _24_BITS)
+    return PeerOffer(gid, first_packet, mtu, signal, _numbers(peer, "pairs"), _chunk_numbers(peer))
+
+
+def _chunk_numbers(peer: Offer) -> ChunkNumbers:
+    unreliable = _numbers(peer, "chunks_uc") if peer.get("chunks_uc") else ()
+    datagrams = offered_number(NAME, peer, "datagrams", _24_BITS) if unreliable else 0
+    return ChunkNumbers(_numbers(peer, "chunks_rc"), unreliable, datagrams)
+
+
+def _numbers(peer: Offer, name: str) -> tuple[int, ...]:
+    text = offered_text(NAME, peer, name)
+    try:
+        numbers = tuple(int(number) for number in text.split(","))
+    except ValueError:
+        numbers = ()
+    if not 0 < len(numbers) <= MOST_QUEUE_PAIRS or not all(0 < number <= _24_BITS for number in numbers):
+        raise unavailable(NAME, f"the peer's offer has no valid {name!r}, but {text!r}")
+    return numbers

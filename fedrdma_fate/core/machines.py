@@ -1,0 +1,135 @@
+"""What the driver sees of a transfer's state machine, whatever its mode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from fedrdma_fate.core.actions import Action
+from fedrdma_fate.core.plan import ChunkPlan, SlotLayout
+from fedrdma_fate.core.receiver import ReceiverState
+from fedrdma_fate.core.sender import SenderState
+from fedrdma_fate.wire.errors import ErrorCode
+from fedrdma_fate.wire.frames import Report
+
+
+class SendingMachine(Protocol):
+    """The sending half of a transfer: `Sender`, or `XSender` for mode `fedrdma-x`.
+
+    Every method returns the actions to carry out, in order. What is of another mode is ignored.
+    """
+
+    transfer: int
+    plan: ChunkPlan
+    state: SenderState
+    resent_bytes: int
+
+    @property
+    def arrived_bytes(self) -> int:
+        """Payload bytes known to lie in the receiver's slot."""
+        ...
+
+    def start(self, now: float) -> list[Action]:
+        """Begin. The offer has been sent and the slot was granted."""
+        ...
+
+    def on_written(self, written_from: int, now: float) -> list[Action]:
+        """The payload, which is still being written, lies there from here on."""
+        ...
+
+    def on_digest(self, index: int, value: int) -> list[Action]:
+        """The answer to ComputeDigest."""
+        ...
+
+    def on_write_done(self, work_request: int, now: float) -> list[Action]:
+        """A write has completed."""
+        ...
+
+    def on_chunk_ack(self, index: int, now: float) -> list[Action]:
+        """The receiver has taken a chunk in."""
+        ...
+
+    def on_report(self, report: Report, now: float) -> list[Action]:
+        """The receiver says what it has."""
+        ...
+
+    def on_resend(self, chunks: Iterable[int], now: float) -> list[Action]:
+        """The receiver found damage."""
+        ...
+
+    def on_delivered(self, now: float) -> list[Action]:
+        """The receiver has the payload, whole."""
+        ...
+
+    def on_refused(self, code: ErrorCode, reason: str) -> list[Action]:
+        """The receiver will not deliver it."""
+        ...
+
+    def pause(self) -> None:
+        """The data path is gone."""
+        ...
+
+    def resume(self, now: float, *, same_slot: bool) -> list[Action]:
+        """The data path is back."""
+        ...
+
+    def cancel(self, code: ErrorCode, reason: str) -> list[Action]:
+        """Give up, and tell the peer."""
+        ...
+
+    def timer(self) -> float | None:
+        """When to call `on_timer`, or None."""
+        ...
+
+    def on_timer(self, now: float) -> list[Action]:
+        """Do what is due."""
+        ...
+
+
+class ReceivingMachine(Protocol):
+    """The receiving half of a transfer: `Receiver`, or `XReceiver` for mode `fedrdma-x`.
+
+    Every method returns the actions to carry out, in order. What is of another mode is ignored.
+    """
+
+    transfer: int
+    plan: ChunkPlan
+    layout: SlotLayout
+    state: ReceiverState
+
+    @property
+    def placed_bytes(self) -> int:
+        """Payload bytes known to lie at their place."""
+        ...
+
+    def on_landed(self, offset: int, length: int, digest: int | None = None) -> list[Action]:
+        """A hint that a chunk without immediate has landed, perhaps with its digest."""
+        ...
+
+    def on_chunk(self, immediate: int, arrived_at: float, now: float, digest: int | None = None) -> list[Action]:
+        """A chunk with immediate has landed whole, now or (before the offer came) earlier."""
+        ...
+
+    def on_announced(self, raw: bytes | memoryview) -> list[Action]:
+        """The header's immediate came."""
+        ...
+
+    def on_digest(self, index: int, value: int) -> list[Action]:
+        """The answer to ComputeDigest."""
+        ...
+
+    def restart(self, *, same_slot: bool = True) -> list[Action]:
+        """The sender resumes on a new data path."""
+        ...
+
+    def on_abort(self, code: ErrorCode, reason: str) -> list[Action]:
+        """The sender gave up."""
+        ...
+
+    def timer(self) -> float | None:
+        """When to call `on_timer`, or None."""
+        ...
+
+    def on_timer(self, now: float) -> list[Action]:
+        """Do what is due."""
+        ...

@@ -1,0 +1,95 @@
+"""Which state machines drive a transfer, and how they are set up: the one place that asks for the mode."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from fedrdma_fate.core.machines import ReceivingMachine, SendingMachine
+from fedrdma_fate.core.plan import DEFAULT_CHUNK_BYTES, ChunkPlan
+from fedrdma_fate.core.receiver import Receiver, ReceiveSettings
+from fedrdma_fate.core.sender import Sender, SendSettings
+from fedrdma_fate.core.x_chunking import FIRST_CHUNK_BYTES, TAGS, best_chunk_bytes
+from fedrdma_fate.core.x_congestion import PathState, RateController
+from fedrdma_fate.core.x_receiver import XReceiver, XReceiveSettings
+from fedrdma_fate.core.x_sender import XSender, XSendSettings
+from fedrdma_fate.engine.events import LinkSettings, Outgoing
+from fedrdma_fate.ports import ChunkService
+from fedrdma_fate.wire.frames import Offer
+
+SELF_PACED_WINDOW_BYTES = 32 * 1024 * 1024
+"""Bytes in flight where the transport finds the rate: more than it needs to keep every stream busy."""
+
+
+class PathMemory:
+    """What is known of the path to a peer, from transfer to transfer; a new data path changes nothing about it.
+
+    Attributes:
+        state: rate, round trip and loss, None while nothing is known.
+    """
+
+    def __init__(self) -> None:
+        self.state: PathState | None = None
+        self._users = 0
+
+    def begin(self) -> RateController:
+        """A transfer begins: at its share of the rate, where others are under way."""
+        self._users += 1
+        known = self.state
+        return RateController(None if known is None else dataclasses.replace(known, rate=known.rate / self._users))
+
+    def end(self, control: RateController) -> None:
+        """It has ended; what it found is remembered."""
+        found = control.state()
+        if found is not None:
+            self.state = dataclasses.replace(found, rate=found.rate * self._users)
+        self._users -= 1
+
+
+def cut(outgoing: Outgoing, service: ChunkService, memory: PathMemory) -> Outgoing:
+    """The message, cut for what is known of the path, if that was left open."""
+    if not outgoing.recut:
+        return outgoing
+    total, known = outgoing.plan.total_bytes, memory.state
+    if service.self_paced:
+        chunk_bytes = DEFAULT_CHUNK_BYTES
+    elif known is None:
+        chunk_bytes = FIRST_CHUNK_BYTES
+    else:
+        chunk_bytes = best_chunk_bytes(known.rate, known.loss, service.mtu_bytes, total)
+    return dataclasses.replace(outgoing, plan=ChunkPlan(total, max(chunk_bytes, outgoing.plan.fewest_bytes)))
+
+
+def sending_machine(
+    outgoing: Outgoing, grant: int, service: ChunkService, memory: PathMemory, settings: LinkSettings
+) -> SendingMachine:
+    """What sends this message into this grant. `release` it when it has ended."""
+    if outgoing.mode != "fedrdma-x":
+        sending = SendSettings(outgoing.mode, settings.idle_timeout)
+        return Sender(outgoing.transfer, outgoing.plan, sending, outgoing.payload.written_from)
+    details = XSendSettings(
+        tag=grant % TAGS,
+        reliable=service.reliable,
+        queue_pairs=service.queue_pairs,
+        paced=not service.self_paced,
+        window_bytes=SELF_PACED_WINDOW_BYTES if service.self_paced else None,
+        mtu_bytes=service.mtu_bytes,
+        idle_timeout=settings.idle_timeout,
+    )
+    return XSender(outgoing.transfer, outgoing.plan, details, memory.begin())
+
+
+def release(sender: SendingMachine, memory: PathMemory) -> None:
+    """The machine has ended: keep what it learnt."""
+    if isinstance(sender, XSender):
+        memory.end(sender.control)
+
+
+def receiving_machine(offer: Offer, plan: ChunkPlan, service: ChunkService) -> ReceivingMachine:
+    """What receives this transfer."""
+    if offer.mode != "fedrdma-x":
+        return Receiver(offer.transfer, plan, ReceiveSettings(offer.mode))
+    details = XReceiveSettings(tag=offer.grant % TAGS)
+    if service.reliable:
+        # completions move the sender's window
+        details = dataclasses.replace(details, report_seconds=None)
+    return XReceiver(offer.transfer, plan, details)

@@ -1,0 +1,225 @@
+"""Chunks on queue pairs of their own, which may be unreliable, and datagrams: what `post_chunk` and reports go by."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections import deque
+from collections.abc import Sequence
+
+from fedrdma_fate.transport.verbs.boundary import (
+    CompletionQueue,
+    Device,
+    LocalPort,
+    PairAddress,
+    PairKind,
+    Patience,
+    QueuePair,
+    VerbsError,
+    WorkCompletion,
+)
+from fedrdma_fate.transport.verbs.notices import Scratch
+from fedrdma_fate.transport.verbs.outbound import Lane, Write
+
+CHUNK_SENDS = 128
+"""Chunks that may be under way on a queue pair, as its device sees it."""
+CHUNK_RECEIVES = 256
+"""Receives posted on each; a chunk that finds none is lost (UC) or has to wait (RC)."""
+DATAGRAM_BYTES = 4096
+"""Most bytes of a datagram."""
+
+_PLACES = 32
+"""Datagrams that may be under way, and so many that may come at once."""
+_ARRIVAL = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ChunkNumbers:
+    """Queue pair numbers of one side: reliable ones, unreliable ones, and the one for datagrams.
+
+    The unreliable ones are missing, and the last is 0, where the device has none or is not to use them.
+    """
+
+    reliable: tuple[int, ...]
+    unreliable: tuple[int, ...] = ()
+    datagrams: int = 0
+
+
+class DatagramChannel:
+    """Short messages that may be lost, on an unreliable queue pair."""
+
+    BYTES = 2 * _PLACES * DATAGRAM_BYTES
+    """Of scratch memory."""
+
+    def __init__(self, pair: QueuePair, scratch: Scratch, offset: int) -> None:
+        self.pair = pair
+        self._scratch = scratch
+        self._offset = offset
+        self._free = list(range(_PLACES, 2 * _PLACES))
+
+    def post_receives(self) -> None:
+        """Make ready to hear the peer.
+
+        Raises:
+            VerbsError: the device does not take it.
+        """
+        for place in range(_PLACES):
+            self._receive(place)
+
+    def send(self, data: bytes) -> bool:
+        """Send it; False when it is too long or too many are under way.
+
+        Raises:
+            VerbsError: the device does not take it.
+        """
+        if not self._free or len(data) > DATAGRAM_BYTES:
+            return False
+        place = self._free.pop()
+        self.pair.send(place, self._scratch.put(self._offset + place * DATAGRAM_BYTES, data), signalled=True)
+        return True
+
+    def on_completion(self, done: WorkCompletion) -> bytes | None:
+        """Take in a successful completion of this queue pair; what came, if something did.
+
+        Raises:
+            VerbsError: the device takes no new receive.
+        """
+        place = done.work_request
+        if place >= _PLACES:
+            self._free.append(place)
+            return None
+        data = self._scratch.get(self._offset + place * DATAGRAM_BYTES, min(done.length, DATAGRAM_BYTES))
+        self._receive(place)
+        return data
+
+    def _receive(self, place: int) -> None:
+        self.pair.receive(place, self._scratch.piece(self._offset + place * DATAGRAM_BYTES, DATAGRAM_BYTES))
+
+
+class ChunkPairs:
+    """The chunk queue pairs of one side. Both kinds are made, as the peer may not have both; one kind is kept."""
+
+    def __init__(
+        self, device: Device, queue: CompletionQueue, port: int, scratch: Scratch, count: int, *, unreliable: bool
+    ) -> None:
+        """Make them, in the state INIT. Where the device has no unreliable ones, it makes do without.
+
+        Raises:
+            VerbsError: the device has no more of something.
+        """
+        self._scratch = scratch
+        self.kind = PairKind.RELIABLE
+        self.pairs: list[QueuePair] = []
+        self.datagrams: DatagramChannel | None = None
+        self._made: dict[PairKind, list[QueuePair]] = {PairKind.RELIABLE: [], PairKind.UNRELIABLE: []}
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.close)
+            self._make(PairKind.RELIABLE, count, device, queue, port)
+            if unreliable:
+                # a device that has none says so with the first
+                with contextlib.suppress(VerbsError):
+                    self._make(PairKind.UNRELIABLE, count + 1, device, queue, port)
+            undo.pop_all()
+
+    @staticmethod
+    def completions(count: int) -> int:
+        """Entries of a completion queue that they need."""
+        return 2 * (count + 1) * (CHUNK_SENDS + CHUNK_RECEIVES)
+
+    @property
+    def numbers(self) -> ChunkNumbers:
+        """For the peer to know."""
+        reliable, unreliable = (tuple(pair.number for pair in pairs) for pairs in self._made.values())
+        return ChunkNumbers(reliable, unreliable[1:], unreliable[0] if unreliable else 0)
+
+    def connect(
+        self, port: LocalPort, peer: ChunkNumbers, gid: str, packets: tuple[int, int], mtu: int, patience: Patience
+    ) -> None:
+        """Bring those of the better kind that both have to RTS, with receives posted; the others are destroyed.
+
+        Args:
+            port: ours.
+            peer: the other side's queue pairs.
+            gid: address of its port.
+            packets: first packet sequence number of ours, and of the peer's.
+            mtu: path MTU in bytes.
+            patience: of reliable ones.
+
+        Raises:
+            VerbsError: the device does not take it.
+        """
+        mine = self._made[PairKind.UNRELIABLE]
+        numbers = peer.reliable
+        own, first = packets
+        if len(mine) > 1 and peer.unreliable:
+            self.kind, numbers = PairKind.UNRELIABLE, peer.unreliable
+            self.datagrams = DatagramChannel(mine.pop(0), self._scratch, self._offset)
+            self.datagrams.post_receives()
+            self.datagrams.pair.connect(port, PairAddress(peer.datagrams, first, gid), own, mtu, patience)
+        self.pairs = self._made[self.kind][: len(numbers)]
+        for pair in (*self._made[PairKind.RELIABLE], *mine):
+            if pair not in self.pairs:
+                pair.close()
+        for pair, number in zip(self.pairs, numbers, strict=False):
+            for _ in range(CHUNK_RECEIVES):
+                self.post_receive(pair)
+            pair.connect(port, PairAddress(number, first, gid), own, mtu, patience)
+
+    def post_receive(self, pair: QueuePair) -> None:
+        """Post a receive for a chunk's immediate.
+
+        Raises:
+            VerbsError: the device does not take it.
+        """
+        pair.receive(_ARRIVAL, self._scratch.piece(0, 0))
+
+    def close(self) -> None:
+        """Destroy all of them; may be repeated."""
+        kept = [] if self.datagrams is None else [self.datagrams.pair]
+        self.datagrams = None
+        self.pairs = []
+        for pairs in (kept, *self._made.values()):
+            while pairs:
+                with contextlib.suppress(VerbsError):
+                    pairs.pop().close()
+
+    @property
+    def _offset(self) -> int:
+        return self._scratch.length - DatagramChannel.BYTES
+
+    def _make(self, kind: PairKind, count: int, device: Device, queue: CompletionQueue, port: int) -> None:
+        for _ in range(count):
+            made = device.queue_pair(queue, port, kind=kind, sends=CHUNK_SENDS, receives=CHUNK_RECEIVES)
+            self._made[kind].append(made)
+
+
+class ChunkOutbound:
+    """Our chunks that have not completed. Each goes by the queue pair that it was posted to, in order."""
+
+    def __init__(self, pairs: Sequence[QueuePair], largest_message: int) -> None:
+        self._lanes = [Lane(pair, CHUNK_SENDS, largest_message) for pair in pairs]
+        self._by_number = {lane.pair.number: lane for lane in self._lanes}
+        self._waiting: list[deque[Write]] = [deque() for _ in pairs]
+        self._sequence = 0
+
+    def add(self, queue_pair: int, write: Write) -> None:
+        """Queue it; `flush` posts it."""
+        self._sequence += 1
+        write.sequence = self._sequence
+        self._waiting[queue_pair % len(self._waiting)].append(write)
+
+    def flush(self) -> None:
+        """Hand what there is room for to the device.
+
+        Raises:
+            VerbsError: the device does not take it.
+        """
+        for lane, waiting in zip(self._lanes, self._waiting, strict=True):
+            if waiting:
+                while waiting and lane.room_for(waiting[0]):
+                    lane.add(waiting.popleft())
+                lane.post()
+
+    def completed(self, pair: int, sequence: int) -> list[Write]:
+        """The chunks that a completion covers."""
+        return self._by_number[pair].completed(sequence)

@@ -1,0 +1,164 @@
+"""One of two hosts: a gateway and a task; host 0 pushes equal payloads one after the other. Prints JSON.
+
+x_goodput.py MODE BYTES [COUNT [CHUNK_SERVICE]]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import os
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from fedrdma_fate.gateway.client import GatewayClient
+from fedrdma_fate.gateway.config import parse_config
+from fedrdma_fate.gateway.daemon import Gateway
+from fedrdma_fate.wire.frames import Party
+
+ME = int(os.environ["TESTBED_HOST"])
+ADDRESSES = os.environ["TESTBED_HOSTS"].split(",")
+PARTIES = [Party("guest", "1"), Party("host", "2")]
+CONTROL_PORT = 9370
+PATIENCE_SECONDS = 200.0
+PAUSE_SECONDS = 0.002
+HEADROOM_BYTES = 8 * 2**20
+MOST_BYTES = 900 * 2**20
+BLOCK = hashlib.shake_128(b"fedrdma-x").digest(1_000_003)
+
+
+def main() -> None:
+    """Run this host's part."""
+    mode, size = sys.argv[1], int(sys.argv[2])
+    count = int(sys.argv[3]) if len(sys.argv) > 3 else 1
+    service = sys.argv[4] if len(sys.argv) > 4 else "auto"
+    logging.basicConfig(level=logging.ERROR)
+    with tempfile.TemporaryDirectory() as name:
+        home = Path(name)
+        loop = asyncio.new_event_loop()
+        threading.Thread(target=loop.run_forever, daemon=True).start()
+
+        def on_loop(work: Any) -> Any:
+            return asyncio.run_coroutine_threadsafe(work, loop).result(60)
+
+        gateway: Gateway = on_loop(start(home, mode, size, service))
+        with GatewayClient(f"unix://{home}/g.sock", "s", PARTIES[ME]) as client:
+            if ME == 0:
+                print(json.dumps(push(client, home / "trace.jsonl", size, count)))
+            else:
+                print(json.dumps(pull(client, count)))
+        on_loop(gateway.stop())
+
+
+async def start(home: Path, mode: str, size: int, service: str) -> Gateway:
+    """A gateway over verbs, with room for one payload."""
+    other = 1 - ME
+    large, small = size + HEADROOM_BYTES, 4 * HEADROOM_BYTES
+    gateway = Gateway(
+        parse_config(
+            {
+                "site": f"site{ME}",
+                "parties": [str(PARTIES[ME])],
+                "security": "off",
+                "mode": mode,
+                "listen": {
+                    "control": f"{ADDRESSES[ME]}:{CONTROL_PORT}",
+                    "data": f"{ADDRESSES[ME]}:0",
+                    "grpc": f"{ADDRESSES[ME]}:0",
+                    "socket": f"unix://{home}/g.sock",
+                },
+                "transport": "auto" if mode == "grpc" else "verbs",
+                "verbs": {"chunk_service": service},
+                "memory": {
+                    "send_bytes": large if ME == 0 else small,
+                    # the largest that Soft-RoCE registers, or room for what is there, the next, and one more
+                    "receive_bytes": small if ME == 0 else max(large, min(3 * large, MOST_BYTES)),
+                    "spill_directory": str(home / "spill"),
+                },
+                "peers": [
+                    {
+                        "site": f"site{other}",
+                        "parties": [str(PARTIES[other])],
+                        "address": f"{ADDRESSES[other]}:{CONTROL_PORT}" if ME == 0 else None,
+                    }
+                ],
+                "trace": str(home / "trace.jsonl"),
+            }
+        )
+    )
+    await gateway.start()
+    return gateway
+
+
+def fill(buffer: memoryview) -> None:
+    """The same bytes on both hosts; of an odd period, so that no two chunks are equal."""
+    for at in range(0, len(buffer), len(BLOCK)):
+        buffer[at : at + len(BLOCK)] = BLOCK[: len(buffer) - at]
+
+
+def is_filled(buffer: memoryview) -> bool:
+    """Whether it holds just that."""
+    return all(buffer[at : at + len(BLOCK)] == BLOCK[: len(buffer) - at] for at in range(0, len(buffer), len(BLOCK)))
+
+
+def push(client: GatewayClient, trace: Path, size: int, count: int) -> list[dict[str, object]]:
+    """Push payloads, each when the last has been delivered, and say how long each took."""
+    # the data path is up before the clock starts
+    client.get("ready", "t", PARTIES[1], timeout=PATIENCE_SECONDS)
+    wait_for_path(trace)
+    taken: list[dict[str, object]] = []
+    for number in range(count):
+        # until the last slot is back at the receiver, which has room for one
+        time.sleep(0.5)
+        lease = client.lease(size)
+        fill(lease.buffer)
+        begun = time.time()
+        lease.commit(f"m{number}", "t", [PARTIES[1]], "object")
+        event = wait_for_event(trace, f"m{number}")
+        told = {key: event.get(key) for key in ("mode", "resent_bytes", "chunks", "seconds", "reason")}
+        taken.append({**told, "seconds": event["time"] - begun})
+    client.get("done", "t", PARTIES[1], timeout=PATIENCE_SECONDS)
+    return taken
+
+
+def pull(client: GatewayClient, count: int) -> dict[str, object]:
+    """Pull and compare every payload."""
+    client.put_inline("ready", "t", [PARTIES[0]], "bytes", b"ready")
+    right = []
+    for number in range(count):
+        right.append(is_filled(client.get(f"m{number}", "t", PARTIES[0], timeout=PATIENCE_SECONDS).buffer))
+    client.put_inline("done", "t", [PARTIES[0]], "bytes", b"done")
+    return {"right": right}
+
+
+def wait_for_path(trace: Path) -> None:
+    """Wait until a data path is up."""
+    while '"event": "link"' not in text_of(trace) and '"event":"link"' not in text_of(trace):
+        time.sleep(PAUSE_SECONDS)
+    # and for the ring of credits
+    time.sleep(0.2)
+
+
+def wait_for_event(trace: Path, name: str) -> dict[str, Any]:
+    """The trace event of a message that was sent."""
+    while True:
+        for line in text_of(trace).splitlines():
+            event = json.loads(line)
+            if event.get("name") == name and event["event"] in ("sent", "undeliverable"):
+                return dict(event)
+        time.sleep(PAUSE_SECONDS)
+
+
+def text_of(trace: Path) -> str:
+    """The trace so far, whole lines only."""
+    text = trace.read_text() if trace.exists() else ""
+    return text[: text.rfind("\n") + 1]
+
+
+main()

@@ -1,0 +1,68 @@
+"""Mode `fedrdma-x` between two gateways over real verbs: whole payloads, and how full it keeps the link."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.support.testbed import program, run_on_hosts
+
+pytestmark = pytest.mark.nic
+
+MIB = 2**20
+
+
+def transfers(
+    size: int, count: int, service: str, mode: str = "fedrdma-x", kernel: str = "nic", **link: str
+) -> list[dict[str, Any]]:
+    """What host 0 says of each transfer; all must have come whole."""
+    command = program("x_goodput.py", mode, size, count, service)
+    results = run_on_hosts(command, rtt="20ms", kernel=kernel, virtual_time=True, memory="2500MB", timeout=200, **link)
+    assert [result.exit_status for result in results] == [0, 0], results
+    taken, pulled = (json.loads(result.stdout.splitlines()[0]) for result in results)
+    assert pulled["right"] == [True] * count
+    assert [entry["mode"] for entry in taken] == [mode] * count
+    return list(taken)
+
+
+def share(taken: dict[str, Any], size: int, rate_bps: float) -> float:
+    return size * 8 / taken["seconds"] / rate_bps
+
+
+def test_without_loss_the_link_is_full_from_the_first_transfer_on() -> None:
+    first, later = transfers(64 * MIB, 2, "auto", rate="1gbit", buffer="0.5MB")
+    assert share(first, 64 * MIB, 1e9) >= 0.84
+    assert share(later, 64 * MIB, 1e9) >= 0.88
+    assert later["chunks"] < first["chunks"], "what was learnt decides the chunk size"
+
+
+def test_one_packet_in_a_hundred_lost_costs_little() -> None:
+    first, later = transfers(32 * MIB, 2, "auto", rate="1gbit", loss="1%", buffer="4MB")
+    for taken in (first, later):
+        assert share(taken, 32 * MIB, 1e9) >= 0.65
+        assert 0 < taken["resent_bytes"] < 0.1 * 32 * MIB, "only what was lost is sent again"
+
+
+@pytest.mark.parametrize("service", ["rc", "uc"])
+def test_both_kinds_of_queue_pairs_carry_it(service: str) -> None:
+    _, later = transfers(32 * MIB, 2, service, rate="1gbit", buffer="4MB")
+    assert share(later, 32 * MIB, 1e9) >= 0.78
+    assert later["resent_bytes"] == 0
+
+
+def test_a_window_of_128_packets_does_not_hold_it_back() -> None:
+    _, later = transfers(128 * MIB, 2, "auto", kernel="stock", rate="10gbit", buffer="4MB")
+    # a fixed 40 ms of frames to and fro is a quarter of so short a transfer
+    assert share(later, 128 * MIB, 10e9) >= 0.65
+
+
+@pytest.mark.parametrize(("rtt", "loss"), [("0", "0"), ("20ms", "0.1%")])
+def test_payloads_of_all_sizes_come_whole_in_real_time(rtt: str, loss: str) -> None:
+    results = run_on_hosts(program("gateway_pair.py", "fedrdma-x"), rtt=rtt, loss=loss, timeout=90)
+    assert [result.exit_status for result in results] == [0, 0], results
+    pushed, pulled = (json.loads(result.stdout.splitlines()[0]) for result in results)
+    assert (pushed["answer"], pulled["right"]) == ("all here", [True] * 5)
+    for result in results:
+        assert json.loads(result.stdout.splitlines()[1]) == ["fedrdma-x/verbs"] * 5
