@@ -7,11 +7,11 @@ import logging
 import time
 from collections.abc import Sequence
 
-from fedrdma_fate import __version__
 from fedrdma_fate.engine.events import LinkSettings, Outgoing, TransferProgress, TransferStats
 from fedrdma_fate.engine.link import Link
 from fedrdma_fate.gateway.config import PeerConfig
 from fedrdma_fate.gateway.control import ControlStream
+from fedrdma_fate.gateway.greeting import allowed_transports, own_hello
 from fedrdma_fate.gateway.hub import Hub
 from fedrdma_fate.gateway.paths import DataPaths, choose_transport
 from fedrdma_fate.gateway.probe_transfers import ProbeTransfers
@@ -50,7 +50,6 @@ from fedrdma_fate.wire.frames import (
     decode_frame,
     encode_frame,
 )
-from fedrdma_fate.wire.header import PROTOCOL_VERSION
 
 logger = logging.getLogger(__name__)
 
@@ -93,18 +92,7 @@ class Peer:
 
     def own_hello(self) -> Hello:
         """Our greeting."""
-        config = self._hub.config
-        return Hello(
-            site=config.site,
-            incarnation=self._hub.incarnation,
-            protocol=PROTOCOL_VERSION,
-            version=__version__,
-            host=self._hub.host,
-            parties=config.parties,
-            transports=tuple(name for name in self._allowed_transports() if name in self._hub.transports),
-            receive_bytes=self._hub.receive_pool.region.length,
-            borrows=config.shm.lend,
-        )
+        return own_hello(self.config, self._hub)
 
     async def run(self, stream: ControlStream, hello: Hello, dialled_by: str) -> None:
         """Serve a control channel whose greetings have been exchanged, until it ends.
@@ -280,12 +268,8 @@ class Peer:
 
     # -- data paths -----------------------------------------------------------------------------------------------
 
-    def _allowed_transports(self) -> tuple[str, ...]:
-        wanted = self.config.transport or self._hub.config.transport
-        return ("shm", "verbs", "tcp", "grpc") if wanted == "auto" else (wanted, "grpc")
-
     def _choose_main_path(self, hello: Hello) -> None:
-        own = tuple(name for name in self._allowed_transports() if name != "grpc")
+        own = tuple(name for name in allowed_transports(self.config, self._hub) if name != "grpc")
         absent = self._hub.transports.absent
         transport, reason = choose_transport(own, self._hub.host, hello, self.paths.unusable, absent)
         logger.info("data path to %s: %s (%s)", self.config.site, transport, reason)
