@@ -59,7 +59,7 @@ def test_what_is_written_is_sent_while_the_rest_is_still_missing(sites: Sites, d
         write(lease, 0, 2 * MEBIBYTE, digests=digests)
         lease.release()
         assert b.get("m", "t", A, timeout=20).buffer == BODY
-        (sent,) = sites["a"].events("sent")
+        (sent,) = eventually(lambda: sites["a"].events("sent"))
         assert (sent["bytes"], sent["resent_bytes"], sent["mode"]) == (len(BODY), 0, "fedrdma-e")
         eventually(lambda: sites["a"].pool("send")["slots"] == 0)
 
