@@ -11,7 +11,7 @@ import yaml
 
 from fedrdma_fate.core.tuning import LinkEnable
 from fedrdma_fate.gateway.config_errors import bad_value, explain
-from fedrdma_fate.gateway.config_sizes import ByteCount, ChunkSetting, parse_size
+from fedrdma_fate.gateway.config_sizes import ByteCount, ChunkSetting, parse_chunk, parse_size
 from fedrdma_fate.gateway.config_yaml import StrictLoader
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 from fedrdma_fate.wire.frames import Mode
@@ -256,7 +256,7 @@ def _decode_custom(kind: type, value: object) -> object:
     if kind is ByteCount:
         return parse_size(value)
     if kind is ChunkSetting:
-        return ChunkSetting(None if value == "auto" else parse_size(value))
+        return parse_chunk(value)
     if kind is Path:
         if not isinstance(value, str) or not value:
             raise ValueError(f"{value!r} is no path")

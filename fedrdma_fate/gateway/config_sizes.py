@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from fedrdma_fate.core.plan import LARGEST_CHUNK_BYTES
+
 LARGEST_BYTES = 2**62
 """More than any file can have."""
 
@@ -33,6 +35,20 @@ class ChunkSetting:
 
     def __hash__(self) -> int:
         return hash(self.size_bytes)
+
+
+def parse_chunk(value: object) -> ChunkSetting:
+    """A chunk size, or `auto`.
+
+    Raises:
+        ValueError: it is neither, or more than one RDMA write carries.
+    """
+    if value == "auto":
+        return ChunkSetting()
+    size = parse_size(value)
+    if size > LARGEST_CHUNK_BYTES:
+        raise ValueError(f"{value!r} is more than one RDMA write carries; write auto or at most 1GiB")
+    return ChunkSetting(size)
 
 
 def parse_size(value: object) -> ByteCount:

@@ -70,6 +70,8 @@ def test_an_unknown_key_is_named_with_the_nearest_one_that_exists(
         ({"memory": {"receive_bytes": "1e9 GiB"}}, "memory.receive_bytes", "1e9 GiB", ""),
         ({"memory": {"receive_bytes": 2**70}}, "memory.receive_bytes", 2**70, ""),
         ({"chunk": 0}, "chunk", 0, ""),
+        ({"chunk": "2GiB"}, "chunk", "2GiB", ""),
+        ({"peers": [{**PEER, "chunk": 2**30 + 1}]}, "peers[0].chunk", 2**30 + 1, ""),
         ({"trace": 5}, "trace", 5, ""),
         ({"tcp": {"streams": 0}}, "tcp.streams", 0, ""),
         ({"timeouts": {"idle": 0}}, "timeouts.idle", 0, ""),
