@@ -14,8 +14,8 @@ def test_ports_that_will_not_do_are_refused_in_clear_words_and_unequal_mtus_are_
     driver, _ = run_on_hosts(["true"], on={0: program("bad_ports.py")})
     assert driver.exit_status == 0, driver.stderr[-4000:]
     seen = json.loads(driver.stdout)
-    # two queue pairs for data and one for notices, at both ends
-    assert seen["mtus"] == [1024] * 6
+    assert len(seen["mtus"]) >= 2 * 3, "two queue pairs for data and one for notices, at both ends"
+    assert set(seen["mtus"]) == {1024}
     reasons = {
         "memlock-region": "cannot register 1048576 bytes of memory: the memlock limit is too small",
         "memlock-link": "bytes of memory: the memlock limit is too small",
