@@ -37,6 +37,8 @@ _DRAIN_SECONDS = 1.0
 _SHARED_MEMORY = Path("/dev/shm")
 _RING_BYTES = 8 * 2**20
 _RING_SLOTS = 2
+_AHEAD_BYTES = 256 * 1024
+"""The slot that is granted ahead for the next message of fedrdma-x is so much longer than the payload, at most."""
 
 
 class GatewayService(Service):
@@ -72,7 +74,7 @@ class GatewayService(Service):
 
     def settle(self) -> None:
         """Wait until everything is delivered and all payload slots are back."""
-        self._wait(_at_rest, SETTLE_SECONDS, "the payload's slots to come back")
+        self._wait(self._at_rest, SETTLE_SECONDS, "the payload's slots to come back")
 
     def extra_shared(self) -> SideBytes:
         """The most that was ever leased from a side's pools, less one payload and what is leased at rest."""
@@ -102,6 +104,16 @@ class GatewayService(Service):
             if path["main"]:
                 return bool(path["up"])
         return False
+
+    def _at_rest(self, gateway: GatewayProcess) -> bool:
+        status = gateway.status()
+        if status is None or status["transfers"] or any(peer["pending_messages"] for peer in status["peers"]):
+            return False
+        # standing grants stay leased: a ring of them for each data path, and one for the next message of fedrdma-x
+        standing = _RING_BYTES * sum(len(peer["paths"]) for peer in status["peers"])
+        if self._pair.mode == "fedrdma-x":
+            standing += self._largest_bytes + _AHEAD_BYTES
+        return all(pool["leased_bytes"] <= standing for pool in status["pools"])
 
     def _wait(self, reached: Callable[[GatewayProcess], bool], seconds: float, what: str) -> None:
         deadline = time.monotonic() + seconds
@@ -194,15 +206,6 @@ def _free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port: int = probe.getsockname()[1]
         return port
-
-
-def _at_rest(gateway: GatewayProcess) -> bool:
-    status = gateway.status()
-    if status is None or status["transfers"] or any(peer["pending_messages"] for peer in status["peers"]):
-        return False
-    # standing grants stay leased, a ring of them for each data path
-    standing = _RING_BYTES * sum(len(peer["paths"]) for peer in status["peers"])
-    return all(pool["leased_bytes"] <= standing for pool in status["pools"])
 
 
 def _beyond_rest(gateway: GatewayProcess) -> int:
