@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import json
 import os
 import signal
 import sys
@@ -14,9 +16,9 @@ from deploy.softroce.build import SUITE, build
 from deploy.softroce.errors import TestbedError
 from deploy.softroce.kernel import FLAVOURS, VARIABLE, find_kernel
 from deploy.softroce.local import remove, set_up
-from deploy.softroce.quantities import QuantityError, parse_loss, parse_rate, parse_size, parse_time
 from deploy.softroce.run import TIMED_OUT, Outcome, Run, execute
 from deploy.softroce.wan import DEFAULT_BUFFER_BYTES, DEFAULT_MTU, MAX_HOSTS, NIC_SPEEDUP, Wan
+from fedrdma_fate.bench.quantities import QuantityError, parse_loss, parse_rate, parse_size, parse_time
 
 T = TypeVar("T")
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -110,6 +112,9 @@ def _add_run(commands: Commands) -> None:
     run.add_argument("--memory", type=size, default=2 * 2**30, metavar="SIZE", help="of the guest (default 2GiB)")
     run.add_argument("--timeout", type=_seconds, default=600.0, metavar="SECONDS", help="wall time (default 600)")
     run.add_argument("--out", type=Path, metavar="DIR", help="the directory that TESTBED_OUT names")
+    run.add_argument(
+        "--report", type=Path, metavar="FILE", help="write exit statuses and dropped packets there, as JSON"
+    )
     run.add_argument(
         "--on",
         type=_host_command,
@@ -234,8 +239,10 @@ def _counts(by_host: Mapping[int, int]) -> str:
     return f"{sum(by_host.values())} packets ({each})"
 
 
-def _run(run: Run) -> int:
+def _run(run: Run, report: Path | None) -> int:
     outcome = execute(run, show_line)
+    if report is not None:
+        report.write_text(json.dumps(dataclasses.asdict(outcome)))
     for line in (*explain(run, outcome), *dropped(outcome)):
         print(f"testbed: {line}", file=sys.stderr)
     return outcome.status
@@ -244,7 +251,7 @@ def _run(run: Run) -> int:
 def _dispatch(options: argparse.Namespace) -> int:
     match options.command:
         case "run":
-            return _run(make_run(options))
+            return _run(make_run(options), options.report)
         case "kernel":
             print(find_kernel(options.kernel))
         case "host":

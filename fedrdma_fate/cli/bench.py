@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import signal
-import sys
-import tempfile
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from fedrdma_fate.bench.payload import PayloadSpec, named_payload, plain_bytes
 from fedrdma_fate.bench.report import terminal_table, write_report
@@ -19,18 +13,21 @@ from fedrdma_fate.bench.results import Measurement, to_document, to_plots, to_ro
 from fedrdma_fate.bench.rivals import all_rivals, select_rivals
 from fedrdma_fate.bench.runner import run_rows
 from fedrdma_fate.bench.table3 import print_table3
+from fedrdma_fate.cli.bench_shared import console, end_with, ended_in_order, make_directory, progress
+from fedrdma_fate.cli.bench_wan import wan
 from fedrdma_fate.cli.failure import told_plainly
 from fedrdma_fate.gateway.config_sizes import parse_size
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 
 DEFAULT_PAYLOAD = "gpt2-full"
 
-_WIDTH_OF_A_FILE = 160
-
 
 @click.group()
 def bench() -> None:
     """Measure transfers against what else there is."""
+
+
+bench.add_command(wan)
 
 
 @bench.command()
@@ -43,20 +40,18 @@ def bench() -> None:
 def fate(payload: str | None, size: str | None, rows: str, repeat: int, as_json: bool, output: Path | None) -> None:
     """Time ctx.put to ctx.get between two FATE parties: by every mode and transport, by FATE's standalone federation,
     by one memcpy and by one raw TCP socket."""
-    with told_plainly(), _ended_in_order():
+    with told_plainly(), ended_in_order():
         spec = _payload(payload, size)
         names = [rival.name for rival in all_rivals()] if rows == "all" else [name.strip() for name in rows.split(",")]
         rivals = select_rivals(names)
         if output is not None:
-            _make_directory(output)
-        with _progress() as tell:
+            make_directory(output)
+        with progress() as tell:
             measurements, failures = run_rows(rivals, spec, repeat, tell)
         _show(spec, measurements, as_json)
         if output is not None and measurements:
             _write(spec, measurements, output)
-    for name, reason in failures.items():
-        click.echo(f"fedrdma: {name} was not measured: {reason}", err=True)
-    sys.exit(1 if failures else 0)
+    end_with(failures)
 
 
 @bench.command()
@@ -64,11 +59,7 @@ def fate(payload: str | None, size: str | None, rows: str, repeat: int, as_json:
 def table3(as_json: bool) -> None:
     """Show what travels for each LoRA rank, and in how many chunks, beside the paper's Table 3."""
     with told_plainly():
-        print_table3(_console(), as_json=as_json)
-
-
-def _console() -> Console:
-    return Console(width=None if sys.stdout.isatty() else _WIDTH_OF_A_FILE)
+        print_table3(console(), as_json=as_json)
 
 
 def _payload(name: str | None, size: str | None) -> PayloadSpec:
@@ -82,47 +73,11 @@ def _payload(name: str | None, size: str | None) -> PayloadSpec:
         raise ConfigError(ErrorCode.CONFIG_BAD_VALUE, f"--bytes: {error}.") from error
 
 
-def _make_directory(output: Path) -> None:
-    """Find out before the measurements, which take minutes, whether their results can be written."""
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=output):
-            pass
-    except OSError as error:
-        remedy = "Name a directory that you may write to."
-        raise ConfigError(ErrorCode.CONFIG_BAD_VALUE, f"--output: {error}.", remedy) from error
-
-
-@contextlib.contextmanager
-def _ended_in_order() -> Iterator[None]:
-    """SIGTERM ends gateways and parties as Ctrl-C does."""
-
-    def leave(number: int, _: object) -> None:
-        sys.exit(128 + number)
-
-    previous = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    """A line on standard error that says what is going on, where somebody looks."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda _: None
-        return
-    with console.status("starting") as status:
-        yield status.update
-
-
 def _show(spec: PayloadSpec, measurements: list[Measurement], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(to_document(spec.total_bytes, to_rows(measurements)), indent=2))
     elif measurements:
-        _console().print(terminal_table(to_table(spec.name, spec.total_bytes, measurements)))
+        console().print(terminal_table(to_table(spec.name, spec.total_bytes, measurements)))
 
 
 def _write(spec: PayloadSpec, measurements: list[Measurement], output: Path) -> None:

@@ -34,6 +34,7 @@ class ErrorCode(enum.StrEnum):
     PEER_UNREACHABLE = "FR502"
     PEER_UNKNOWN = "FR503"
     LINK_LOST = "FR504"
+    TESTBED_UNAVAILABLE = "FR505"
     # 6: gateway and sessions
     GATEWAY_UNREACHABLE = "FR601"
     WRONG_PARTY = "FR602"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -18,7 +19,8 @@ def transfers(
     size: int, count: int, service: str, mode: str = "fedrdma-x", kernel: str = "nic", **link: str
 ) -> list[dict[str, Any]]:
     """What host 0 says of each transfer; all must have come whole."""
-    command = program("x_goodput.py", mode, size, count, service)
+    module = "deploy.softroce.programs.gateway_transfers"
+    command = [sys.executable, "-m", module, mode, str(size), str(count), service]
     results = run_on_hosts(command, rtt="20ms", kernel=kernel, virtual_time=True, memory="2500MB", timeout=200, **link)
     assert [result.exit_status for result in results] == [0, 0], results
     taken, pulled = (json.loads(result.stdout.splitlines()[0]) for result in results)

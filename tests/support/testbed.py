@@ -11,9 +11,9 @@ from pathlib import Path
 
 from deploy.softroce.errors import TestbedError
 from deploy.softroce.kernel import find_kernel
-from deploy.softroce.quantities import parse_loss, parse_rate, parse_size, parse_time
 from deploy.softroce.run import Run, execute, missing_tools
 from deploy.softroce.wan import DEFAULT_BUFFER_BYTES, DEFAULT_MTU, NIC_SPEEDUP, Wan
+from fedrdma_fate.bench.quantities import parse_loss, parse_rate, parse_size, parse_time
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "tests" / "nic" / "programs"

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from deploy.softroce.netem import qdisc_request
-from deploy.softroce.quantities import QuantityError, parse_loss, parse_rate, parse_size, parse_time
 from deploy.softroce.wan import DelayLine, Host, Plan, Wan, plan
+from fedrdma_fate.bench.quantities import QuantityError, parse_loss, parse_rate, parse_size, parse_time
 
 WAN = Wan(rate=10**9, nic_rate=10**10, rtt_ns=20_000_000, loss=0.001, buffer_bytes=500_000, exact=True)
 

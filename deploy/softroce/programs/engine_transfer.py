@@ -19,7 +19,7 @@ from typing import Final, cast
 
 from deploy.softroce.programs.control import Control, control_connection, this_host
 from deploy.softroce.programs.links import open_draft, shared_region
-from deploy.softroce.quantities import parse_size
+from fedrdma_fate.bench.quantities import parse_size
 from fedrdma_fate.core.plan import ChunkPlan, SlotLayout
 from fedrdma_fate.engine.events import LinkSettings, Outgoing, Payload, TransferStats
 from fedrdma_fate.engine.link import Link

@@ -1,12 +1,15 @@
-"""One of two hosts: a gateway and a task; host 0 pushes equal payloads one after the other. Prints JSON.
+"""Two gateways over verbs with a task each; host 0's pushes equal payloads one after the other. Prints JSON.
 
-x_goodput.py MODE BYTES [COUNT [CHUNK_SERVICE]]
+    scripts/testbed run --virtual-time --rate 1gbit --rtt 20ms -- \
+        .venv/bin/python -m deploy.softroce.programs.gateway_transfers MODE BYTES [COUNT [CHUNK_SERVICE]]
+
+In mode grpc the payloads go by gRPC over TCP.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
+import dataclasses
 import json
 import logging
 import os
@@ -17,6 +20,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from deploy.softroce.programs.counters import read_counters
+from deploy.softroce.programs.pattern import fill, is_filled
 from fedrdma_fate.gateway.client import GatewayClient
 from fedrdma_fate.gateway.config import parse_config
 from fedrdma_fate.gateway.daemon import Gateway
@@ -26,11 +31,10 @@ ME = int(os.environ["TESTBED_HOST"])
 ADDRESSES = os.environ["TESTBED_HOSTS"].split(",")
 PARTIES = [Party("guest", "1"), Party("host", "2")]
 CONTROL_PORT = 9370
-PATIENCE_SECONDS = 200.0
+PATIENCE_SECONDS = 600.0
 PAUSE_SECONDS = 0.002
 HEADROOM_BYTES = 8 * 2**20
 MOST_BYTES = 900 * 2**20
-BLOCK = hashlib.shake_128(b"fedrdma-x").digest(1_000_003)
 
 
 def main() -> None:
@@ -96,17 +100,6 @@ async def start(home: Path, mode: str, size: int, service: str) -> Gateway:
     return gateway
 
 
-def fill(buffer: memoryview) -> None:
-    """The same bytes on both hosts; of an odd period, so that no two chunks are equal."""
-    for at in range(0, len(buffer), len(BLOCK)):
-        buffer[at : at + len(BLOCK)] = BLOCK[: len(buffer) - at]
-
-
-def is_filled(buffer: memoryview) -> bool:
-    """Whether it holds just that."""
-    return all(buffer[at : at + len(BLOCK)] == BLOCK[: len(buffer) - at] for at in range(0, len(buffer), len(BLOCK)))
-
-
 def push(client: GatewayClient, trace: Path, size: int, count: int) -> list[dict[str, object]]:
     """Push payloads, each when the last has been delivered, and say how long each took."""
     # the data path is up before the clock starts
@@ -118,11 +111,14 @@ def push(client: GatewayClient, trace: Path, size: int, count: int) -> list[dict
         time.sleep(0.5)
         lease = client.lease(size)
         fill(lease.buffer)
-        begun = time.time()
+        before, begun = read_counters(), time.time()
         lease.commit(f"m{number}", "t", [PARTIES[1]], "object")
         event = wait_for_event(trace, f"m{number}")
+        counted = read_counters().since(before)
+        if event["event"] != "sent":
+            raise SystemExit(f"transfer {number + 1} was not delivered: {event.get('reason')}")
         told = {key: event.get(key) for key in ("mode", "resent_bytes", "chunks", "seconds", "reason")}
-        taken.append({**told, "seconds": event["time"] - begun})
+        taken.append({**told, "seconds": event["time"] - begun, **dataclasses.asdict(counted)})
     client.get("done", "t", PARTIES[1], timeout=PATIENCE_SECONDS)
     return taken
 
@@ -161,4 +157,5 @@ def text_of(trace: Path) -> str:
     return text[: text.rfind("\n") + 1]
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""What is measured over a WAN: each row is a program for the two hosts of the testbed."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedrdma_fate.bench.wan.results import Transfer
+from fedrdma_fate.wire.errors import ConfigError, ErrorCode
+
+GIB = 2**30
+PACKET_PAYLOAD_BYTES = 4096
+PACKET_HEADER_BYTES = 58
+"""Ethernet, IPv4, UDP, the base transport header and the checksum of a RoCE v2 packet."""
+CHUNK_ALLOWANCE_BYTES = 256
+"""For a chunk's extended headers, its acknowledgement and the frames that go with it."""
+
+
+class ResentBy(enum.Enum):
+    """Who sends lost bytes again in a row, and so knows how many."""
+
+    PROTOCOL = "the mode, which says so"
+    TCP = "the kernel's TCP, which counts segments"
+    DEVICE = "the RDMA device, which tells nobody: what it sent is counted"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WanRow:
+    """One row.
+
+    Attributes:
+        name: as in the table and on the command line.
+        module: of the program that both hosts run; host 0 prints a list of its transfers as JSON.
+        before: arguments before the payload's size and the number of transfers.
+        resent_by: whose count of bytes sent again is the right one.
+        slots: of the payload's size that the hosts take memory for.
+    """
+
+    name: str
+    module: str
+    before: tuple[str, ...]
+    resent_by: ResentBy
+    slots: float
+
+    def program(self, payload_bytes: int, transfers: int) -> list[str]:
+        """The module and its arguments."""
+        return [self.module, *self.before, str(payload_bytes), str(transfers)]
+
+    def guest_bytes(self, payload_bytes: int) -> int:
+        """Memory of the guest: the hosts' slots, what is under way, and the guest itself."""
+        return int(2 * GIB + self.slots * payload_bytes)
+
+    def to_transfer(self, told: Mapping[str, Any], payload_bytes: int) -> Transfer:
+        """What host 0 says of one transfer.
+
+        Raises:
+            KeyError: it does not say enough.
+        """
+        sent = int(told["sent_bytes"])
+        match self.resent_by:
+            case ResentBy.PROTOCOL:
+                resent = int(told["resent_bytes"])
+            case ResentBy.TCP:
+                resent = int(told["tcp_resent_bytes"])
+            case ResentBy.DEVICE:
+                resent = resent_by_device(sent, payload_bytes, int(told.get("chunks") or 1))
+        return Transfer(float(told["seconds"]), resent, sent)
+
+
+def resent_by_device(sent_bytes: int, payload_bytes: int, chunks: int) -> int:
+    """How much of a payload a device sent again, in whole packets, by what left its interface.
+
+    Args:
+        sent_bytes: with all headers.
+        payload_bytes: of the transfer.
+        chunks: that it was cut into.
+    """
+    packets = -(-payload_bytes // PACKET_PAYLOAD_BYTES)
+    least = payload_bytes + packets * PACKET_HEADER_BYTES + chunks * CHUNK_ALLOWANCE_BYTES
+    again = max(0, sent_bytes - least) // (PACKET_PAYLOAD_BYTES + PACKET_HEADER_BYTES)
+    return again * PACKET_PAYLOAD_BYTES
+
+
+def all_wan_rows() -> list[WanRow]:
+    """The ways that there are without this project, then its modes."""
+    programs = "deploy.softroce.programs"
+    one_shot, tcp, gateways = (f"{programs}.{name}" for name in ("one_shot", "tcp_streams", "gateway_transfers"))
+    return [
+        WanRow("tcp-cubic", tcp, ("cubic", "1"), ResentBy.TCP, 0.5),
+        WanRow("tcp-bbr", tcp, ("bbr", "1"), ResentBy.TCP, 0.5),
+        WanRow("tcp-8", tcp, ("cubic", "8"), ResentBy.TCP, 0.5),
+        WanRow("grpc", gateways, ("grpc",), ResentBy.TCP, 4.5),
+        WanRow("one-shot", one_shot, (), ResentBy.DEVICE, 4.5),
+        WanRow("fedrdma", gateways, ("fedrdma",), ResentBy.DEVICE, 4.5),
+        WanRow("fedrdma-e", gateways, ("fedrdma-e",), ResentBy.DEVICE, 4.5),
+        WanRow("fedrdma-x", gateways, ("fedrdma-x",), ResentBy.PROTOCOL, 4.5),
+    ]
+
+
+def select_wan_rows(names: Sequence[str]) -> list[WanRow]:
+    """The rows of these names, in the order of `all_wan_rows`.
+
+    Raises:
+        ConfigError: CONFIG_BAD_VALUE when there is none of a name.
+    """
+    rows = all_wan_rows()
+    known = [row.name for row in rows]
+    for name in names:
+        if name not in known:
+            raise ConfigError(ErrorCode.CONFIG_BAD_VALUE, f"there is no row {name!r}.", f"Rows: {', '.join(known)}.")
+    return [row for row in rows if row.name in names]

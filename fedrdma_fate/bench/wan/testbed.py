@@ -1,0 +1,186 @@
+"""Runs programs on two hosts of the testbed, which belongs to the repository and not to the installed package."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from fedrdma_fate.bench.rivals.interface import RowError
+from fedrdma_fate.bench.wan.link import WanLink
+from fedrdma_fate.wire.errors import ErrorCode, TransportError
+
+_TESTBED = "deploy.softroce"
+_MARK = Path("deploy", "softroce", "__main__.py")
+_SENDER, _RECEIVER = "0", "1"
+_STOP_SECONDS = 20.0
+_TIMED_OUT = 124
+_OWN_PREFIX = "testbed: "
+_PROBLEM = "error: "
+_SEPARATOR = "; "
+_FROM_A_HOST = re.compile(r"\[\d\] ")
+
+
+def find_checkout(named: Path | None = None) -> Path:
+    """The repository: as named, or that which this package is a part of, or that of the working directory.
+
+    Raises:
+        TransportError: TESTBED_UNAVAILABLE when it has no testbed.
+    """
+    candidates = [named] if named else [Path(__file__).resolve().parents[3], Path.cwd(), *Path.cwd().parents]
+    for candidate in candidates:
+        if (candidate / _MARK).is_file():
+            return candidate.resolve()
+    where = f"{named} holds" if named else "the installed package and the working directory hold"
+    raise TransportError(
+        ErrorCode.TESTBED_UNAVAILABLE,
+        f"{where} no testbed (deploy/softroce).",
+        "Run it in a clone of the repository, or name one with --checkout.",
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HostRun:
+    """What came of a program on two hosts.
+
+    Attributes:
+        printed: by host 0, the lines of its standard output.
+        lost_packets: that the WAN lost of what host 0 sent.
+        overflowed_packets: that did not fit into the buffer in front of host 1.
+        wall_seconds: that it took, with the boot.
+    """
+
+    printed: Sequence[str]
+    lost_packets: int
+    overflowed_packets: int
+    wall_seconds: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Testbed:
+    """Two hosts and a link, in virtual time; made afresh for every run.
+
+    Attributes:
+        checkout: the repository.
+        link: between the hosts.
+        seed: of the losses.
+        kernel: as `scripts/testbed run` takes it.
+        limit_seconds: of wall time for one run.
+    """
+
+    __test__ = False
+    """Not a test case, whatever its name says to pytest."""
+
+    checkout: Path
+    link: WanLink
+    seed: int
+    kernel: str
+    limit_seconds: float
+
+    def check(self) -> None:
+        """Find out whether there is a kernel to boot.
+
+        Raises:
+            TransportError: TESTBED_UNAVAILABLE: there is none.
+        """
+        done = self._start("kernel", "--kernel", self.kernel)
+        if done.returncode:
+            problem, *remedy = reason(done.returncode, done.stderr).split(_SEPARATOR)
+            raise TransportError(ErrorCode.TESTBED_UNAVAILABLE, f"the testbed: {problem}", " ".join(remedy))
+
+    def run(self, program: Sequence[str], memory_bytes: int) -> HostRun:
+        """Run a module with arguments on both hosts, to the end.
+
+        Raises:
+            RowError: a host's program or the testbed failed, or it took too long; with what it said last.
+        """
+        started = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="fedrdma-bench-wan-") as directory:
+            report = Path(directory, "report.json")
+            options = self._options(memory_bytes, report)
+            done = self._start("run", *options, "--", sys.executable, "-m", *program, limit=self.limit_seconds)
+            if done.returncode:
+                raise RowError(reason(done.returncode, done.stderr))
+            counts = json.loads(report.read_text())
+        return HostRun(
+            printed=list(lines_of(_SENDER, done.stdout)),
+            lost_packets=counts["lost"].get(_SENDER, 0),
+            overflowed_packets=counts["overflowed"].get(_RECEIVER, 0),
+            wall_seconds=time.monotonic() - started,
+        )
+
+    def _options(self, memory_bytes: int, report: Path) -> list[str]:
+        options: dict[str, object] = {
+            "--rate": f"{self.link.rate_bps}bit",
+            "--rtt": f"{self.link.rtt_ns}ns",
+            "--buffer": self.link.buffer_bytes,
+            "--loss": f"{self.link.loss * 100:.9f}%",
+            "--seed": self.seed,
+            "--kernel": self.kernel,
+            "--memory": memory_bytes,
+            "--timeout": self.limit_seconds,
+            "--report": report,
+        }
+        return ["--virtual-time", *(str(part) for option in options.items() for part in option)]
+
+    def _start(self, *arguments: str, limit: float | None = None) -> subprocess.CompletedProcess[str]:
+        """Run the testbed's command line to its end, or stop it, and its guest with it."""
+        paths = [str(self.checkout), *filter(None, [os.environ.get("PYTHONPATH")])]
+        process = subprocess.Popen(
+            [sys.executable, "-m", _TESTBED, *arguments],
+            cwd=self.checkout,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            # it keeps to the limit itself; this is for one that does not
+            stdout, stderr = process.communicate(timeout=None if limit is None else limit + _STOP_SECONDS)
+        except subprocess.TimeoutExpired as error:
+            raise RowError(f"the testbed did not end within {limit:g} s") from error
+        finally:
+            _end(process)
+        return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.communicate(timeout=_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+
+
+def lines_of(host: str, text: str) -> Iterator[str]:
+    """What one host printed, out of what all did."""
+    prefix = f"[{host}] "
+    return (line.removeprefix(prefix) for line in text.splitlines() if line.startswith(prefix))
+
+
+def reason(status: int, errors: str) -> str:
+    """Why a run failed: what the first host that complained said last, else the testbed's own words.
+
+    Args:
+        status: the testbed's exit status, not zero.
+        errors: what it and the hosts printed on standard error.
+    """
+    for host in () if status == _TIMED_OUT else (_SENDER, _RECEIVER):
+        said = [line for line in lines_of(host, errors) if line.strip()]
+        if said:
+            return f"host {host}: {said[-1].strip()}"
+    own = [line.strip() for line in errors.splitlines() if line.strip() and not _FROM_A_HOST.match(line)]
+    problems = [number for number, line in enumerate(own) if _PROBLEM in line]
+    told = _SEPARATOR.join(line.removeprefix(_OWN_PREFIX) for line in own[problems[-1] if problems else 0 :])
+    return told.split(_PROBLEM, 1)[-1] or f"the testbed ended with status {status}"

@@ -1,0 +1,69 @@
+"""What the commands of `fedrdma bench` have in common."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from fedrdma_fate.wire.errors import ConfigError, ErrorCode
+
+_WIDTH_OF_A_FILE = 160
+
+
+def console() -> Console:
+    """For tables: as wide as the terminal, or as a file may be."""
+    return Console(width=None if sys.stdout.isatty() else _WIDTH_OF_A_FILE)
+
+
+def make_directory(output: Path) -> None:
+    """Find out before the measurements, which take minutes, whether their results can be written.
+
+    Raises:
+        ConfigError: CONFIG_BAD_VALUE: they cannot.
+    """
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=output):
+            pass
+    except OSError as error:
+        remedy = "Name a directory that you may write to."
+        raise ConfigError(ErrorCode.CONFIG_BAD_VALUE, f"--output: {error}.", remedy) from error
+
+
+@contextlib.contextmanager
+def ended_in_order() -> Iterator[None]:
+    """SIGTERM ends what was started as Ctrl-C does."""
+
+    def leave(number: int, _: object) -> None:
+        sys.exit(128 + number)
+
+    previous = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+@contextlib.contextmanager
+def progress() -> Iterator[Callable[[str], None]]:
+    """A line on standard error that says what is going on, where somebody looks."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    with console.status("starting") as status:
+        yield status.update
+
+
+def end_with(failures: Mapping[str, str]) -> None:
+    """Name the rows that were not measured, and end with status 1 if there are any, else 0."""
+    for name, reason in failures.items():
+        click.echo(f"fedrdma: {name} was not measured: {reason}", err=True)
+    sys.exit(1 if failures else 0)

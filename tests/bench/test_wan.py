@@ -1,0 +1,79 @@
+"""`fedrdma bench wan` as a user runs it: two rows over one link of the testbed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.testbed import why_no_testbed
+
+pytestmark = pytest.mark.nic
+
+PAYLOAD_BYTES = 8_000_000
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def bench_wan(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "fedrdma_fate.cli.main", "bench", "wan", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, cwd=ROOT)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
+    """One run; its document, and what it wrote."""
+    missing = why_no_testbed()
+    if missing is not None:
+        pytest.skip(missing)
+    output = tmp_path_factory.mktemp("output") / "new"
+    link = ("--rate", "1gbit", "--rtt", "20ms", "--buffer", "4MB", "--loss", "1%")
+    rows = ("--rows", "tcp-bbr,fedrdma-x", "--repeat", "2", "--json", "--output", str(output))
+    done = bench_wan(*link, "--size", "8MB", *rows)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout), output
+
+
+def test_the_document_has_the_link_the_payload_and_every_row(run: tuple[dict[str, Any], Path]) -> None:
+    document, _ = run
+    assert document["link"] == {"rate_bps": 10**9, "rtt_s": 0.02, "buffer_bytes": 4_000_000, "loss": 0.01}
+    assert document["payload_bytes"] == PAYLOAD_BYTES
+    assert [row["name"] for row in document["rows"]] == ["tcp-bbr", "fedrdma-x"]
+    assert document["failures"] == {}
+
+
+def test_shares_follow_from_virtual_seconds_and_no_row_beats_the_link(run: tuple[dict[str, Any], Path]) -> None:
+    for row in run[0]["rows"]:
+        assert row["goodput_share"] == pytest.approx(PAYLOAD_BYTES * 8 / row["seconds"] / 1e9)
+        assert 0.1 < row["goodput_share"] < 1
+        # half a round trip and the payload at the link's rate
+        assert row["first_seconds"] > 0.01 + 0.064
+
+
+def test_lost_packets_are_counted_and_what_they_held_is_sent_again(run: tuple[dict[str, Any], Path]) -> None:
+    for row in run[0]["rows"]:
+        assert row["lost_packets"] > 0
+        assert 0 < row["resent_bytes"] < PAYLOAD_BYTES
+        assert row["sent_bytes"] > PAYLOAD_BYTES + row["resent_bytes"]
+
+
+def test_report_plots_and_document_are_written(run: tuple[dict[str, Any], Path]) -> None:
+    document, output = run
+    written = {path.name for path in output.iterdir()}
+    assert written == {"bench-wan.json", "bench-wan.html", "bench-wan-goodput.png", "bench-wan-resent.png"}
+    assert json.loads((output / "bench-wan.json").read_text()) == document
+
+
+def test_a_row_that_the_testbed_cannot_run_is_named_with_the_reason() -> None:
+    missing = why_no_testbed()
+    if missing is not None:
+        pytest.skip(missing)
+    # a buffer below one packet
+    done = bench_wan("--buffer", "1kB", "--rows", "fedrdma-x", "--json")
+    assert done.returncode == 1
+    assert "fedrdma-x was not measured: " in done.stderr
+    assert "a buffer of 1000 bytes does not hold one packet" in done.stderr
+    assert json.loads(done.stdout)["rows"] == []

@@ -1,0 +1,47 @@
+"""What the programs of the testbed's hosts compute: their payload, shares of it, and counters."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from deploy.softroce.programs.counters import Counters, read_counters
+from deploy.softroce.programs.pattern import fill, is_filled
+from deploy.softroce.programs.tcp_streams import choose, shares
+
+
+@pytest.mark.parametrize(("size", "streams"), [(100, 8), (64 * 2**20, 8), (3, 8), (7, 1)])
+def test_connections_share_a_payload_evenly_and_none_of_it_is_left(size: int, streams: int) -> None:
+    parts = shares(size, streams)
+    assert (len(parts), sum(parts)) == (streams, size)
+    assert max(parts) - min(parts) <= 1
+
+
+def test_a_payload_with_one_wrong_byte_is_not_the_payload() -> None:
+    payload = memoryview(bytearray(2_500_000))
+    assert not is_filled(payload)
+    fill(payload)
+    assert is_filled(payload)
+    payload[2_499_999] ^= 1
+    assert not is_filled(payload)
+
+
+def test_what_this_host_sends_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TESTBED_NETDEV", "lo")
+    before = read_counters()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        sender.sendto(bytes(5000), ("127.0.0.1", 9))
+    assert read_counters().since(before).sent_bytes >= 5000
+
+
+def test_an_interval_of_counters_is_their_difference() -> None:
+    assert Counters(10, 7).since(Counters(4, 5)) == Counters(6, 2)
+
+
+def test_a_congestion_control_that_the_kernel_lacks_is_named_with_those_it_has() -> None:
+    with (
+        socket.socket(socket.AF_INET, socket.SOCK_STREAM) as connection,
+        pytest.raises(SystemExit, match=r"has no TCP fastest, only: \w"),
+    ):
+        choose(connection, "fastest")
