@@ -6,7 +6,7 @@ import select
 from collections.abc import Sequence
 from typing import Protocol
 
-from fedrdma_fate.ports import ChunkService, Completion, CompletionKind, RemoteSlot, Slot
+from fedrdma_fate.ports import Completion, CompletionKind, RemoteSlot, Slot
 from fedrdma_fate.transport.exposure import ExposureTable, ProtocolViolation
 from fedrdma_fate.transport.frames import (
     HEAD_BYTES,
@@ -19,7 +19,7 @@ from fedrdma_fate.transport.frames import (
 )
 from fedrdma_fate.transport.grpc_pipe import QUEUED_MESSAGES, MessagePipe
 from fedrdma_fate.transport.inbound import Inbound, PeerAccuses
-from fedrdma_fate.transport.link import LinkHealth
+from fedrdma_fate.transport.link import LinkHealth, ReliablePath
 from fedrdma_fate.transport.outbound import Outbound
 
 NAME = "grpc"
@@ -42,7 +42,7 @@ class Closable(Protocol):
         ...
 
 
-class GrpcEndpoint:
+class GrpcEndpoint(ReliablePath):
     """One end of a link. See `ports.Endpoint`."""
 
     def __init__(self, pipe: MessagePipe, channel: Closable | None = None) -> None:
@@ -84,11 +84,6 @@ class GrpcEndpoint:
         self._outbound.post_bytes(work_request, data, target, target_offset, immediate)
         self._send()
 
-    @property
-    def chunk_service(self) -> ChunkService:
-        """TCP loses nothing and finds its rate itself."""
-        return ChunkService()
-
     def post_chunk(
         self, work_request: int, source: Slot, target: RemoteSlot, target_offset: int, queue_pair: int, immediate: int
     ) -> None:
@@ -97,11 +92,6 @@ class GrpcEndpoint:
         self._health.check()
         self._outbound.post_chunk(work_request, source, target, target_offset, immediate)
         self._send()
-
-    def post_datagram(self, data: bytes) -> bool:
-        """There are none."""
-        del data
-        return False
 
     def poll_set(self) -> Sequence[tuple[int, int]]:
         """One descriptor, which grpcio's threads make readable."""

@@ -108,11 +108,13 @@ class MessagePipe:
             yield message
 
     def end(self, reason: str) -> None:
-        """The call is over; the first reason stands."""
+        """Nothing more comes; the first reason stands."""
         with self._changed:
             if self._ended is None:
                 self._ended = reason
-            self._outgoing.clear()
+            # the peer may have said its last word while ours, such as why the link is lost, still waits to be sent
+            if not self._finished:
+                self._outgoing.clear()
             self._notify_endpoint()
             self._changed.notify_all()
 

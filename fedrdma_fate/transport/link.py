@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedrdma_fate.ports import Offer
+from fedrdma_fate.ports import ChunkService, Offer
 from fedrdma_fate.wire.errors import ErrorCode, TransportError
 
 
@@ -30,6 +30,20 @@ class LinkHealth:
         """
         if self._reason is not None:
             raise TransportError(ErrorCode.LINK_LOST, f"the {self._transport} data path is lost: {self._reason}.")
+
+
+class ReliablePath:
+    """The part of an endpoint for `fedrdma-x` that is the same wherever nothing is lost and the path paces itself."""
+
+    @property
+    def chunk_service(self) -> ChunkService:
+        """Chunks go as all writes do."""
+        return ChunkService()
+
+    def post_datagram(self, data: bytes) -> bool:
+        """There are none."""
+        del data
+        return False
 
 
 def unavailable(transport: str, reason: str, remedy: str = "") -> TransportError:

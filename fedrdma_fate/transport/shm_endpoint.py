@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from fedrdma_fate.ports import ChunkService, Completion, CompletionKind, Region, RemoteSlot, Slot
+from fedrdma_fate.ports import Completion, CompletionKind, Region, RemoteSlot, Slot
 from fedrdma_fate.transport.exposure import ExposureTable, ProtocolViolation, check_target
-from fedrdma_fate.transport.link import LinkHealth
+from fedrdma_fate.transport.link import LinkHealth, ReliablePath
 from fedrdma_fate.transport.shm_keys import KeyTable, PeerKeys, PeerStuck
 
 NAME = "shm"
@@ -88,7 +88,7 @@ class _Posted:
     copied: int = 0
 
 
-class ShmEndpoint:
+class ShmEndpoint(ReliablePath):
     """One end of a link. See `ports.Endpoint`."""
 
     def __init__(
@@ -145,22 +145,12 @@ class ShmEndpoint:
         """Queue the write; the peer is told behind everything posted before."""
         self._post(_Posted(work_request, data, len(data), target, target_offset, Op.IMMEDIATE, immediate))
 
-    @property
-    def chunk_service(self) -> ChunkService:
-        """A copy loses nothing, and is as fast as it is."""
-        return ChunkService()
-
     def post_chunk(
         self, work_request: int, source: Slot, target: RemoteSlot, target_offset: int, queue_pair: int, immediate: int
     ) -> None:
         """Queue the write, and copy right away what is left of COPY_BUDGET."""
         del queue_pair
         self._post(_Posted(work_request, source, source.length, target, target_offset, Op.CHUNK, immediate))
-
-    def post_datagram(self, data: bytes) -> bool:
-        """There are none."""
-        del data
-        return False
 
     def poll_set(self) -> Sequence[tuple[int, int]]:
         """The socket: for reading, and for writing (which is nearly always possible) while work waits."""

@@ -14,10 +14,17 @@ import socket
 import struct
 from collections.abc import Callable, Sequence
 
-from fedrdma_fate.ports import ChunkService, Completion, CompletionKind, Draft, Endpoint, Offer, RemoteSlot, Role, Slot
+from fedrdma_fate.ports import Completion, CompletionKind, Draft, Endpoint, Offer, RemoteSlot, Role, Slot
 from fedrdma_fate.transport.exposure import ExposureTable, ProtocolViolation
 from fedrdma_fate.transport.inbound import Inbound, PeerAccuses, PeerClosed
-from fedrdma_fate.transport.link import LinkHealth, offered_number, offered_text, offered_token, unavailable
+from fedrdma_fate.transport.link import (
+    LinkHealth,
+    ReliablePath,
+    offered_number,
+    offered_text,
+    offered_token,
+    unavailable,
+)
 from fedrdma_fate.transport.outbound import LARGEST_LOCAL_PIECE, LARGEST_PIECE, Outbound
 from fedrdma_fate.transport.rendezvous import MOST_CONNECTIONS, NotMet, Rendezvous, dial
 from fedrdma_fate.transport.tcp_streams import StreamReader, StreamWriter
@@ -171,7 +178,7 @@ class _ActiveDraft:
         """Nothing is held before `connect`."""
 
 
-class TcpEndpoint:
+class TcpEndpoint(ReliablePath):
     """One end of a link of N streams. See `ports.Endpoint`."""
 
     def __init__(self, connections: Sequence[socket.socket], settings: TcpSettings) -> None:
@@ -217,11 +224,6 @@ class TcpEndpoint:
         self._outbound.post_bytes(work_request, data, target, target_offset, immediate)
         self._guarded(self._send)
 
-    @property
-    def chunk_service(self) -> ChunkService:
-        """TCP loses nothing and finds its rate itself."""
-        return ChunkService()
-
     def post_chunk(
         self, work_request: int, source: Slot, target: RemoteSlot, target_offset: int, queue_pair: int, immediate: int
     ) -> None:
@@ -230,11 +232,6 @@ class TcpEndpoint:
         self._health.check()
         self._outbound.post_chunk(work_request, source, target, target_offset, immediate)
         self._guarded(self._send)
-
-    def post_datagram(self, data: bytes) -> bool:
-        """There are none."""
-        del data
-        return False
 
     def poll_set(self) -> Sequence[tuple[int, int]]:
         """The streams: for reading unless parked, for writing where something waits."""

@@ -157,3 +157,22 @@ def test_the_reader_waits_when_the_endpoint_does_not_take_and_ends_with_the_pipe
     assert len(delivered) <= QUEUED_MESSAGES + 2
     pipe.close(linger=5)
     assert len(delivered) == 1000, "what the peer still had to say is read and dropped"
+
+
+def test_the_last_words_are_sent_also_when_the_peer_has_ended_its_half_of_the_call_meanwhile() -> None:
+    pipe = MessagePipe()
+    pipe.put(b"why the link is lost")
+    pipe.finish()
+    pipe.start(iter(()), lambda: None)
+    while pipe.ended is None:
+        time.sleep(0.001)
+    assert list(pipe.outgoing()) == [b"why the link is lost"]
+    pipe.close(linger=5)
+
+
+def test_what_waits_in_a_call_that_breaks_is_dropped() -> None:
+    pipe = MessagePipe()
+    pipe.put(b"a write")
+    pipe.end("the peer is gone")
+    assert list(pipe.outgoing()) == []
+    pipe.close(linger=0)

@@ -49,7 +49,8 @@ def test_a_transfer_goes_on_with_what_had_not_arrived_when_the_path_is_back(faul
     assert seen["knew_after"] < known_within, seen["reason"]
     (sent,) = seen["sent"]
     assert seen["done_bytes"] > 8 * CHUNK_BYTES
-    assert 0 < sent["resent_bytes"] <= 2 * CHUNK_BYTES, "what had arrived was sent again"
+    # none, where the fault fell between a chunk's arrival and the word of it
+    assert sent["resent_bytes"] <= 2 * CHUNK_BYTES, "what had arrived was sent again"
     # beside the chunks: what was in flight when it broke, and the header, perhaps twice
     assert sent["writes"] <= sent["chunks"] + 4
 

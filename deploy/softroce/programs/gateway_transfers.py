@@ -8,29 +8,24 @@ In mode grpc the payloads go by gRPC over TCP.
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import json
 import logging
 import os
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
 from deploy.softroce.programs.counters import read_counters
+from deploy.softroce.programs.gateways import gateway_document, running_gateway
 from deploy.softroce.programs.pattern import fill, is_filled
 from fedrdma_fate.gateway.client import GatewayClient
-from fedrdma_fate.gateway.config import parse_config
-from fedrdma_fate.gateway.daemon import Gateway
 from fedrdma_fate.wire.frames import Party
 
 ME = int(os.environ["TESTBED_HOST"])
-ADDRESSES = os.environ["TESTBED_HOSTS"].split(",")
 PARTIES = [Party("guest", "1"), Party("host", "2")]
-CONTROL_PORT = 9370
 PATIENCE_SECONDS = 600.0
 PAUSE_SECONDS = 0.002
 HEADROOM_BYTES = 8 * 2**20
@@ -45,59 +40,29 @@ def main() -> None:
     logging.basicConfig(level=logging.ERROR)
     with tempfile.TemporaryDirectory() as name:
         home = Path(name)
-        loop = asyncio.new_event_loop()
-        threading.Thread(target=loop.run_forever, daemon=True).start()
-
-        def on_loop(work: Any) -> Any:
-            return asyncio.run_coroutine_threadsafe(work, loop).result(60)
-
-        gateway: Gateway = on_loop(start(home, mode, size, service))
-        with GatewayClient(f"unix://{home}/g.sock", "s", PARTIES[ME]) as client:
+        gateway = running_gateway(document(home, mode, size, service))
+        with gateway as address, GatewayClient(address, "s", PARTIES[ME]) as client:
             if ME == 0:
                 print(json.dumps(push(client, home / "trace.jsonl", size, count)))
             else:
                 print(json.dumps(pull(client, count)))
-        on_loop(gateway.stop())
 
 
-async def start(home: Path, mode: str, size: int, service: str) -> Gateway:
+def document(home: Path, mode: str, size: int, service: str) -> dict[str, Any]:
     """A gateway over verbs, with room for one payload."""
-    other = 1 - ME
     large, small = size + HEADROOM_BYTES, 4 * HEADROOM_BYTES
-    gateway = Gateway(
-        parse_config(
-            {
-                "site": f"site{ME}",
-                "parties": [str(PARTIES[ME])],
-                "security": "off",
-                "mode": mode,
-                "listen": {
-                    "control": f"{ADDRESSES[ME]}:{CONTROL_PORT}",
-                    "data": f"{ADDRESSES[ME]}:0",
-                    "grpc": f"{ADDRESSES[ME]}:0",
-                    "socket": f"unix://{home}/g.sock",
-                },
-                "transport": "auto" if mode == "grpc" else "verbs",
-                "verbs": {"chunk_service": service},
-                "memory": {
-                    "send_bytes": large if ME == 0 else small,
-                    # the largest that Soft-RoCE registers, or room for what is there, the next, and one more
-                    "receive_bytes": small if ME == 0 else max(large, min(3 * large, MOST_BYTES)),
-                    "spill_directory": str(home / "spill"),
-                },
-                "peers": [
-                    {
-                        "site": f"site{other}",
-                        "parties": [str(PARTIES[other])],
-                        "address": f"{ADDRESSES[other]}:{CONTROL_PORT}" if ME == 0 else None,
-                    }
-                ],
-                "trace": str(home / "trace.jsonl"),
-            }
-        )
+    return gateway_document(
+        home,
+        PARTIES,
+        mode=mode,
+        transport="auto" if mode == "grpc" else "verbs",
+        verbs={"chunk_service": service},
+        memory={
+            "send_bytes": large if ME == 0 else small,
+            # the largest that Soft-RoCE registers, or room for what is there, the next, and one more
+            "receive_bytes": small if ME == 0 else max(large, min(3 * large, MOST_BYTES)),
+        },
     )
-    await gateway.start()
-    return gateway
 
 
 def push(client: GatewayClient, trace: Path, size: int, count: int) -> list[dict[str, object]]:

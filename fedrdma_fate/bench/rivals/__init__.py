@@ -9,7 +9,7 @@ from fedrdma_fate.bench.rivals.gateways import GatewayPair
 from fedrdma_fate.bench.rivals.interface import Rival
 from fedrdma_fate.bench.rivals.memcpy import Memcpy
 from fedrdma_fate.bench.rivals.raw_tcp import RawTcp
-from fedrdma_fate.wire.errors import ConfigError, ErrorCode
+from fedrdma_fate.bench.selection import select_by_name
 
 __all__ = ["Rival", "all_rivals", "select_rivals"]
 
@@ -37,9 +37,4 @@ def select_rivals(names: Sequence[str]) -> list[Rival]:
     Raises:
         ConfigError: CONFIG_BAD_VALUE when there is none of a name.
     """
-    rivals = all_rivals()
-    known = [rival.name for rival in rivals]
-    for name in names:
-        if name not in known:
-            raise ConfigError(ErrorCode.CONFIG_BAD_VALUE, f"there is no row {name!r}.", f"Rows: {', '.join(known)}.")
-    return [rival for rival in rivals if rival.name in names]
+    return select_by_name(all_rivals(), names)

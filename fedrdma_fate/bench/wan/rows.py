@@ -7,8 +7,8 @@ import enum
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedrdma_fate.bench.selection import select_by_name
 from fedrdma_fate.bench.wan.results import Transfer
-from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 
 GIB = 2**30
 PACKET_PAYLOAD_BYTES = 4096
@@ -105,9 +105,4 @@ def select_wan_rows(names: Sequence[str]) -> list[WanRow]:
     Raises:
         ConfigError: CONFIG_BAD_VALUE when there is none of a name.
     """
-    rows = all_wan_rows()
-    known = [row.name for row in rows]
-    for name in names:
-        if name not in known:
-            raise ConfigError(ErrorCode.CONFIG_BAD_VALUE, f"there is no row {name!r}.", f"Rows: {', '.join(known)}.")
-    return [row for row in rows if row.name in names]
+    return select_by_name(all_wan_rows(), names)

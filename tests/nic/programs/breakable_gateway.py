@@ -1,4 +1,4 @@
-"""`fedrdma` with one thing more: on SIGUSR1 the queue pair that was connected last is forced into the error state."""
+"""`fedrdma` with one thing more: on SIGUSR1 the last queue pair for writes of the newest link is forced into error."""
 
 from __future__ import annotations
 
@@ -6,25 +6,28 @@ import signal
 import weakref
 
 from fedrdma_fate.cli.main import main
-from fedrdma_fate.transport.verbs import easy
+from fedrdma_fate.transport.verbs.boundary import Patience
+from fedrdma_fate.transport.verbs.easy import QueuePair
+from fedrdma_fate.transport.verbs.link_parts import LinkParts, PeerOffer
 
 
 def break_on_signal() -> None:
-    """Remember the queue pairs, and break the newest when told."""
-    connected: list[weakref.ref[easy.QueuePair]] = []
-    connect = easy.QueuePair.connect
+    """Remember the newest link, and break it when told."""
+    links: list[weakref.ref[LinkParts]] = []
+    connect = LinkParts.connect
 
-    def remember(pair: easy.QueuePair, *arguments: object) -> None:
-        connect(pair, *arguments)  # type: ignore[arg-type]
-        connected.append(weakref.ref(pair))
+    def remember(parts: LinkParts, peer: PeerOffer, first_packet: int, patience: Patience) -> None:
+        connect(parts, peer, first_packet, patience)
+        links.append(weakref.ref(parts))
 
     def fail(*_: object) -> None:
-        # of a link, the one for notices is connected after those for data
-        pair = connected[-2]()
-        assert pair is not None
+        parts = links[-1]()
+        assert parts is not None
+        pair = parts.data[-1]
+        assert isinstance(pair, QueuePair)
         pair.fail()
 
-    easy.QueuePair.connect = remember  # type: ignore[method-assign, assignment]
+    LinkParts.connect = remember  # type: ignore[method-assign]
     signal.signal(signal.SIGUSR1, fail)
 
 

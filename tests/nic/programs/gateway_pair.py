@@ -2,79 +2,35 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import os
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 
+from deploy.softroce.programs.gateways import gateway_document, running_gateway
 from fedrdma_fate.gateway.client import GatewayClient
-from fedrdma_fate.gateway.config import parse_config
-from fedrdma_fate.gateway.daemon import Gateway
 from fedrdma_fate.wire.frames import Party
 
 ME = int(os.environ["TESTBED_HOST"])
-ADDRESSES = os.environ["TESTBED_HOSTS"].split(",")
 PARTIES = [Party("guest", "1"), Party("host", "2")]
 SIZES = [100_000, 4 * 2**20 - 1, 4 * 2**20, 4 * 2**20 + 1, 20 * 2**20]
-CONTROL_PORT = 9370
 
 
 def main() -> None:
     """Run this host's part in the mode of the first argument."""
     with tempfile.TemporaryDirectory() as name:
         home = Path(name)
-        loop = asyncio.new_event_loop()
-        threading.Thread(target=loop.run_forever, daemon=True).start()
-
-        def on_loop(work: object) -> object:
-            return asyncio.run_coroutine_threadsafe(work, loop).result(60)  # type: ignore[arg-type]
-
-        gateway = on_loop(start(home, sys.argv[1]))
-        assert isinstance(gateway, Gateway)
-        with GatewayClient(f"unix://{home}/g.sock", "s", PARTIES[ME]) as client:
+        settings = {"mode": sys.argv[1], "memory": {"send_bytes": "64MiB", "receive_bytes": "64MiB"}}
+        # the transport that it finds best
+        document = gateway_document(home, PARTIES, transport="auto", **settings)
+        with running_gateway(document) as address, GatewayClient(address, "s", PARTIES[ME]) as client:
             print(json.dumps(push(client) if ME == 0 else pull(client)))
         trace = map(json.loads, (home / "trace.jsonl").read_text().splitlines())
         moved = [event for event in trace if event["event"] in ("sent", "delivered") and event["mode"] != "inline"]
         print(json.dumps([f"{event['mode']}/{event['transport']}" for event in moved]))
-        on_loop(gateway.stop())
-
-
-async def start(home: Path, mode: str) -> Gateway:
-    """A gateway that takes the transport it finds best."""
-    other = 1 - ME
-    gateway = Gateway(
-        parse_config(
-            {
-                "site": f"site{ME}",
-                "parties": [str(PARTIES[ME])],
-                "security": "off",
-                "mode": mode,
-                "listen": {
-                    "control": f"{ADDRESSES[ME]}:{CONTROL_PORT}",
-                    "data": f"{ADDRESSES[ME]}:0",
-                    "grpc": f"{ADDRESSES[ME]}:0",
-                    "socket": f"unix://{home}/g.sock",
-                },
-                "transport": "auto",
-                "memory": {"send_bytes": "64MiB", "receive_bytes": "64MiB", "spill_directory": str(home / "spill")},
-                "peers": [
-                    {
-                        "site": f"site{other}",
-                        "parties": [str(PARTIES[other])],
-                        "address": f"{ADDRESSES[other]}:{CONTROL_PORT}" if ME == 0 else None,
-                    }
-                ],
-                "trace": str(home / "trace.jsonl"),
-            }
-        )
-    )
-    await gateway.start()
-    return gateway
 
 
 def body(size: int) -> bytes:
