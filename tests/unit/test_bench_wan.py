@@ -67,11 +67,6 @@ def test_what_cannot_be_read_is_refused_with_a_code_before_anything_is_booted(ar
     assert said in result.stderr
 
 
-def test_further_options_reach_the_testbed_after_those_of_the_link(tmp_path: Path) -> None:
-    bed = testbed.Testbed(tmp_path, LINK, 1, "nic", 60, ("--delay-packets", "1000"))
-    assert bed._options(2**31, tmp_path)[-2:] == ["--delay-packets", "1000"]
-
-
 def test_the_share_is_payload_over_time_over_rate() -> None:
     assert LINK.share(PAYLOAD, 0.8) == pytest.approx(1.0)
     assert LINK.share(PAYLOAD, 1.6) == pytest.approx(0.5)
