@@ -17,7 +17,7 @@ from fedrdma_fate.bench.paper.figure8 import figure8, rank_bytes
 from fedrdma_fate.bench.paper.lab import NETWORKS, Lab, network_named
 from fedrdma_fate.bench.paper.published import TABLE_2, TABLE_4, column_for
 from fedrdma_fate.bench.paper.rounds import COMPUTE_SECONDS, model_bytes
-from fedrdma_fate.bench.paper.table2 import Bandwidth, cuts, deviation, table2
+from fedrdma_fate.bench.paper.table2 import Bandwidth, cuts, deviation, gigabyte_seconds, table2
 from fedrdma_fate.bench.paper.table4 import Power, table4
 from fedrdma_fate.bench.report import DataTable
 from fedrdma_fate.bench.results import Measurement
@@ -224,6 +224,13 @@ def test_the_deviation_is_the_measured_goodput_over_the_formula() -> None:
     cut = Cut("fedrdma-e", 64 * MB, 4 * MB)
     assert deviation(CutResult(cut, 16 * 0.0232, 0, 0), LINK) == pytest.approx(0.0)
     assert deviation(CutResult(cut, 16 * 0.0232 * 2, 0, 0), LINK) == pytest.approx(-0.5)
+
+
+def test_a_whole_payload_has_one_round_trip_however_large_it_is() -> None:
+    whole, cut = Cut("fedrdma-e", 50 * MB, 50 * MB), Cut("fedrdma-e", 50 * MB, 5 * MB)
+    assert gigabyte_seconds(CutResult(whole, 0.06, 0, 0), LINK) == pytest.approx(0.02 + 0.04 * 20)
+    assert gigabyte_seconds(CutResult(cut, 0.24, 0, 0), LINK) == pytest.approx(0.24 * 20)
+    assert gigabyte_seconds(None, LINK) is None
 
 
 def test_link_enable_is_tried_only_where_the_paper_needs_it() -> None:

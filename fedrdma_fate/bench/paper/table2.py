@@ -65,6 +65,11 @@ class Bandwidth:
         """The largest chunk of which no packet was dropped."""
         return _largest(one for one in self.plain if not one.dropped_packets)
 
+    @property
+    def steady(self) -> CutResult | None:
+        """With the paper's chunk, without Link-Enable."""
+        return self.result(STEADY_CHUNK_BYTES, link_enable=False)
+
     def result(self, chunk_bytes: int, *, link_enable: bool) -> CutResult | None:
         """Of this cut."""
         wanted = (chunk_bytes, link_enable)
@@ -119,9 +124,12 @@ def cuts(link: WanLink, sample_bytes: int) -> list[Cut]:
     return [*plain, *(Cut("fedrdma-e", sample_bytes, size, link_enable=True) for size in sizes)]
 
 
-def scaled(result: CutResult | None) -> float | None:
-    """Seconds of 1 GB, in proportion."""
-    return None if result is None else result.seconds * GIGABYTE / result.cut.payload_bytes
+def gigabyte_seconds(result: CutResult | None, link: WanLink) -> float | None:
+    """Seconds of 1 GB in such chunks, or in one piece where the sample was one: then its round trip stays one."""
+    if result is None:
+        return None
+    once = link.rtt_seconds if result.cut.is_whole else 0.0
+    return once + (result.seconds - once) * GIGABYTE / result.cut.payload_bytes
 
 
 def _summary(measured: Sequence[Bandwidth]) -> DataTable:
@@ -145,7 +153,7 @@ def _summary_cells(one: Bandwidth) -> tuple[str, ...]:
         ("yes" if paper.link_enable else "no") if paper else NOT_STATED,
         paper.latency if paper else NOT_STATED,
         seconds_cell(formula),
-        seconds_cell(scaled(one.best)),
+        seconds_cell(gigabyte_seconds(one.best, one.link)),
         seconds_cell(one.x_gigabyte_seconds),
     )
 
@@ -199,7 +207,7 @@ def _formula(measured: Sequence[Bandwidth]) -> DataTable:
 
 
 def _formula_cells(one: Bandwidth) -> tuple[str, ...]:
-    results = (one.staged, one.result(STEADY_CHUNK_BYTES, link_enable=False))
+    results = (one.staged, one.steady)
     predicted = next((result.cut.predicted_bps(one.link) for result in results if result), None)
     cells = [cell for result in results for cell in (_rate_cell(result), _deviation_cell(result, one.link))]
     return (one.link.rate_text, NOT_MEASURED if predicted is None else f"{predicted / 1e6:,.1f}", *cells)
@@ -223,7 +231,7 @@ def _document_row(one: Bandwidth) -> dict[str, Any]:
         "largest_chunk": one.largest and one.largest.cut.chunk_bytes,
         "largest_chunk_without_drops": one.largest_clean and one.largest_clean.cut.chunk_bytes,
         "best_chunk": one.best and one.best.cut.chunk_bytes,
-        "gigabyte_seconds": scaled(one.best),
+        "gigabyte_seconds": gigabyte_seconds(one.best, one.link),
         "fedrdma_x_gigabyte_seconds": one.x_gigabyte_seconds,
         "planned_chunk": planned.chunk_bytes,
         "planned_link_enable": planned.enable_bytes > 0,
@@ -247,8 +255,8 @@ def _plots(measured: Sequence[Bandwidth]) -> list[Plot]:
     rates = [one.link.rate_text for one in measured]
     series = [
         Series("the paper", [one.paper.seconds if one.paper else None for one in measured]),
-        Series("fedrdma-e, 4 MB", [scaled(one.result(STEADY_CHUNK_BYTES, link_enable=False)) for one in measured]),
-        Series("fedrdma-e, best chunk", [scaled(one.best) for one in measured]),
+        Series("fedrdma-e, 4 MB", [gigabyte_seconds(one.steady, one.link) for one in measured]),
+        Series("fedrdma-e, best chunk", [gigabyte_seconds(one.best, one.link) for one in measured]),
         Series("fedrdma-x", [one.x_gigabyte_seconds for one in measured]),
     ]
     png = bar_plot("1 GB by bandwidth", "seconds", rates, series, logarithmic=True)
