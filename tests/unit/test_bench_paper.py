@@ -226,6 +226,14 @@ def test_the_deviation_is_the_measured_goodput_over_the_formula() -> None:
     assert deviation(CutResult(cut, 16 * 0.0232 * 2, 0, 0), LINK) == pytest.approx(-0.5)
 
 
+@pytest.mark.parametrize(("gbit", "seconds"), [(1, 8.16), (2, 4.10), (3, 2.77), (10, 6.00)])
+def test_the_formula_with_the_papers_best_chunk_is_the_papers_time_within_5_percent(gbit: int, seconds: float) -> None:
+    link = WanLink(gbit * 10**9, 20_000_000, 4 * MB, 0.0)
+    hosts = FakeHosts(engine(lambda _: 0.5))
+    formula = cell(table2(hosts.lab(), [link], 4 * MB, 0, 1).tables[0], f"{gbit} Gbit/s", 8)
+    assert float(formula.removesuffix(" s")) == pytest.approx(seconds, rel=0.05)
+
+
 def test_a_whole_payload_has_one_round_trip_however_large_it_is() -> None:
     whole, cut = Cut("fedrdma-e", 50 * MB, 50 * MB), Cut("fedrdma-e", 50 * MB, 5 * MB)
     assert gigabyte_seconds(CutResult(whole, 0.06, 0, 0), LINK) == pytest.approx(0.02 + 0.04 * 20)

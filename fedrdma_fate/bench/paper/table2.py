@@ -11,6 +11,7 @@ from fedrdma_fate.bench.paper.evaluation import NOT_MEASURED, Evaluation, second
 from fedrdma_fate.bench.paper.lab import Lab
 from fedrdma_fate.bench.paper.published import NOT_STATED, BandwidthColumn, column_for
 from fedrdma_fate.bench.plots import Series, bar_plot
+from fedrdma_fate.bench.quantities import parse_size
 from fedrdma_fate.bench.report import DataTable, Plot, format_bytes
 from fedrdma_fate.bench.wan.link import WanLink
 from fedrdma_fate.core.tuning import LinkTraits, plan_transfer
@@ -135,14 +136,15 @@ def gigabyte_seconds(result: CutResult | None, link: WanLink) -> float | None:
 def _summary(measured: Sequence[Bandwidth]) -> DataTable:
     columns = (
         *("bandwidth", "largest chunk, paper's", "arrives", "nothing dropped", "best chunk, paper's", "ours"),
-        *("Link-Enable, paper's", "1 GB, paper's", "formula, 4 MB", "fedrdma-e, best", "fedrdma-x"),
+        *("Link-Enable, paper's", "1 GB, paper's", "its best chunk, formula", "fedrdma-e, best", "fedrdma-x"),
     )
     return DataTable("Beside the paper's Table 2", columns, [_summary_cells(one) for one in measured])
 
 
 def _summary_cells(one: Bandwidth) -> tuple[str, ...]:
     paper = one.paper
-    formula = GIGABYTE * 8 / Cut("fedrdma-e", GIGABYTE, STEADY_CHUNK_BYTES).predicted_bps(one.link)
+    chunk_bytes = parse_size(paper.best_chunk) if paper else STEADY_CHUNK_BYTES
+    formula = GIGABYTE * 8 / Cut("fedrdma-e", GIGABYTE, chunk_bytes).predicted_bps(one.link)
     return (
         one.link.rate_text,
         paper.largest_chunk if paper else NOT_STATED,
