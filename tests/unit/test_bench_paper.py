@@ -30,7 +30,7 @@ from fedrdma_fate.wire.errors import ConfigError
 MB = 10**6
 PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 LINK = WanLink(10**10, 20_000_000, 4 * MB, 0.0)
-BUFFERED, EMULATED = NETWORKS
+EMULATED, BUFFERED = NETWORKS
 
 Answer = Callable[[Sequence[str]], HostRun]
 
@@ -127,6 +127,16 @@ def test_only_rows_that_go_by_tcp_get_its_mtu() -> None:
     hosts = FakeHosts(rows_by_mode({"grpc": 1.0, "fedrdma-x": 1.0}))
     hosts.lab("emulated").measure(["grpc", "fedrdma-x"], LINK, MB, 1)
     assert ["--mtu" in more for _, more, _ in hosts.asked] == [True, False]
+
+
+def test_gateways_of_the_papers_modes_are_told_its_best_chunk() -> None:
+    slow, other = WanLink(10**9, 20_000_000, 4 * MB, 0.0), WanLink(5 * 10**7, 20_000_000, 4 * MB, 0.0)
+    assert [EMULATED.chunk_bytes(link, 64 * MB) for link in (slow, LINK, other)] == [64 * MB, 4 * MB, 4 * MB]
+    assert BUFFERED.chunk_bytes(slow, 64 * MB) == 4 * MB
+    assert BUFFERED.chunk_bytes(slow, MB) == MB
+    hosts = FakeHosts(rows_by_mode({"fedrdma-e": 1.0, "fedrdma-x": 1.0}))
+    hosts.lab("emulated").measure(["fedrdma-e", "fedrdma-x"], slow, 64 * MB, 1)
+    assert [list(program[3:]) for _, _, program in hosts.asked] == [["2", "auto", "64000000"], ["2"]]
 
 
 def test_an_unknown_network_is_refused() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedrdma_fate.bench.paper.chunks import Cut, CutResult, send_cut
 from fedrdma_fate.bench.paper.evaluation import NOT_MEASURED, Evaluation, seconds_cell
-from fedrdma_fate.bench.paper.lab import Lab
+from fedrdma_fate.bench.paper.lab import PAPER_CHUNK_BYTES, Lab
 from fedrdma_fate.bench.paper.published import NOT_STATED, BandwidthColumn, column_for
 from fedrdma_fate.bench.plots import Series, bar_plot
 from fedrdma_fate.bench.quantities import parse_size
@@ -18,7 +18,7 @@ from fedrdma_fate.core.tuning import LinkTraits, plan_transfer
 
 GIGABYTE = 10**9
 MEGABYTE = 10**6
-STEADY_CHUNK_BYTES = 4 * MEGABYTE
+STEADY_CHUNK_BYTES = PAPER_CHUNK_BYTES
 """The paper's, and what the formula is checked with."""
 CHUNKS = (MEGABYTE, STEADY_CHUNK_BYTES, 4 * 2**20, 12 * MEGABYTE)
 """Besides the whole payload. 4 MiB is the modes' default, 4.2 MB."""
