@@ -46,7 +46,7 @@ def figure1(lab: Lab, links: Sequence[WanLink], sample_bytes: int, repeats: int,
     return Evaluation(
         name="figure1",
         title="Figure 1: communication and computation of a round of full GPT-2 tuning",
-        tables=[_table(measured)],
+        tables=[_table(measured, lab.network.name)],
         notes=_notes(sample_bytes, compute),
         document={
             **lab.to_document(),
@@ -71,10 +71,10 @@ def _rounds(lab: Lab, link: WanLink, sample_bytes: int, repeats: int, compute: f
     return {name: round_of(one, sample_bytes, compute) for name, one in measured.items()}
 
 
-def _table(measured: Sequence[tuple[WanLink, Rounds]]) -> DataTable:
+def _table(measured: Sequence[tuple[WanLink, Rounds]], network: str) -> DataTable:
     columns = ("link, mode", "communication", "the paper's", "its share", "the paper's", "over computation")
     rows = [_cells(link, name, rounds.get(name)) for link, rounds in measured for name in rows_over(link)]
-    return DataTable("A round; virtual time", columns, rows)
+    return DataTable(f"A round, network {network}; virtual time", columns, rows)
 
 
 def _cells(link: WanLink, name: str, one: Round | None) -> tuple[str, ...]:

@@ -66,7 +66,7 @@ def figure7(lab: Lab, link: WanLink, sample_bytes: int, repeats: int, compute: f
     return Evaluation(
         name="figure7",
         title="Figure 7: communication and end-to-end time of full GPT-2 tuning",
-        tables=[_table(rounds, str(link)), _on_the_papers_base(rounds)],
+        tables=[_table(rounds, lab.where(link)), _on_the_papers_base(rounds)],
         notes=_notes(sample_bytes, compute),
         document={
             **lab.to_document(),
@@ -82,9 +82,9 @@ def figure7(lab: Lab, link: WanLink, sample_bytes: int, repeats: int, compute: f
     )
 
 
-def _table(rounds: Mapping[str, Round], link: str) -> DataTable:
+def _table(rounds: Mapping[str, Round], where: str) -> DataTable:
     columns = ("", "communication", "paper's", "saved", "paper's", "end to end", "saved", "paper's")
-    return DataTable(f"A round over {link}; virtual time", columns, [_cells(name, rounds) for name in ROWS])
+    return DataTable(f"A round over {where}; virtual time", columns, [_cells(name, rounds) for name in ROWS])
 
 
 def _cells(name: str, rounds: Mapping[str, Round]) -> tuple[str, ...]:

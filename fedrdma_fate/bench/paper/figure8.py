@@ -40,7 +40,7 @@ def figure8(lab: Lab, link: WanLink, ranks: Sequence[int], rows: Sequence[str], 
         name="figure8",
         title="Figure 8: communication time for LoRA ranks",
         tables=[
-            _times(f"First transfer of a connection over {link}; virtual time", measured, rows, first=True),
+            _times(f"First transfer of a connection over {lab.where(link)}; virtual time", measured, rows, first=True),
             _times("Later ones, medians", measured, rows, first=False),
             _gains(measured),
         ],

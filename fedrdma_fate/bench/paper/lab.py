@@ -117,6 +117,10 @@ class Lab:
         """
         return dataclasses.replace(self, network=network_named(name))
 
+    def where(self, link: WanLink) -> str:
+        """Such as `10 Gbit/s, RTT 20 ms, network emulated`."""
+        return f"{link.rate_text}, RTT {link.rtt_ns / 1e6:g} ms, network {self.network.name}"
+
     def hosts(self, link: WanLink, *, by_tcp: bool = False) -> Hosts:
         """Two hosts in this network."""
         return self.hosts_on(link, self.network.options(link, by_tcp=by_tcp))
@@ -131,7 +135,7 @@ class Lab:
         """
         found: dict[str, WanMeasurement] = {}
         for row in select_wan_rows(names):
-            what = f"{row.name}, {payload_bytes:,} bytes, {link}, {self.network.name}"
+            what = f"{row.name}, {payload_bytes:,} bytes, {self.where(link)}"
             self.tell(what)
             hosts = self.hosts(link, by_tcp=row.resent_by is ResentBy.TCP)
             if row.name in PAPER_MODES:
