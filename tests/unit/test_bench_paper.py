@@ -240,7 +240,7 @@ def test_the_deviation_is_the_measured_goodput_over_the_formula() -> None:
 def test_the_formula_with_the_papers_best_chunk_is_the_papers_time_within_5_percent(gbit: int, seconds: float) -> None:
     link = WanLink(gbit * 10**9, 20_000_000, 4 * MB, 0.0)
     hosts = FakeHosts(engine(lambda _: 0.5))
-    formula = cell(table2(hosts.lab(), [link], 4 * MB, 0, 1).tables[0], f"{gbit} Gbit/s", 8)
+    formula = cell(table2(hosts.lab(), [link], 64 * MB, 0, 1).tables[0], f"{gbit} Gbit/s", 8)
     assert float(formula.removesuffix(" s")) == pytest.approx(seconds, rel=0.05)
 
 
@@ -285,6 +285,11 @@ def test_a_chunk_that_fails_is_shown_as_failed_and_counts_for_nothing() -> None:
     assert row["largest_chunk"] == 4 * MB
     assert row["fedrdma_x_gigabyte_seconds"] is None
     assert shown.failures["fedrdma-e, chunk whole, 10 Gbit/s, emulated"] == "host 0: the verbs data path is lost"
+
+
+def test_a_sample_that_is_one_chunk_says_nothing_of_chunks_and_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no more than the largest chunk"):
+        table2(FakeHosts(engine(lambda _: 0.5)).lab(), [LINK], 12 * MB, 0, 1)
 
 
 def test_where_nothing_arrives_the_table_says_none() -> None:

@@ -15,6 +15,7 @@ from fedrdma_fate.bench.quantities import parse_size
 from fedrdma_fate.bench.report import DataTable, Plot, format_bytes
 from fedrdma_fate.bench.wan.link import WanLink
 from fedrdma_fate.core.tuning import LinkTraits, plan_transfer
+from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 
 GIGABYTE = 10**9
 MEGABYTE = 10**6
@@ -90,7 +91,16 @@ def table2(lab: Lab, links: Sequence[WanLink], sample_bytes: int, x_bytes: int, 
         sample_bytes: of the payload that is cut.
         x_bytes: of `fedrdma-x`'s, which needs a longer one to be steady; 0 leaves it out.
         repeats: transfers of `fedrdma-x` after the first.
+
+    Raises:
+        ConfigError: CONFIG_BAD_VALUE: the sample is no larger than a chunk.
     """
+    if sample_bytes <= max(CHUNKS):
+        raise ConfigError(
+            ErrorCode.CONFIG_BAD_VALUE,
+            f"--size: {sample_bytes:,} bytes are no more than the largest chunk that is tried.",
+            f"Give more than {max(CHUNKS):,} bytes, such as 64MB.",
+        )
     measured = [_measure(lab, link, sample_bytes, x_bytes, repeats) for link in links]
     return Evaluation(
         name="table2",
@@ -110,7 +120,7 @@ def table2(lab: Lab, links: Sequence[WanLink], sample_bytes: int, x_bytes: int, 
 
 def _measure(lab: Lab, link: WanLink, sample_bytes: int, x_bytes: int, repeats: int) -> Bandwidth:
     tried = [(cut, send_cut(lab, link, cut)) for cut in cuts(link, sample_bytes)]
-    staged = send_cut(lab, link, Cut("fedrdma", sample_bytes, min(STEADY_CHUNK_BYTES, sample_bytes)))
+    staged = send_cut(lab, link, Cut("fedrdma", sample_bytes, STEADY_CHUNK_BYTES))
     found = lab.measure(["fedrdma-x"], link, x_bytes, repeats) if x_bytes else {}
     beyond = found["fedrdma-x"].median_seconds * GIGABYTE / x_bytes if found else None
     return Bandwidth(link, tried, staged, beyond)
@@ -118,11 +128,11 @@ def _measure(lab: Lab, link: WanLink, sample_bytes: int, x_bytes: int, repeats: 
 
 def cuts(link: WanLink, sample_bytes: int) -> list[Cut]:
     """What is tried over a link, smaller chunks first; Link-Enable where the paper needs it."""
-    plain = [Cut("fedrdma-e", sample_bytes, size) for size in (*CHUNKS, sample_bytes) if size <= sample_bytes]
+    plain = [Cut("fedrdma-e", sample_bytes, size) for size in (*CHUNKS, sample_bytes)]
     if link.rate_bps < LINK_ENABLE_FROM_BPS:
         return plain
-    sizes = [size for size in (*ENABLED_CHUNKS, sample_bytes) if size <= sample_bytes]
-    return [*plain, *(Cut("fedrdma-e", sample_bytes, size, link_enable=True) for size in sizes)]
+    enabled = [Cut("fedrdma-e", sample_bytes, size, link_enable=True) for size in (*ENABLED_CHUNKS, sample_bytes)]
+    return [*plain, *enabled]
 
 
 def gigabyte_seconds(result: CutResult | None, link: WanLink) -> float | None:
