@@ -76,7 +76,7 @@ _LAB_OPTIONS = (
 
 _rate = click.option("--rate", default="10gbit", show_default=True, help="Of the link's bottleneck.")
 _repeat = click.option(
-    "--repeat", default=2, show_default=True, type=click.IntRange(1, 1000), help="Transfers after the first."
+    "--repeat", default=3, show_default=True, type=click.IntRange(1, 1000), help="Transfers after the first."
 )
 _compute = click.option(
     "--compute",

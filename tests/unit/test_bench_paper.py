@@ -152,6 +152,7 @@ def test_a_round_is_two_transfers_of_the_model_in_proportion_to_the_sample() -> 
     shown = figure1(hosts.lab(), [LINK], model_bytes() // 8, 1, 60.0)
     by_name = {row["name"]: row for row in shown.to_document()["rows"]}
     assert by_name["grpc"]["communication_seconds"] == pytest.approx(16.0)
+    assert by_name["grpc"]["sample_seconds"] == [1.0]
     assert by_name["grpc"]["communication_share"] == pytest.approx(16 / 76)
     assert by_name["fedrdma-x"]["total_seconds"] == pytest.approx(61.6)
     assert cell(shown.tables[0], "10 Gbit/s, grpc", 2) == "45.9 s"

@@ -96,6 +96,7 @@ def _document_row(link: WanLink, name: str, one: Round) -> dict[str, Any]:
         "link": link.to_document(),
         "communication_seconds": one.communication,
         "total_seconds": one.total,
+        "sample_seconds": list(one.sample_seconds),
         "communication_share": one.share,
         "paper_communication_seconds": ROUND_SECONDS_TCP if stated else None,
         "paper_communication_share": COMMUNICATION_SHARE_TCP if stated else None,

@@ -136,6 +136,7 @@ def _document_row(name: str, rounds: Mapping[str, Round]) -> dict[str, Any]:
         "name": name,
         "communication_seconds": one.communication,
         "total_seconds": one.total,
+        "sample_seconds": list(one.sample_seconds),
         "communication_saved": saved(_communication(base), one.communication),
         "total_saved": saved(_total(base), one.total),
         "paper_communication_seconds": paper.communication,

@@ -28,10 +28,12 @@ class Round:
     Attributes:
         communication: virtual seconds of its transfers.
         compute: seconds, as given.
+        sample_seconds: of the transfers that it was made of, as they were measured.
     """
 
     communication: float
     compute: float
+    sample_seconds: tuple[float, ...]
 
     @property
     def total(self) -> float:
@@ -46,4 +48,5 @@ class Round:
 
 def round_of(measurement: WanMeasurement, sample_bytes: int, compute: float) -> Round:
     """A round whose transfers cost what the sample's later ones did, in proportion to their size."""
-    return Round(TRANSFERS * measurement.median_seconds * model_bytes() / sample_bytes, compute)
+    communication = TRANSFERS * measurement.median_seconds * model_bytes() / sample_bytes
+    return Round(communication, compute, tuple(transfer.seconds for transfer in measurement.later))
