@@ -12,6 +12,8 @@ import pytest
 
 from tests.support.testbed import why_no_testbed
 
+pytestmark = pytest.mark.nic
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -29,7 +31,6 @@ def documents(*arguments: str) -> dict[str, Any]:
     return dict(json.loads(done.stdout))
 
 
-@pytest.mark.nic
 def test_both_modes_keep_to_the_formula_and_a_short_delay_line_drops_what_the_papers_network_did(
     tmp_path: Path,
 ) -> None:
@@ -47,7 +48,6 @@ def test_both_modes_keep_to_the_formula_and_a_short_delay_line_drops_what_the_pa
     assert {path.name for path in output.iterdir()} == {f"paper-table2.{ending}" for ending in ("json", "html", "png")}
 
 
-@pytest.mark.nic
 def test_a_round_is_made_of_real_transfers() -> None:
     document = documents("figure7", "--size", "8MB", "--repeat", "1", "--compute", "10")
     rows = {row["name"]: row for row in document["rows"]}
@@ -57,12 +57,3 @@ def test_a_round_is_made_of_real_transfers() -> None:
         assert row["communication_seconds"] > 2 * document["model_bytes"] * 8 / 10e9
         assert row["total_seconds"] == pytest.approx(row["communication_seconds"] + 10)
     assert rows["fedrdma-x"]["communication_saved"] > 0
-
-
-def test_table_3_needs_no_testbed() -> None:
-    pytest.importorskip("peft", reason="needs the extra llm")
-    done = bench_paper("table3", "--json")
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
-    assert [row["rank"] for row in document["rows"]] == [4, 8, 16, 32, 64, 128, 256, 512, 1024]
-    assert document["name"] == "table3"

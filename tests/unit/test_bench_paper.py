@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from fedrdma_fate.bench.paper import table3 as paper_table3
 from fedrdma_fate.bench.paper.chunks import Cut, CutResult, send_cut
 from fedrdma_fate.bench.paper.evaluation import Evaluation
 from fedrdma_fate.bench.paper.figure1 import figure1
@@ -22,6 +23,7 @@ from fedrdma_fate.bench.paper.table4 import Power, table4
 from fedrdma_fate.bench.report import DataTable
 from fedrdma_fate.bench.results import Measurement
 from fedrdma_fate.bench.rivals.interface import RowError
+from fedrdma_fate.bench.table3 import PAPER_TABLE_3, compare_rank
 from fedrdma_fate.bench.wan.link import WanLink
 from fedrdma_fate.bench.wan.testbed import HostRun
 from fedrdma_fate.cli.main import main
@@ -308,6 +310,28 @@ def test_a_program_that_says_something_else_is_a_failure(lines: list[str]) -> No
     assert send_cut(lab, LINK, Cut("fedrdma", MB, MB)) is None
     (reason,) = lab.failures.values()
     assert "did not say" in reason
+
+
+# --- Table 3 ---
+
+
+def test_table_3_stands_beside_the_papers_and_says_why_it_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [compare_rank(paper, rank_bytes(paper.rank) // 8) for paper in PAPER_TABLE_3]
+    monkeypatch.setattr(paper_table3, "build_table3", lambda: rows)
+    result = bench_paper("table3", "--json")
+    assert result.exit_code == 0
+    document = json.loads(result.stdout)
+    assert (document["name"], document["failures"]) == ("table3", {})
+    assert all(row["agrees"] for row in document["rows"])
+    shown = paper_table3.table3().tables[0]
+    assert list(shown.rows[2]) == ["16", "4,718,592", "4.5", "4.5", "4", "4", "yes", "yes", ""]
+    assert cell(shown, "128", 8)
+
+
+def test_the_papers_counts_are_those_of_chunks_slightly_below_4_mib() -> None:
+    larger = [paper for paper in PAPER_TABLE_3 if paper.rank >= 16]
+    for chunk_bytes in (4_137_000, 4 * 2**20 - 1):
+        assert [-(-rank_bytes(paper.rank) // chunk_bytes) + 2 for paper in larger] == [paper.chunks for paper in larger]
 
 
 # --- Table 4 ---
