@@ -30,7 +30,9 @@ class SendQueue:
     @property
     def is_starved(self) -> bool:
         """Whether there is nothing to send before more of the payload is written."""
-        return not self._again and not self.all_out and self.chunk(self._next).offset < self.written_from
+        if not self.written_from or self._again or self.all_out:
+            return False
+        return self.chunk(self._next).offset < self.written_from
 
     def chunk(self, position: int) -> Chunk:
         """The chunk at a position."""
@@ -42,9 +44,10 @@ class SendQueue:
             self._again.popleft()
         if self._again:
             return self._again[0]
-        while not self.all_out and self._next in arrivals:
+        count = self._plan.count
+        while self._next < count and self._next in arrivals:
             self._next += 1
-        return None if self.all_out or self.is_starved else self._next
+        return None if self._next == count or self.is_starved else self._next
 
     def take(self) -> bool:
         """The head goes out; whether it had been sent before."""

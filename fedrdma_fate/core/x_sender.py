@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from fedrdma_fate.core.actions import Action, ComputeDigest, Failed, Finished, PostChunk, SendFrame, WriteHeader
 from fedrdma_fate.core.digest import payload_digest
-from fedrdma_fate.core.plan import ChunkPlan, SlotLayout
+from fedrdma_fate.core.plan import Chunk, ChunkPlan, SlotLayout
 from fedrdma_fate.core.sender import SenderState
 from fedrdma_fate.core.x_chunking import immediate_of
 from fedrdma_fate.core.x_congestion import RateController, Sample
@@ -304,20 +304,24 @@ class XSender:
         return actions + self._finish_sending()
 
     def _send_window(self, actions: list[Action], now: float) -> None:
-        while (position := self._queue.head(self._arrivals)) is not None and self._fits_window(position):
-            self._send(position, actions, now)
+        window = self._window()
+        while (position := self._queue.head(self._arrivals)) is not None:
+            chunk = self._queue.chunk(position)
+            if not self._fits(chunk.length, window):
+                return
+            self._send(position, chunk, actions, now)
 
-    def _fits_window(self, position: int) -> bool:
+    def _fits(self, length: int, window: float) -> bool:
         in_flight = self._flights.bytes_in_flight
-        return in_flight == 0 or in_flight + self._length(position) <= self._window()
+        return in_flight == 0 or in_flight + length <= window
 
     def _send_train(self, actions: list[Action], now: float) -> None:
         while (position := self._queue.head(self._arrivals)) is not None:
-            length = self._length(position)
-            if self._train_left < length and self._flights.bytes_in_flight > 0:
+            chunk = self._queue.chunk(position)
+            if self._train_left < chunk.length and self._flights.bytes_in_flight > 0:
                 return
-            self._train_left -= length
-            self._send(position, actions, now)
+            self._train_left -= chunk.length
+            self._send(position, chunk, actions, now)
 
     def _send_paced(self, actions: list[Action], now: float) -> None:
         self.control.on_time(now)
@@ -325,20 +329,21 @@ class XSender:
         self._pacer.burst_bytes = max(int(rate * BURST_SECONDS), self.plan.chunk_bytes)
         self._pacer.set_rate(rate, now)
         quantum = max(int(rate * QUANTUM_SECONDS), 1)
+        window = self._window()
         while (position := self._queue.head(self._arrivals)) is not None:
-            length = self._length(position)
-            if not self._fits_window(position):
+            chunk = self._queue.chunk(position)
+            length = chunk.length
+            if not self._fits(length, window):
                 return
             at = self._pacer.grant_at(length, now)
             if at > now:
                 self._ready_at = max(at, self._pacer.grant_at(max(length, quantum), now))
                 return
             self._pacer.take(length, now)
-            self._send(position, actions, now)
+            self._send(position, chunk, actions, now)
 
-    def _send(self, position: int, actions: list[Action], now: float) -> None:
+    def _send(self, position: int, chunk: Chunk, actions: list[Action], now: float) -> None:
         again = self._queue.take()
-        chunk = self._queue.chunk(position)
         if again:
             self.resent_bytes += chunk.length
         queue_pair = self._next_queue_pair
