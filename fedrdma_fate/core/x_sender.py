@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from fedrdma_fate.core.actions import Action, ComputeDigest, Failed, Finished, PostChunk, SendFrame, WriteHeader
 from fedrdma_fate.core.digest import payload_digest
+from fedrdma_fate.core.digest_table import DigestTable
 from fedrdma_fate.core.plan import Chunk, ChunkPlan, SlotLayout
 from fedrdma_fate.core.sender import SenderState
 from fedrdma_fate.core.x_chunking import immediate_of
@@ -82,7 +83,7 @@ class XSender:
         self._flights = FlightBook(settings.queue_pairs)
         self._pacer = Pacer(TRAIN_BYTES)
         self._queue = SendQueue(plan, written_from)
-        self._digests: dict[int, int] = {}
+        self._digests = DigestTable(plan.count)
         self._digesting: set[int] = set()
         self._header_out = False
         self._epoch = 0
@@ -367,10 +368,10 @@ class XSender:
     def _finish_sending(self) -> list[Action]:
         """The header goes by the reliable control queue pair once every digest is known."""
         count = self.plan.count
-        if self.state is not SenderState.SENDING or self._header_out or len(self._digests) < count:
+        if self.state is not SenderState.SENDING or self._header_out or not self._digests.complete:
             return []
         self._header_out = True
-        digest = payload_digest([self._digests[index] for index in range(count)])
+        digest = payload_digest(self._digests.in_order())
         total = self.plan.total_bytes
         header = ChunkHeader(HeaderKind.PAYLOAD, self.transfer, total, 0, total, digest, 0, count)
         return [WriteHeader(self._take_request(), header, self.layout.header_at)]
