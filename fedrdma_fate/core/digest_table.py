@@ -14,7 +14,7 @@ class DigestTable:
     """
 
     def __init__(self, count: int) -> None:
-        self._values = array.array("Q", bytes(8 * count))
+        self._values = array.array("Q", [0]) * count
         self._known = bytearray(count)
         self._left = count
 
