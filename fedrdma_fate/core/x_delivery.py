@@ -8,7 +8,10 @@ WINDOW_SECONDS = 0.008
 
 
 class DeliveryMeter:
-    """Bytes over time at the receiver, over the last few milliseconds. Times in seconds of the receiver's clock."""
+    """Bytes over time at the receiver, lately: over a few milliseconds, or what it takes to see enough of them.
+
+    Times in seconds of the receiver's clock.
+    """
 
     def __init__(self, least_bytes: int) -> None:
         """
@@ -29,9 +32,14 @@ class DeliveryMeter:
         if marks and arrived_at <= marks[-1][0]:
             return None
         marks.append((arrived_at, received_bytes))
-        while len(marks) > 2 and marks[1][0] <= arrived_at - WINDOW_SECONDS:
+        latest_start = arrived_at - WINDOW_SECONDS
+        while len(marks) > 2 and marks[1][0] <= latest_start and received_bytes - marks[1][1] >= self._least_bytes:
             marks.popleft()
         since, before = marks[0]
         if received_bytes - before < self._least_bytes:
             return None
         return (received_bytes - before) / (arrived_at - since)
+
+    def forget(self) -> None:
+        """Nothing arrived for a while, whatever the path can carry: begin anew."""
+        self._marks.clear()

@@ -220,7 +220,8 @@ class XSender:
         if self.state is not SenderState.PAUSED:
             return []
         self.state = SenderState.SENDING
-        self._last_progress = now
+        self._delivery.forget()
+        self._progress(now)
         if not same_slot:
             self._forget_arrivals()
         return self._pump(now)
@@ -264,6 +265,7 @@ class XSender:
             return
         self._queue.send_again(position for position in lost if position not in self._arrivals)
         self._probe_backoff = min(self._probe_backoff * 2, 64)
+        self._delivery.forget()
         if not self.control.known:
             self._train_left = TRAIN_BYTES // 4
 
