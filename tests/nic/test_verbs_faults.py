@@ -15,9 +15,9 @@ CHUNK_BYTES = 256 << 10
 pytestmark = pytest.mark.nic
 
 
-def struck_by(fault: str) -> dict[str, Any]:
+def struck_by(fault: str, mode: str = "fedrdma-e") -> dict[str, Any]:
     """What the program saw."""
-    command = program("gateway_faults.py", fault)
+    command = program("gateway_faults.py", fault, mode)
     # slow enough for the fault to hit the middle
     driver, _ = run_on_hosts(["true"], on={0: command}, rate="200mbit", nic_rate="200mbit", rtt="2ms", timeout=120)
     assert driver.exit_status == 0, driver.stderr[-6000:]
@@ -48,11 +48,30 @@ def test_a_transfer_goes_on_with_what_had_not_arrived_when_the_path_is_back(faul
     whole_and_once(seen)
     assert seen["knew_after"] < known_within, seen["reason"]
     (sent,) = seen["sent"]
-    assert seen["done_bytes"] > 8 * CHUNK_BYTES
+    assert seen["kept_bytes"] >= seen["done_bytes"] > 8 * CHUNK_BYTES
     # none, where the fault fell between a chunk's arrival and the word of it
     assert sent["resent_bytes"] <= 2 * CHUNK_BYTES, "what had arrived was sent again"
     # beside the chunks: what was in flight when it broke, and the header, perhaps twice
     assert sent["writes"] <= sent["chunks"] + 4
+
+
+@pytest.mark.parametrize(
+    ("fault", "known_within"),
+    [
+        ("chunk-pair-of-sender", 1.0),
+        ("chunk-pair-of-receiver", 5.0),
+        ("device-of-receiver", 5.0),
+        ("link-of-receiver", IDLE_SECONDS),
+    ],
+)
+def test_chunks_on_unreliable_queue_pairs_go_on_too_when_the_path_is_back(fault: str, known_within: float) -> None:
+    seen = struck_by(fault, "fedrdma-x")
+    whole_and_once(seen)
+    assert seen["knew_after"] < known_within, seen["reason"]
+    (sent,) = seen["sent"]
+    assert seen["kept_bytes"] >= seen["done_bytes"] > 8 * CHUNK_BYTES
+    # unreliable: what nobody took in was sent again until that was known
+    assert sent["mode"] == "fedrdma-x"
 
 
 def test_a_receiver_that_was_killed_and_restarted_gets_the_payload_anew() -> None:

@@ -102,6 +102,25 @@ def test_a_change_in_the_middle_is_met_within_a_second(
     assert transfer.goodput_bps(2.5, 3.5) >= 0.85 * profile.rate_bps
 
 
+@pytest.mark.parametrize("chunk_bytes", [FIRST_CHUNK_BYTES, 256 << 10])
+@pytest.mark.parametrize("seconds", [0.03, 0.3, 3.0])
+def test_an_outage_does_not_make_the_path_look_slow(seconds: float, chunk_bytes: int) -> None:
+    profile = BottleneckProfile(1e9, nic_bps=10e9)
+    clock, link = world(profile)
+    settings = XSendSettings(tag=1, queue_pairs=4)
+    transfer = XFlow(clock, link, ChunkPlan(FOREVER, chunk_bytes), RateController(), settings)
+    transfer.start()
+
+    def lose(share: float) -> None:
+        profile.loss = share
+
+    back = 1.5 + seconds
+    clock.at(1.5, lambda: lose(1.0))
+    clock.at(back, lambda: lose(0.0))
+    clock.run(back + 2)
+    assert transfer.goodput_bps(back + 1, back + 2) >= 0.85 * profile.rate_bps
+
+
 def test_two_that_begin_together_share_within_a_fifth() -> None:
     clock, link = world(BottleneckProfile(1e9, buffer_bytes=4e6, nic_bps=10e9))
     first, second = flow(clock, link, FOREVER), flow(clock, link, FOREVER)

@@ -1,4 +1,7 @@
-"""`fedrdma` with one thing more: on SIGUSR1 the last queue pair for writes of the newest link is forced into error."""
+"""`fedrdma` with one thing more: a signal forces a queue pair of the newest link into error.
+
+SIGUSR1: the last for writes; SIGUSR2: the last for chunks.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +23,16 @@ def break_on_signal() -> None:
         connect(parts, peer, first_packet, patience)
         links.append(weakref.ref(parts))
 
-    def fail(*_: object) -> None:
+    def fail(number: int, _: object) -> None:
         parts = links[-1]()
         assert parts is not None
-        pair = parts.data[-1]
+        pair = (parts.data if number == signal.SIGUSR1 else parts.chunks.pairs)[-1]
         assert isinstance(pair, QueuePair)
         pair.fail()
 
     LinkParts.connect = remember  # type: ignore[method-assign]
     signal.signal(signal.SIGUSR1, fail)
+    signal.signal(signal.SIGUSR2, fail)
 
 
 if __name__ == "__main__":

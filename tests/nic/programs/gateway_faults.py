@@ -1,6 +1,6 @@
 """On host 0: two gateways on two hosts, and a fault in the middle of a transfer from host 0 to host 1; prints JSON.
 
-gateway_faults.py FAULT
+gateway_faults.py FAULT [MODE]
 
 What the sender knew, and when; how often the data path was connected; what was sent twice; whether the bytes are right.
 """
@@ -38,9 +38,9 @@ def gateways(sites: Sites) -> OnHosts:
 
 
 @contextlib.contextmanager
-def broken_pair(sites: Sites, site: str) -> Iterator[None]:
+def broken_pair(sites: Sites, site: str, number: signal.Signals = signal.SIGUSR1) -> Iterator[None]:
     """A queue pair is forced into the error state; nothing has to be mended."""
-    gateways(sites).signal(sites[site], signal.SIGUSR1)
+    gateways(sites).signal(sites[site], number)
     yield
 
 
@@ -72,6 +72,8 @@ def killed_gateway(sites: Sites, site: str) -> Iterator[None]:
 FAULTS: dict[str, Callable[[Sites], contextlib.AbstractContextManager[None]]] = {
     "pair-of-sender": lambda sites: broken_pair(sites, "a"),
     "pair-of-receiver": lambda sites: broken_pair(sites, "b"),
+    "chunk-pair-of-sender": lambda sites: broken_pair(sites, "a", signal.SIGUSR2),
+    "chunk-pair-of-receiver": lambda sites: broken_pair(sites, "b", signal.SIGUSR2),
     "device-of-sender": lambda sites: removed_device(sites, 0),
     "device-of-receiver": lambda sites: removed_device(sites, 1),
     "link-of-receiver": lambda sites: link_down(sites, 1),
@@ -79,14 +81,15 @@ FAULTS: dict[str, Callable[[Sites], contextlib.AbstractContextManager[None]]] = 
 }
 
 
-def main(fault: str) -> None:
+def main(fault: str, mode: str = "fedrdma-e") -> None:
     """Run the fault, and print what was seen."""
     with tempfile.TemporaryDirectory() as name:
         home = Path(name)
         timeouts = {"idle": IDLE_SECONDS, "connect": 3.0, "peer_silence": 5.0, "drain": 1.0}
+        settings = {"mode": mode, "chunk": CHUNK, "link_enable": "never"}
         memory = {"send_bytes": "32MiB", "receive_bytes": "64MiB", "ring_slots": 1, "ring_slot_bytes": "4MiB"}
         try:
-            with gateways_on_hosts(home, chunk=CHUNK, link_enable="never", timeouts=timeouts, memory=memory) as sites:
+            with gateways_on_hosts(home, **settings, timeouts=timeouts, memory=memory) as sites:
                 print(json.dumps(transfer(sites, FAULTS[fault])), flush=True)
         except BaseException:
             for log in sorted(home.glob("*/log")):
@@ -105,6 +108,7 @@ def transfer(sites: Sites, fault: Callable[[Sites], contextlib.AbstractContextMa
         with fault(sites):
             lost = eventually(lambda: sites["a"].events("link_lost") or sites["a"].events("peer_lost"), IDLE_SECONDS)[0]
             time.sleep(DEAD_SECONDS)
+            kept = arrived_bytes(sites)
         with sites["b"].client() as b:
             right = bytes(b.get("m", "t", A, timeout=RECOVERY_SECONDS).buffer) == body
         recovered = time.time() - struck
@@ -113,10 +117,13 @@ def transfer(sites: Sites, fault: Callable[[Sites], contextlib.AbstractContextMa
     return {
         "right": right,
         "done_bytes": done,
+        "kept_bytes": kept,
         "knew_after": lost["time"] - struck,
         "reason": lost["reason"],
         "recovered_after": recovered,
-        "sent": [{key: event[key] for key in ("resent_bytes", "chunks", "writes", "transport")} for event in sent],
+        "sent": [
+            {key: event[key] for key in ("mode", "resent_bytes", "chunks", "writes", "transport")} for event in sent
+        ],
         "delivered": len([event for event in sites["b"].events("delivered") if event["name"] == "m"]),
         "later": exchanged,
     }
@@ -124,8 +131,15 @@ def transfer(sites: Sites, fault: Callable[[Sites], contextlib.AbstractContextMa
 
 def moving(sites: Sites) -> int:
     """How much has arrived, once it is enough."""
-    done = [transfer["done_bytes"] for transfer in sites["a"].status()["transfers"]]
-    return int(done[0]) if done and done[0] >= BEFORE_FAULT else 0
+    done = arrived_bytes(sites)
+    return done if done >= BEFORE_FAULT else 0
+
+
+def arrived_bytes(sites: Sites) -> int:
+    """Of the payload, by what its sender knows."""
+    if sites["a"].events("sent"):
+        return SIZE
+    return sum(int(transfer["done_bytes"]) for transfer in sites["a"].status()["transfers"])
 
 
 def small_transfer(sites: Sites) -> bool:
@@ -138,4 +152,4 @@ def small_transfer(sites: Sites) -> bool:
         return bytes(b.get(name, "t", A, timeout=30).buffer) == body
 
 
-main(sys.argv[1])
+main(*sys.argv[1:])
