@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from fedrdma_fate.bench.paper import table3 as paper_table3
 from fedrdma_fate.bench.paper.chunks import Cut, CutResult, send_cut
 from fedrdma_fate.bench.paper.evaluation import Evaluation
-from fedrdma_fate.bench.paper.figure1 import figure1
+from fedrdma_fate.bench.paper.figure1 import figure1, rows_over
 from fedrdma_fate.bench.paper.figure7 import figure7
 from fedrdma_fate.bench.paper.figure8 import figure8, rank_bytes
 from fedrdma_fate.bench.paper.lab import NETWORKS, Lab, network_named
@@ -166,6 +166,11 @@ def test_the_papers_share_stands_only_beside_its_own_link() -> None:
     slower = WanLink(10**9, 20_000_000, 4 * MB, 0.0)
     table = figure1(hosts.lab(), [slower], MB, 1, 60.0).tables[0]
     assert {cells[4] for cells in table.rows} == {"not stated"}
+
+
+def test_the_papers_modes_are_not_measured_below_where_the_papers_bandwidths_begin() -> None:
+    assert list(rows_over(WanLink(10**8, 20_000_000, 4 * MB, 0.0))) == ["grpc", "fedrdma-x"]
+    assert list(rows_over(WanLink(10**9, 20_000_000, 4 * MB, 0.0))) == ["grpc", "fedrdma-e", "fedrdma-x"]
 
 
 def test_what_a_mode_saves_stands_beside_what_the_paper_states() -> None:
