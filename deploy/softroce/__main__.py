@@ -16,6 +16,7 @@ from deploy.softroce.build import SUITE, build
 from deploy.softroce.errors import TestbedError
 from deploy.softroce.kernel import FLAVOURS, VARIABLE, find_kernel
 from deploy.softroce.local import remove, set_up
+from deploy.softroce.netem import ENDLESS_PACKETS
 from deploy.softroce.run import TIMED_OUT, Outcome, Run, execute
 from deploy.softroce.wan import DEFAULT_BUFFER_BYTES, DEFAULT_MTU, MAX_HOSTS, NIC_SPEEDUP, Wan
 from fedrdma_fate.bench.quantities import QuantityError, parse_loss, parse_rate, parse_size, parse_time
@@ -100,6 +101,13 @@ def _add_run(commands: Commands) -> None:
     )
     run.add_argument(
         "--buffer", type=size, default=DEFAULT_BUFFER_BYTES, metavar="SIZE", help="of the bottleneck (default 4MB)"
+    )
+    run.add_argument(
+        "--delay-packets",
+        type=int,
+        default=ENDLESS_PACKETS,
+        metavar="N",
+        help="that a way's delay line holds before it drops; netem's own default is 1000 (default: no limit)",
     )
     run.add_argument(
         "--mtu", type=int, default=DEFAULT_MTU, metavar="BYTES", help=f"of an IP packet (default {DEFAULT_MTU})"
@@ -198,6 +206,7 @@ def make_run(options: argparse.Namespace) -> Run:
         mtu=options.mtu,
         seed=options.seed,
         exact=options.virtual_time,
+        delay_packets=options.delay_packets,
     )
     return Run(
         commands=host_commands(options.hosts, options.program, options.on),

@@ -50,7 +50,7 @@ def build_network(plan: Plan) -> None:
         if result.returncode:
             raise RuntimeError(f"{shlex.join(command)}: {(result.stderr or result.stdout).strip()}")
     for line in plan.delay_lines:
-        set_netem(line.netdev, line.delay_ns, line.loss, line.seed)
+        set_netem(line.netdev, line.delay_ns, line.loss, line.seed, line.packets)
 
 
 def dropped_packets() -> dict[str, dict[str, int]]:

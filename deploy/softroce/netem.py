@@ -15,15 +15,15 @@ _REQUEST_ACK_CREATE_REPLACE = 0x1 | 0x4 | 0x100 | 0x400
 _ROOT = 0xFFFFFFFF
 _TCA_KIND, _TCA_OPTIONS = 1, 2
 _NETEM_LATENCY64, _NETEM_PRNG_SEED = 10, 14
-_QUEUE_PACKETS = 10_000_000
+ENDLESS_PACKETS = 10_000_000
 """So long that it never drops: what is dropped for want of room is the bottleneck's affair."""
 
 
-def qdisc_request(ifindex: int, delay_ns: int, loss: float, seed: int) -> bytes:
-    """The netlink message that puts a netem queue at the root of an interface."""
+def qdisc_request(ifindex: int, delay_ns: int, loss: float, seed: int, packets: int = ENDLESS_PACKETS) -> bytes:
+    """The netlink message that puts a netem queue, of at most so many packets, at the root of an interface."""
     loss_in_kernel_units = min(round(loss * 2**32), 2**32 - 1)
     # struct tc_netem_qopt: latency (superseded by the 64-bit attribute), limit, loss, gap, duplicate, jitter
-    options = struct.pack("=6I", 0, _QUEUE_PACKETS, loss_in_kernel_units, 0, 0, 0)
+    options = struct.pack("=6I", 0, packets, loss_in_kernel_units, 0, 0, 0)
     options += _attribute(_NETEM_LATENCY64, struct.pack("=q", delay_ns))
     options += _attribute(_NETEM_PRNG_SEED, struct.pack("=Q", seed))
     body = struct.pack("=BxxxiIII", socket.AF_UNSPEC, ifindex, 0, _ROOT, 0)
@@ -31,14 +31,14 @@ def qdisc_request(ifindex: int, delay_ns: int, loss: float, seed: int) -> bytes:
     return struct.pack("=IHHII", 16 + len(body), _RTM_NEWQDISC, _REQUEST_ACK_CREATE_REPLACE, 1, 0) + body
 
 
-def set_netem(netdev: str, delay_ns: int, loss: float, seed: int) -> None:
-    """Put a netem queue at the root of an interface of this network namespace.
+def set_netem(netdev: str, delay_ns: int, loss: float, seed: int, packets: int = ENDLESS_PACKETS) -> None:
+    """Put a netem queue, of at most so many packets, at the root of an interface of this network namespace.
 
     Raises:
         OSError: the kernel refused.
     """
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as netlink:
-        netlink.send(qdisc_request(socket.if_nametoindex(netdev), delay_ns, loss, seed))
+        netlink.send(qdisc_request(socket.if_nametoindex(netdev), delay_ns, loss, seed, packets))
         answer = netlink.recv(4096)
     kind = struct.unpack_from("=H", answer, 4)[0]
     error = -struct.unpack_from("=i", answer, 16)[0] if kind == _NLMSG_ERROR else 0

@@ -3,7 +3,7 @@
 The way of a packet from one host to another:
 
     host 0, eth0: tbf at the NIC's rate, with room enough never to drop (the sender is held back, as by a send queue)
-    wan, delay0:  netem: half the round-trip time, loss (a queue that never drops for want of room)
+    wan, delay0:  netem: half the round-trip time, loss (a queue that never drops for want of room, unless one asks)
     wan, port1:   tbf at the link's rate, with a drop-tail buffer: the bottleneck in front of host 1
 
 The WAN itself is the guest's first network namespace, with a bridge; each host is a namespace of its own.
@@ -14,6 +14,8 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator
+
+from deploy.softroce.netem import ENDLESS_PACKETS
 
 MAX_HOSTS = 8
 DEFAULT_MTU = 4200
@@ -41,6 +43,7 @@ class Wan:
         mtu: largest IP packet, bytes.
         seed: of the losses; equal seeds lose the same packets of the same traffic.
         exact: timers are exact (virtual time), so that rates need no burst to be reached.
+        delay_packets: that a delay line holds before it drops.
     """
 
     rate: int | None = None
@@ -51,6 +54,7 @@ class Wan:
     mtu: int = DEFAULT_MTU
     seed: int = 1
     exact: bool = False
+    delay_packets: int = ENDLESS_PACKETS
 
     def burst_bytes(self, rate: int) -> int:
         """Bytes that tbf may send at once: two packets, or a millisecond where timers are late."""
@@ -108,6 +112,7 @@ class DelayLine:
     delay_ns: int
     loss: float
     seed: int
+    packets: int = ENDLESS_PACKETS
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -122,7 +127,8 @@ def plan(wan: Wan, count: int) -> Plan:
     """How to build the network of `count` hosts.
 
     Raises:
-        ValueError: fewer than two hosts or too many, an MTU that no IP or RoCE packet fits, a buffer below one packet.
+        ValueError: fewer than two hosts or too many, an MTU that no IP or RoCE packet fits, a buffer or
+            a delay line below one packet.
     """
     _check(wan, count)
     hosts = [Host(index) for index in range(count)]
@@ -133,7 +139,8 @@ def plan(wan: Wan, count: int) -> Plan:
     commands += [_inside_command(host, f"rdma link add {host.device} type rxe netdev {NETDEV}") for host in hosts]
     commands += [f"rdma dev set {host.device} netns {host.namespace}" for host in hosts]
     lines = tuple(
-        DelayLine(host.delay_line, wan.rtt_ns // 2, wan.loss, wan.seed * MAX_HOSTS + host.index) for host in hosts
+        DelayLine(host.delay_line, wan.rtt_ns // 2, wan.loss, wan.seed * MAX_HOSTS + host.index, wan.delay_packets)
+        for host in hosts
     )
     return Plan(tuple(tuple(command.split()) for command in commands), lines)
 
@@ -141,6 +148,8 @@ def plan(wan: Wan, count: int) -> Plan:
 def _check(wan: Wan, count: int) -> None:
     if not 2 <= count <= MAX_HOSTS:
         raise ValueError(f"{count} hosts: the testbed has 2 to {MAX_HOSTS}")
+    if wan.delay_packets < 1:
+        raise ValueError(f"a delay line of {wan.delay_packets} packets: it must hold at least one")
     if not 576 <= wan.mtu <= 65_535:
         raise ValueError(f"an MTU of {wan.mtu} bytes: it must be between 576 and 65535")
     if wan.rate is not None and wan.buffer_bytes < wan.mtu + _LINK_HEADER_BYTES:

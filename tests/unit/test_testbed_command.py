@@ -51,6 +51,10 @@ def test_a_nic_is_as_fast_as_somebody_says(kernel: Path) -> None:
     assert _run(kernel, "--rate", "1gbit", "--nic-rate", "2gbit", "--", "true").wan.nic_rate == 2 * 10**9
 
 
+def test_a_delay_line_is_as_long_as_somebody_says(kernel: Path) -> None:
+    assert _run(kernel, "--delay-packets", "1000", "--", "true").wan.delay_packets == 1000
+
+
 def test_the_program_keeps_its_own_options(kernel: Path) -> None:
     run = _run(kernel, "--hosts", "3", "--", "program", "--rate", "fast", "-h")
     assert run.commands == (("program", "--rate", "fast", "-h"),) * 3

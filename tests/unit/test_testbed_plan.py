@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from deploy.softroce.netem import qdisc_request
+from deploy.softroce.netem import ENDLESS_PACKETS, qdisc_request
 from deploy.softroce.wan import DelayLine, Host, Plan, Wan, plan
 from fedrdma_fate.bench.quantities import QuantityError, parse_loss, parse_rate, parse_size, parse_time
 
@@ -87,6 +87,13 @@ def test_half_the_round_trip_and_the_loss_lie_on_each_way_with_a_seed_of_its_own
     )
 
 
+def test_a_delay_line_holds_as_much_as_one_asks_for_and_else_never_drops() -> None:
+    assert {line.packets for line in plan(Wan(delay_packets=1000), 2).delay_lines} == {1000}
+    assert {line.packets for line in plan(Wan(), 2).delay_lines} == {ENDLESS_PACKETS}
+    with pytest.raises(ValueError, match="a delay line of 0 packets"):
+        plan(Wan(delay_packets=0), 2)
+
+
 def test_no_two_seeds_share_a_way() -> None:
     seeds = [line.seed for seed in range(5) for line in plan(Wan(seed=seed), 8).delay_lines]
     assert len(set(seeds)) == len(seeds)
@@ -156,6 +163,12 @@ def test_the_request_for_a_delay_line_has_the_delay_the_loss_and_the_seed() -> N
     assert struct.pack("=I", 2**30) in request
     assert struct.pack("=HHq", 12, 10, 10_000_000) in request
     assert struct.pack("=HHQ", 12, 14, 42) in request
+
+
+def test_the_request_for_a_delay_line_has_its_length() -> None:
+    # tc_netem_qopt begins with the old latency and the limit
+    assert struct.pack("=II", 0, 1000) in qdisc_request(7, 0, 0.0, 0, packets=1000)
+    assert struct.pack("=II", 0, 1000) not in qdisc_request(7, 0, 0.0, 0)
 
 
 def test_the_largest_loss_still_fits_the_kernels_number() -> None:

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import Final, cast
 
 from deploy.softroce.programs.control import Control, control_connection, this_host
+from deploy.softroce.programs.counters import read_counters
 from deploy.softroce.programs.links import open_draft, shared_region
 from fedrdma_fate.bench.quantities import parse_size
 from fedrdma_fate.core.plan import ChunkPlan, SlotLayout
@@ -163,10 +164,11 @@ def send(link: Link, owner: Owner, region: SharedRegion, mode: Mode, plan: Chunk
     key = MessageKey("s", "payload", "0", Party("guest", "1"), Party("host", "2"))
     # ahead of time: the transfer starts without asking
     owner.granted.wait()
+    before = read_counters()
     link.send(Outgoing(TRANSFER, key, "bytes", payload, plan, mode))
     owner.outcome()
     assert owner.stats is not None
-    return report(mode, plan, owner.stats)
+    return {**report(mode, plan, owner.stats), "sent_bytes": read_counters().since(before).sent_bytes}
 
 
 def receive(link: Link, owner: Owner, region: SharedRegion, mode: Mode, plan: ChunkPlan) -> dict[str, object]:
@@ -203,9 +205,12 @@ def main() -> None:
     parser.add_argument("--mode", choices=("fedrdma-e", "fedrdma", "grpc"), default="fedrdma-e")
     parser.add_argument("--bytes", type=parse_size, default=parse_size("64MiB"), help="of the payload (default 64MiB)")
     parser.add_argument("--chunk", type=parse_size, default=parse_size("4MiB"), help="bytes of a chunk (default 4MiB)")
+    parser.add_argument(
+        "--enable", type=int, default=0, metavar="BYTES", help="of a Link-Enable chunk that goes first (default: none)"
+    )
     parser.add_argument("--queue-pairs", type=int, default=2, help="for writes (default 2)")
     options = parser.parse_args()
-    mode, plan = cast(Mode, options.mode), ChunkPlan(options.bytes, options.chunk)
+    mode, plan = cast(Mode, options.mode), ChunkPlan(options.bytes, options.chunk, options.enable)
     settings = VerbsSettings(queue_pairs=options.queue_pairs)
     with (
         control_connection() as control,

@@ -1,7 +1,7 @@
 """Two gateways over verbs with a task each; host 0's pushes equal payloads one after the other. Prints JSON.
 
     scripts/testbed run --virtual-time --rate 1gbit --rtt 20ms -- \
-        .venv/bin/python -m deploy.softroce.programs.gateway_transfers MODE BYTES [COUNT [CHUNK_SERVICE]]
+        .venv/bin/python -m deploy.softroce.programs.gateway_transfers MODE BYTES [COUNT [CHUNK_SERVICE [CHUNK]]]
 
 In mode grpc the payloads go by gRPC over TCP.
 """
@@ -37,10 +37,11 @@ def main() -> None:
     mode, size = sys.argv[1], int(sys.argv[2])
     count = int(sys.argv[3]) if len(sys.argv) > 3 else 1
     service = sys.argv[4] if len(sys.argv) > 4 else "auto"
+    chunk = sys.argv[5] if len(sys.argv) > 5 else "auto"
     logging.basicConfig(level=logging.ERROR)
     with tempfile.TemporaryDirectory() as name:
         home = Path(name)
-        gateway = running_gateway(document(home, mode, size, service))
+        gateway = running_gateway(document(home, mode, size, service, chunk))
         with gateway as address, GatewayClient(address, "s", PARTIES[ME]) as client:
             if ME == 0:
                 print(json.dumps(push(client, home / "trace.jsonl", size, count)))
@@ -48,7 +49,7 @@ def main() -> None:
                 print(json.dumps(pull(client, count)))
 
 
-def document(home: Path, mode: str, size: int, service: str) -> dict[str, Any]:
+def document(home: Path, mode: str, size: int, service: str, chunk: str) -> dict[str, Any]:
     """A gateway over verbs, with room for one payload."""
     large, small = size + HEADROOM_BYTES, 4 * HEADROOM_BYTES
     return gateway_document(
@@ -57,6 +58,7 @@ def document(home: Path, mode: str, size: int, service: str) -> dict[str, Any]:
         mode=mode,
         transport="auto" if mode == "grpc" else "verbs",
         verbs={"chunk_service": service},
+        chunk=chunk,
         memory={
             "send_bytes": large if ME == 0 else small,
             # the largest that Soft-RoCE registers, or room for what is there, the next, and one more

@@ -48,9 +48,14 @@ class WanLink:
             "loss": self.loss,
         }
 
-    def __str__(self) -> str:
+    @property
+    def rate_text(self) -> str:
+        """Such as `10 Gbit/s`."""
         scale, unit = next((scale, unit) for scale, unit in _RATE_UNITS if self.rate_bps >= scale)
-        rate, rtt = f"{self.rate_bps / scale:g} {unit}", f"RTT {self.rtt_ns / 1e6:g} ms"
+        return f"{self.rate_bps / scale:g} {unit}"
+
+    def __str__(self) -> str:
+        rate, rtt = self.rate_text, f"RTT {self.rtt_ns / 1e6:g} ms"
         return f"{rate}, {rtt}, buffer {format_bytes(self.buffer_bytes)}, loss {self.loss * 100:g} %"
 
 

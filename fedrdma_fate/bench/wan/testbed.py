@@ -73,6 +73,7 @@ class Testbed:
         seed: of the losses.
         kernel: as `scripts/testbed run` takes it.
         limit_seconds: of wall time for one run.
+        more: further options of `scripts/testbed run`.
     """
 
     __test__ = False
@@ -83,6 +84,7 @@ class Testbed:
     seed: int
     kernel: str
     limit_seconds: float
+    more: tuple[str, ...] = ()
 
     def check(self) -> None:
         """Find out whether there is a kernel to boot.
@@ -128,7 +130,7 @@ class Testbed:
             "--timeout": self.limit_seconds,
             "--report": report,
         }
-        return ["--virtual-time", *(str(part) for option in options.items() for part in option)]
+        return ["--virtual-time", *(str(part) for option in options.items() for part in option), *self.more]
 
     def _start(self, *arguments: str, limit: float | None = None) -> subprocess.CompletedProcess[str]:
         """Run the testbed's command line to its end, or stop it, and its guest with it."""
