@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal
 
 from fedrdma_fate.core.machines import ReceivingMachine, SendingMachine
 from fedrdma_fate.core.plan import DEFAULT_CHUNK_BYTES, ChunkPlan
@@ -20,28 +21,46 @@ SELF_PACED_WINDOW_BYTES = 32 * 1024 * 1024
 """Bytes in flight where the transport finds the rate: more than it needs to keep every stream busy."""
 
 
+PathSource = Literal["probed", "measured"]
+"""How it is known: from a train of datagrams, or from a transfer."""
+
+
 class PathMemory:
     """What is known of the path to a peer, from transfer to transfer; a new data path changes nothing about it.
 
     Attributes:
         state: rate, round trip and loss, None while nothing is known.
+        source: how it is known, None while nothing is.
     """
 
     def __init__(self) -> None:
         self.state: PathState | None = None
+        self.source: PathSource | None = None
         self._users = 0
+
+    @property
+    def proved(self) -> bool:
+        """Whether a transfer has found it."""
+        return self.source == "measured"
+
+    def learn(self, state: PathState, source: PathSource) -> None:
+        """Something is known; what a transfer has found stands until another finds something else."""
+        if source == "measured" or not self.proved:
+            self.state, self.source = state, source
 
     def begin(self) -> RateController:
         """A transfer begins: at its share of the rate, where others are under way."""
         self._users += 1
         known = self.state
-        return RateController(None if known is None else dataclasses.replace(known, rate=known.rate / self._users))
+        if known is None:
+            return RateController()
+        return RateController(dataclasses.replace(known, rate=known.rate / self._users), proved=self.proved)
 
     def end(self, control: RateController) -> None:
         """It has ended; what it found is remembered."""
         found = control.state()
-        if found is not None:
-            self.state = dataclasses.replace(found, rate=found.rate * self._users)
+        if found is not None and control.sampled:
+            self.learn(dataclasses.replace(found, rate=found.rate * self._users), "measured")
         self._users -= 1
 
 
