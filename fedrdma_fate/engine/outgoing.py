@@ -272,6 +272,8 @@ class OutgoingTransfers:
             del self._waiting[outgoing.transfer]
             self._begin(outgoing, grant, now)
         else:
+            for outgrown in self._credits.take_outgrown():
+                self._give_back(outgrown.grant)
             self._events.frame(GrantRequest(self._settings.transport, outgoing.transfer, needed))
 
     def _use_credits(self, now: float) -> None:

@@ -39,6 +39,9 @@ logger = logging.getLogger(__name__)
 
 _AHEAD_STEP_BYTES = 64 * 1024
 
+FIRST_AHEAD_PART = 3 / 8
+"""Of the receive region, for the first large messages of all peers; what is left is room for others, and for probes."""
+
 REMEMBERED_TRANSFERS = 16384
 """Ended transfers that are remembered, so that one sent again after a lost connection is not taken twice."""
 
@@ -91,8 +94,6 @@ class Receiving:
         """Grant slots ahead of time, as many as are configured and as there is room for just now."""
         memory = self._hub.config.memory
         standing = [grant.large for grant in self._granted.values() if grant.credit_of == transport]
-        if not any(standing):
-            self._grant_ahead(link, transport)
         for _ in range(memory.ring_slots - standing.count(False)):
             try:
                 lease = self._hub.receive_pool.lease(int(memory.ring_slot_bytes), self._owner)
@@ -102,17 +103,30 @@ class Receiving:
             if lease is None:
                 return
             self._grant(link, _Grant(lease, credit_of=transport))
+        # after the ring, which would else lie between it and the room behind it
+        if not any(standing):
+            self._grant_ahead(link, transport)
 
     def _grant_ahead(self, link: Link, transport: str) -> None:
         """A slot for another message like the last large one, which then starts without the round trip of asking.
 
         Only while there is room for one more besides: it is a convenience, and the memory belongs to those who ask.
         """
-        wished = self._ahead.get(transport, 0)
+        wished = self._ahead.get(transport) or self._first_ahead(transport)
         if wished and self._hub.receive_pool.stats().largest_free_bytes >= 2 * wished:
             lease = self._hub.receive_pool.lease(wished, self._owner)
             if lease is not None:
                 self._grant(link, _Grant(lease, credit_of=transport, large=True))
+
+    def _first_ahead(self, transport: str) -> int:
+        """As long as no large message has come; what the first does not fill is free again when it has come."""
+        config = self._hub.config
+        mode = next((peer.mode for peer in config.peers if peer.site == self._peer), None) or config.mode
+        # cold memory is not taken before it is needed
+        if mode != "fedrdma-x" or transport not in ("tcp", "verbs") or not config.memory.warm:
+            return 0
+        part = int(self._hub.receive_pool.region.length * FIRST_AHEAD_PART) // len(config.peers)
+        return part if part > int(config.memory.ring_slot_bytes) else 0
 
     def on_grant_request(self, request: GrantRequest, link: Link) -> None:
         """The peer asks for a slot. It asks again on each new data path; what it has been granted is on its way."""
@@ -200,6 +214,7 @@ class Receiving:
         if offer.transfer >= PROBE_TRANSFERS_FROM:
             lease.release()
             return
+        lease.trim(payload_at + offer.total_bytes)
         message = Message(offer.key, offer.kind, offer.total_bytes, lease=lease, payload_at=payload_at)
         kept = self._hub.mailbox.deliver(message)
         make_room(self._hub, self._hub.receive_pool)

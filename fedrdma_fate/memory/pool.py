@@ -75,6 +75,14 @@ class Lease:
         """
         return self._holding().hold(self._slot, self.owner if owner is None else owner)
 
+    def trim(self, length: int) -> None:
+        """Keep the first `length` bytes only, where nobody else holds the slot.
+
+        Raises:
+            MemoryPoolError: LEASE_UNKNOWN after `release`.
+        """
+        self._slot = self._holding().trim(self._slot, length)
+
     def release(self) -> None:
         """Let go; again is nothing."""
         if self._pool is not None:
@@ -210,6 +218,18 @@ class SlotPool:
         """One more holder of a leased slot; what `Lease.share` calls."""
         self._holders[slot.offset] += 1
         return self._register(slot, owner)
+
+    def trim(self, slot: Slot, length: int) -> Slot:
+        """What is left of a slot whose end is given back; what `Lease.trim` calls."""
+        if length >= slot.length or self._holders[slot.offset] > 1:
+            return slot
+        kept = slot.part(0, length)
+        freed = self._allocator.shrink(slot.offset, length)
+        if freed:
+            if self._pages is not None:
+                self._pages.give_back(slot.offset + self._allocator.rounded(length), freed)
+            self._serve()
+        return kept
 
     def let_go(self, lease: Lease, slot: Slot) -> None:
         """A holder is gone; what `Lease.release` calls, once."""

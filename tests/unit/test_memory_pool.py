@@ -281,3 +281,32 @@ def test_statistics_count_pages_slots_and_the_high_water_mark(pool: SlotPool) ->
     assert stats.high_water_bytes == 4 * PAGE_BYTES
     assert stats.largest_free_bytes == (POOL_PAGES - 3) * PAGE_BYTES
     assert pool.region.length == stats.length
+
+
+def test_a_trimmed_lease_keeps_its_first_bytes_and_its_end_serves_who_waits(pool: SlotPool) -> None:
+    async def scenario() -> None:
+        lease = leased(pool, POOL_PAGES)
+        lease.slot.view[:3] = b"abc"
+        waiting = asking(pool, 5)
+        await settle()
+        lease.trim(2 * PAGE_BYTES + 1)
+        assert (lease.slot.length, bytes(lease.slot.view[:3])) == (2 * PAGE_BYTES + 1, b"abc")
+        (await waiting).release()
+        lease.trim(POOL_PAGES * PAGE_BYTES)
+        assert lease.slot.length == 2 * PAGE_BYTES + 1, "it does not grow"
+        lease.release()
+        assert pool.stats().leased_bytes == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_slot_that_others_hold_too_is_not_trimmed_nor_one_that_was_released(pool: SlotPool) -> None:
+    lease = leased(pool, 4)
+    other = lease.share()
+    lease.trim(1)
+    assert lease.slot == other.slot
+    assert lease.slot.length == 4 * PAGE_BYTES
+    lease.release()
+    with pytest.raises(MemoryPoolError):
+        lease.trim(1)
+    other.release()
