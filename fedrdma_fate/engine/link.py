@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from fedrdma_fate.core.x_congestion import PathState
 from fedrdma_fate.engine.alarm import Alarm
-from fedrdma_fate.engine.events import LinkEvents, LinkSettings, Outgoing, TransferProgress
+from fedrdma_fate.engine.events import KnownPath, LinkEvents, LinkSettings, Outgoing, TransferProgress
 from fedrdma_fate.engine.incoming import IncomingTransfers
 from fedrdma_fate.engine.outgoing import OutgoingTransfers
 from fedrdma_fate.engine.path_probing import PathProbing
@@ -82,9 +82,9 @@ class Link:
         return self._heard_at
 
     @property
-    def known_path(self) -> PathState | None:
-        """What mode `fedrdma-x` has found of the path, None before; safe from any thread."""
-        return self._outgoing.memory.state
+    def known_path(self) -> KnownPath | None:
+        """What is known of the path to the peer, None while nothing is; safe from any thread."""
+        return self._outgoing.memory.known
 
     # -- commands -------------------------------------------------------------------------------------------------
 
@@ -92,6 +92,16 @@ class Link:
         """Connect the data path; the old one, if any, is dropped first. Events will name the attempt."""
         if not self._command(lambda _: self._connect(draft, peer, attempt)):
             draft.close()
+
+    def hint(self, rtt: float, rate: float | None) -> None:
+        """What others know: the control channel's round trip in seconds, and a configured rate in bytes a second."""
+
+        def hint(_: float) -> None:
+            self._outgoing.memory.rtt_hint = rtt
+            if rate is not None:
+                self._outgoing.memory.learn(PathState(rate, rtt, None), "configured")
+
+        self._command(hint)
 
     def suspend(self, reason: str) -> None:
         """Drop the data path and pause: the control channel is gone."""

@@ -86,7 +86,7 @@ class OutgoingTransfers:
         self._posted: dict[int, _Posted] = {}
         self._given_up: set[int] = set()
         self._next_work_request = 0
-        self.memory = PathMemory()
+        self.memory = PathMemory(settings.known)
 
     # -- commands -------------------------------------------------------------------------------------------------
 

@@ -189,6 +189,8 @@ class GatewayConfig(_Section, frozen=True):
         timeouts: time-outs.
         peers: the other sites.
         trace: file for the JSON-lines trace, or null for none.
+        state_directory: where rate, round trip and loss of the paths to the peers are kept across restarts, so that a
+            first transfer starts from them; null keeps them in `memory.spill_directory`.
     """
 
     site: str
@@ -207,6 +209,7 @@ class GatewayConfig(_Section, frozen=True):
     timeouts: TimeoutConfig = TimeoutConfig()
     peers: tuple[PeerConfig, ...] = ()
     trace: Path | None = None
+    state_directory: Path | None = None
 
 
 def load_config(path: Path) -> GatewayConfig:

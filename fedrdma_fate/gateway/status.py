@@ -55,8 +55,9 @@ def _peer(peer: Peer) -> dict[str, object]:
 
 
 def _path(name: str, path: DataPath) -> dict[str, object]:
-    """A data path; its last three are what mode `fedrdma-x` has found, null before."""
+    """A data path; its last four are what is known of it, and how, null while nothing is."""
     known = path.link.known_path
+    state = None if known is None else known.state
     return {
         "transport": name,
         "up": path.up,
@@ -64,9 +65,10 @@ def _path(name: str, path: DataPath) -> dict[str, object]:
         "reason": path.reason,
         "attempts": path.attempt,
         "last_error": path.last_error,
-        "found_bits_per_second": None if known is None else known.rate * 8,
-        "found_rtt_seconds": None if known is None else known.min_rtt,
-        "found_packet_loss": None if known is None else known.loss,
+        "found_bits_per_second": None if state is None else state.rate * 8,
+        "found_rtt_seconds": None if state is None else state.min_rtt,
+        "found_packet_loss": None if state is None else state.loss,
+        "found_by": None if known is None else known.source,
     }
 
 

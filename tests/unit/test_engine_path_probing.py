@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from fedrdma_fate.core.x_congestion import PathState, Phase
+from fedrdma_fate.engine.events import KnownPath
 from fedrdma_fate.engine.machines import PathMemory
 from fedrdma_fate.engine.path_probing import PathProbing
 from fedrdma_fate.ports import ChunkService
@@ -59,7 +60,8 @@ def test_both_directions_of_a_new_path_are_measured(ends: Ends) -> None:
     for to in (1, 0, 1):
         ends.carry(to)
     for memory in ends.memories:
-        assert memory.source == "probed"
+        assert memory.known is not None
+        assert memory.known.source == "probed"
         assert memory.state is not None
         assert memory.state.rate == pytest.approx(4096 / SPACING_SECONDS, rel=1e-3)
     assert all(side.timer() is None for side in ends.sides)
@@ -133,6 +135,31 @@ def test_a_transfer_begins_at_what_was_probed_and_proves_it() -> None:
     control = memory.begin()
     assert (control.phase, control.known) == (Phase.PROBE, True)
     memory.end(control)
-    assert memory.source == "probed", "nothing was seen to arrive"
+    assert memory.known == KnownPath(PathState(1e9, 0.02, None), "probed"), "nothing was seen to arrive"
     memory.learn(PathState(2e9, 0.02, 0.0), "measured")
     assert memory.begin().phase is Phase.CRUISE
+
+
+def remembered(rate: float = 1e9) -> PathMemory:
+    return PathMemory(KnownPath(PathState(rate, 0.02, 0.001), "remembered"))
+
+
+def test_what_an_earlier_run_has_found_is_a_start_and_stands_while_a_train_agrees() -> None:
+    memory = remembered()
+    assert memory.begin().phase is Phase.PROBE, "the path may have changed"
+    memory.learn(PathState(1.9e9, 0.02, None), "probed")
+    assert memory.state == PathState(1e9, 0.02, 0.001)
+    memory.learn(PathState(2.1e9, 0.02, None), "probed")
+    assert memory.known == KnownPath(PathState(2.1e9, 0.02, None), "probed")
+
+
+def test_a_configured_rate_serves_only_where_nothing_else_is_known() -> None:
+    memory, configured = PathMemory(), PathState(5e8, 0.02, None)
+    memory.learn(configured, "configured")
+    assert memory.known == KnownPath(configured, "configured")
+    memory.learn(PathState(9e9, 0.02, None), "probed")
+    memory.learn(configured, "configured")
+    assert memory.state == PathState(9e9, 0.02, None)
+    known = remembered()
+    known.learn(configured, "configured")
+    assert known.state == PathState(1e9, 0.02, 0.001)
