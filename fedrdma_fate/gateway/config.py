@@ -178,9 +178,9 @@ class GatewayConfig(_Section, frozen=True):
         listen: addresses.
         mode: how payloads travel: `grpc`, `fedrdma`, `fedrdma-e` or `fedrdma-x`.
         transport: data path: `auto` takes shared memory on one host, RDMA where both sides have it, else TCP.
-        chunk: base chunk size, or `auto` for the paper's best for the link's rate; in mode `fedrdma-x`, what suits the
-            rate and loss that were measured.
-        link_enable: send one small chunk first: `auto`, `always` or `never`.
+        chunk: base chunk size, or `auto` for the paper's best for the link's rate, which then adapts to how transfers
+            go; in mode `fedrdma-x`, what suits the rate and loss that were measured.
+        link_enable: send one small chunk first: `always`, `never`, or `auto`, by what is known of the link.
         notify: how the receiver learns of a finished payload: `event` or `poll`.
         tcp: the TCP transport.
         shm: the shared-memory transport.

@@ -206,7 +206,7 @@ class Peer:
             case Ping(stamp=stamp):
                 self.send(Pong(stamp))
             case Pong(stamp=stamp):
-                self.rtt_seconds = time.monotonic() - stamp
+                self.rtt_seconds = self.sending.rtt_seconds = time.monotonic() - stamp
                 self.probes.on_pong(stamp)
             case Goodbye(reason=reason):
                 self._lose(f"it said goodbye: {reason}")

@@ -488,6 +488,25 @@ def test_where_it_would_not_help_nothing_large_is_granted_ahead(
     play(scenario, **settings)
 
 
+def test_only_payloads_that_had_the_link_to_themselves_tune_it(play: Callable[..., None]) -> None:
+    async def scenario(twin: Twin) -> None:
+        await twin.connect()
+        await work(twin)
+        sending = twin.halves["a"].peer.sending
+        noted: list[int] = []
+        sending.tuners["tcp"].on_transfer = (  # type: ignore[method-assign, assignment]
+            lambda *told: noted.append(told[1].total_bytes)
+        )
+        for lengths in ((100_001,), (100_002, 100_003), (100_004,)):
+            for arrived in [pull(twin, twin.put("a", f"m{length}", bytes(length))) for length in lengths]:
+                await work(twin, 100)
+                await arrived
+        assert noted == [100_001, 100_004]
+        await twin.quiesce()
+
+    play(scenario)
+
+
 def test_a_peer_that_is_gone_holds_no_credits(play: Callable[..., None]) -> None:
     async def scenario(twin: Twin) -> None:
         await twin.connect()
