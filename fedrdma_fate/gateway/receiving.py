@@ -113,10 +113,14 @@ class Receiving:
         Only while there is room for one more besides: it is a convenience, and the memory belongs to those who ask.
         """
         wished = self._ahead.get(transport) or self._first_ahead(transport)
-        if wished and self._hub.receive_pool.stats().largest_free_bytes >= 2 * wished:
-            lease = self._hub.receive_pool.lease(wished, self._owner)
-            if lease is not None:
-                self._grant(link, _Grant(lease, credit_of=transport, large=True))
+        pool = self._hub.receive_pool
+        lease = pool.lease(wished, self._owner) if 0 < wished <= pool.stats().largest_free_bytes else None
+        if lease is None:
+            return
+        if pool.stats().largest_free_bytes >= wished:
+            self._grant(link, _Grant(lease, credit_of=transport, large=True))
+        else:
+            lease.release()
 
     def _first_ahead(self, transport: str) -> int:
         """As long as no large message has come; what the first does not fill is free again when it has come."""
@@ -214,13 +218,13 @@ class Receiving:
         if offer.transfer >= PROBE_TRANSFERS_FROM:
             lease.release()
             return
-        lease.trim(payload_at + offer.total_bytes)
+        # to what the next message like it would be granted: when this one is gone, that fits into its place
+        lease.trim(_ahead_bytes(offer.total_bytes))
         message = Message(offer.key, offer.kind, offer.total_bytes, lease=lease, payload_at=payload_at)
         kept = self._hub.mailbox.deliver(message)
         make_room(self._hub, self._hub.receive_pool)
         if offer.mode == "fedrdma-x" and slot.length > int(self._hub.config.memory.ring_slot_bytes):
-            # a little more, for the next may differ by a few bytes
-            self._ahead[offer.transport] = (offer.total_bytes // _AHEAD_STEP_BYTES + 2) * _AHEAD_STEP_BYTES
+            self._ahead[offer.transport] = _ahead_bytes(offer.total_bytes)
         self._hub.metrics.payload_moved("received", self._peer, offer.mode, offer.transport, offer.total_bytes)
         self._hub.metrics.transfer_ended("received", self._peer, offer.mode, stats.seconds, 0)
         self._trace_delivered(offer, offer.total_bytes, offer.mode, offer.transport, stats.seconds, kept)
@@ -340,6 +344,11 @@ class Receiving:
             peer=self._peer,
             kept=kept,
         )
+
+
+def _ahead_bytes(total_bytes: int) -> int:
+    """A slot for a message like one of this length: a little more, for the next may differ by a few bytes."""
+    return (total_bytes // _AHEAD_STEP_BYTES + 2) * _AHEAD_STEP_BYTES
 
 
 def _key_fields(frame: Offer | Inline | Lend) -> dict[str, object]:
