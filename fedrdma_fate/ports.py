@@ -189,8 +189,13 @@ class Endpoint(Protocol):
         """
         ...
 
-    def post_datagram(self, data: bytes) -> bool:
-        """Send a few bytes that may be lost; False when this data path has none, or none so long, or not now."""
+    def post_datagram(self, data: bytes, copies: int = 1) -> bool:
+        """Send a few bytes that may be lost; False when this data path has none, or none so long, or not now.
+
+        Args:
+            data: the bytes.
+            copies: how often to send them, back to back.
+        """
         ...
 
     def poll_set(self) -> Sequence[tuple[int, int]]:

@@ -26,6 +26,11 @@ class CreditBook:
         best = min(fitting, key=lambda grant: (grant.length, grant.grant))
         return self._grants.pop(best.grant)
 
+    def take_outgrown(self) -> list[Grant]:
+        """Those beside the ring, when none was large enough: they only take room from what is asked for instead."""
+        ring = min((grant.length for grant in self._grants.values()), default=0)
+        return [self._grants.pop(grant.grant) for grant in list(self._grants.values()) if grant.length > ring]
+
     def recall(self, grant: int) -> bool:
         """The receiver wants a grant back; whether it was still unused."""
         return self._grants.pop(grant, None) is not None

@@ -18,13 +18,16 @@ CHUNK_SECONDS = 5e-6
 LEAST_LOSS = 1e-3
 """Loss may appear at any time: no path is trusted to lose less than this per packet."""
 
+UNKNOWN_LOSS = 0.01
+"""A path whose loss is not known may lose so much."""
+
 INDEX_BITS = 20
 TAGS = 1 << (32 - INDEX_BITS)
 _INDICES = 1 << INDEX_BITS
 assert _INDICES >= LARGEST_COUNT
 
 
-def best_chunk_bytes(rate: float, loss: float, mtu_bytes: int, total_bytes: int) -> int:
+def best_chunk_bytes(rate: float, loss: float | None, mtu_bytes: int, total_bytes: int) -> int:
     """The chunk size that wastes least on a lossy datagram path, a power of two.
 
     Of a UC message nothing counts when one packet is lost. A chunk of c bytes therefore costs, as shares of the link,
@@ -33,11 +36,12 @@ def best_chunk_bytes(rate: float, loss: float, mtu_bytes: int, total_bytes: int)
 
     Args:
         rate: of the bottleneck, bytes a second.
-        loss: probability that a packet is lost.
+        loss: probability that a packet is lost; None: UNKNOWN_LOSS.
         mtu_bytes: packet size.
         total_bytes: of the payload; it is never cut into more than LARGEST_COUNT chunks.
     """
-    ideal = math.sqrt(max(rate, 1.0) * CHUNK_SECONDS * mtu_bytes / max(loss, LEAST_LOSS))
+    least = UNKNOWN_LOSS if loss is None else max(loss, LEAST_LOSS)
+    ideal = math.sqrt(max(rate, 1.0) * CHUNK_SECONDS * mtu_bytes / least)
     bounded = min(max(ideal, SMALLEST_CHUNK_BYTES), LARGEST_X_CHUNK_BYTES)
     return max(1 << int(math.log2(bounded)), -(-total_bytes // LARGEST_COUNT))
 

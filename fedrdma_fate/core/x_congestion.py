@@ -14,6 +14,10 @@ PROBE_SECONDS = 0.008
 """At 1.25 this queues 2 ms of the bottleneck: what half of a 0.5 MB buffer holds at 1 Gbit/s."""
 
 HOLD_ROUNDS = 6
+
+PROVING_GAIN = 1.1
+"""A rate that no transfer has proved is probed again at once, as long as a probe finds so much more."""
+
 FILTER_ROUNDS = 10
 MIN_RTT_SECONDS = 10.0
 
@@ -54,12 +58,12 @@ class PathState:
     Attributes:
         rate: of the bottleneck, payload bytes a second.
         min_rtt: least round trip seen, seconds.
-        loss: probability that a packet is lost.
+        loss: probability that a packet is lost, None while nothing is known of it.
     """
 
     rate: float
     min_rtt: float
-    loss: float
+    loss: float | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -85,17 +89,22 @@ class RateController:
     """Paces one flow of one path. Times in seconds, rates in payload bytes a second.
 
     With nothing known it begins in TRAIN: the first bytes go unpaced, and the rate at which they arrive is the rate.
+    With a rate that no transfer has proved it begins in PROBE.
     """
 
-    def __init__(self, remembered: PathState | None = None, *, fixed_rate: float | None = None) -> None:
-        self.phase = Phase.TRAIN if remembered is None else Phase.CRUISE
+    def __init__(
+        self, remembered: PathState | None = None, *, fixed_rate: float | None = None, proved: bool = True
+    ) -> None:
+        self.phase = Phase.TRAIN if remembered is None else Phase.CRUISE if proved else Phase.PROBE
+        self._proved = proved
+        self._proving_from = 0.0 if remembered is None else remembered.rate
         self._fixed = fixed_rate
         self._bandwidth = 0.0 if remembered is None else remembered.rate
         self._min_rtt = 0.0 if remembered is None else remembered.min_rtt
         self._min_rtt_at = -1.0
         self._last_rtt = self._min_rtt
         self._chunk_loss = 0.0
-        self._loss = 0.0 if remembered is None else remembered.loss
+        self._loss = None if remembered is None else remembered.loss
         self._samples: deque[tuple[float, float]] = deque()
         self._phase_ends = 0.0
         self._round_ends = 0.0
@@ -128,7 +137,12 @@ class RateController:
     @property
     def loss(self) -> float:
         """Probability that a packet is lost."""
-        return self._loss
+        return self._loss or 0.0
+
+    @property
+    def sampled(self) -> bool:
+        """Whether it has seen how fast chunks arrive."""
+        return self._delivered > 0
 
     @property
     def competing(self) -> bool:
@@ -159,14 +173,27 @@ class RateController:
         if self.phase is Phase.TRAIN or now < self._phase_ends:
             return
         if self._phase_ends == 0.0:
-            self._enter(Phase.CRUISE, now, HOLD_ROUNDS * max(self._min_rtt, 0.001))
+            self._enter(self.phase, now, HOLD_ROUNDS * max(self._min_rtt, 0.001) if self._proved else PROBE_SECONDS)
             return
         if self.phase is Phase.PROBE:
             self._enter(Phase.DRAIN, now, PROBE_SECONDS)
+        elif not self._proved:
+            self._prove(now)
         elif self.phase is Phase.DRAIN or self._yields():
             self._enter(Phase.CRUISE, now, HOLD_ROUNDS * max(self._min_rtt, 0.001))
         else:
             self._enter(Phase.PROBE, now, PROBE_SECONDS)
+
+    def _prove(self, now: float) -> None:
+        """The rate was only estimated: wait a round trip for what a probe has found, then probe on or hold."""
+        if self.phase is Phase.DRAIN:
+            self._enter(Phase.CRUISE, now, max(self._min_rtt, 0.001))
+        elif self._bandwidth >= self._proving_from * PROVING_GAIN:
+            self._proving_from = self._bandwidth
+            self._enter(Phase.PROBE, now, PROBE_SECONDS)
+        else:
+            self._proved = True
+            self._enter(Phase.CRUISE, now, HOLD_ROUNDS * max(self._min_rtt, 0.001))
 
     def _yields(self) -> bool:
         """At the end of CRUISE: while others queue, hold no more than half of what the path gave us alone."""

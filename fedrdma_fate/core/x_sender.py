@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable
 
 from fedrdma_fate.core.actions import Action, ComputeDigest, Failed, Finished, PostChunk, SendFrame, WriteHeader
@@ -96,6 +97,7 @@ class XSender:
         self._own_arrived_bytes = 0
         self._train_left = TRAIN_BYTES
         self._probe_backoff = 1
+        self._backed_off_at = -math.inf
         self._last_progress = 0.0
         self._ready_at: float | None = None
 
@@ -260,11 +262,14 @@ class XSender:
         return (1.25 * rtt + REPORT_SLACK_SECONDS) * self._probe_backoff
 
     def _give_up_overdue(self, now: float) -> None:
-        lost = self._flights.older_than(now - self._patience())
+        patience = self._patience()
+        lost = self._flights.older_than(now - patience)
         if not lost:
             return
         self._queue.send_again(position for position in lost if position not in self._arrivals)
-        self._probe_backoff = min(self._probe_backoff * 2, 64)
+        if now >= self._backed_off_at + patience:
+            # once for all that went out together
+            self._probe_backoff, self._backed_off_at = min(self._probe_backoff * 2, 64), now
         self._delivery.forget()
         if not self.control.known:
             self._train_left = TRAIN_BYTES // 4

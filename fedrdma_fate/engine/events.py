@@ -10,6 +10,7 @@ from fedrdma_fate.core.digest import BLOCK_BYTES, block_digest, blocks_of, diges
 from fedrdma_fate.core.digest_table import DigestTable
 from fedrdma_fate.core.plan import Chunk, ChunkPlan
 from fedrdma_fate.core.x_chunking import SMALLEST_CHUNK_BYTES
+from fedrdma_fate.core.x_congestion import PathState
 from fedrdma_fate.ports import Slot
 from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import ControlFrame, GrantRequest, MessageKey, MessageKind, Mode, Offer
@@ -126,6 +127,18 @@ class TransferProgress:
     started: float
 
 
+PathSource = Literal["configured", "remembered", "probed", "measured"]
+"""How a path is known: from the configuration, from an earlier run, from a train of datagrams, from a transfer."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class KnownPath:
+    """What is known of a path, and how."""
+
+    state: PathState
+    source: PathSource
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class LinkSettings:
     """Parameters of a link.
@@ -136,6 +149,7 @@ class LinkSettings:
         idle_timeout: seconds without progress after which a transfer fails.
         connect_timeout: seconds for connecting the data path.
         poll_interval: seconds between two looks at the slots.
+        known: of the path, from an earlier run.
     """
 
     transport: str
@@ -143,6 +157,7 @@ class LinkSettings:
     idle_timeout: float = 60.0
     connect_timeout: float = 10.0
     poll_interval: float = 0.0005
+    known: KnownPath | None = None
 
 
 class LinkEvents(Protocol):

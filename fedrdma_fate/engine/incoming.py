@@ -26,8 +26,9 @@ from fedrdma_fate.core.x_chunking import TAGS, chunk_of_immediate
 from fedrdma_fate.engine.events import LinkEvents, LinkSettings, TransferProgress, TransferStats
 from fedrdma_fate.engine.machines import receiving_machine
 from fedrdma_fate.ports import Completion, Endpoint, Slot
+from fedrdma_fate.wire.datagrams import encode_datagram
 from fedrdma_fate.wire.errors import ErrorCode, TransferError, TransportError, WireError
-from fedrdma_fate.wire.frames import ControlFrame, Delivered, Grant, Offer, Refused, Report, Restart, encode_frame
+from fedrdma_fate.wire.frames import ControlFrame, Delivered, Grant, Offer, Refused, Report, Restart
 from fedrdma_fate.wire.header import HEADER_BYTES, ChunkHeader, decode_header, header_present
 
 logger = logging.getLogger(__name__)
@@ -326,7 +327,7 @@ class IncomingTransfers:
         """Whether it is on its way; it may be lost."""
         # a path that breaks just now says so again when it is asked to make progress
         with contextlib.suppress(TransportError):
-            return self._endpoint is not None and self._endpoint.post_datagram(encode_frame(frame))
+            return self._endpoint is not None and self._endpoint.post_datagram(encode_datagram(frame))
         return False
 
     def _forget(self, grant: int) -> _Granted:

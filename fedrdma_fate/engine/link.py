@@ -12,11 +12,13 @@ from collections.abc import Callable, Sequence
 
 from fedrdma_fate.core.x_congestion import PathState
 from fedrdma_fate.engine.alarm import Alarm
-from fedrdma_fate.engine.events import LinkEvents, LinkSettings, Outgoing, TransferProgress
+from fedrdma_fate.engine.events import KnownPath, LinkEvents, LinkSettings, Outgoing, TransferProgress
 from fedrdma_fate.engine.incoming import IncomingTransfers
 from fedrdma_fate.engine.outgoing import OutgoingTransfers
+from fedrdma_fate.engine.path_probing import PathProbing
 from fedrdma_fate.ports import Completion, CompletionKind, Draft, Endpoint, Slot
 from fedrdma_fate.ports import Offer as TransportOffer
+from fedrdma_fate.wire.datagrams import PathProbe, PathProbeAnswer, decode_datagram
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, WireError, error_from_code
 from fedrdma_fate.wire.frames import (
     Abort,
@@ -33,7 +35,6 @@ from fedrdma_fate.wire.frames import (
     Report,
     ResendChunks,
     Restart,
-    decode_frame,
 )
 
 logger = logging.getLogger(__name__)
@@ -60,6 +61,7 @@ class Link:
         self._clock = clock
         self._outgoing = OutgoingTransfers(settings, events)
         self._incoming = IncomingTransfers(settings, events)
+        self._probing = PathProbing(self._outgoing.memory)
         self._endpoint: Endpoint | None = None
         self._commands: deque[Callable[[float], None]] = deque()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -80,9 +82,9 @@ class Link:
         return self._heard_at
 
     @property
-    def known_path(self) -> PathState | None:
-        """What mode `fedrdma-x` has found of the path, None before; safe from any thread."""
-        return self._outgoing.memory.state
+    def known_path(self) -> KnownPath | None:
+        """What is known of the path to the peer, None while nothing is; safe from any thread."""
+        return self._outgoing.memory.known
 
     # -- commands -------------------------------------------------------------------------------------------------
 
@@ -90,6 +92,16 @@ class Link:
         """Connect the data path; the old one, if any, is dropped first. Events will name the attempt."""
         if not self._command(lambda _: self._connect(draft, peer, attempt)):
             draft.close()
+
+    def hint(self, rtt: float, rate: float | None) -> None:
+        """What others know: the control channel's round trip in seconds, and a configured rate in bytes a second."""
+
+        def hint(_: float) -> None:
+            self._outgoing.memory.rtt_hint = rtt
+            if rate is not None:
+                self._outgoing.memory.learn(PathState(rate, rtt, None), "configured")
+
+        self._command(hint)
 
     def suspend(self, reason: str) -> None:
         """Drop the data path and pause: the control channel is gone."""
@@ -240,9 +252,8 @@ class Link:
             return 0
         if self._incoming.wants_polling():
             return self._settings.poll_interval
-        times = [
-            due for due in (self._outgoing.timer(), self._incoming.timer(), self._publish_due()) if due is not None
-        ]
+        timers = (self._outgoing.timer(), self._incoming.timer(), self._probing.timer(), self._publish_due())
+        times = [due for due in timers if due is not None]
         return max(0.0, min(times) - self._clock()) if times else None
 
     def _run_timers(self) -> None:
@@ -251,6 +262,7 @@ class Link:
         if due is not None and now >= due:
             self._outgoing.on_timer(now)
         self._incoming.on_timer(now)
+        self._probing.on_timer(now)
         if self._incoming.wants_polling():
             self._changed = True
             self._incoming.look_for_headers(now)
@@ -289,15 +301,17 @@ class Link:
 
     def _on_datagram(self, data: bytes, now: float) -> None:
         try:
-            frame = decode_frame(data)
+            datagram = decode_datagram(data)
         except WireError as error:
             logger.warning("link to %s: ignored a datagram: %s", self._peer, error)
             return
-        match frame:
+        match datagram:
             case Report():
-                self._outgoing.on_report(frame, now)
+                self._outgoing.on_report(datagram, now)
             case Delivered(transfer=transfer):
                 self._outgoing.on_delivered(transfer, now)
+            case PathProbe() | PathProbeAnswer():
+                self._probing.on_datagram(datagram, now)
 
     def _on_frame(self, frame: ControlFrame, now: float) -> None:
         match frame:
@@ -346,6 +360,7 @@ class Link:
         self._events.path_up(attempt)
         now = self._clock()
         self._heard_at = now
+        self._probing.path_up(endpoint, now)
         self._incoming.path_up(endpoint, now)
         self._outgoing.path_up(endpoint, now)
 
@@ -354,6 +369,7 @@ class Link:
         if endpoint is not None:
             # first, so that no slot is written or read any more when its owner gets it back
             endpoint.close()
+        self._probing.path_lost()
         self._outgoing.path_lost()
         self._incoming.path_lost(self._clock())
         if tell:

@@ -12,7 +12,7 @@ from fedrdma_fate.core.x_chunking import FIRST_CHUNK_BYTES, TAGS, best_chunk_byt
 from fedrdma_fate.core.x_congestion import PathState, RateController
 from fedrdma_fate.core.x_receiver import XReceiver, XReceiveSettings
 from fedrdma_fate.core.x_sender import XSender, XSendSettings
-from fedrdma_fate.engine.events import LinkSettings, Outgoing
+from fedrdma_fate.engine.events import KnownPath, LinkSettings, Outgoing, PathSource
 from fedrdma_fate.ports import ChunkService
 from fedrdma_fate.wire.frames import Offer
 
@@ -20,28 +20,56 @@ SELF_PACED_WINDOW_BYTES = 32 * 1024 * 1024
 """Bytes in flight where the transport finds the rate: more than it needs to keep every stream busy."""
 
 
+PROBE_AGREES = 2.0
+"""A train whose rate is within this factor of what is remembered confirms it, and replaces it otherwise."""
+
+
 class PathMemory:
     """What is known of the path to a peer, from transfer to transfer; a new data path changes nothing about it.
 
     Attributes:
-        state: rate, round trip and loss, None while nothing is known.
+        known: rate, round trip and loss, and how they are known; None while nothing is.
+        rtt_hint: round trip of the control channel, seconds, None while it is not known.
     """
 
-    def __init__(self) -> None:
-        self.state: PathState | None = None
+    def __init__(self, known: KnownPath | None = None) -> None:
+        self.known = known
+        self.rtt_hint: float | None = None
         self._users = 0
+
+    @property
+    def state(self) -> PathState | None:
+        """Rate, round trip and loss, None while nothing is known."""
+        return None if self.known is None else self.known.state
+
+    @property
+    def proved(self) -> bool:
+        """Whether a transfer of this run has found it."""
+        return self.known is not None and self.known.source == "measured"
+
+    def learn(self, state: PathState, source: PathSource) -> None:
+        """Something is known; what a transfer has found stands until another finds something else."""
+        before = self.known
+        if source != "measured" and before is not None:
+            if before.source == "measured" or source == "configured":
+                return
+            if before.source == "remembered" and 1 / PROBE_AGREES < state.rate / before.state.rate < PROBE_AGREES:
+                return
+        self.known = KnownPath(state, source)
 
     def begin(self) -> RateController:
         """A transfer begins: at its share of the rate, where others are under way."""
         self._users += 1
         known = self.state
-        return RateController(None if known is None else dataclasses.replace(known, rate=known.rate / self._users))
+        if known is None:
+            return RateController()
+        return RateController(dataclasses.replace(known, rate=known.rate / self._users), proved=self.proved)
 
     def end(self, control: RateController) -> None:
         """It has ended; what it found is remembered."""
         found = control.state()
-        if found is not None:
-            self.state = dataclasses.replace(found, rate=found.rate * self._users)
+        if found is not None and control.sampled:
+            self.learn(dataclasses.replace(found, rate=found.rate * self._users), "measured")
         self._users -= 1
 
 
@@ -73,6 +101,7 @@ def sending_machine(
         paced=not service.self_paced,
         window_bytes=SELF_PACED_WINDOW_BYTES if service.self_paced else None,
         mtu_bytes=service.mtu_bytes,
+        rtt_hint=memory.rtt_hint,
         idle_timeout=settings.idle_timeout,
     )
     return XSender(outgoing.transfer, outgoing.plan, details, memory.begin(), outgoing.payload.written_from)

@@ -86,7 +86,7 @@ class OutgoingTransfers:
         self._posted: dict[int, _Posted] = {}
         self._given_up: set[int] = set()
         self._next_work_request = 0
-        self.memory = PathMemory()
+        self.memory = PathMemory(settings.known)
 
     # -- commands -------------------------------------------------------------------------------------------------
 
@@ -272,6 +272,8 @@ class OutgoingTransfers:
             del self._waiting[outgoing.transfer]
             self._begin(outgoing, grant, now)
         else:
+            for outgrown in self._credits.take_outgrown():
+                self._give_back(outgrown.grant)
             self._events.frame(GrantRequest(self._settings.transport, outgoing.transfer, needed))
 
     def _use_credits(self, now: float) -> None:

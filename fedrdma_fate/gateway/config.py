@@ -178,9 +178,9 @@ class GatewayConfig(_Section, frozen=True):
         listen: addresses.
         mode: how payloads travel: `grpc`, `fedrdma`, `fedrdma-e` or `fedrdma-x`.
         transport: data path: `auto` takes shared memory on one host, RDMA where both sides have it, else TCP.
-        chunk: base chunk size, or `auto` for the paper's best for the link's rate; in mode `fedrdma-x`, what suits the
-            rate and loss that were measured.
-        link_enable: send one small chunk first: `auto`, `always` or `never`.
+        chunk: base chunk size, or `auto` for the paper's best for the link's rate, which then adapts to how transfers
+            go; in mode `fedrdma-x`, what suits the rate and loss that were measured.
+        link_enable: send one small chunk first: `always`, `never`, or `auto`, by what is known of the link.
         notify: how the receiver learns of a finished payload: `event` or `poll`.
         tcp: the TCP transport.
         shm: the shared-memory transport.
@@ -189,6 +189,8 @@ class GatewayConfig(_Section, frozen=True):
         timeouts: time-outs.
         peers: the other sites.
         trace: file for the JSON-lines trace, or null for none.
+        state_directory: where rate, round trip and loss of the paths to the peers are kept across restarts, so that a
+            first transfer starts from them; null keeps them in `memory.spill_directory`.
     """
 
     site: str
@@ -207,6 +209,7 @@ class GatewayConfig(_Section, frozen=True):
     timeouts: TimeoutConfig = TimeoutConfig()
     peers: tuple[PeerConfig, ...] = ()
     trace: Path | None = None
+    state_directory: Path | None = None
 
 
 def load_config(path: Path) -> GatewayConfig:

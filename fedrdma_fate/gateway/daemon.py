@@ -12,6 +12,7 @@ from fedrdma_fate.engine.link import Link
 from fedrdma_fate.gateway.background import spawn
 from fedrdma_fate.gateway.config import GatewayConfig, split_address
 from fedrdma_fate.gateway.parts import Parts, make_parts
+from fedrdma_fate.gateway.path_store import SAVE_SECONDS
 from fedrdma_fate.gateway.peer import Peer
 from fedrdma_fate.gateway.status import status_document
 from fedrdma_fate.gateway.tasks import stopping_error
@@ -49,6 +50,7 @@ class Gateway:
         except BaseException:
             await self._end()
             raise
+        spawn(parts.hub.tasks, _keep_paths(parts))
         for peer in parts.peers.values():
             if peer.config.address is not None:
                 spawn(parts.hub.tasks, parts.channels.keep_dialling(peer, peer.config.address))
@@ -111,6 +113,9 @@ class Gateway:
         for peer in parts.peers.values():
             peer.sending.give_up(ErrorCode.GATEWAY_STOPPING, reason)
         await parts.socket.stop()
+        _note_paths(parts)
+        if (document := parts.hub.path_store.pending()) is not None:
+            await asyncio.to_thread(parts.hub.path_store.write, document)
         links = [link for peer in parts.peers.values() for link in peer.close(reason)]
         await asyncio.to_thread(_end_links, links, parts.transports)
         if moves := parts.hub.mailbox.moves_under_way():
@@ -145,6 +150,21 @@ class Gateway:
         listen = self._config.listen
         addresses = {"listen.control": listen.control, "listen.data": listen.data, "listen.grpc": listen.grpc}
         warn_if_reachable({key: split_address(key, address)[0] for key, address in addresses.items()})
+
+
+def _note_paths(parts: Parts) -> None:
+    for peer in parts.peers.values():
+        for transport, path in peer.paths.paths.items():
+            parts.hub.path_store.note(peer.config.site, transport, path.link.known_path)
+
+
+async def _keep_paths(parts: Parts) -> None:
+    """Write down what is known of the paths, now and then: not every gateway stops in order."""
+    while True:
+        await asyncio.sleep(SAVE_SECONDS)
+        _note_paths(parts)
+        if (document := parts.hub.path_store.pending()) is not None:
+            await asyncio.to_thread(parts.hub.path_store.write, document)
 
 
 def _has_unfinished(peer: Peer) -> bool:

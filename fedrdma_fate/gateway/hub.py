@@ -11,6 +11,7 @@ from typing import Protocol
 
 from fedrdma_fate.gateway.config import GatewayConfig
 from fedrdma_fate.gateway.mailbox import Mailbox
+from fedrdma_fate.gateway.path_store import PathStore
 from fedrdma_fate.gateway.routing import Routes
 from fedrdma_fate.gateway.transports import TransportSet
 from fedrdma_fate.memory.pool import SlotPool
@@ -74,6 +75,7 @@ class Hub:
         making_room: pools that room is being made in.
         tasks: background tasks, kept alive here and cancelled at the end.
         next_transfer: id of the latest transfer.
+        path_store: what was learnt of the paths to the peers.
     """
 
     config: GatewayConfig
@@ -93,6 +95,7 @@ class Hub:
     making_room: set[SlotPool] = dataclasses.field(default_factory=set)
     tasks: set[asyncio.Task[None]] = dataclasses.field(default_factory=set)
     next_transfer: int = dataclasses.field(default_factory=_first_transfer)
+    path_store: PathStore = dataclasses.field(default_factory=PathStore)
 
     def new_transfer(self) -> int:
         """An id that no transfer of this run has had, nor (as good as) one of an earlier run."""

@@ -13,6 +13,7 @@ from fedrdma_fate.gateway.control import ControlServer
 from fedrdma_fate.gateway.host import host_identity
 from fedrdma_fate.gateway.hub import Hub
 from fedrdma_fate.gateway.mailbox import Mailbox
+from fedrdma_fate.gateway.path_store import PathStore
 from fedrdma_fate.gateway.peer import Peer
 from fedrdma_fate.gateway.routing import Routes
 from fedrdma_fate.gateway.tasks import TaskServer
@@ -108,6 +109,7 @@ def _make_hub(
         transports=transports,
         trace=trace,
         metrics=metrics,
+        path_store=PathStore(config.state_directory or memory.spill_directory, config.site),
     )
     undo.callback(hub.send_pool.close)
     undo.callback(hub.receive_pool.close)

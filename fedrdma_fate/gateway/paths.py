@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from fedrdma_fate.engine.events import Outgoing
+from fedrdma_fate.engine.events import KnownPath, Outgoing
 from fedrdma_fate.engine.link import Link
 from fedrdma_fate.gateway.background import Timer
 from fedrdma_fate.gateway.relay import LinkRelay
@@ -169,6 +169,11 @@ class DataPaths:
     def main_transport(self) -> str | None:
         """Its transport."""
         return next((name for name, path in self.paths.items() if path.main), None)
+
+    def known(self, transport: str) -> KnownPath | None:
+        """What the data path over this transport has found of itself, None where there is none."""
+        path = self.paths.get(transport)
+        return None if path is None else path.link.known_path
 
     def dispatch(self, outgoing: Outgoing) -> str:
         """Hand a payload to a link: the transport, or an empty string as long as there is none."""

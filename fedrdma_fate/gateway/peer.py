@@ -207,7 +207,7 @@ class Peer:
             case Ping(stamp=stamp):
                 self.send(Pong(stamp))
             case Pong(stamp=stamp):
-                self.rtt_seconds = time.monotonic() - stamp
+                self.rtt_seconds = self.sending.rtt_seconds = time.monotonic() - stamp
                 self.probes.on_pong(stamp)
             case Goodbye(reason=reason):
                 self._lose(f"it said goodbye: {reason}")
@@ -307,6 +307,7 @@ class Peer:
         self.receiving.forget_requests(self.paths.paths[transport].link)
         self._hub.metrics.link_up(self.config.site, transport, False)
         self.probes.link_retired(self.paths.paths[transport].link)
+        self._hub.path_store.note(self.config.site, transport, self.paths.paths[transport].link.known_path)
         self.paths.abandon(transport)
         self.sending.take_back(transport)
 
@@ -322,6 +323,7 @@ class Peer:
             poll_headers=config.notify == "poll",
             idle_timeout=config.timeouts.idle,
             connect_timeout=config.timeouts.connect,
+            known=self._hub.path_store.recall(self.config.site, transport),
         )
         relay = LinkRelay(self, transport, self._loop)
         return Link(self.config.site, settings, relay), relay
@@ -342,6 +344,8 @@ class Peer:
         if not self.paths.on_up(transport, attempt):
             return
         path = self.paths.paths[transport]
+        if self.rtt_seconds is not None:
+            path.link.hint(self.rtt_seconds, None if self.config.rate is None else self.config.rate / 8)
         self._hub.metrics.link_up(self.config.site, transport, True)
         logger.info("data path to %s over %s is up", self.config.site, transport)
         self._hub.trace.emit("link", peer=self.config.site, transport=transport, reason=path.reason)

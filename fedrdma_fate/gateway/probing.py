@@ -115,6 +115,9 @@ class _Probe:
         verdict, first_chunks = await self._try_first_chunks()
         trials = await self._try_chunk_sizes(enable=verdict.link_enable == "always")
         best = best_trial(trials)
+        rate = link_rate(best, self._trip) if best else None
+        chunk_bytes = best.plan.chunk_bytes if best else None
+        self._peer.sending.tuners[transport].on_probe(rate, chunk_bytes, verdict.link_enable, verdict.reason)
         return {
             "site": self._hub.config.site,
             "peer": self._peer.config.site,
@@ -131,9 +134,9 @@ class _Probe:
             "first_chunks": [_trial(trial) for trial in first_chunks],
             "chunks": [_trial(trial) for trial in trials],
             "not_measured": [size for size in CHUNK_SIZES if size not in {trial.plan.chunk_bytes for trial in trials}],
-            "best_chunk_bytes": best.plan.chunk_bytes if best else None,
+            "best_chunk_bytes": chunk_bytes,
             "bits_per_second": max((trial.bits_per_second for trial in trials), default=0.0),
-            "rate_bits_per_second": link_rate(best, self._trip) if best else None,
+            "rate_bits_per_second": rate,
             "sent_bytes": self._sent_bytes,
             "seconds": time.monotonic() - self._began,
         }

@@ -39,6 +39,9 @@ logger = logging.getLogger(__name__)
 
 _AHEAD_STEP_BYTES = 64 * 1024
 
+FIRST_AHEAD_PART = 3 / 8
+"""Of the receive region, for the first large messages of all peers; what is left is room for others, and for probes."""
+
 REMEMBERED_TRANSFERS = 16384
 """Ended transfers that are remembered, so that one sent again after a lost connection is not taken twice."""
 
@@ -91,8 +94,6 @@ class Receiving:
         """Grant slots ahead of time, as many as are configured and as there is room for just now."""
         memory = self._hub.config.memory
         standing = [grant.large for grant in self._granted.values() if grant.credit_of == transport]
-        if not any(standing):
-            self._grant_ahead(link, transport)
         for _ in range(memory.ring_slots - standing.count(False)):
             try:
                 lease = self._hub.receive_pool.lease(int(memory.ring_slot_bytes), self._owner)
@@ -102,6 +103,9 @@ class Receiving:
             if lease is None:
                 return
             self._grant(link, _Grant(lease, credit_of=transport))
+        # after the ring, which would else lie between it and the room behind it
+        if not any(standing):
+            self._grant_ahead(link, transport)
 
     def lacks_ahead(self) -> list[str]:
         """Transports over which a slot for another large message would be granted, were there room."""
@@ -113,11 +117,21 @@ class Receiving:
 
         Only while there is room for one more besides: it is a convenience, and the memory belongs to those who ask.
         """
-        wished = self._ahead.get(transport, 0)
-        if wished and self._hub.receive_pool.stats().largest_free_bytes >= 2 * wished:
-            lease = self._hub.receive_pool.lease(wished, self._owner)
-            if lease is not None:
-                self._grant(link, _Grant(lease, credit_of=transport, large=True))
+        wished = self._ahead.get(transport) or self._first_ahead(transport)
+        pool = self._hub.receive_pool
+        lease = pool.lease(wished, self._owner) if wished and pool.has_room_for(wished, wished) else None
+        if lease is not None:
+            self._grant(link, _Grant(lease, credit_of=transport, large=True))
+
+    def _first_ahead(self, transport: str) -> int:
+        """As long as no large message has come; what the first does not fill is free again when it has come."""
+        config = self._hub.config
+        mode = next((peer.mode for peer in config.peers if peer.site == self._peer), None) or config.mode
+        # cold memory is not taken before it is needed
+        if mode != "fedrdma-x" or transport not in ("tcp", "verbs") or not config.memory.warm:
+            return 0
+        part = int(self._hub.receive_pool.region.length * FIRST_AHEAD_PART) // len(config.peers)
+        return part if part > int(config.memory.ring_slot_bytes) else 0
 
     def on_grant_request(self, request: GrantRequest, link: Link) -> None:
         """The peer asks for a slot. It asks again on each new data path; what it has been granted is on its way."""
@@ -205,12 +219,13 @@ class Receiving:
         if offer.transfer >= PROBE_TRANSFERS_FROM:
             lease.release()
             return
+        # to what the next message like it would be granted: when this one is gone, that fits into its place
+        lease.trim(_ahead_bytes(offer.total_bytes))
         message = Message(offer.key, offer.kind, offer.total_bytes, lease=lease, payload_at=payload_at)
         kept = self._hub.mailbox.deliver(message)
         make_room(self._hub, self._hub.receive_pool)
         if offer.mode == "fedrdma-x" and slot.length > int(self._hub.config.memory.ring_slot_bytes):
-            # a little more, for the next may differ by a few bytes
-            self._ahead[offer.transport] = (offer.total_bytes // _AHEAD_STEP_BYTES + 2) * _AHEAD_STEP_BYTES
+            self._ahead[offer.transport] = _ahead_bytes(offer.total_bytes)
         self._hub.metrics.payload_moved("received", self._peer, offer.mode, offer.transport, offer.total_bytes)
         self._hub.metrics.transfer_ended("received", self._peer, offer.mode, stats.seconds, 0)
         self._trace_delivered(offer, offer.total_bytes, offer.mode, offer.transport, stats.seconds, kept)
@@ -330,6 +345,11 @@ class Receiving:
             peer=self._peer,
             kept=kept,
         )
+
+
+def _ahead_bytes(total_bytes: int) -> int:
+    """A slot for a message like one of this length: a little more, for the next may differ by a few bytes."""
+    return (total_bytes // _AHEAD_STEP_BYTES + 2) * _AHEAD_STEP_BYTES
 
 
 def _key_fields(frame: Offer | Inline | Lend) -> dict[str, object]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from fedrdma_fate.core.link_tuner import Finding, LinkTuner
 from fedrdma_fate.core.plan import ChunkPlan, SlotLayout
-from fedrdma_fate.core.tuning import LinkTraits, plan_transfer
-from fedrdma_fate.engine.events import Outgoing, Payload, TransferProgress, TransferStats
+from fedrdma_fate.core.tuning import LinkTraits
+from fedrdma_fate.engine.events import KnownPath, Outgoing, Payload, TransferProgress, TransferStats
 from fedrdma_fate.gateway.config import PeerConfig
 from fedrdma_fate.gateway.hub import Hub
 from fedrdma_fate.gateway.lending import Lending
@@ -30,6 +31,10 @@ class Links(Protocol):
     @property
     def main_transport(self) -> str | None:
         """What `fedrdma` and `fedrdma-e` go over, if there is anything yet."""
+        ...
+
+    def known(self, transport: str) -> KnownPath | None:
+        """What the data path over this transport has found of itself."""
         ...
 
     def dispatch(self, outgoing: Outgoing) -> str:
@@ -57,15 +62,24 @@ class _Payload:
         outgoing: the message.
         lease: keeps its slot.
         path: the transport it was handed to, LENT, or an empty string as long as there is none.
+        alone: whether no other has been on its way to the peer meanwhile.
+        whole: whether it was, when it was handed over.
     """
 
     outgoing: Outgoing
     lease: Lease
     path: str = ""
+    alone: bool = True
+    whole: bool = True
 
 
 class Sending:
-    """Everything that we send to one peer. Belongs to the event loop's thread."""
+    """Everything that we send to one peer. Belongs to the event loop's thread.
+
+    Attributes:
+        rtt_seconds: round trip of the control channel, None while it is not known.
+        tuners: what decides how payloads are cut, by transport.
+    """
 
     def __init__(
         self,
@@ -92,6 +106,8 @@ class Sending:
         self._inline: dict[int, Inline] = {}
         self._payloads: dict[int, _Payload] = {}
         self._notices: deque[Undeliverable] = deque(maxlen=REMEMBERED_NOTICES)
+        self.rtt_seconds: float | None = None
+        self.tuners: defaultdict[str, LinkTuner] = defaultdict(LinkTuner)
 
     @property
     def pending(self) -> int:
@@ -120,7 +136,10 @@ class Sending:
         plan = self._plan(used, payload.total_bytes)
         recut = used == "fedrdma-x" and self._chunk_bytes is None
         outgoing = Outgoing(self._hub.new_transfer(), key, kind, payload, plan, used, recut)
-        record = self._payloads[outgoing.transfer] = _Payload(outgoing, lease)
+        record = _Payload(outgoing, lease, alone=not self._payloads, whole=not payload.written_from)
+        for other in self._payloads.values():
+            other.alone = False
+        self._payloads[outgoing.transfer] = record
         self._hand(record)
 
     def lends(self, mode: Mode | None) -> bool:
@@ -244,8 +263,13 @@ class Sending:
 
     def sent(self, outgoing: Outgoing, stats: TransferStats, transport: str, *, how: str | None = None) -> None:
         """The peer has a payload; `how` it went, if not in its mode."""
-        if not self._release(outgoing):
+        record = self._payloads.get(outgoing.transfer)
+        if record is None or not self._release(outgoing):
             return
+        if how is None and record.alone:
+            # while a task was still writing, the link may have waited
+            round_trip = self.rtt_seconds if record.whole else None
+            self.tuners[transport].on_transfer(outgoing.mode, outgoing.plan, stats.seconds, round_trip)
         total = outgoing.plan.total_bytes
         mode = how or outgoing.mode
         self._hub.metrics.payload_moved("sent", self._peer.site, mode, transport, total)
@@ -301,8 +325,17 @@ class Sending:
     def _plan(self, mode: Mode, total_bytes: int) -> ChunkPlan:
         config = self._hub.config
         policy = self._peer.link_enable or config.link_enable
-        link = LinkTraits(rate_bps=self._peer.rate, is_stream=self._links.main_transport == "tcp")
-        return plan_transfer(mode, total_bytes, self._chunk_bytes, policy, link)
+        transport = self._links.main_transport or ""
+        link = LinkTraits(rate_bps=self._peer.rate, is_stream=transport == "tcp")
+        return self.tuners[transport].plan(mode, total_bytes, self._chunk_bytes, policy, link, self._seen(transport))
+
+    def rate(self, transport: str) -> Finding | None:
+        """What is known of the link's rate, and from where."""
+        return self.tuners[transport].rate(self._peer.rate, self._seen(transport))
+
+    def _seen(self, transport: str) -> Finding | None:
+        known = self._links.known(transport)
+        return None if known is None else Finding(known.state.rate * 8, known.source)
 
     @property
     def _chunk_bytes(self) -> int | None:

@@ -50,13 +50,15 @@ def _peer(peer: Peer) -> dict[str, object]:
         "lent_messages": peer.sending.lending.count,
         "lent_bytes": peer.sending.lending.lent_bytes,
         "borrowed_messages": peer.receiving.borrowing.count,
-        "paths": [_path(name, path) for name, path in peer.paths.paths.items()],
+        "paths": [_path(peer, name, path) for name, path in peer.paths.paths.items()],
     }
 
 
-def _path(name: str, path: DataPath) -> dict[str, object]:
-    """A data path; its last three are what mode `fedrdma-x` has found, null before."""
+def _path(peer: Peer, name: str, path: DataPath) -> dict[str, object]:
+    """A data path, what it has found of itself, and what modes `fedrdma` and `fedrdma-e` are tuned to."""
+    tuner, rate = peer.sending.tuners[name], peer.sending.rate(name)
     known = path.link.known_path
+    state = None if known is None else known.state
     return {
         "transport": name,
         "up": path.up,
@@ -64,9 +66,17 @@ def _path(name: str, path: DataPath) -> dict[str, object]:
         "reason": path.reason,
         "attempts": path.attempt,
         "last_error": path.last_error,
-        "found_bits_per_second": None if known is None else known.rate * 8,
-        "found_rtt_seconds": None if known is None else known.min_rtt,
-        "found_packet_loss": None if known is None else known.loss,
+        "found_bits_per_second": None if state is None else state.rate * 8,
+        "found_rtt_seconds": None if state is None else state.min_rtt,
+        "found_packet_loss": None if state is None else state.loss,
+        "found_by": None if known is None else known.source,
+        "tuning": {
+            "bits_per_second": None if rate is None else rate.rate_bps,
+            "known_by": None if rate is None else rate.source,
+            "chunk_bytes": tuner.chunk_sizes(),
+            "link_enable": tuner.link_enable,
+            "link_enable_reason": tuner.link_enable_reason or None,
+        },
     }
 
 

@@ -82,6 +82,22 @@ class SlotAllocator:
         self._free_bytes += length
         self._insert_hole(offset, length)
 
+    def shrink(self, offset: int, length: int) -> int:
+        """Take back the end of a range, beyond `length` bytes; how many bytes that were.
+
+        Raises:
+            MemoryPoolError: LEASE_UNKNOWN when nothing is allocated there.
+        """
+        held, kept = self._allocated.get(offset), self.rounded(length)
+        if held is None:
+            raise MemoryPoolError(ErrorCode.LEASE_UNKNOWN, f"no slot is leased at offset {offset}.")
+        if kept >= held:
+            return 0
+        self._allocated[offset] = kept
+        self._free_bytes += held - kept
+        self._insert_hole(offset + kept, held - kept)
+        return held - kept
+
     def _highest_hole(self, needed: int) -> int | None:
         indices = reversed(range(len(self._hole_lengths)))
         return next((index for index in indices if self._hole_lengths[index] >= needed), None)

@@ -76,6 +76,14 @@ class Lease:
         """
         return self._holding().hold(self._slot, self.owner if owner is None else owner)
 
+    def trim(self, length: int) -> None:
+        """Keep the first `length` bytes only, where nobody else holds the slot.
+
+        Raises:
+            MemoryPoolError: LEASE_UNKNOWN after `release`.
+        """
+        self._slot = self._holding().trim(self._slot, length)
+
     def release(self) -> None:
         """Let go; again is nothing."""
         if self._pool is not None:
@@ -172,6 +180,20 @@ class SlotPool:
             total_leases=self._total_leases,
         )
 
+    def has_room_for(self, *lengths: int) -> bool:
+        """Whether slots of these lengths could all be had now."""
+        if self._waiting:
+            return False
+        taken: list[int] = []
+        for length in lengths:
+            offset = self._allocator.allocate(length)
+            if offset is None:
+                break
+            taken.append(offset)
+        for offset in taken:
+            self._allocator.free(offset)
+        return len(taken) == len(lengths)
+
     def lease(self, length: int, owner: str) -> Lease | None:
         """A slot of `length` bytes at once, or None when there is no room or others wait already.
 
@@ -215,6 +237,18 @@ class SlotPool:
         """One more holder of a leased slot; what `Lease.share` calls."""
         self._holders[slot.offset] += 1
         return self._register(slot, owner)
+
+    def trim(self, slot: Slot, length: int) -> Slot:
+        """What is left of a slot whose end is given back; what `Lease.trim` calls."""
+        if length >= slot.length or self._holders[slot.offset] > 1:
+            return slot
+        kept = slot.part(0, length)
+        freed = self._allocator.shrink(slot.offset, length)
+        if freed:
+            if self._pages is not None:
+                self._pages.give_back(slot.offset + self._allocator.rounded(length), freed)
+            self._serve()
+        return kept
 
     def let_go(self, lease: Lease, slot: Slot) -> None:
         """A holder is gone; what `Lease.release` calls, once."""

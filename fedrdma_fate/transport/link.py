@@ -40,9 +40,9 @@ class ReliablePath:
         """Chunks go as all writes do."""
         return ChunkService()
 
-    def post_datagram(self, data: bytes) -> bool:
+    def post_datagram(self, data: bytes, copies: int = 1) -> bool:
         """There are none."""
-        del data
+        del data, copies
         return False
 
 

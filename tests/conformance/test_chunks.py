@@ -94,6 +94,17 @@ def test_a_datagram_comes_whole_or_is_said_not_to_be_there(pair: Pair) -> None:
         pair.pump(lambda: bool(pair.passive.of(CompletionKind.DATAGRAM)))
         assert [entry.data for entry in pair.passive.of(CompletionKind.DATAGRAM)] == [b"report"]
         assert not pair.active.endpoint.post_datagram(bytes(1 << 20)), "too long for one"
+        assert not pair.active.endpoint.post_datagram(b"train", 1 << 20), "too many at once"
     else:
         pair.active.progress()
         assert pair.active.completions == []
+
+
+def test_a_train_of_datagrams_comes_whole_and_another_after_it(pair: Pair) -> None:
+    for train in (bytes(4096), b"second"):
+        if not pair.active.endpoint.post_datagram(train, 64):
+            assert pair.active.endpoint.chunk_service.reliable or pair.active.endpoint.chunk_service.self_paced
+            return
+        pair.pump(lambda: len(pair.passive.of(CompletionKind.DATAGRAM)) >= 64)
+        assert [entry.data for entry in pair.passive.of(CompletionKind.DATAGRAM)] == [train] * 64
+        pair.passive.completions.clear()

@@ -46,6 +46,14 @@ class AllocatorAgainstModel(RuleBasedStateMachine):
             self.taken[offset] = needed
 
     @precondition(lambda self: self.taken)
+    @rule(choice=st.randoms(use_true_random=False), length=st.integers(0, 250 * PAGE))
+    def shrink(self, choice: random.Random, length: int) -> None:
+        offset = choice.choice(sorted(self.taken))
+        kept = min(self.taken[offset], max(1, -(-length // PAGE)) * PAGE)
+        assert self.allocator.shrink(offset, length) == self.taken[offset] - kept
+        self.taken[offset] = kept
+
+    @precondition(lambda self: self.taken)
     @rule(choice=st.randoms(use_true_random=False))
     def free(self, choice: random.Random) -> None:
         offset = choice.choice(sorted(self.taken))

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedrdma_fate.wire.datagrams import Datagram, decode_datagram, encode_datagram
 from fedrdma_fate.wire.errors import ErrorCode, WireError
 from fedrdma_fate.wire.frames import ControlFrame, Refused, decode_frame, encode_frame
 
@@ -68,6 +69,22 @@ def test_every_frame_comes_back_as_it_was(frame_type: type[ControlFrame]) -> Non
         assert decode_frame(encode_frame(frame)) == frame
 
     comes_back()
+
+
+@given(st.one_of(*map(structs_of, typing.get_args(Datagram))), st.data())
+def test_every_datagram_comes_back_as_it_was_and_a_truncated_one_is_malformed(
+    datagram: Datagram, data: st.DataObject
+) -> None:
+    raw = encode_datagram(datagram)
+    assert decode_datagram(raw) == datagram
+    with pytest.raises(WireError) as caught:
+        decode_datagram(raw[: data.draw(st.integers(0, len(raw) - 1))])
+    assert caught.value.code is ErrorCode.MALFORMED_FRAME
+
+
+def test_a_control_frame_is_no_datagram() -> None:
+    with pytest.raises(WireError):
+        decode_datagram(encode_frame(Refused(1, "FR303", "no")))
 
 
 @given(FRAMES, st.data())

@@ -140,10 +140,10 @@ class MemoryEndpoint:
         else:
             self._post(_Write(work_request, source, target.key, target.address + target_offset, immediate, True))
 
-    def post_datagram(self, data: bytes) -> bool:
+    def post_datagram(self, data: bytes, copies: int = 1) -> bool:
         """Hand it to the peer, where the wire has datagrams."""
         if self._wire.has_datagrams:
-            self.peer._completions.append(Completion(CompletionKind.DATAGRAM, data=data))
+            self.peer._completions += [Completion(CompletionKind.DATAGRAM, data=data)] * copies
             self.peer.wake()
         return self._wire.has_datagrams
 

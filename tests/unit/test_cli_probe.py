@@ -99,6 +99,17 @@ def test_the_document_for_programs_has_everything_and_the_settings_that_follow(s
     assert set(document["settings"]) >= {"chunk", "rate"}
 
 
+def test_the_running_gateway_uses_what_was_found_at_once_and_shows_it(sites: Sites) -> None:
+    document = json.loads(probe_b(sites, "--json").output)
+    (path,) = sites["a"].status()["peers"][0]["paths"]
+    tuning = path["tuning"]
+    assert (tuning["bits_per_second"], tuning["known_by"]) == (document["rate_bits_per_second"], "probed")
+    assert (tuning["link_enable"], tuning["link_enable_reason"]) == (
+        document["link_enable"],
+        document["link_enable_reason"],
+    )
+
+
 def test_what_was_found_is_written_to_the_peer_and_the_restart_is_mentioned(sites: Sites) -> None:
     path = sites["a"].config_file
     path.write_text(f"# mine\n{path.read_text()}")

@@ -36,6 +36,12 @@ def test_a_payload_that_no_slot_holds_takes_none(book: CreditBook) -> None:
     assert len(book) == 4
 
 
+def test_what_is_beside_the_ring_is_outgrown_when_it_was_too_small(book: CreditBook) -> None:
+    assert [credit.grant for credit in book.take_outgrown()] == [2, 3, 5]
+    assert book.take_outgrown() == []
+    assert (len(book), CreditBook().take_outgrown()) == (1, [])
+
+
 def test_an_unused_slot_can_be_recalled_once(book: CreditBook) -> None:
     assert book.recall(3)
     assert not book.recall(3)

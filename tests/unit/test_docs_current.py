@@ -15,6 +15,7 @@ import yaml
 from fedrdma_fate.fate.settings import BackendSettings
 from fedrdma_fate.gateway.config import GatewayConfig, load_config
 from fedrdma_fate.obs.metrics import GatewayMetrics, Occupancy
+from fedrdma_fate.wire.datagrams import Datagram
 from fedrdma_fate.wire.frames import ControlFrame
 from fedrdma_fate.wire.header import HEADER_BYTES, MAGIC, ChunkHeader, HeaderKind
 from scripts.lib.config_reference import attribute_docs, describe_type, render_page
@@ -182,6 +183,12 @@ def test_the_protocol_page_names_every_frame() -> None:
     documented = set(re.findall(r"`([\w-]+)`", rows))
     tags = {str(frame.__struct_config__.tag) for frame in typing.get_args(ControlFrame)}
     assert documented == tags
+
+
+def test_the_protocol_page_names_every_datagram() -> None:
+    section = _read("protocol.md").partition("## Datagrams")[2].partition("## Cutting")[0]
+    tags = {str(datagram.__struct_config__.tag) for datagram in typing.get_args(Datagram)}
+    assert {tag for tag in re.findall(r"`([\w-]+)`", section) if "." not in tag} == tags
 
 
 def test_the_header_lies_as_the_protocol_page_says() -> None:

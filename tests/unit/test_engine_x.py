@@ -225,7 +225,9 @@ def recut(total: int) -> Outgoing:
 def test_the_chunk_size_follows_what_is_known_of_the_path_unless_it_is_set() -> None:
     memory, whole = PathMemory(), recut(1 << 28)
     assert cut(whole, LOSSY, memory).plan.chunk_bytes == FIRST_CHUNK_BYTES
-    memory.state = PathState(1.25e9, 0.02, 0.001)
+    memory.learn(PathState(1.25e9, 0.02, None), "probed")
+    assert cut(whole, LOSSY, memory).plan.chunk_bytes == best_chunk_bytes(1.25e9, None, 500, 1 << 28)
+    memory.learn(PathState(1.25e9, 0.02, 0.001), "measured")
     assert cut(whole, LOSSY, memory).plan.chunk_bytes == best_chunk_bytes(1.25e9, 0.001, 500, 1 << 28)
     assert cut(whole, ChunkService(), memory).plan.chunk_bytes == 4 << 20, "a transport that paces itself"
     by_hand = dataclasses.replace(whole, recut=False)
@@ -238,7 +240,7 @@ def test_a_payload_of_any_length_can_be_cut() -> None:
 
 def test_transfers_that_run_together_begin_with_a_share_and_the_whole_is_remembered() -> None:
     memory = PathMemory()
-    memory.state = PathState(8e6, 0.02, 0.0)
+    memory.learn(PathState(8e6, 0.02, 0.0), "measured")
     first = memory.begin()
     second = memory.begin()
     assert (first.state(), second.state()) == (PathState(8e6, 0.02, 0.0), PathState(4e6, 0.02, 0.0))
@@ -256,7 +258,7 @@ def test_a_transfer_that_learnt_nothing_leaves_the_memory_as_it_is() -> None:
 
 def test_a_later_transfer_of_a_link_knows_the_path_also_after_it_broke(pair: Pair) -> None:
     connect(pair, lost=frozenset())
-    pair.outgoing.memory.state = PathState(8e6, 0.02, 0.0)
+    pair.outgoing.memory.learn(PathState(8e6, 0.02, 0.0), "measured")
     pair.outgoing.submit(message(), pair.now)
     run(pair)
     learnt = pair.outgoing.memory.state

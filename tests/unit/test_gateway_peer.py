@@ -441,6 +441,88 @@ def test_the_slot_for_another_large_message_is_granted_as_soon_as_its_task_lets_
     play(scenario)
 
 
+def test_a_first_large_message_of_fedrdma_x_starts_without_asking_and_takes_no_more_room_than_it_needs(
+    play: Callable[..., None],
+) -> None:
+    async def scenario(twin: Twin) -> None:
+        await twin.connect()
+        await work(twin)
+        receiving, pool = twin.halves["b"].peer.receiving, twin.halves["b"].hub.receive_pool
+        receiving.on_grant_request = None  # type: ignore[method-assign, assignment]
+        assert twin.halves["b"].credits_held() == 3
+        assert pool.stats().leased_bytes == 2 * 128 * 1024 + 3 * 2**20 // 8
+        key = twin.put("a", "m", bytes(140_000))
+        await work(twin, 100)
+        assert twin.halves["a"].peer.sending.pending == 0
+        # the slot that it came in, a ring, and one for the next like it, in steps of 64 KiB
+        assert pool.stats().leased_bytes == 262_144 + 2 * 128 * 1024 + 262_144
+        assert await pull(twin, key) == bytes(140_000)
+
+    play(scenario, mode="fedrdma-x")
+
+
+def test_what_was_granted_ahead_and_is_too_small_makes_room_for_what_is_asked_for(play: Callable[..., None]) -> None:
+    async def scenario(twin: Twin) -> None:
+        await twin.connect()
+        await work(twin)
+        body = bytes(2**20 - 300_000)
+        arrived = pull(twin, twin.put("a", "m", body))
+        recalls: list[object] = []
+        twin.halves["b"].peer.paths.main.link.recall_credits = lambda: recalls.append(1)  # type: ignore
+        await work(twin, 100)
+        assert await arrived == body
+        assert recalls == []
+        await twin.quiesce()
+
+    play(scenario, mode="fedrdma-x")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({"mode": "fedrdma-e"}, id="another mode"),
+        pytest.param(
+            {"mode": "fedrdma-x", "memory": {"receive_bytes": "1MiB", "ring_slot_bytes": "400KiB", "ring_slots": 1}},
+            id="no larger than the ring's",
+        ),
+        pytest.param(
+            {"mode": "fedrdma-x", "memory": {"receive_bytes": "1MiB", "ring_slot_bytes": "4KiB", "warm": False}},
+            id="cold memory",
+        ),
+    ],
+)
+def test_where_it_would_not_help_nothing_large_is_granted_ahead(
+    play: Callable[..., None], settings: dict[str, Any]
+) -> None:
+    async def scenario(twin: Twin) -> None:
+        await twin.connect()
+        await work(twin)
+        held = twin.halves["b"].peer.receiving._granted.values()
+        assert held
+        assert not any(grant.large for grant in held)
+
+    play(scenario, **settings)
+
+
+def test_only_payloads_that_had_the_link_to_themselves_tune_it(play: Callable[..., None]) -> None:
+    async def scenario(twin: Twin) -> None:
+        await twin.connect()
+        await work(twin)
+        sending = twin.halves["a"].peer.sending
+        noted: list[int] = []
+        sending.tuners["tcp"].on_transfer = (  # type: ignore[method-assign, assignment]
+            lambda *told: noted.append(told[1].total_bytes)
+        )
+        for lengths in ((100_001,), (100_002, 100_003), (100_004,)):
+            for arrived in [pull(twin, twin.put("a", f"m{length}", bytes(length))) for length in lengths]:
+                await work(twin, 100)
+                await arrived
+        assert noted == [100_001, 100_004]
+        await twin.quiesce()
+
+    play(scenario)
+
+
 def test_a_peer_that_is_gone_holds_no_credits(play: Callable[..., None]) -> None:
     async def scenario(twin: Twin) -> None:
         await twin.connect()

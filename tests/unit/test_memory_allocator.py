@@ -104,3 +104,19 @@ def test_a_negative_length_is_refused() -> None:
 def test_a_region_that_is_not_whole_pages_is_refused(length: int, page: int) -> None:
     with pytest.raises(ValueError, match="multiple"):
         SlotAllocator(length, page)
+
+
+def test_the_end_of_a_slot_can_be_given_back_and_joins_the_hole_behind_it() -> None:
+    allocator = SlotAllocator(pages(8))
+    offset = allocated(allocator, pages(4))
+    assert allocator.shrink(offset, PAGE + 1) == pages(2)
+    assert (allocator.free_bytes, allocator.largest_free) == (pages(6), pages(6))
+    assert allocator.shrink(offset, pages(3)) == 0, "it does not grow"
+    allocator.free(offset)
+    assert allocator.largest_free == pages(8)
+
+
+def test_a_slot_that_is_not_leased_cannot_shrink() -> None:
+    with pytest.raises(MemoryPoolError) as caught:
+        SlotAllocator(pages(8)).shrink(0, 1)
+    assert caught.value.code is ErrorCode.LEASE_UNKNOWN

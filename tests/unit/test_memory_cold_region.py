@@ -69,3 +69,15 @@ def test_a_slot_that_gets_no_memory_is_refused_and_can_be_had_later(
     assert refused.value.code is ErrorCode.REGION_UNAVAILABLE
     assert pool.stats().leased_bytes == 0
     assert pool.lease(16 * MEBIBYTE, "task") is not None
+
+
+def test_the_end_of_a_trimmed_slot_gives_its_pages_back(region: SharedRegion) -> None:
+    pool = SlotPool(region, "receive", region)
+    lease = pool.lease(5 * MEBIBYTE, "task")
+    assert lease is not None
+    lease.slot.view[:] = b"\xff" * (5 * MEBIBYTE)
+    lease.trim(2 * MEBIBYTE)
+    assert pages_bytes(region) == 2 * MEBIBYTE
+    assert bytes(lease.slot.view[-4:]) == b"\xff" * 4
+    lease.release()
+    assert pages_bytes(region) == 0

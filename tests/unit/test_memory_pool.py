@@ -304,3 +304,62 @@ def test_a_slot_that_comes_back_is_told_unless_somebody_waited_for_it(pool: Slot
         assert told[-1] == 0
 
     asyncio.run(scenario())
+
+
+def test_a_trimmed_lease_keeps_its_first_bytes_and_its_end_serves_who_waits(pool: SlotPool) -> None:
+    async def scenario() -> None:
+        lease = leased(pool, POOL_PAGES)
+        lease.slot.view[:3] = b"abc"
+        waiting = asking(pool, 5)
+        await settle()
+        lease.trim(2 * PAGE_BYTES + 1)
+        assert (lease.slot.length, bytes(lease.slot.view[:3])) == (2 * PAGE_BYTES + 1, b"abc")
+        (await waiting).release()
+        lease.trim(POOL_PAGES * PAGE_BYTES)
+        assert lease.slot.length == 2 * PAGE_BYTES + 1, "it does not grow"
+        lease.release()
+        assert pool.stats().leased_bytes == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_slot_that_others_hold_too_is_not_trimmed_nor_one_that_was_released(pool: SlotPool) -> None:
+    lease = leased(pool, 4)
+    other = lease.share()
+    lease.trim(1)
+    assert lease.slot == other.slot
+    assert lease.slot.length == 4 * PAGE_BYTES
+    lease.release()
+    with pytest.raises(MemoryPoolError):
+        lease.trim(1)
+    other.release()
+
+
+def test_room_is_looked_for_and_nothing_is_taken(pool: SlotPool) -> None:
+    told: list[int] = []
+    pool.when_freed.append(lambda: told.append(1))
+    first, second, third = leased(pool, 3), leased(pool, 2), leased(pool, 3)
+    first.release()
+    third.release()
+    told.clear()
+    three = 3 * PAGE_BYTES
+    assert pool.has_room_for(three, three)
+    assert not pool.has_room_for(three, three, 1)
+    assert not pool.has_room_for(4 * PAGE_BYTES)
+    assert pool.has_room_for()
+    assert pool.stats().leased_bytes == 2 * PAGE_BYTES
+    assert told == []
+    second.release()
+
+
+def test_there_is_no_room_while_somebody_waits(pool: SlotPool) -> None:
+    async def scenario() -> None:
+        lease = leased(pool, 6)
+        waiting = asking(pool, 4)
+        await settle()
+        assert not pool.has_room_for(PAGE_BYTES)
+        lease.release()
+        (await waiting).release()
+        assert pool.has_room_for(PAGE_BYTES)
+
+    asyncio.run(scenario())

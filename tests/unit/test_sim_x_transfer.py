@@ -27,11 +27,17 @@ def world(profile: BottleneckProfile) -> tuple[VirtualClock, Bottleneck]:
 
 
 def flow(
-    clock: VirtualClock, link: Bottleneck, total: int, path: PathState | None = None, *, reliable: bool = False
+    clock: VirtualClock,
+    link: Bottleneck,
+    total: int,
+    path: PathState | None = None,
+    *,
+    reliable: bool = False,
+    proved: bool = True,
 ) -> XFlow:
     chunk = FIRST_CHUNK_BYTES if path is None else best_chunk_bytes(path.rate, path.loss, 4096, total)
     settings = XSendSettings(tag=1, reliable=reliable, queue_pairs=4)
-    return XFlow(clock, link, ChunkPlan(total, chunk), RateController(path), settings)
+    return XFlow(clock, link, ChunkPlan(total, chunk), RateController(path, proved=proved), settings)
 
 
 def share(profile: BottleneckProfile, total: int, *, later: bool = False, reliable: bool = False) -> float:
@@ -60,6 +66,20 @@ def share(profile: BottleneckProfile, total: int, *, later: bool = False, reliab
 def test_a_first_transfer_fills_the_link(rate: float, buffer: float, loss: float, mebibytes: int, goal: float) -> None:
     profile = BottleneckProfile(rate, buffer_bytes=buffer, loss=loss, nic_bps=10 * rate)
     assert share(profile, mebibytes * MIB) >= goal
+
+
+@pytest.mark.parametrize(
+    ("wrong_by", "goal"), [(0.25, 0.65), (0.5, 0.80), (1.0, 0.88), (2.0, 0.82), (4.0, 0.70), (10.0, 0.35)]
+)
+def test_a_rate_that_was_only_estimated_is_a_start_and_does_little_harm_when_it_is_wrong(
+    wrong_by: float, goal: float
+) -> None:
+    clock, link = world(BottleneckProfile(10e9, buffer_bytes=4e6, nic_bps=100e9))
+    transfer = flow(clock, link, 256 * MIB, PathState(1.22e9 * wrong_by, 0.02, None), proved=False)
+    transfer.start()
+    clock.run(60)
+    assert transfer.outcome == Finished()
+    assert 256 * MIB * 8 / transfer.ended_at / 10e9 >= goal
 
 
 def test_a_later_transfer_begins_at_the_known_rate() -> None:

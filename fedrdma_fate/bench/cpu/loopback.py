@@ -90,8 +90,9 @@ class FreeDevice:
         self.outbox.append(Completion(CompletionKind.CHUNK_IMMEDIATE, immediate=immediate, digest=_ANY_DIGEST))
         self.done.append(Completion(CompletionKind.WRITE_DONE, work_request))
 
-    def post_datagram(self, data: bytes) -> bool:
+    def post_datagram(self, data: bytes, copies: int = 1) -> bool:
         """It arrives."""
+        del copies
         self.outbox.append(Completion(CompletionKind.DATAGRAM, data=data))
         return True
 
@@ -179,7 +180,7 @@ class Loopback:
         settings = LinkSettings("verbs")
         self._out = OutgoingTransfers(settings, self._at_sender)
         self._in = IncomingTransfers(settings, self._at_receiver)
-        self._out.memory.state = PathState(rate, RTT_SECONDS, 0.0)
+        self._out.memory.learn(PathState(rate, RTT_SECONDS, 0.0), "measured")
         self._under_way: deque[tuple[float, bool, Completion | ControlFrame]] = deque()
         self._outgoing = _outgoing(plan, region)
 

@@ -20,16 +20,17 @@ from fedrdma_fate.transport.verbs.boundary import (
 )
 from fedrdma_fate.transport.verbs.notices import Scratch
 from fedrdma_fate.transport.verbs.outbound import Lane, Write
+from fedrdma_fate.wire.datagrams import DATAGRAM_BYTES
 
 CHUNK_SENDS = 128
 """Chunks that may be under way on a queue pair, as its device sees it."""
 CHUNK_RECEIVES = 256
 """Receives posted on each; a chunk that finds none is lost (UC) or has to wait (RC)."""
-DATAGRAM_BYTES = 4096
-"""Most bytes of a datagram."""
 
-_PLACES = 32
-"""Datagrams that may be under way, and so many that may come at once."""
+_RECEIVES = 64
+"""Datagrams that may come at once."""
+_SENDS = 32
+"""Different ones that may be under way."""
 _ARRIVAL = 0
 
 
@@ -48,14 +49,14 @@ class ChunkNumbers:
 class DatagramChannel:
     """Short messages that may be lost, on an unreliable queue pair."""
 
-    BYTES = 2 * _PLACES * DATAGRAM_BYTES
+    BYTES = (_RECEIVES + _SENDS) * DATAGRAM_BYTES
     """Of scratch memory."""
 
     def __init__(self, pair: QueuePair, scratch: Scratch, offset: int) -> None:
         self.pair = pair
         self._scratch = scratch
         self._offset = offset
-        self._free = list(range(_PLACES, 2 * _PLACES))
+        self._copies = dict.fromkeys(range(_RECEIVES, _RECEIVES + _SENDS), 0)
 
     def post_receives(self) -> None:
         """Make ready to hear the peer.
@@ -63,19 +64,23 @@ class DatagramChannel:
         Raises:
             VerbsError: the device does not take it.
         """
-        for place in range(_PLACES):
+        for place in range(_RECEIVES):
             self._receive(place)
 
-    def send(self, data: bytes) -> bool:
-        """Send it; False when it is too long or too many are under way.
+    def send(self, data: bytes, copies: int = 1) -> bool:
+        """Send it, as often as asked, back to back; False when it is too long or too many are under way.
 
         Raises:
             VerbsError: the device does not take it.
         """
-        if not self._free or len(data) > DATAGRAM_BYTES:
+        place = next((place for place, under_way in self._copies.items() if not under_way), None)
+        full = sum(self._copies.values()) + copies > CHUNK_SENDS
+        if place is None or full or len(data) > DATAGRAM_BYTES:
             return False
-        place = self._free.pop()
-        self.pair.send(place, self._scratch.put(self._offset + place * DATAGRAM_BYTES, data), signalled=True)
+        self._copies[place] = copies
+        piece = self._scratch.put(self._offset + place * DATAGRAM_BYTES, data)
+        for copy in range(copies):
+            self.pair.send(place, piece, signalled=copy == copies - 1)
         return True
 
     def on_completion(self, done: WorkCompletion) -> bytes | None:
@@ -85,8 +90,8 @@ class DatagramChannel:
             VerbsError: the device takes no new receive.
         """
         place = done.work_request
-        if place >= _PLACES:
-            self._free.append(place)
+        if place >= _RECEIVES:
+            self._copies[place] = 0
             return None
         data = self._scratch.get(self._offset + place * DATAGRAM_BYTES, min(done.length, DATAGRAM_BYTES))
         self._receive(place)

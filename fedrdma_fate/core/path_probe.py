@@ -1,0 +1,135 @@
+"""The rate of a path from a short train of datagrams: sent back to back, they arrive as the bottleneck spaces them.
+
+The estimate is where a rate controller starts, and nothing more: it is proved or corrected by the first transfer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedrdma_fate.core.x_congestion import PathState
+from fedrdma_fate.wire.datagrams import DATAGRAM_BYTES, PathProbe, PathProbeAnswer, padded_probe
+
+TRAIN_DATAGRAMS = 64
+"""256 KiB: half of a buffer of 0.5 MB, and 2 ms at 1 Gbit/s."""
+
+TRAINS = 3
+"""A train that came to nothing is followed by another, up to so many."""
+
+ANSWER_SECONDS = 0.5
+"""An answer that is not here by then is not waited for."""
+
+QUIET_SECONDS = 0.05
+"""Of a train of which something was lost, the rest is taken for lost when nothing came for so long."""
+
+LEAST_MOMENTS = 4
+"""Arrivals seen at fewer moments are spaced by whoever looks, not by the path."""
+
+UNSETTLED_PART = 4
+"""The first quarter of a train is left out: a token bucket lets it pass as it came."""
+
+
+def dispersion_rate(arrivals: Sequence[tuple[int, int]], datagram_bytes: int) -> float | None:
+    """Bytes a second at which a train arrived; None when it cannot be told.
+
+    Args:
+        arrivals: (datagrams, nanoseconds since the first) of each moment at which some were found to have come.
+        datagram_bytes: length of each.
+    """
+    skipped = sum(count for count, _ in arrivals) // UNSETTLED_PART
+    settled = list(arrivals)
+    while settled and skipped > 0:
+        skipped -= settled.pop(0)[0]
+    if len(settled) < LEAST_MOMENTS or any(count < 1 for count, _ in settled):
+        return None
+    seconds = (settled[-1][1] - settled[0][1]) * 1e-9
+    # what was there at the first moment came before it
+    came = sum(count for count, _ in settled[1:])
+    return came * datagram_bytes / seconds if seconds > 0 else None
+
+
+class ProbingSide:
+    """Sends trains until one is answered with a rate, and no more than TRAINS."""
+
+    def __init__(self) -> None:
+        self._train = 0
+        self._sent_at = 0.0
+        self._waiting = False
+
+    def start(self, now: float) -> bytes:
+        """The datagram to send TRAIN_DATAGRAMS times, now."""
+        self._train += 1
+        self._sent_at = now
+        self._waiting = True
+        return padded_probe(self._train, TRAIN_DATAGRAMS)
+
+    def on_answer(self, answer: PathProbeAnswer, now: float) -> PathState | None:
+        """What it says of the path: rate and round trip; of loss, so few datagrams say nothing."""
+        if not self._waiting or answer.train != self._train:
+            return None
+        round_trip = now - self._sent_at - answer.held_ns * 1e-9
+        rate = dispersion_rate(answer.arrivals, DATAGRAM_BYTES)
+        if rate is None or round_trip <= 0:
+            return None
+        self._waiting = False
+        return PathState(rate, round_trip, None)
+
+    def timer(self) -> float | None:
+        """When to call `on_timer`, or None."""
+        return self._sent_at + ANSWER_SECONDS if self._waiting else None
+
+    def on_timer(self, now: float) -> bytes | None:
+        """What to send as at the start; None when there is nothing more to be had, or it is too early."""
+        if not self._waiting or now < self._sent_at + ANSWER_SECONDS:
+            return None
+        if self._train < TRAINS:
+            return self.start(now)
+        self._waiting = False
+        return None
+
+
+class ProbedSide:
+    """Takes down how the peer's trains arrive."""
+
+    def __init__(self) -> None:
+        self._train = 0
+        self._count = 0
+        self._came = 0
+        self._first_at = 0.0
+        self._last_at = 0.0
+        self._arrivals: list[tuple[int, int]] = []
+
+    def on_probe(self, probe: PathProbe, now: float) -> PathProbeAnswer | None:
+        """A datagram of a train; the answer, with its last."""
+        if probe.train > self._train:
+            self._train, self._count, self._came = probe.train, min(probe.count, TRAIN_DATAGRAMS), 0
+            self._first_at = now
+            self._arrivals = []
+        elif probe.train < self._train or not self._count:
+            # of a train that was answered, or superseded
+            return None
+        self._note(now)
+        return self._answer(now) if self._came >= self._count else None
+
+    def timer(self) -> float | None:
+        """When to call `on_timer`, or None."""
+        return self._last_at + QUIET_SECONDS if self._count else None
+
+    def on_timer(self, now: float) -> PathProbeAnswer | None:
+        """The answer to a train whose end did not come."""
+        if not self._count or now < self._last_at + QUIET_SECONDS:
+            return None
+        return self._answer(now)
+
+    def _note(self, now: float) -> None:
+        since = round((now - self._first_at) * 1e9)
+        self._came += 1
+        self._last_at = now
+        if self._arrivals and self._arrivals[-1][1] == since:
+            self._arrivals[-1] = (self._arrivals[-1][0] + 1, since)
+        else:
+            self._arrivals.append((1, since))
+
+    def _answer(self, now: float) -> PathProbeAnswer:
+        self._count = 0
+        return PathProbeAnswer(self._train, tuple(self._arrivals), round((now - self._first_at) * 1e9))

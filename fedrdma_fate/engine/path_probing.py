@@ -1,0 +1,63 @@
+"""Measures a new data path with a short train of datagrams, before any payload, where the rate is for us to find."""
+
+from __future__ import annotations
+
+import contextlib
+
+from fedrdma_fate.core.path_probe import TRAIN_DATAGRAMS, ProbedSide, ProbingSide
+from fedrdma_fate.engine.machines import PathMemory
+from fedrdma_fate.ports import Endpoint
+from fedrdma_fate.wire.datagrams import PathProbe, PathProbeAnswer, encode_datagram
+from fedrdma_fate.wire.errors import TransportError
+
+
+class PathProbing:
+    """Both halves, of one link. Runs on the link's thread."""
+
+    def __init__(self, memory: PathMemory) -> None:
+        self._memory = memory
+        self._endpoint: Endpoint | None = None
+        self._probing = ProbingSide()
+        self._probed = ProbedSide()
+
+    def path_up(self, endpoint: Endpoint, now: float) -> None:
+        """The data path is new. What a transfer has found of the old one is better than what a train would."""
+        self._endpoint = endpoint
+        self._probing, self._probed = ProbingSide(), ProbedSide()
+        if not endpoint.chunk_service.self_paced and not self._memory.proved:
+            self._send_train(self._probing.start(now))
+
+    def path_lost(self) -> None:
+        """Nothing can be measured until it is renewed."""
+        self._endpoint = None
+        self._probing, self._probed = ProbingSide(), ProbedSide()
+
+    def on_datagram(self, datagram: PathProbe | PathProbeAnswer, now: float) -> None:
+        """The peer measures, or says how a train of ours arrived."""
+        if isinstance(datagram, PathProbe):
+            self._answer(self._probed.on_probe(datagram, now))
+        elif (found := self._probing.on_answer(datagram, now)) is not None:
+            self._memory.learn(found, "probed")
+
+    def timer(self) -> float | None:
+        """When `on_timer` wants to be called."""
+        due = (self._probing.timer(), self._probed.timer())
+        return min((moment for moment in due if moment is not None), default=None)
+
+    def on_timer(self, now: float) -> None:
+        """Send another train, answer one whose end was lost."""
+        train = self._probing.on_timer(now)
+        if train is not None:
+            self._send_train(train)
+        self._answer(self._probed.on_timer(now))
+
+    def _send_train(self, datagram: bytes) -> None:
+        # a path that breaks just now says so again when it is asked to make progress
+        with contextlib.suppress(TransportError):
+            if self._endpoint is None or not self._endpoint.post_datagram(datagram, TRAIN_DATAGRAMS):
+                self._probing = ProbingSide()
+
+    def _answer(self, answer: PathProbeAnswer | None) -> None:
+        with contextlib.suppress(TransportError):
+            if answer is not None and self._endpoint is not None:
+                self._endpoint.post_datagram(encode_datagram(answer))
