@@ -55,12 +55,14 @@ class HostRun:
         lost_packets: that the WAN lost of what host 0 sent.
         overflowed_packets: that did not fit into the buffer in front of host 1.
         wall_seconds: that it took, with the boot.
+        queue_bytes: in the buffer in front of host 1, at most.
     """
 
     printed: Sequence[str]
     lost_packets: int
     overflowed_packets: int
     wall_seconds: float
+    queue_bytes: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -109,11 +111,14 @@ class Testbed:
             if done.returncode:
                 raise RowError(reason(done.returncode, done.stderr))
             counts = json.loads(report.read_text())
+        overflowed = counts["overflowed"].get(_RECEIVER, 0)
         return HostRun(
             printed=list(lines_of(_SENDER, done.stdout)),
             lost_packets=counts["lost"].get(_SENDER, 0),
-            overflowed_packets=counts["overflowed"].get(_RECEIVER, 0),
+            overflowed_packets=overflowed,
             wall_seconds=time.monotonic() - started,
+            # a buffer that overflowed was full, whether anybody looked at that moment or not
+            queue_bytes=self.link.buffer_bytes if overflowed else counts["fullest"].get(_RECEIVER, 0),
         )
 
     def _options(self, memory_bytes: int, report: Path) -> list[str]:
@@ -128,7 +133,7 @@ class Testbed:
             "--timeout": self.limit_seconds,
             "--report": report,
         }
-        return ["--virtual-time", *(str(part) for option in options.items() for part in option)]
+        return ["--virtual-time", "--watch-queues", *(str(part) for option in options.items() for part in option)]
 
     def _start(self, *arguments: str, limit: float | None = None) -> subprocess.CompletedProcess[str]:
         """Run the testbed's command line to its end, or stop it, and its guest with it."""
