@@ -238,8 +238,9 @@ def dropped(outcome: Outcome) -> Iterator[str]:
         yield f"the WAN lost {_counts(outcome.lost)}"
     if any(outcome.overflowed.values()):
         yield f"buffers overflowed by {_counts(outcome.overflowed)}"
-    if outcome.fullest:
-        each = ", ".join(f"{size} in front of host {host}" for host, size in sorted(outcome.fullest.items()))
+    if outcome.queues:
+        most = {host: max((size for _, size in peaks), default=0) for host, peaks in sorted(outcome.queues.items())}
+        each = ", ".join(f"{size} in front of host {host}" for host, size in most.items())
         yield f"buffers held at most so many bytes: {each}"
 
 

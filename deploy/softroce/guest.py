@@ -123,10 +123,11 @@ def main(path: str) -> None:
             prefer_network_threads()
         channel.tell("ready")
         ports = [Host(index).port for index in range(len(job.programs))]
-        with watched(ports, job.sample_seconds) as highest:
+        with watched(ports, job.sample_seconds) as watch:
             run_programs(job, channel)
-        fullest = {str(index): highest[port] for index, port in enumerate(ports) if port in highest}
-        channel.tell("counted", **dropped_packets(), fullest=fullest)
+        peaks = watch.peaks if watch else {}
+        queues = {str(index): peaks[port] for index, port in enumerate(ports) if port in peaks}
+        channel.tell("counted", **dropped_packets(), queues=queues)
         channel.tell("done")
     except (OSError, RuntimeError, ValueError, KeyError, subprocess.CalledProcessError) as error:
         channel.tell("failed", message=str(error))

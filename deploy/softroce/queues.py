@@ -6,6 +6,7 @@ import contextlib
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -14,6 +15,7 @@ SHORTEST_SECONDS = 0.000_1
 LONGEST_SECONDS = 0.002
 IDLE_SAMPLES = 200
 IDLE_SECONDS = 0.002
+WINDOW_SECONDS = 0.05
 
 _RTM_GETQDISC = 38
 _REQUEST_ECHO = 0x1 | 0x8
@@ -67,20 +69,28 @@ def _attributes(message: bytes, at: int, end: int) -> Iterator[tuple[int, int, i
         at += max(_ATTRIBUTE.size, length + 3 & ~3)
 
 
+Peaks = list[tuple[float, int]]
+"""When a window of time ended, by the monotonic clock, and the highest backlog seen in it; windows without one are left
+out."""
+
+
 class QueueWatch:
-    """The highest backlog seen at the root queues of some interfaces of this network namespace."""
+    """The highest backlogs seen at the root queues of some interfaces of this network namespace."""
 
     def __init__(self, netdevs: Sequence[str], seconds: float) -> None:
         """Watch these, looking every so many seconds."""
         self._requests = {netdev: backlog_request(socket.if_nametoindex(netdev)) for netdev in netdevs}
-        self._highest = dict.fromkeys(netdevs, 0)
+        self._peaks: dict[str, dict[int, int]] = {netdev: {} for netdev in netdevs}
         self._seconds = seconds
         self._over = threading.Event()
 
     @property
-    def highest_bytes(self) -> Mapping[str, int]:
+    def peaks(self) -> Mapping[str, Peaks]:
         """By interface."""
-        return self._highest
+        return {
+            netdev: [((window + 1) * WINDOW_SECONDS, size) for window, size in sorted(seen.items())]
+            for netdev, seen in self._peaks.items()
+        }
 
     def run(self) -> None:
         """Look until stopped; more seldom while nothing has been queued for some time.
@@ -99,19 +109,20 @@ class QueueWatch:
 
     def _look(self, netlink: socket.socket) -> bool:
         """Whether anything is queued now."""
-        queued = False
+        queued, window = False, int(time.monotonic() / WINDOW_SECONDS)
         for netdev, request in self._requests.items():
             netlink.send(request)
             # the answer is there when the question has been taken; one that is not would never come
             backlog = backlog_of(netlink.recv(_MESSAGE_BYTES, socket.MSG_DONTWAIT))
-            queued = queued or backlog > 0
-            self._highest[netdev] = max(self._highest[netdev], backlog)
+            if backlog:
+                queued, seen = True, self._peaks[netdev]
+                seen[window] = max(seen.get(window, 0), backlog)
         return queued
 
 
 @contextlib.contextmanager
-def watched(netdevs: Sequence[str], seconds: float | None) -> Iterator[Mapping[str, int]]:
-    """Watch queues meanwhile; the highest backlog by interface, right afterwards.
+def watched(netdevs: Sequence[str], seconds: float | None) -> Iterator[QueueWatch | None]:
+    """Watch queues meanwhile; what was seen is to be read afterwards.
 
     Args:
         seconds: between two looks; None: nothing is watched.
@@ -120,13 +131,13 @@ def watched(netdevs: Sequence[str], seconds: float | None) -> Iterator[Mapping[s
         OSError: the kernel refused.
     """
     if seconds is None:
-        yield {}
+        yield None
         return
     watch = QueueWatch(netdevs, seconds)
     with ThreadPoolExecutor(1) as pool:
         watching = pool.submit(watch.run)
         try:
-            yield watch.highest_bytes
+            yield watch
         finally:
             watch.stop()
     watching.result()

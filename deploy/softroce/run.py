@@ -9,10 +9,11 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from deploy.softroce.errors import TestbedError
 from deploy.softroce.job import Job, Program
-from deploy.softroce.queues import sampling_seconds
+from deploy.softroce.queues import Peaks, sampling_seconds
 from deploy.softroce.uml import Guest
 from deploy.softroce.wan import DROPPERS, NETDEV, Host, Wan, plan
 
@@ -64,14 +65,15 @@ class Outcome:
         timed_out: the run was stopped because its time was over.
         lost: packets of each host that the WAN lost, as it was asked to (`--loss`).
         overflowed: packets that did not fit into the bottleneck's buffer in front of each host.
-        fullest: bytes in the bottleneck's buffer in front of each host at most, where they were watched.
+        queues: most bytes seen in the bottleneck's buffer in front of each host, where they were watched, in windows of
+            time: when one ended, by the guest's monotonic clock, and the bytes.
     """
 
     statuses: Mapping[int, int]
     timed_out: bool
     lost: Mapping[int, int] = dataclasses.field(default_factory=dict)
     overflowed: Mapping[int, int] = dataclasses.field(default_factory=dict)
-    fullest: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    queues: Mapping[int, Peaks] = dataclasses.field(default_factory=dict)
 
     @property
     def status(self) -> int:
@@ -131,7 +133,7 @@ def _execute(run: Run, output: Path, show: ShowLine) -> Outcome:
     network, sampling = plan(run.wan, len(hosts)), _sampling_seconds(run)
     job = Job(network, programs, str(Path.cwd()), real_time=not run.virtual_time, sample_seconds=sampling)
     statuses: dict[int, int] = {}
-    counted: dict[str, dict[int, int]] = {}
+    counted: dict[str, dict[int, Any]] = {}
     deadline = time.monotonic() + run.timeout
     with Guest(run.kernel, job, output, memory_bytes=run.memory_bytes, virtual_time=run.virtual_time) as guest:
         try:
@@ -141,7 +143,7 @@ def _execute(run: Run, output: Path, show: ShowLine) -> Outcome:
                 elif event["event"] == "exit":
                     statuses[event["host"]] = event["status"]
                 elif event["event"] == "counted":
-                    counted = {name: _by_host(event[name]) for name in (*DROPPERS.values(), "fullest")}
+                    counted = {name: _by_host(event[name]) for name in (*DROPPERS.values(), "queues")}
         except TimeoutError:
             return Outcome(statuses, timed_out=True)
     return Outcome(statuses, timed_out=False, **counted)
@@ -153,5 +155,5 @@ def _sampling_seconds(run: Run) -> float | None:
     return sampling_seconds(run.wan.rate, run.wan.buffer_bytes)
 
 
-def _by_host(counts: Mapping[str, int]) -> dict[int, int]:
+def _by_host(counts: Mapping[str, Any]) -> dict[int, Any]:
     return {int(host): count for host, count in counts.items()}

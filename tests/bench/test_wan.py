@@ -68,6 +68,7 @@ def test_the_bottleneck_holds_what_the_sender_is_ahead_by_and_no_more_than_its_b
     for row in run[0]["rows"]:
         # two packets at least wait behind each other
         assert 8_400 < row["queue_bytes"] <= 4_000_000
+        assert 8_400 < row["first_queue_bytes"] <= 4_000_000
 
 
 def test_report_plots_and_document_are_written(run: tuple[dict[str, Any], Path]) -> None:

@@ -28,7 +28,8 @@ MEASURED = WanMeasurement(
     lost_packets=1234,
     overflowed_packets=5,
     wall_seconds=20.0,
-    queue_bytes=3_800_000,
+    first_queue_bytes=3_800_000,
+    queue_bytes=410_000,
 )
 PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 
@@ -85,7 +86,8 @@ def test_the_document_has_the_promised_keys_and_medians_of_the_later_transfers()
             "later_seconds": [1.0, 0.8, 4.0],
             "lost_packets": 1234,
             "overflowed_packets": 5,
-            "queue_bytes": 3_800_000,
+            "first_queue_bytes": 3_800_000,
+            "queue_bytes": 410_000,
         }
     ]
 
@@ -97,7 +99,7 @@ def test_the_table_shows_the_first_transfer_apart() -> None:
     assert (row["median"], row["share"], row["slowest"]) == ("1.00 s", "80.0 %", "4.00 s")
     assert (row["first"], row["its share"]) == ("1.60 s", "50.0 %")
     assert (row["sent again"], row["lost"], row["overflowed"]) == ("200 B", "1,234", "5")
-    assert row["queue"] == "3.80 MB"
+    assert (row["first queue"], row["queue"]) == ("3.80 MB", "410 kB")
 
 
 def test_plots_are_images() -> None:
@@ -150,18 +152,19 @@ class FakeHosts:
 
 
 def printed(*lines: str) -> HostRun:
-    return HostRun(lines, 3, 4, 1.0, 5_000)
+    return HostRun(lines, 3, 4, 1.0, [(1.0, 7_000), (2.0, 9_000), (2.5, 5_000), (4.0, 6_000)])
 
 
 def test_a_row_that_fails_is_named_and_the_others_go_on() -> None:
-    hosts = FakeHosts(RowError("host 0: the guest's kernel has no TCP bbr"), printed(json.dumps([TOLD] * 3)))
+    answer = json.dumps([{**TOLD, "begun": begun} for begun in (0.5, 2.1, 3.1)])
+    hosts = FakeHosts(RowError("host 0: the guest's kernel has no TCP bbr"), printed(answer))
     told: list[str] = []
     measurements, failures = run_wan_rows(select_wan_rows(["tcp-bbr", "fedrdma-x"]), hosts, 100, 2, told.append)
     assert failures == {"tcp-bbr": "host 0: the guest's kernel has no TCP bbr"}
     assert [one.name for one in measurements] == ["fedrdma-x"]
     assert len(measurements[0].later) == 2
     assert (measurements[0].lost_packets, measurements[0].overflowed_packets) == (3, 4)
-    assert measurements[0].queue_bytes == 5_000
+    assert (measurements[0].first_queue_bytes, measurements[0].queue_bytes) == (9_000, 6_000)
     assert told == ["tcp-bbr", "fedrdma-x"]
     assert hosts.programs[1] == ["deploy.softroce.programs.gateway_transfers", "fedrdma-x", "100", "3"]
 

@@ -39,7 +39,7 @@ class Hosts:
             raise RowError("the testbed is tired")
         size, count = int(program[-2]), int(program[-1])
         told = {"seconds": size * 8 / 1e9, "sent_bytes": size, "resent_bytes": 0, "tcp_resent_bytes": 0}
-        return HostRun([json.dumps([told] * count)], 1, 2, 3.0, 4)
+        return HostRun([json.dumps([told] * count)], 1, 2, 3.0, [(1.0, 4)])
 
 
 def sweep(hosts: Hosts, settings: Sequence[Setting], log: MeasurementLog | None = None) -> Sweep:

@@ -293,7 +293,7 @@ def test_packets_that_were_dropped_are_told_with_the_host_and_none_are_not_menti
 
 
 def test_how_full_buffers_got_is_told_where_they_were_watched() -> None:
-    outcome = Outcome({0: 0, 1: 0}, False, fullest={1: 3_801_320, 0: 0})
+    outcome = Outcome({0: 0, 1: 0}, False, queues={1: [(0.05, 9), (0.1, 3_801_320)], 0: []})
     assert list(dropped(outcome)) == [
         "buffers held at most so many bytes: 0 in front of host 0, 3801320 in front of host 1"
     ]

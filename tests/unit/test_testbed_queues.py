@@ -60,5 +60,5 @@ def test_an_interface_that_does_not_exist_cannot_be_watched() -> None:
 
 
 def test_nothing_is_watched_unless_somebody_asks() -> None:
-    with watched(["no-such-netdev"], None) as highest:
-        assert highest == {}
+    with watched(["no-such-netdev"], None) as watch:
+        assert watch is None

@@ -61,11 +61,11 @@ def send(command: list[str], control: Control, congestion: str, size: int, count
     taken: list[dict[str, object]] = []
     for _ in range(count):
         control.exchange("ready")
-        before = read_counters()
+        before, begun = read_counters(), time.monotonic()
         done = subprocess.run(client, check=False, capture_output=True, text=True)
         control.exchange("sent")
         counted = dataclasses.asdict(read_counters().since(before))
-        taken.append({"seconds": seconds_of(json.loads(done.stdout), size), **counted})
+        taken.append({"begun": begun, "seconds": seconds_of(json.loads(done.stdout), size), **counted})
     return taken
 
 

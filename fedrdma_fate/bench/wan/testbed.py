@@ -55,14 +55,15 @@ class HostRun:
         lost_packets: that the WAN lost of what host 0 sent.
         overflowed_packets: that did not fit into the buffer in front of host 1.
         wall_seconds: that it took, with the boot.
-        queue_bytes: in the buffer in front of host 1, at most.
+        queue: most bytes seen in the buffer in front of host 1, in windows of time: when one ended, by the guest's
+            clock, and the bytes.
     """
 
     printed: Sequence[str]
     lost_packets: int
     overflowed_packets: int
     wall_seconds: float
-    queue_bytes: int = 0
+    queue: Sequence[tuple[float, int]] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -111,14 +112,12 @@ class Testbed:
             if done.returncode:
                 raise RowError(reason(done.returncode, done.stderr))
             counts = json.loads(report.read_text())
-        overflowed = counts["overflowed"].get(_RECEIVER, 0)
         return HostRun(
             printed=list(lines_of(_SENDER, done.stdout)),
             lost_packets=counts["lost"].get(_SENDER, 0),
-            overflowed_packets=overflowed,
+            overflowed_packets=counts["overflowed"].get(_RECEIVER, 0),
             wall_seconds=time.monotonic() - started,
-            # a buffer that overflowed was full, whether anybody looked at that moment or not
-            queue_bytes=self.link.buffer_bytes if overflowed else counts["fullest"].get(_RECEIVER, 0),
+            queue=[(ended, size) for ended, size in counts["queues"].get(_RECEIVER, [])],
         )
 
     def _options(self, memory_bytes: int, report: Path) -> list[str]:
