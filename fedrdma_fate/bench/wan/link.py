@@ -42,12 +42,12 @@ class WanLink:
             "loss": self.loss,
         }
 
+    @property
+    def rate_text(self) -> str:
+        """Such as `10 Gbit/s`."""
+        scale, unit = next((scale, unit) for scale, unit in _RATE_UNITS if self.rate_bps >= scale)
+        return f"{self.rate_bps / scale:g} {unit}"
+
     def __str__(self) -> str:
-        rate, rtt = format_rate(self.rate_bps), f"RTT {self.rtt_ns / 1e6:g} ms"
+        rate, rtt = self.rate_text, f"RTT {self.rtt_ns / 1e6:g} ms"
         return f"{rate}, {rtt}, buffer {format_bytes(self.buffer_bytes)}, loss {self.loss * 100:g} %"
-
-
-def format_rate(rate_bps: int) -> str:
-    """With its unit, such as `10 Gbit/s`."""
-    scale, unit = next((scale, unit) for scale, unit in _RATE_UNITS if rate_bps >= scale)
-    return f"{rate_bps / scale:g} {unit}"

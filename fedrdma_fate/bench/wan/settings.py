@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from fedrdma_fate.bench.quantities import QuantityError, parse_loss, parse_rate, parse_size, parse_time
 from fedrdma_fate.bench.report import format_bytes
-from fedrdma_fate.bench.wan.link import WanLink, format_rate
+from fedrdma_fate.bench.wan.link import WanLink
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 
 BDP = "bdp"
@@ -36,7 +36,7 @@ class Setting:
     def place(self, axis: str) -> str:
         """Where this stands on one of `AXES`, as written beside it."""
         places = {
-            "rate": format_rate(self.link.rate_bps),
+            "rate": self.link.rate_text,
             "RTT": f"{self.link.rtt_ns / 1e6:g} ms",
             "buffer": self.buffer_name,
             "loss": f"{self.link.loss * 100:g} %",
