@@ -13,6 +13,7 @@ from fedrdma_fate.bench.results import Measurement, to_document, to_plots, to_ro
 from fedrdma_fate.bench.rivals import all_rivals, select_rivals
 from fedrdma_fate.bench.runner import run_rows
 from fedrdma_fate.bench.table3 import print_table3
+from fedrdma_fate.cli.bench_cpu import cpu
 from fedrdma_fate.cli.bench_shared import console, end_with, ended_in_order, make_directory, progress
 from fedrdma_fate.cli.bench_wan import wan
 from fedrdma_fate.cli.failure import told_plainly
@@ -28,6 +29,7 @@ def bench() -> None:
 
 
 bench.add_command(wan)
+bench.add_command(cpu)
 
 
 @bench.command()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from fedrdma_fate.core.actions import Action, ComputeDigest
+from fedrdma_fate.core.digest_table import DigestTable
 from fedrdma_fate.core.plan import Chunk, ChunkPlan
 
 
@@ -16,8 +17,7 @@ class DigestBook:
     """
 
     def __init__(self, plan: ChunkPlan) -> None:
-        self._plan = plan
-        self._known: dict[int, int] = {}
+        self._known = DigestTable(plan.count)
         self._computing: set[int] = set()
         self._outdated: set[int] = set()
         self._wanted: dict[int, Chunk] = {}
@@ -25,15 +25,15 @@ class DigestBook:
     @property
     def complete(self) -> bool:
         """Whether every chunk's digest is known."""
-        return len(self._known) == self._plan.count
+        return self._known.complete
 
     def get(self, index: int) -> int | None:
         """The digest of a chunk, None when it is not known."""
         return self._known.get(index)
 
-    def in_order(self) -> list[int]:
+    def in_order(self) -> Sequence[int]:
         """Every chunk's digest; only when `complete`."""
-        return [self._known[index] for index in range(self._plan.count)]
+        return self._known.in_order()
 
     def ask(self, chunk: Chunk) -> list[Action]:
         """Have the digest computed, unless it is known or being computed."""
@@ -66,7 +66,7 @@ class DigestBook:
     def forget(self, indices: Iterable[int]) -> None:
         """The bytes of these chunks have changed, or will."""
         for index in indices:
-            self._known.pop(index, None)
+            self._known.discard(index)
             self._wanted.pop(index, None)
             if index in self._computing:
                 self._outdated.add(index)

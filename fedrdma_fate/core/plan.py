@@ -36,6 +36,9 @@ class ChunkPlan:
 
     Both ends compute the same plan from the three numbers, so no table travels.
 
+    Attributes:
+        count: number of chunks, 0 for an empty payload.
+
     Raises:
         ValueError: the three do not make a plan, or one of more than LARGEST_COUNT chunks.
     """
@@ -43,6 +46,9 @@ class ChunkPlan:
     total_bytes: int
     chunk_bytes: int
     enable_bytes: int = 0
+    # asked for several times a chunk, so they are kept
+    count: int = dataclasses.field(init=False, repr=False, compare=False)
+    _body_bytes: int = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.total_bytes < 0 or self.chunk_bytes <= 0:
@@ -52,17 +58,11 @@ class ChunkPlan:
                 f"a Link-Enable chunk of {self.enable_bytes} does not fit {self.total_bytes} bytes "
                 f"in chunks of {self.chunk_bytes}"
             )
+        body_bytes = self.total_bytes - self.enable_bytes
+        object.__setattr__(self, "_body_bytes", body_bytes)
+        object.__setattr__(self, "count", -(-body_bytes // self.chunk_bytes) + (1 if self.enable_bytes else 0))
         if self.count > LARGEST_COUNT:
             raise ValueError(f"{self.total_bytes} bytes in chunks of {self.chunk_bytes} are {self.count} chunks")
-
-    @property
-    def _body_bytes(self) -> int:
-        return self.total_bytes - self.enable_bytes
-
-    @property
-    def count(self) -> int:
-        """Number of chunks, 0 for an empty payload."""
-        return -(-self._body_bytes // self.chunk_bytes) + (1 if self.enable_bytes else 0)
 
     @property
     def fewest_bytes(self) -> int:

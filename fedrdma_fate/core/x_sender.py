@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import deque
 from collections.abc import Iterable
 
 from fedrdma_fate.core.actions import Action, ComputeDigest, Failed, Finished, PostChunk, SendFrame, WriteHeader
 from fedrdma_fate.core.digest import payload_digest
-from fedrdma_fate.core.plan import ChunkPlan, SlotLayout
+from fedrdma_fate.core.digest_table import DigestTable
+from fedrdma_fate.core.plan import Chunk, ChunkPlan, SlotLayout
 from fedrdma_fate.core.sender import SenderState
 from fedrdma_fate.core.x_chunking import immediate_of
 from fedrdma_fate.core.x_congestion import RateController, Sample
+from fedrdma_fate.core.x_delivery import WINDOW_SECONDS, DeliveryMeter
 from fedrdma_fate.core.x_flights import Flight, FlightBook
 from fedrdma_fate.core.x_pacing import Pacer
+from fedrdma_fate.core.x_queue import SendQueue
 from fedrdma_fate.core.x_report import ArrivalMap
 from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import Abort, Report
@@ -24,7 +26,6 @@ TRAIN_BYTES = 4 * 1024 * 1024
 
 BURST_SECONDS = 0.001
 QUANTUM_SECONDS = 0.0002
-RATE_WINDOW_SECONDS = 0.008
 REPORT_SLACK_SECONDS = 0.006
 UNKNOWN_RTT = 0.2
 
@@ -59,7 +60,17 @@ class XSendSettings:
 class XSender:
     """Sends one payload into one granted slot. Every method returns the actions to carry out, in order."""
 
-    def __init__(self, transfer: int, plan: ChunkPlan, settings: XSendSettings, control: RateController) -> None:
+    def __init__(
+        self, transfer: int, plan: ChunkPlan, settings: XSendSettings, control: RateController, written_from: int = 0
+    ) -> None:
+        """
+        Args:
+            transfer: its id.
+            plan: how the payload is cut.
+            settings: parameters.
+            control: finds the rate.
+            written_from: the payload is still being written, from its end to its start, and lies there from here on.
+        """
         self.transfer = transfer
         self.plan = plan
         self.settings = settings
@@ -71,9 +82,8 @@ class XSender:
         self._arrivals = ArrivalMap(plan.count)
         self._flights = FlightBook(settings.queue_pairs)
         self._pacer = Pacer(TRAIN_BYTES)
-        self._next_position = 0
-        self._again: deque[int] = deque()
-        self._digests: dict[int, int] = {}
+        self._queue = SendQueue(plan, written_from)
+        self._digests = DigestTable(plan.count)
         self._digesting: set[int] = set()
         self._header_out = False
         self._epoch = 0
@@ -81,7 +91,8 @@ class XSender:
         self._requests: dict[int, int] = {}
         self._next_request = 0
         self._next_queue_pair = 0
-        self._marks: deque[tuple[float, int]] = deque()
+        self._starved_until = 0.0
+        self._delivery = DeliveryMeter(4 * min(plan.chunk_bytes, plan.total_bytes))
         self._own_arrived_bytes = 0
         self._train_left = TRAIN_BYTES
         self._probe_backoff = 1
@@ -111,9 +122,11 @@ class XSender:
         return self._finish_sending()
 
     def on_written(self, written_from: int, now: float) -> list[Action]:
-        """Another mode's: this one begins when the payload is whole."""
-        del written_from, now
-        return []
+        """The payload lies there from here on. Waiting for its owner is not waiting for the network."""
+        if self._awaits_owner:
+            self._last_progress = now
+        self._queue.written_from = min(self._queue.written_from, written_from)
+        return self._pump(now)
 
     def on_chunk_ack(self, index: int, now: float) -> list[Action]:
         """Another mode's; ignored."""
@@ -130,7 +143,7 @@ class XSender:
         self.arrived_bytes += self._length(position)
         self._progress(now)
         rtt = now - flight.sent_at if flight is not None else None
-        rate = self._delivery_rate(now, self._own_arrived_bytes)
+        rate = self._delivery.rate(now, self._own_arrived_bytes)
         self._learn(rtt, rate, 1, 0, now)
         return self._pump(now)
 
@@ -147,13 +160,13 @@ class XSender:
             self._flights.arrive(position, now, self.control.min_rtt)
             self.arrived_bytes += self._length(position)
         lost = [] if self.settings.reliable else self._flights.overtaken()
-        self._again.extend(position for position in lost if position not in self._arrivals)
+        self._queue.send_again(position for position in lost if position not in self._arrivals)
         if new:
             self._progress(now)
         if self.settings.reliable:
             return self._pump(now)
         rtt = None if newest is None or newest.again else now - newest.sent_at - max(report.held, 0.0)
-        self._learn(rtt, self._delivery_rate(report.arrived_at, report.received_bytes), len(new), len(lost), now)
+        self._learn(rtt, self._delivery.rate(report.arrived_at, report.received_bytes), len(new), len(lost), now)
         return self._pump(now)
 
     def on_resend(self, chunks: Iterable[int], now: float) -> list[Action]:
@@ -197,7 +210,7 @@ class XSender:
         if self.finished or self.state is SenderState.IDLE:
             return
         self.state = SenderState.PAUSED
-        self._again.extend(self._flights.clear())
+        self._queue.send_again(self._flights.clear())
         self._requests.clear()
         self._digesting.clear()
         self._header_out = False
@@ -214,7 +227,7 @@ class XSender:
 
     def timer(self) -> float | None:
         """When to call `on_timer`."""
-        if self.state is not SenderState.SENDING:
+        if self.state is not SenderState.SENDING or self._awaits_owner:
             return None
         times = [self._last_progress + self.settings.idle_timeout]
         if self._ready_at is not None:
@@ -226,7 +239,7 @@ class XSender:
 
     def on_timer(self, now: float) -> list[Action]:
         """Send what may go now, and what was under way for too long once more."""
-        if self.state is not SenderState.SENDING:
+        if self.state is not SenderState.SENDING or self._awaits_owner:
             return []
         if now >= self._last_progress + self.settings.idle_timeout:
             return self.cancel(ErrorCode.IDLE_TIMEOUT, f"nothing arrived for {now - self._last_progress:g} s")
@@ -249,7 +262,7 @@ class XSender:
         lost = self._flights.older_than(now - self._patience())
         if not lost:
             return
-        self._again.extend(position for position in lost if position not in self._arrivals)
+        self._queue.send_again(position for position in lost if position not in self._arrivals)
         self._probe_backoff = min(self._probe_backoff * 2, 64)
         if not self.control.known:
             self._train_left = TRAIN_BYTES // 4
@@ -257,38 +270,24 @@ class XSender:
     def _learn(self, rtt: float | None, rate: float | None, arrived: int, lost: int, now: float) -> None:
         if not self.settings.paced:
             return
+        if rate is not None and now < self._starved_until and self.control.known and rate < self.control.rate:
+            # there was nothing to send: that says nothing of the path
+            rate = None
         packets = max(1, -(-self.plan.chunk_bytes // self.settings.mtu_bytes))
         self.control.on_sample(Sample(rtt, rate, arrived, lost, packets), now)
 
-    def _delivery_rate(self, arrived_at: float, received_bytes: int) -> float | None:
-        marks = self._marks
-        if marks and arrived_at <= marks[-1][0]:
-            return None
-        marks.append((arrived_at, received_bytes))
-        while len(marks) > 2 and marks[1][0] <= arrived_at - RATE_WINDOW_SECONDS:
-            marks.popleft()
-        since, before = marks[0]
-        if received_bytes - before < 4 * min(self.plan.chunk_bytes, self.plan.total_bytes):
-            return None
-        return (received_bytes - before) / (arrived_at - since)
-
     def _length(self, position: int) -> int:
-        return self.plan.chunk(self.plan.count - 1 - position).length
+        return self._queue.chunk(position).length
 
     def _window(self) -> float:
         if self.settings.window_bytes is not None:
             return self.settings.window_bytes
         return max(self.control.window_bytes, 2 * self.plan.chunk_bytes)
 
-    def _waiting_position(self) -> int | None:
-        """What goes next: lost chunks before new ones."""
-        while self._again and self._again[0] in self._arrivals:
-            self._again.popleft()
-        if self._again:
-            return self._again[0]
-        while self._next_position < self.plan.count and self._next_position in self._arrivals:
-            self._next_position += 1
-        return self._next_position if self._next_position < self.plan.count else None
+    @property
+    def _awaits_owner(self) -> bool:
+        """Whether there is nothing to do before more of the payload is written."""
+        return self._queue.is_starved and not len(self._flights)
 
     def _pump(self, now: float) -> list[Action]:
         if self.state is not SenderState.SENDING:
@@ -301,23 +300,29 @@ class XSender:
             self._send_paced(actions, now)
         else:
             self._send_train(actions, now)
+        if self._queue.is_starved:
+            self._starved_until = now + self.control.rtt + 2 * WINDOW_SECONDS
         return actions + self._finish_sending()
 
     def _send_window(self, actions: list[Action], now: float) -> None:
-        while (position := self._waiting_position()) is not None and self._fits_window(position):
-            self._send(position, actions, now)
+        window = self._window()
+        while (position := self._queue.head(self._arrivals)) is not None:
+            chunk = self._queue.chunk(position)
+            if not self._fits(chunk.length, window):
+                return
+            self._send(position, chunk, actions, now)
 
-    def _fits_window(self, position: int) -> bool:
+    def _fits(self, length: int, window: float) -> bool:
         in_flight = self._flights.bytes_in_flight
-        return in_flight == 0 or in_flight + self._length(position) <= self._window()
+        return in_flight == 0 or in_flight + length <= window
 
     def _send_train(self, actions: list[Action], now: float) -> None:
-        while (position := self._waiting_position()) is not None:
-            length = self._length(position)
-            if self._train_left < length and self._flights.bytes_in_flight > 0:
+        while (position := self._queue.head(self._arrivals)) is not None:
+            chunk = self._queue.chunk(position)
+            if self._train_left < chunk.length and self._flights.bytes_in_flight > 0:
                 return
-            self._train_left -= length
-            self._send(position, actions, now)
+            self._train_left -= chunk.length
+            self._send(position, chunk, actions, now)
 
     def _send_paced(self, actions: list[Action], now: float) -> None:
         self.control.on_time(now)
@@ -325,24 +330,21 @@ class XSender:
         self._pacer.burst_bytes = max(int(rate * BURST_SECONDS), self.plan.chunk_bytes)
         self._pacer.set_rate(rate, now)
         quantum = max(int(rate * QUANTUM_SECONDS), 1)
-        while (position := self._waiting_position()) is not None:
-            length = self._length(position)
-            if not self._fits_window(position):
+        window = self._window()
+        while (position := self._queue.head(self._arrivals)) is not None:
+            chunk = self._queue.chunk(position)
+            length = chunk.length
+            if not self._fits(length, window):
                 return
             at = self._pacer.grant_at(length, now)
             if at > now:
                 self._ready_at = max(at, self._pacer.grant_at(max(length, quantum), now))
                 return
             self._pacer.take(length, now)
-            self._send(position, actions, now)
+            self._send(position, chunk, actions, now)
 
-    def _send(self, position: int, actions: list[Action], now: float) -> None:
-        again = bool(self._again) and self._again[0] == position
-        if again:
-            self._again.popleft()
-        else:
-            self._next_position += 1
-        chunk = self.plan.chunk(self.plan.count - 1 - position)
+    def _send(self, position: int, chunk: Chunk, actions: list[Action], now: float) -> None:
+        again = self._queue.take()
         if again:
             self.resent_bytes += chunk.length
         queue_pair = self._next_queue_pair
@@ -354,7 +356,7 @@ class XSender:
         immediate = immediate_of(self.settings.tag, chunk.index)
         post = PostChunk(request, chunk, self.layout.write_offset(chunk), queue_pair, immediate)
         actions.append(post)
-        if again and self._next_position == self.plan.count and not self.settings.reliable:
+        if again and self._queue.all_out and not self.settings.reliable:
             # another loss would cost another round trip with nothing else to send: twice at once is cheaper
             self._pacer.take(chunk.length, now)
             self.resent_bytes += chunk.length
@@ -366,10 +368,10 @@ class XSender:
     def _finish_sending(self) -> list[Action]:
         """The header goes by the reliable control queue pair once every digest is known."""
         count = self.plan.count
-        if self.state is not SenderState.SENDING or self._header_out or len(self._digests) < count:
+        if self.state is not SenderState.SENDING or self._header_out or not self._digests.complete:
             return []
         self._header_out = True
-        digest = payload_digest([self._digests[index] for index in range(count)])
+        digest = payload_digest(self._digests.in_order())
         total = self.plan.total_bytes
         header = ChunkHeader(HeaderKind.PAYLOAD, self.transfer, total, 0, total, digest, 0, count)
         return [WriteHeader(self._take_request(), header, self.layout.header_at)]
@@ -380,7 +382,7 @@ class XSender:
         self._requests.clear()
         self._arrivals = ArrivalMap(self.plan.count)
         self.arrived_bytes = 0
-        self._again = deque(range(self._next_position))
+        self._queue.send_all_again()
         self._header_out = False
 
     def _count_resend(self) -> list[Action]:

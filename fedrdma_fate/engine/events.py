@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import Literal, Protocol
 
 from fedrdma_fate.core.digest import BLOCK_BYTES, block_digest, blocks_of, digest_of_blocks
+from fedrdma_fate.core.digest_table import DigestTable
 from fedrdma_fate.core.plan import Chunk, ChunkPlan
+from fedrdma_fate.core.x_chunking import SMALLEST_CHUNK_BYTES
 from fedrdma_fate.ports import Slot
 from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import ControlFrame, GrantRequest, MessageKey, MessageKind, Mode, Offer
@@ -28,7 +30,8 @@ class Payload:
         self.slot = slot
         self.total_bytes = total_bytes
         self.written_from = written_from
-        self._digests: dict[tuple[int, int], int] = {}
+        self._tables: dict[int, DigestTable] = {}
+        self._odd: dict[tuple[int, int], int] = {}
         self._block_digests: dict[int, int] = {}
 
     def on_written(self, written_from: int, block_digests: Sequence[int]) -> None:
@@ -46,17 +49,28 @@ class Payload:
 
     def digest(self, chunk: Chunk) -> int:
         """xxh3-64 of a chunk."""
-        where = (chunk.offset, chunk.length)
-        if where not in self._digests:
-            view = self.part(chunk).view
-            blocks = blocks_of(chunk.length)
-            self._digests[where] = digest_of_blocks(
-                [
-                    self._known_block(chunk.offset + start, end - start) or block_digest(view[start:end])
-                    for start, end in blocks
-                ]
-            )
-        return self._digests[where]
+        if chunk.length < SMALLEST_CHUNK_BYTES or chunk.offset % chunk.length:
+            # a last chunk
+            where = (chunk.offset, chunk.length)
+            if where not in self._odd:
+                self._odd[where] = self._compute(chunk)
+            return self._odd[where]
+        table = self._tables.get(chunk.length)
+        if table is None:
+            table = self._tables[chunk.length] = DigestTable(self.total_bytes // chunk.length)
+        number = chunk.offset // chunk.length
+        if number not in table:
+            table[number] = self._compute(chunk)
+        return table[number]
+
+    def _compute(self, chunk: Chunk) -> int:
+        view = self.part(chunk).view
+        return digest_of_blocks(
+            [
+                self._known_block(chunk.offset + start, end - start) or block_digest(view[start:end])
+                for start, end in blocks_of(chunk.length)
+            ]
+        )
 
     def _known_block(self, offset: int, length: int) -> int | None:
         """The digest of a block of a chunk, where that is a block of the payload whose digest is known."""

@@ -75,7 +75,7 @@ def sending_machine(
         mtu_bytes=service.mtu_bytes,
         idle_timeout=settings.idle_timeout,
     )
-    return XSender(outgoing.transfer, outgoing.plan, details, memory.begin())
+    return XSender(outgoing.transfer, outgoing.plan, details, memory.begin(), outgoing.payload.written_from)
 
 
 def release(sender: SendingMachine, memory: PathMemory) -> None:

@@ -83,6 +83,7 @@ class Peer:
         )
         self.sending = Sending(config, hub, self.send, self.paths, self.shares_memory)
         hub.recalls[hub.receive_pool].append(self._recall_credits)
+        hub.receive_pool.when_freed.append(self._on_room)
 
     @property
     def connected(self) -> bool:
@@ -387,6 +388,11 @@ class Peer:
         """The peer will not get a payload."""
         if not self.probes.send_failed(outgoing, code, reason):
             self.sending.send_failed(outgoing, code, reason)
+
+    def _on_room(self) -> None:
+        for transport in self.receiving.lacks_ahead():
+            # not in the middle of what frees the slot
+            self._loop.call_soon(self._refill_ring, transport)
 
     def _refill_ring(self, transport: str) -> None:
         path = self.paths.paths.get(transport)

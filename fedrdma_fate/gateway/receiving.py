@@ -103,6 +103,11 @@ class Receiving:
                 return
             self._grant(link, _Grant(lease, credit_of=transport))
 
+    def lacks_ahead(self) -> list[str]:
+        """Transports over which a slot for another large message would be granted, were there room."""
+        standing = {grant.credit_of for grant in self._granted.values() if grant.large}
+        return [transport for transport in self._ahead if transport not in standing]
+
     def _grant_ahead(self, link: Link, transport: str) -> None:
         """A slot for another message like the last large one, which then starts without the round trip of asking.
 

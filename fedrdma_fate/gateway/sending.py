@@ -131,7 +131,7 @@ class Sending:
     def takes_unfinished(self, mode: Mode | None) -> bool:
         """Whether payloads of such a job can be sent while they are still being written: from the last byte on."""
         on_its_way = self._links.main_transport is not None and not self._shares_memory()
-        return self._mode(mode) == "fedrdma-e" and on_its_way
+        return self._mode(mode) in ("fedrdma-e", "fedrdma-x") and on_its_way
 
     def on_written(self, payload: Payload) -> None:
         """More of a payload lies in its slot."""

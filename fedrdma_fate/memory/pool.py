@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 from fedrdma_fate.memory.allocator import SlotAllocator
@@ -117,6 +118,9 @@ class SlotPool:
 
     While a request waits, none that came after it is served, not even one that would fit: many small messages would
     otherwise keep a large one out for ever.
+
+    Attributes:
+        when_freed: called each time a slot has become free that nobody waited for.
     """
 
     def __init__(self, region: Region, name: str, pages: PageKeeper | None = None) -> None:
@@ -138,6 +142,7 @@ class SlotPool:
         self._total_leases = 0
         self._longest_request = 0
         self._closed = False
+        self.when_freed: list[Callable[[], None]] = []
 
     @property
     def region(self) -> Region:
@@ -224,6 +229,9 @@ class SlotPool:
                 self._pages.give_back(slot.offset, slot.length)
             self._allocator.free(slot.offset)
             self._serve()
+            if not self._waiting:
+                for tell in self.when_freed:
+                    tell()
 
     def release_owner(self, owner: str) -> int:
         """Release all that a dead task held and refuse what it waited for; how many leases that were."""

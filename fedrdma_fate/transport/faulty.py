@@ -45,7 +45,8 @@ class FaultPlan:
         corrupt_landed: these writes, LANDED or CHUNK_IMMEDIATE where the transport saw the place, have one byte changed
             in the slot before they are reported.
         corrupt_posted_bytes: these calls of `post_bytes` send one byte changed: a header damaged at the receiver.
-        chunk_loss: share of chunks that are lost; unless it is 0, the chunk service is not reliable.
+        chunk_loss: share of chunks that are lost; unless it is 0, the chunk service is not reliable, and a chunk that
+            went through is not sent again.
     """
 
     seed: int = 0
@@ -121,6 +122,7 @@ class FaultyEndpoint:
         self._health = LinkHealth(inner.transport)
         self._slots: dict[int, Slot] = {}
         self._calls: dict[Operation, int] = {}
+        self._went_through: set[tuple[int, int]] = set()
         self._posted_bytes = 0
         self._posts = 0
         self._landed = 0
@@ -174,9 +176,15 @@ class FaultyEndpoint:
         self._count("post_chunk")
         if not self._posting(source.length):
             return
-        if self._random.random() < self._plan.chunk_loss:
+        if self._plan.chunk_loss and (target.key, immediate) in self._went_through:
+            # taken for lost by mistake. A card drops the second copy when the key is gone, a stream ends the link
+            lost = True
+        else:
+            lost = self._random.random() < self._plan.chunk_loss
+        if lost:
             self._held.append((self._turn, Completion(CompletionKind.WRITE_DONE, work_request)))
         else:
+            self._went_through.add((target.key, immediate))
             self._inner.post_chunk(work_request, source, target, target_offset, queue_pair, immediate)
 
     def post_datagram(self, data: bytes) -> bool:

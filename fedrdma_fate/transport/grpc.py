@@ -57,10 +57,14 @@ class GrpcSettings:
 
 
 class GrpcTransport:
-    """Serves one port for every link of this gateway."""
+    """Serves one port for every link of this gateway.
+
+    Begins with the first link: a server of grpcio's blocking kind takes turns at the process's sockets with its asyncio
+    kind, looks at them five times a second, and now and then holds up a frame of the control channel for as long.
+    """
 
     def __init__(self, settings: GrpcSettings) -> None:
-        """Start to serve.
+        """Take the port.
 
         Raises:
             TransportError: TRANSPORT_UNAVAILABLE when the port cannot be had.
@@ -79,7 +83,7 @@ class GrpcTransport:
             raise unavailable(
                 NAME, f"cannot listen on {place}: {error}", "Set listen.grpc to a free address."
             ) from error
-        self._server.start()
+        self._serves = False
 
     @property
     def name(self) -> str:
@@ -99,13 +103,22 @@ class GrpcTransport:
         if role == "active":
             return _ActiveDraft()
         host = self._settings.advertised_host or self._settings.host
-        return _PassiveDraft(self._calls, {"host": host, "port": self._port})
+        draft = _PassiveDraft(self._calls, {"host": host, "port": self._port})
+        self._serve()
+        return draft
 
     def close(self) -> None:
         """Stop serving; links that dialled in end, those dialled from here live on."""
         self._calls.close()
+        # one that was never started keeps its port
+        self._serve()
         self._server.stop(None).wait()
         self._workers.shutdown()
+
+    def _serve(self) -> None:
+        if not self._serves:
+            self._serves = True
+            self._server.start()
 
 
 class _Calls:

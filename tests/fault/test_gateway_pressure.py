@@ -52,7 +52,7 @@ def all_memory_is_back(sites: Sites) -> bool:
     """Nothing is leased but the rings, of one slot a data path, and nothing is on disk."""
     return all(
         site.pool("send")["slots"] == 0
-        and site.pool("receive")["slots"] <= sum(len(peer["paths"]) for peer in site.status()["peers"])
+        and site.pool("receive")["slots"] <= site.standing_grants(ring_slots=1)
         and not [path for path in (site.home / "spill").glob("*/*") if len(path.name) == 32]
         for site in sites.values()
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -114,6 +115,7 @@ def test_a_cancelled_call_ends_the_link(victim: Victim) -> None:
 def test_a_call_without_a_known_token_is_refused(victim: Victim) -> None:
     del victim
     transport = GrpcTransport(GrpcSettings())
+    draft = transport.open("passive")
     with grpc.insecure_channel(f"127.0.0.1:{transport.port}") as channel:
         for metadata in ((), ((TOKEN_KEY, b"x" * 16),)):
             method: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(f"/{SERVICE}/{METHOD}")
@@ -121,6 +123,7 @@ def test_a_call_without_a_known_token_is_refused(victim: Victim) -> None:
             with pytest.raises(grpc.RpcError) as error:
                 next(call)
             assert error.value.code() is grpc.StatusCode.NOT_FOUND
+    draft.close()
     transport.close()
 
 
@@ -140,6 +143,17 @@ def test_a_port_in_use_makes_the_transport_unavailable() -> None:
         GrpcTransport(GrpcSettings(port=first.port))
     assert error.value.code is ErrorCode.TRANSPORT_UNAVAILABLE
     first.close()
+    GrpcTransport(GrpcSettings(port=first.port)).close()
+
+
+def test_nothing_polls_before_the_first_link() -> None:
+    before = threading.active_count()
+    transport = GrpcTransport(GrpcSettings())
+    assert threading.active_count() == before
+    draft = transport.open("passive")
+    assert threading.active_count() > before
+    draft.close()
+    transport.close()
 
 
 def test_the_reader_waits_when_the_endpoint_does_not_take_and_ends_with_the_pipe() -> None:

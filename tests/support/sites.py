@@ -96,6 +96,12 @@ class Site:
         lines = (self.home / "trace.jsonl").read_text().splitlines()
         return [entry for entry in map(json.loads, lines) if entry["event"] == event]
 
+    def standing_grants(self, ring_slots: int) -> int:
+        """The most receive slots that may be granted ahead of time now: the rings, and one each for `fedrdma-x`."""
+        paths = sum(len(peer["paths"]) for peer in self.status()["peers"])
+        after_large = any(event["mode"] == "fedrdma-x" for event in self.events("delivered"))
+        return paths * (ring_slots + after_large)
+
     def pool(self, name: str) -> dict[str, Any]:
         """A pool as the status shows it."""
         return next(pool for pool in self.status()["pools"] if pool["name"] == name)

@@ -79,7 +79,7 @@ def test_a_book_is_complete_with_every_chunk(book: DigestBook) -> None:
         book.ask(chunk)
         book.answer(chunk.index, 10 + chunk.index)
     assert book.complete
-    assert book.in_order() == [10, 11, 12]
+    assert list(book.in_order()) == [10, 11, 12]
     book.forget([1])
     assert not book.complete
 

@@ -408,18 +408,35 @@ def test_after_a_large_message_the_next_like_it_starts_without_asking_until_othe
             answer(request, link)
 
         receiving.on_grant_request = on_grant_request  # type: ignore[method-assign]
-        for length, held in ((140_000, 3), (140_010, 2)):
+        for length in (140_000, 140_010, 140_020):
             arrived = pull(twin, twin.put("a", f"m{length}", bytes(length), "fedrdma-x"))
             await work(twin, 100)
             assert await arrived == bytes(length)
+            await work(twin)
             # the ring, and one more as long as there is room for two of those
-            assert twin.halves["b"].credits_held() == held
+            assert twin.halves["b"].credits_held() == 3
         assert len(asked) == 1
         body = bytes(2**20 - HEADER_SPACE_BYTES)
         arrived = pull(twin, twin.put("a", "all of it", body, "fedrdma-x"))
         await work(twin, 100)
         assert await arrived == body
         await twin.quiesce()
+
+    play(scenario)
+
+
+def test_the_slot_for_another_large_message_is_granted_as_soon_as_its_task_lets_go_of_the_last(
+    play: Callable[..., None],
+) -> None:
+    async def scenario(twin: Twin) -> None:
+        await twin.connect()
+        await work(twin)
+        key = twin.put("a", "m", bytes(300_000), "fedrdma-x")
+        await work(twin, 100)
+        assert twin.halves["b"].credits_held() == 2, "there is room for one more like it, and not for two"
+        await pull(twin, key)
+        await work(twin)
+        assert twin.halves["b"].credits_held() == 3
 
     play(scenario)
 

@@ -281,3 +281,26 @@ def test_statistics_count_pages_slots_and_the_high_water_mark(pool: SlotPool) ->
     assert stats.high_water_bytes == 4 * PAGE_BYTES
     assert stats.largest_free_bytes == (POOL_PAGES - 3) * PAGE_BYTES
     assert pool.region.length == stats.length
+
+
+def test_a_slot_that_comes_back_is_told_unless_somebody_waited_for_it(pool: SlotPool) -> None:
+    told: list[int] = []
+    pool.when_freed.append(lambda: told.append(pool.stats().leased_bytes))
+
+    async def scenario() -> None:
+        first, second = leased(pool, 4), leased(pool, 4)
+        shared = first.share()
+        first.release()
+        assert told == [], "it has another holder"
+        waiting = asking(pool, 4), asking(pool, 2)
+        await settle()
+        shared.release()
+        assert told == [], "another still waits"
+        await settle()
+        second.release()
+        assert told == [6 * PAGE_BYTES]
+        for lease in await asyncio.gather(*waiting):
+            lease.release()
+        assert told[-1] == 0
+
+    asyncio.run(scenario())

@@ -1,0 +1,27 @@
+"""`fedrdma bench cpu`: what chunks cost the processor."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from fedrdma_fate.bench.cpu.results import CHUNK_SIZES, measure, to_document, to_table
+from fedrdma_fate.bench.report import terminal_table
+from fedrdma_fate.cli.bench_shared import console, ended_in_order, progress
+from fedrdma_fate.cli.failure import told_plainly
+
+
+@click.command()
+@click.option("--repeat", default=3, show_default=True, type=click.IntRange(1, 100), help="Transfers of each size.")
+@click.option("--json", "as_json", is_flag=True, help="Print the document for programs.")
+def cpu(repeat: int, as_json: bool) -> None:
+    """Measure what a chunk of mode fedrdma-x costs the link threads of both ends, apart from network and device, and
+    the rate at which that fills a core."""
+    with told_plainly(), ended_in_order():
+        with progress() as tell:
+            rows = measure(CHUNK_SIZES, repeat, tell)
+        if as_json:
+            click.echo(json.dumps(to_document(rows), indent=2))
+        else:
+            console().print(terminal_table(to_table(rows)))

@@ -1,0 +1,37 @@
+"""The rate at which the chunks of a `fedrdma-x` transfer arrive."""
+
+from __future__ import annotations
+
+from collections import deque
+
+WINDOW_SECONDS = 0.008
+
+
+class DeliveryMeter:
+    """Bytes over time at the receiver, over the last few milliseconds. Times in seconds of the receiver's clock."""
+
+    def __init__(self, least_bytes: int) -> None:
+        """
+        Args:
+            least_bytes: that must have arrived for a rate to mean something.
+        """
+        self._least_bytes = least_bytes
+        self._marks: deque[tuple[float, int]] = deque()
+
+    def rate(self, arrived_at: float, received_bytes: int) -> float | None:
+        """Bytes a second lately; None where that cannot be told.
+
+        Args:
+            arrived_at: when the newest chunk arrived.
+            received_bytes: all that had arrived by then.
+        """
+        marks = self._marks
+        if marks and arrived_at <= marks[-1][0]:
+            return None
+        marks.append((arrived_at, received_bytes))
+        while len(marks) > 2 and marks[1][0] <= arrived_at - WINDOW_SECONDS:
+            marks.popleft()
+        since, before = marks[0]
+        if received_bytes - before < self._least_bytes:
+            return None
+        return (received_bytes - before) / (arrived_at - since)
