@@ -124,6 +124,11 @@ def _add_run(commands: Commands) -> None:
         "--report", type=Path, metavar="FILE", help="write exit statuses and dropped packets there, as JSON"
     )
     run.add_argument(
+        "--watch-queues",
+        action="store_true",
+        help="find out how full the bottlenecks' buffers get, and tell at the end",
+    )
+    run.add_argument(
         "--on",
         type=_host_command,
         action="append",
@@ -216,6 +221,7 @@ def make_run(options: argparse.Namespace) -> Run:
         memory_bytes=options.memory,
         timeout=options.timeout,
         output=options.out,
+        watch_queues=options.watch_queues,
     )
 
 
@@ -236,11 +242,15 @@ def explain(run: Run, outcome: Outcome) -> Iterator[str]:
 
 
 def dropped(outcome: Outcome) -> Iterator[str]:
-    """What became of packets that did not arrive."""
+    """What became of packets that did not arrive, and how full buffers got."""
     if any(outcome.lost.values()):
         yield f"the WAN lost {_counts(outcome.lost)}"
     if any(outcome.overflowed.values()):
         yield f"buffers overflowed by {_counts(outcome.overflowed)}"
+    if outcome.queues:
+        most = {host: max((size for _, size in peaks), default=0) for host, peaks in sorted(outcome.queues.items())}
+        each = ", ".join(f"{size} in front of host {host}" for host, size in most.items())
+        yield f"buffers held at most so many bytes: {each}"
 
 
 def _counts(by_host: Mapping[int, int]) -> str:

@@ -16,7 +16,8 @@ from typing import IO
 
 from deploy.softroce.job import CHANNEL, Job, Program
 from deploy.softroce.netem import set_netem
-from deploy.softroce.wan import DROPPERS, Plan
+from deploy.softroce.queues import watched
+from deploy.softroce.wan import DROPPERS, Host, Plan
 
 LONGEST_LINE_BYTES = 64 * 1024
 
@@ -121,8 +122,12 @@ def main(path: str) -> None:
         if job.real_time:
             prefer_network_threads()
         channel.tell("ready")
-        run_programs(job, channel)
-        channel.tell("dropped", **dropped_packets())
+        ports = [Host(index).port for index in range(len(job.programs))]
+        with watched(ports, job.sample_seconds) as watch:
+            run_programs(job, channel)
+        peaks = watch.peaks if watch else {}
+        queues = {str(index): peaks[port] for index, port in enumerate(ports) if port in peaks}
+        channel.tell("counted", **dropped_packets(), queues=queues)
         channel.tell("done")
     except (OSError, RuntimeError, ValueError, KeyError, subprocess.CalledProcessError) as error:
         channel.tell("failed", message=str(error))

@@ -35,12 +35,14 @@ class Job:
     Attributes:
         directory: in which the programs start.
         real_time: the kernel's network threads get priority over the programs.
+        sample_seconds: between two looks at how full the bottlenecks' buffers are; None: nobody looks.
     """
 
     plan: Plan
     programs: tuple[Program, ...]
     directory: str
     real_time: bool
+    sample_seconds: float | None = None
 
     def write(self, path: Path) -> None:
         path.write_text(json.dumps(dataclasses.asdict(self)))
@@ -53,4 +55,5 @@ class Job:
         programs = tuple(
             Program(item["namespace"], tuple(item["command"]), item["environment"]) for item in document["programs"]
         )
-        return cls(Plan(commands, lines), programs, document["directory"], document["real_time"])
+        settings = {name: document[name] for name in ("directory", "real_time", "sample_seconds")}
+        return cls(Plan(commands, lines), programs, **settings)

@@ -9,9 +9,11 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from deploy.softroce.errors import TestbedError
 from deploy.softroce.job import Job, Program
+from deploy.softroce.queues import Peaks, sampling_seconds
 from deploy.softroce.uml import Guest
 from deploy.softroce.wan import DROPPERS, NETDEV, Host, Wan, plan
 
@@ -34,6 +36,7 @@ class Run:
         output: directory that the guest may write to; None: one that is thrown away.
         timeout: seconds of wall time, from the boot on.
         environment: of every program, beside what tells it who it is.
+        watch_queues: find out how full the bottlenecks' buffers get.
     """
 
     commands: tuple[tuple[str, ...], ...]
@@ -44,10 +47,13 @@ class Run:
     timeout: float
     output: Path | None
     environment: Mapping[str, str] = dataclasses.field(default_factory=lambda: dict(os.environ))
+    watch_queues: bool = False
 
     def __post_init__(self) -> None:
         if self.output is not None and "," in str(self.output.resolve()):
             raise ValueError(f"{self.output}: a directory with a comma in its name cannot be shared with the guest")
+        if self.watch_queues and self.wan.rate is None:
+            raise ValueError("without a rate there is no bottleneck whose buffer could be watched")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -59,12 +65,15 @@ class Outcome:
         timed_out: the run was stopped because its time was over.
         lost: packets of each host that the WAN lost, as it was asked to (`--loss`).
         overflowed: packets that did not fit into the bottleneck's buffer in front of each host.
+        queues: most bytes seen in the bottleneck's buffer in front of each host, where they were watched, in windows of
+            time: when one ended, by the guest's monotonic clock, and the bytes.
     """
 
     statuses: Mapping[int, int]
     timed_out: bool
     lost: Mapping[int, int] = dataclasses.field(default_factory=dict)
     overflowed: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    queues: Mapping[int, Peaks] = dataclasses.field(default_factory=dict)
 
     @property
     def status(self) -> int:
@@ -121,9 +130,10 @@ def _execute(run: Run, output: Path, show: ShowLine) -> Outcome:
         Program(host.namespace, command, host_environment(host, run, output))
         for host, command in zip(hosts, run.commands, strict=True)
     )
-    job = Job(plan(run.wan, len(hosts)), programs, str(Path.cwd()), real_time=not run.virtual_time)
+    network, sampling = plan(run.wan, len(hosts)), _sampling_seconds(run)
+    job = Job(network, programs, str(Path.cwd()), real_time=not run.virtual_time, sample_seconds=sampling)
     statuses: dict[int, int] = {}
-    dropped: dict[str, dict[int, int]] = {}
+    counted: dict[str, dict[int, Any]] = {}
     deadline = time.monotonic() + run.timeout
     with Guest(run.kernel, job, output, memory_bytes=run.memory_bytes, virtual_time=run.virtual_time) as guest:
         try:
@@ -132,12 +142,18 @@ def _execute(run: Run, output: Path, show: ShowLine) -> Outcome:
                     show(event["host"], event["stream"], event["text"])
                 elif event["event"] == "exit":
                     statuses[event["host"]] = event["status"]
-                elif event["event"] == "dropped":
-                    dropped = {name: _by_host(event[name]) for name in DROPPERS.values()}
+                elif event["event"] == "counted":
+                    counted = {name: _by_host(event[name]) for name in (*DROPPERS.values(), "queues")}
         except TimeoutError:
             return Outcome(statuses, timed_out=True)
-    return Outcome(statuses, timed_out=False, **dropped)
+    return Outcome(statuses, timed_out=False, **counted)
 
 
-def _by_host(counts: Mapping[str, int]) -> dict[int, int]:
+def _sampling_seconds(run: Run) -> float | None:
+    if not run.watch_queues or run.wan.rate is None:
+        return None
+    return sampling_seconds(run.wan.rate, run.wan.buffer_bytes)
+
+
+def _by_host(counts: Mapping[str, Any]) -> dict[int, Any]:
     return {int(host): count for host, count in counts.items()}

@@ -12,7 +12,7 @@ from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 _WIDTH_INCHES = 7.2
 _HEIGHT_INCHES = 3.8
 _DOTS_PER_INCH = 130
-_COLOURS = ("#3366aa", "#dd7733", "#339977", "#aa4477", "#777777", "#bbaa33")
+_COLOURS = ("#3366aa", "#dd7733", "#339977", "#aa4477", "#777777", "#bbaa33", "#55bbdd", "#884422", "#99cc66")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,6 +34,21 @@ def line_plot(title: str, x_label: str, y_label: str, x: Sequence[float], series
         axes.plot(x, _with_gaps(one.values), marker="o", markersize=4, label=one.label, color=colour)
     axes.set_xlabel(x_label)
     axes.xaxis.get_major_locator().set_params(integer=True)
+    return _finish(figure, axes, len(series))
+
+
+def point_plot(title: str, x_label: str, y_label: str, labels: Sequence[str], series: Sequence[Series]) -> bytes:
+    """Lines with a marker at every label; the labels are equally far from each other.
+
+    Raises:
+        ConfigError: CONFIG_BAD_VALUE when matplotlib is not installed.
+    """
+    figure, axes = _new_figure(title, y_label)
+    for one, colour in zip(series, _colours(len(series)), strict=True):
+        axes.plot(range(len(labels)), _with_gaps(one.values), marker="o", markersize=4, label=one.label, color=colour)
+    axes.set_xlabel(x_label)
+    axes.set_ylim(bottom=0)
+    _label_groups(axes, labels)
     return _finish(figure, axes, len(series))
 
 

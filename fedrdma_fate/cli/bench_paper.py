@@ -25,9 +25,10 @@ from fedrdma_fate.bench.payload import plain_bytes
 from fedrdma_fate.bench.report import terminal_table, write_report
 from fedrdma_fate.bench.rivals import select_rivals
 from fedrdma_fate.bench.runner import run_rows
-from fedrdma_fate.bench.wan.link import WanLink, parse_link, parse_payload_size
+from fedrdma_fate.bench.wan.link import WanLink
 from fedrdma_fate.bench.wan.rows import select_wan_rows
 from fedrdma_fate.bench.wan.runner import Hosts, Tell
+from fedrdma_fate.bench.wan.settings import parse_link, parse_payload_size
 from fedrdma_fate.bench.wan.testbed import Testbed, find_checkout
 from fedrdma_fate.cli.bench_shared import console, end_with, ended_in_order, make_directory, progress
 from fedrdma_fate.cli.failure import told_plainly

@@ -1,27 +1,32 @@
-"""`fedrdma bench wan`: transfers over a WAN link of the testbed."""
+"""`fedrdma bench wan`: transfers over WAN links of the testbed."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import sys
 from pathlib import Path
 
 import click
 
-from fedrdma_fate.bench.report import terminal_table, write_report
-from fedrdma_fate.bench.wan.link import WanLink, parse_link, parse_payload_size
-from fedrdma_fate.bench.wan.results import WanMeasurement, to_document, to_plots, to_table
-from fedrdma_fate.bench.wan.rows import all_wan_rows, select_wan_rows
-from fedrdma_fate.bench.wan.runner import run_wan_rows
+from fedrdma_fate.bench.report import DataTable, Plot, terminal_table, write_report
+from fedrdma_fate.bench.wan.log import Conditions, MeasurementLog
+from fedrdma_fate.bench.wan.overview import slices, to_overview, to_overview_plots
+from fedrdma_fate.bench.wan.results import to_plots, to_table
+from fedrdma_fate.bench.wan.rows import WanRow, all_wan_rows, find_program, select_wan_rows
+from fedrdma_fate.bench.wan.settings import Setting, parse_settings
+from fedrdma_fate.bench.wan.sweep import Sweep, run_sweep
 from fedrdma_fate.bench.wan.testbed import Testbed, find_checkout
 from fedrdma_fate.cli.bench_shared import console, end_with, ended_in_order, make_directory, progress
 from fedrdma_fate.cli.failure import told_plainly
+
+LOG_NAME = "bench-wan.measured.jsonl"
+_INTERRUPTED_STATUS = 130
 
 
 @click.command()
 @click.option("--rate", default="10gbit", show_default=True, help="Of the link's bottleneck.")
 @click.option("--rtt", default="20ms", show_default=True, help="Round-trip time.")
-@click.option("--buffer", default="4MB", show_default=True, help="What the bottleneck holds before it drops.")
+@click.option("--buffer", default="4MB", show_default=True, help="What the bottleneck holds before it drops, or bdp.")
 @click.option("--loss", default="0", show_default=True, help="Packets lost each way, such as 0.1%.")
 @click.option("--size", default="256MiB", show_default=True, help="Of the payload.")
 @click.option("--rows", default="all", show_default=True, help="Names of rows, with commas between.")
@@ -31,7 +36,11 @@ from fedrdma_fate.cli.failure import told_plainly
 @click.option("--limit", default=600.0, show_default=True, type=click.FloatRange(1), help="Wall seconds for one row.")
 @click.option("--checkout", type=click.Path(path_type=Path), help="The repository, where this is not a part of it.")
 @click.option("--json", "as_json", is_flag=True, help="Print the document for programs.")
-@click.option("--output", type=click.Path(path_type=Path, file_okay=False), help="Directory for plots and a report.")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Directory for plots and a report; what it holds of an earlier run is not measured again.",
+)
 def wan(
     rate: str,
     rtt: str,
@@ -47,41 +56,79 @@ def wan(
     as_json: bool,
     output: Path | None,
 ) -> None:
-    """Time payloads over one WAN link, in virtual time: by each mode between two gateways over RDMA, by one RDMA write,
-    by TCP and by gRPC."""
+    """Time payloads over WAN links, in virtual time: by each mode between two gateways over RDMA, by one RDMA write,
+    by TCP and by gRPC. Rate, RTT, buffer, loss and size may be lists with commas: all combinations are measured."""
     with told_plainly(), ended_in_order():
-        link, payload_bytes = parse_link(rate, rtt, buffer, loss), parse_payload_size(size)
-        names = [row.name for row in all_wan_rows()] if rows == "all" else [name.strip() for name in rows.split(",")]
-        chosen = select_wan_rows(names)
-        testbed = Testbed(find_checkout(checkout), link, seed, kernel, limit)
-        testbed.check()
-        if output is not None:
-            make_directory(output)
+        settings, chosen = parse_settings(rate, rtt, buffer, loss, size), _choose(rows)
+        repository = find_checkout(checkout)
+
+        def make_hosts(setting: Setting) -> Testbed:
+            return Testbed(repository, setting.link, seed, kernel, limit)
+
+        make_hosts(settings[0]).check()
+        log = _open_log(output, Conditions(repeat, seed, kernel))
         with progress() as tell:
-            measurements, failures = run_wan_rows(chosen, testbed, payload_bytes, repeat, tell)
-        document = json.dumps(to_document(link, payload_bytes, measurements, failures), indent=2)
-        if as_json:
-            click.echo(document)
-        elif measurements:
-            console().print(terminal_table(to_table(link, payload_bytes, measurements)))
-        if output is not None and measurements:
-            _write(link, payload_bytes, measurements, failures, document, output)
-    end_with(failures)
+            sweep = run_sweep(settings, chosen, make_hosts, repeat, log, tell)
+        _show(sweep, as_json)
+        if output is not None and sweep.measured:
+            _write(sweep, output)
+    if sweep.interrupted:
+        missing = len(sweep.failures)
+        click.echo(f"fedrdma: interrupted; {missing} of {len(settings) * len(chosen)} are not measured", err=True)
+        sys.exit(_INTERRUPTED_STATUS)
+    end_with(sweep.failures)
 
 
-def _write(
-    link: WanLink,
-    payload_bytes: int,
-    measurements: Sequence[WanMeasurement],
-    failures: Mapping[str, str],
-    document: str,
-    output: Path,
-) -> None:
+def _choose(names: str) -> list[WanRow]:
+    """The rows of these names; of all, those whose programs are on this machine."""
+    if names != "all":
+        return select_wan_rows([name.strip() for name in names.split(",")])
+    chosen = []
+    for row in all_wan_rows():
+        if row.needs is None or find_program(row.needs) is not None:
+            chosen.append(row)
+        else:
+            click.echo(f"fedrdma: {row.name} is left out: {row.needs} is not on this machine", err=True)
+    return chosen
+
+
+def _open_log(output: Path | None, conditions: Conditions) -> MeasurementLog:
+    if output is None:
+        return MeasurementLog(None, conditions)
+    make_directory(output)
+    path = output / LOG_NAME
+    log = MeasurementLog(path, conditions)
+    if not log.is_empty:
+        click.echo(f"fedrdma: {path} holds measurements, which are not made again; remove it to make them", err=True)
+    return log
+
+
+def _show(sweep: Sweep, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(sweep.to_document(), indent=2))
+        return
+    for table in _tables(sweep):
+        console().print(terminal_table(table))
+
+
+def _tables(sweep: Sweep) -> list[DataTable]:
+    runs = sweep.measured
+    each = [to_table(run.setting.link, run.setting.payload_bytes, run.measurements) for run in runs]
+    return each + [to_overview(part) for part in slices(runs)]
+
+
+def _plots(sweep: Sweep) -> list[Plot]:
+    runs = sweep.measured
+    if len(runs) > 1:
+        return [plot for part in slices(runs) for plot in to_overview_plots(part)]
+    return [plot for run in runs for plot in to_plots(run.setting.link, run.setting.payload_bytes, run.measurements)]
+
+
+def _write(sweep: Sweep, output: Path) -> None:
     path = output / "bench-wan.json"
-    path.write_text(f"{document}\n", encoding="utf-8")
+    path.write_text(json.dumps(sweep.to_document(), indent=2) + "\n", encoding="utf-8")
     paragraphs = ["Shares of the link's rate; the first transfer on fresh connections, and the median of those after."]
-    paragraphs += [f"{name} was not measured: {reason}" for name, reason in failures.items()]
-    table, plots = to_table(link, payload_bytes, measurements), to_plots(link, payload_bytes, measurements)
+    paragraphs += [f"{name} was not measured: {reason}" for name, reason in sweep.failures.items()]
     page = output / "bench-wan.html"
-    for written in [path, *write_report(page, "fedrdma bench wan", paragraphs, [table], plots)]:
+    for written in [path, *write_report(page, "fedrdma bench wan", paragraphs, _tables(sweep), _plots(sweep))]:
         click.echo(f"wrote {written}", err=True)

@@ -14,8 +14,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from scripts.lib import system, verbs
+from scripts.lib import iperf3, system, verbs
 from scripts.lib.console import CommandError, fail, say, step
+from scripts.lib.debian import PackageUnavailableError
 from scripts.lib.stamps import Stamp, digest_files, wheel_sources
 from scripts.lib.uv import Uv, lock_entry
 
@@ -48,6 +49,7 @@ class Provision:
             self._install_wheel()
             self.stamp.write({"lock": lock_digest, "wheel": wheel_digest})
         self._provide_pyverbs()
+        self._provide_iperf3()
 
     def _install_environment(self) -> None:
         system.check_platform()
@@ -72,8 +74,16 @@ class Provision:
             return
         try:
             say(f"==> pyverbs: {verbs.provide(self.python)}")
-        except verbs.PyverbsUnavailableError as reason:
+        except PackageUnavailableError as reason:
             say(f"note: no pyverbs ({reason}); everything but RDMA works")
+
+    def _provide_iperf3(self) -> None:
+        if iperf3.is_there(self.venv):
+            return
+        try:
+            say(f"==> iperf3: {iperf3.provide(self.venv)}")
+        except PackageUnavailableError as reason:
+            say(f"note: no iperf3 ({reason}); fedrdma bench wan leaves out the rows that need it")
 
 
 @contextmanager

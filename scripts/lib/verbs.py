@@ -6,12 +6,13 @@ user may, and unpacked into the environment; nothing of the machine is changed.
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
+
+from scripts.lib import debian
+from scripts.lib.debian import PackageUnavailableError
 
 INSTALLED = Path("/usr/lib/python3/dist-packages/pyverbs")
 LIBRARY_PACKAGES = {
@@ -22,7 +23,6 @@ LIBRARY_PACKAGES = {
     "libpython3.11.so.1.0": "libpython3.11",
 }
 PACKAGES = ("python3-pyverbs", "ibverbs-providers", *LIBRARY_PACKAGES.values())
-APT_OPTIONS = ("-q", "-o", "Acquire::Retries=1", "-o", "Acquire::http::Timeout=20")
 
 # becomes pyverbs/__init__.py: runs in the environment's interpreter, without this repository
 _LOADER = """\
@@ -49,10 +49,6 @@ _load_libraries(Path(__file__).with_name("debian_libraries"))
 """
 
 
-class PyverbsUnavailableError(Exception):
-    """pyverbs cannot be had here; says why in a few words."""
-
-
 def importable(python: Path) -> bool:
     """Whether an interpreter can load pyverbs and the libraries under it."""
     code = "import pyverbs.device, pyverbs.qp"
@@ -63,7 +59,7 @@ def provide(python: Path, installed: Path = INSTALLED) -> str:
     """Make pyverbs importable for a virtual environment's interpreter; a few words on where it came from.
 
     Raises:
-        PyverbsUnavailableError: it cannot be had here.
+        PackageUnavailableError: it cannot be had here.
     """
     target = _site_packages(python) / "pyverbs"
     _remove(target)
@@ -73,11 +69,11 @@ def provide(python: Path, installed: Path = INSTALLED) -> str:
             return "Debian's, linked"
         target.unlink()
     with tempfile.TemporaryDirectory() as scratch:
-        _fetch(PACKAGES, Path(scratch))
+        debian.fetch(PACKAGES, Path(scratch))
         assemble(Path(scratch), target)
     if not importable(python):
         _remove(target)
-        raise PyverbsUnavailableError("Debian's package does not load in this Python")
+        raise PackageUnavailableError("Debian's package does not load in this Python")
     return "Debian's, unpacked into .venv"
 
 
@@ -85,43 +81,15 @@ def assemble(packages: Path, target: Path) -> None:
     """Unpack the .deb files of a directory into one Python package.
 
     Raises:
-        PyverbsUnavailableError: dpkg-deb cannot unpack them, or pyverbs is not among them.
+        PackageUnavailableError: dpkg-deb cannot unpack them, or pyverbs is not among them.
     """
-    root = packages / "root"
-    for package in sorted(packages.glob("*.deb")):
-        _quiet(["dpkg-deb", "--extract", str(package), str(root)], f"{package.name} cannot be unpacked")
+    root = debian.unpack(packages)
     source = root / "usr/lib/python3/dist-packages/pyverbs"
     if not source.is_dir():
-        raise PyverbsUnavailableError("Debian's package has another layout")
+        raise PackageUnavailableError("Debian's package has another layout")
     shutil.copytree(source, target)
-    for libraries in (*root.glob("lib/*-linux-gnu"), *root.glob("usr/lib/*-linux-gnu")):
-        shutil.copytree(libraries, target / "debian_libraries", symlinks=True, dirs_exist_ok=True)
+    debian.copy_libraries(root, target / "debian_libraries")
     (target / "__init__.py").write_text(_LOADER.format(libraries=tuple(LIBRARY_PACKAGES)))
-
-
-def _fetch(packages: Sequence[str], directory: Path) -> None:
-    if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
-        raise PyverbsUnavailableError("this is no Debian")
-    # apt's own unprivileged user is to write here
-    directory.chmod(0o755)
-    download = ["apt-get", *APT_OPTIONS, "download", *packages]
-    try:
-        _quiet(download, "apt-get download failed", directory)
-    except PyverbsUnavailableError:
-        if os.geteuid() != 0:
-            raise
-        # a fresh machine has no package lists yet
-        _quiet(["apt-get", *APT_OPTIONS, "update"], "apt-get update failed", directory)
-        _quiet(download, "apt-get download failed", directory)
-
-
-def _quiet(command: Sequence[str], problem: str, directory: Path | None = None) -> None:
-    result = subprocess.run(
-        command, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL, cwd=directory
-    )
-    if result.returncode:
-        said = [line for line in result.stderr.splitlines() if line.startswith(("E:", "dpkg-deb: error"))]
-        raise PyverbsUnavailableError(f"{problem}: {said[0]}" if said else problem)
 
 
 def _site_packages(python: Path) -> Path:

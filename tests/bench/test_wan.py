@@ -1,10 +1,12 @@
-"""`fedrdma bench wan` as a user runs it: two rows over one link of the testbed."""
+"""`fedrdma bench wan` as a user runs it: two rows over one link of the testbed, and a short sweep."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -60,11 +62,40 @@ def test_lost_packets_are_counted_and_what_they_held_is_sent_again(run: tuple[di
         assert row["sent_bytes"] > PAYLOAD_BYTES + row["resent_bytes"]
 
 
+def test_the_bottleneck_holds_what_the_sender_is_ahead_by_and_no_more_than_its_buffer(
+    run: tuple[dict[str, Any], Path],
+) -> None:
+    for row in run[0]["rows"]:
+        # two packets at least wait behind each other
+        assert 8_400 < row["queue_bytes"] <= 4_000_000
+        assert 8_400 < row["first_queue_bytes"] <= 4_000_000
+
+
 def test_report_plots_and_document_are_written(run: tuple[dict[str, Any], Path]) -> None:
     document, output = run
     written = {path.name for path in output.iterdir()}
-    assert written == {"bench-wan.json", "bench-wan.html", "bench-wan-goodput.png", "bench-wan-resent.png"}
+    plots = {"bench-wan-goodput.png", "bench-wan-resent.png"}
+    assert written == {"bench-wan.json", "bench-wan.html", "bench-wan.measured.jsonl", *plots}
     assert json.loads((output / "bench-wan.json").read_text()) == document
+
+
+def test_a_sweep_goes_over_every_link_and_a_rerun_has_nothing_left_to_measure(tmp_path: Path) -> None:
+    missing = why_no_testbed()
+    if missing is not None:
+        pytest.skip(missing)
+    rows = ["tcp-cubic"] + (["iperf3-cubic"] if shutil.which("iperf3") else [])
+    links = ("--rate", "1gbit,2gbit", "--rtt", "5ms", "--buffer", "bdp", "--size", "8MB", "--rows", ",".join(rows))
+    options = (*links, "--repeat", "1", "--json", "--output", str(tmp_path))
+    done = bench_wan(*options)
+    assert done.returncode == 0, done.stderr
+    runs = json.loads(done.stdout)["runs"]
+    assert [run["link"]["buffer_bytes"] for run in runs] == [625_000, 1_250_000]
+    for run in runs:
+        assert [row["name"] for row in run["rows"]] == rows
+        assert all(0.05 < row["goodput_share"] < 1 for row in run["rows"])
+    started = time.monotonic()
+    assert bench_wan(*options).stdout == done.stdout
+    assert time.monotonic() - started < 10, "nothing was booted"
 
 
 def test_a_row_that_the_testbed_cannot_run_is_named_with_the_reason() -> None:

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from fedrdma_fate.bench.rivals.interface import RowError
 from fedrdma_fate.bench.wan import testbed
-from fedrdma_fate.bench.wan.link import WanLink, parse_link, parse_payload_size
+from fedrdma_fate.bench.wan.link import WanLink
 from fedrdma_fate.bench.wan.results import Transfer, WanMeasurement, to_document, to_plots, to_table
 from fedrdma_fate.bench.wan.rows import all_wan_rows, resent_by_device, select_wan_rows
 from fedrdma_fate.bench.wan.runner import run_wan_rows
@@ -28,18 +28,14 @@ MEASURED = WanMeasurement(
     lost_packets=1234,
     overflowed_packets=5,
     wall_seconds=20.0,
+    first_queue_bytes=3_800_000,
+    queue_bytes=410_000,
 )
 PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 
 
 def bench_wan(*arguments: str) -> Result:
     return CliRunner().invoke(main, ["bench", "wan", *arguments])
-
-
-def test_a_link_is_read_as_people_write_it() -> None:
-    assert parse_link("10gbit", "20ms", "4MB", "0.1%") == LINK
-    assert parse_link("500mbit", "0", "512KiB", "0") == WanLink(500_000_000, 0, 524_288, 0.0)
-    assert parse_payload_size("1GB") == PAYLOAD
 
 
 def test_a_link_is_shown_with_its_units() -> None:
@@ -90,6 +86,8 @@ def test_the_document_has_the_promised_keys_and_medians_of_the_later_transfers()
             "later_seconds": [1.0, 0.8, 4.0],
             "lost_packets": 1234,
             "overflowed_packets": 5,
+            "first_queue_bytes": 3_800_000,
+            "queue_bytes": 410_000,
         }
     ]
 
@@ -101,6 +99,7 @@ def test_the_table_shows_the_first_transfer_apart() -> None:
     assert (row["median"], row["share"], row["slowest"]) == ("1.00 s", "80.0 %", "4.00 s")
     assert (row["first"], row["its share"]) == ("1.60 s", "50.0 %")
     assert (row["sent again"], row["lost"], row["overflowed"]) == ("200 B", "1,234", "5")
+    assert (row["first queue"], row["queue"]) == ("3.80 MB", "410 kB")
 
 
 def test_plots_are_images() -> None:
@@ -129,7 +128,7 @@ def test_each_row_takes_the_count_of_whoever_sends_again() -> None:
 def test_rows_come_in_one_order_however_they_are_named() -> None:
     assert [row.name for row in select_wan_rows(["fedrdma-x", "tcp-8"])] == ["tcp-8", "fedrdma-x"]
     with pytest.raises(ConfigError) as caught:
-        select_wan_rows(["iperf3"])
+        select_wan_rows(["quic"])
     assert all(row.name in caught.value.remedy for row in all_wan_rows())
 
 
@@ -153,17 +152,19 @@ class FakeHosts:
 
 
 def printed(*lines: str) -> HostRun:
-    return HostRun(lines, 3, 4, 1.0)
+    return HostRun(lines, 3, 4, 1.0, [(1.0, 7_000), (2.0, 9_000), (2.5, 5_000), (4.0, 6_000)])
 
 
 def test_a_row_that_fails_is_named_and_the_others_go_on() -> None:
-    hosts = FakeHosts(RowError("host 0: the guest's kernel has no TCP bbr"), printed(json.dumps([TOLD] * 3)))
+    answer = json.dumps([{**TOLD, "begun": begun} for begun in (0.5, 2.1, 3.1)])
+    hosts = FakeHosts(RowError("host 0: the guest's kernel has no TCP bbr"), printed(answer))
     told: list[str] = []
     measurements, failures = run_wan_rows(select_wan_rows(["tcp-bbr", "fedrdma-x"]), hosts, 100, 2, told.append)
     assert failures == {"tcp-bbr": "host 0: the guest's kernel has no TCP bbr"}
     assert [one.name for one in measurements] == ["fedrdma-x"]
     assert len(measurements[0].later) == 2
     assert (measurements[0].lost_packets, measurements[0].overflowed_packets) == (3, 4)
+    assert (measurements[0].first_queue_bytes, measurements[0].queue_bytes) == (9_000, 6_000)
     assert told == ["tcp-bbr", "fedrdma-x"]
     assert hosts.programs[1] == ["deploy.softroce.programs.gateway_transfers", "fedrdma-x", "100", "3"]
 
@@ -183,6 +184,23 @@ def test_a_program_that_says_something_else_fails_its_row(lines: list[str], said
     measurements, failures = run_wan_rows(select_wan_rows(["tcp-bbr"]), FakeHosts(printed(*lines)), 100, 1, print)
     assert measurements == []
     assert said in failures["tcp-bbr"]
+
+
+def test_a_row_whose_program_is_missing_is_not_booted_and_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+    hosts = FakeHosts()
+    measurements, failures = run_wan_rows(select_wan_rows(["iperf3-bbr"]), hosts, 100, 1, print)
+    assert measurements == hosts.programs == []
+    assert failures == {"iperf3-bbr": "needs the program iperf3: apt-get install iperf3"}
+
+
+def test_a_payload_that_no_device_of_the_testbed_registers_is_refused_by_rows_over_rdma_only() -> None:
+    hosts = FakeHosts(printed(json.dumps([TOLD] * 2)))
+    rows = select_wan_rows(["tcp-bbr", "fedrdma-x"])
+    measurements, failures = run_wan_rows(rows, hosts, 4 * 10**9, 1, print)
+    assert [one.name for one in measurements] == ["tcp-bbr"]
+    assert "register no region for 4,000,000,000 bytes: at most 1,000,000,000" in failures["fedrdma-x"]
+    assert "--repeat" in failures["fedrdma-x"]
 
 
 @pytest.mark.parametrize(

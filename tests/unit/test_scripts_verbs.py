@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from scripts.lib import verbs
+from scripts.lib.debian import PackageUnavailableError, fetch
 from scripts.lib.provision import Provision
-from scripts.lib.verbs import PyverbsUnavailableError, assemble, provide
+from scripts.lib.verbs import assemble, provide
 
 MODULES = {"pyverbs/__init__.py": "", "pyverbs/device.py": "", "pyverbs/qp.py": ""}
 
@@ -57,7 +58,7 @@ def test_a_package_that_does_not_load_is_not_left_behind(
 ) -> None:
     installed = _tree(tmp_path, {**MODULES, "pyverbs/qp.py": "raise ImportError('libibverbs.so.1')"}) / "pyverbs"
     monkeypatch.setattr("shutil.which", lambda _name: None)
-    with pytest.raises(PyverbsUnavailableError, match="no Debian"):
+    with pytest.raises(PackageUnavailableError, match="no Debian"):
         provide(python, installed)
     assert not (verbs._site_packages(python) / "pyverbs").is_symlink()
 
@@ -97,19 +98,19 @@ print(opened, os.environ["IBV_DRIVERS"])
 
 def test_packages_of_another_layout_are_refused(tmp_path: Path) -> None:
     _package(tmp_path, "python3-pyverbs", {"opt/pyverbs/__init__.py": ""})
-    with pytest.raises(PyverbsUnavailableError, match="another layout"):
+    with pytest.raises(PackageUnavailableError, match="another layout"):
         assemble(tmp_path, tmp_path / "pyverbs")
 
 
 def test_a_damaged_package_is_refused(tmp_path: Path) -> None:
     (tmp_path / "python3-pyverbs.deb").write_text("no archive")
-    with pytest.raises(PyverbsUnavailableError, match=r"python3-pyverbs\.deb cannot be unpacked"):
+    with pytest.raises(PackageUnavailableError, match=r"python3-pyverbs\.deb cannot be unpacked"):
         assemble(tmp_path, tmp_path / "pyverbs")
 
 
 def test_without_apt_there_is_no_pyverbs(python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda _name: None)
-    with pytest.raises(PyverbsUnavailableError, match="no Debian"):
+    with pytest.raises(PackageUnavailableError, match="no Debian"):
         provide(python, tmp_path / "nothing")
 
 
@@ -125,8 +126,8 @@ def test_only_root_brings_the_package_lists_up_to_date(
     apt.chmod(0o755)
     monkeypatch.setenv("PATH", f"{apt.parent}:/usr/bin:/bin")
     monkeypatch.setattr("os.geteuid", lambda: user)
-    with pytest.raises(PyverbsUnavailableError, match="E: no such package"):
-        verbs._fetch(["python3-pyverbs"], tmp_path)
+    with pytest.raises(PackageUnavailableError, match="E: no such package"):
+        fetch(["python3-pyverbs"], tmp_path)
     calls = (tmp_path / "calls").read_text().splitlines()
     assert sum(call.endswith(" update") for call in calls) == updates
 
@@ -135,7 +136,7 @@ def test_the_set_up_goes_on_without_pyverbs_and_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def unavailable(_python: Path) -> str:
-        raise PyverbsUnavailableError("this is no Debian")
+        raise PackageUnavailableError("this is no Debian")
 
     monkeypatch.setattr(verbs, "importable", lambda _python: False)
     monkeypatch.setattr(verbs, "provide", unavailable)

@@ -191,7 +191,7 @@ def test_a_program_is_told_who_it_is(kernel: Path, tmp_path: Path, monkeypatch: 
 
 def test_a_job_is_read_as_it_was_written(tmp_path: Path) -> None:
     programs = (Program("host0", ("echo", "a b"), {"A": "ä"}), Program("host1", ("true",), {}))
-    job = Job(plan(Wan(rate=10**9, rtt_ns=10), 2), programs, "/somewhere", real_time=True)
+    job = Job(plan(Wan(rate=10**9, rtt_ns=10), 2), programs, "/somewhere", real_time=True, sample_seconds=0.001)
     job.write(tmp_path / "job.json")
     assert Job.read(tmp_path / "job.json") == job
 
@@ -294,3 +294,18 @@ def test_packets_that_were_dropped_are_told_with_the_host_and_none_are_not_menti
         "buffers overflowed by 7 packets (7 host 1)",
     ]
     assert list(dropped(Outcome({0: 0}, False, lost={0: 0}, overflowed={0: 0}))) == []
+
+
+def test_how_full_buffers_got_is_told_where_they_were_watched() -> None:
+    outcome = Outcome({0: 0, 1: 0}, False, queues={1: [(0.05, 9), (0.1, 3_801_320)], 0: []})
+    assert list(dropped(outcome)) == [
+        "buffers held at most so many bytes: 0 in front of host 0, 3801320 in front of host 1"
+    ]
+
+
+def test_buffers_can_be_watched_only_where_there_is_a_bottleneck(kernel: Path) -> None:
+    parse = make_parser().parse_args
+    common = ["run", "--kernel", str(kernel), "--watch-queues"]
+    assert make_run(parse([*common, "--rate", "1gbit", "--", "true"])).watch_queues
+    with pytest.raises(ValueError, match="without a rate there is no bottleneck"):
+        make_run(parse([*common, "--", "true"]))

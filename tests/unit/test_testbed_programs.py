@@ -6,6 +6,7 @@ import socket
 
 import pytest
 
+from deploy.softroce.programs import iperf3_transfers
 from deploy.softroce.programs.counters import Counters, read_counters
 from deploy.softroce.programs.pattern import fill, is_filled
 from deploy.softroce.programs.tcp_streams import choose, shares
@@ -45,3 +46,26 @@ def test_a_congestion_control_that_the_kernel_lacks_is_named_with_those_it_has()
         pytest.raises(SystemExit, match=r"has no TCP fastest, only: \w"),
     ):
         choose(connection, "fastest")
+
+
+def test_a_payload_takes_as_long_as_at_the_rate_that_the_receiver_of_iperf3_saw() -> None:
+    document = {"end": {"sum_received": {"bytes": 40_000_000, "seconds": 0.5}}}
+    assert iperf3_transfers.seconds_of(document, 80_000_000) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ({"error": "unable to connect to server"}, "iperf3: unable to connect to server"),
+        ({"end": {"sum_received": {"bytes": 0, "seconds": 0.5}}}, "nothing arrived"),
+    ],
+)
+def test_a_failure_of_iperf3_is_passed_on(document: dict[str, object], said: str) -> None:
+    with pytest.raises(SystemExit, match=said):
+        iperf3_transfers.seconds_of(document, 1)
+
+
+def test_without_iperf3_the_program_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+    with pytest.raises(SystemExit, match="there is no program iperf3"):
+        iperf3_transfers.find_program()

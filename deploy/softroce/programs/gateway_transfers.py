@@ -78,14 +78,14 @@ def push(client: GatewayClient, trace: Path, size: int, count: int) -> list[dict
         time.sleep(0.5)
         lease = client.lease(size)
         fill(lease.buffer)
-        before, begun = read_counters(), time.time()
+        before, at, begun = read_counters(), time.monotonic(), time.time()
         lease.commit(f"m{number}", "t", [PARTIES[1]], "object")
         event = wait_for_event(trace, f"m{number}")
         counted = read_counters().since(before)
         if event["event"] != "sent":
             raise SystemExit(f"transfer {number + 1} was not delivered: {event.get('reason')}")
         told = {key: event.get(key) for key in ("mode", "resent_bytes", "chunks", "seconds", "reason")}
-        taken.append({**told, "seconds": event["time"] - begun, **dataclasses.asdict(counted)})
+        taken.append({**told, "begun": at, "seconds": event["time"] - begun, **dataclasses.asdict(counted)})
     client.get("done", "t", PARTIES[1], timeout=PATIENCE_SECONDS)
     return taken
 

@@ -24,9 +24,9 @@ PAUSE_SECONDS = 0.5
 def write(verbs: BareVerbs, size: int) -> dict[str, object]:
     """Write everything at once, and say how long it took until it was acknowledged."""
     time.sleep(PAUSE_SECONDS)
-    before = read_counters()
+    before, begun = read_counters(), time.monotonic()
     seconds = verbs.write(size, size)
-    return {"seconds": seconds, **dataclasses.asdict(read_counters().since(before))}
+    return {"begun": begun, "seconds": seconds, **dataclasses.asdict(read_counters().since(before))}
 
 
 def run(control: Control, size: int, count: int) -> None:

@@ -95,7 +95,7 @@ def run(connections: Sequence[socket.socket], size: int, count: int) -> list[dic
             before, begun = read_counters(), time.monotonic()
             list(pool.map(step, connections, shares(size, len(connections))))
             seconds = time.monotonic() - begun
-            taken.append({"seconds": seconds, **dataclasses.asdict(read_counters().since(before))})
+            taken.append({"begun": begun, "seconds": seconds, **dataclasses.asdict(read_counters().since(before))})
     return taken
 
 

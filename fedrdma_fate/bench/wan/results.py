@@ -39,6 +39,8 @@ class WanMeasurement:
         lost_packets: that the WAN lost of what host 0 sent, in all transfers.
         overflowed_packets: that did not fit into the bottleneck's buffer in front of host 1, in all transfers.
         wall_seconds: of this machine, for all transfers and the boot.
+        first_queue_bytes: in the bottleneck's buffer in front of host 1 at most, until the first transfer had ended.
+        queue_bytes: the same, in those after it.
     """
 
     name: str
@@ -47,6 +49,8 @@ class WanMeasurement:
     lost_packets: int
     overflowed_packets: int
     wall_seconds: float
+    first_queue_bytes: int = 0
+    queue_bytes: int = 0
 
     @property
     def median_seconds(self) -> float:
@@ -85,12 +89,26 @@ def _to_row(link: WanLink, payload_bytes: int, measurement: WanMeasurement) -> d
         "later_seconds": [transfer.seconds for transfer in measurement.later],
         "lost_packets": measurement.lost_packets,
         "overflowed_packets": measurement.overflowed_packets,
+        "first_queue_bytes": measurement.first_queue_bytes,
+        "queue_bytes": measurement.queue_bytes,
     }
 
 
 def to_table(link: WanLink, payload_bytes: int, measurements: Sequence[WanMeasurement]) -> DataTable:
     """The result for people."""
-    columns = ("", "median", "share", "slowest", "first", "its share", "sent again", "lost", "overflowed")
+    columns = (
+        "",
+        "median",
+        "share",
+        "slowest",
+        "first",
+        "its share",
+        "sent again",
+        "lost",
+        "overflowed",
+        "first queue",
+        "queue",
+    )
     rows = [_cells(link, payload_bytes, measurement) for measurement in measurements]
     return DataTable(f"{payload_bytes:,} bytes over {link}; virtual time", columns, rows)
 
@@ -106,6 +124,8 @@ def _cells(link: WanLink, payload_bytes: int, measurement: WanMeasurement) -> tu
         format_bytes(measurement.resent_bytes),
         f"{measurement.lost_packets:,}",
         f"{measurement.overflowed_packets:,}",
+        format_bytes(measurement.first_queue_bytes),
+        format_bytes(measurement.queue_bytes),
     )
 
 

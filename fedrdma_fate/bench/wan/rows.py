@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import os
+import shutil
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from fedrdma_fate.bench.selection import select_by_name
 from fedrdma_fate.bench.wan.results import Transfer
 
 GIB = 2**30
+MOST_REGISTERED_BYTES = 10**9
+"""Of a payload in a registered region of the testbed: Soft-RoCE has refused 1 GiB."""
 PACKET_PAYLOAD_BYTES = 4096
 PACKET_HEADER_BYTES = 58
 """Ethernet, IPv4, UDP, the base transport header and the checksum of a RoCE v2 packet."""
@@ -36,6 +42,8 @@ class WanRow:
         before: arguments before the payload's size and the number of transfers.
         resent_by: whose count of bytes sent again is the right one.
         slots: of the payload's size that the hosts take memory for.
+        most_bytes: of a payload, that the testbed carries this way; None: no limit is known.
+        needs: a program that must be on the machine beside Python; the Debian package has the same name.
     """
 
     name: str
@@ -43,6 +51,19 @@ class WanRow:
     before: tuple[str, ...]
     resent_by: ResentBy
     slots: float
+    most_bytes: int | None = None
+    needs: str | None = None
+
+    def problem(self, payload_bytes: int) -> str | None:
+        """Why a payload cannot be measured this way on this machine; None when it can."""
+        if self.needs is not None and find_program(self.needs) is None:
+            return f"needs the program {self.needs}: apt-get install {self.needs}"
+        if self.most_bytes is not None and payload_bytes > self.most_bytes:
+            return (
+                f"the testbed's devices register no region for {payload_bytes:,} bytes: at most {self.most_bytes:,}; "
+                "take a smaller --size, and --repeat for more of them"
+            )
+        return None
 
     def program(self, payload_bytes: int, transfers: int) -> list[str]:
         """The module and its arguments."""
@@ -83,19 +104,28 @@ def resent_by_device(sent_bytes: int, payload_bytes: int, chunks: int) -> int:
     return again * PACKET_PAYLOAD_BYTES
 
 
+def find_program(name: str) -> str | None:
+    """Where a program is: beside this Python, or on the path."""
+    beside = Path(sys.executable).parent
+    return shutil.which(name, path=f"{beside}{os.pathsep}{os.environ.get('PATH', os.defpath)}")
+
+
 def all_wan_rows() -> list[WanRow]:
     """The ways that there are without this project, then its modes."""
     programs = "deploy.softroce.programs"
     one_shot, tcp, gateways = (f"{programs}.{name}" for name in ("one_shot", "tcp_streams", "gateway_transfers"))
+    iperf3, most = f"{programs}.iperf3_transfers", MOST_REGISTERED_BYTES
     return [
         WanRow("tcp-cubic", tcp, ("cubic", "1"), ResentBy.TCP, 0.5),
         WanRow("tcp-bbr", tcp, ("bbr", "1"), ResentBy.TCP, 0.5),
+        WanRow("iperf3-cubic", iperf3, ("cubic",), ResentBy.TCP, 0.5, needs="iperf3"),
+        WanRow("iperf3-bbr", iperf3, ("bbr",), ResentBy.TCP, 0.5, needs="iperf3"),
         WanRow("tcp-8", tcp, ("cubic", "8"), ResentBy.TCP, 0.5),
-        WanRow("grpc", gateways, ("grpc",), ResentBy.TCP, 4.5),
-        WanRow("one-shot", one_shot, (), ResentBy.DEVICE, 4.5),
-        WanRow("fedrdma", gateways, ("fedrdma",), ResentBy.DEVICE, 4.5),
-        WanRow("fedrdma-e", gateways, ("fedrdma-e",), ResentBy.DEVICE, 4.5),
-        WanRow("fedrdma-x", gateways, ("fedrdma-x",), ResentBy.PROTOCOL, 4.5),
+        WanRow("grpc", gateways, ("grpc",), ResentBy.TCP, 4.5, most),
+        WanRow("one-shot", one_shot, (), ResentBy.DEVICE, 4.5, most),
+        WanRow("fedrdma", gateways, ("fedrdma",), ResentBy.DEVICE, 4.5, most),
+        WanRow("fedrdma-e", gateways, ("fedrdma-e",), ResentBy.DEVICE, 4.5, most),
+        WanRow("fedrdma-x", gateways, ("fedrdma-x",), ResentBy.PROTOCOL, 4.5, most),
     ]
 
 

@@ -53,12 +53,26 @@ def run_wan_rows(
 
 
 def _measure(row: WanRow, hosts: Hosts, payload_bytes: int, repeats: int) -> WanMeasurement:
+    problem = row.problem(payload_bytes)
+    if problem is not None:
+        raise RowError(problem)
     done = hosts.run(row.program(payload_bytes, 1 + repeats), row.guest_bytes(payload_bytes))
     try:
         (line,) = (line for line in done.printed if line.startswith("["))
-        first, *later = [row.to_transfer(told, payload_bytes) for told in json.loads(line)]
+        document = json.loads(line)
+        first, *later = [row.to_transfer(told, payload_bytes) for told in document]
+        begun = [float(told.get("begun", 0.0)) for told in document]
     except (ValueError, KeyError, TypeError) as error:
         raise RowError(f"host 0 did not say how long its transfers took: {list(done.printed)}") from error
     if len(later) != repeats:
         raise RowError(f"host 0 made {1 + len(later)} transfers instead of {1 + repeats}")
-    return WanMeasurement(row.name, first, tuple(later), done.lost_packets, done.overflowed_packets, done.wall_seconds)
+    return WanMeasurement(
+        name=row.name,
+        first=first,
+        later=tuple(later),
+        lost_packets=done.lost_packets,
+        overflowed_packets=done.overflowed_packets,
+        wall_seconds=done.wall_seconds,
+        first_queue_bytes=max((size for ended, size in done.queue if ended <= begun[1]), default=0),
+        queue_bytes=max((size for ended, size in done.queue if ended > begun[1]), default=0),
+    )

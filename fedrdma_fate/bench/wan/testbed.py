@@ -55,12 +55,15 @@ class HostRun:
         lost_packets: that the WAN lost of what host 0 sent.
         overflowed_packets: that did not fit into the buffer in front of host 1.
         wall_seconds: that it took, with the boot.
+        queue: most bytes seen in the buffer in front of host 1, in windows of time: when one ended, by the guest's
+            clock, and the bytes.
     """
 
     printed: Sequence[str]
     lost_packets: int
     overflowed_packets: int
     wall_seconds: float
+    queue: Sequence[tuple[float, int]] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -116,6 +119,7 @@ class Testbed:
             lost_packets=counts["lost"].get(_SENDER, 0),
             overflowed_packets=counts["overflowed"].get(_RECEIVER, 0),
             wall_seconds=time.monotonic() - started,
+            queue=[(ended, size) for ended, size in counts["queues"].get(_RECEIVER, [])],
         )
 
     def _options(self, memory_bytes: int, report: Path) -> list[str]:
@@ -130,7 +134,8 @@ class Testbed:
             "--timeout": self.limit_seconds,
             "--report": report,
         }
-        return ["--virtual-time", *(str(part) for option in options.items() for part in option), *self.more]
+        shaped = (str(part) for option in options.items() for part in option)
+        return ["--virtual-time", "--watch-queues", *shaped, *self.more]
 
     def _start(self, *arguments: str, limit: float | None = None) -> subprocess.CompletedProcess[str]:
         """Run the testbed's command line to its end, or stop it, and its guest with it."""

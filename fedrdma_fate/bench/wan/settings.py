@@ -1,0 +1,117 @@
+"""What a benchmark over a WAN is asked to measure: links and payloads, one or many."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from fedrdma_fate.bench.quantities import QuantityError, parse_loss, parse_rate, parse_size, parse_time
+from fedrdma_fate.bench.report import format_bytes
+from fedrdma_fate.bench.wan.link import WanLink
+from fedrdma_fate.wire.errors import ConfigError, ErrorCode
+
+BDP = "bdp"
+"""As a buffer: the bandwidth-delay product of the link."""
+
+AXES = ("rate", "RTT", "buffer", "loss", "payload")
+"""What may vary in a sweep."""
+
+_T = TypeVar("_T")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Setting:
+    """One link, and one payload over it.
+
+    Attributes:
+        buffer_name: as the buffer was asked for; `bdp` is one name for many sizes.
+    """
+
+    link: WanLink
+    payload_bytes: int
+    buffer_name: str
+
+    def place(self, axis: str) -> str:
+        """Where this stands on one of `AXES`, as written beside it."""
+        places = {
+            "rate": self.link.rate_text,
+            "RTT": f"{self.link.rtt_ns / 1e6:g} ms",
+            "buffer": self.buffer_name,
+            "loss": f"{self.link.loss * 100:g} %",
+            "payload": format_payload(self.payload_bytes),
+        }
+        return places[axis]
+
+    def __str__(self) -> str:
+        return f"{format_payload(self.payload_bytes)} over {self.link}"
+
+
+def format_payload(size: int) -> str:
+    """In whole MiB where it is so many, else in decimal units."""
+    whole, rest = divmod(size, 2**20)
+    return format_bytes(size) if rest or not whole else f"{whole} MiB"
+
+
+def parse_settings(rates: str, rtts: str, buffers: str, losses: str, sizes: str) -> list[Setting]:
+    """All combinations of what the options list, with commas between: rates outermost, sizes innermost.
+
+    Raises:
+        ConfigError: CONFIG_BAD_VALUE for a value that cannot be read, or is given twice; names the option.
+    """
+    combinations = itertools.product(
+        _values("--rate", parse_rate, rates),
+        _values("--rtt", parse_time, rtts),
+        _values("--buffer", _parse_buffer, buffers),
+        _values("--loss", parse_loss, losses),
+        _values("--size", parse_size, sizes),
+    )
+    return [_setting(*values) for values in combinations]
+
+
+def parse_link(rate: str, rtt: str, buffer: str, loss: str) -> WanLink:
+    """One link, as options of one value each describe it.
+
+    Raises:
+        ConfigError: CONFIG_BAD_VALUE for one that cannot be read; names the option.
+    """
+    rate_bps = _value("--rate", parse_rate, rate)
+    rtt_ns, buffer_bytes = _value("--rtt", parse_time, rtt), _value("--buffer", _parse_buffer, buffer)
+    return _setting(rate_bps, rtt_ns, buffer_bytes, _value("--loss", parse_loss, loss), 0).link
+
+
+def parse_payload_size(text: str) -> int:
+    """Bytes of `--size`, such as `1GB` or `256MiB`.
+
+    Raises:
+        ConfigError: CONFIG_BAD_VALUE: not a size.
+    """
+    return _value("--size", parse_size, text)
+
+
+def _setting(rate_bps: int, rtt_ns: int, buffer_bytes: int | None, loss: float, payload_bytes: int) -> Setting:
+    if buffer_bytes is not None:
+        return Setting(WanLink(rate_bps, rtt_ns, buffer_bytes, loss), payload_bytes, format_bytes(buffer_bytes))
+    product = rate_bps * rtt_ns // (8 * 10**9)
+    if not product:
+        raise ConfigError(ErrorCode.CONFIG_BAD_VALUE, "--buffer: a link without delay has no bandwidth-delay product.")
+    return Setting(WanLink(rate_bps, rtt_ns, product, loss), payload_bytes, BDP)
+
+
+def _parse_buffer(text: str) -> int | None:
+    return None if text.strip().lower() == BDP else parse_size(text)
+
+
+def _value(name: str, parse: Callable[[str], _T], text: str) -> _T:
+    try:
+        return parse(text)
+    except QuantityError as error:
+        raise ConfigError(ErrorCode.CONFIG_BAD_VALUE, f"{name}: {error}.") from error
+
+
+def _values(name: str, parse: Callable[[str], _T], text: str) -> Sequence[_T]:
+    values = [_value(name, parse, part) for part in text.split(",")]
+    if len(set(values)) < len(values):
+        raise ConfigError(ErrorCode.CONFIG_BAD_VALUE, f"{name}: {text!r} has a value twice.")
+    return values
