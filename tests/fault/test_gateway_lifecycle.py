@@ -16,8 +16,11 @@ from typing import Any
 
 import pytest
 
+from fedrdma_fate.core.x_congestion import PathState
+from fedrdma_fate.engine.events import KnownPath
 from fedrdma_fate.gateway.config import parse_config
 from fedrdma_fate.gateway.daemon import Gateway
+from fedrdma_fate.gateway.path_store import PathStore
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
 from tests.support.sites import InThread, Site, eventually, gateway_site, party, start_gateways
 
@@ -223,6 +226,23 @@ def test_a_gateway_may_be_stopped_before_it_was_started_and_twice(site: Site) ->
             gateway.status()
 
     asyncio.run(scenario())
+
+
+def test_what_was_found_of_a_path_is_there_again_after_a_restart(site: Site, tmp_path: Path) -> None:
+    found = PathState(1.2e9, 0.02, 0.001)
+    site.config["state_directory"] = str(tmp_path / "state")
+
+    async def run(then: Callable[[PathStore], None]) -> None:
+        gateway = Gateway(parse_config(site.config))
+        await gateway.start()
+        assert gateway._parts is not None
+        then(gateway._parts.hub.path_store)
+        await gateway.stop()
+
+    asyncio.run(run(lambda store: store.note("b", "verbs", KnownPath(found, "measured"))))
+    recalled: list[KnownPath | None] = []
+    asyncio.run(run(lambda store: recalled.append(store.recall("b", "verbs"))))
+    assert recalled == [KnownPath(found, "remembered")]
 
 
 def test_addresses_that_others_can_reach_are_warned_about_while_security_is_off(
