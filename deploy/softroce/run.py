@@ -12,6 +12,7 @@ from pathlib import Path
 
 from deploy.softroce.errors import TestbedError
 from deploy.softroce.job import Job, Program
+from deploy.softroce.schedule import Change, steps
 from deploy.softroce.uml import Guest
 from deploy.softroce.wan import DROPPERS, NETDEV, Host, Wan, plan
 
@@ -34,6 +35,7 @@ class Run:
         output: directory that the guest may write to; None: one that is thrown away.
         timeout: seconds of wall time, from the boot on.
         environment: of every program, beside what tells it who it is.
+        changes: of the WAN while the programs run.
     """
 
     commands: tuple[tuple[str, ...], ...]
@@ -44,6 +46,7 @@ class Run:
     timeout: float
     output: Path | None
     environment: Mapping[str, str] = dataclasses.field(default_factory=lambda: dict(os.environ))
+    changes: tuple[Change, ...] = ()
 
     def __post_init__(self) -> None:
         if self.output is not None and "," in str(self.output.resolve()):
@@ -121,7 +124,8 @@ def _execute(run: Run, output: Path, show: ShowLine) -> Outcome:
         Program(host.namespace, command, host_environment(host, run, output))
         for host, command in zip(hosts, run.commands, strict=True)
     )
-    job = Job(plan(run.wan, len(hosts)), programs, str(Path.cwd()), real_time=not run.virtual_time)
+    network = dataclasses.replace(plan(run.wan, len(hosts)), steps=steps(run.wan, len(hosts), run.changes))
+    job = Job(network, programs, str(Path.cwd()), real_time=not run.virtual_time)
     statuses: dict[int, int] = {}
     dropped: dict[str, dict[int, int]] = {}
     deadline = time.monotonic() + run.timeout
