@@ -35,7 +35,10 @@ class PathMemory:
         """A transfer begins: at its share of the rate, where others are under way."""
         self._users += 1
         known = self.state
-        return RateController(None if known is None else dataclasses.replace(known, rate=known.rate / self._users))
+        if known is None:
+            return RateController()
+        capacity = max(known.capacity, known.rate)
+        return RateController(dataclasses.replace(known, rate=known.rate / self._users, capacity=capacity))
 
     def end(self, control: RateController) -> None:
         """It has ended; what it found is remembered."""
