@@ -117,7 +117,7 @@ class RateController:
         self._fixed = fixed_rate
         self._bandwidth = 0.0 if remembered is None else remembered.rate
         self._min_rtt = 0.0 if remembered is None else remembered.min_rtt
-        self._min_rtt_at = -1.0
+        self._min_rtt_at: float | None = None
         self._last_rtt = self._min_rtt
         self._chunk_loss = 0.0
         self._loss = 0.0 if remembered is None else remembered.loss
@@ -203,12 +203,13 @@ class RateController:
     def _on_cruised(self, now: float) -> None:
         sharing = self._sharing
         sign = sharing.on_cruised(self._bandwidth, doubtful=self._doubtful(now))
-        if sign is not Sign.NONE:
+        content = self._bandwidth >= CONTENT * sharing.fair
+        if sign is Sign.QUEUE or (sign is Sign.OTHERS and content):
             # our own queue goes when we drain for a round; and if it is a longer path, nothing happens
             own = self._bandwidth * DOUBT_GAIN
             self._come_down(sharing.yielded(self._bandwidth) if sign is Sign.OTHERS else own, now)
             self._drain_and_judge(now)
-        elif sharing.holding and self._bandwidth >= CONTENT * sharing.fair:
+        elif sharing.holding and content:
             self._bandwidth = sharing.crept(self._bandwidth)
             self._samples.clear()
             self._enter(Phase.CRUISE, now, HOLD_ROUNDS * max(self._min_rtt, 0.001))
@@ -242,6 +243,9 @@ class RateController:
         if rtt is None or rtt <= 0:
             return False
         self._last_rtt = rtt
+        if self._min_rtt_at is None:
+            # what is remembered counts as seen now: the first round trip may have met a queue of others
+            self._min_rtt_at = now
         if self._min_rtt <= 0 or rtt <= self._min_rtt or now > self._min_rtt_at + self._rtt_horizon():
             self._min_rtt, self._min_rtt_at = rtt, now
         self._least_since_cut = min(self._least_since_cut, rtt)
@@ -313,7 +317,8 @@ class RateController:
             self._overload_rounds = 0
             return
         self._overload_rounds += 1
-        if self._overload_rounds >= OVERLOAD_ROUNDS:
+        # in a full buffer a round trip, and so one loss event of others, is longer than a round
+        if self._overload_rounds * self._min_rtt >= OVERLOAD_ROUNDS * self._last_rtt:
             self._overload_rounds = 0
             self._come_down(self._bandwidth * YIELD_GAIN, now)
 

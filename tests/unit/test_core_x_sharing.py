@@ -136,3 +136,9 @@ def test_random_loss_without_a_queue_does_not() -> None:
     assert settled(control).rate >= 0.95 * RATE
     assert control.loss > 0.0
     assert not control.competing
+
+
+def test_a_remembered_round_trip_outlives_the_first_sample_whatever_the_clock_says() -> None:
+    control = controller()
+    play(control, 1000.0, 1000.1, RTT + 0.002)
+    assert control.min_rtt == RTT
