@@ -246,9 +246,12 @@ class XSender:
         return (1.25 * rtt + REPORT_SLACK_SECONDS) * self._probe_backoff
 
     def _give_up_overdue(self, now: float) -> None:
-        lost = self._flights.older_than(now - self._patience())
-        if not lost:
+        oldest, patience = self._flights.oldest_sent_at, self._patience()
+        if oldest is None or now < oldest + patience - 1e-9:
             return
+        # all that is as late as one would be without the doubling: else a window that has become smaller than what was
+        # lost of it would open by one chunk at a time, after twice the wait each
+        lost = self._flights.older_than(now - patience / self._probe_backoff)
         self._again.extend(position for position in lost if position not in self._arrivals)
         self._probe_backoff = min(self._probe_backoff * 2, 64)
         if not self.control.known:

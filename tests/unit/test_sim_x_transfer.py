@@ -102,6 +102,16 @@ def test_a_change_in_the_middle_is_met_within_a_second(
     assert transfer.goodput_bps(2.5, 3.5) >= 0.85 * profile.rate_bps
 
 
+def test_a_window_smaller_than_what_was_lost_of_it_opens_again_at_once() -> None:
+    profile = BottleneckProfile(0.2e9, rtt=0.04, buffer_bytes=1e5, loss=0.01, nic_bps=2e9)
+    clock, link = world(profile)
+    transfer = flow(clock, link, FOREVER)
+    transfer.start()
+    clock.at(2, lambda: halve_the_rate(profile))
+    clock.run(4)
+    assert transfer.goodput_bps(3, 4) >= 0.85 * profile.rate_bps
+
+
 def test_two_that_begin_together_share_within_a_fifth() -> None:
     clock, link = world(BottleneckProfile(1e9, buffer_bytes=4e6, nic_bps=10e9))
     first, second = flow(clock, link, FOREVER), flow(clock, link, FOREVER)
