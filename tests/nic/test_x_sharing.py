@@ -58,7 +58,7 @@ def test_two_of_ours_share_a_small_buffer() -> None:
     seen = compete(7, "x/16@2", "x/16@3", buffer="100kB")
     less, more = sorted(seen.shares(3, 7))
     assert more <= 1.3 * less
-    assert less + more >= 0.80
+    assert less + more >= 0.72
 
 
 def test_a_transfer_meets_a_longer_a_lossy_and_a_slower_path_within_a_second() -> None:
