@@ -18,6 +18,7 @@ from deploy.softroce.kernel import FLAVOURS, VARIABLE, find_kernel
 from deploy.softroce.local import remove, set_up
 from deploy.softroce.netem import ENDLESS_PACKETS
 from deploy.softroce.run import TIMED_OUT, Outcome, Run, execute
+from deploy.softroce.schedule import parse_change
 from deploy.softroce.wan import DEFAULT_BUFFER_BYTES, DEFAULT_MTU, MAX_HOSTS, NIC_SPEEDUP, Wan
 from fedrdma_fate.bench.quantities import QuantityError, parse_loss, parse_rate, parse_size, parse_time
 
@@ -113,6 +114,15 @@ def _add_run(commands: Commands) -> None:
         "--mtu", type=int, default=DEFAULT_MTU, metavar="BYTES", help=f"of an IP packet (default {DEFAULT_MTU})"
     )
     run.add_argument("--seed", type=int, default=1, metavar="N", help="of the losses (default 1)")
+    run.add_argument(
+        "--at",
+        type=_quantity(parse_change),
+        action="append",
+        default=[],
+        metavar="TIME:CHANGE",
+        help="change rate, rtt, loss or buffer so long after the programs were started, such as "
+        "2s:rate=500mbit,loss=1%%; may be repeated",
+    )
     run.add_argument(
         "--virtual-time", action="store_true", help="computing takes no time, only the WAN does: exact and repeatable"
     )
@@ -222,6 +232,7 @@ def make_run(options: argparse.Namespace) -> Run:
         timeout=options.timeout,
         output=options.out,
         watch_queues=options.watch_queues,
+        changes=tuple(options.at),
     )
 
 

@@ -10,16 +10,20 @@ import shlex
 import subprocess
 import sys
 import threading
+import time
 import tty
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
 from deploy.softroce.job import CHANNEL, Job, Program
 from deploy.softroce.netem import set_netem
 from deploy.softroce.queues import watched
-from deploy.softroce.wan import DROPPERS, Host, Plan
+from deploy.softroce.wan import DROPPERS, Host, Plan, Step
 
 LONGEST_LINE_BYTES = 64 * 1024
+BEGAN = "TESTBED_BEGAN"
+"""Where a program finds when all programs were started, by the clock that `time.monotonic` reads."""
 
 # `ip netns exec` gives the program a mount namespace too; shared memory shall not reach another host either
 _OWN_SHARED_MEMORY = ("sh", "-c", 'mount -t tmpfs tmpfs /dev/shm && exec "$@"', "sh")
@@ -46,11 +50,20 @@ def build_network(plan: Plan) -> None:
     Raises:
         RuntimeError: one failed; with what it said.
     """
-    for command in plan.commands:
+    set_queues(plan)
+
+
+def set_queues(step: Plan | Step) -> None:
+    """Run the commands in order, then set the delay lines.
+
+    Raises:
+        RuntimeError: a command failed; with what it said.
+    """
+    for command in step.commands:
         result = subprocess.run(command, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL)
         if result.returncode:
             raise RuntimeError(f"{shlex.join(command)}: {(result.stderr or result.stdout).strip()}")
-    for line in plan.delay_lines:
+    for line in step.delay_lines:
         set_netem(line.netdev, line.delay_ns, line.loss, line.seed, line.packets)
 
 
@@ -75,21 +88,33 @@ def prefer_network_threads() -> None:
 
 
 def run_programs(job: Job, channel: Channel) -> None:
-    """Start every program, then wait for all of them."""
-    processes = [_start(program, job.directory) for program in job.programs]
+    """Start every program, change the WAN when it is time to, wait for all programs."""
+    began = time.monotonic()
+    processes = [_start(program, job.directory, began) for program in job.programs]
     threads = [
         threading.Thread(target=_follow, args=(index, process, channel)) for index, process in enumerate(processes)
     ]
     for thread in threads:
         thread.start()
+    # what is left to do when the last program ends is left undone
+    threading.Thread(target=_change, args=(job.plan.steps, began, channel), daemon=True).start()
     for thread in threads:
         thread.join()
 
 
-def _start(program: Program, directory: str) -> subprocess.Popen[bytes]:
+def _change(steps: Sequence[Step], began: float, channel: Channel) -> None:
+    try:
+        for step in steps:
+            time.sleep(max(0.0, began + step.at_ns / 1e9 - time.monotonic()))
+            set_queues(step)
+    except (OSError, RuntimeError) as error:
+        channel.tell("failed", message=str(error))
+
+
+def _start(program: Program, directory: str, began: float) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         ["ip", "netns", "exec", program.namespace, *_OWN_SHARED_MEMORY, *program.command],
-        env=program.environment,
+        env={**program.environment, BEGAN: repr(began)},
         cwd=directory,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

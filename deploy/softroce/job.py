@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from deploy.softroce.wan import DelayLine, Plan
+from deploy.softroce.wan import DelayLine, Plan, Step
 
 CHANNEL = "/dev/tty1"
 """The guest's console that carries its events to the outside, one JSON object a line."""
@@ -50,10 +50,15 @@ class Job:
     @classmethod
     def read(cls, path: Path) -> Job:
         document: dict[str, Any] = json.loads(path.read_text())
-        commands = tuple(tuple(command) for command in document["plan"]["commands"])
-        lines = tuple(DelayLine(**line) for line in document["plan"]["delay_lines"])
+        made = document["plan"]
+        steps = tuple(Step(*_queues(step), at_ns=step["at_ns"]) for step in made["steps"])
         programs = tuple(
             Program(item["namespace"], tuple(item["command"]), item["environment"]) for item in document["programs"]
         )
         settings = {name: document[name] for name in ("directory", "real_time", "sample_seconds")}
-        return cls(Plan(commands, lines), programs, **settings)
+        return cls(Plan(*_queues(made), steps=steps), programs, **settings)
+
+
+def _queues(document: dict[str, Any]) -> tuple[tuple[tuple[str, ...], ...], tuple[DelayLine, ...]]:
+    commands = tuple(tuple(command) for command in document["commands"])
+    return commands, tuple(DelayLine(**line) for line in document["delay_lines"])

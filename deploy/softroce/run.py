@@ -14,6 +14,7 @@ from typing import Any
 from deploy.softroce.errors import TestbedError
 from deploy.softroce.job import Job, Program
 from deploy.softroce.queues import Peaks, sampling_seconds
+from deploy.softroce.schedule import Change, steps
 from deploy.softroce.uml import Guest
 from deploy.softroce.wan import DROPPERS, NETDEV, Host, Wan, plan
 
@@ -37,6 +38,7 @@ class Run:
         timeout: seconds of wall time, from the boot on.
         environment: of every program, beside what tells it who it is.
         watch_queues: find out how full the bottlenecks' buffers get.
+        changes: of the WAN while the programs run.
     """
 
     commands: tuple[tuple[str, ...], ...]
@@ -48,6 +50,7 @@ class Run:
     output: Path | None
     environment: Mapping[str, str] = dataclasses.field(default_factory=lambda: dict(os.environ))
     watch_queues: bool = False
+    changes: tuple[Change, ...] = ()
 
     def __post_init__(self) -> None:
         if self.output is not None and "," in str(self.output.resolve()):
@@ -130,7 +133,8 @@ def _execute(run: Run, output: Path, show: ShowLine) -> Outcome:
         Program(host.namespace, command, host_environment(host, run, output))
         for host, command in zip(hosts, run.commands, strict=True)
     )
-    network, sampling = plan(run.wan, len(hosts)), _sampling_seconds(run)
+    network = dataclasses.replace(plan(run.wan, len(hosts)), steps=steps(run.wan, len(hosts), run.changes))
+    sampling = _sampling_seconds(run)
     job = Job(network, programs, str(Path.cwd()), real_time=not run.virtual_time, sample_seconds=sampling)
     statuses: dict[int, int] = {}
     counted: dict[str, dict[int, Any]] = {}

@@ -116,11 +116,25 @@ class DelayLine:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Plan:
-    """Commands in order; the delay lines are set after them."""
+class Step:
+    """Commands in order; the delay lines are set after them.
+
+    Attributes:
+        at_ns: nanoseconds after the programs were started.
+    """
 
     commands: tuple[tuple[str, ...], ...]
     delay_lines: tuple[DelayLine, ...]
+    at_ns: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plan:
+    """Commands in order; the delay lines are set after them; the steps when it is time for them."""
+
+    commands: tuple[tuple[str, ...], ...]
+    delay_lines: tuple[DelayLine, ...]
+    steps: tuple[Step, ...] = ()
 
 
 def plan(wan: Wan, count: int) -> Plan:
@@ -138,11 +152,31 @@ def plan(wan: Wan, count: int) -> Plan:
     # the devices last: they take their MTU and their GIDs from interfaces that are up
     commands += [_inside_command(host, f"rdma link add {host.device} type rxe netdev {NETDEV}") for host in hosts]
     commands += [f"rdma dev set {host.device} netns {host.namespace}" for host in hosts]
-    lines = tuple(
+    return Plan(tuple(tuple(command.split()) for command in commands), _delay_lines(hosts, wan))
+
+
+def reshape(wan: Wan, count: int) -> Step:
+    """How the WAN between `count` hosts becomes this one while packets are in its queues: they stay.
+
+    The NICs, the MTU and the exactness of timers are as they were.
+
+    Raises:
+        ValueError: as `plan` does.
+    """
+    _check(wan, count)
+    hosts = [Host(index) for index in range(count)]
+    commands = []
+    if wan.rate is not None:
+        tbf = _tbf(wan, wan.rate, wan.buffer_bytes)
+        commands = [tuple(f"tc qdisc change dev {host.port} root {tbf}".split()) for host in hosts]
+    return Step(tuple(commands), _delay_lines(hosts, wan))
+
+
+def _delay_lines(hosts: list[Host], wan: Wan) -> tuple[DelayLine, ...]:
+    return tuple(
         DelayLine(host.delay_line, wan.rtt_ns // 2, wan.loss, wan.seed * MAX_HOSTS + host.index, wan.delay_packets)
         for host in hosts
     )
-    return Plan(tuple(tuple(command.split()) for command in commands), lines)
 
 
 def _check(wan: Wan, count: int) -> None:

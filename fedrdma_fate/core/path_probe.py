@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedrdma_fate.core.x_congestion import PathState
+from fedrdma_fate.core.x_path import PathState
 from fedrdma_fate.wire.datagrams import DATAGRAM_BYTES, PathProbe, PathProbeAnswer, padded_probe
 
 TRAIN_DATAGRAMS = 64

@@ -2,43 +2,73 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
+import math
 from collections import deque
+
+from fedrdma_fate.core.x_path import PathState, Sample
+from fedrdma_fate.core.x_sharing import FOREIGN_QUEUE_SECONDS, YIELD_GAIN, Sharing, Sign
 
 PROBE_GAIN = 1.25
 DRAIN_GAIN = 0.75
 CRUISE_GAIN = 0.99
 
+RATE_SPAN_SECONDS = 0.01
+"""Samples of the delivery rate look back so far."""
+
+HOLD_ROUNDS = 6
+LEAST_ROUND_SECONDS = 0.005
 PROBE_SECONDS = 0.008
 """At 1.25 this queues 2 ms of the bottleneck: what half of a 0.5 MB buffer holds at 1 Gbit/s."""
 
-HOLD_ROUNDS = 6
+PROBE_CHUNKS = 6
+"""Nor is it shorter than so many chunks take: of fewer nobody can tell at which rate they arrive."""
 
 PROVING_GAIN = 1.1
 """A rate that no transfer has proved is probed again at once, as long as a probe finds so much more."""
+
+DOUBT_GAIN = 0.97
+"""For a queue that may be our own: samples of the delivery rate err on the high side."""
+
+STEADY_SHARE = 0.85
+"""A slower link delivers less of what we send; beside a newcomer at first as much as before, only later."""
+
+DOUBTFUL_ROUNDS = 2 * HOLD_ROUNDS
+"""So long after a cut a queue may be what the cut has left."""
+DOUBTFUL_LOSS = 0.01
+"""Where a larger share of the chunks is lost, the delivery rate is overrated, and so may be the rate."""
+
+CONTENT = 0.95
+"""While others are expected, so much of the fair share is enough not to probe for more."""
 
 FILTER_ROUNDS = 10
 MIN_RTT_SECONDS = 10.0
 
 QUEUE_SECONDS = 0.003
 QUEUE_SHARE = 0.15
-"""A queue is standing when it adds both this much and this share of the least round trip."""
+QUEUE_CHUNKS = 4
+"""A queue is standing when it adds this much, this share of the least round trip, and what so many chunks take: at a
+low rate the round trip's own unrest is less than a chunk."""
 
 HEAVY_LOSS = 0.4
 """Share of a round's chunks lost at which the buffer is overrun: no random loss worth the name does that."""
 
-FOREIGN_QUEUE_SECONDS = 0.0008
-FOREIGN_SHARE = 0.3
-"""A queue in this share of the samples late in CRUISE, when our own probe's has drained, is someone else's."""
+OVERLOAD_LOSS = 0.05
+OVERLOAD_ROUNDS = 4
+"""So many rounds in a row that lost more than this beside a standing queue: there is no room for us at this rate."""
 
-YIELD_GAIN = 0.8
+MOVED_SHARE = 0.04
+"""A queue that our draining shortens by less than this share of the time we drained is none: the path is longer."""
 
 LOSS_COMPENSATION = 0.5
 """Chunks that are lost do not show in the delivery rate. All of them added back, the filter's taste for the largest
 sample would overrate the link, which fills the buffer, which loses more."""
 
 LEAST_RATE = 125_000.0
+
+REPORT_PATIENCE_SECONDS = 0.01
+"""Reports come every 2 ms, and later from a busy host: a window that is too small for that looks like a slow path."""
+
 LARGEST_PATIENCE_ROUNDS = 4
 
 
@@ -51,57 +81,27 @@ class Phase(enum.Enum):
     DRAIN = "drain"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class PathState:
-    """What is remembered of a path between transfers.
-
-    Attributes:
-        rate: of the bottleneck, payload bytes a second.
-        min_rtt: least round trip seen, seconds.
-        loss: probability that a packet is lost, None while nothing is known of it.
-    """
-
-    rate: float
-    min_rtt: float
-    loss: float | None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Sample:
-    """What one report taught.
-
-    Attributes:
-        rtt: round trip, seconds; None when it cannot be told.
-        delivery_rate: bytes a second at which chunks arrived lately; None when too few did.
-        arrived: chunks newly known to have arrived.
-        lost: chunks newly known to be lost.
-        packets_per_chunk: packets a chunk has.
-    """
-
-    rtt: float | None
-    delivery_rate: float | None
-    arrived: int
-    lost: int
-    packets_per_chunk: int
-
-
 class RateController:
     """Paces one flow of one path. Times in seconds, rates in payload bytes a second.
 
     With nothing known it begins in TRAIN: the first bytes go unpaced, and the rate at which they arrive is the rate.
     With a rate that no transfer has proved it begins in PROBE.
+
+    Attributes:
+        chunk_bytes: size of the flow's chunks; what takes no longer than a few of them at its rate is no queue.
     """
 
     def __init__(
         self, remembered: PathState | None = None, *, fixed_rate: float | None = None, proved: bool = True
     ) -> None:
+        self.chunk_bytes = 0
         self.phase = Phase.TRAIN if remembered is None else Phase.CRUISE if proved else Phase.PROBE
         self._proved = proved
         self._proving_from = 0.0 if remembered is None else remembered.rate
         self._fixed = fixed_rate
         self._bandwidth = 0.0 if remembered is None else remembered.rate
         self._min_rtt = 0.0 if remembered is None else remembered.min_rtt
-        self._min_rtt_at = -1.0
+        self._min_rtt_at: float | None = None
         self._last_rtt = self._min_rtt
         self._chunk_loss = 0.0
         self._loss = None if remembered is None else remembered.loss
@@ -114,10 +114,14 @@ class RateController:
         self._blind_until = 0.0
         self._standing_since: float | None = None
         self._patience_over = False
-        self._foreign = False
-        self._capacity = self._bandwidth
-        self._cruise_samples = 0
-        self._cruise_queued = 0
+        known = remembered or PathState(0.0, 0.0, 0.0)
+        self._sharing = Sharing(max(known.capacity, known.rate), known.shared_seconds)
+        self._deaf_until = self._doubtful_until = 0.0
+        self._overload_rounds = 0
+        self._least_queue = math.inf
+        self._judge_at: float | None = None
+        self._before_cut = 0.0
+        self._least_since_cut = self._most_since_cut = 0.0
 
     @property
     def known(self) -> bool:
@@ -147,7 +151,7 @@ class RateController:
     @property
     def competing(self) -> bool:
         """Whether others keep the queue standing however we yield."""
-        return self._foreign or self._patience_over
+        return self._sharing.holding or self._patience_over
 
     @property
     def rate(self) -> float:
@@ -159,30 +163,64 @@ class RateController:
 
     @property
     def window_bytes(self) -> float:
-        """Most bytes in flight: twice what fills the path."""
-        return 2 * max(self._bandwidth, self._fixed or 0.0, LEAST_RATE) * max(self._min_rtt, 0.001)
+        """Most bytes in flight: twice what fills the path, and what is sent while a report is awaited."""
+        return max(self._bandwidth, self._fixed or 0.0, LEAST_RATE) * (2 * self._min_rtt + REPORT_PATIENCE_SECONDS)
 
     def state(self) -> PathState | None:
         """What to remember for the next transfer; None when nothing was learnt."""
         if self._bandwidth <= 0 or self._min_rtt <= 0:
             return None
-        return PathState(self._bandwidth, self._min_rtt, self._loss)
+        expected = self._sharing.expected
+        capacity = self._sharing.capacity if expected > 0 else 0.0
+        return PathState(self._bandwidth, self._min_rtt, self._loss, capacity, expected)
 
     def on_time(self, now: float) -> None:
         """Move on to the next phase when this one is over."""
+        self._sharing.on_time(now)
         if self.phase is Phase.TRAIN or now < self._phase_ends:
             return
         if self._phase_ends == 0.0:
-            self._enter(self.phase, now, HOLD_ROUNDS * max(self._min_rtt, 0.001) if self._proved else PROBE_SECONDS)
+            self._enter(self.phase, now, self._hold_seconds if self._proved else self._probe_seconds)
             return
         if self.phase is Phase.PROBE:
-            self._enter(Phase.DRAIN, now, PROBE_SECONDS)
+            self._enter(Phase.DRAIN, now, self._probe_seconds)
         elif not self._proved:
             self._prove(now)
-        elif self.phase is Phase.DRAIN or self._yields():
-            self._enter(Phase.CRUISE, now, HOLD_ROUNDS * max(self._min_rtt, 0.001))
+        elif self.phase is Phase.DRAIN:
+            self._enter(Phase.CRUISE, now, self._hold_seconds)
         else:
-            self._enter(Phase.PROBE, now, PROBE_SECONDS)
+            self._on_cruised(now)
+
+    def _on_cruised(self, now: float) -> None:
+        sharing = self._sharing
+        sign = sharing.on_cruised(self._bandwidth, doubtful=self._doubtful(now))
+        content = self._bandwidth >= CONTENT * sharing.fair
+        if sign is Sign.QUEUE or (sign is Sign.OTHERS and content):
+            # our own queue goes when we drain for a round; and if it is a longer path, nothing happens
+            own = self._bandwidth * DOUBT_GAIN
+            self._come_down(sharing.yielded(self._bandwidth) if sign is Sign.OTHERS else own, now)
+            self._drain_and_judge(now)
+        elif sharing.holding and content:
+            self._bandwidth = sharing.crept(self._bandwidth, self._hold_seconds)
+            self._samples.clear()
+            self._enter(Phase.CRUISE, now, self._hold_seconds)
+        else:
+            self._enter(Phase.PROBE, now, self._probe_seconds)
+
+    @property
+    def _hold_seconds(self) -> float:
+        """How long a CRUISE lasts: long enough for some reports."""
+        return HOLD_ROUNDS * max(self._min_rtt, LEAST_ROUND_SECONDS)
+
+    @property
+    def _chunk_seconds(self) -> float:
+        """What a chunk takes at our rate."""
+        return self.chunk_bytes / max(self._bandwidth, LEAST_RATE)
+
+    @property
+    def _probe_seconds(self) -> float:
+        """Long enough for some chunks."""
+        return max(PROBE_SECONDS, PROBE_CHUNKS * self._chunk_seconds)
 
     def _prove(self, now: float) -> None:
         """The rate was only estimated: wait a round trip for what a probe has found, then probe on or hold."""
@@ -190,57 +228,73 @@ class RateController:
             self._enter(Phase.CRUISE, now, max(self._min_rtt, 0.001))
         elif self._bandwidth >= self._proving_from * PROVING_GAIN:
             self._proving_from = self._bandwidth
-            self._enter(Phase.PROBE, now, PROBE_SECONDS)
+            self._enter(Phase.PROBE, now, self._probe_seconds)
         else:
             self._proved = True
-            self._enter(Phase.CRUISE, now, HOLD_ROUNDS * max(self._min_rtt, 0.001))
+            self._enter(Phase.CRUISE, now, self._hold_seconds)
 
-    def _yields(self) -> bool:
-        """At the end of CRUISE: while others queue, hold no more than half of what the path gave us alone."""
-        self._foreign = self._cruise_samples >= 5 and self._cruise_queued > FOREIGN_SHARE * self._cruise_samples
-        if not self._foreign:
-            self._capacity = self._bandwidth
-            return False
-        fair = self._capacity / 2
-        if self._bandwidth <= fair:
-            return False
-        self._bandwidth = max(self._bandwidth * YIELD_GAIN, fair)
-        self._samples.clear()
-        return True
+    def _doubtful(self, now: float) -> bool:
+        """Whether a queue may well be our own."""
+        return now < self._doubtful_until or self._chunk_loss > DOUBTFUL_LOSS
+
+    def _come_down(self, rate: float, now: float) -> None:
+        """Send less from now on; what was sent before teaches nothing about it."""
+        if rate < self._bandwidth:
+            self._bandwidth = max(rate, LEAST_RATE)
+            self._samples.clear()
+            self._deaf_until = now + self._last_rtt + RATE_SPAN_SECONDS
 
     def on_sample(self, sample: Sample, now: float) -> None:
         """Take a report's lesson in."""
-        queue = self._on_rtt(sample.rtt, now)
+        timed = self._on_rtt(sample.rtt, now)
         self._round_arrived += sample.arrived
         self._round_lost += sample.lost
         if sample.delivery_rate is not None:
             self._on_delivery(sample.delivery_rate / (1 - self._chunk_loss * LOSS_COMPENSATION), now)
         if now >= self._round_ends:
             self._end_round(sample.packets_per_chunk, now)
-        if queue is not None:
-            self._on_queue(queue, now)
+        if timed:
+            self._on_queue(self._last_rtt - self._min_rtt, now)
 
-    def _on_rtt(self, rtt: float | None, now: float) -> float | None:
+    def _on_rtt(self, rtt: float | None, now: float) -> bool:
         if rtt is None or rtt <= 0:
-            return None
+            return False
         self._last_rtt = rtt
-        if self._min_rtt <= 0 or rtt <= self._min_rtt or now > self._min_rtt_at + MIN_RTT_SECONDS:
+        if self._min_rtt_at is None:
+            # what is remembered counts as seen now: the first round trip may have met a queue of others
+            self._min_rtt_at = now
+        if self._min_rtt <= 0 or rtt <= self._min_rtt or now > self._min_rtt_at + self._rtt_horizon():
             self._min_rtt, self._min_rtt_at = rtt, now
-        return rtt - self._min_rtt
+        self._least_since_cut = min(self._least_since_cut, rtt)
+        self._most_since_cut = max(self._most_since_cut, rtt)
+        self._least_queue = min(self._least_queue, rtt - self._min_rtt)
+        return True
+
+    def _rtt_horizon(self) -> float:
+        """How long the least round trip is believed: among others it may not show again for a while."""
+        return MIN_RTT_SECONDS * (3 if self._sharing.holding else 1)
 
     def _on_delivery(self, rate: float, now: float) -> None:
         self._delivered = rate
+        if now < self._deaf_until:
+            return
         while self._samples and self._samples[-1][1] <= rate:
             self._samples.pop()
         self._samples.append((now, rate))
         horizon = now - FILTER_ROUNDS * max(self._min_rtt, 0.001)
         while self._samples[0][0] < horizon:
             self._samples.popleft()
-        self._bandwidth = self._samples[0][1]
+        sharing, most = self._sharing, self._samples[0][1]
+        sharing.on_delivery(most)
+        if not sharing.holding:
+            self._bandwidth = most
+        elif self._bandwidth < CONTENT * sharing.fair:
+            self._bandwidth = min(most, sharing.fair)
         if self.phase is Phase.TRAIN:
             # the round trip that taught this was mostly idle: its queue is gone
-            self._enter(Phase.CRUISE, now, HOLD_ROUNDS * max(self._min_rtt, 0.001))
+            self._enter(Phase.CRUISE, now, self._hold_seconds)
             self._blind_until = now + 3 * self._min_rtt
+            self._doubtful_until = now + DOUBTFUL_ROUNDS * self._min_rtt
 
     def _end_round(self, packets: int, now: float) -> None:
         seen = self._round_arrived + self._round_lost
@@ -249,18 +303,46 @@ class RateController:
             return
         share = self._round_lost / seen
         self._round_arrived = self._round_lost = 0
+        queued, self._least_queue = self._least_queue > FOREIGN_QUEUE_SECONDS, math.inf
+        self._judge_path(share, now)
+        self._judge_load(share, queued, now)
         if share > max(HEAVY_LOSS, 2 * self._chunk_loss):
             if now >= self._blind_until:
                 self._cut(max(self._bandwidth / 2, min(self._delivered, self._bandwidth)), now)
             return
+        if queued:
+            # what a full buffer drops says nothing about the path
+            return
         self._chunk_loss += (share - self._chunk_loss) / 8
         self._loss = 1 - (1 - self._chunk_loss) ** (1 / packets)
 
+    def _judge_path(self, lost: float, now: float) -> None:
+        """A cut drains for a round or more: a round trip that is as long as before, without loss, is the path's own."""
+        if self._judge_at is None or now < self._judge_at:
+            return
+        self._judge_at = None
+        shortened = self._most_since_cut - self._least_since_cut
+        if shortened < MOVED_SHARE * max(self._min_rtt, PROBE_SECONDS) and lost <= max(0.02, 2 * self._chunk_loss):
+            self._min_rtt, self._min_rtt_at = self._least_since_cut, now
+            self._bandwidth = max(self._bandwidth, self._before_cut)
+            self._sharing.on_moved()
+            self._standing_since = None
+            self._patience_over = False
+
+    def _judge_load(self, lost: float, queued: bool, now: float) -> None:
+        if not queued or lost <= OVERLOAD_LOSS + self._chunk_loss:
+            self._overload_rounds = 0
+            return
+        self._overload_rounds += 1
+        # in a full buffer a round trip, and so one loss event of others, is longer than a round
+        if self._overload_rounds * self._min_rtt >= OVERLOAD_ROUNDS * self._last_rtt:
+            self._overload_rounds = 0
+            self._come_down(self._bandwidth * YIELD_GAIN, now)
+
     def _on_queue(self, queue: float, now: float) -> None:
-        if self.phase is Phase.CRUISE and self._phase_ends - now < HOLD_ROUNDS / 2 * self._min_rtt:
-            self._cruise_samples += 1
-            self._cruise_queued += queue > FOREIGN_QUEUE_SECONDS
-        limit = max(QUEUE_SECONDS, QUEUE_SHARE * self._min_rtt)
+        if self.phase is Phase.CRUISE and self._phase_ends - now < self._hold_seconds / 2:
+            self._sharing.on_sample(queue if queue > self._chunk_seconds else 0.0)
+        limit = max(QUEUE_SECONDS, QUEUE_SHARE * self._min_rtt, QUEUE_CHUNKS * self._chunk_seconds)
         if queue < limit / 2:
             self._standing_since = None
             self._patience_over = False
@@ -272,18 +354,29 @@ class RateController:
         if now - self._standing_since > LARGEST_PATIENCE_ROUNDS * 2 * self._min_rtt:
             self._patience_over = True
         if not self.competing:
-            self._cut(min(self._delivered or self._bandwidth, self._bandwidth), now)
+            rate = min(self._delivered or self._bandwidth, self._bandwidth)
+            if rate > STEADY_SHARE * self._bandwidth and not self._doubtful(now):
+                self._sharing.on_newcomer()
+                rate = self._sharing.yielded(rate)
+            self._cut(rate, now)
 
     def _cut(self, rate: float, now: float) -> None:
         """Believe `rate`, and drain; blind until what is sent from now on can be judged."""
         rate = max(rate, LEAST_RATE)
+        self._before_cut = max(self._before_cut, self._bandwidth) if self._judge_at is not None else self._bandwidth
         self._bandwidth = rate
         self._samples.clear()
         self._samples.append((now, rate))
         self._blind_until = now + 2 * self._min_rtt
+        self._doubtful_until = now + DOUBTFUL_ROUNDS * self._min_rtt
+        self._drain_and_judge(now)
+
+    def _drain_and_judge(self, now: float) -> None:
+        self._least_since_cut = self._most_since_cut = self._last_rtt
+        self._judge_at = now + self._last_rtt + max(self._min_rtt, PROBE_SECONDS)
         self._enter(Phase.DRAIN, now, max(self._min_rtt, PROBE_SECONDS))
 
     def _enter(self, phase: Phase, now: float, seconds: float) -> None:
         self.phase = phase
         self._phase_ends = now + seconds
-        self._cruise_samples = self._cruise_queued = 0
+        self._sharing.start_phase()

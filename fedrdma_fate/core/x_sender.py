@@ -12,12 +12,14 @@ from fedrdma_fate.core.digest_table import DigestTable
 from fedrdma_fate.core.plan import Chunk, ChunkPlan, SlotLayout
 from fedrdma_fate.core.sender import SenderState
 from fedrdma_fate.core.x_chunking import immediate_of
-from fedrdma_fate.core.x_congestion import RateController, Sample
+from fedrdma_fate.core.x_congestion import RateController
 from fedrdma_fate.core.x_delivery import WINDOW_SECONDS, DeliveryMeter
 from fedrdma_fate.core.x_flights import Flight, FlightBook
 from fedrdma_fate.core.x_pacing import Pacer
+from fedrdma_fate.core.x_path import Sample
 from fedrdma_fate.core.x_queue import SendQueue
 from fedrdma_fate.core.x_report import ArrivalMap
+from fedrdma_fate.core.x_settings import XSendSettings
 from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import Abort, Report
 from fedrdma_fate.wire.header import ChunkHeader, HeaderKind
@@ -29,33 +31,8 @@ BURST_SECONDS = 0.001
 QUANTUM_SECONDS = 0.0002
 REPORT_SLACK_SECONDS = 0.006
 UNKNOWN_RTT = 0.2
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class XSendSettings:
-    """Parameters of a sender.
-
-    Attributes:
-        tag: what the immediates of this transfer carry: the grant's id modulo 4096.
-        reliable: whether the queue pairs are RC (completions move the window) or UC (reports do).
-        queue_pairs: how many to spread the chunks over.
-        paced: whether the rate is for us to find; a transport with a congestion control of its own gets a full window.
-        window_bytes: most bytes in flight; None: twice the bandwidth-delay product.
-        mtu_bytes: packet size.
-        rtt_hint: round trip as the control channel saw it, seconds.
-        idle_timeout: seconds without anything new arriving after which the transfer fails.
-        max_resends: how often the receiver may ask for everything, or the header, again.
-    """
-
-    tag: int
-    reliable: bool = False
-    queue_pairs: int = 1
-    paced: bool = True
-    window_bytes: int | None = None
-    mtu_bytes: int = 4096
-    rtt_hint: float | None = None
-    idle_timeout: float = 60.0
-    max_resends: int = 16
+MOST_BACKOFF = 16
+SIGN_OF_LIFE_CHUNKS = 4
 
 
 class XSender:
@@ -76,6 +53,7 @@ class XSender:
         self.plan = plan
         self.settings = settings
         self.control = control
+        control.chunk_bytes = plan.chunk_bytes
         self.layout = SlotLayout(plan, "fedrdma-x")
         self.state = SenderState.IDLE
         self.resent_bytes = 0
@@ -262,14 +240,16 @@ class XSender:
         return (1.25 * rtt + REPORT_SLACK_SECONDS) * self._probe_backoff
 
     def _give_up_overdue(self, now: float) -> None:
-        patience = self._patience()
-        lost = self._flights.older_than(now - patience)
-        if not lost:
+        oldest, patience = self._flights.oldest_sent_at, self._patience()
+        if oldest is None or now < oldest + patience - 1e-9:
             return
+        # all that is as late as one would be without the doubling: else a window that has become smaller than what was
+        # lost of it would open by one chunk at a time, after twice the wait each
+        lost = self._flights.older_than(now - patience / self._probe_backoff)
         self._queue.send_again(position for position in lost if position not in self._arrivals)
         if now >= self._backed_off_at + patience:
             # once for all that went out together
-            self._probe_backoff, self._backed_off_at = min(self._probe_backoff * 2, 64), now
+            self._probe_backoff, self._backed_off_at = min(self._probe_backoff * 2, MOST_BACKOFF), now
         self._delivery.forget()
         if not self.control.known:
             self._train_left = TRAIN_BYTES // 4
@@ -287,6 +267,9 @@ class XSender:
         return self._queue.chunk(position).length
 
     def _window(self) -> float:
+        if self._probe_backoff > 2:
+            # nothing arrives any more: enough to find out when it does again
+            return SIGN_OF_LIFE_CHUNKS * self.plan.chunk_bytes
         if self.settings.window_bytes is not None:
             return self.settings.window_bytes
         return max(self.control.window_bytes, 2 * self.plan.chunk_bytes)

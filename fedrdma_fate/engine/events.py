@@ -10,7 +10,7 @@ from fedrdma_fate.core.digest import BLOCK_BYTES, block_digest, blocks_of, diges
 from fedrdma_fate.core.digest_table import DigestTable
 from fedrdma_fate.core.plan import Chunk, ChunkPlan
 from fedrdma_fate.core.x_chunking import SMALLEST_CHUNK_BYTES
-from fedrdma_fate.core.x_congestion import PathState
+from fedrdma_fate.core.x_path import PathState
 from fedrdma_fate.ports import Slot
 from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import ControlFrame, GrantRequest, MessageKey, MessageKind, Mode, Offer

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from fedrdma_fate.core.x_congestion import PathState
+from fedrdma_fate.core.x_path import PathState
 from fedrdma_fate.engine.alarm import Alarm
 from fedrdma_fate.engine.events import KnownPath, LinkEvents, LinkSettings, Outgoing, TransferProgress
 from fedrdma_fate.engine.incoming import IncomingTransfers

@@ -9,9 +9,11 @@ from fedrdma_fate.core.plan import DEFAULT_CHUNK_BYTES, ChunkPlan
 from fedrdma_fate.core.receiver import Receiver, ReceiveSettings
 from fedrdma_fate.core.sender import Sender, SendSettings
 from fedrdma_fate.core.x_chunking import FIRST_CHUNK_BYTES, TAGS, best_chunk_bytes
-from fedrdma_fate.core.x_congestion import PathState, RateController
+from fedrdma_fate.core.x_congestion import RateController
+from fedrdma_fate.core.x_path import PathState
 from fedrdma_fate.core.x_receiver import XReceiver, XReceiveSettings
-from fedrdma_fate.core.x_sender import XSender, XSendSettings
+from fedrdma_fate.core.x_sender import XSender
+from fedrdma_fate.core.x_settings import XSendSettings
 from fedrdma_fate.engine.events import KnownPath, LinkSettings, Outgoing, PathSource
 from fedrdma_fate.ports import ChunkService
 from fedrdma_fate.wire.frames import Offer
@@ -63,7 +65,9 @@ class PathMemory:
         known = self.state
         if known is None:
             return RateController()
-        return RateController(dataclasses.replace(known, rate=known.rate / self._users), proved=self.proved)
+        capacity = max(known.capacity, known.rate)
+        share = dataclasses.replace(known, rate=known.rate / self._users, capacity=capacity)
+        return RateController(share, proved=self.proved)
 
     def end(self, control: RateController) -> None:
         """It has ended; what it found is remembered."""

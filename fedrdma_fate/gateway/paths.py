@@ -191,6 +191,11 @@ class DataPaths:
         if (path := self.paths.get(transport)) is not None:
             path.link.written(transfer)
 
+    def recall_credits(self) -> None:
+        """Ask the peer for what it was granted ahead of time and does not use: others wait for the memory."""
+        for path in self.paths.values():
+            path.link.recall_credits()
+
     def cancel(self, transport: str, transfer: int, code: ErrorCode, reason: str) -> bool:
         """Have a link give a payload up; False when there is no such link."""
         if (path := self.paths.get(transport)) is None:

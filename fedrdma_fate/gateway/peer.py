@@ -82,7 +82,7 @@ class Peer:
             self._fall_back,
         )
         self.sending = Sending(config, hub, self.send, self.paths, self.shares_memory)
-        hub.recalls[hub.receive_pool].append(self._recall_credits)
+        hub.recalls[hub.receive_pool].append(self.paths.recall_credits)
         hub.receive_pool.when_freed.append(self._on_room)
 
     @property
@@ -327,10 +327,6 @@ class Peer:
         )
         relay = LinkRelay(self, transport, self._loop)
         return Link(self.config.site, settings, relay), relay
-
-    def _recall_credits(self) -> None:
-        for path in self.paths.paths.values():
-            path.link.recall_credits()
 
     def transfers(self) -> list[TransferProgress]:
         """Transfers under way, those that wait for the peer included."""

@@ -7,14 +7,21 @@ from fedrdma_fate.sim.clock import VirtualClock
 
 _C = 0.4
 _BETA = 0.7
+_RENO_GROWTH = 3 * (1 - _BETA) / (1 + _BETA)
 _SEGMENT_BYTES = 4096
 
 
 class CubicFlow:
-    """Sends without end. Slow start, cubic growth, one reduction per round trip; losses are always repaired."""
+    """Sends without end. Slow start, cubic growth or Reno's, fast convergence, one reduction per round trip.
+
+    Losses are always repaired, and never time out.
+
+    Attributes:
+        arrivals: (time, bytes) of every segment that landed.
+    """
 
     def __init__(self, clock: VirtualClock, link: Bottleneck, until: float) -> None:
-        self.arrived_bytes = 0
+        self.arrivals: list[tuple[float, int]] = []
         self._clock = clock
         self._link = link
         self._nic = Nic()
@@ -23,6 +30,7 @@ class CubicFlow:
         self._threshold = float("inf")
         self._in_flight = 0
         self._largest = 0.0
+        self._reno = 0.0
         self._reduced_at = -1.0
 
     def start(self) -> None:
@@ -31,8 +39,12 @@ class CubicFlow:
             self._in_flight += 1
             self._link.post(self._nic, _SEGMENT_BYTES, self._landed, self._lost)
 
+    def goodput_bps(self, since: float, until: float) -> float:
+        """Bits a second that landed in a span of time."""
+        return sum(length for at, length in self.arrivals if since <= at < until) * 8 / (until - since)
+
     def _landed(self) -> None:
-        self.arrived_bytes += _SEGMENT_BYTES
+        self.arrivals.append((self._clock.now, _SEGMENT_BYTES))
         self._clock.after(self._link.profile.rtt / 2, self._acknowledged)
 
     def _lost(self) -> None:
@@ -44,16 +56,19 @@ class CubicFlow:
             self._window += 1
         else:
             elapsed = self._clock.now - self._reduced_at + self._link.profile.rtt
-            zero = (self._largest * (1 - _BETA) / _C) ** (1 / 3)
-            target = _C * (elapsed - zero) ** 3 + self._largest
-            self._window += max((min(target, 1.5 * self._window) - self._window) / self._window, 0.01 / self._window)
+            zero = (max(self._largest - self._threshold, 0.0) / _C) ** (1 / 3)
+            target = min(_C * (elapsed - zero) ** 3 + self._largest, 1.5 * self._window)
+            self._reno += (_RENO_GROWTH if self._reno < self._largest else 1.0) / self._window
+            self._window += max((target - self._window) / self._window, 0.01 / self._window)
+            self._window = max(self._window, self._reno)
         self.start()
 
     def _reduce(self) -> None:
         self._in_flight -= 1
         if self._clock.now > self._reduced_at + self._link.profile.rtt:
             self._reduced_at = self._clock.now
-            self._largest = self._window
+            converging = self._window < self._largest
+            self._largest = self._window * ((1 + _BETA) / 2 if converging else 1)
             self._window = max(self._window * _BETA, 2.0)
-            self._threshold = self._window
+            self._threshold = self._reno = self._window
         self.start()

@@ -20,7 +20,8 @@ from fedrdma_fate.core.actions import (
 from fedrdma_fate.core.plan import ChunkPlan
 from fedrdma_fate.core.x_congestion import RateController
 from fedrdma_fate.core.x_receiver import XReceiver, XReceiveSettings
-from fedrdma_fate.core.x_sender import XSender, XSendSettings
+from fedrdma_fate.core.x_sender import XSender
+from fedrdma_fate.core.x_settings import XSendSettings
 from fedrdma_fate.sim.bottleneck import Bottleneck, Nic
 from fedrdma_fate.sim.clock import VirtualClock
 from fedrdma_fate.wire.errors import ErrorCode

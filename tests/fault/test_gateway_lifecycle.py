@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from fedrdma_fate.core.x_congestion import PathState
+from fedrdma_fate.core.x_path import PathState
 from fedrdma_fate.engine.events import KnownPath
 from fedrdma_fate.gateway.config import parse_config
 from fedrdma_fate.gateway.daemon import Gateway

@@ -22,7 +22,8 @@ from fedrdma_fate.core.plan import HEADER_SPACE_BYTES, ChunkPlan
 from fedrdma_fate.core.x_congestion import RateController
 from fedrdma_fate.core.x_receiver import XReceiver, XReceiveSettings
 from fedrdma_fate.core.x_report import ArrivalMap
-from fedrdma_fate.core.x_sender import XSender, XSendSettings
+from fedrdma_fate.core.x_sender import XSender
+from fedrdma_fate.core.x_settings import XSendSettings
 from fedrdma_fate.sim.clock import VirtualClock
 from fedrdma_fate.wire.frames import Delivered, ResendChunks
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from deploy.softroce.errors import TestbedError
 from deploy.softroce.kernel import find_kernel
 from deploy.softroce.run import Run, execute, missing_tools
+from deploy.softroce.schedule import parse_change
 from deploy.softroce.wan import DEFAULT_BUFFER_BYTES, DEFAULT_MTU, NIC_SPEEDUP, Wan
 from fedrdma_fate.bench.quantities import parse_loss, parse_rate, parse_size, parse_time
 
@@ -82,6 +83,7 @@ def run_on_hosts(
     timeout: float = 100.0,
     output: Path | None = None,
     environment: Mapping[str, str] | None = None,
+    at: Sequence[str] = (),
 ) -> list[HostResult]:
     """Run a command on every host of a fresh testbed, at the same time, to the end.
 
@@ -91,6 +93,7 @@ def run_on_hosts(
         timeout: seconds of wall time.
         output: directory that the programs find as $TESTBED_OUT.
         environment: variables on top of this process's own.
+        at: changes of the WAN, as `scripts/testbed run --at` takes them.
 
     Returns:
         One result a host, in their order.
@@ -120,6 +123,7 @@ def run_on_hosts(
         timeout=timeout,
         output=output,
         environment={"PYTHONPATH": str(ROOT), **os.environ, **(environment or {})},
+        changes=tuple(parse_change(change) for change in at),
     )
     printed: dict[tuple[int, str], str] = defaultdict(str)
 

@@ -175,7 +175,7 @@ def test_the_papers_modes_are_not_measured_below_where_the_papers_bandwidths_beg
 
 def test_what_a_mode_saves_stands_beside_what_the_paper_states() -> None:
     hosts = FakeHosts(rows_by_mode({"grpc": 1.0, "fedrdma": 0.5, "fedrdma-e": 0.25, "fedrdma-x": 0.1}))
-    shown = figure7(hosts.lab(), LINK, 2 * model_bytes(), 1, 1.0)
+    shown = figure7(hosts.lab(), LINK, model_bytes() // 2, 1, 4.0)
     table = shown.tables[0]
     assert (cell(table, "fedrdma-e", 3), cell(table, "fedrdma-e", 4)) == ("75.0 %", "73.9 %")
     assert (cell(table, "fedrdma-e", 6), cell(table, "fedrdma-e", 7)) == ("37.5 %", "33.3 %")

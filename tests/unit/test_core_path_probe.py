@@ -13,7 +13,7 @@ from fedrdma_fate.core.path_probe import (
     ProbingSide,
     dispersion_rate,
 )
-from fedrdma_fate.core.x_congestion import PathState
+from fedrdma_fate.core.x_path import PathState
 from fedrdma_fate.wire.datagrams import DATAGRAM_BYTES, PathProbe, PathProbeAnswer, decode_datagram
 
 SPACING_NS = 3300

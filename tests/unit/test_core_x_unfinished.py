@@ -8,8 +8,10 @@ import pytest
 
 from fedrdma_fate.core.actions import Action, ComputeDigest, Failed, PostChunk, WriteHeader
 from fedrdma_fate.core.plan import ChunkPlan
-from fedrdma_fate.core.x_congestion import PathState, RateController
-from fedrdma_fate.core.x_sender import XSender, XSendSettings
+from fedrdma_fate.core.x_congestion import RateController
+from fedrdma_fate.core.x_path import PathState
+from fedrdma_fate.core.x_sender import XSender
+from fedrdma_fate.core.x_settings import XSendSettings
 
 CHUNK = 16 * 1024
 COUNT = 64

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from fedrdma_fate.core.x_chunking import FIRST_CHUNK_BYTES, TAGS, best_chunk_bytes, immediate_of
-from fedrdma_fate.core.x_congestion import PathState
+from fedrdma_fate.core.x_path import PathState
 from fedrdma_fate.engine.alarm import Alarm
 from fedrdma_fate.engine.events import Outgoing
 from fedrdma_fate.engine.machines import PathMemory, cut, receiving_machine

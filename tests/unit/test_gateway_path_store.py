@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fedrdma_fate.core.x_congestion import PathState
+from fedrdma_fate.core.x_path import PathState
 from fedrdma_fate.engine.events import KnownPath, PathSource
 from fedrdma_fate.gateway.path_store import LONGEST_AGE_SECONDS, PathStore
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import lzma
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from deploy.softroce.job import Job, Program
 from deploy.softroce.kernel import find_kernel
 from deploy.softroce.local import default_netdev, device_on
 from deploy.softroce.run import Outcome, Run, execute, host_environment
+from deploy.softroce.schedule import parse_change, steps
 from deploy.softroce.uml import init_script, kernel_command
 from deploy.softroce.wan import Host, Wan, plan
 
@@ -71,6 +73,7 @@ def test_hosts_may_run_different_programs() -> None:
         (["run", "--speed", "1gbit", "--", "true"], "unrecognized arguments: --speed"),
         (["run", "--rate", "fast", "--", "true"], "'fast' is not a rate"),
         (["run", "--loss", "2", "--", "true"], "'2' is not a loss"),
+        (["run", "--at", "soon", "--", "true"], "'soon' is not TIME:NAME=VALUE"),
         (["run", "--timeout", "0", "--", "true"], "seconds above zero"),
         (["run", "--timeout", "soon", "--", "true"], "seconds above zero"),
         (["run", "--on", "host0=true"], "is not HOST=COMMAND"),
@@ -191,7 +194,9 @@ def test_a_program_is_told_who_it_is(kernel: Path, tmp_path: Path, monkeypatch: 
 
 def test_a_job_is_read_as_it_was_written(tmp_path: Path) -> None:
     programs = (Program("host0", ("echo", "a b"), {"A": "ä"}), Program("host1", ("true",), {}))
-    job = Job(plan(Wan(rate=10**9, rtt_ns=10), 2), programs, "/somewhere", real_time=True, sample_seconds=0.001)
+    wan = Wan(rate=10**9, rtt_ns=10)
+    network = dataclasses.replace(plan(wan, 2), steps=steps(wan, 2, [parse_change("1s:loss=1%")]))
+    job = Job(network, programs, "/somewhere", real_time=True, sample_seconds=0.001)
     job.write(tmp_path / "job.json")
     assert Job.read(tmp_path / "job.json") == job
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import socket
+from typing import cast
 
 import pytest
 
 from deploy.softroce.programs import iperf3_transfers
+from deploy.softroce.programs.competing import Arrivals, Flow, parse_flow
 from deploy.softroce.programs.counters import Counters, read_counters
 from deploy.softroce.programs.pattern import fill, is_filled
 from deploy.softroce.programs.tcp_streams import choose, shares
+from fedrdma_fate.gateway.client import GatewayClient
 
 
 @pytest.mark.parametrize(("size", "streams"), [(100, 8), (64 * 2**20, 8), (3, 8), (7, 1)])
@@ -69,3 +72,32 @@ def test_without_iperf3_the_program_says_so(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
     with pytest.raises(SystemExit, match="there is no program iperf3"):
         iperf3_transfers.find_program()
+
+
+def test_a_flow_is_read_as_written() -> None:
+    assert parse_flow(0, "x@2.5") == Flow(0, "x", 128 * 2**20, 2.5)
+    assert parse_flow(1, "x/16@2") == Flow(1, "x", 16 * 2**20, 2.0)
+    assert parse_flow(2, "cubic@3") == Flow(2, "cubic", 128 * 2**20, 3.0)
+    with pytest.raises(ValueError, match="could not convert"):
+        parse_flow(0, "x@soon")
+
+
+class Told:
+    """Stands for a client whose gateway tells one list of transfers after the other."""
+
+    def __init__(self, *lists: list[tuple[int, str, int]]) -> None:
+        self._lists = iter(lists)
+
+    def status(self) -> dict[str, object]:
+        return {
+            "transfers": [
+                {"transfer": number, "direction": direction, "total_bytes": 100, "done_bytes": done}
+                for number, direction, done in next(self._lists)
+            ]
+        }
+
+
+def test_transfers_that_are_not_under_way_any_more_have_arrived_whole() -> None:
+    told = Told([(1, "receive", 40), (7, "send", 3)], [(2, "receive", 10)], [(2, "receive", 30)], [])
+    arrivals = Arrivals(cast(GatewayClient, told))
+    assert [arrivals.total() for _ in range(4)] == [40, 110, 130, 200]

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy.softroce.programs.counters import read_counters
-from deploy.softroce.programs.gateways import gateway_document, running_gateway
+from deploy.softroce.programs.gateways import gateway_document, running_gateway, wait_for_event, wait_for_path
 from deploy.softroce.programs.pattern import fill, is_filled
 from fedrdma_fate.gateway.client import GatewayClient
 from fedrdma_fate.wire.frames import Party
@@ -27,7 +27,6 @@ from fedrdma_fate.wire.frames import Party
 ME = int(os.environ["TESTBED_HOST"])
 PARTIES = [Party("guest", "1"), Party("host", "2")]
 PATIENCE_SECONDS = 600.0
-PAUSE_SECONDS = 0.002
 HEADROOM_BYTES = 8 * 2**20
 MOST_BYTES = 900 * 2**20
 
@@ -98,30 +97,6 @@ def pull(client: GatewayClient, count: int) -> dict[str, object]:
         right.append(is_filled(client.get(f"m{number}", "t", PARTIES[0], timeout=PATIENCE_SECONDS).buffer))
     client.put_inline("done", "t", [PARTIES[0]], "bytes", b"done")
     return {"right": right}
-
-
-def wait_for_path(trace: Path) -> None:
-    """Wait until a data path is up."""
-    while '"event": "link"' not in text_of(trace) and '"event":"link"' not in text_of(trace):
-        time.sleep(PAUSE_SECONDS)
-    # and for the ring of credits
-    time.sleep(0.2)
-
-
-def wait_for_event(trace: Path, name: str) -> dict[str, Any]:
-    """The trace event of a message that was sent."""
-    while True:
-        for line in text_of(trace).splitlines():
-            event = json.loads(line)
-            if event.get("name") == name and event["event"] in ("sent", "undeliverable"):
-                return dict(event)
-        time.sleep(PAUSE_SECONDS)
-
-
-def text_of(trace: Path) -> str:
-    """The trace so far, whole lines only."""
-    text = trace.read_text() if trace.exists() else ""
-    return text[: text.rfind("\n") + 1]
 
 
 if __name__ == "__main__":

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,14 +18,18 @@ from fedrdma_fate.wire.frames import Party
 
 CONTROL_PORT = 9370
 START_SECONDS = 60.0
+PAUSE_SECONDS = 0.002
 
 
-def gateway_document(home: Path, parties: Sequence[Party], **settings: Any) -> dict[str, Any]:
+def gateway_document(
+    home: Path, parties: Sequence[Party], *, port: int = CONTROL_PORT, **settings: Any
+) -> dict[str, Any]:
     """The configuration of this host's gateway: site and party by the host's number, all other hosts as peers.
 
     Args:
         home: directory for its socket, trace and spilled messages.
         parties: one for each host.
+        port: of the control channel, the same on all hosts.
         **settings: other keys of the configuration; those of `memory` are merged.
     """
     me = int(os.environ["TESTBED_HOST"])
@@ -34,14 +40,14 @@ def gateway_document(home: Path, parties: Sequence[Party], **settings: Any) -> d
         "parties": [str(parties[me])],
         "security": "off",
         "listen": {
-            "control": f"{addresses[me]}:{CONTROL_PORT}",
+            "control": f"{addresses[me]}:{port}",
             "data": f"{addresses[me]}:0",
             "grpc": f"{addresses[me]}:0",
             "socket": f"unix://{home}/g.sock",
         },
         "memory": memory,
         "peers": [
-            {"site": f"site{other}", "parties": [str(party)], "address": _dialled(me, other, addresses)}
+            {"site": f"site{other}", "parties": [str(party)], "address": _dialled(me, other, addresses, port)}
             for other, party in enumerate(parties)
             if other != me
         ],
@@ -68,8 +74,32 @@ def running_gateway(document: dict[str, Any]) -> Iterator[str]:
         asyncio.run_coroutine_threadsafe(gateway.stop(), loop).result(START_SECONDS)
 
 
-def _dialled(me: int, other: int, addresses: Sequence[str]) -> str | None:
+def wait_for_path(trace: Path) -> None:
+    """Wait until a data path is up."""
+    while '"event": "link"' not in text_of(trace) and '"event":"link"' not in text_of(trace):
+        time.sleep(PAUSE_SECONDS)
+    # and for the ring of credits
+    time.sleep(0.2)
+
+
+def wait_for_event(trace: Path, name: str) -> dict[str, Any]:
+    """The trace event of a message that was sent."""
+    while True:
+        for line in text_of(trace).splitlines():
+            event = json.loads(line)
+            if event.get("name") == name and event["event"] in ("sent", "undeliverable"):
+                return dict(event)
+        time.sleep(PAUSE_SECONDS)
+
+
+def text_of(trace: Path) -> str:
+    """The trace so far, whole lines only."""
+    text = trace.read_text() if trace.exists() else ""
+    return text[: text.rfind("\n") + 1]
+
+
+def _dialled(me: int, other: int, addresses: Sequence[str], port: int) -> str | None:
     """Of two hosts the first dials; of more, each dials all, as in a site's own configuration."""
     if len(addresses) == 2 and me > other:
         return None
-    return f"{addresses[other]}:{CONTROL_PORT}"
+    return f"{addresses[other]}:{port}"

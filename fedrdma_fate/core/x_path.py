@@ -1,0 +1,43 @@
+"""What is known of the path of a `fedrdma-x` transfer, and what each report adds to it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PathState:
+    """What is remembered of a path between transfers.
+
+    Attributes:
+        rate: of the bottleneck, payload bytes a second.
+        min_rtt: least round trip seen, seconds.
+        loss: probability that a packet is lost, None while nothing is known of it.
+        capacity: what the path gave us alone, if others shared it since; 0 when it is the rate.
+        shared_seconds: for how much longer, in seconds of sending, others are expected.
+    """
+
+    rate: float
+    min_rtt: float
+    loss: float | None
+    capacity: float = 0.0
+    shared_seconds: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sample:
+    """What one report taught.
+
+    Attributes:
+        rtt: round trip, seconds; None when it cannot be told.
+        delivery_rate: bytes a second at which chunks arrived lately; None when too few did.
+        arrived: chunks newly known to have arrived.
+        lost: chunks newly known to be lost.
+        packets_per_chunk: packets a chunk has.
+    """
+
+    rtt: float | None
+    delivery_rate: float | None
+    arrived: int
+    lost: int
+    packets_per_chunk: int
