@@ -355,6 +355,9 @@ class RateController:
             self._patience_over = True
         if not self.competing:
             rate = min(self._delivered or self._bandwidth, self._bandwidth)
+            if not self._proved and rate > STEADY_SHARE * self._bandwidth:
+                # the queue of our own first probe, at a rate that suits the path
+                return
             if rate > STEADY_SHARE * self._bandwidth and not self._doubtful(now):
                 self._sharing.on_newcomer()
                 rate = self._sharing.yielded(rate)

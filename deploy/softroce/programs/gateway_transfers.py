@@ -27,7 +27,7 @@ from fedrdma_fate.wire.frames import Party
 ME = int(os.environ["TESTBED_HOST"])
 PARTIES = [Party("guest", "1"), Party("host", "2")]
 PATIENCE_SECONDS = 600.0
-HEADROOM_BYTES = 8 * 2**20
+HEADROOM_BYTES = 12 * 2**20
 MOST_BYTES = 900 * 2**20
 
 
