@@ -134,7 +134,7 @@ def test_a_task_killed_while_it_writes_leaves_nothing_behind_and_its_receiver_is
         with pytest.raises(FedRDMAError, match="did not write it to its end"):
             b.get("m", "t", A, timeout=20)
         eventually(lambda: sites["a"].pool("send")["slots"] == 0)
-        eventually(lambda: sites["b"].pool("receive")["slots"] == 2)
+        eventually(lambda: sites["b"].pool("receive")["slots"] <= sites["b"].standing_grants(ring_slots=2))
 
 
 def test_what_is_lent_or_stays_here_is_committed_when_it_is_whole(tmp_path: Path) -> None:

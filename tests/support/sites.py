@@ -99,8 +99,8 @@ class Site:
     def standing_grants(self, ring_slots: int) -> int:
         """The most receive slots that may be granted ahead of time now: the rings, and one each for `fedrdma-x`."""
         paths = sum(len(peer["paths"]) for peer in self.status()["peers"])
-        after_large = any(event["mode"] == "fedrdma-x" for event in self.events("delivered"))
-        return paths * (ring_slots + after_large)
+        ahead = "fedrdma-x" in (self.config.get("mode"), *(event["mode"] for event in self.events("delivered")))
+        return paths * (ring_slots + ahead)
 
     def pool(self, name: str) -> dict[str, Any]:
         """A pool as the status shows it."""
