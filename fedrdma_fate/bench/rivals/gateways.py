@@ -23,6 +23,8 @@ from fedrdma_fate.bench.rivals.fate_party import (
 )
 from fedrdma_fate.bench.rivals.gateway_process import GatewayProcess
 from fedrdma_fate.bench.rivals.interface import RowError, Schedule, Service, SideBytes, complaining
+from fedrdma_fate.gateway.receiving import FIRST_AHEAD_PART
+from fedrdma_fate.memory.region import PAGE_BYTES
 from fedrdma_fate.wire.frames import Mode
 
 HEADROOM_BYTES = 64 * 2**20
@@ -78,7 +80,7 @@ class GatewayService(Service):
 
     def extra_shared(self) -> SideBytes:
         """The most that was ever leased from a side's pools, less one payload and what is leased at rest."""
-        beyond = (_beyond_rest(gateway) - self._largest_bytes for gateway in (self._sender, self._receiver))
+        beyond = (self._beyond_rest(gateway) - self._largest_bytes for gateway in (self._sender, self._receiver))
         return SideBytes(*(max(0, extra) for extra in beyond))
 
     def check(self) -> None:
@@ -111,9 +113,26 @@ class GatewayService(Service):
             return False
         # standing grants stay leased: a ring of them for each data path, and one for the next message of fedrdma-x
         standing = _RING_BYTES * sum(len(peer["paths"]) for peer in status["peers"])
-        if self._pair.mode == "fedrdma-x":
-            standing += self._largest_bytes + _AHEAD_BYTES
-        return all(pool["leased_bytes"] <= standing for pool in status["pools"])
+        return all(pool["leased_bytes"] <= standing + self._ahead(pool["length"]) for pool in status["pools"])
+
+    def _beyond_rest(self, gateway: GatewayProcess) -> int:
+        status = gateway.status()
+        if status is None:
+            raise RowError(f"the {gateway.site}'s gateway does not answer")
+        beyond = 0
+        for pool in status["pools"]:
+            # what is granted ahead before any message is more than what is granted after one
+            first = _RING_BYTES + self._ahead(pool["length"]) if pool["name"] == "receive" else 0
+            rest = max(pool["leased_bytes"], first if self._pair.mode == "fedrdma-x" else 0)
+            beyond += max(0, pool["high_water_bytes"] - rest)
+        return beyond
+
+    def _ahead(self, region_bytes: int) -> int:
+        """What may be granted ahead for the next message, as long as the last or, before any, a part of the region."""
+        if self._pair.mode != "fedrdma-x":
+            return 0
+        # slots are whole pages
+        return max(self._largest_bytes + _AHEAD_BYTES, int(region_bytes * FIRST_AHEAD_PART) + PAGE_BYTES)
 
     def _wait(self, reached: Callable[[GatewayProcess], bool], seconds: float, what: str) -> None:
         deadline = time.monotonic() + seconds
@@ -206,13 +225,6 @@ def _free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port: int = probe.getsockname()[1]
         return port
-
-
-def _beyond_rest(gateway: GatewayProcess) -> int:
-    status = gateway.status()
-    if status is None:
-        raise RowError(f"the {gateway.site}'s gateway does not answer")
-    return sum(pool["high_water_bytes"] - pool["leased_bytes"] for pool in status["pools"])
 
 
 def _context(side: Side, address: str, workspace: Path) -> Any:
