@@ -9,10 +9,10 @@ import os
 import socket
 import struct
 
+from deploy.softroce.netlink import error_of, root_queue_request
+
 _RTM_NEWQDISC = 36
-_NLMSG_ERROR = 2
 _REQUEST_ACK_CREATE_REPLACE = 0x1 | 0x4 | 0x100 | 0x400
-_ROOT = 0xFFFFFFFF
 _TCA_KIND, _TCA_OPTIONS = 1, 2
 _NETEM_LATENCY64, _NETEM_PRNG_SEED = 10, 14
 ENDLESS_PACKETS = 10_000_000
@@ -26,9 +26,8 @@ def qdisc_request(ifindex: int, delay_ns: int, loss: float, seed: int, packets: 
     options = struct.pack("=6I", 0, packets, loss_in_kernel_units, 0, 0, 0)
     options += _attribute(_NETEM_LATENCY64, struct.pack("=q", delay_ns))
     options += _attribute(_NETEM_PRNG_SEED, struct.pack("=Q", seed))
-    body = struct.pack("=BxxxiIII", socket.AF_UNSPEC, ifindex, 0, _ROOT, 0)
-    body += _attribute(_TCA_KIND, b"netem\0") + _attribute(_TCA_OPTIONS, options)
-    return struct.pack("=IHHII", 16 + len(body), _RTM_NEWQDISC, _REQUEST_ACK_CREATE_REPLACE, 1, 0) + body
+    attributes = _attribute(_TCA_KIND, b"netem\0") + _attribute(_TCA_OPTIONS, options)
+    return root_queue_request(_RTM_NEWQDISC, _REQUEST_ACK_CREATE_REPLACE, ifindex, attributes)
 
 
 def set_netem(netdev: str, delay_ns: int, loss: float, seed: int, packets: int = ENDLESS_PACKETS) -> None:
@@ -40,9 +39,7 @@ def set_netem(netdev: str, delay_ns: int, loss: float, seed: int, packets: int =
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as netlink:
         netlink.send(qdisc_request(socket.if_nametoindex(netdev), delay_ns, loss, seed, packets))
         answer = netlink.recv(4096)
-    kind = struct.unpack_from("=H", answer, 4)[0]
-    error = -struct.unpack_from("=i", answer, 16)[0] if kind == _NLMSG_ERROR else 0
-    if error:
+    if error := error_of(answer):
         raise OSError(error, f"netem on {netdev}: {os.strerror(error)}")
 
 

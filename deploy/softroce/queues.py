@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from deploy.softroce.netlink import error_of, root_queue_request
+
 SHARE_OF_BUFFER = 0.1
 SHORTEST_SECONDS = 0.000_1
 LONGEST_SECONDS = 0.002
@@ -20,13 +22,11 @@ WINDOW_SECONDS = 0.05
 _RTM_GETQDISC = 38
 _REQUEST_ECHO = 0x1 | 0x8
 """Without the second flag the kernel tells it to those who listen to all changes, and not to us."""
-_ROOT = 0xFFFFFFFF
 _ATTRIBUTES_AT = 16 + 20
 _TCA_STATS2, _TCA_STATS_QUEUE = 7, 3
 _MESSAGE_BYTES = 8192
 _ATTRIBUTE = struct.Struct("=HH")
 _QUEUE_LENGTH_AND_BACKLOG = struct.Struct("=II")
-_NLMSG_ERROR = 2
 
 
 def sampling_seconds(rate_bps: int, buffer_bytes: int) -> float:
@@ -41,8 +41,7 @@ def sampling_seconds(rate_bps: int, buffer_bytes: int) -> float:
 
 def backlog_request(ifindex: int) -> bytes:
     """The netlink message that asks for the queue at the root of an interface, with its counters."""
-    body = struct.pack("=BxxxiIII", socket.AF_UNSPEC, ifindex, 0, _ROOT, 0)
-    return struct.pack("=IHHII", 16 + len(body), _RTM_GETQDISC, _REQUEST_ECHO, 1, 0) + body
+    return root_queue_request(_RTM_GETQDISC, _REQUEST_ECHO, ifindex)
 
 
 def backlog_of(answer: bytes) -> int:
@@ -51,9 +50,8 @@ def backlog_of(answer: bytes) -> int:
     Raises:
         OSError: the kernel refused, or says nothing of a backlog.
     """
-    (kind,) = struct.unpack_from("=H", answer, 4)
-    if kind == _NLMSG_ERROR:
-        raise OSError(-struct.unpack_from("=i", answer, 16)[0], "the kernel does not tell a queue's backlog")
+    if (error := error_of(answer)) is not None:
+        raise OSError(error, "the kernel does not tell a queue's backlog")
     for attribute, at, end in _attributes(answer, _ATTRIBUTES_AT, len(answer)):
         if attribute == _TCA_STATS2:
             for part, begin, _ in _attributes(answer, at, end):

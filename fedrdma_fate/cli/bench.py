@@ -15,7 +15,7 @@ from fedrdma_fate.bench.runner import run_rows
 from fedrdma_fate.bench.table3 import print_table3
 from fedrdma_fate.cli.bench_cpu import cpu
 from fedrdma_fate.cli.bench_paper import paper
-from fedrdma_fate.cli.bench_shared import console, end_with, ended_in_order, make_directory, progress
+from fedrdma_fate.cli.bench_shared import console, end_with, ended_in_order, json_option, make_directory, progress
 from fedrdma_fate.cli.bench_wan import wan
 from fedrdma_fate.cli.failure import told_plainly
 from fedrdma_fate.gateway.config_sizes import parse_size
@@ -39,7 +39,7 @@ bench.add_command(cpu)
 @click.option("--bytes", "size", help="Instead of --payload: so many bytes, such as 64MiB.")
 @click.option("--rows", default="all", show_default=True, help="Names of rows, with commas between.")
 @click.option("--repeat", default=3, show_default=True, type=click.IntRange(1, 1000), help="Timed iterations.")
-@click.option("--json", "as_json", is_flag=True, help="Print the document for programs.")
+@json_option
 @click.option("--output", type=click.Path(path_type=Path, file_okay=False), help="Directory for plots and a report.")
 def fate(payload: str | None, size: str | None, rows: str, repeat: int, as_json: bool, output: Path | None) -> None:
     """Time ctx.put to ctx.get between two FATE parties: by every mode and transport, by FATE's standalone federation,
@@ -59,7 +59,7 @@ def fate(payload: str | None, size: str | None, rows: str, repeat: int, as_json:
 
 
 @bench.command()
-@click.option("--json", "as_json", is_flag=True, help="Print the document for programs.")
+@json_option
 def table3(as_json: bool) -> None:
     """Show what travels for each LoRA rank, and in how many chunks, beside the paper's Table 3."""
     with told_plainly():

@@ -8,13 +8,13 @@ import click
 
 from fedrdma_fate.bench.cpu.results import CHUNK_SIZES, measure, to_document, to_table
 from fedrdma_fate.bench.report import terminal_table
-from fedrdma_fate.cli.bench_shared import console, ended_in_order, progress
+from fedrdma_fate.cli.bench_shared import console, ended_in_order, json_option, progress
 from fedrdma_fate.cli.failure import told_plainly
 
 
 @click.command()
 @click.option("--repeat", default=3, show_default=True, type=click.IntRange(1, 100), help="Transfers of each size.")
-@click.option("--json", "as_json", is_flag=True, help="Print the document for programs.")
+@json_option
 def cpu(repeat: int, as_json: bool) -> None:
     """Measure what a chunk of mode fedrdma-x costs the link threads of both ends, apart from network and device, and
     the rate at which that fills a core."""

@@ -30,7 +30,16 @@ from fedrdma_fate.bench.wan.rows import select_wan_rows
 from fedrdma_fate.bench.wan.runner import Hosts, Tell
 from fedrdma_fate.bench.wan.settings import parse_link, parse_payload_size
 from fedrdma_fate.bench.wan.testbed import Testbed, find_checkout
-from fedrdma_fate.cli.bench_shared import console, end_with, ended_in_order, make_directory, progress
+from fedrdma_fate.cli.bench_shared import (
+    checkout_option,
+    console,
+    end_with,
+    ended_in_order,
+    json_option,
+    kernel_option,
+    make_directory,
+    progress,
+)
 from fedrdma_fate.cli.failure import told_plainly
 
 _BUFFER = "4MB"
@@ -53,7 +62,7 @@ class Shown:
 
 
 _SHOWN_OPTIONS = (
-    click.option("--json", "as_json", is_flag=True, help="Print the document for programs."),
+    json_option,
     click.option(
         "--output", type=click.Path(path_type=Path, file_okay=False), help="Directory for plots and a report."
     ),
@@ -67,11 +76,11 @@ _LAB_OPTIONS = (
         help="; ".join(f"{network.name}: {network.about}" for network in NETWORKS) + ".",
     ),
     click.option("--rtt", default=RTT_TEXT, show_default=True, help="Round-trip time."),
-    click.option("--kernel", default="nic", show_default=True, help="nic, stock, or the path of a kernel."),
+    kernel_option,
     click.option(
         "--limit", default=600.0, show_default=True, type=click.FloatRange(1), help="Wall seconds for one boot."
     ),
-    click.option("--checkout", type=click.Path(path_type=Path), help="The repository, where this is not a part of it."),
+    checkout_option,
     *_SHOWN_OPTIONS,
 )
 

@@ -16,6 +16,12 @@ from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 
 _WIDTH_OF_A_FILE = 160
 
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the document for programs.")
+kernel_option = click.option("--kernel", default="nic", show_default=True, help="nic, stock, or the path of a kernel.")
+checkout_option = click.option(
+    "--checkout", type=click.Path(path_type=Path), help="The repository, where this is not a part of it."
+)
+
 
 def console() -> Console:
     """For tables: as wide as the terminal, or as a file may be."""

@@ -16,7 +16,16 @@ from fedrdma_fate.bench.wan.rows import WanRow, all_wan_rows, find_program, sele
 from fedrdma_fate.bench.wan.settings import Setting, parse_settings
 from fedrdma_fate.bench.wan.sweep import Sweep, run_sweep
 from fedrdma_fate.bench.wan.testbed import Testbed, find_checkout
-from fedrdma_fate.cli.bench_shared import console, end_with, ended_in_order, make_directory, progress
+from fedrdma_fate.cli.bench_shared import (
+    checkout_option,
+    console,
+    end_with,
+    ended_in_order,
+    json_option,
+    kernel_option,
+    make_directory,
+    progress,
+)
 from fedrdma_fate.cli.failure import told_plainly
 
 LOG_NAME = "bench-wan.measured.jsonl"
@@ -32,10 +41,10 @@ _INTERRUPTED_STATUS = 130
 @click.option("--rows", default="all", show_default=True, help="Names of rows, with commas between.")
 @click.option("--repeat", default=3, show_default=True, type=click.IntRange(1, 1000), help="Transfers after the first.")
 @click.option("--seed", default=1, show_default=True, type=click.IntRange(0, 2**32), help="Of the losses.")
-@click.option("--kernel", default="nic", show_default=True, help="nic, stock, or the path of a kernel.")
+@kernel_option
 @click.option("--limit", default=600.0, show_default=True, type=click.FloatRange(1), help="Wall seconds for one row.")
-@click.option("--checkout", type=click.Path(path_type=Path), help="The repository, where this is not a part of it.")
-@click.option("--json", "as_json", is_flag=True, help="Print the document for programs.")
+@checkout_option
+@json_option
 @click.option(
     "--output",
     type=click.Path(path_type=Path, file_okay=False),

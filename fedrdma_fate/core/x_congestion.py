@@ -208,6 +208,11 @@ class RateController:
             self._enter(Phase.PROBE, now, self._probe_seconds)
 
     @property
+    def _round_seconds(self) -> float:
+        """A round trip, of a path that has any to speak of."""
+        return max(self._min_rtt, 0.001)
+
+    @property
     def _hold_seconds(self) -> float:
         """How long a CRUISE lasts: long enough for some reports."""
         return HOLD_ROUNDS * max(self._min_rtt, LEAST_ROUND_SECONDS)
@@ -225,7 +230,7 @@ class RateController:
     def _prove(self, now: float) -> None:
         """The rate was only estimated: wait a round trip for what a probe has found, then probe on or hold."""
         if self.phase is Phase.DRAIN:
-            self._enter(Phase.CRUISE, now, max(self._min_rtt, 0.001))
+            self._enter(Phase.CRUISE, now, self._round_seconds)
         elif self._bandwidth >= self._proving_from * PROVING_GAIN:
             self._proving_from = self._bandwidth
             self._enter(Phase.PROBE, now, self._probe_seconds)
@@ -281,7 +286,7 @@ class RateController:
         while self._samples and self._samples[-1][1] <= rate:
             self._samples.pop()
         self._samples.append((now, rate))
-        horizon = now - FILTER_ROUNDS * max(self._min_rtt, 0.001)
+        horizon = now - FILTER_ROUNDS * self._round_seconds
         while self._samples[0][0] < horizon:
             self._samples.popleft()
         sharing, most = self._sharing, self._samples[0][1]
@@ -298,7 +303,7 @@ class RateController:
 
     def _end_round(self, packets: int, now: float) -> None:
         seen = self._round_arrived + self._round_lost
-        self._round_ends = now + max(self._min_rtt, 0.001)
+        self._round_ends = now + self._round_seconds
         if seen < 8:
             return
         share = self._round_lost / seen
@@ -355,10 +360,11 @@ class RateController:
             self._patience_over = True
         if not self.competing:
             rate = min(self._delivered or self._bandwidth, self._bandwidth)
-            if not self._proved and rate > STEADY_SHARE * self._bandwidth:
+            is_steady = rate > STEADY_SHARE * self._bandwidth
+            if is_steady and not self._proved:
                 # the queue of our own first probe, at a rate that suits the path
                 return
-            if rate > STEADY_SHARE * self._bandwidth and not self._doubtful(now):
+            if is_steady and not self._doubtful(now):
                 self._sharing.on_newcomer()
                 rate = self._sharing.yielded(rate)
             self._cut(rate, now)

@@ -119,8 +119,9 @@ class XSender:
         if position is None or self.finished or not self.settings.reliable or not self._arrivals.add(position):
             return []
         flight = self._flights.arrive(position, now, self.control.min_rtt)
-        self._own_arrived_bytes += self._length(position)
-        self.arrived_bytes += self._length(position)
+        length = self._length(position)
+        self._own_arrived_bytes += length
+        self.arrived_bytes += length
         self._progress(now)
         rtt = now - flight.sent_at if flight is not None else None
         rate = self._delivery.rate(now, self._own_arrived_bytes)

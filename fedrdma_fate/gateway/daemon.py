@@ -113,9 +113,7 @@ class Gateway:
         for peer in parts.peers.values():
             peer.sending.give_up(ErrorCode.GATEWAY_STOPPING, reason)
         await parts.socket.stop()
-        _note_paths(parts)
-        if (document := parts.hub.path_store.pending()) is not None:
-            await asyncio.to_thread(parts.hub.path_store.write, document)
+        await _save_paths(parts)
         links = [link for peer in parts.peers.values() for link in peer.close(reason)]
         await asyncio.to_thread(_end_links, links, parts.transports)
         if moves := parts.hub.mailbox.moves_under_way():
@@ -152,19 +150,21 @@ class Gateway:
         warn_if_reachable({key: split_address(key, address)[0] for key, address in addresses.items()})
 
 
-def _note_paths(parts: Parts) -> None:
+async def _save_paths(parts: Parts) -> None:
+    """Write down what is known of the paths, if that has changed."""
+    store = parts.hub.path_store
     for peer in parts.peers.values():
         for transport, path in peer.paths.paths.items():
-            parts.hub.path_store.note(peer.config.site, transport, path.link.known_path)
+            store.note(peer.config.site, transport, path.link.known_path)
+    if (document := store.pending()) is not None:
+        await asyncio.to_thread(store.write, document)
 
 
 async def _keep_paths(parts: Parts) -> None:
-    """Write down what is known of the paths, now and then: not every gateway stops in order."""
+    """Now and then: not every gateway stops in order."""
     while True:
         await asyncio.sleep(SAVE_SECONDS)
-        _note_paths(parts)
-        if (document := parts.hub.path_store.pending()) is not None:
-            await asyncio.to_thread(parts.hub.path_store.write, document)
+        await _save_paths(parts)
 
 
 def _has_unfinished(peer: Peer) -> bool:

@@ -176,15 +176,13 @@ class FaultyEndpoint:
         self._count("post_chunk")
         if not self._posting(source.length):
             return
-        if self._plan.chunk_loss and (target.key, immediate) in self._went_through:
-            # taken for lost by mistake. A card drops the second copy when the key is gone, a stream ends the link
-            lost = True
-        else:
-            lost = self._random.random() < self._plan.chunk_loss
-        if lost:
+        # taken for lost by mistake: a card drops the second copy when the key is gone, a stream ends the link
+        mistaken = (target.key, immediate) in self._went_through
+        if mistaken or self._random.random() < self._plan.chunk_loss:
             self._held.append((self._turn, Completion(CompletionKind.WRITE_DONE, work_request)))
         else:
-            self._went_through.add((target.key, immediate))
+            if self._plan.chunk_loss:
+                self._went_through.add((target.key, immediate))
             self._inner.post_chunk(work_request, source, target, target_offset, queue_pair, immediate)
 
     def post_datagram(self, data: bytes, copies: int = 1) -> bool:

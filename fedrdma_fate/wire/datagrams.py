@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from fedrdma_fate.wire.errors import ErrorCode, WireError
-from fedrdma_fate.wire.frames import Delivered, Frame, Report
+from fedrdma_fate.wire.frames import Delivered, Frame, Report, encode_frame, parse_message
 
 DATAGRAM_BYTES = 4096
 """Most bytes of a datagram."""
@@ -41,13 +40,12 @@ class PathProbeAnswer(Frame, frozen=True, tag="path-probe-answer"):
 
 Datagram = Report | Delivered | PathProbe | PathProbeAnswer
 
-_encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Datagram] = msgspec.msgpack.Decoder(Datagram)
 
 
 def encode_datagram(datagram: Datagram) -> bytes:
     """The datagram as msgpack bytes."""
-    return _encoder.encode(datagram)
+    return encode_frame(datagram)
 
 
 def decode_datagram(raw: bytes) -> Datagram:
@@ -56,15 +54,7 @@ def decode_datagram(raw: bytes) -> Datagram:
     Raises:
         WireError: MALFORMED_FRAME when the bytes are not one that is known, and complete.
     """
-    try:
-        return _decoder.decode(raw)
-    # as for control frames
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise WireError(
-            ErrorCode.MALFORMED_FRAME,
-            f"a datagram of {len(raw)} bytes does not parse: {error}.",
-            "Run the same fedrdma-fate version on both sides.",
-        ) from error
+    return parse_message(_decoder, raw, "datagram")
 
 
 def padded_probe(train: int, count: int) -> bytes:

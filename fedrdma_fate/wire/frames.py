@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -344,11 +344,13 @@ ControlFrame = (
     | Goodbye
 )
 
+_T = TypeVar("_T")
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[ControlFrame] = msgspec.msgpack.Decoder(ControlFrame)
 
 
-def encode_frame(frame: ControlFrame) -> bytes:
+def encode_frame(frame: Frame) -> bytes:
     """The frame as msgpack bytes."""
     return _encoder.encode(frame)
 
@@ -359,12 +361,21 @@ def decode_frame(raw: bytes) -> ControlFrame:
     Raises:
         WireError: MALFORMED_FRAME when the bytes are not one known, complete frame.
     """
+    return parse_message(_decoder, raw, "control frame")
+
+
+def parse_message(decoder: msgspec.msgpack.Decoder[_T], raw: bytes, what: str) -> _T:
+    """Parse one message of a peer's.
+
+    Raises:
+        WireError: MALFORMED_FRAME when the decoder does not take the bytes; names `what` they should have been.
+    """
     try:
-        return _decoder.decode(raw)
+        return decoder.decode(raw)
     # msgspec lets the two others through for a string that is not UTF-8 and for nesting without end
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise WireError(
             ErrorCode.MALFORMED_FRAME,
-            f"a control frame of {len(raw)} bytes does not parse: {error}.",
+            f"a {what} of {len(raw)} bytes does not parse: {error}.",
             "Run the same fedrdma-fate version on both sides.",
         ) from error

@@ -10,7 +10,7 @@ import fcntl
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -70,20 +70,21 @@ class Provision:
             Uv(self.python).install_wheel(system.build_wheel(self.python, self.root, output))
 
     def _provide_pyverbs(self) -> None:
-        if verbs.importable(self.python):
-            return
-        try:
-            say(f"==> pyverbs: {verbs.provide(self.python)}")
-        except PackageUnavailableError as reason:
-            say(f"note: no pyverbs ({reason}); everything but RDMA works")
+        if not verbs.importable(self.python):
+            _provide("pyverbs", lambda: verbs.provide(self.python), "everything but RDMA works")
 
     def _provide_iperf3(self) -> None:
-        if iperf3.is_there(self.venv):
-            return
-        try:
-            say(f"==> iperf3: {iperf3.provide(self.venv)}")
-        except PackageUnavailableError as reason:
-            say(f"note: no iperf3 ({reason}); fedrdma bench wan leaves out the rows that need it")
+        if not iperf3.is_there(self.venv):
+            without = "fedrdma bench wan leaves out the rows that need it"
+            _provide("iperf3", lambda: iperf3.provide(self.venv), without)
+
+
+def _provide(name: str, provide: Callable[[], str], without: str) -> None:
+    """Put something into the environment that can be done without, and say what came of it."""
+    try:
+        say(f"==> {name}: {provide()}")
+    except PackageUnavailableError as reason:
+        say(f"note: no {name} ({reason}); {without}")
 
 
 @contextmanager

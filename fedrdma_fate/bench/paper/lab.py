@@ -8,12 +8,12 @@ from typing import Any
 
 from fedrdma_fate.bench.paper.published import column_for
 from fedrdma_fate.bench.quantities import parse_size
+from fedrdma_fate.bench.selection import find_by_name
 from fedrdma_fate.bench.wan.link import WanLink
 from fedrdma_fate.bench.wan.results import WanMeasurement
 from fedrdma_fate.bench.wan.rows import ResentBy, select_wan_rows
 from fedrdma_fate.bench.wan.runner import Hosts, Tell, run_wan_rows
 from fedrdma_fate.bench.wan.testbed import HostRun
-from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 
 HostsOn = Callable[[WanLink, tuple[str, ...]], Hosts]
 """Makes hosts with a link between them, and further options of `scripts/testbed run`."""
@@ -75,11 +75,7 @@ def network_named(name: str) -> Network:
     Raises:
         ConfigError: CONFIG_BAD_VALUE when there is none.
     """
-    for network in NETWORKS:
-        if network.name == name:
-            return network
-    names = ", ".join(network.name for network in NETWORKS)
-    raise ConfigError(ErrorCode.CONFIG_BAD_VALUE, f"there is no network {name!r}.", f"Networks: {names}.")
+    return find_by_name(NETWORKS, name, "network")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import functools
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -119,13 +119,15 @@ class GatewayService(Service):
         status = gateway.status()
         if status is None:
             raise RowError(f"the {gateway.site}'s gateway does not answer")
-        beyond = 0
-        for pool in status["pools"]:
-            # what is granted ahead before any message is more than what is granted after one
-            first = _RING_BYTES + self._ahead(pool["length"]) if pool["name"] == "receive" else 0
-            rest = max(pool["leased_bytes"], first if self._pair.mode == "fedrdma-x" else 0)
-            beyond += max(0, pool["high_water_bytes"] - rest)
-        return beyond
+        return sum(max(0, pool["high_water_bytes"] - self._rest(pool)) for pool in status["pools"])
+
+    def _rest(self, pool: Mapping[str, Any]) -> int:
+        """What is leased of a pool without any message."""
+        leased = int(pool["leased_bytes"])
+        if self._pair.mode != "fedrdma-x" or pool["name"] != "receive":
+            return leased
+        # what is granted ahead before any message is more than what is granted after one
+        return max(leased, _RING_BYTES + self._ahead(pool["length"]))
 
     def _ahead(self, region_bytes: int) -> int:
         """What may be granted ahead for the next message, as long as the last or, before any, a part of the region."""
