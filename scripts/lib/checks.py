@@ -25,10 +25,14 @@ STATIC: dict[str, list[str]] = {
     "imports": ["lint-imports", "--no-cache"],
 }
 KINDS = ("unit", "property", "conformance", "fault", "fate", "nic", "bench")
-LIMIT_SECONDS: dict[str, float] = {"fate": 1200.0, "nic": 900.0, "demo": 900.0}
+SIDE_BY_SIDE = ("unit", "property", "conformance", "nic")
+"""Kinds whose tests may run beside each other, but for those marked `alone`."""
+MOST_WORKERS = 4
+LIMIT_SECONDS: dict[str, float] = {"fate": 1500.0, "nic": 1500.0, "demo": 900.0}
 DEFAULT_LIMIT_SECONDS = 600.0
 FAST_MARKERS = "not fate and not slow"
 PYTEST_NO_TESTS = 5
+NONE_SELECTED = "none selected"
 
 
 def run_limited(command: Sequence[str], limit: float, environment: dict[str, str]) -> int | None:
@@ -87,13 +91,23 @@ class Runner:
         folder = Path("tests", kind)
         if not folder.is_dir() or not any(folder.rglob("test_*.py")):
             return Counts(), "no tests of this kind"
-        report = REPORTS / f"{kind}.xml"
-        markers = ["-m", FAST_MARKERS] if self.fast else []
-        command = [str(PYTHON), "-m", "pytest", str(folder), f"--junitxml={report}", *markers, *self.pytest_arguments]
-        code = run_limited(command, self._limit(kind), self.environment)
+        if kind not in SIDE_BY_SIDE:
+            return self._pytest_run(kind, kind, ())
+        workers = f"--numprocesses={min(len(os.sched_getaffinity(0)), MOST_WORKERS)}"
+        together, note = self._pytest_run(kind, kind, ("not alone",), workers, "--dist=worksteal")
+        alone, note_alone = self._pytest_run(kind, f"{kind}-alone", ("alone",))
+        if NONE_SELECTED in (note, note_alone):
+            return together + alone, note if note_alone == NONE_SELECTED else note_alone
+        return together + alone, note or note_alone
+
+    def _pytest_run(self, kind: str, name: str, markers: Sequence[str], *options: str) -> tuple[Counts, str]:
+        report = REPORTS / f"{name}.xml"
+        expression = " and ".join([*markers, *([FAST_MARKERS] if self.fast else [])])
+        command = [str(PYTHON), "-m", "pytest", str(Path("tests", kind)), f"--junitxml={report}", "-m", expression]
+        code = run_limited([*command, *options, *self.pytest_arguments], self._limit(kind), self.environment)
         counts = read_junit(report)
         if code == PYTEST_NO_TESTS:
-            return counts, "none selected"
+            return counts, NONE_SELECTED
         if code == 0:
             return counts, ""
         return counts.with_a_failure(), self._problem(kind, code)
@@ -125,7 +139,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         prog="scripts/test",
         description="Set up .venv, then run ruff, mypy, import-linter and pytest. A failed step does not stop the "
         "others; the summary at the end names each, and its last line counts them all.",
-        epilog="What follows -- goes to every pytest run, for example:  scripts/test --only unit -- -k trace -x",
+        epilog="What follows -- goes to every pytest run, for example:  scripts/test --only unit -- -k trace -x  "
+        "(with --numprocesses=0 no test runs beside another)",
     )
     parser.add_argument("--fast", action="store_true", help="leave out what starts FATE processes or is marked slow")
     parser.add_argument(

@@ -23,6 +23,7 @@ def measured() -> dict[str, Any]:
 
 
 @pytest.mark.nic
+@pytest.mark.alone
 def test_the_transport_moves_256_mib_nearly_as_fast_as_a_bare_loop() -> None:
     for _ in range(TRIES):
         seen = measured()

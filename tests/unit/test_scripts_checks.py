@@ -26,10 +26,11 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / "tests" / kind).mkdir(parents=True)
         (tmp_path / "tests" / kind / "test_it.py").write_text(source)
     (tmp_path / "build" / "test-reports").mkdir(parents=True)
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  fate: x\n  slow: x\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  fate: x\n  slow: x\n  alone: x\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(checks, "PYTHON", Path(sys.executable))
     monkeypatch.setattr(checks, "STATIC", {"format": ["true"], "lint": ["false"]})
+    monkeypatch.setattr(checks, "SIDE_BY_SIDE", ("fault",))
     return tmp_path
 
 
@@ -45,6 +46,30 @@ def test_tests_are_counted_by_result() -> None:
     unit, prop = _run("unit", "property")
     assert (unit.counts, unit.good) == (Counts(passed=1, skipped=1), True)
     assert (prop.counts, prop.good) == (Counts(failed=1), False)
+
+
+ALONE = "import pytest\n@pytest.mark.alone\ndef test_alone(worker_id): assert worker_id == 'master'\n"
+BESIDE = "def test_beside(worker_id): assert worker_id != 'master'\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "counts", "note"),
+    [
+        (ALONE + BESIDE, Counts(passed=2), ""),
+        (ALONE, Counts(passed=1), ""),
+        (BESIDE, Counts(passed=1), ""),
+        ("", Counts(), "none selected"),
+        (ALONE + BAD, Counts(passed=1, failed=1), "exit code 1"),
+        (BESIDE + ALONE.replace("==", "!="), Counts(passed=1, failed=1), "exit code 1"),
+    ],
+)
+def test_of_some_kinds_tests_run_side_by_side_but_for_those_that_must_be_alone(
+    tree: Path, source: str, counts: Counts, note: str
+) -> None:
+    (tree / "tests" / "fault").mkdir()
+    (tree / "tests" / "fault" / "test_it.py").write_text(source)
+    (outcome,) = _run("fault")
+    assert (outcome.counts, outcome.note) == (counts, note)
 
 
 @pytest.mark.usefixtures("tree")
