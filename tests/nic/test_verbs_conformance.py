@@ -13,6 +13,7 @@ SUITE = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--root
 
 
 @pytest.mark.nic
+@pytest.mark.alone
 @pytest.mark.timeout(450)
 def test_the_verbs_transport_conforms() -> None:
     suite = [*SUITE, str(ROOT / "tests" / "conformance")]
