@@ -124,12 +124,19 @@ class ChunkService:
         self_paced: the transport finds the rate of the path itself; else whoever posts has to.
         queue_pairs: to spread chunks over; each keeps their order.
         mtu_bytes: what is lost at once where something is lost.
+        depth: chunks that a queue pair has under way at most, others wait behind them; None where that is no matter.
     """
 
     reliable: bool = True
     self_paced: bool = True
     queue_pairs: int = 1
     mtu_bytes: int = 4096
+    depth: int | None = None
+
+    @property
+    def most_chunks(self) -> int | None:
+        """Chunks that all queue pairs together have under way at most; None where that is no matter."""
+        return None if self.depth is None else self.depth * self.queue_pairs
 
 
 class Endpoint(Protocol):

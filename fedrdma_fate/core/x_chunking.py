@@ -12,6 +12,9 @@ LARGEST_X_CHUNK_BYTES = 4 * 1024 * 1024
 FIRST_CHUNK_BYTES = SMALLEST_CHUNK_BYTES
 """On a path nothing is known of: right for 1 % loss, and merely busier than needed without loss."""
 
+FIRST_RELIABLE_CHUNK_BYTES = 64 * 1024
+"""The same over queue pairs that lose nothing, and have only so many chunks under way."""
+
 CHUNK_SECONDS = 5e-6
 """What posting and completing one write costs the two ends, as time in which the link could have carried bytes."""
 
@@ -44,6 +47,21 @@ def best_chunk_bytes(rate: float, loss: float | None, mtu_bytes: int, total_byte
     ideal = math.sqrt(max(rate, 1.0) * CHUNK_SECONDS * mtu_bytes / least)
     bounded = min(max(ideal, SMALLEST_CHUNK_BYTES), LARGEST_X_CHUNK_BYTES)
     return max(1 << int(math.log2(bounded)), -(-total_bytes // LARGEST_COUNT))
+
+
+def filling_chunk_bytes(rate: float, round_trip: float, most_chunks: int | None) -> int:
+    """The least chunk, a power of two, of which so many under way are twice the bandwidth-delay product.
+
+    Args:
+        rate: of the bottleneck, bytes a second.
+        round_trip: seconds.
+        most_chunks: under way at once; None: any number.
+    """
+    if most_chunks is None:
+        return SMALLEST_CHUNK_BYTES
+    needed = 2 * rate * round_trip / most_chunks
+    bounded = min(max(needed, SMALLEST_CHUNK_BYTES), LARGEST_X_CHUNK_BYTES)
+    return 1 << math.ceil(math.log2(bounded))
 
 
 def immediate_of(tag: int, index: int) -> int:

@@ -29,8 +29,11 @@ class DeliveryMeter:
             received_bytes: all that had arrived by then.
         """
         marks = self._marks
-        if marks and arrived_at <= marks[-1][0]:
+        if marks and (arrived_at < marks[-1][0] or received_bytes == marks[-1][1]):
             return None
+        if marks and arrived_at == marks[-1][0]:
+            # seen in the same look
+            marks.pop()
         marks.append((arrived_at, received_bytes))
         latest_start = arrived_at - WINDOW_SECONDS
         while len(marks) > 2 and marks[1][0] <= latest_start and received_bytes - marks[1][1] >= self._least_bytes:

@@ -271,9 +271,9 @@ class XSender:
         if self._probe_backoff > 2:
             # nothing arrives any more: enough to find out when it does again
             return SIGN_OF_LIFE_CHUNKS * self.plan.chunk_bytes
-        if self.settings.window_bytes is not None:
-            return self.settings.window_bytes
-        return max(self.control.window_bytes, 2 * self.plan.chunk_bytes)
+        window = self.settings.window_bytes or max(self.control.window_bytes, 2 * self.plan.chunk_bytes)
+        most_chunks = self.settings.most_chunks
+        return window if most_chunks is None else min(window, most_chunks * self.plan.chunk_bytes)
 
     @property
     def _awaits_owner(self) -> bool:

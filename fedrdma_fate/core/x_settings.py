@@ -15,6 +15,7 @@ class XSendSettings:
         queue_pairs: how many to spread the chunks over.
         paced: whether the rate is for us to find; a transport with a congestion control of its own gets a full window.
         window_bytes: most bytes in flight; None: twice the bandwidth-delay product.
+        most_chunks: most chunks in flight; those beyond would only wait in front of the queue pairs. None: any number.
         mtu_bytes: packet size.
         rtt_hint: round trip as the control channel saw it, seconds.
         idle_timeout: seconds without anything new arriving after which the transfer fails.
@@ -26,6 +27,7 @@ class XSendSettings:
     queue_pairs: int = 1
     paced: bool = True
     window_bytes: int | None = None
+    most_chunks: int | None = None
     mtu_bytes: int = 4096
     rtt_hint: float | None = None
     idle_timeout: float = 60.0

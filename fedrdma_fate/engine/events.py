@@ -150,6 +150,7 @@ class LinkSettings:
         connect_timeout: seconds for connecting the data path.
         poll_interval: seconds between two looks at the slots.
         known: of the path, from an earlier run.
+        window_bytes: most bytes of a `fedrdma-x` transfer in flight, where that was set by hand.
     """
 
     transport: str
@@ -158,6 +159,7 @@ class LinkSettings:
     connect_timeout: float = 10.0
     poll_interval: float = 0.0005
     known: KnownPath | None = None
+    window_bytes: int | None = None
 
 
 class LinkEvents(Protocol):

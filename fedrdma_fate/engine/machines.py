@@ -8,7 +8,13 @@ from fedrdma_fate.core.machines import ReceivingMachine, SendingMachine
 from fedrdma_fate.core.plan import DEFAULT_CHUNK_BYTES, ChunkPlan
 from fedrdma_fate.core.receiver import Receiver, ReceiveSettings
 from fedrdma_fate.core.sender import Sender, SendSettings
-from fedrdma_fate.core.x_chunking import FIRST_CHUNK_BYTES, TAGS, best_chunk_bytes
+from fedrdma_fate.core.x_chunking import (
+    FIRST_CHUNK_BYTES,
+    FIRST_RELIABLE_CHUNK_BYTES,
+    TAGS,
+    best_chunk_bytes,
+    filling_chunk_bytes,
+)
 from fedrdma_fate.core.x_congestion import RateController
 from fedrdma_fate.core.x_path import PathState
 from fedrdma_fate.core.x_receiver import XReceiver, XReceiveSettings
@@ -85,9 +91,11 @@ def cut(outgoing: Outgoing, service: ChunkService, memory: PathMemory) -> Outgoi
     if service.self_paced:
         chunk_bytes = DEFAULT_CHUNK_BYTES
     elif known is None:
-        chunk_bytes = FIRST_CHUNK_BYTES
+        chunk_bytes = FIRST_RELIABLE_CHUNK_BYTES if service.reliable else FIRST_CHUNK_BYTES
     else:
-        chunk_bytes = best_chunk_bytes(known.rate, known.loss, service.mtu_bytes, total)
+        loss = 0.0 if service.reliable else known.loss
+        filling = filling_chunk_bytes(known.rate, known.min_rtt, service.most_chunks)
+        chunk_bytes = max(best_chunk_bytes(known.rate, loss, service.mtu_bytes, total), filling)
     return dataclasses.replace(outgoing, plan=ChunkPlan(total, max(chunk_bytes, outgoing.plan.fewest_bytes)))
 
 
@@ -102,8 +110,9 @@ def sending_machine(
         tag=grant % TAGS,
         reliable=service.reliable,
         queue_pairs=service.queue_pairs,
+        most_chunks=service.most_chunks,
         paced=not service.self_paced,
-        window_bytes=SELF_PACED_WINDOW_BYTES if service.self_paced else None,
+        window_bytes=settings.window_bytes or (SELF_PACED_WINDOW_BYTES if service.self_paced else None),
         mtu_bytes=service.mtu_bytes,
         rtt_hint=memory.rtt_hint,
         idle_timeout=settings.idle_timeout,

@@ -156,6 +156,7 @@ class PeerConfig(_Section, frozen=True):
         chunk: overrides the gateway's chunk size for this peer.
         link_enable: overrides the gateway's Link-Enable for this peer.
         rate: bottleneck rate to this peer, bits a second, when known: decides chunk size and Link-Enable.
+        window: overrides the gateway's window for this peer.
     """
 
     site: str
@@ -166,6 +167,7 @@ class PeerConfig(_Section, frozen=True):
     chunk: ChunkSetting | None = None
     link_enable: LinkEnable | None = None
     rate: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    window: ByteCount | None = None
 
 
 class GatewayConfig(_Section, frozen=True):
@@ -180,6 +182,8 @@ class GatewayConfig(_Section, frozen=True):
         transport: data path: `auto` takes shared memory on one host, RDMA where both sides have it, else TCP.
         chunk: base chunk size, or `auto` for the paper's best for the link's rate, which then adapts to how transfers
             go; in mode `fedrdma-x`, what suits the rate and loss that were measured.
+        window: most bytes of a `fedrdma-x` transfer under way; null: twice what the path holds by rate and round trip,
+            or 32 MiB where the transport finds the rate.
         link_enable: send one small chunk first: `always`, `never`, or `auto`, by what is known of the link.
         notify: how the receiver learns of a finished payload: `event` or `poll`.
         tcp: the TCP transport.
@@ -200,6 +204,7 @@ class GatewayConfig(_Section, frozen=True):
     mode: Mode = "fedrdma-e"
     transport: TransportName = "auto"
     chunk: ChunkSetting = ChunkSetting()
+    window: ByteCount | None = None
     link_enable: LinkEnable = "auto"
     notify: Notify = "event"
     tcp: TcpConfig = TcpConfig()

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Sequence
 
-from fedrdma_fate.engine.events import LinkSettings, Outgoing, TransferProgress, TransferStats
+from fedrdma_fate.engine.events import Outgoing, TransferProgress, TransferStats
 from fedrdma_fate.engine.link import Link
 from fedrdma_fate.gateway.config import PeerConfig
 from fedrdma_fate.gateway.control import ControlStream
@@ -18,6 +18,7 @@ from fedrdma_fate.gateway.probe_transfers import ProbeTransfers
 from fedrdma_fate.gateway.receiving import Receiving
 from fedrdma_fate.gateway.relay import LinkRelay
 from fedrdma_fate.gateway.sending import Sending
+from fedrdma_fate.gateway.transports import link_settings
 from fedrdma_fate.gateway.watchdog import until_silent
 from fedrdma_fate.ports import Role, Slot
 from fedrdma_fate.wire.errors import ErrorCode, WireError
@@ -317,14 +318,8 @@ class Peer:
         return both and self.connected and self.paths.main_transport == "shm"
 
     def _make_link(self, transport: str) -> tuple[Link, LinkRelay]:
-        config = self._hub.config
-        settings = LinkSettings(
-            transport=transport,
-            poll_headers=config.notify == "poll",
-            idle_timeout=config.timeouts.idle,
-            connect_timeout=config.timeouts.connect,
-            known=self._hub.path_store.recall(self.config.site, transport),
-        )
+        known = self._hub.path_store.recall(self.config.site, transport)
+        settings = link_settings(self._hub.config, self.config, transport, known)
         relay = LinkRelay(self, transport, self._loop)
         return Link(self.config.site, settings, relay), relay
 

@@ -6,7 +6,8 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedrdma_fate.gateway.config import GatewayConfig, split_address
+from fedrdma_fate.engine.events import KnownPath, LinkSettings
+from fedrdma_fate.gateway.config import GatewayConfig, PeerConfig, split_address
 from fedrdma_fate.memory.region import SharedRegion
 from fedrdma_fate.ports import Region, Transport
 from fedrdma_fate.transport.grpc import GrpcSettings, GrpcTransport
@@ -60,6 +61,25 @@ def make_transports(
             transport.close()
         raise
     return made
+
+
+def link_settings(config: GatewayConfig, peer: PeerConfig, transport: str, known: KnownPath | None) -> LinkSettings:
+    """Parameters of the link to a peer over one of them.
+
+    Args:
+        config: the configuration.
+        peer: the peer's part of it.
+        transport: name of the transport.
+        known: of the path, from an earlier run.
+    """
+    return LinkSettings(
+        transport=transport,
+        poll_headers=config.notify == "poll",
+        idle_timeout=config.timeouts.idle,
+        connect_timeout=config.timeouts.connect,
+        known=known,
+        window_bytes=peer.window or config.window,
+    )
 
 
 def _add_verbs(made: TransportSet, config: GatewayConfig, regions: Sequence[Region]) -> None:

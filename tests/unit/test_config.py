@@ -72,6 +72,8 @@ def test_an_unknown_key_is_named_with_the_nearest_one_that_exists(
         ({"chunk": 0}, "chunk", 0, ""),
         ({"chunk": "2GiB"}, "chunk", "2GiB", ""),
         ({"peers": [{**PEER, "chunk": 2**30 + 1}]}, "peers[0].chunk", 2**30 + 1, ""),
+        ({"window": 0}, "window", 0, ""),
+        ({"peers": [{**PEER, "window": "much"}]}, "peers[0].window", "much", ""),
         ({"trace": 5}, "trace", 5, ""),
         ({"tcp": {"streams": 0}}, "tcp.streams", 0, ""),
         ({"timeouts": {"idle": 0}}, "timeouts.idle", 0, ""),

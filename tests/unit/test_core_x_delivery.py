@@ -21,6 +21,14 @@ def test_any_rate_can_be_told_after_some_chunks(spacing: float) -> None:
     assert told[4:] == pytest.approx([CHUNK / spacing] * 36)
 
 
+def test_chunks_that_are_seen_in_one_look_count_to_the_moment_before_the_next() -> None:
+    meter = DeliveryMeter(4 * CHUNK)
+    told = [meter.rate(look * 1e-3, (8 * look + each) * CHUNK) for look in range(10) for each in range(1, 9)]
+    assert told[:8] == [None] * 8
+    assert told[15::8] == pytest.approx([8 * CHUNK / 1e-3] * 9)
+    assert max(rate for rate in told if rate is not None) == pytest.approx(8 * CHUNK / 1e-3)
+
+
 def test_a_change_shows_within_the_window() -> None:
     meter = DeliveryMeter(4 * CHUNK)
     rates(meter, 1e-3, 100)

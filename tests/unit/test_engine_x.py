@@ -9,11 +9,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from fedrdma_fate.core.x_chunking import FIRST_CHUNK_BYTES, TAGS, best_chunk_bytes, immediate_of
+from fedrdma_fate.core.x_chunking import (
+    FIRST_CHUNK_BYTES,
+    FIRST_RELIABLE_CHUNK_BYTES,
+    TAGS,
+    best_chunk_bytes,
+    immediate_of,
+)
 from fedrdma_fate.core.x_path import PathState
+from fedrdma_fate.core.x_sender import XSender
 from fedrdma_fate.engine.alarm import Alarm
-from fedrdma_fate.engine.events import Outgoing
-from fedrdma_fate.engine.machines import PathMemory, cut, receiving_machine
+from fedrdma_fate.engine.events import LinkSettings, Outgoing
+from fedrdma_fate.engine.machines import SELF_PACED_WINDOW_BYTES, PathMemory, cut, receiving_machine, sending_machine
 from fedrdma_fate.ports import ChunkService, Completion, CompletionKind, Slot
 from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import Abort, Delivered, GrantRequest, Offer, Refused, Report, Restart
@@ -232,6 +239,27 @@ def test_the_chunk_size_follows_what_is_known_of_the_path_unless_it_is_set() -> 
     assert cut(whole, ChunkService(), memory).plan.chunk_bytes == 4 << 20, "a transport that paces itself"
     by_hand = dataclasses.replace(whole, recut=False)
     assert cut(by_hand, LOSSY, memory) is by_hand
+
+
+def test_over_queue_pairs_that_take_few_chunks_they_are_large_enough_to_fill_the_path() -> None:
+    memory, whole = PathMemory(), recut(1 << 28)
+    few = dataclasses.replace(LOSSY, reliable=True, queue_pairs=1, depth=16)
+    assert cut(whole, few, memory).plan.chunk_bytes == FIRST_RELIABLE_CHUNK_BYTES
+    memory.learn(PathState(1.25e9, 0.02, 0.5), "measured")
+    assert cut(whole, few, memory).plan.chunk_bytes == 4 << 20
+    many = dataclasses.replace(few, queue_pairs=64, depth=64)
+    assert cut(whole, many, memory).plan.chunk_bytes == best_chunk_bytes(1.25e9, 0.0, 500, 1 << 28)
+
+
+def test_a_window_that_was_set_by_hand_goes_before_any_other() -> None:
+    by_hand = LinkSettings("verbs", window_bytes=12345)
+    for service in (LOSSY, ChunkService()):
+        made = sending_machine(recut(1 << 28), 1, service, PathMemory(), by_hand)
+        assert isinstance(made, XSender)
+        assert made.settings.window_bytes == 12345
+        made = sending_machine(recut(1 << 28), 1, service, PathMemory(), LinkSettings("verbs"))
+        assert isinstance(made, XSender)
+        assert made.settings.window_bytes == (SELF_PACED_WINDOW_BYTES if service.self_paced else None)
 
 
 def test_a_payload_of_any_length_can_be_cut() -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from fedrdma_fate.gateway import transports as module
 from fedrdma_fate.gateway.config import parse_config
-from fedrdma_fate.gateway.transports import make_transports
+from fedrdma_fate.gateway.transports import link_settings, make_transports
 from fedrdma_fate.transport.verbs.transport import VerbsTransport
 from fedrdma_fate.wire.errors import ErrorCode, TransportError
 from tests.support.endpoints import HeapRegion
@@ -56,6 +57,14 @@ def test_auto_offers_verbs_where_there_is_a_device_and_registers_both_regions(ma
     ((settings, regions),) = made
     assert [region.length for region in regions] == [8192, 4096]
     assert (settings.queue_pairs, settings.poll) == (4, "busy")
+
+
+def test_a_window_for_a_peer_goes_before_that_of_the_gateway() -> None:
+    settings = config(window="1MiB")
+    (peer,) = settings.peers
+    assert link_settings(settings, peer, "tcp", None).window_bytes == 1 << 20
+    assert link_settings(settings, msgspec.structs.replace(peer, window=5), "tcp", None).window_bytes == 5
+    assert link_settings(config(), peer, "tcp", None).window_bytes is None
 
 
 @pytest.mark.usefixtures("made")

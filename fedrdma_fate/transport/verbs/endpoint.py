@@ -21,7 +21,7 @@ from fedrdma_fate.transport.verbs.boundary import (
     WorkCompletion,
 )
 from fedrdma_fate.transport.verbs.choice import NAME
-from fedrdma_fate.transport.verbs.chunks import ChunkOutbound
+from fedrdma_fate.transport.verbs.chunks import CHUNK_SENDS, ChunkOutbound
 from fedrdma_fate.transport.verbs.link_parts import EMPTY, SENDS, STAGE_BYTES, LinkParts
 from fedrdma_fate.transport.verbs.notices import Notice, NoticeKind, try_to_send
 from fedrdma_fate.transport.verbs.outbound import VerbsOutbound, Write
@@ -126,7 +126,9 @@ class VerbsEndpoint:
         """By queue pairs of the better kind that both devices have."""
         chunks = self._parts.chunks
         reliable = chunks.kind is PairKind.RELIABLE
-        return ChunkService(reliable, False, max(1, len(self._chunks)), self._parts.mtu)
+        # of a reliable queue pair, work is under way until the peer has acknowledged it
+        depth = CHUNK_SENDS if reliable else None
+        return ChunkService(reliable, False, max(1, len(self._chunks)), self._parts.mtu, depth)
 
     def post_chunk(
         self, work_request: int, source: Slot, target: RemoteSlot, target_offset: int, queue_pair: int, immediate: int
