@@ -170,9 +170,9 @@ class RateController:
         """What to remember for the next transfer; None when nothing was learnt."""
         if self._bandwidth <= 0 or self._min_rtt <= 0:
             return None
-        expected = self._sharing.expected
-        capacity = self._sharing.capacity if expected > 0 else 0.0
-        return PathState(self._bandwidth, self._min_rtt, self._loss, capacity, expected)
+        # also where no others are expected any more: a transfer may end just when it has come down for them
+        capacity = self._sharing.capacity if self._sharing.capacity > self._bandwidth else 0.0
+        return PathState(self._bandwidth, self._min_rtt, self._loss, capacity, self._sharing.expected)
 
     def on_time(self, now: float) -> None:
         """Move on to the next phase when this one is over."""

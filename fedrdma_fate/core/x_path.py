@@ -13,7 +13,7 @@ class PathState:
         rate: of the bottleneck, payload bytes a second.
         min_rtt: least round trip seen, seconds.
         loss: probability that a packet is lost, None while nothing is known of it.
-        capacity: what the path gave us alone, if others shared it since; 0 when it is the rate.
+        capacity: what the path gave us alone, lately; 0 when it is the rate.
         shared_seconds: for how much longer, in seconds of sending, others are expected.
     """
 
