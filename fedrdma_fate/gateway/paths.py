@@ -7,9 +7,10 @@ import logging
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from fedrdma_fate.engine.events import KnownPath, Outgoing
+from fedrdma_fate.engine.events import KnownPath, LinkSettings, Outgoing
 from fedrdma_fate.engine.link import Link
 from fedrdma_fate.gateway.background import Timer
+from fedrdma_fate.gateway.hub import Hub
 from fedrdma_fate.gateway.relay import LinkRelay
 from fedrdma_fate.ports import Draft, Role, Transport
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
@@ -85,6 +86,18 @@ _WHY = {
     "verbs": "both gateways have an RDMA device",
     "tcp": "reachable by TCP",
 }
+
+
+def link_settings(site: str, transport: str, hub: Hub) -> LinkSettings:
+    """Of a link to this site, as the configuration and an earlier run say."""
+    config = hub.config
+    return LinkSettings(
+        transport=transport,
+        poll_headers=config.notify == "poll",
+        idle_timeout=config.timeouts.idle,
+        connect_timeout=config.timeouts.connect,
+        known=hub.path_store.recall(site, transport),
+    )
 
 
 def choose_transport(

@@ -7,13 +7,13 @@ import logging
 import time
 from collections.abc import Sequence
 
-from fedrdma_fate.engine.events import LinkSettings, Outgoing, TransferProgress, TransferStats
+from fedrdma_fate.engine.events import Outgoing, TransferProgress, TransferStats
 from fedrdma_fate.engine.link import Link
 from fedrdma_fate.gateway.config import PeerConfig
 from fedrdma_fate.gateway.control import ControlStream
 from fedrdma_fate.gateway.greeting import allowed_transports, own_hello
 from fedrdma_fate.gateway.hub import Hub
-from fedrdma_fate.gateway.paths import DataPaths, choose_transport
+from fedrdma_fate.gateway.paths import DataPaths, choose_transport, link_settings
 from fedrdma_fate.gateway.probe_transfers import ProbeTransfers
 from fedrdma_fate.gateway.receiving import Receiving
 from fedrdma_fate.gateway.relay import LinkRelay
@@ -317,16 +317,8 @@ class Peer:
         return both and self.connected and self.paths.main_transport == "shm"
 
     def _make_link(self, transport: str) -> tuple[Link, LinkRelay]:
-        config = self._hub.config
-        settings = LinkSettings(
-            transport=transport,
-            poll_headers=config.notify == "poll",
-            idle_timeout=config.timeouts.idle,
-            connect_timeout=config.timeouts.connect,
-            known=self._hub.path_store.recall(self.config.site, transport),
-        )
         relay = LinkRelay(self, transport, self._loop)
-        return Link(self.config.site, settings, relay), relay
+        return Link(self.config.site, link_settings(self.config.site, transport, self._hub), relay), relay
 
     def transfers(self) -> list[TransferProgress]:
         """Transfers under way, those that wait for the peer included."""
@@ -360,6 +352,10 @@ class Peer:
         logger.warning("data path to %s over %s: %s", self.config.site, transport, reason)
         self._hub.metrics.link_up(self.config.site, transport, False)
         self._hub.trace.emit("link_lost", peer=self.config.site, transport=transport, reason=reason)
+
+    def offered(self, offer: Offer) -> None:
+        """A datagram announces a transfer."""
+        self.receiving.on_early_offer(offer, self.paths.paths[offer.transport].link)
 
     def grant_wanted(self, request: GrantRequest) -> None:
         """The peer asks for a receive slot."""
