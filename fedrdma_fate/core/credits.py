@@ -38,3 +38,30 @@ class CreditBook:
     def clear(self) -> None:
         """The peer restarted: its memory is gone."""
         self._grants.clear()
+
+
+class GrantCopies:
+    """Tells a grant that comes a second time from a new one: each may come by a datagram besides the control channel.
+
+    Ids count up, and the control channel keeps their order, so a datagram of one that it has gone past is a late copy.
+    """
+
+    def __init__(self) -> None:
+        self._past = -1
+        self._early: dict[int, Grant] = {}
+
+    def on_datagram(self, grant: Grant) -> bool:
+        """A grant came by a datagram; whether it is new."""
+        if grant.grant <= self._past or grant.grant in self._early:
+            return False
+        self._early[grant.grant] = grant
+        return True
+
+    def on_frame(self, grant: Grant) -> bool:
+        """A grant came by the control channel; whether it is new, be it under a new key."""
+        self._past = max(self._past, grant.grant)
+        return self._early.pop(grant.grant, None) != grant
+
+    def control_lost(self) -> None:
+        """Frames of the control channel were lost, and what comes next is no copy of what came by datagrams."""
+        self._early.clear()

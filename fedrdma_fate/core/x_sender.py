@@ -13,8 +13,9 @@ from fedrdma_fate.core.plan import Chunk, ChunkPlan, SlotLayout
 from fedrdma_fate.core.sender import SenderState
 from fedrdma_fate.core.x_chunking import immediate_of
 from fedrdma_fate.core.x_congestion import RateController
+from fedrdma_fate.core.x_copies import chunk_loss, copies_of_last, copies_of_repeat
 from fedrdma_fate.core.x_delivery import WINDOW_SECONDS, DeliveryMeter
-from fedrdma_fate.core.x_flights import Flight, FlightBook
+from fedrdma_fate.core.x_flights import REORDERING, Flight, FlightBook
 from fedrdma_fate.core.x_pacing import Pacer
 from fedrdma_fate.core.x_path import Sample
 from fedrdma_fate.core.x_queue import SendQueue
@@ -58,6 +59,7 @@ class XSender:
         self.state = SenderState.IDLE
         self.resent_bytes = 0
         self.arrived_bytes = 0
+        self._packets = max(1, -(-plan.chunk_bytes // settings.mtu_bytes))
         self._arrivals = ArrivalMap(plan.count)
         self._flights = FlightBook(settings.queue_pairs)
         self._pacer = Pacer(TRAIN_BYTES)
@@ -261,8 +263,7 @@ class XSender:
         if rate is not None and now < self._starved_until and self.control.known and rate < self.control.rate:
             # there was nothing to send: that says nothing of the path
             rate = None
-        packets = max(1, -(-self.plan.chunk_bytes // self.settings.mtu_bytes))
-        self.control.on_sample(Sample(rtt, rate, arrived, lost, packets), now)
+        self.control.on_sample(Sample(rtt, rate, arrived, lost, self._packets), now)
 
     def _length(self, position: int) -> int:
         return self._queue.chunk(position).length
@@ -347,14 +348,21 @@ class XSender:
         immediate = immediate_of(self.settings.tag, chunk.index)
         post = PostChunk(request, chunk, self.layout.write_offset(chunk), queue_pair, immediate)
         actions.append(post)
-        if again and self._queue.all_out and not self.settings.reliable:
-            # another loss would cost another round trip with nothing else to send: twice at once is cheaper
+        for _ in range(self._copies(position, again) - 1):
             self._pacer.take(chunk.length, now)
             self.resent_bytes += chunk.length
             actions.append(dataclasses.replace(post, work_request=self._take_request()))
         if chunk.index not in self._digests and chunk.index not in self._digesting:
             self._digesting.add(chunk.index)
             actions.append(ComputeDigest(chunk))
+
+    def _copies(self, position: int, again: bool) -> int:
+        """How often the chunk goes at once."""
+        is_last = position >= self.plan.count - REORDERING * self.settings.queue_pairs
+        if self.settings.reliable or not (self._queue.all_out if again else is_last):
+            return 1
+        lost = chunk_loss(self.control.loss, self._packets)
+        return copies_of_repeat(lost) if again else copies_of_last(lost)
 
     def _finish_sending(self) -> list[Action]:
         """The header goes by the reliable control queue pair once every digest is known."""

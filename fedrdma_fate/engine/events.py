@@ -180,6 +180,10 @@ class LinkEvents(Protocol):
         """What this attempt connected is gone, or it was in vain; transfers are paused until there is a new one."""
         ...
 
+    def offered(self, offer: Offer) -> None:
+        """A datagram announces a transfer, perhaps late: it may `begin_early`."""
+        ...
+
     def grant_wanted(self, request: GrantRequest) -> None:
         """The peer asks for a slot, after everything it has given back before."""
         ...

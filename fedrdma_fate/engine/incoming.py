@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import dataclasses
 import logging
 from collections import deque
 from collections.abc import Iterable
@@ -23,13 +22,15 @@ from fedrdma_fate.core.digest import chunk_digest
 from fedrdma_fate.core.machines import ReceivingMachine
 from fedrdma_fate.core.plan import LARGEST_COUNT, plan_of_offer
 from fedrdma_fate.core.x_chunking import TAGS, chunk_of_immediate
+from fedrdma_fate.engine.datagrams import COPIES, post_datagram
 from fedrdma_fate.engine.events import LinkEvents, LinkSettings, TransferProgress, TransferStats
+from fedrdma_fate.engine.granted import Ended, Granted, clear_stale_header, parsed
 from fedrdma_fate.engine.machines import receiving_machine
 from fedrdma_fate.ports import Completion, Endpoint, Slot
-from fedrdma_fate.wire.datagrams import encode_datagram
-from fedrdma_fate.wire.errors import ErrorCode, TransferError, TransportError, WireError
+from fedrdma_fate.wire.datagrams import Header
+from fedrdma_fate.wire.errors import ErrorCode, TransferError, TransportError
 from fedrdma_fate.wire.frames import ControlFrame, Delivered, Grant, Offer, Refused, Report, Restart
-from fedrdma_fate.wire.header import HEADER_BYTES, ChunkHeader, decode_header, header_present
+from fedrdma_fate.wire.header import HEADER_BYTES, header_present
 
 logger = logging.getLogger(__name__)
 
@@ -37,34 +38,8 @@ _BAD_LOOKS = 100
 """Polling may see a header half landed: only one that stays bad for so many looks is damaged."""
 
 
-@dataclasses.dataclass(slots=True)
-class _Granted:
-    """A slot the peer may write into, and what it is used for.
-
-    Attributes:
-        slot: the slot.
-        asked_by: the transfer that asked for it, 0 for a credit.
-        offer: the transfer that comes through it, once announced.
-        receiver: its state machine.
-        announced: an immediate came before the offer.
-        early: chunks that did, and when: seen all at once, they would look like a burst.
-        looks: how often polling has seen a header here that does not parse.
-        started: when the offer came.
-    """
-
-    slot: Slot
-    asked_by: int
-    offer: Offer | None = None
-    receiver: ReceivingMachine | None = None
-    announced: bool = False
-    early: list[tuple[Completion, float]] = dataclasses.field(default_factory=list)
-    looks: int = 0
-    started: float = 0.0
-
-    def header_bytes(self, receiver: ReceivingMachine) -> memoryview:
-        """Where the peer writes headers."""
-        at = receiver.layout.header_at
-        return self.slot.view[at : at + HEADER_BYTES]
+_ENDED = 256
+"""Transfers that are remembered for frames and datagrams that come late: many more than end in that time."""
 
 
 class IncomingTransfers:
@@ -77,8 +52,9 @@ class IncomingTransfers:
         self._settings = settings
         self._events = events
         self._endpoint: Endpoint | None = None
-        self._granted: dict[int, _Granted] = {}
+        self._granted: dict[int, Granted] = {}
         self._tagged: dict[int, int] = {}
+        self._ended: dict[int, Ended] = {}
         self._lost_at: float | None = None
 
     # -- commands -------------------------------------------------------------------------------------------------
@@ -88,10 +64,10 @@ class IncomingTransfers:
         if self._endpoint is None:
             self._events.slots_returned([slot])
             return
-        self._granted[grant] = _Granted(slot, transfer)
+        self._granted[grant] = Granted(slot, transfer)
         # of two grants with one tag the first keeps it, and the other is for the modes without chunk immediates
         self._tagged.setdefault(grant % TAGS, grant)
-        self._expose(self._endpoint, grant)
+        post_datagram(self._endpoint, self._expose(self._endpoint, grant), COPIES)
 
     def path_up(self, endpoint: Endpoint, now: float) -> None:
         """The data path is new: what was announced goes on in its slots, under new keys."""
@@ -131,30 +107,47 @@ class IncomingTransfers:
         self._return([grant])
 
     def on_offer(self, offer: Offer, now: float) -> None:
-        """A transfer begins."""
+        """A transfer begins, unless a datagram has said so before."""
         granted = self._granted.get(offer.grant)
-        if granted is not None and granted.offer == offer:
+        ended = self._ended.get(offer.grant)
+        if (granted is not None and granted.offer == offer) or (ended and ended.transfer == offer.transfer):
             return
-        mistaken = offer.mode == "fedrdma-x" and self._tagged.get(offer.grant % TAGS) != offer.grant
-        if self._endpoint is None or granted is None or granted.offer is not None or mistaken:
+        if not self._may_begin(offer):
             # taken back while the offer was on its way, or its chunks could not be told from another's
             self._events.frame(Restart(self._settings.transport, offer.transfer))
             return
         try:
-            plan = plan_of_offer(offer, granted.slot.length)
+            self._begin(offer, now)
         except TransferError as error:
             logger.error("refused %s: %s", offer.key, error)
             self.decline(offer, Refused(offer.transfer, error.code.value, error.message))
-            return
+
+    def on_early_offer(self, offer: Offer, now: float) -> None:
+        """The same by a datagram, before or after the frame: what cannot begin is left to the frame to be answered."""
+        if self._may_begin(offer):
+            with contextlib.suppress(TransferError):
+                self._begin(offer, now)
+
+    def _may_begin(self, offer: Offer) -> bool:
+        granted = self._granted.get(offer.grant)
+        mistaken = offer.mode == "fedrdma-x" and self._tagged.get(offer.grant % TAGS) != offer.grant
+        return self._endpoint is not None and granted is not None and granted.offer is None and not mistaken
+
+    def _begin(self, offer: Offer, now: float) -> None:
+        assert self._endpoint is not None
+        granted = self._granted[offer.grant]
+        plan = plan_of_offer(offer, granted.slot.length)
         granted.offer = offer
         granted.started = now
         granted.receiver = receiving_machine(offer, plan, self._endpoint.chunk_service)
         if self._settings.poll_headers:
-            _clear_stale_header(granted, granted.receiver)
+            clear_stale_header(granted, granted.receiver)
         early, granted.early = granted.early, []
         for landed, arrived_at in early:
             self._take_chunk(offer.grant, granted, landed, arrived_at, now)
-        if granted.announced:
+        if granted.header:
+            self._carry_out(offer.grant, granted, granted.receiver.on_announced(granted.header), now)
+        elif granted.announced:
             self._look_at_header(offer.grant, granted, granted.receiver, now)
 
     def on_reconcile(self, transfers: Iterable[tuple[int, int]]) -> None:
@@ -173,6 +166,19 @@ class IncomingTransfers:
             granted.announced = True
         else:
             self._look_at_header(grant, granted, granted.receiver, now)
+
+    def on_header(self, header: Header, now: float) -> None:
+        """`fedrdma-x`: a header came by a datagram."""
+        granted, ended = self._granted.get(header.grant), self._ended.get(header.grant)
+        if ended is not None and ended.delivered:
+            # so it was not heard of
+            post_datagram(self._endpoint, Delivered(ended.transfer))
+        elif granted is None or parsed(header.raw) is None:
+            return
+        elif granted.receiver is None:
+            granted.header = header.raw
+        else:
+            self._carry_out(header.grant, granted, granted.receiver.on_announced(header.raw), now)
 
     def on_chunk(self, landed: Completion, now: float) -> None:
         """`fedrdma-x`: a chunk was written."""
@@ -238,7 +244,7 @@ class IncomingTransfers:
             raw = granted.header_bytes(receiver)
             if not header_present(raw):
                 granted.looks = 0
-            elif _parsed(raw) is not None or granted.looks >= _BAD_LOOKS:
+            elif parsed(raw) is not None or granted.looks >= _BAD_LOOKS:
                 granted.looks = 0
                 self._look_at_header(grant, granted, receiver, now)
             else:
@@ -263,12 +269,14 @@ class IncomingTransfers:
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
-    def _expose(self, endpoint: Endpoint, grant: int) -> None:
+    def _expose(self, endpoint: Endpoint, grant: int) -> Grant:
         granted = self._granted[grant]
         remote = endpoint.expose(grant, granted.slot)
         # one that is in use must not look like a credit to a sender that has forgotten what for
         transfer = granted.asked_by if granted.offer is None else granted.offer.transfer
-        self._events.frame(Grant(self._settings.transport, grant, remote.key, remote.address, remote.length, transfer))
+        frame = Grant(self._settings.transport, grant, remote.key, remote.address, remote.length, transfer)
+        self._events.frame(frame)
+        return frame
 
     def _return(self, grants: Iterable[int]) -> None:
         """Close these slots to the peer and give them to the owner; unknown ones are ignored."""
@@ -276,15 +284,15 @@ class IncomingTransfers:
         if slots:
             self._events.slots_returned(slots)
 
-    def _take_chunk(self, grant: int, granted: _Granted, landed: Completion, arrived_at: float, now: float) -> None:
+    def _take_chunk(self, grant: int, granted: Granted, landed: Completion, arrived_at: float, now: float) -> None:
         assert granted.receiver is not None
         actions = granted.receiver.on_chunk(landed.immediate, arrived_at, now, landed.digest)
         self._carry_out(grant, granted, actions, now)
 
-    def _look_at_header(self, grant: int, granted: _Granted, receiver: ReceivingMachine, now: float) -> None:
+    def _look_at_header(self, grant: int, granted: Granted, receiver: ReceivingMachine, now: float) -> None:
         self._carry_out(grant, granted, receiver.on_announced(granted.header_bytes(receiver)), now)
 
-    def _carry_out(self, grant: int, granted: _Granted, actions: Iterable[Action], now: float) -> None:
+    def _carry_out(self, grant: int, granted: Granted, actions: Iterable[Action], now: float) -> None:
         receiver, offer = granted.receiver, granted.offer
         assert receiver is not None
         assert offer is not None
@@ -304,33 +312,33 @@ class IncomingTransfers:
                 case SendFrame(frame):
                     if isinstance(frame, Delivered):
                         # besides: a packet of the control channel that is lost costs it 240 ms
-                        self._post_datagram(frame)
+                        post_datagram(self._endpoint, frame, COPIES)
                     self._events.frame(frame)
                 case SendReport(report):
                     self._report(report)
                 case Finished():
                     self._forget(grant)
+                    self._remember(grant, Ended(offer.transfer, True))
                     stats = TransferStats(now - granted.started, 0, 0)
                     self._events.received(offer, granted.slot, receiver.layout.payload_at, stats)
                 case Failed(code, reason):
                     self._forget(grant)
+                    self._remember(grant, Ended(offer.transfer, False))
                     self._events.receive_failed(offer, granted.slot, code, reason)
                 case _:
                     raise RuntimeError(f"a receiver cannot ask for {action}")
 
     def _report(self, report: Report) -> None:
         """By the data path where it has datagrams: on the control channel, a lost one would hold up all behind it."""
-        if not self._post_datagram(report):
+        if not post_datagram(self._endpoint, report):
             self._events.frame(report)
 
-    def _post_datagram(self, frame: Delivered | Report) -> bool:
-        """Whether it is on its way; it may be lost."""
-        # a path that breaks just now says so again when it is asked to make progress
-        with contextlib.suppress(TransportError):
-            return self._endpoint is not None and self._endpoint.post_datagram(encode_datagram(frame))
-        return False
+    def _remember(self, grant: int, ended: Ended) -> None:
+        self._ended[grant] = ended
+        if len(self._ended) > _ENDED:
+            del self._ended[next(iter(self._ended))]
 
-    def _forget(self, grant: int) -> _Granted:
+    def _forget(self, grant: int) -> Granted:
         if self._endpoint is not None:
             # a path that breaks just now says so again when it is asked to make progress
             with contextlib.suppress(TransportError):
@@ -338,18 +346,3 @@ class IncomingTransfers:
         if self._tagged.get(grant % TAGS) == grant:
             del self._tagged[grant % TAGS]
         return self._granted.pop(grant)
-
-
-def _clear_stale_header(granted: _Granted, receiver: ReceivingMachine) -> None:
-    """A slot used before may show the header of an earlier transfer at the place that is looked at."""
-    raw = granted.header_bytes(receiver)
-    header = _parsed(raw)
-    if header is not None and header.transfer != receiver.transfer:
-        raw[:] = bytes(HEADER_BYTES)
-
-
-def _parsed(raw: memoryview) -> ChunkHeader | None:
-    try:
-        return decode_header(raw)
-    except WireError:
-        return None

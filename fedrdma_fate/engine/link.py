@@ -18,7 +18,7 @@ from fedrdma_fate.engine.outgoing import OutgoingTransfers
 from fedrdma_fate.engine.path_probing import PathProbing
 from fedrdma_fate.ports import Completion, CompletionKind, Draft, Endpoint, Slot
 from fedrdma_fate.ports import Offer as TransportOffer
-from fedrdma_fate.wire.datagrams import PathProbe, PathProbeAnswer, decode_datagram
+from fedrdma_fate.wire.datagrams import Header, PathProbe, PathProbeAnswer, decode_datagram
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, WireError, error_from_code
 from fedrdma_fate.wire.frames import (
     Abort,
@@ -105,7 +105,12 @@ class Link:
 
     def suspend(self, reason: str) -> None:
         """Drop the data path and pause: the control channel is gone."""
-        self._command(lambda _: self._lose_path(reason, tell=False))
+
+        def suspend(_: float) -> None:
+            self._lose_path(reason, tell=False)
+            self._outgoing.control_lost()
+
+        self._command(suspend)
 
     def send(self, outgoing: Outgoing) -> None:
         """Send a message."""
@@ -123,6 +128,10 @@ class Link:
         """Let the peer write into this slot; without a data path it comes back at once."""
         if not self._command(lambda _: self._incoming.grant(grant, slot, transfer)):
             self._events.slots_returned([slot])
+
+    def begin_early(self, offer: Offer) -> None:
+        """Begin to receive what a datagram has announced, if that can be; else its frame decides."""
+        self._command(lambda now: self._incoming.on_early_offer(offer, now))
 
     def decline(self, offer: Offer, answer: ControlFrame) -> None:
         """Take the grant of an announced transfer back, and answer its sender."""
@@ -310,6 +319,12 @@ class Link:
                 self._outgoing.on_report(datagram, now)
             case Delivered(transfer=transfer):
                 self._outgoing.on_delivered(transfer, now)
+            case Header():
+                self._incoming.on_header(datagram, now)
+            case Offer() if datagram.transport == self._settings.transport:
+                self._events.offered(datagram)
+            case Grant() if datagram.transport == self._settings.transport:
+                self._outgoing.on_early_grant(datagram, now)
             case PathProbe() | PathProbeAnswer():
                 self._probing.on_datagram(datagram, now)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections import deque
 from collections.abc import Iterable
@@ -17,59 +16,25 @@ from fedrdma_fate.core.actions import (
     WriteChunk,
     WriteHeader,
 )
-from fedrdma_fate.core.credits import CreditBook
-from fedrdma_fate.core.machines import SendingMachine
+from fedrdma_fate.core.credits import CreditBook, GrantCopies
 from fedrdma_fate.core.plan import SlotLayout
+from fedrdma_fate.core.repeats import Repeats
 from fedrdma_fate.core.sender import SenderState
+from fedrdma_fate.engine.active import Active, Posted, Repeated, progress_of
+from fedrdma_fate.engine.datagrams import post_datagram
 from fedrdma_fate.engine.events import LinkEvents, LinkSettings, Outgoing, TransferProgress, TransferStats
 from fedrdma_fate.engine.machines import PathMemory, cut, release, sending_machine
-from fedrdma_fate.ports import ChunkService, Endpoint, RemoteSlot
+from fedrdma_fate.ports import Endpoint
+from fedrdma_fate.wire.datagrams import Header
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, TransportError
-from fedrdma_fate.wire.frames import Abort, Grant, GrantRequest, GrantReturn, Offer, Reconcile, Report
+from fedrdma_fate.wire.frames import Abort, Grant, GrantRequest, GrantReturn, Reconcile, Report
 
 logger = logging.getLogger(__name__)
 
 _IMMEDIATES = 1 << 32
 
-
-@dataclasses.dataclass(slots=True, eq=False)
-class _Active:
-    """A transfer that has a grant.
-
-    Attributes:
-        outgoing: the message.
-        sender: its state machine.
-        grant: where it is written.
-        service: how the data path that it began on carries chunks.
-        started: when it got the grant.
-        writes: posted so far.
-        chunks_in_flight: posted and not completed: as long, the transport may read the slot.
-        outcome: how it ended.
-        ended_at: when it ended.
-    """
-
-    outgoing: Outgoing
-    sender: SendingMachine
-    grant: Grant
-    service: ChunkService
-    started: float
-    writes: int = 0
-    chunks_in_flight: int = 0
-    outcome: TransferStats | Failed | None = None
-    ended_at: float = 0.0
-
-    @property
-    def target(self) -> RemoteSlot:
-        return RemoteSlot(self.grant.key, self.grant.address, self.grant.length)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Posted:
-    """A write under way: of which transfer, its number there, and whether it reads the slot."""
-
-    active: _Active
-    own_request: int
-    is_chunk: bool
+_OFFER_REPEATS = 4
+"""By datagrams; the control channel brings it in any case."""
 
 
 class OutgoingTransfers:
@@ -80,10 +45,11 @@ class OutgoingTransfers:
         self._events = events
         self._endpoint: Endpoint | None = None
         self._credits = CreditBook()
+        self._copies = GrantCopies()
         self._waiting: dict[int, Outgoing] = {}
-        self._active: dict[int, _Active] = {}
-        self._lingering: list[_Active] = []
-        self._posted: dict[int, _Posted] = {}
+        self._active: dict[int, Active] = {}
+        self._lingering: list[Active] = []
+        self._posted: dict[int, Posted] = {}
         self._given_up: set[int] = set()
         self._next_work_request = 0
         self.memory = PathMemory(settings.known)
@@ -134,6 +100,7 @@ class OutgoingTransfers:
         self._given_up.clear()
         for active in self._active.values():
             active.sender.pause()
+            active.offering = active.heading = None
             active.chunks_in_flight = 0
         ended, self._lingering = self._lingering, []
         for active in ended:
@@ -153,6 +120,19 @@ class OutgoingTransfers:
 
     def on_grant(self, grant: Grant, now: float) -> None:
         """A slot was granted, or is granted anew after the data path was renewed."""
+        if self._copies.on_frame(grant):
+            self._take_grant(grant, now)
+
+    def on_early_grant(self, grant: Grant, now: float) -> None:
+        """The same by a datagram, before or after the frame."""
+        if self._copies.on_datagram(grant):
+            self._take_grant(grant, now)
+
+    def control_lost(self) -> None:
+        """The control channel is gone, and what was on its way by it."""
+        self._copies.control_lost()
+
+    def _take_grant(self, grant: Grant, now: float) -> None:
         if self._endpoint is None:
             # of a path that is lost already: all grants come again with the next one
             return
@@ -188,6 +168,7 @@ class OutgoingTransfers:
         """`fedrdma-x`: the peer says what has arrived."""
         active = self._active.get(report.transfer)
         if active is not None:
+            active.offering = None
             self._carry_out(active, active.sender.on_report(report, now), now)
 
     def on_resend(self, transfer: int, chunks: Iterable[int], now: float) -> None:
@@ -240,7 +221,7 @@ class OutgoingTransfers:
 
     def timer(self) -> float | None:
         """When `on_timer` wants to be called."""
-        times = [due for active in self._active.values() if (due := active.sender.timer()) is not None]
+        times = [due for active in self._active.values() if (due := active.timer()) is not None]
         times += [active.ended_at + self._settings.idle_timeout for active in self._lingering]
         return min(times, default=None)
 
@@ -251,17 +232,17 @@ class OutgoingTransfers:
             TransportError: LINK_LOST when the transport does not let go of a slot.
         """
         for active in list(self._active.values()):
+            for repeated in active.repeated:
+                if repeated.repeats.on_timer(now):
+                    post_datagram(self._endpoint, repeated.datagram)
             self._carry_out(active, active.sender.on_timer(now), now)
         if any(now >= active.ended_at + self._settings.idle_timeout for active in self._lingering):
             raise TransportError(ErrorCode.LINK_LOST, "writes of a transfer that has ended do not complete.")
 
     def progress(self) -> list[TransferProgress]:
         """What is under way."""
-        under_way = [
-            _progress(active.outgoing, active.sender.state.value, active.sender.arrived_bytes, active.started)
-            for active in self._active.values()
-        ]
-        return under_way + [_progress(waiting, "waiting-for-grant", 0, 0.0) for waiting in self._waiting.values()]
+        under_way = [active.progress() for active in self._active.values()]
+        return under_way + [progress_of(waiting, "waiting-for-grant", 0, 0.0) for waiting in self._waiting.values()]
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
@@ -291,33 +272,25 @@ class OutgoingTransfers:
         service = self._endpoint.chunk_service
         outgoing = cut(outgoing, service, self.memory)
         sender = sending_machine(outgoing, grant.grant, service, self.memory, self._settings)
-        active = _Active(outgoing, sender, grant, service, now)
+        active = Active(outgoing, sender, grant, service, now)
         self._active[outgoing.transfer] = active
-        self._events.frame(
-            Offer(
-                transport=self._settings.transport,
-                transfer=outgoing.transfer,
-                key=outgoing.key,
-                kind=outgoing.kind,
-                total_bytes=outgoing.plan.total_bytes,
-                mode=outgoing.mode,
-                grant=grant.grant,
-                chunk_bytes=outgoing.plan.chunk_bytes,
-                enable_bytes=outgoing.plan.enable_bytes,
-            )
-        )
+        self._events.frame(active.offer)
+        if outgoing.mode == "fedrdma-x" and post_datagram(self._endpoint, active.offer):
+            active.offering = Repeated(active.offer, Repeats(now, _OFFER_REPEATS))
         self._carry_out(active, active.sender.start(now), now)
 
-    def _resume(self, active: _Active, grant: Grant, now: float) -> None:
+    def _resume(self, active: Active, grant: Grant, now: float) -> None:
         active.grant = grant
         if active.sender.state is SenderState.PAUSED:
             self._carry_out(active, active.sender.resume(now, same_slot=True), now)
 
-    def _carry_out(self, active: _Active, actions: Iterable[Action], now: float) -> None:
+    def _carry_out(self, active: Active, actions: Iterable[Action], now: float) -> None:
         queue = deque(actions)
         while queue:
             action = queue.popleft()
             match action:
+                case WriteHeader() if self._send_header(active, action, now):
+                    pass
                 case WriteChunk() | PostChunk() | WriteHeader():
                     if not self._post(active, action, now):
                         return
@@ -334,7 +307,17 @@ class OutgoingTransfers:
                 case _:
                     raise RuntimeError(f"a sender cannot ask for {action}")
 
-    def _post(self, active: _Active, action: WriteChunk | PostChunk | WriteHeader, now: float) -> bool:
+    def _send_header(self, active: Active, action: WriteHeader, now: float) -> bool:
+        """By datagrams, where the data path has them and the mode asks for no order."""
+        if active.outgoing.mode != "fedrdma-x":
+            return False
+        header = Header(active.grant.grant, action.header.encode())
+        if not post_datagram(self._endpoint, header):
+            return False
+        active.heading = Repeated(header, Repeats(now))
+        return True
+
+    def _post(self, active: Active, action: WriteChunk | PostChunk | WriteHeader, now: float) -> bool:
         """Hand a write to the transport; False when the transfer cannot go on just now, or at all."""
         endpoint = self._endpoint
         if endpoint is None:
@@ -349,7 +332,7 @@ class OutgoingTransfers:
             return False
         return True
 
-    def _post_to(self, endpoint: Endpoint, active: _Active, action: WriteChunk | PostChunk | WriteHeader) -> None:
+    def _post_to(self, endpoint: Endpoint, active: Active, action: WriteChunk | PostChunk | WriteHeader) -> None:
         self._next_work_request += 1
         request = self._next_work_request
         target, at = active.target, action.at
@@ -363,10 +346,10 @@ class OutgoingTransfers:
                 endpoint.post_chunk(request, part, target, at, queue_pair, immediate)
         is_chunk = not isinstance(action, WriteHeader)
         active.chunks_in_flight += is_chunk
-        self._posted[request] = _Posted(active, action.work_request, is_chunk)
+        self._posted[request] = Posted(active, action.work_request, is_chunk)
         active.writes += 1
 
-    def _end(self, active: _Active, outcome: TransferStats | Failed, now: float) -> None:
+    def _end(self, active: Active, outcome: TransferStats | Failed, now: float) -> None:
         """The transfer is over; its owner may have the slot when the transport has let go of it."""
         del self._active[active.outgoing.transfer]
         release(active.sender, self.memory)
@@ -377,14 +360,9 @@ class OutgoingTransfers:
         else:
             self._report(active)
 
-    def _report(self, active: _Active) -> None:
+    def _report(self, active: Active) -> None:
         match active.outcome:
             case TransferStats() as stats:
                 self._events.sent(active.outgoing, stats)
             case Failed(code, reason):
                 self._events.send_failed(active.outgoing, code, reason)
-
-
-def _progress(outgoing: Outgoing, state: str, done_bytes: int, started: float) -> TransferProgress:
-    total = outgoing.plan.total_bytes
-    return TransferProgress(outgoing.transfer, outgoing.key, "send", outgoing.mode, state, total, done_bytes, started)

@@ -356,6 +356,10 @@ class Peer:
         self._hub.metrics.link_up(self.config.site, transport, False)
         self._hub.trace.emit("link_lost", peer=self.config.site, transport=transport, reason=reason)
 
+    def offered(self, offer: Offer) -> None:
+        """A datagram announces a transfer."""
+        self.receiving.on_early_offer(offer, self.paths.paths[offer.transport].link)
+
     def grant_wanted(self, request: GrantRequest) -> None:
         """The peer asks for a receive slot."""
         self.receiving.on_grant_request(request, self.paths.paths[request.transport].link)

@@ -212,6 +212,12 @@ class Receiving:
             self._announced[offer.transfer] = offer
             link.frame(offer)
 
+    def on_early_offer(self, offer: Offer, link: Link) -> None:
+        """The same by a datagram, before or after the frame: it begins what is right, and the frame does all else."""
+        is_probe = offer.transfer >= PROBE_TRANSFERS_FROM
+        if offer.transfer not in self._ended and (is_probe or not self._misrouted(offer.key)):
+            link.begin_early(offer)
+
     def received(self, offer: Offer, slot: Slot, payload_at: int, stats: TransferStats) -> None:
         """A payload is whole in its slot."""
         lease = self._take_back(slot)

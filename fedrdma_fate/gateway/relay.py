@@ -22,6 +22,8 @@ class LinkOwner(Protocol):
 
     def path_lost(self, transport: str, attempt: int, reason: str) -> None: ...
 
+    def offered(self, offer: Offer) -> None: ...
+
     def grant_wanted(self, request: GrantRequest) -> None: ...
 
     def received(self, offer: Offer, slot: Slot, payload_at: int, stats: TransferStats) -> None: ...
@@ -60,6 +62,9 @@ class LinkRelay:
 
     def path_lost(self, attempt: int, reason: str) -> None:
         self._tell_if_current(lambda: self._owner.path_lost(self._transport, attempt, reason))
+
+    def offered(self, offer: Offer) -> None:
+        self._tell_if_current(lambda: self._owner.offered(offer))
 
     def grant_wanted(self, request: GrantRequest) -> None:
         self._tell_if_current(lambda: self._owner.grant_wanted(request))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from fedrdma_fate.wire.frames import Delivered, Frame, Report, encode_frame, parse_message
+from fedrdma_fate.wire.frames import Delivered, Frame, Grant, Offer, Report, encode_frame, parse_message
 
 DATAGRAM_BYTES = 4096
 """Most bytes of a datagram."""
@@ -38,7 +38,23 @@ class PathProbeAnswer(Frame, frozen=True, tag="path-probe-answer"):
     held_ns: int
 
 
-Datagram = Report | Delivered | PathProbe | PathProbeAnswer
+class Header(Frame, frozen=True, tag="header"):
+    """The header of a `fedrdma-x` transfer, which goes by the reliable queue pair where there are no datagrams.
+
+    Repeated until the transfer is delivered. A reliable queue pair takes a quarter of a second to repeat a lost packet
+    that nothing follows.
+
+    Attributes:
+        grant: the transfer's.
+        raw: HEADER_BYTES.
+    """
+
+    grant: int
+    raw: bytes
+
+
+Datagram = Report | Delivered | Offer | Grant | Header | PathProbe | PathProbeAnswer
+"""Delivered, Offer and Grant come by the control channel too, before or after."""
 
 _decoder: msgspec.msgpack.Decoder[Datagram] = msgspec.msgpack.Decoder(Datagram)
 

@@ -57,8 +57,8 @@ def test_ten_gigabits_a_second_are_filled_and_six_times_what_one_chunk_at_a_time
 
 def test_one_packet_in_a_hundred_lost_costs_little() -> None:
     taken = transfers(32 * MIB, 5, "auto", rate="1gbit", loss="1%", buffer="4MB")
-    # a lost packet of the control channel costs a quarter of a second, and some transfer meets one
-    assert statistics.median(share(each, 32 * MIB, 1e9) for each in taken) >= 0.75
+    # the slowest too, though some transfer meets a lost packet of the control channel
+    assert min(share(each, 32 * MIB, 1e9) for each in taken) >= 0.76
     # only what was lost is sent again
     assert 0 < statistics.median(each["resent_bytes"] for each in taken) < 0.1 * 32 * MIB
 

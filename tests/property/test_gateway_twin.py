@@ -96,12 +96,13 @@ class _Run:
 
 
 def _wire(chance: random.Random) -> MemoryWire:
-    """One that loses chunks of `fedrdma-x`, or does not, as the next one may."""
+    """One that loses chunks and datagrams of `fedrdma-x`, or does not, as the next one may."""
     wire = MemoryWire()
     if chance.random() < 0.7:
         wire.chunk_service = ChunkService(reliable=False, self_paced=False, queue_pairs=2)
         wire.lost_chunks = frozenset(number for number in range(1, 2000) if chance.random() < 0.15)
-        wire.has_datagrams = chance.random() < 0.5
+        wire.has_datagrams = chance.random() < 0.7
+        wire.trouble = random.Random(chance.random())
     return wire
 
 

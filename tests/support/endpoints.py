@@ -7,6 +7,7 @@ import ctypes
 import dataclasses
 import itertools
 import os
+import random
 import select
 import threading
 from collections import deque
@@ -14,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fedrdma_fate.ports import ChunkService, Completion, CompletionKind, Endpoint, Offer, RemoteSlot, Role, Slot
+from fedrdma_fate.wire.datagrams import DATAGRAM_BYTES
 from fedrdma_fate.wire.errors import ErrorCode, TransportError
 
 _keys = itertools.count(1)
@@ -54,12 +56,14 @@ class MemoryWire:
         chunk_service: as both ends present it.
         has_datagrams: whether it carries them.
         lost_chunks: which chunks get lost, counted from 1 over both directions.
+        trouble: where datagrams get lost, come twice, or are held back until a later one comes: decides which.
     """
 
     def __init__(self) -> None:
         self.chunk_service = ChunkService()
         self.has_datagrams = False
         self.lost_chunks: frozenset[int] = frozenset()
+        self.trouble: random.Random | None = None
         self.chunks = 0
         self.lock = threading.RLock()
         self.broken = ""
@@ -85,6 +89,7 @@ class MemoryEndpoint:
         self._exposed: dict[int, tuple[int, Slot]] = {}
         self._arriving: deque[_Write] = deque()
         self._completions: list[Completion] = []
+        self._held_back: list[Completion] = []
         self.closed = False
 
     @property
@@ -141,9 +146,12 @@ class MemoryEndpoint:
             self._post(_Write(work_request, source, target.key, target.address + target_offset, immediate, True))
 
     def post_datagram(self, data: bytes, copies: int = 1) -> bool:
-        """Hand it to the peer, where the wire has datagrams."""
+        """Hand it to the peer, where the wire has datagrams so long."""
+        if len(data) > DATAGRAM_BYTES:
+            return False
         if self._wire.has_datagrams:
-            self.peer._completions += [Completion(CompletionKind.DATAGRAM, data=data)] * copies
+            for _ in range(copies):
+                self.peer._take_datagram(Completion(CompletionKind.DATAGRAM, data=data), self._wire.trouble)
             self.peer.wake()
         return self._wire.has_datagrams
 
@@ -171,6 +179,18 @@ class MemoryEndpoint:
             if not self.closed:
                 self.closed = True
                 os.close(self._signal)
+
+    def _take_datagram(self, datagram: Completion, trouble: random.Random | None) -> None:
+        fates = ("comes", "comes", "is lost", "comes twice", "is held back")
+        match "comes" if trouble is None else trouble.choice(fates):
+            case "comes":
+                self._completions.append(datagram)
+            case "comes twice":
+                self._completions += [datagram] * 2
+            case "is held back":
+                self._held_back.append(datagram)
+        if trouble is not None and self._held_back and trouble.random() < 0.3:
+            self._completions.append(self._held_back.pop(trouble.randrange(len(self._held_back))))
 
     def _post(self, write: _Write) -> None:
         with self._wire.lock:

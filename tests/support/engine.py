@@ -12,6 +12,7 @@ from fedrdma_fate.engine.events import LinkSettings, Outgoing, Payload, Transfer
 from fedrdma_fate.engine.incoming import IncomingTransfers
 from fedrdma_fate.engine.outgoing import OutgoingTransfers
 from fedrdma_fate.ports import Completion, CompletionKind, Slot
+from fedrdma_fate.wire.datagrams import Datagram, Header, decode_datagram
 from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import (
     Abort,
@@ -31,7 +32,6 @@ from fedrdma_fate.wire.frames import (
     Report,
     ResendChunks,
     Restart,
-    decode_frame,
 )
 from tests.support.endpoints import HeapRegion, MemoryWire
 
@@ -48,6 +48,7 @@ class Recorded:
     frames: list[ControlFrame] = dataclasses.field(default_factory=list)
     returned: list[Slot] = dataclasses.field(default_factory=list)
     wanted: list[GrantRequest] = dataclasses.field(default_factory=list)
+    offers: list[Offer] = dataclasses.field(default_factory=list)
     received_offers: list[tuple[Offer, Slot, int]] = dataclasses.field(default_factory=list)
     receive_failures: list[tuple[Offer, ErrorCode, str]] = dataclasses.field(default_factory=list)
     sent_messages: list[tuple[Outgoing, TransferStats]] = dataclasses.field(default_factory=list)
@@ -63,6 +64,9 @@ class Recorded:
 
     def path_lost(self, attempt: int, reason: str) -> None:
         self._note(self.paths, ("lost", attempt, reason))
+
+    def offered(self, offer: Offer) -> None:
+        self._note(self.offers, offer)
 
     def grant_wanted(self, request: GrantRequest) -> None:
         self._note(self.wanted, request)
@@ -152,6 +156,9 @@ class Pair:
             self._on_completion(completion)
         for completion in self.wire.ends[0].progress():
             self._on_completion(completion)
+        for offer in self.receiving.offers:
+            self.incoming.on_early_offer(offer, self.now)
+        self.receiving.offers.clear()
 
     def carry(self) -> int:
         """Carry the frames that wait, both ways; how many."""
@@ -190,9 +197,18 @@ class Pair:
             case CompletionKind.CHUNK_IMMEDIATE:
                 self.incoming.on_chunk(completion, self.now)
             case CompletionKind.DATAGRAM:
-                frame = decode_frame(completion.data)
-                assert isinstance(frame, Report | Delivered)
-                self._to_sender(frame)
+                self._on_datagram(decode_datagram(completion.data))
+
+    def _on_datagram(self, datagram: Datagram) -> None:
+        match datagram:
+            case Offer():
+                self.receiving.offered(datagram)
+            case Grant():
+                self.outgoing.on_early_grant(datagram, self.now)
+            case Header():
+                self.incoming.on_header(datagram, self.now)
+            case Report() | Delivered():
+                self._to_sender(datagram)
 
     def _to_receiver(self, frame: ControlFrame) -> None:
         match frame:

@@ -82,7 +82,8 @@ def test_chunks_that_are_lost_are_sent_again_and_no_others(pair: Pair, datagrams
     ((_, stats),) = pair.sending.sent_messages
     # the last one is sent twice at once, for there is nothing else to send
     assert 3000 <= stats.resent_bytes <= 6000
-    assert stats.writes == 40 + stats.resent_bytes // 1000 + 1
+    # the header is a write only where there are no datagrams
+    assert stats.writes == 40 + stats.resent_bytes // 1000 + (not datagrams)
 
 
 def test_a_delivery_is_told_by_a_datagram_too_for_the_control_channel_may_stall(pair: Pair) -> None:
@@ -125,7 +126,8 @@ def test_a_path_that_breaks_half_way_is_resumed_with_what_is_missing(pair: Pair)
     run(pair)
     assert_delivered(pair)
     ((_, stats),) = pair.sending.sent_messages
-    assert stats.resent_bytes <= 10_000, "what had arrived was sent again"
+    # ten of forty were missing, and went twice at once, for there was nothing else to send
+    assert stats.resent_bytes == 20_000, "what had arrived was sent again"
 
 
 def test_a_path_that_carries_chunks_in_another_way_is_begun_anew_on(pair: Pair) -> None:

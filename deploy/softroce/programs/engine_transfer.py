@@ -75,6 +75,9 @@ class Owner:
         del attempt
         self._fail(reason)
 
+    def offered(self, offer: Offer) -> None:
+        """The frame is enough."""
+
     def grant_wanted(self, request: GrantRequest) -> None:
         """The slot was granted ahead of time."""
         self._fail(f"{request} for more than was granted ahead of time")

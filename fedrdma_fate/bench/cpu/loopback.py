@@ -16,6 +16,7 @@ from fedrdma_fate.engine.events import LinkSettings, Outgoing, Payload, Transfer
 from fedrdma_fate.engine.incoming import IncomingTransfers
 from fedrdma_fate.engine.outgoing import OutgoingTransfers
 from fedrdma_fate.ports import ChunkService, Completion, CompletionKind, RemoteSlot, Slot
+from fedrdma_fate.wire.datagrams import Datagram, Header, decode_datagram
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
 from fedrdma_fate.wire.frames import (
     ControlFrame,
@@ -26,7 +27,6 @@ from fedrdma_fate.wire.frames import (
     Offer,
     Party,
     Report,
-    decode_frame,
 )
 
 RTT_SECONDS = 0.02
@@ -142,6 +142,9 @@ class Frames:
     def slots_returned(self, slots: Sequence[Slot]) -> None:
         """Nothing to do."""
 
+    def offered(self, offer: Offer) -> None:
+        """The frame is enough."""
+
     def grant_wanted(self, request: GrantRequest) -> None:
         """There is one already."""
 
@@ -232,6 +235,9 @@ class Loopback:
                     self._in.on_chunk(what, now)
                 case Completion(kind=CompletionKind.IMMEDIATE, immediate=immediate):
                     self._in.on_immediate(immediate, now)
+                case Completion(kind=CompletionKind.DATAGRAM):
+                    if isinstance(header := decode_datagram(what.data), Header):
+                        self._in.on_header(header, now)
                 case Offer():
                     self._in.on_offer(what, now)
         self._in.on_timer(now)
@@ -260,8 +266,8 @@ class Loopback:
             raise FedRDMAError(*failure)
 
 
-def _decoded(what: Completion | ControlFrame) -> ControlFrame:
-    return decode_frame(what.data) if isinstance(what, Completion) else what
+def _decoded(what: Completion | ControlFrame) -> Datagram | ControlFrame:
+    return decode_datagram(what.data) if isinstance(what, Completion) else what
 
 
 class _DigestedPayload(Payload):
