@@ -53,11 +53,13 @@ class MemoryWire:
     Attributes:
         chunk_service: as both ends present it.
         has_datagrams: whether it carries them.
+        paddings: of every posted datagram or train, over both directions.
         lost_chunks: which chunks get lost, counted from 1 over both directions.
     """
 
     def __init__(self) -> None:
         self.chunk_service = ChunkService()
+        self.paddings: list[int] = []
         self.has_datagrams = False
         self.lost_chunks: frozenset[int] = frozenset()
         self.chunks = 0
@@ -140,8 +142,9 @@ class MemoryEndpoint:
         else:
             self._post(_Write(work_request, source, target.key, target.address + target_offset, immediate, True))
 
-    def post_datagram(self, data: bytes, copies: int = 1) -> bool:
+    def post_datagram(self, data: bytes, copies: int = 1, padding: int = 0) -> bool:
         """Hand it to the peer, where the wire has datagrams."""
+        self._wire.paddings.append(padding)
         if self._wire.has_datagrams:
             self.peer._completions += [Completion(CompletionKind.DATAGRAM, data=data)] * copies
             self.peer.wake()
