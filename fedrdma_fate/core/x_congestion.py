@@ -21,6 +21,9 @@ LEAST_ROUND_SECONDS = 0.005
 PROBE_SECONDS = 0.008
 """At 1.25 this queues 2 ms of the bottleneck: what half of a 0.5 MB buffer holds at 1 Gbit/s."""
 
+PROBE_QUEUE_BYTES = 12_500_000
+"""Nor does it queue more than this, if that can be found out in half the time: buffers hold less of a faster link."""
+
 PROBE_CHUNKS = 6
 """Nor is it shorter than so many chunks take: of fewer nobody can tell at which rate they arrive."""
 
@@ -224,8 +227,9 @@ class RateController:
 
     @property
     def _probe_seconds(self) -> float:
-        """Long enough for some chunks."""
-        return max(PROBE_SECONDS, PROBE_CHUNKS * self._chunk_seconds)
+        """Long enough for some chunks, and short enough for a buffer."""
+        bearable = PROBE_QUEUE_BYTES / (PROBE_GAIN - 1) / max(self._bandwidth, LEAST_RATE)
+        return max(min(PROBE_SECONDS, bearable), PROBE_SECONDS / 2, PROBE_CHUNKS * self._chunk_seconds)
 
     def _prove(self, now: float) -> None:
         """The rate was only estimated: wait a round trip for what a probe has found, then probe on or hold."""
