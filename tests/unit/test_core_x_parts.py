@@ -23,6 +23,8 @@ def test_chunks_shrink_with_loss_and_grow_with_rate_within_bounds() -> None:
     assert best_chunk_bytes(125e6, 0.01, 4096, 1 << 30) == SMALLEST_CHUNK_BYTES
     assert best_chunk_bytes(1.25e9, 0.001, 4096, 1 << 30) == 128 * 1024
     assert best_chunk_bytes(1e15, 0.0, 4096, 1 << 30) == LARGEST_X_CHUNK_BYTES
+    assert best_chunk_bytes(12.2e9, 0.0, 4096, 1 << 30) == 512 * 1024, "the power of two that is nearest"
+    assert best_chunk_bytes(1.22e9, 0.01, 4096, 1 << 30) == 32 * 1024, "that below, where it costs repeats"
     assert best_chunk_bytes(1.25e9, None, 4096, 1 << 30) == best_chunk_bytes(1.25e9, 0.01, 4096, 1 << 30)
 
 
