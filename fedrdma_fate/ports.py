@@ -196,12 +196,13 @@ class Endpoint(Protocol):
         """
         ...
 
-    def post_datagram(self, data: bytes, copies: int = 1) -> bool:
+    def post_datagram(self, data: bytes, copies: int = 1, padding: int = 0) -> bool:
         """Send a few bytes that may be lost; False when this data path has none, or none so long, or not now.
 
         Args:
             data: the bytes.
             copies: how often to send them, back to back.
+            padding: bytes that each takes along behind the longest data there may be, and that nobody gets.
         """
         ...
 

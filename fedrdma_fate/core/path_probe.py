@@ -1,17 +1,35 @@
-"""The rate of a path from a short train of datagrams: sent back to back, they arrive as the bottleneck spaces them.
+"""The rate of a path from a train of datagrams: sent back to back, they arrive as the bottleneck spaces them.
+
+A short train of short ones comes first, which no buffer worth the name loses. Where it arrives so fast that it tells
+how soon datagrams are looked at, and not the path, a train of long ones follows, sixteen times as many bytes in each.
 
 The estimate is where a rate controller starts, and nothing more: it is proved or corrected by the first transfer.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from fedrdma_fate.core.x_path import PathState
-from fedrdma_fate.wire.datagrams import DATAGRAM_BYTES, PathProbe, PathProbeAnswer, padded_probe
+from fedrdma_fate.wire.datagrams import (
+    DATAGRAM_BYTES,
+    PADDED_DATAGRAM_BYTES,
+    PathProbe,
+    PathProbeAnswer,
+    padded_probe,
+)
 
 TRAIN_DATAGRAMS = 64
-"""256 KiB: half of a buffer of 0.5 MB, and 2 ms at 1 Gbit/s."""
+"""256 KiB: half of a buffer of 0.5 MB, and 2 ms at 1 Gbit/s. 4 MiB of long ones: what a transfer would send at once
+on a path that nothing is known of."""
+
+FAST_RATE = 1.5e9
+"""Bytes a second, 12 Gbit/s: faster than this, a short datagram takes no longer than to look at one."""
+
+LONG_PADDING_BYTES = PADDED_DATAGRAM_BYTES - DATAGRAM_BYTES
+LONG_TRAIN_PACKETS = TRAIN_DATAGRAMS * PADDED_DATAGRAM_BYTES // 4096
+"""Of a long train, at least."""
 
 TRAINS = 3
 """A train that came to nothing is followed by another, up to so many."""
@@ -48,43 +66,80 @@ def dispersion_rate(arrivals: Sequence[tuple[int, int]], datagram_bytes: int) ->
     return came * datagram_bytes / seconds if seconds > 0 else None
 
 
+def least_rate(arrivals: Sequence[tuple[int, int]], datagram_bytes: int) -> float:
+    """Bytes a second at which a train arrived at least, however late some of it was looked at; 0 when nothing is sure.
+
+    Args:
+        arrivals: as for `dispersion_rate`.
+        datagram_bytes: length of each.
+    """
+    nanoseconds = arrivals[-1][1] - arrivals[0][1] if arrivals else 0
+    if nanoseconds <= 0 or any(count < 1 for count, _ in arrivals):
+        return 0.0
+    return sum(count for count, _ in arrivals[1:]) * datagram_bytes / (nanoseconds * 1e-9)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Train:
+    """What to send TRAIN_DATAGRAMS times, now.
+
+    Attributes:
+        datagram: its bytes.
+        padding: bytes to send behind each.
+    """
+
+    datagram: bytes
+    padding: int
+
+
 class ProbingSide:
     """Sends trains until one is answered with a rate, and no more than TRAINS."""
 
     def __init__(self) -> None:
         self._train = 0
+        self._padding = 0
         self._sent_at = 0.0
-        self._waiting = False
+        self._due: float | None = None
 
-    def start(self, now: float) -> bytes:
-        """The datagram to send TRAIN_DATAGRAMS times, now."""
+    def start(self, now: float) -> Train:
+        """The first train, or the next."""
         self._train += 1
         self._sent_at = now
-        self._waiting = True
-        return padded_probe(self._train, TRAIN_DATAGRAMS)
+        self._due = now + ANSWER_SECONDS
+        return Train(padded_probe(self._train, TRAIN_DATAGRAMS), self._padding)
 
     def on_answer(self, answer: PathProbeAnswer, now: float) -> PathState | None:
-        """What it says of the path: rate and round trip; of loss, so few datagrams say nothing."""
-        if not self._waiting or answer.train != self._train:
+        """What it says of the path."""
+        if self._due is None or answer.train != self._train:
             return None
         round_trip = now - self._sent_at - answer.held_ns * 1e-9
-        rate = dispersion_rate(answer.arrivals, DATAGRAM_BYTES)
-        if rate is None or round_trip <= 0:
+        if round_trip <= 0:
             return None
-        self._waiting = False
-        return PathState(rate, round_trip, None)
+        length = DATAGRAM_BYTES + self._padding
+        rate, least = dispersion_rate(answer.arrivals, length), least_rate(answer.arrivals, length)
+        if not self._padding and max(rate or 0.0, least) > FAST_RATE:
+            self._padding, self._due = LONG_PADDING_BYTES, now
+        elif rate is not None or (self._padding and least > FAST_RATE):
+            self._due = None
+            return PathState(rate or least, round_trip, self._loss(answer))
+        return None
+
+    def _loss(self, answer: PathProbeAnswer) -> float | None:
+        """What a packet's chance of being lost is at most, roughly; of so few as a short train has nobody can tell."""
+        whole = sum(count for count, _ in answer.arrivals) == TRAIN_DATAGRAMS
+        return 1 / LONG_TRAIN_PACKETS if self._padding and whole else None
 
     def timer(self) -> float | None:
         """When to call `on_timer`, or None."""
-        return self._sent_at + ANSWER_SECONDS if self._waiting else None
+        return self._due
 
-    def on_timer(self, now: float) -> bytes | None:
+    def on_timer(self, now: float) -> Train | None:
         """What to send as at the start; None when there is nothing more to be had, or it is too early."""
-        if not self._waiting or now < self._sent_at + ANSWER_SECONDS:
+        if self._due is None or now < self._due:
             return None
         if self._train < TRAINS:
             return self.start(now)
-        self._waiting = False
+        self._due = None
         return None
 
 

@@ -46,7 +46,10 @@ def best_chunk_bytes(rate: float, loss: float | None, mtu_bytes: int, total_byte
     least = UNKNOWN_LOSS if loss is None else max(loss, LEAST_LOSS)
     ideal = math.sqrt(max(rate, 1.0) * CHUNK_SECONDS * mtu_bytes / least)
     bounded = min(max(ideal, SMALLEST_CHUNK_BYTES), LARGEST_X_CHUNK_BYTES)
-    return max(1 << int(math.log2(bounded)), -(-total_bytes // LARGEST_COUNT))
+    exponent = math.log2(bounded)
+    # lost chunks cost more than the estimate has it, for the last of them cost a round trip: down, where there are any
+    power = round(exponent) if least <= LEAST_LOSS else int(exponent)
+    return max(1 << power, -(-total_bytes // LARGEST_COUNT))
 
 
 def filling_chunk_bytes(rate: float, round_trip: float, most_chunks: int | None) -> int:

@@ -21,6 +21,9 @@ LEAST_ROUND_SECONDS = 0.005
 PROBE_SECONDS = 0.008
 """At 1.25 this queues 2 ms of the bottleneck: what half of a 0.5 MB buffer holds at 1 Gbit/s."""
 
+PROBE_QUEUE_BYTES = 12_500_000
+"""Nor does it queue more than this, if that can be found out in half the time: buffers hold less of a faster link."""
+
 PROBE_CHUNKS = 6
 """Nor is it shorter than so many chunks take: of fewer nobody can tell at which rate they arrive."""
 
@@ -105,6 +108,7 @@ class RateController:
         self._last_rtt = self._min_rtt
         self._chunk_loss = 0.0
         self._loss = None if remembered is None else remembered.loss
+        self._loss_is_found = proved
         self._samples: deque[tuple[float, float]] = deque()
         self._phase_ends = 0.0
         self._round_ends = 0.0
@@ -140,8 +144,8 @@ class RateController:
 
     @property
     def loss(self) -> float:
-        """Probability that a packet is lost."""
-        return self._loss or 0.0
+        """Probability that a packet is lost, as transfers have found it."""
+        return (self._loss or 0.0) if self._loss_is_found else 0.0
 
     @property
     def sampled(self) -> bool:
@@ -224,8 +228,9 @@ class RateController:
 
     @property
     def _probe_seconds(self) -> float:
-        """Long enough for some chunks."""
-        return max(PROBE_SECONDS, PROBE_CHUNKS * self._chunk_seconds)
+        """Long enough for some chunks, and short enough for a buffer."""
+        bearable = PROBE_QUEUE_BYTES / (PROBE_GAIN - 1) / max(self._bandwidth, LEAST_RATE)
+        return max(min(PROBE_SECONDS, bearable), PROBE_SECONDS / 2, PROBE_CHUNKS * self._chunk_seconds)
 
     def _prove(self, now: float) -> None:
         """The rate was only estimated: wait a round trip for what a probe has found, then probe on or hold."""
@@ -320,6 +325,7 @@ class RateController:
             return
         self._chunk_loss += (share - self._chunk_loss) / 8
         self._loss = 1 - (1 - self._chunk_loss) ** (1 / packets)
+        self._loss_is_found = True
 
     def _judge_path(self, lost: float, now: float) -> None:
         """A cut drains for a round or more: a round trip that is as long as before, without loss, is the path's own."""

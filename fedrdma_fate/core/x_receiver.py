@@ -89,7 +89,9 @@ class XReceiver:
             self.repeated_chunks += 1
         if self._report_due is None and self.settings.report_seconds is not None:
             self._report_due = max(now, self._may_report_at)
-        return actions + self._report_when_due(now) + self._verify_when_complete()
+        # not before everything was counted that was found to have come just now: a report that names the moment of the
+        # first, and forgets the others, makes what follows look fast
+        return actions + (self._report_when_due(now) if self._arrivals.full else []) + self._verify_when_complete()
 
     def on_announced(self, raw: bytes | memoryview) -> list[Action]:
         """The header's immediate came; `raw` are the HEADER_BYTES at the start of the slot."""

@@ -215,12 +215,14 @@ class Link:
         try:
             self._run_commands()
             self._wait_and_progress()
-            self._run_timers()
+            now = self._clock()
+            self._run_timers(now)
         except FedRDMAError as error:
             if error.code is not ErrorCode.LINK_LOST:
                 raise
             self._lose_path(error.message, tell=True)
-        self._publish()
+            now = self._clock()
+        self._publish(now)
 
     def _run_commands(self) -> None:
         while self._commands:
@@ -265,8 +267,7 @@ class Link:
         times = [due for due in timers if due is not None]
         return max(0.0, min(times) - self._clock()) if times else None
 
-    def _run_timers(self) -> None:
-        now = self._clock()
+    def _run_timers(self, now: float) -> None:
         due = self._outgoing.timer()
         if due is not None and now >= due:
             self._outgoing.on_timer(now)
@@ -280,18 +281,19 @@ class Link:
         """When the snapshot is to be taken again, None while it is right."""
         return self._snapshot_at + _PUBLISH_SECONDS if self._changed else None
 
-    def _publish(self) -> None:
-        due, now = self._publish_due(), self._clock()
+    def _publish(self, now: float) -> None:
+        due = self._publish_due()
         if due is not None and now >= due:
             self._snapshot = self._outgoing.progress() + self._incoming.progress()
             self._snapshot_at = now
             self._changed = False
 
     def _dispatch(self, completions: Sequence[Completion]) -> None:
+        if not completions:
+            return
         now = self._clock()
-        if completions:
-            self._heard_at = now
-            self._changed = True
+        self._heard_at = now
+        self._changed = True
         for completion in completions:
             self._on_completion(completion, now)
 

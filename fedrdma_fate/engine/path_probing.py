@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-from fedrdma_fate.core.path_probe import TRAIN_DATAGRAMS, ProbedSide, ProbingSide
+from fedrdma_fate.core.path_probe import TRAIN_DATAGRAMS, ProbedSide, ProbingSide, Train
 from fedrdma_fate.engine.machines import PathMemory
 from fedrdma_fate.ports import Endpoint
 from fedrdma_fate.wire.datagrams import PathProbe, PathProbeAnswer, encode_datagram
@@ -51,10 +51,11 @@ class PathProbing:
             self._send_train(train)
         self._answer(self._probed.on_timer(now))
 
-    def _send_train(self, datagram: bytes) -> None:
+    def _send_train(self, train: Train) -> None:
         # a path that breaks just now says so again when it is asked to make progress
         with contextlib.suppress(TransportError):
-            if self._endpoint is None or not self._endpoint.post_datagram(datagram, TRAIN_DATAGRAMS):
+            datagram, padding = train.datagram, train.padding
+            if self._endpoint is None or not self._endpoint.post_datagram(datagram, TRAIN_DATAGRAMS, padding):
                 self._probing = ProbingSide()
 
     def _answer(self, answer: PathProbeAnswer | None) -> None:

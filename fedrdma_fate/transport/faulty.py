@@ -185,10 +185,10 @@ class FaultyEndpoint:
                 self._went_through.add((target.key, immediate))
             self._inner.post_chunk(work_request, source, target, target_offset, queue_pair, immediate)
 
-    def post_datagram(self, data: bytes, copies: int = 1) -> bool:
+    def post_datagram(self, data: bytes, copies: int = 1, padding: int = 0) -> bool:
         """Send, unless the link is silent."""
         self._health.check()
-        return self._silent or self._inner.post_datagram(data, copies)
+        return self._silent or self._inner.post_datagram(data, copies, padding)
 
     def poll_set(self) -> Sequence[tuple[int, int]]:
         """The inner descriptors, and one that is always ready while completions are held back; none in silence."""

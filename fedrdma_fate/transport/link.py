@@ -40,9 +40,9 @@ class ReliablePath:
         """Chunks go as all writes do."""
         return ChunkService()
 
-    def post_datagram(self, data: bytes, copies: int = 1) -> bool:
+    def post_datagram(self, data: bytes, copies: int = 1, padding: int = 0) -> bool:
         """There are none."""
-        del data, copies
+        del data, copies, padding
         return False
 
 

@@ -9,6 +9,9 @@ from fedrdma_fate.wire.frames import Delivered, Frame, Grant, Offer, Report, enc
 DATAGRAM_BYTES = 4096
 """Most bytes of a datagram."""
 
+PADDED_DATAGRAM_BYTES = 64 * 1024
+"""What one may be stretched to on its way: what is behind DATAGRAM_BYTES is dropped on arrival."""
+
 
 class PathProbe(Frame, frozen=True, tag="path-probe"):
     """One of a train of equal datagrams, whose spacing on arrival tells the rate of the path.

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fedrdma_fate.ports import CompletionKind
+from fedrdma_fate.wire.datagrams import DATAGRAM_BYTES, PADDED_DATAGRAM_BYTES
 from fedrdma_fate.wire.errors import ErrorCode, TransferError
 from tests.conformance.pairs import Pair, await_loss
 
@@ -108,3 +109,12 @@ def test_a_train_of_datagrams_comes_whole_and_another_after_it(pair: Pair) -> No
         pair.pump(lambda: len(pair.passive.of(CompletionKind.DATAGRAM)) >= 64)
         assert [entry.data for entry in pair.passive.of(CompletionKind.DATAGRAM)] == [train] * 64
         pair.passive.completions.clear()
+
+
+def test_a_train_of_padded_datagrams_comes_without_the_padding(pair: Pair) -> None:
+    train = b"d" * DATAGRAM_BYTES
+    if not pair.active.endpoint.post_datagram(train, 64, PADDED_DATAGRAM_BYTES - DATAGRAM_BYTES):
+        assert pair.active.endpoint.chunk_service.reliable or pair.active.endpoint.chunk_service.self_paced
+        return
+    pair.pump(lambda: len(pair.passive.of(CompletionKind.DATAGRAM)) >= 64)
+    assert [entry.data for entry in pair.passive.of(CompletionKind.DATAGRAM)] == [train] * 64

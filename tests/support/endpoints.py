@@ -55,12 +55,14 @@ class MemoryWire:
     Attributes:
         chunk_service: as both ends present it.
         has_datagrams: whether it carries them.
+        paddings: of every posted datagram or train, over both directions.
         lost_chunks: which chunks get lost, counted from 1 over both directions.
         trouble: where datagrams get lost, come twice, or are held back until a later one comes: decides which.
     """
 
     def __init__(self) -> None:
         self.chunk_service = ChunkService()
+        self.paddings: list[int] = []
         self.has_datagrams = False
         self.lost_chunks: frozenset[int] = frozenset()
         self.trouble: random.Random | None = None
@@ -145,8 +147,9 @@ class MemoryEndpoint:
         else:
             self._post(_Write(work_request, source, target.key, target.address + target_offset, immediate, True))
 
-    def post_datagram(self, data: bytes, copies: int = 1) -> bool:
+    def post_datagram(self, data: bytes, copies: int = 1, padding: int = 0) -> bool:
         """Hand it to the peer, where the wire has datagrams so long."""
+        self._wire.paddings.append(padding)
         if len(data) > DATAGRAM_BYTES:
             return False
         if self._wire.has_datagrams:

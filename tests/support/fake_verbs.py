@@ -115,7 +115,7 @@ class FakePair:
         self.mtu = 0
         self.held = self.deaf = self.failed = self.closed = False
         self.waiting: deque[WorkCompletion] = deque()
-        self.receives: deque[tuple[int, Piece]] = deque()
+        self.receives: deque[tuple[int, tuple[Piece, ...]]] = deque()
         self.unsignalled = 0
         device.network.pairs[self.number] = self
         device.pairs.append(self)
@@ -133,15 +133,20 @@ class FakePair:
             self._peer().consume_receive(0, immediate)
         self._finish(work_request, outcome, signalled)
 
-    def send(self, work_request: int, source: Piece, *, signalled: bool) -> None:
+    def send(self, work_request: int, *source: Piece, signalled: bool) -> None:
         outcome = self._reach(Target(0, 0), Piece(0, 0, 0))
         if outcome is Outcome.DONE:
             peer = self._peer()
-            ctypes.memmove(peer.receives[0][1].address, source.address, source.length)
-            peer.consume_receive(source.length, None)
+            data = b"".join(ctypes.string_at(piece.address, piece.length) for piece in source)
+            left = data
+            for piece in peer.receives[0][1]:
+                ctypes.memmove(piece.address, left, min(len(left), piece.length))
+                left = left[piece.length :]
+            assert not left, "longer than the receive"
+            peer.consume_receive(len(data), None)
         self._finish(work_request, outcome, signalled)
 
-    def receive(self, work_request: int, into: Piece) -> None:
+    def receive(self, work_request: int, *into: Piece) -> None:
         self.receives.append((work_request, into))
 
     def bind(self, work_request: int, region: boundary.MemoryRegion, address: int, length: int) -> FakeWindow:

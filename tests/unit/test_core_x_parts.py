@@ -23,6 +23,8 @@ def test_chunks_shrink_with_loss_and_grow_with_rate_within_bounds() -> None:
     assert best_chunk_bytes(125e6, 0.01, 4096, 1 << 30) == SMALLEST_CHUNK_BYTES
     assert best_chunk_bytes(1.25e9, 0.001, 4096, 1 << 30) == 128 * 1024
     assert best_chunk_bytes(1e15, 0.0, 4096, 1 << 30) == LARGEST_X_CHUNK_BYTES
+    assert best_chunk_bytes(12.2e9, 0.0, 4096, 1 << 30) == 512 * 1024, "the power of two that is nearest"
+    assert best_chunk_bytes(1.22e9, 0.01, 4096, 1 << 30) == 32 * 1024, "that below, where it costs repeats"
     assert best_chunk_bytes(1.25e9, None, 4096, 1 << 30) == best_chunk_bytes(1.25e9, 0.01, 4096, 1 << 30)
 
 
@@ -94,7 +96,9 @@ def test_a_chunk_of_another_tag_or_outside_the_plan_is_ignored() -> None:
 def test_a_chunk_that_comes_twice_is_reported_again_and_not_checked_again() -> None:
     receiver = XReceiver(1, ChunkPlan(8, 4), XReceiveSettings(tag=5))
     receiver.on_chunk(immediate_of(5, 1), 0.0, 0.0)
-    (answer,) = receiver.on_chunk(immediate_of(5, 1), 1.0, 1.0)
+    receiver.on_timer(0.0)
+    assert receiver.on_chunk(immediate_of(5, 1), 1.0, 1.0) == []
+    (answer,) = receiver.on_timer(1.0)
     assert isinstance(answer, SendReport)
     assert answer.report.complete == 1
     assert receiver.repeated_chunks == 1
@@ -102,7 +106,28 @@ def test_a_chunk_that_comes_twice_is_reported_again_and_not_checked_again() -> N
 
 def test_a_chunk_that_arrived_before_the_offer_is_reported_with_its_own_time() -> None:
     receiver = XReceiver(1, ChunkPlan(8, 4), XReceiveSettings(tag=5))
-    (asked, told) = receiver.on_chunk(immediate_of(5, 1), 1.0, 1.5)
+    (asked,) = receiver.on_chunk(immediate_of(5, 1), 1.0, 1.5)
     assert isinstance(asked, ComputeDigest)
+    (told,) = receiver.on_timer(1.5)
     assert isinstance(told, SendReport)
     assert (told.report.arrived_at, told.report.held) == (1.0, 0.5)
+
+
+def test_chunks_found_at_one_moment_are_reported_together_so_that_what_follows_does_not_look_fast() -> None:
+    receiver = XReceiver(1, ChunkPlan(40, 4), XReceiveSettings(tag=5))
+    for index in range(9, 4, -1):
+        (asked,) = receiver.on_chunk(immediate_of(5, index), 1.0, 1.0)
+        assert isinstance(asked, ComputeDigest)
+    assert receiver.timer() == 1.0
+    (told,) = receiver.on_timer(1.0)
+    assert isinstance(told, SendReport)
+    assert (told.report.arrived_at, told.report.received_bytes, told.report.newest) == (1.0, 20, 4)
+
+
+def test_the_last_chunk_is_reported_at_once() -> None:
+    receiver = XReceiver(1, ChunkPlan(8, 4), XReceiveSettings(tag=5))
+    receiver.on_chunk(immediate_of(5, 1), 1.0, 1.0)
+    *_, told = receiver.on_chunk(immediate_of(5, 0), 1.0, 1.0)
+    assert isinstance(told, SendReport)
+    assert told.report.complete == 2
+    assert receiver.timer() is None

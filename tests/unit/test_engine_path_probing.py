@@ -12,7 +12,13 @@ from fedrdma_fate.engine.events import KnownPath
 from fedrdma_fate.engine.machines import PathMemory
 from fedrdma_fate.engine.path_probing import PathProbing
 from fedrdma_fate.ports import ChunkService
-from fedrdma_fate.wire.datagrams import PathProbe, PathProbeAnswer, decode_datagram
+from fedrdma_fate.wire.datagrams import (
+    DATAGRAM_BYTES,
+    PADDED_DATAGRAM_BYTES,
+    PathProbe,
+    PathProbeAnswer,
+    decode_datagram,
+)
 from tests.support.endpoints import MemoryWire
 
 OURS_TO_PACE = ChunkService(reliable=False, self_paced=False)
@@ -34,14 +40,14 @@ class Ends:
         for side, end in zip(self.sides, self.wire.ends, strict=True):
             side.path_up(end, self.now)
 
-    def carry(self, to: int, *, lose_every: int = 0) -> int:
+    def carry(self, to: int, *, lose_every: int = 0, spacing: float = SPACING_SECONDS) -> int:
         """Half a round trip passes, and what the other side has sent arrives; how many datagrams that were."""
         self.now += HALF_TRIP
         arrived = self.wire.ends[to].progress()
         for number, completion in enumerate(arrived, 1):
             if lose_every and number % lose_every == 0:
                 continue
-            self.now += SPACING_SECONDS
+            self.now += spacing
             datagram = decode_datagram(completion.data)
             assert isinstance(datagram, PathProbe | PathProbeAnswer)
             self.sides[to].on_datagram(datagram, self.now)
@@ -66,6 +72,23 @@ def test_both_directions_of_a_new_path_are_measured(ends: Ends) -> None:
         assert memory.state is not None
         assert memory.state.rate == pytest.approx(4096 / SPACING_SECONDS, rel=1e-3)
     assert all(side.timer() is None for side in ends.sides)
+
+
+def test_a_fast_path_is_measured_once_more_with_long_datagrams(ends: Ends) -> None:
+    long = PADDED_DATAGRAM_BYTES - DATAGRAM_BYTES
+    ends.connect()
+    ends.carry(1, spacing=1e-6)
+    ends.carry(0)
+    assert ends.wire.paddings.count(long) == 0
+    ends.sides[0].on_timer(ends.now)
+    assert ends.wire.paddings.count(long) == 1
+    ends.carry(1, spacing=5.4e-6)
+    ends.carry(0)
+    state = ends.memories[0].state
+    assert state is not None
+    assert state.rate == pytest.approx(PADDED_DATAGRAM_BYTES / 5.4e-6, rel=1e-3)
+    assert state.loss == pytest.approx(1 / 1024)
+    assert ends.sides[0].timer() is None
 
 
 def test_a_path_whose_transport_paces_itself_is_left_alone(ends: Ends) -> None:

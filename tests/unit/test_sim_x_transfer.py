@@ -83,6 +83,17 @@ def test_a_rate_that_was_only_estimated_is_a_start_and_does_little_harm_when_it_
     assert 256 * MIB * 8 / transfer.ended_at / 10e9 >= goal
 
 
+@pytest.mark.parametrize("buffer", [25e6, 250e6])
+def test_a_first_transfer_at_100_gigabits_a_second_loses_one_round_trip_and_no_more(buffer: float) -> None:
+    clock, link = world(BottleneckProfile(100e9, buffer_bytes=buffer, nic_bps=1e12))
+    transfer = flow(clock, link, 256 * MIB, PathState(12.2e9, 0.02, 1 / 1024), proved=False)
+    transfer.start()
+    clock.run(60)
+    assert transfer.outcome == Finished()
+    assert 256 * MIB * 8 / transfer.ended_at / 100e9 >= 0.50
+    assert transfer.sender.resent_bytes == 0
+
+
 def test_a_later_transfer_begins_at_the_known_rate() -> None:
     profile = BottleneckProfile(10e9, buffer_bytes=4e6, nic_bps=100e9)
     assert share(profile, 1024 * MIB, later=True) >= 0.93

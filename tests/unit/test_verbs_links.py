@@ -13,6 +13,7 @@ from fedrdma_fate.transport.verbs.boundary import EventKind, Piece, Target
 from fedrdma_fate.transport.verbs.link_parts import STAGE_BYTES
 from fedrdma_fate.transport.verbs.notices import NoticeKind
 from fedrdma_fate.transport.verbs.transport import VerbsSettings
+from fedrdma_fate.wire.datagrams import DATAGRAM_BYTES, PADDED_DATAGRAM_BYTES
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, TransferError, TransportError
 from tests.support.verbs_links import FakeLink, FakeSide, unconnected
 
@@ -395,3 +396,31 @@ def test_a_closed_transport_opens_nothing() -> None:
     made.close()
     with pytest.raises(FedRDMAError, match="is closed"):
         made.active.transport.open("active")
+
+
+# --- datagrams ---
+
+PADDING = PADDED_DATAGRAM_BYTES - DATAGRAM_BYTES
+
+
+def test_a_padded_datagram_arrives_without_its_padding_and_touches_no_other(link: FakeLink) -> None:
+    long, short = b"l" * DATAGRAM_BYTES, b"short"
+    assert link.active.end.post_datagram(short)
+    assert link.active.end.post_datagram(long, 3, PADDING)
+    assert link.active.end.post_datagram(short)
+    link.settle()
+    arrived = [entry.data for entry in link.passive.completions if entry.kind is CompletionKind.DATAGRAM]
+    assert arrived == [short, long, long, long, short]
+    assert link.passive.untouched
+
+
+@pytest.mark.parametrize(
+    ("data", "padding"),
+    [pytest.param(b"short", 1, id="behind a short one"), pytest.param(bytes(DATAGRAM_BYTES), PADDING + 1, id="longer")],
+)
+def test_padding_that_would_be_taken_for_data_or_does_not_fit_is_not_sent(
+    link: FakeLink, data: bytes, padding: int
+) -> None:
+    assert not link.active.end.post_datagram(data, 1, padding)
+    link.settle()
+    assert link.passive.completions == []

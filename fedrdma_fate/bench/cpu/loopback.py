@@ -90,9 +90,9 @@ class FreeDevice:
         self.outbox.append(Completion(CompletionKind.CHUNK_IMMEDIATE, immediate=immediate, digest=_ANY_DIGEST))
         self.done.append(Completion(CompletionKind.WRITE_DONE, work_request))
 
-    def post_datagram(self, data: bytes, copies: int = 1) -> bool:
+    def post_datagram(self, data: bytes, copies: int = 1, padding: int = 0) -> bool:
         """It arrives."""
-        del copies
+        del copies, padding
         self.outbox.append(Completion(CompletionKind.DATAGRAM, data=data))
         return True
 

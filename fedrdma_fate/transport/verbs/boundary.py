@@ -267,12 +267,12 @@ class QueuePair(Protocol):
         """RDMA WRITE, or WRITE WITH IMMEDIATE."""
         ...
 
-    def send(self, work_request: int, source: Piece, *, signalled: bool) -> None:
-        """SEND: fills the peer's next receive."""
+    def send(self, work_request: int, *source: Piece, signalled: bool) -> None:
+        """SEND of one piece or two, one after the other: fills the peer's next receive."""
         ...
 
-    def receive(self, work_request: int, into: Piece) -> None:
-        """Post a receive, for a SEND or an immediate."""
+    def receive(self, work_request: int, *into: Piece) -> None:
+        """Post a receive of one piece or two, filled one after the other, for a SEND or an immediate."""
         ...
 
     def bind(self, work_request: int, region: MemoryRegion, address: int, length: int) -> MemoryWindow:

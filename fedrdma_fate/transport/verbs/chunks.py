@@ -14,13 +14,14 @@ from fedrdma_fate.transport.verbs.boundary import (
     PairAddress,
     PairKind,
     Patience,
+    Piece,
     QueuePair,
     VerbsError,
     WorkCompletion,
 )
 from fedrdma_fate.transport.verbs.notices import Scratch
 from fedrdma_fate.transport.verbs.outbound import Lane, Write
-from fedrdma_fate.wire.datagrams import DATAGRAM_BYTES
+from fedrdma_fate.wire.datagrams import DATAGRAM_BYTES, PADDED_DATAGRAM_BYTES
 
 CHUNK_SENDS = 128
 """Chunks that may be under way on a queue pair, as its device sees it."""
@@ -31,6 +32,7 @@ _RECEIVES = 64
 """Datagrams that may come at once."""
 _SENDS = 32
 """Different ones that may be under way."""
+_PADDING_BYTES = PADDED_DATAGRAM_BYTES - DATAGRAM_BYTES
 _ARRIVAL = 0
 
 
@@ -49,8 +51,8 @@ class ChunkNumbers:
 class DatagramChannel:
     """Short messages that may be lost, on an unreliable queue pair."""
 
-    BYTES = (_RECEIVES + _SENDS) * DATAGRAM_BYTES
-    """Of scratch memory."""
+    BYTES = (_RECEIVES + _SENDS) * DATAGRAM_BYTES + _PADDING_BYTES
+    """Of scratch memory: a place for each, and one for the padding of all, which nobody looks at."""
 
     def __init__(self, pair: QueuePair, scratch: Scratch, offset: int) -> None:
         self.pair = pair
@@ -67,7 +69,7 @@ class DatagramChannel:
         for place in range(_RECEIVES):
             self._receive(place)
 
-    def send(self, data: bytes, copies: int = 1) -> bool:
+    def send(self, data: bytes, copies: int = 1, padding: int = 0) -> bool:
         """Send it, as often as asked, back to back; False when it is too long or too many are under way.
 
         Raises:
@@ -75,12 +77,16 @@ class DatagramChannel:
         """
         place = next((place for place, under_way in self._copies.items() if not under_way), None)
         full = sum(self._copies.values()) + copies > CHUNK_SENDS
-        if place is None or full or len(data) > DATAGRAM_BYTES:
+        # behind a shorter one the padding would land in its place
+        misfit = padding > _PADDING_BYTES or (padding and len(data) < DATAGRAM_BYTES)
+        if place is None or full or misfit or len(data) > DATAGRAM_BYTES:
             return False
         self._copies[place] = copies
-        piece = self._scratch.put(self._offset + place * DATAGRAM_BYTES, data)
+        pieces = [self._scratch.put(self._offset + place * DATAGRAM_BYTES, data)]
+        if padding:
+            pieces.append(self._padding(padding))
         for copy in range(copies):
-            self.pair.send(place, piece, signalled=copy == copies - 1)
+            self.pair.send(place, *pieces, signalled=copy == copies - 1)
         return True
 
     def on_completion(self, done: WorkCompletion) -> bytes | None:
@@ -98,7 +104,11 @@ class DatagramChannel:
         return data
 
     def _receive(self, place: int) -> None:
-        self.pair.receive(place, self._scratch.piece(self._offset + place * DATAGRAM_BYTES, DATAGRAM_BYTES))
+        own = self._scratch.piece(self._offset + place * DATAGRAM_BYTES, DATAGRAM_BYTES)
+        self.pair.receive(place, own, self._padding(_PADDING_BYTES))
+
+    def _padding(self, length: int) -> Piece:
+        return self._scratch.piece(self._offset + (_RECEIVES + _SENDS) * DATAGRAM_BYTES, length)
 
 
 class ChunkPairs:

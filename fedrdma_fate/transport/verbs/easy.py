@@ -168,7 +168,7 @@ class QueuePair:
         self._kind = kind
         self._port = port
         # without the explicit zero every write would be signalled
-        capacity = QPCap(max_send_wr=sends, max_recv_wr=receives, max_send_sge=1, max_recv_sge=1)
+        capacity = QPCap(max_send_wr=sends, max_recv_wr=receives, max_send_sge=2, max_recv_sge=2)
         attributes = QPInitAttr(qp_type=_KINDS[kind], scq=queue.handle, rcq=queue.handle, cap=capacity, sq_sig_all=0)
         with _verbs("cannot make a queue pair"):
             self._pair = QP(domain, attributes)
@@ -212,25 +212,24 @@ class QueuePair:
             opcode=opcode,
             num_sge=1,
             imm_data=immediate or 0,
-            sg=[SGE(source.address, source.length, source.key)],
+            sg=[SGE(*source)],
             send_flags=e.IBV_SEND_SIGNALED if signalled else 0,
         )
         request.set_wr_rdma(target.key, target.address)
         with _verbs("cannot post a write"):
             self._pair.post_send(request)
 
-    def send(self, work_request: int, source: Piece, *, signalled: bool = True) -> None:
-        """SEND a piece of our memory into the peer's next receive."""
-        flags = e.IBV_SEND_SIGNALED if signalled else 0
-        pieces = [SGE(source.address, source.length, source.key)]
-        request = SendWR(wr_id=work_request, opcode=e.IBV_WR_SEND, num_sge=1, sg=pieces, send_flags=flags)
+    def send(self, work_request: int, *source: Piece, signalled: bool = True) -> None:
+        """SEND one piece of our memory, or two in a row, into the peer's next receive."""
+        flags, pieces = e.IBV_SEND_SIGNALED if signalled else 0, [SGE(*piece) for piece in source]
+        request = SendWR(wr_id=work_request, opcode=e.IBV_WR_SEND, num_sge=len(pieces), sg=pieces, send_flags=flags)
         with _verbs("cannot post a send"):
             self._pair.post_send(request)
 
-    def receive(self, work_request: int, into: Piece) -> None:
+    def receive(self, work_request: int, *into: Piece) -> None:
         """Post a receive: for a SEND, or (length 0 will do) for a write with immediate."""
         with _verbs("cannot post a receive"):
-            self._pair.post_recv(RecvWR(work_request, 1, [SGE(into.address, into.length, into.key)]))
+            self._pair.post_recv(RecvWR(work_request, len(into), [SGE(*piece) for piece in into]))
 
     def bind(self, work_request: int, region: boundary.MemoryRegion, address: int, length: int) -> MemoryWindow:
         """Open a part of a region to writes of peers; it is open when the work request completes."""

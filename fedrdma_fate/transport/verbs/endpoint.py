@@ -141,7 +141,7 @@ class VerbsEndpoint:
         if self._key_is_possible(target):
             self._chunk_outbound.add(queue_pair, write)
 
-    def post_datagram(self, data: bytes, copies: int = 1) -> bool:
+    def post_datagram(self, data: bytes, copies: int = 1, padding: int = 0) -> bool:
         """Send it by an unreliable queue pair, where there is one."""
         self._health.check()
         channel = self._parts.chunks.datagrams
@@ -151,7 +151,7 @@ class VerbsEndpoint:
 
         def send() -> None:
             nonlocal sent
-            sent = channel.send(data, copies)
+            sent = channel.send(data, copies, padding)
 
         self._guarded(send)
         return sent
