@@ -6,15 +6,13 @@ import enum
 import math
 from collections import deque
 
+from fedrdma_fate.core.x_delivery import WINDOW_SECONDS
 from fedrdma_fate.core.x_path import PathState, Sample
 from fedrdma_fate.core.x_sharing import FOREIGN_QUEUE_SECONDS, YIELD_GAIN, Sharing, Sign
 
 PROBE_GAIN = 1.25
 DRAIN_GAIN = 0.75
 CRUISE_GAIN = 0.99
-
-RATE_SPAN_SECONDS = 0.01
-"""Samples of the delivery rate look back so far."""
 
 HOLD_ROUNDS = 6
 LEAST_ROUND_SECONDS = 0.005
@@ -252,7 +250,7 @@ class RateController:
         if rate < self._bandwidth:
             self._bandwidth = max(rate, LEAST_RATE)
             self._samples.clear()
-            self._deaf_until = now + self._last_rtt + RATE_SPAN_SECONDS
+            self._deaf_until = now + self._last_rtt + WINDOW_SECONDS
 
     def on_sample(self, sample: Sample, now: float) -> None:
         """Take a report's lesson in."""
