@@ -104,7 +104,7 @@ def test_a_datagram_comes_whole_or_is_said_not_to_be_there(pair: Pair) -> None:
 def test_a_train_of_datagrams_comes_whole_and_another_after_it(pair: Pair) -> None:
     for train in (bytes(4096), b"second"):
         if not pair.active.endpoint.post_datagram(train, 64):
-            assert pair.active.endpoint.chunk_service.reliable or pair.active.endpoint.chunk_service.self_paced
+            assert pair.active.endpoint.chunk_service.self_paced
             return
         pair.pump(lambda: len(pair.passive.of(CompletionKind.DATAGRAM)) >= 64)
         assert [entry.data for entry in pair.passive.of(CompletionKind.DATAGRAM)] == [train] * 64
@@ -114,7 +114,7 @@ def test_a_train_of_datagrams_comes_whole_and_another_after_it(pair: Pair) -> No
 def test_a_train_of_padded_datagrams_comes_without_the_padding(pair: Pair) -> None:
     train = b"d" * DATAGRAM_BYTES
     if not pair.active.endpoint.post_datagram(train, 64, PADDED_DATAGRAM_BYTES - DATAGRAM_BYTES):
-        assert pair.active.endpoint.chunk_service.reliable or pair.active.endpoint.chunk_service.self_paced
+        assert pair.active.endpoint.chunk_service.self_paced
         return
     pair.pump(lambda: len(pair.passive.of(CompletionKind.DATAGRAM)) >= 64)
     assert [entry.data for entry in pair.passive.of(CompletionKind.DATAGRAM)] == [train] * 64

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import errno
 import itertools
 import os
 from collections import deque
@@ -224,6 +225,7 @@ class FakeDevice:
         self.binds = True
         self.registration_errno = 0
         self.most_pairs = 1000
+        self.most_completions = 32767
         self.closed = False
 
     def report(self, kind: boundary.EventKind) -> None:
@@ -247,7 +249,8 @@ class FakeDevice:
         return FakeWindow(self, 0, 0)
 
     def completion_queue(self, depth: int) -> FakeQueue:
-        del depth
+        if depth > self.most_completions:
+            raise VerbsError(f"cannot make a completion queue of {depth} entries", errno.EINVAL)
         self.queues.append(FakeQueue())
         return self.queues[-1]
 

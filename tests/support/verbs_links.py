@@ -19,11 +19,15 @@ UNTOUCHED = 0xEE
 class FakeSide:
     """A transport over one fake device, with one region."""
 
-    def __init__(self, network: FakeNetwork, name: str, *, queue_pairs: int = 2, **port: object) -> None:
+    def __init__(
+        self, network: FakeNetwork, name: str, *, queue_pairs: int = 2, chunk_queue_pairs: int = 4, **port: object
+    ) -> None:
         self.verbs = FakeVerbs(device_info(name, "127.0.0.1", **port), network=network)
         self.region = HeapRegion(REGION_BYTES)
         self.region.view[:] = bytes([UNTOUCHED]) * REGION_BYTES
-        self.transport = VerbsTransport(VerbsSettings(PortWish(), queue_pairs), [self.region], self.verbs)
+        self.transport = VerbsTransport(
+            VerbsSettings(PortWish(), queue_pairs, chunk_queue_pairs), [self.region], self.verbs
+        )
         self.endpoint: Endpoint | None = None
         self.completions: list[Completion] = []
 
@@ -104,7 +108,7 @@ class FakeLink:
 
 
 def unconnected(active: Mapping[str, object] | None = None, passive: Mapping[str, object] | None = None) -> FakeLink:
-    """Two sides that have not met; the arguments change their ports, or `queue_pairs`."""
+    """Two sides that have not met; the arguments change their ports, or their numbers of queue pairs."""
     network = FakeNetwork()
     sides = FakeSide(network, "fake0", **(active or {})), FakeSide(network, "fake1", **(passive or {}))  # type: ignore[arg-type]
     return FakeLink(network, *sides)

@@ -74,6 +74,22 @@ def test_of_unequal_numbers_of_queue_pairs_both_sides_use_the_smaller_one() -> N
     made.close()
 
 
+def test_a_completion_queue_as_short_as_soft_roce_s_has_room_for_as_many_chunk_queue_pairs_as_there_may_be() -> None:
+    most: dict[str, object] = {"chunk_queue_pairs": 64}
+    made = unconnected(active=most, passive=most)
+    made.connect()
+    assert made.active.end.chunk_service.queue_pairs == 64
+    made.close()
+
+
+def test_a_completion_queue_that_is_too_short_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = unconnected()
+    monkeypatch.setattr(made.active.device, "most_completions", 100)
+    with pytest.raises(TransportError, match="cannot make a completion queue"):
+        made.active.transport.open("active")
+    made.close()
+
+
 @pytest.mark.parametrize(
     ("field", "value", "complaint"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 from collections import deque
 from collections.abc import Sequence
 
@@ -37,19 +38,23 @@ _ARRIVAL = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ChunkNumbers:
-    """Queue pair numbers of one side: reliable ones, unreliable ones, and the one for datagrams.
+class KindNumbers:
+    """Numbers of one side's queue pairs of one kind: those for chunks, and the one for datagrams."""
 
-    The unreliable ones are missing, and the last is 0, where the device has none or is not to use them.
-    """
-
-    reliable: tuple[int, ...]
-    unreliable: tuple[int, ...] = ()
+    chunks: tuple[int, ...] = ()
     datagrams: int = 0
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class ChunkNumbers:
+    """Of both kinds. There are no unreliable ones where the device has none or is not to use them."""
+
+    reliable: KindNumbers
+    unreliable: KindNumbers = KindNumbers()
+
+
 class DatagramChannel:
-    """Short messages that may be lost, on an unreliable queue pair."""
+    """Short messages on a queue pair of their own; on an unreliable one they may be lost."""
 
     BYTES = (_RECEIVES + _SENDS) * DATAGRAM_BYTES + _PADDING_BYTES
     """Of scratch memory: a place for each, and one for the padding of all, which nobody looks at."""
@@ -129,7 +134,8 @@ class ChunkPairs:
         self._made: dict[PairKind, list[QueuePair]] = {PairKind.RELIABLE: [], PairKind.UNRELIABLE: []}
         with contextlib.ExitStack() as undo:
             undo.callback(self.close)
-            self._make(PairKind.RELIABLE, count, device, queue, port)
+            # one more for datagrams
+            self._make(PairKind.RELIABLE, count + 1, device, queue, port)
             if unreliable:
                 # a device that has none says so with the first
                 with contextlib.suppress(VerbsError):
@@ -138,14 +144,17 @@ class ChunkPairs:
 
     @staticmethod
     def completions(count: int) -> int:
-        """Entries of a completion queue that they need."""
-        return 2 * (count + 1) * (CHUNK_SENDS + CHUNK_RECEIVES)
+        """Entries of a completion queue that they need; work is posted to the kind that is kept alone."""
+        return (count + 1) * (CHUNK_SENDS + CHUNK_RECEIVES)
 
     @property
     def numbers(self) -> ChunkNumbers:
         """For the peer to know."""
         reliable, unreliable = (tuple(pair.number for pair in pairs) for pairs in self._made.values())
-        return ChunkNumbers(reliable, unreliable[1:], unreliable[0] if unreliable else 0)
+        return ChunkNumbers(
+            KindNumbers(reliable[1:], reliable[0]),
+            KindNumbers(unreliable[1:], unreliable[0]) if unreliable else KindNumbers(),
+        )
 
     def connect(
         self, port: LocalPort, peer: ChunkNumbers, gid: str, packets: tuple[int, int], mtu: int, patience: Patience
@@ -163,19 +172,19 @@ class ChunkPairs:
         Raises:
             VerbsError: the device does not take it.
         """
-        mine = self._made[PairKind.UNRELIABLE]
-        numbers = peer.reliable
         own, first = packets
-        if len(mine) > 1 and peer.unreliable:
-            self.kind, numbers = PairKind.UNRELIABLE, peer.unreliable
-            self.datagrams = DatagramChannel(mine.pop(0), self._scratch, self._offset)
-            self.datagrams.post_receives()
-            self.datagrams.pair.connect(port, PairAddress(peer.datagrams, first, gid), own, mtu, patience)
-        self.pairs = self._made[self.kind][: len(numbers)]
-        for pair in (*self._made[PairKind.RELIABLE], *mine):
+        theirs = peer.reliable
+        if len(self._made[PairKind.UNRELIABLE]) > 1 and peer.unreliable.chunks:
+            self.kind, theirs = PairKind.UNRELIABLE, peer.unreliable
+        mine = self._made[self.kind]
+        self.datagrams = DatagramChannel(mine.pop(0), self._scratch, self._offset)
+        self.datagrams.post_receives()
+        self.datagrams.pair.connect(port, PairAddress(theirs.datagrams, first, gid), own, mtu, patience)
+        self.pairs = mine[: len(theirs.chunks)]
+        for pair in itertools.chain(*self._made.values()):
             if pair not in self.pairs:
                 pair.close()
-        for pair, number in zip(self.pairs, numbers, strict=False):
+        for pair, number in zip(self.pairs, theirs.chunks, strict=False):
             for _ in range(CHUNK_RECEIVES):
                 self.post_receive(pair)
             pair.connect(port, PairAddress(number, first, gid), own, mtu, patience)

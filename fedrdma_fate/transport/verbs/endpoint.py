@@ -142,7 +142,7 @@ class VerbsEndpoint:
             self._chunk_outbound.add(queue_pair, write)
 
     def post_datagram(self, data: bytes, copies: int = 1, padding: int = 0) -> bool:
-        """Send it by an unreliable queue pair, where there is one."""
+        """Send it by the queue pair for datagrams."""
         self._health.check()
         channel = self._parts.chunks.datagrams
         if channel is None:

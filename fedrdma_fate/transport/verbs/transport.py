@@ -16,7 +16,7 @@ from fedrdma_fate.ports import Draft, Endpoint, Offer, Region, Role
 from fedrdma_fate.transport.link import offered_number, offered_text, offered_token, unavailable
 from fedrdma_fate.transport.verbs.boundary import MTUS, Patience, Verbs, VerbsError
 from fedrdma_fate.transport.verbs.choice import NAME, PortWish, choose_port
-from fedrdma_fate.transport.verbs.chunks import ChunkNumbers
+from fedrdma_fate.transport.verbs.chunks import ChunkNumbers, KindNumbers
 from fedrdma_fate.transport.verbs.endpoint import VerbsEndpoint
 from fedrdma_fate.transport.verbs.host import VerbsHost
 from fedrdma_fate.transport.verbs.link_parts import LinkParts, PeerOffer
@@ -192,15 +192,17 @@ class _VerbsDraft:
         self._token = secrets.token_bytes(_TOKEN_BYTES)
         self._first_packet = secrets.randbelow(_24_BITS) + 1
         port = parts.host.port
+        chunks = parts.chunks.numbers
         self._offer: dict[str, str | int] = {
             "gid": port.gid,
             "psn": self._first_packet,
             "mtu": port.mtu,
             "signal": parts.notices.pair.number,
             "pairs": _join(pair.number for pair in parts.data),
-            "chunks_rc": _join(parts.chunks.numbers.reliable),
-            "chunks_uc": _join(parts.chunks.numbers.unreliable),
-            "datagrams": parts.chunks.numbers.datagrams,
+            "chunks_rc": _join(chunks.reliable.chunks),
+            "datagrams_rc": chunks.reliable.datagrams,
+            "chunks_uc": _join(chunks.unreliable.chunks),
+            "datagrams_uc": chunks.unreliable.datagrams,
             "token": self._token.hex(),
         }
 
@@ -278,9 +280,11 @@ def _read_offer(peer: Offer) -> PeerOffer:
 
 
 def _chunk_numbers(peer: Offer) -> ChunkNumbers:
-    unreliable = _numbers(peer, "chunks_uc") if peer.get("chunks_uc") else ()
-    datagrams = offered_number(NAME, peer, "datagrams", _24_BITS) if unreliable else 0
-    return ChunkNumbers(_numbers(peer, "chunks_rc"), unreliable, datagrams)
+    reliable = KindNumbers(_numbers(peer, "chunks_rc"), offered_number(NAME, peer, "datagrams_rc", _24_BITS))
+    if not peer.get("chunks_uc"):
+        return ChunkNumbers(reliable)
+    unreliable = KindNumbers(_numbers(peer, "chunks_uc"), offered_number(NAME, peer, "datagrams_uc", _24_BITS))
+    return ChunkNumbers(reliable, unreliable)
 
 
 def _numbers(peer: Offer, name: str) -> tuple[int, ...]:
