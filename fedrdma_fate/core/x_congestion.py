@@ -131,6 +131,11 @@ class RateController:
         return self._fixed is not None or self._bandwidth > 0
 
     @property
+    def settled(self) -> bool:
+        """Whether a rate is known that transfers have proved."""
+        return self.known and self._proved
+
+    @property
     def min_rtt(self) -> float:
         """Least round trip, 0 when unknown."""
         return self._min_rtt

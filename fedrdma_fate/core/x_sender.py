@@ -126,7 +126,7 @@ class XSender:
         self.arrived_bytes += length
         self._progress(now)
         rtt = now - flight.sent_at if flight is not None else None
-        rate = self._delivery.rate(now, self._own_arrived_bytes)
+        rate = self._delivery.rate(now, self._own_arrived_bytes, sure=self.control.settled)
         self._learn(rtt, rate, 1, 0, now)
         return self._pump(now)
 
@@ -149,7 +149,8 @@ class XSender:
         if self.settings.reliable:
             return self._pump(now)
         rtt = None if newest is None or newest.again else now - newest.sent_at - max(report.held, 0.0)
-        self._learn(rtt, self._delivery.rate(report.arrived_at, report.received_bytes), len(new), len(lost), now)
+        rate = self._delivery.rate(report.arrived_at, report.received_bytes, sure=self.control.settled)
+        self._learn(rtt, rate, len(new), len(lost), now)
         return self._pump(now)
 
     def on_resend(self, chunks: Iterable[int], now: float) -> list[Action]:

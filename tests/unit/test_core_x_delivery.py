@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedrdma_fate.core.x_delivery import WINDOW_SECONDS, DeliveryMeter
+from fedrdma_fate.core.x_delivery import SURE_SECONDS, WINDOW_SECONDS, DeliveryMeter
 
 CHUNK = 100_000
 
@@ -27,6 +27,14 @@ def test_chunks_that_are_seen_in_one_look_count_to_the_moment_before_the_next() 
     assert told[:8] == [None] * 8
     assert told[15::8] == pytest.approx([8 * CHUNK / 1e-3] * 9)
     assert max(rate for rate in told if rate is not None) == pytest.approx(8 * CHUNK / 1e-3)
+
+
+def test_who_wants_to_be_sure_is_told_nothing_before_single_packets_matter_no_more() -> None:
+    meter = DeliveryMeter(4 * CHUNK)
+    spacing = SURE_SECONDS / 10
+    told = [meter.rate(number * spacing, (number + 1) * CHUNK, sure=True) for number in range(30)]
+    assert told[:10] == [None] * 10
+    assert told[11:] == pytest.approx([CHUNK / spacing] * 19)
 
 
 def test_a_change_shows_within_the_window() -> None:
