@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import enum
 import math
 from collections import deque
 
 from fedrdma_fate.core.x_delivery import WINDOW_SECONDS
 from fedrdma_fate.core.x_path import PathState, Sample
+from fedrdma_fate.core.x_phase import Phase
 from fedrdma_fate.core.x_sharing import FOREIGN_QUEUE_SECONDS, YIELD_GAIN, Sharing, Sign
-
-PROBE_GAIN = 1.25
-DRAIN_GAIN = 0.75
-CRUISE_GAIN = 0.99
 
 HOLD_ROUNDS = 6
 LEAST_ROUND_SECONDS = 0.005
@@ -35,7 +31,8 @@ STEADY_SHARE = 0.85
 """A slower link delivers less of what we send; beside a newcomer at first as much as before, only later."""
 
 DOUBTFUL_ROUNDS = 2 * HOLD_ROUNDS
-"""So long after a cut a queue may be what the cut has left."""
+"""So long after a cut a queue may be what the cut has left, or after the rate has risen what an outlier does."""
+RAISED = 1.01
 DOUBTFUL_LOSS = 0.01
 """Where a larger share of the chunks is lost, the delivery rate is overrated, and so may be the rate."""
 
@@ -71,15 +68,6 @@ REPORT_PATIENCE_SECONDS = 0.01
 """Reports come every 2 ms, and later from a busy host: a window that is too small for that looks like a slow path."""
 
 LARGEST_PATIENCE_ROUNDS = 4
-
-
-class Phase(enum.Enum):
-    """What the rate is being used for."""
-
-    TRAIN = "train"
-    CRUISE = "cruise"
-    PROBE = "probe"
-    DRAIN = "drain"
 
 
 class RateController:
@@ -165,8 +153,7 @@ class RateController:
         """What to pace at."""
         if self._fixed is not None:
             return self._fixed
-        gain = {Phase.PROBE: PROBE_GAIN, Phase.DRAIN: DRAIN_GAIN}.get(self.phase, CRUISE_GAIN)
-        return max(self._bandwidth * gain, LEAST_RATE)
+        return max(self._bandwidth * self.phase.gain, LEAST_RATE)
 
     @property
     def window_bytes(self) -> float:
@@ -232,7 +219,7 @@ class RateController:
     @property
     def _probe_seconds(self) -> float:
         """Long enough for some chunks, and short enough for a buffer."""
-        bearable = PROBE_QUEUE_BYTES / (PROBE_GAIN - 1) / max(self._bandwidth, LEAST_RATE)
+        bearable = PROBE_QUEUE_BYTES / (Phase.PROBE.gain - 1) / max(self._bandwidth, LEAST_RATE)
         return max(min(PROBE_SECONDS, bearable), PROBE_SECONDS / 2, PROBE_CHUNKS * self._chunk_seconds)
 
     def _prove(self, now: float) -> None:
@@ -300,6 +287,8 @@ class RateController:
         sharing, most = self._sharing, self._samples[0][1]
         sharing.on_delivery(most)
         if not sharing.holding:
+            if most > self._bandwidth * RAISED:
+                self._doubtful_until = max(self._doubtful_until, now + DOUBTFUL_ROUNDS * self._min_rtt)
             self._bandwidth = most
         elif self._bandwidth < CONTENT * sharing.fair:
             self._bandwidth = min(most, sharing.fair)

@@ -6,8 +6,9 @@ import dataclasses
 
 import pytest
 
-from fedrdma_fate.core.x_congestion import Phase, RateController
+from fedrdma_fate.core.x_congestion import RateController
 from fedrdma_fate.core.x_path import PathState, Sample
+from fedrdma_fate.core.x_phase import Phase
 from fedrdma_fate.core.x_sharing import HOLD_SECONDS, MEMORY_SECONDS, Sharing, Sign
 
 RTT = 0.02
@@ -105,6 +106,20 @@ def test_a_longer_path_is_not_taken_for_a_queue() -> None:
     assert control.min_rtt == 2 * RTT
     assert not control.competing
     assert control.rate >= 0.7 * RATE
+
+
+@pytest.mark.parametrize("outlier", [1.005, 1.02, 1.05])
+def test_the_queue_of_a_rate_that_one_sample_overrated_is_not_taken_for_that_of_others(outlier: float) -> None:
+    control = controller()
+    queue = now = 0.0
+    while now < 1.0:
+        control.on_time(now)
+        queue = max(0.0, queue + (control.rate / RATE - 1) * 0.002)
+        seen = outlier * RATE if now == 0.0 else min(control.rate, RATE)
+        control.on_sample(Sample(RTT + queue, seen, 10, 0, 4), now)
+        now += 0.002
+        assert not control.competing
+    assert settled(control).rate >= 0.97 * RATE
 
 
 def test_a_queue_that_does_not_give_way_makes_us_yield_half() -> None:

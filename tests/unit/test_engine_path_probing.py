@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from fedrdma_fate.core.x_congestion import Phase
 from fedrdma_fate.core.x_path import PathState
+from fedrdma_fate.core.x_phase import Phase
 from fedrdma_fate.engine.events import KnownPath
 from fedrdma_fate.engine.machines import PathMemory
 from fedrdma_fate.engine.path_probing import PathProbing
