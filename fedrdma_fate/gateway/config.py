@@ -216,6 +216,10 @@ class GatewayConfig(_Section, frozen=True):
     trace: Path | None = None
     state_directory: Path | None = None
 
+    def mode_for(self, site: str, asked: Mode | None = None) -> Mode:
+        """How payloads to or from a peer travel, of a job that asks for `asked`."""
+        return next((peer.mode for peer in self.peers if peer.site == site), None) or asked or self.mode
+
 
 def load_config(path: Path) -> GatewayConfig:
     """Read and check a configuration file.

@@ -126,9 +126,8 @@ class Receiving:
     def _first_ahead(self, transport: str) -> int:
         """As long as no large message has come; what the first does not fill is free again when it has come."""
         config = self._hub.config
-        mode = next((peer.mode for peer in config.peers if peer.site == self._peer), None) or config.mode
         # cold memory is not taken before it is needed
-        if mode != "fedrdma-x" or transport not in ("tcp", "verbs") or not config.memory.warm:
+        if config.mode_for(self._peer) != "fedrdma-x" or transport not in ("tcp", "verbs") or not config.memory.warm:
             return 0
         part = int(self._hub.receive_pool.region.length * FIRST_AHEAD_PART) // len(config.peers)
         return part if part > int(config.memory.ring_slot_bytes) else 0

@@ -320,7 +320,7 @@ class Sending:
         self._hub.mailbox.sessions.push_failed(key, told)
 
     def _mode(self, asked: Mode | None) -> Mode:
-        return self._peer.mode or asked or self._hub.config.mode
+        return self._hub.config.mode_for(self._peer.site, asked)
 
     def _plan(self, mode: Mode, total_bytes: int) -> ChunkPlan:
         config = self._hub.config

@@ -34,12 +34,13 @@ def player(directory: Path) -> Play:
     return play
 
 
-async def work(twin: Twin, rounds: int = 30) -> None:
-    """Both sides do what they can, for a while."""
+async def work(twin: Twin, rounds: int = 30, *, carry: bool = True) -> None:
+    """Both sides do what they can, for a while; unless it carries, the control channel is stuck."""
     for _ in range(rounds):
         for site in twin.halves:
             await twin.turn(site)
-            await twin.carry(site)
+            if carry:
+                await twin.carry(site)
 
 
 def pull(twin: Twin, key: MessageKey | None) -> asyncio.Task[bytes]:
@@ -58,7 +59,7 @@ def key_to(twin: Twin, destination: Party, source: Party | None = None) -> Messa
     return MessageKey("s", "m", "t", source or twin.halves["a"].party, destination)
 
 
-def sent_by(twin: Twin, site: str, kind: type[Any]) -> list[Any]:
+def sent_by(twin: Twin, site: str, kind: type[Any] = object) -> list[Any]:
     """Frames of a kind that a site has sent and that have not been carried."""
     stream = twin.halves[site].stream
     assert stream is not None
