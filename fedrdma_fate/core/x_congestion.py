@@ -231,6 +231,7 @@ class RateController:
             self._enter(Phase.PROBE, now, self._probe_seconds)
         else:
             self._proved = True
+            self._doubtful_until = now + DOUBTFUL_ROUNDS * self._min_rtt
             self._enter(Phase.CRUISE, now, self._hold_seconds)
 
     def _doubtful(self, now: float) -> bool:

@@ -108,14 +108,20 @@ def test_a_longer_path_is_not_taken_for_a_queue() -> None:
     assert control.rate >= 0.7 * RATE
 
 
-@pytest.mark.parametrize("outlier", [1.005, 1.02, 1.05])
-def test_the_queue_of_a_rate_that_one_sample_overrated_is_not_taken_for_that_of_others(outlier: float) -> None:
-    control = controller()
+@pytest.mark.parametrize(
+    ("proved", "overrated"),
+    [(True, [1.005]), (True, [1.02]), (True, [1.05]), (False, [1.02]), (False, [1.004, 1.008, 1.012, 1.016])],
+)
+def test_the_queue_of_a_rate_that_some_samples_overrated_is_not_taken_for_that_of_others(
+    proved: bool, overrated: list[float]
+) -> None:
+    control = RateController(PathState(RATE, RTT, 0.0), proved=proved)
+    samples = iter(overrated)
     queue = now = 0.0
     while now < 1.0:
         control.on_time(now)
         queue = max(0.0, queue + (control.rate / RATE - 1) * 0.002)
-        seen = outlier * RATE if now == 0.0 else min(control.rate, RATE)
+        seen = RATE * next(samples, min(control.rate / RATE, 1.0))
         control.on_sample(Sample(RTT + queue, seen, 10, 0, 4), now)
         now += 0.002
         assert not control.competing
