@@ -231,8 +231,12 @@ class RateController:
             self._enter(Phase.PROBE, now, self._probe_seconds)
         else:
             self._proved = True
-            self._doubtful_until = now + DOUBTFUL_ROUNDS * self._min_rtt
+            self._doubtful_until = self._doubt_ends(now)
             self._enter(Phase.CRUISE, now, self._hold_seconds)
+
+    def _doubt_ends(self, now: float) -> float:
+        """Of what happens now, when a queue can no longer be what it has left."""
+        return now + DOUBTFUL_ROUNDS * self._min_rtt
 
     def _doubtful(self, now: float) -> bool:
         """Whether a queue may well be our own."""
@@ -289,7 +293,7 @@ class RateController:
         sharing.on_delivery(most)
         if not sharing.holding:
             if most > self._bandwidth * RAISED:
-                self._doubtful_until = max(self._doubtful_until, now + DOUBTFUL_ROUNDS * self._min_rtt)
+                self._doubtful_until = max(self._doubtful_until, self._doubt_ends(now))
             self._bandwidth = most
         elif self._bandwidth < CONTENT * sharing.fair:
             self._bandwidth = min(most, sharing.fair)
@@ -297,7 +301,7 @@ class RateController:
             # the round trip that taught this was mostly idle: its queue is gone
             self._enter(Phase.CRUISE, now, self._hold_seconds)
             self._blind_until = now + 3 * self._min_rtt
-            self._doubtful_until = now + DOUBTFUL_ROUNDS * self._min_rtt
+            self._doubtful_until = self._doubt_ends(now)
 
     def _end_round(self, packets: int, now: float) -> None:
         seen = self._round_arrived + self._round_lost
@@ -376,7 +380,7 @@ class RateController:
         self._samples.clear()
         self._samples.append((now, rate))
         self._blind_until = now + 2 * self._min_rtt
-        self._doubtful_until = now + DOUBTFUL_ROUNDS * self._min_rtt
+        self._doubtful_until = self._doubt_ends(now)
         self._drain_and_judge(now)
 
     def _drain_and_judge(self, now: float) -> None:

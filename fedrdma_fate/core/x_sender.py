@@ -366,7 +366,7 @@ class XSender:
         return copies_of_repeat(lost) if again else copies_of_last(lost)
 
     def _finish_sending(self) -> list[Action]:
-        """The header goes by the reliable control queue pair once every digest is known."""
+        """The header goes once every digest is known."""
         count = self.plan.count
         if self.state is not SenderState.SENDING or self._header_out or not self._digests.complete:
             return []

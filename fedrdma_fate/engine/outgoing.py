@@ -274,9 +274,10 @@ class OutgoingTransfers:
         sender = sending_machine(outgoing, grant.grant, service, self.memory, self._settings)
         active = Active(outgoing, sender, grant, service, now)
         self._active[outgoing.transfer] = active
-        self._events.frame(active.offer)
-        if outgoing.mode == "fedrdma-x" and post_datagram(self._endpoint, active.offer):
-            active.offering = Repeated(active.offer, Repeats(now, _OFFER_REPEATS))
+        offer = active.offer
+        self._events.frame(offer)
+        if outgoing.mode == "fedrdma-x" and post_datagram(self._endpoint, offer):
+            active.offering = Repeated(offer, Repeats(now, _OFFER_REPEATS))
         self._carry_out(active, active.sender.start(now), now)
 
     def _resume(self, active: Active, grant: Grant, now: float) -> None:

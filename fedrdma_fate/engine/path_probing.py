@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 
 from fedrdma_fate.core.path_probe import TRAIN_DATAGRAMS, ProbedSide, ProbingSide, Train
+from fedrdma_fate.engine.datagrams import post_datagram
 from fedrdma_fate.engine.machines import PathMemory
 from fedrdma_fate.ports import Endpoint
-from fedrdma_fate.wire.datagrams import PathProbe, PathProbeAnswer, encode_datagram
+from fedrdma_fate.wire.datagrams import PathProbe, PathProbeAnswer
 from fedrdma_fate.wire.errors import TransportError
 
 
@@ -59,6 +60,5 @@ class PathProbing:
                 self._probing = ProbingSide()
 
     def _answer(self, answer: PathProbeAnswer | None) -> None:
-        with contextlib.suppress(TransportError):
-            if answer is not None and self._endpoint is not None:
-                self._endpoint.post_datagram(encode_datagram(answer))
+        if answer is not None:
+            post_datagram(self._endpoint, answer)
