@@ -55,10 +55,12 @@ def test_beside_a_cubic_flow_neither_starves() -> None:
 
 
 def test_two_of_ours_share_a_small_buffer() -> None:
-    seen = compete(7, "x/16@2", "x/16@3", buffer="100kB")
-    less, more = sorted(seen.shares(3, 7))
-    assert more <= 1.3 * less
-    assert less + more >= 0.72
+    seen = compete(9, "x/16@2", "x/16@3", buffer="100kB")
+    # a newcomer finds its share within a second, of which it gets more or less by what it meets first
+    less, more = sorted(seen.shares(4, 9))
+    # the worst of 21 starts, some milliseconds apart, was 1.20
+    assert more <= 1.5 * less
+    assert less + more >= 0.75
 
 
 def test_a_transfer_meets_a_longer_a_lossy_and_a_slower_path_within_a_second() -> None:
