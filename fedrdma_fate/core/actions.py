@@ -43,6 +43,34 @@ class PostChunk:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class AddToRepairs:
+    """Add (exclusive or) a chunk of the payload to these repair chunks, which begin as zeros, as far as it goes."""
+
+    chunk: Chunk
+    repairs: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PostRepair:
+    """Like PostChunk, of a repair chunk. It may be left undone: nothing waits for it."""
+
+    work_request: int
+    number: int
+    at: int
+    queue_pair: int
+    immediate: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AddInSlot:
+    """Add (exclusive or) `length` bytes at `source` to those at `target`, both offsets in the slot."""
+
+    source: int
+    target: int
+    length: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class ComputeDigest:
     """Compute the xxh3-64 of the chunk at its final place; answer with `on_digest(index, value)`.
 
@@ -54,7 +82,7 @@ class ComputeDigest:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CopyStaged:
-    """Copy the staged chunk at `source` to `target`, both offsets in the slot."""
+    """Copy the staged, or found, chunk at `source` to `target`, both offsets in the slot."""
 
     source: int
     target: int
@@ -99,6 +127,9 @@ Action = (
     WriteChunk
     | WriteHeader
     | PostChunk
+    | AddToRepairs
+    | PostRepair
+    | AddInSlot
     | ComputeDigest
     | CopyStaged
     | ClearHeader

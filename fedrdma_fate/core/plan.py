@@ -136,8 +136,13 @@ class SlotLayout:
         return HEADER_SPACE_BYTES + -(-self.plan.total_bytes // HEADER_SPACE_BYTES) * HEADER_SPACE_BYTES
 
     @property
+    def repairs_at(self) -> int:
+        """Where repair chunks of `fedrdma-x` are written, if there are any: on the page behind the payload."""
+        return self._staging_at
+
+    @property
     def slot_bytes(self) -> int:
-        """Length a receive slot must have."""
+        """Length a receive slot must have, without repair chunks."""
         if self.mode == "fedrdma":
             return self.staged_chunk_at + min(self.plan.chunk_bytes, self.plan.total_bytes)
         return HEADER_SPACE_BYTES + self.plan.total_bytes

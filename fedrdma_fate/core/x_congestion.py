@@ -6,6 +6,7 @@ import math
 from collections import deque
 
 from fedrdma_fate.core.x_delivery import WINDOW_SECONDS
+from fedrdma_fate.core.x_loss import LossMeter
 from fedrdma_fate.core.x_path import PathState, Sample
 from fedrdma_fate.core.x_phase import Phase
 from fedrdma_fate.core.x_sharing import FOREIGN_QUEUE_SECONDS, YIELD_GAIN, Sharing, Sign
@@ -93,7 +94,7 @@ class RateController:
         self._min_rtt_at: float | None = None
         self._last_rtt = self._min_rtt
         self._chunk_loss = 0.0
-        self._loss = None if remembered is None else remembered.loss
+        self._loss = LossMeter(None if remembered is None else remembered.loss)
         self._loss_is_found = proved
         self._samples: deque[tuple[float, float]] = deque()
         self._phase_ends = 0.0
@@ -136,7 +137,7 @@ class RateController:
     @property
     def loss(self) -> float:
         """Probability that a packet is lost, as transfers have found it."""
-        return (self._loss or 0.0) if self._loss_is_found else 0.0
+        return (self._loss.loss or 0.0) if self._loss_is_found else 0.0
 
     @property
     def sampled(self) -> bool:
@@ -166,7 +167,7 @@ class RateController:
             return None
         # also where no others are expected any more: a transfer may end just when it has come down for them
         capacity = self._sharing.capacity if self._sharing.capacity > self._bandwidth else 0.0
-        return PathState(self._bandwidth, self._min_rtt, self._loss, capacity, self._sharing.expected)
+        return PathState(self._bandwidth, self._min_rtt, self._loss.loss, capacity, self._sharing.expected)
 
     def on_time(self, now: float) -> None:
         """Move on to the next phase when this one is over."""
@@ -308,7 +309,7 @@ class RateController:
         self._round_ends = now + self._round_seconds
         if seen < 8:
             return
-        share = self._round_lost / seen
+        lost, share = self._round_lost, self._round_lost / seen
         self._round_arrived = self._round_lost = 0
         queued, self._least_queue = self._least_queue > FOREIGN_QUEUE_SECONDS, math.inf
         self._judge_path(share, now)
@@ -321,7 +322,7 @@ class RateController:
             # what a full buffer drops says nothing about the path
             return
         self._chunk_loss += (share - self._chunk_loss) / 8
-        self._loss = 1 - (1 - self._chunk_loss) ** (1 / packets)
+        self._loss.on_round(lost, seen, packets)
         self._loss_is_found = True
 
     def _judge_path(self, lost: float, now: float) -> None:

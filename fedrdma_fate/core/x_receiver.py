@@ -10,6 +10,8 @@ from fedrdma_fate.core.digestbook import DigestBook
 from fedrdma_fate.core.plan import ChunkPlan, SlotLayout
 from fedrdma_fate.core.receiver import ReceiverState
 from fedrdma_fate.core.x_chunking import TAGS, chunk_of_immediate
+from fedrdma_fate.core.x_repair import RepairPlan
+from fedrdma_fate.core.x_repairing import Rebuilding
 from fedrdma_fate.core.x_report import ArrivalMap
 from fedrdma_fate.wire.errors import ErrorCode, WireError
 from fedrdma_fate.wire.frames import Delivered, Refused, Report, ResendChunks
@@ -25,11 +27,13 @@ class XReceiveSettings:
         report_seconds: at most one report in this time, except the last; None: none but at a restart, for where
             completions tell the sender.
         max_resends: how often damage is answered with a request to send again.
+        repairs: the repair chunks that come besides.
     """
 
     tag: int
     report_seconds: float | None = 0.002
     max_resends: int = 3
+    repairs: RepairPlan | None = None
 
 
 class XReceiver:
@@ -47,6 +51,7 @@ class XReceiver:
         self.epoch = 0
         self.repeated_chunks = 0
         self.placed_bytes = 0
+        self._rebuilding = None if settings.repairs is None else Rebuilding(settings.repairs)
         self._arrivals = ArrivalMap(plan.count)
         self._digests = DigestBook(plan)
         self._header: ChunkHeader | None = None
@@ -72,8 +77,10 @@ class XReceiver:
         A transport that has seen all bytes of the chunk pass by can say its digest.
         """
         tag, index = chunk_of_immediate(immediate)
-        if self.finished or tag != self.settings.tag or index >= self.plan.count:
+        if self.finished or tag != self.settings.tag:
             return []
+        if index >= self.plan.count:
+            return self._on_repair(index - self.plan.count, now)
         chunk = self.plan.chunk(index)
         position = self.plan.count - 1 - index
         self._received_bytes += chunk.length
@@ -91,7 +98,31 @@ class XReceiver:
             self._report_due = max(now, self._may_report_at)
         # not before everything was counted that was found to have come just now: a report that names the moment of the
         # first, and forgets the others, makes what follows look fast
-        return actions + (self._report_when_due(now) if self._arrivals.full else []) + self._verify_when_complete()
+        return actions + self._rebuild() + self._when_full(now)
+
+    def _when_full(self, now: float) -> list[Action]:
+        return (self._report_when_due(now) if self._arrivals.full else []) + self._verify_when_complete()
+
+    def _on_repair(self, number: int, now: float) -> list[Action]:
+        if self._rebuilding is None or not self._rebuilding.on_repair(number):
+            return []
+        return self._rebuild() + self._when_full(now)
+
+    def _rebuild(self) -> list[Action]:
+        """Find the lost chunks as soon as the repair chunks suffice."""
+        if self._rebuilding is None:
+            return []
+        last = self.plan.count - 1
+        missing = self._arrivals.missing_from(self.plan.count - self._rebuilding.plan.covered)
+        actions = self._rebuilding.solved([last - position for position in missing])
+        if actions is None:
+            return []
+        for position in missing:
+            chunk = self.plan.chunk(last - position)
+            self._arrivals.add(position)
+            self.placed_bytes += chunk.length
+            actions += self._digests.ask(chunk)
+        return actions
 
     def on_announced(self, raw: bytes | memoryview) -> list[Action]:
         """The header's immediate came; `raw` are the HEADER_BYTES at the start of the slot."""
@@ -191,6 +222,8 @@ class XReceiver:
         return [SendFrame(ResendChunks(self.transfer, (0,)))]
 
     def _forget_arrivals(self) -> None:
+        # what comes anew comes without them, and one of them may be what was damaged
+        self._rebuilding = None
         self._arrivals = ArrivalMap(self.plan.count)
         self._digests.forget(range(self.plan.count))
         self.placed_bytes = 0

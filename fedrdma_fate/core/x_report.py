@@ -40,6 +40,12 @@ class ArrivalMap:
         self._advance()
         return True
 
+    def missing_from(self, first: int) -> list[int]:
+        """Positions from `first` on that are not there."""
+        base = max(first, self.complete)
+        holes = ~(self._beyond >> (base - self.complete)) & ((1 << (self.count - base)) - 1)
+        return list(_bits(holes, base))
+
     def merge(self, complete: int, beyond: bytes) -> Iterator[int]:
         """Take a report in; yields the positions that were not known.
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterable
 
-from fedrdma_fate.core.actions import Action, ComputeDigest, Failed, Finished, PostChunk, SendFrame, WriteHeader
-from fedrdma_fate.core.digest import payload_digest
-from fedrdma_fate.core.digest_table import DigestTable
+from fedrdma_fate.core.actions import (
+    Action,
+    Failed,
+    Finished,
+    PostChunk,
+    PostRepair,
+    SendFrame,
+    WriteHeader,
+)
 from fedrdma_fate.core.plan import Chunk, ChunkPlan, SlotLayout
 from fedrdma_fate.core.sender import SenderState
 from fedrdma_fate.core.x_chunking import immediate_of
@@ -16,23 +21,22 @@ from fedrdma_fate.core.x_congestion import RateController
 from fedrdma_fate.core.x_copies import chunk_loss, copies_of_last, copies_of_repeat
 from fedrdma_fate.core.x_delivery import WINDOW_SECONDS, DeliveryMeter
 from fedrdma_fate.core.x_flights import REORDERING, Flight, FlightBook
+from fedrdma_fate.core.x_heading import Heading
 from fedrdma_fate.core.x_pacing import Pacer
 from fedrdma_fate.core.x_path import Sample
+from fedrdma_fate.core.x_patience import Patience
 from fedrdma_fate.core.x_queue import SendQueue
+from fedrdma_fate.core.x_repairing import RepairSending
 from fedrdma_fate.core.x_report import ArrivalMap
 from fedrdma_fate.core.x_settings import XSendSettings
 from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import Abort, Report
-from fedrdma_fate.wire.header import ChunkHeader, HeaderKind
 
 TRAIN_BYTES = 4 * 1024 * 1024
 """What goes unpaced on a path nothing is known of: what `fedrdma-e` would send at once."""
 
 BURST_SECONDS = 0.001
 QUANTUM_SECONDS = 0.0002
-REPORT_SLACK_SECONDS = 0.006
-UNKNOWN_RTT = 0.2
-MOST_BACKOFF = 16
 SIGN_OF_LIFE_CHUNKS = 4
 
 
@@ -64,9 +68,7 @@ class XSender:
         self._flights = FlightBook(settings.queue_pairs)
         self._pacer = Pacer(TRAIN_BYTES)
         self._queue = SendQueue(plan, written_from)
-        self._digests = DigestTable(plan.count)
-        self._digesting: set[int] = set()
-        self._header_out = False
+        self._heading = Heading(transfer, plan)
         self._epoch = 0
         self._resend_requests = 0
         self._requests: dict[int, int] = {}
@@ -76,9 +78,8 @@ class XSender:
         self._delivery = DeliveryMeter(4 * min(plan.chunk_bytes, plan.total_bytes))
         self._own_arrived_bytes = 0
         self._train_left = TRAIN_BYTES
-        self._probe_backoff = 1
-        self._backed_off_at = -math.inf
-        self._last_progress = 0.0
+        self._patience = Patience()
+        self._repairs = None if settings.repairs is None else RepairSending(settings.repairs)
         self._ready_at: float | None = None
 
     @property
@@ -93,20 +94,18 @@ class XSender:
         if self.state is not SenderState.IDLE:
             return []
         self.state = SenderState.SENDING
-        self._last_progress = now
+        self._patience.last_progress = now
         return self._pump(now)
 
     def on_digest(self, index: int, value: int) -> list[Action]:
         """The answer to ComputeDigest."""
-        if index in self._digesting:
-            self._digesting.discard(index)
-            self._digests[index] = value
+        self._heading.on_digest(index, value)
         return self._finish_sending()
 
     def on_written(self, written_from: int, now: float) -> list[Action]:
         """The payload lies there from here on. Waiting for its owner is not waiting for the network."""
         if self._awaits_owner:
-            self._last_progress = now
+            self._patience.last_progress = now
         self._queue.written_from = min(self._queue.written_from, written_from)
         return self._pump(now)
 
@@ -124,7 +123,7 @@ class XSender:
         length = self._length(position)
         self._own_arrived_bytes += length
         self.arrived_bytes += length
-        self._progress(now)
+        self._patience.on_progress(now)
         rtt = now - flight.sent_at if flight is not None else None
         rate = self._delivery.rate(now, self._own_arrived_bytes, sure=self.control.settled)
         self._learn(rtt, rate, 1, 0, now)
@@ -145,7 +144,7 @@ class XSender:
         lost = [] if self.settings.reliable else self._flights.overtaken()
         self._queue.send_again(position for position in lost if position not in self._arrivals)
         if new:
-            self._progress(now)
+            self._patience.on_progress(now)
         if self.settings.reliable:
             return self._pump(now)
         rtt = None if newest is None or newest.again else now - newest.sent_at - max(report.held, 0.0)
@@ -160,7 +159,7 @@ class XSender:
         """
         if self.finished or self.state is SenderState.IDLE:
             return []
-        self._header_out = False
+        self._heading.is_out = False
         if any(True for _ in chunks):
             self._epoch += 1
             self._forget_arrivals()
@@ -170,7 +169,7 @@ class XSender:
         """The receiver has the payload, whole."""
         if self.finished or self.state is SenderState.IDLE:
             return []
-        self._last_progress = now
+        self._patience.last_progress = now
         self.arrived_bytes = self.plan.total_bytes
         self.state = SenderState.DELIVERED
         return [Finished()]
@@ -196,8 +195,7 @@ class XSender:
         self.state = SenderState.PAUSED
         self._queue.send_again(self._flights.clear())
         self._requests.clear()
-        self._digesting.clear()
-        self._header_out = False
+        self._heading.pause()
 
     def resume(self, now: float, *, same_slot: bool) -> list[Action]:
         """The data path is back; send what is not known to have arrived. With another slot, everything."""
@@ -205,7 +203,7 @@ class XSender:
             return []
         self.state = SenderState.SENDING
         self._delivery.forget()
-        self._progress(now)
+        self._patience.on_progress(now)
         if not same_slot:
             self._forget_arrivals()
         return self._pump(now)
@@ -214,46 +212,41 @@ class XSender:
         """When to call `on_timer`."""
         if self.state is not SenderState.SENDING or self._awaits_owner:
             return None
-        times = [self._last_progress + self.settings.idle_timeout]
+        times = [self._patience.last_progress + self.settings.idle_timeout]
         if self._ready_at is not None:
             times.append(self._ready_at)
         oldest = None if self.settings.reliable else self._flights.oldest_sent_at
         if oldest is not None:
-            times.append(oldest + self._patience())
+            times.append(oldest + self._patience.seconds(self._round_trip))
         return min(times)
 
     def on_timer(self, now: float) -> list[Action]:
         """Send what may go now, and what was under way for too long once more."""
         if self.state is not SenderState.SENDING or self._awaits_owner:
             return []
-        if now >= self._last_progress + self.settings.idle_timeout:
-            return self.cancel(ErrorCode.IDLE_TIMEOUT, f"nothing arrived for {now - self._last_progress:g} s")
+        idle = now - self._patience.last_progress
+        if idle >= self.settings.idle_timeout:
+            return self.cancel(ErrorCode.IDLE_TIMEOUT, f"nothing arrived for {idle:g} s")
         if not self.settings.reliable:
             self._give_up_overdue(now)
         return self._pump(now)
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
-    def _progress(self, now: float) -> None:
-        self._last_progress = now
-        self._probe_backoff = 1
-
-    def _patience(self) -> float:
-        """How long a chunk may be under way: tail loss is found by this alone."""
-        rtt = self.control.rtt or self.settings.rtt_hint or UNKNOWN_RTT
-        return (1.25 * rtt + REPORT_SLACK_SECONDS) * self._probe_backoff
+    @property
+    def _round_trip(self) -> float:
+        """The latest, 0 while none is known."""
+        return self.control.rtt or self.settings.rtt_hint or 0.0
 
     def _give_up_overdue(self, now: float) -> None:
-        oldest, patience = self._flights.oldest_sent_at, self._patience()
-        if oldest is None or now < oldest + patience - 1e-9:
+        oldest, patience = self._flights.oldest_sent_at, self._patience
+        if oldest is None or now < oldest + patience.seconds(self._round_trip) - 1e-9:
             return
         # all that is as late as one would be without the doubling: else a window that has become smaller than what was
         # lost of it would open by one chunk at a time, after twice the wait each
-        lost = self._flights.older_than(now - patience / self._probe_backoff)
+        lost = self._flights.older_than(now - patience.least_seconds(self._round_trip))
         self._queue.send_again(position for position in lost if position not in self._arrivals)
-        if now >= self._backed_off_at + patience:
-            # once for all that went out together
-            self._probe_backoff, self._backed_off_at = min(self._probe_backoff * 2, MOST_BACKOFF), now
+        patience.on_overdue(now, self._round_trip)
         self._delivery.forget()
         if not self.control.known:
             self._train_left = TRAIN_BYTES // 4
@@ -270,7 +263,7 @@ class XSender:
         return self._queue.chunk(position).length
 
     def _window(self) -> float:
-        if self._probe_backoff > 2:
+        if self._patience.backoff > 2:
             # nothing arrives any more: enough to find out when it does again
             return SIGN_OF_LIFE_CHUNKS * self.plan.chunk_bytes
         window = self.settings.window_bytes or max(self.control.window_bytes, 2 * self.plan.chunk_bytes)
@@ -335,13 +328,36 @@ class XSender:
                 return
             self._pacer.take(length, now)
             self._send(position, chunk, actions, now)
+        if self._queue.all_out and self._repairs is not None:
+            self._send_repairs(self._repairs, actions, now)
+
+    def _send_repairs(self, repairs: RepairSending, actions: list[Action], now: float) -> None:
+        """They wait for nothing but the pace: a window is for what is reported."""
+        length = self.plan.chunk_bytes
+        while repairs.next is not None:
+            at = self._pacer.grant_at(length, now)
+            if at > now:
+                self._ready_at = at
+                return
+            self._pacer.take(length, now)
+            number = repairs.take(now)
+            self.resent_bytes += length
+            immediate = immediate_of(self.settings.tag, self.plan.count + number)
+            place = repairs.plan.repair_at(number)
+            actions.append(PostRepair(self._take_request(), number, place, self._take_queue_pair(), immediate))
+
+    def _take_queue_pair(self) -> int:
+        taken = self._next_queue_pair
+        self._next_queue_pair = (taken + 1) % self.settings.queue_pairs
+        return taken
 
     def _send(self, position: int, chunk: Chunk, actions: list[Action], now: float) -> None:
         again = self._queue.take()
         if again:
             self.resent_bytes += chunk.length
-        queue_pair = self._next_queue_pair
-        self._next_queue_pair = (queue_pair + 1) % self.settings.queue_pairs
+        elif self._repairs is not None:
+            actions += self._repairs.on_first_sent(chunk)
+        queue_pair = self._take_queue_pair()
         self._flights.depart(Flight(position, chunk.length, queue_pair, now, again))
         request = self._take_request()
         if self.settings.reliable:
@@ -349,16 +365,16 @@ class XSender:
         immediate = immediate_of(self.settings.tag, chunk.index)
         post = PostChunk(request, chunk, self.layout.write_offset(chunk), queue_pair, immediate)
         actions.append(post)
-        for _ in range(self._copies(position, again) - 1):
+        for _ in range(self._copies(position, again, now) - 1):
             self._pacer.take(chunk.length, now)
             self.resent_bytes += chunk.length
             actions.append(dataclasses.replace(post, work_request=self._take_request()))
-        if chunk.index not in self._digests and chunk.index not in self._digesting:
-            self._digesting.add(chunk.index)
-            actions.append(ComputeDigest(chunk))
+        actions += self._heading.ask(chunk)
 
-    def _copies(self, position: int, again: bool) -> int:
+    def _copies(self, position: int, again: bool, now: float) -> int:
         """How often the chunk goes at once."""
+        if self._repairs is not None and self._repairs.is_hopeful(now, self._round_trip):
+            return 1
         is_last = position >= self.plan.count - REORDERING * self.settings.queue_pairs
         if self.settings.reliable or not (self._queue.all_out if again else is_last):
             return 1
@@ -367,23 +383,20 @@ class XSender:
 
     def _finish_sending(self) -> list[Action]:
         """The header goes once every digest is known."""
-        count = self.plan.count
-        if self.state is not SenderState.SENDING or self._header_out or not self._digests.complete:
+        header = self._heading.take() if self.state is SenderState.SENDING else None
+        if header is None:
             return []
-        self._header_out = True
-        digest = payload_digest(self._digests.in_order())
-        total = self.plan.total_bytes
-        header = ChunkHeader(HeaderKind.PAYLOAD, self.transfer, total, 0, total, digest, 0, count)
         return [WriteHeader(self._take_request(), header, self.layout.header_at)]
 
     def _forget_arrivals(self) -> None:
-        """Nothing counts any more: every chunk again, and the header."""
+        """Nothing counts any more: every chunk again, and the header; the receiver wants no repair chunks any more."""
+        self._repairs = None
         self._flights.clear()
         self._requests.clear()
         self._arrivals = ArrivalMap(self.plan.count)
         self.arrived_bytes = 0
         self._queue.send_all_again()
-        self._header_out = False
+        self._heading.is_out = False
 
     def _count_resend(self) -> list[Action]:
         self._resend_requests += 1

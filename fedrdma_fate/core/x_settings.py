@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from fedrdma_fate.core.x_repair import RepairPlan
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class XSendSettings:
@@ -20,6 +22,7 @@ class XSendSettings:
         rtt_hint: round trip as the control channel saw it, seconds.
         idle_timeout: seconds without anything new arriving after which the transfer fails.
         max_resends: how often the receiver may ask for everything, or the header, again.
+        repairs: the repair chunks to send behind the payload, on UC.
     """
 
     tag: int
@@ -32,3 +35,4 @@ class XSendSettings:
     rtt_hint: float | None = None
     idle_timeout: float = 60.0
     max_resends: int = 16
+    repairs: RepairPlan | None = None

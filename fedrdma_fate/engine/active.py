@@ -8,6 +8,7 @@ from fedrdma_fate.core.actions import Failed
 from fedrdma_fate.core.machines import SendingMachine
 from fedrdma_fate.core.repeats import Repeats
 from fedrdma_fate.engine.events import Outgoing, TransferProgress, TransferStats
+from fedrdma_fate.engine.repairs import RepairSums
 from fedrdma_fate.ports import ChunkService, RemoteSlot
 from fedrdma_fate.wire.datagrams import Datagram
 from fedrdma_fate.wire.frames import Grant, Offer
@@ -37,6 +38,8 @@ class Active:
         ended_at: when it ended.
         offering: the offer, until the first report.
         heading: the header, until the end.
+        repairs: the repair chunks, where there are any.
+        wished_bytes: the slot that it would have used best, 0: what it needs.
     """
 
     outgoing: Outgoing
@@ -50,6 +53,8 @@ class Active:
     ended_at: float = 0.0
     offering: Repeated | None = None
     heading: Repeated | None = None
+    repairs: RepairSums | None = None
+    wished_bytes: int = 0
 
     @property
     def target(self) -> RemoteSlot:
@@ -59,7 +64,7 @@ class Active:
     @property
     def offer(self) -> Offer:
         """What announces it to the receiver."""
-        outgoing = self.outgoing
+        outgoing, repairs = self.outgoing, None if self.repairs is None else self.repairs.plan
         return Offer(
             transport=self.grant.transport,
             transfer=outgoing.transfer,
@@ -70,6 +75,9 @@ class Active:
             grant=self.grant.grant,
             chunk_bytes=outgoing.plan.chunk_bytes,
             enable_bytes=outgoing.plan.enable_bytes,
+            covered_chunks=repairs.covered if repairs else 0,
+            repair_chunks=repairs.repairs if repairs else 0,
+            wished_bytes=self.wished_bytes,
         )
 
     @property

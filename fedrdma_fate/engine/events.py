@@ -11,6 +11,7 @@ from fedrdma_fate.core.digest_table import DigestTable
 from fedrdma_fate.core.plan import Chunk, ChunkPlan
 from fedrdma_fate.core.x_chunking import SMALLEST_CHUNK_BYTES
 from fedrdma_fate.core.x_path import PathState
+from fedrdma_fate.engine.repairs import MakeRegion
 from fedrdma_fate.ports import Slot
 from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import ControlFrame, GrantRequest, MessageKey, MessageKind, Mode, Offer
@@ -151,6 +152,7 @@ class LinkSettings:
         poll_interval: seconds between two looks at the slots.
         known: of the path, from an earlier run.
         window_bytes: most bytes of a `fedrdma-x` transfer in flight, where that was set by hand.
+        repair_region: makes memory for repair chunks; None: there are to be none.
     """
 
     transport: str
@@ -160,6 +162,7 @@ class LinkSettings:
     poll_interval: float = 0.0005
     known: KnownPath | None = None
     window_bytes: int | None = None
+    repair_region: MakeRegion | None = None
 
 
 class LinkEvents(Protocol):

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from fedrdma_fate.core.actions import (
     Action,
+    AddInSlot,
     ClearHeader,
     ComputeDigest,
     CopyStaged,
@@ -20,12 +21,13 @@ from fedrdma_fate.core.actions import (
 )
 from fedrdma_fate.core.digest import chunk_digest
 from fedrdma_fate.core.machines import ReceivingMachine
-from fedrdma_fate.core.plan import LARGEST_COUNT, plan_of_offer
+from fedrdma_fate.core.plan import LARGEST_COUNT
 from fedrdma_fate.core.x_chunking import TAGS, chunk_of_immediate
 from fedrdma_fate.engine.datagrams import COPIES, post_datagram
 from fedrdma_fate.engine.events import LinkEvents, LinkSettings, TransferProgress, TransferStats
 from fedrdma_fate.engine.granted import Ended, Granted, clear_stale_header, parsed
 from fedrdma_fate.engine.machines import receiving_machine
+from fedrdma_fate.engine.repairs import add_into, prepare
 from fedrdma_fate.ports import Completion, Endpoint, Slot
 from fedrdma_fate.wire.datagrams import Header
 from fedrdma_fate.wire.errors import ErrorCode, TransferError, TransportError
@@ -136,10 +138,11 @@ class IncomingTransfers:
     def _begin(self, offer: Offer, now: float) -> None:
         assert self._endpoint is not None
         granted = self._granted[offer.grant]
-        plan = plan_of_offer(offer, granted.slot.length)
+        granted.receiver = receiving_machine(offer, granted.slot.length, self._endpoint.chunk_service)
         granted.offer = offer
         granted.started = now
-        granted.receiver = receiving_machine(offer, plan, self._endpoint.chunk_service)
+        if offer.wished_bytes:
+            prepare()
         if self._settings.poll_headers:
             clear_stale_header(granted, granted.receiver)
         early, granted.early = granted.early, []
@@ -307,6 +310,9 @@ class IncomingTransfers:
                     base = granted.slot.region.address + granted.slot.offset
                     # unlike a memoryview assignment, memmove lets other threads run
                     ctypes.memmove(base + target, base + source, length)
+                case AddInSlot(source, target, length):
+                    view = granted.slot.view
+                    add_into(view[target : target + length], view[source : source + length])
                 case ClearHeader(at):
                     granted.slot.view[at : at + HEADER_BYTES] = bytes(HEADER_BYTES)
                 case SendFrame(frame):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from fedrdma_fate.core.machines import ReceivingMachine, SendingMachine
-from fedrdma_fate.core.plan import DEFAULT_CHUNK_BYTES, ChunkPlan
+from fedrdma_fate.core.plan import DEFAULT_CHUNK_BYTES, ChunkPlan, plan_of_offer
 from fedrdma_fate.core.receiver import Receiver, ReceiveSettings
 from fedrdma_fate.core.sender import Sender, SendSettings
 from fedrdma_fate.core.x_chunking import (
@@ -18,6 +18,7 @@ from fedrdma_fate.core.x_chunking import (
 from fedrdma_fate.core.x_congestion import RateController
 from fedrdma_fate.core.x_path import PathState
 from fedrdma_fate.core.x_receiver import XReceiver, XReceiveSettings
+from fedrdma_fate.core.x_repair import RepairPlan, plan_repairs, repairs_of_offer
 from fedrdma_fate.core.x_sender import XSender
 from fedrdma_fate.core.x_settings import XSendSettings
 from fedrdma_fate.engine.events import KnownPath, LinkSettings, Outgoing, PathSource
@@ -27,6 +28,9 @@ from fedrdma_fate.wire.frames import Offer
 SELF_PACED_WINDOW_BYTES = 32 * 1024 * 1024
 """Bytes in flight where the transport finds the rate: more than it needs to keep every stream busy."""
 
+
+REPORT_SECONDS = 0.004
+"""What a report takes besides the round trip: they come every 2 ms, and later from a busy host."""
 
 PROBE_AGREES = 2.0
 """A train whose rate is within this factor of what is remembered confirms it, and replaces it otherwise."""
@@ -99,10 +103,23 @@ def cut(outgoing: Outgoing, service: ChunkService, memory: PathMemory) -> Outgoi
     return dataclasses.replace(outgoing, plan=ChunkPlan(total, max(chunk_bytes, outgoing.plan.fewest_bytes)))
 
 
+def wished_repairs(outgoing: Outgoing, service: ChunkService, memory: PathMemory) -> RepairPlan | None:
+    """The repair chunks that would do the message good on this path, if there is room for them."""
+    known = memory.state
+    if outgoing.mode != "fedrdma-x" or service.reliable or known is None or not known.loss:
+        return None
+    return plan_repairs(outgoing.plan, service.mtu_bytes, known.loss, known.rate * (known.min_rtt + REPORT_SECONDS))
+
+
 def sending_machine(
-    outgoing: Outgoing, grant: int, service: ChunkService, memory: PathMemory, settings: LinkSettings
+    outgoing: Outgoing,
+    grant: int,
+    service: ChunkService,
+    memory: PathMemory,
+    settings: LinkSettings,
+    repairs: RepairPlan | None = None,
 ) -> SendingMachine:
-    """What sends this message into this grant. `release` it when it has ended."""
+    """What sends this message into this grant, with these repair chunks. `release` it when it has ended."""
     if outgoing.mode != "fedrdma-x":
         sending = SendSettings(outgoing.mode, settings.idle_timeout)
         return Sender(outgoing.transfer, outgoing.plan, sending, outgoing.payload.written_from)
@@ -116,6 +133,7 @@ def sending_machine(
         mtu_bytes=service.mtu_bytes,
         rtt_hint=memory.rtt_hint,
         idle_timeout=settings.idle_timeout,
+        repairs=repairs,
     )
     return XSender(outgoing.transfer, outgoing.plan, details, memory.begin(), outgoing.payload.written_from)
 
@@ -126,11 +144,16 @@ def release(sender: SendingMachine, memory: PathMemory) -> None:
         memory.end(sender.control)
 
 
-def receiving_machine(offer: Offer, plan: ChunkPlan, service: ChunkService) -> ReceivingMachine:
-    """What receives this transfer."""
+def receiving_machine(offer: Offer, slot_bytes: int, service: ChunkService) -> ReceivingMachine:
+    """What receives this transfer into a slot of that length.
+
+    Raises:
+        TransferError: see `plan_of_offer`.
+    """
+    plan = plan_of_offer(offer, slot_bytes)
     if offer.mode != "fedrdma-x":
         return Receiver(offer.transfer, plan, ReceiveSettings(offer.mode))
-    details = XReceiveSettings(tag=offer.grant % TAGS)
+    details = XReceiveSettings(tag=offer.grant % TAGS, repairs=repairs_of_offer(offer, plan, slot_bytes))
     if service.reliable:
         # completions move the sender's window
         details = dataclasses.replace(details, report_seconds=None)

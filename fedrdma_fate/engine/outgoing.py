@@ -8,10 +8,12 @@ from collections.abc import Iterable
 
 from fedrdma_fate.core.actions import (
     Action,
+    AddToRepairs,
     ComputeDigest,
     Failed,
     Finished,
     PostChunk,
+    PostRepair,
     SendFrame,
     WriteChunk,
     WriteHeader,
@@ -23,7 +25,8 @@ from fedrdma_fate.core.sender import SenderState
 from fedrdma_fate.engine.active import Active, Posted, Repeated, progress_of
 from fedrdma_fate.engine.datagrams import post_datagram
 from fedrdma_fate.engine.events import LinkEvents, LinkSettings, Outgoing, TransferProgress, TransferStats
-from fedrdma_fate.engine.machines import PathMemory, cut, release, sending_machine
+from fedrdma_fate.engine.machines import PathMemory, cut, release, sending_machine, wished_repairs
+from fedrdma_fate.engine.repairs import RepairRoom
 from fedrdma_fate.ports import Endpoint
 from fedrdma_fate.wire.datagrams import Header
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, TransportError
@@ -32,6 +35,8 @@ from fedrdma_fate.wire.frames import Abort, Grant, GrantRequest, GrantReturn, Re
 logger = logging.getLogger(__name__)
 
 _IMMEDIATES = 1 << 32
+
+Post = WriteChunk | PostChunk | PostRepair | WriteHeader
 
 _OFFER_REPEATS = 4
 """By datagrams; the control channel brings it in any case."""
@@ -52,6 +57,7 @@ class OutgoingTransfers:
         self._posted: dict[int, Posted] = {}
         self._given_up: set[int] = set()
         self._next_work_request = 0
+        self._repair_room = RepairRoom(settings.repair_region)
         self.memory = PathMemory(settings.known)
 
     # -- commands -------------------------------------------------------------------------------------------------
@@ -110,6 +116,7 @@ class OutgoingTransfers:
         """None of the messages will be sent. To be called without a data path."""
         given_up = [*self._waiting.values(), *(active.outgoing for active in self._active.values())]
         for active in self._active.values():
+            self._forget_repairs(active)
             release(active.sender, self.memory)
         self._waiting.clear()
         self._active.clear()
@@ -199,6 +206,8 @@ class OutgoingTransfers:
         """The peer lost track of a transfer: begin anew with another grant."""
         active = self._active.pop(transfer, None)
         if active is not None:
+            # what the transport still reads of them goes to a grant that is over
+            self._forget_repairs(active)
             release(active.sender, self.memory)
             self._give_back(active.grant.grant)
             self.submit(active.outgoing, now)
@@ -271,8 +280,13 @@ class OutgoingTransfers:
         assert self._endpoint is not None
         service = self._endpoint.chunk_service
         outgoing = cut(outgoing, service, self.memory)
-        sender = sending_machine(outgoing, grant.grant, service, self.memory, self._settings)
-        active = Active(outgoing, sender, grant, service, now)
+        wish = wished_repairs(outgoing, service, self.memory)
+        fitting = None if wish is None else wish.within(grant.length)
+        repairs = None if fitting is None else self._repair_room.lend(fitting)
+        planned = None if repairs is None else repairs.plan
+        sender = sending_machine(outgoing, grant.grant, service, self.memory, self._settings, planned)
+        wished_bytes = 0 if wish is None else wish.wished_bytes
+        active = Active(outgoing, sender, grant, service, now, repairs=repairs, wished_bytes=wished_bytes)
         self._active[outgoing.transfer] = active
         offer = active.offer
         self._events.frame(offer)
@@ -292,9 +306,12 @@ class OutgoingTransfers:
             match action:
                 case WriteHeader() if self._send_header(active, action, now):
                     pass
-                case WriteChunk() | PostChunk() | WriteHeader():
+                case WriteChunk() | PostChunk() | PostRepair() | WriteHeader():
                     if not self._post(active, action, now):
                         return
+                case AddToRepairs(chunk, numbers):
+                    if active.repairs is not None:
+                        active.repairs.add(active.outgoing.payload.part(chunk), numbers)
                 case ComputeDigest(chunk):
                     value = active.outgoing.payload.digest(chunk)
                     queue.extend(active.sender.on_digest(chunk.index, value))
@@ -318,7 +335,7 @@ class OutgoingTransfers:
         active.heading = Repeated(header, Repeats(now))
         return True
 
-    def _post(self, active: Active, action: WriteChunk | PostChunk | WriteHeader, now: float) -> bool:
+    def _post(self, active: Active, action: Post, now: float) -> bool:
         """Hand a write to the transport; False when the transfer cannot go on just now, or at all."""
         endpoint = self._endpoint
         if endpoint is None:
@@ -329,11 +346,14 @@ class OutgoingTransfers:
         except FedRDMAError as error:
             if error.code is ErrorCode.LINK_LOST:
                 raise
+            if isinstance(action, PostRepair):
+                logger.info("a repair chunk could not be sent: %s", error)
+                return True
             self._carry_out(active, active.sender.cancel(error.code, error.message), now)
             return False
         return True
 
-    def _post_to(self, endpoint: Endpoint, active: Active, action: WriteChunk | PostChunk | WriteHeader) -> None:
+    def _post_to(self, endpoint: Endpoint, active: Active, action: Post) -> None:
         self._next_work_request += 1
         request = self._next_work_request
         target, at = active.target, action.at
@@ -345,10 +365,18 @@ class OutgoingTransfers:
             case PostChunk(chunk=chunk, queue_pair=queue_pair, immediate=immediate):
                 part = active.outgoing.payload.part(chunk)
                 endpoint.post_chunk(request, part, target, at, queue_pair, immediate)
+            case PostRepair(number=number, queue_pair=queue_pair, immediate=immediate):
+                assert active.repairs is not None
+                endpoint.post_chunk(request, active.repairs.slot(number), target, at, queue_pair, immediate)
         is_chunk = not isinstance(action, WriteHeader)
         active.chunks_in_flight += is_chunk
         self._posted[request] = Posted(active, action.work_request, is_chunk)
         active.writes += 1
+
+    def _forget_repairs(self, active: Active) -> None:
+        if active.repairs is not None:
+            active.repairs = None
+            self._repair_room.give_back()
 
     def _end(self, active: Active, outcome: TransferStats | Failed, now: float) -> None:
         """The transfer is over; its owner may have the slot when the transport has let go of it."""
@@ -362,6 +390,7 @@ class OutgoingTransfers:
             self._report(active)
 
     def _report(self, active: Active) -> None:
+        self._forget_repairs(active)
         match active.outcome:
             case TransferStats() as stats:
                 self._events.sent(active.outgoing, stats)

@@ -184,6 +184,8 @@ class GatewayConfig(_Section, frozen=True):
             go; in mode `fedrdma-x`, what suits the rate and loss that were measured.
         window: most bytes of a `fedrdma-x` transfer under way; null: twice what the path holds by rate and round trip,
             or 32 MiB where the transport finds the rate.
+        repair_chunks: on a path that loses packets, send sums of the last chunks of a `fedrdma-x` transfer besides, so
+            that what is lost of them need not be sent again.
         link_enable: send one small chunk first: `always`, `never`, or `auto`, by what is known of the link.
         notify: how the receiver learns of a finished payload: `event` or `poll`.
         tcp: the TCP transport.
@@ -205,6 +207,7 @@ class GatewayConfig(_Section, frozen=True):
     transport: TransportName = "auto"
     chunk: ChunkSetting = ChunkSetting()
     window: ByteCount | None = None
+    repair_chunks: bool = True
     link_enable: LinkEnable = "auto"
     notify: Notify = "event"
     tcp: TcpConfig = TcpConfig()

@@ -16,6 +16,7 @@ from fedrdma_fate.gateway.routing import Routes
 from fedrdma_fate.gateway.transports import TransportSet
 from fedrdma_fate.memory.pool import SlotPool
 from fedrdma_fate.memory.spill import SpillStore
+from fedrdma_fate.ports import Region
 
 
 class TraceSink(Protocol):
@@ -69,6 +70,7 @@ class Hub:
         mailbox: messages that are here.
         routes: which site serves which party.
         transports: the data transports, by name.
+        make_region: makes another region in shared memory, of a name and length; safe from any thread.
         trace: the trace.
         metrics: the metrics.
         recalls: for each pool, what asks the peers to give back slots of it that they were granted or lent.
@@ -87,6 +89,7 @@ class Hub:
     mailbox: Mailbox
     routes: Routes
     transports: TransportSet
+    make_region: Callable[[str, int], Region]
     trace: TraceSink
     metrics: MetricsSink
     recalls: defaultdict[SlotPool, list[Callable[[], None]]] = dataclasses.field(

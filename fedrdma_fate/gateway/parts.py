@@ -107,6 +107,7 @@ def _make_hub(
         mailbox=Mailbox(),
         routes=Routes(config),
         transports=transports,
+        make_region=regions.create_region,
         trace=trace,
         metrics=metrics,
         path_store=PathStore(config.state_directory or memory.spill_directory, config.site),

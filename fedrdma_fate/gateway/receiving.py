@@ -225,12 +225,13 @@ class Receiving:
             lease.release()
             return
         # to what the next message like it would be granted: when this one is gone, that fits into its place
-        lease.trim(_ahead_bytes(offer.total_bytes))
+        ahead = _ahead_of(offer, self._hub.receive_pool.region.length)
+        lease.trim(ahead)
         message = Message(offer.key, offer.kind, offer.total_bytes, lease=lease, payload_at=payload_at)
         kept = self._hub.mailbox.deliver(message)
         make_room(self._hub, self._hub.receive_pool)
         if offer.mode == "fedrdma-x" and slot.length > int(self._hub.config.memory.ring_slot_bytes):
-            self._ahead[offer.transport] = _ahead_bytes(offer.total_bytes)
+            self._ahead[offer.transport] = ahead
         self._hub.metrics.payload_moved("received", self._peer, offer.mode, offer.transport, offer.total_bytes)
         self._hub.metrics.transfer_ended("received", self._peer, offer.mode, stats.seconds, 0)
         self._trace_delivered(offer, offer.total_bytes, offer.mode, offer.transport, stats.seconds, kept)
@@ -350,6 +351,12 @@ class Receiving:
             peer=self._peer,
             kept=kept,
         )
+
+
+def _ahead_of(offer: Offer, most: int) -> int:
+    """A slot for a message like this one, with the room that its sender would like to have if that can be."""
+    wished = _ahead_bytes(max(offer.total_bytes, offer.wished_bytes))
+    return wished if wished <= most else _ahead_bytes(offer.total_bytes)
 
 
 def _ahead_bytes(total_bytes: int) -> int:

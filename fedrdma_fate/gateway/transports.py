@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedrdma_fate.engine.events import KnownPath, LinkSettings
+from fedrdma_fate.engine.repairs import MakeRegion
 from fedrdma_fate.gateway.config import GatewayConfig, PeerConfig, split_address
 from fedrdma_fate.memory.region import SharedRegion
 from fedrdma_fate.ports import Region, Transport
@@ -63,7 +64,13 @@ def make_transports(
     return made
 
 
-def link_settings(config: GatewayConfig, peer: PeerConfig, transport: str, known: KnownPath | None) -> LinkSettings:
+def link_settings(
+    config: GatewayConfig,
+    peer: PeerConfig,
+    transport: str,
+    known: KnownPath | None,
+    repair_region: MakeRegion | None = None,
+) -> LinkSettings:
     """Parameters of the link to a peer over one of them.
 
     Args:
@@ -71,6 +78,7 @@ def link_settings(config: GatewayConfig, peer: PeerConfig, transport: str, known
         peer: the peer's part of it.
         transport: name of the transport.
         known: of the path, from an earlier run.
+        repair_region: makes memory for repair chunks.
     """
     return LinkSettings(
         transport=transport,
@@ -79,6 +87,7 @@ def link_settings(config: GatewayConfig, peer: PeerConfig, transport: str, known
         connect_timeout=config.timeouts.connect,
         known=known,
         window_bytes=peer.window or config.window,
+        repair_region=repair_region if config.repair_chunks else None,
     )
 
 

@@ -144,6 +144,9 @@ class Offer(Frame, frozen=True, tag="offer"):
         grant: the grant it is written into.
         chunk_bytes: base chunk size s.
         enable_bytes: size of the Link-Enable chunk cut off the end, 0 without.
+        covered_chunks: `fedrdma-x`: chunks from the first on that repair chunks make up for.
+        repair_chunks: how many repair chunks come besides.
+        wished_bytes: the slot that such a message would use best, with room for repair chunks; 0: what it needs.
     """
 
     transport: str
@@ -155,6 +158,9 @@ class Offer(Frame, frozen=True, tag="offer"):
     grant: int
     chunk_bytes: int
     enable_bytes: int
+    covered_chunks: int = 0
+    repair_chunks: int = 0
+    wished_bytes: int = 0
 
 
 class Inline(Frame, frozen=True, tag="inline"):

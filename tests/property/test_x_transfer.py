@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from fedrdma_fate.core.actions import (
     Action,
+    ClearHeader,
     ComputeDigest,
     Failed,
     Finished,
@@ -20,7 +21,9 @@ from fedrdma_fate.core.actions import (
 from fedrdma_fate.core.digest import chunk_digest
 from fedrdma_fate.core.plan import HEADER_SPACE_BYTES, ChunkPlan
 from fedrdma_fate.core.x_congestion import RateController
+from fedrdma_fate.core.x_path import PathState
 from fedrdma_fate.core.x_receiver import XReceiver, XReceiveSettings
+from fedrdma_fate.core.x_repair import RepairPlan
 from fedrdma_fate.core.x_report import ArrivalMap
 from fedrdma_fate.core.x_sender import XSender
 from fedrdma_fate.core.x_settings import XSendSettings
@@ -31,15 +34,24 @@ from fedrdma_fate.wire.frames import Delivered, ResendChunks
 class Chaos:
     """Both ends with real bytes; every chunk and report is lost, repeated and delayed at random."""
 
-    def __init__(self, plan: ChunkPlan, loss: float, report_loss: float, damage: float, seed: int) -> None:
+    def __init__(
+        self,
+        plan: ChunkPlan,
+        loss: float,
+        report_loss: float,
+        damage: float,
+        seed: int,
+        repairs: RepairPlan | None = None,
+        known: PathState | None = None,
+    ) -> None:
         self.clock = VirtualClock()
         self.chance = random.Random(seed)
         self.plan, self.loss, self.report_loss, self.damage = plan, loss, report_loss, damage
         self.payload = self.chance.randbytes(plan.total_bytes)
         self.slot = bytearray(plan.total_bytes)
-        settings = XSendSettings(tag=7, queue_pairs=3, mtu_bytes=16)
-        self.sender = XSender(1, plan, settings, RateController())
-        self.receiver = XReceiver(1, plan, XReceiveSettings(tag=7))
+        settings = XSendSettings(tag=7, queue_pairs=3, mtu_bytes=16, repairs=repairs)
+        self.sender = XSender(1, plan, settings, RateController(known))
+        self.receiver = XReceiver(1, plan, XReceiveSettings(tag=7, repairs=repairs))
         self.sent: list[object] = []
         self.received: list[object] = []
 
@@ -62,7 +74,13 @@ class Chaos:
                     self.clock.after(0.01, lambda raw=raw: self.answer(self.receiver.on_announced(raw)))
                 case Finished() | Failed():
                     self.sent.append(action)
+                case _:
+                    self.carry_out(action)
         self.arm(self.sender)
+
+    def carry_out(self, action: Action) -> None:
+        """What only some transfers ask for."""
+        assert isinstance(action, SendFrame | SendReport | ClearHeader), action
 
     def answer(self, actions: list[Action]) -> None:
         for action in actions:
@@ -81,6 +99,8 @@ class Chaos:
                     self.received.append(action)
                     if isinstance(action, Finished):
                         assert self.slot == self.payload
+                case _:
+                    self.carry_out(action)
         self.arm(self.receiver)
 
     def land(self, post: PostChunk) -> None:

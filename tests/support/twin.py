@@ -174,6 +174,7 @@ class Twin:
             mailbox=Mailbox(),
             routes=Routes(config),
             transports=self.transports[site],
+            make_region=lambda _, length: HeapRegion(length),
             trace=Trace(None),
             metrics=GatewayMetrics(),
         )

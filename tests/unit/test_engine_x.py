@@ -301,9 +301,8 @@ def test_a_later_transfer_of_a_link_knows_the_path_also_after_it_broke(pair: Pai
 
 def test_the_mode_decides_which_machine_receives() -> None:
     offer = Offer("memory", 9, KEY, "bytes", 10, "fedrdma-x", 5, 10, 0)
-    plan = message().plan
-    assert type(receiving_machine(offer, plan, LOSSY)).__name__ == "XReceiver"
-    assert type(receiving_machine(_with(offer, mode="grpc"), plan, LOSSY)).__name__ == "Receiver"
+    assert type(receiving_machine(offer, 5000, LOSSY)).__name__ == "XReceiver"
+    assert type(receiving_machine(_with(offer, mode="grpc"), 5000, LOSSY)).__name__ == "Receiver"
 
 
 def test_an_alarm_rings_once_and_only_after_its_time() -> None:

@@ -3,7 +3,7 @@
     scripts/testbed run --virtual-time --rate 1gbit --rtt 20ms -- \
         .venv/bin/python -m deploy.softroce.programs.gateway_transfers MODE BYTES [COUNT [CHUNK_SERVICE [CHUNK]]]
 
-In mode grpc the payloads go by gRPC over TCP.
+In mode grpc the payloads go by gRPC over TCP; fedrdma-x-repeat is fedrdma-x without repair chunks.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ PARTIES = [Party("guest", "1"), Party("host", "2")]
 PATIENCE_SECONDS = 600.0
 HEADROOM_BYTES = 12 * 2**20
 MOST_BYTES = 900 * 2**20
+REPEAT_ONLY = "fedrdma-x-repeat"
 
 
 def main() -> None:
@@ -54,7 +55,8 @@ def document(home: Path, mode: str, size: int, service: str, chunk: str) -> dict
     return gateway_document(
         home,
         PARTIES,
-        mode=mode,
+        mode="fedrdma-x" if mode == REPEAT_ONLY else mode,
+        repair_chunks=mode != REPEAT_ONLY,
         transport="auto" if mode == "grpc" else "verbs",
         verbs={"chunk_service": service},
         chunk=chunk,

@@ -125,6 +125,7 @@ def all_wan_rows() -> list[WanRow]:
         WanRow("one-shot", one_shot, (), ResentBy.DEVICE, 4.5, most),
         WanRow("fedrdma", gateways, ("fedrdma",), ResentBy.DEVICE, 4.5, most),
         WanRow("fedrdma-e", gateways, ("fedrdma-e",), ResentBy.DEVICE, 4.5, most),
+        WanRow("fedrdma-x-repeat", gateways, ("fedrdma-x-repeat",), ResentBy.PROTOCOL, 4.5, most),
         WanRow("fedrdma-x", gateways, ("fedrdma-x",), ResentBy.PROTOCOL, 4.5, most),
     ]
 
