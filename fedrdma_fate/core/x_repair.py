@@ -18,8 +18,10 @@ from fedrdma_fate.wire.frames import Offer
 SUMS_OF_A_CHUNK = 4
 """Of a few repair chunks, half: two lost chunks must not be in all the same."""
 
-COVERED_ROUNDS = 2
-"""What is lost in the last round trip, and what is lost again there after it was lost in the one before."""
+LEFT_OUT = 0.05
+MOST_ROUNDS = 5
+"""What is lost in the last round trip is covered, and what is lost again there after it was lost in the one before; and
+so on, until no more than LEFT_OUT chunks, on average, are lost as often."""
 
 LEAST_COVERED = 8
 LARGEST_REPAIR_BYTES = 16 * 1024 * 1024
@@ -120,11 +122,19 @@ def plan_repairs(chunks: ChunkPlan, mtu_bytes: int, loss: float, bytes_a_round: 
     """
     lost = chunk_loss(loss, -(-chunks.chunk_bytes // mtu_bytes))
     in_a_round = math.ceil(bytes_a_round / chunks.chunk_bytes)
-    covered = min(chunks.count, COVERED_ROUNDS * in_a_round)
-    if lost <= ENOUGH or lost >= LARGEST_SHARE or covered < LEAST_COVERED:
+    if lost <= ENOUGH or lost >= LARGEST_SHARE:
         return None
-    unheard_of = min(covered, in_a_round)
-    expected = OVERRATED * lost * (unheard_of + lost * (covered - unheard_of))
+    covered, unknown, so_often = 0, 0.0, lost
+    for _ in range(MOST_ROUNDS):
+        in_this_round = min(in_a_round, chunks.count - covered)
+        if in_this_round * so_often <= LEFT_OUT:
+            break
+        covered += in_this_round
+        unknown += in_this_round * so_often
+        so_often *= lost
+    if covered < LEAST_COVERED:
+        return None
+    expected = OVERRATED * unknown
     repairs = math.ceil((expected + UNREST * math.sqrt(expected)) / (1 - lost)) + SPARE
     if repairs > LARGEST_SHARE * covered or repairs * chunks.chunk_bytes > LARGEST_REPAIR_BYTES:
         return None
@@ -173,11 +183,11 @@ def solve(plan: RepairPlan, repairs: Iterable[int], missing: Iterable[int]) -> S
     column = {index: 1 << number for number, index in enumerate(missing)}
     rows = dict.fromkeys(repairs, 0)
     for index, bit in column.items():
-        for number in plan.sums_of(index):
-            if number in rows:
-                rows[number] |= bit
-    if len(rows) < len(column):
-        return None
+        sums_of_it = [number for number in plan.sums_of(index) if number in rows]
+        if not sums_of_it:
+            return None
+        for number in sums_of_it:
+            rows[number] |= bit
     index_of = {bit: index for index, bit in column.items()}
     sums: list[tuple[int, int]] = []
     found: dict[int, int] = {}

@@ -281,8 +281,7 @@ class OutgoingTransfers:
         service = self._endpoint.chunk_service
         outgoing = cut(outgoing, service, self.memory)
         wish = wished_repairs(outgoing, service, self.memory)
-        fitting = None if wish is None else wish.within(grant.length)
-        repairs = None if fitting is None else self._repair_room.lend(fitting)
+        repairs = None if wish is None else self._repair_room.lend(wish, grant.length)
         planned = None if repairs is None else repairs.plan
         sender = sending_machine(outgoing, grant.grant, service, self.memory, self._settings, planned)
         wished_bytes = 0 if wish is None else wish.wished_bytes

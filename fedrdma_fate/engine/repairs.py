@@ -65,9 +65,12 @@ class RepairRoom:
         self._region: Region | None = None
         self._lent = False
 
-    def lend(self, plan: RepairPlan) -> RepairSums | None:
-        """Room for these, until it is given back; None when there is none."""
+    def lend(self, wish: RepairPlan, slot_bytes: int) -> RepairSums | None:
+        """Room for as many of these as fit a slot of that length, until it is given back; None when there is none."""
         if self._lent or self._make is None or not prepare():
+            return None
+        plan = wish.within(slot_bytes)
+        if plan is None:
             return None
         if self._region is None:
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import random
 import sys
 import threading
@@ -70,6 +71,12 @@ def bodies(pair: Pair) -> list[bytes]:
         bytes(slot.part(payload_at, offer.total_bytes).view)
         for offer, slot, payload_at in pair.receiving.received_offers
     ]
+
+
+@pytest.fixture(autouse=True)
+def _loaded() -> None:
+    """What adding takes: without it the first transfer does without."""
+    importlib.import_module("numpy")
 
 
 @pytest.fixture
@@ -143,7 +150,7 @@ def test_where_no_memory_can_be_had_for_them_there_are_none() -> None:
     let_time_pass(pair)
     assert bodies(pair) == [BODY]
     plan = RepairPlan(message().plan, 40, 4)
-    assert RepairRoom(None).lend(plan) is None
+    assert RepairRoom(None).lend(plan, ROOM_BYTES) is None
 
 
 def test_a_gateway_that_has_not_loaded_what_adding_takes_does_without_until_it_has(
@@ -154,13 +161,13 @@ def test_a_gateway_that_has_not_loaded_what_adding_takes_does_without_until_it_h
     monkeypatch.delitem(sys.modules, "numpy")
     room = RepairRoom(HeapRegion)
     plan = RepairPlan(message().plan, 40, 4)
-    assert room.lend(plan) is None
+    assert room.lend(plan, ROOM_BYTES) is None
     for thread in threading.enumerate():
         if thread.name == "load-numpy":
             thread.join()
     assert loaded == ["numpy"]
     monkeypatch.undo()
-    assert room.lend(plan) is not None
+    assert room.lend(plan, ROOM_BYTES) is not None
 
 
 def test_one_that_cannot_be_posted_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
