@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedrdma_fate.core.actions import Action, AddInSlot, AddToRepairs, CopyStaged
+from fedrdma_fate.core.actions import Action, AddInSlot, AddToRepairs, CopyStaged, PostRepair
 from fedrdma_fate.core.plan import Chunk, SlotLayout
+from fedrdma_fate.core.x_chunking import immediate_of
 from fedrdma_fate.core.x_repair import RepairPlan, Solution, solve
 
 
@@ -30,11 +31,13 @@ class RepairSending:
         """The repair chunk to send next; None when all are out, or while a covered chunk is missing in the sums."""
         return self._next if self._added == self.plan.covered and self._next < self.plan.repairs else None
 
-    def take(self, now: float) -> int:
-        """It goes out."""
+    def take(self, now: float, tag: int, work_request: int, queue_pair: int) -> PostRepair:
+        """It goes out, by this queue pair."""
+        number = self._next
         self._next += 1
         self._out_at = now
-        return self._next - 1
+        immediate = immediate_of(tag, self.plan.chunks.count + number)
+        return PostRepair(work_request, number, self.plan.repair_at(number), queue_pair, immediate)
 
     def is_hopeful(self, now: float, round_trip: float) -> bool:
         """Whether what was lost may still be found without being sent again: until a report can have told of it."""

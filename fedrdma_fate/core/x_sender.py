@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable
 
 from fedrdma_fate.core.actions import (
@@ -10,7 +11,6 @@ from fedrdma_fate.core.actions import (
     Failed,
     Finished,
     PostChunk,
-    PostRepair,
     SendFrame,
     WriteHeader,
 )
@@ -72,8 +72,8 @@ class XSender:
         self._epoch = 0
         self._resend_requests = 0
         self._requests: dict[int, int] = {}
-        self._next_request = 0
-        self._next_queue_pair = 0
+        self._request_numbers = itertools.count(1)
+        self._turns = itertools.cycle(range(settings.queue_pairs))
         self._starved_until = 0.0
         self._delivery = DeliveryMeter(4 * min(plan.chunk_bytes, plan.total_bytes))
         self._own_arrived_bytes = 0
@@ -340,16 +340,8 @@ class XSender:
                 self._ready_at = at
                 return
             self._pacer.take(length, now)
-            number = repairs.take(now)
             self.resent_bytes += length
-            immediate = immediate_of(self.settings.tag, self.plan.count + number)
-            place = repairs.plan.repair_at(number)
-            actions.append(PostRepair(self._take_request(), number, place, self._take_queue_pair(), immediate))
-
-    def _take_queue_pair(self) -> int:
-        taken = self._next_queue_pair
-        self._next_queue_pair = (taken + 1) % self.settings.queue_pairs
-        return taken
+            actions.append(repairs.take(now, self.settings.tag, next(self._request_numbers), next(self._turns)))
 
     def _send(self, position: int, chunk: Chunk, actions: list[Action], now: float) -> None:
         again = self._queue.take()
@@ -357,9 +349,9 @@ class XSender:
             self.resent_bytes += chunk.length
         elif self._repairs is not None:
             actions += self._repairs.on_first_sent(chunk)
-        queue_pair = self._take_queue_pair()
+        queue_pair = next(self._turns)
         self._flights.depart(Flight(position, chunk.length, queue_pair, now, again))
-        request = self._take_request()
+        request = next(self._request_numbers)
         if self.settings.reliable:
             self._requests[request] = position
         immediate = immediate_of(self.settings.tag, chunk.index)
@@ -368,7 +360,7 @@ class XSender:
         for _ in range(self._copies(position, again, now) - 1):
             self._pacer.take(chunk.length, now)
             self.resent_bytes += chunk.length
-            actions.append(dataclasses.replace(post, work_request=self._take_request()))
+            actions.append(dataclasses.replace(post, work_request=next(self._request_numbers)))
         actions += self._heading.ask(chunk)
 
     def _copies(self, position: int, again: bool, now: float) -> int:
@@ -386,7 +378,7 @@ class XSender:
         header = self._heading.take() if self.state is SenderState.SENDING else None
         if header is None:
             return []
-        return [WriteHeader(self._take_request(), header, self.layout.header_at)]
+        return [WriteHeader(next(self._request_numbers), header, self.layout.header_at)]
 
     def _forget_arrivals(self) -> None:
         """Nothing counts any more: every chunk again, and the header; the receiver wants no repair chunks any more."""
@@ -403,7 +395,3 @@ class XSender:
         if self._resend_requests <= self.settings.max_resends:
             return []
         return self.cancel(ErrorCode.UNEXPECTED_EVENT, f"asked to send again {self._resend_requests} times")
-
-    def _take_request(self) -> int:
-        self._next_request += 1
-        return self._next_request

@@ -18,10 +18,11 @@ from fedrdma_fate.gateway.paths import DataPaths, choose_transport
 from fedrdma_fate.gateway.probe_transfers import ProbeTransfers
 from fedrdma_fate.gateway.receiving import Receiving
 from fedrdma_fate.gateway.relay import LinkRelay
+from fedrdma_fate.gateway.repair_regions import RepairRegions
 from fedrdma_fate.gateway.sending import Sending
 from fedrdma_fate.gateway.transports import link_settings
 from fedrdma_fate.gateway.watchdog import until_silent
-from fedrdma_fate.ports import Region, Role, Slot
+from fedrdma_fate.ports import Role, Slot
 from fedrdma_fate.wire.errors import ErrorCode, WireError
 from fedrdma_fate.wire.frames import (
     Abort,
@@ -67,7 +68,7 @@ class Peer:
         self._dialled_by = ""
         self._heard_at = 0.0
         self.hello: Hello | None = None
-        self._repair_regions: dict[str, Region] = {}
+        self._repair_regions = RepairRegions(config.site, hub.make_region)
         self.last_error = "not connected yet"
         self.rtt_seconds: float | None = None
         self.offline = asyncio.Event()
@@ -321,17 +322,10 @@ class Peer:
 
     def _make_link(self, transport: str) -> tuple[Link, LinkRelay]:
         known = self._hub.path_store.recall(self.config.site, transport)
-        repair_region = functools.partial(self._repair_region, transport)
-        settings = link_settings(self._hub.config, self.config, transport, known, repair_region)
+        make = functools.partial(self._repair_regions.get, transport)
+        settings = link_settings(self._hub.config, self.config, transport, known, make)
         relay = LinkRelay(self, transport, self._loop)
         return Link(self.config.site, settings, relay), relay
-
-    def _repair_region(self, transport: str, length: int) -> Region:
-        """On a link's thread: memory for repair chunks, kept for the link's successor."""
-        if transport not in self._repair_regions:
-            name = f"repairs-{self.config.site}-{transport}"
-            self._repair_regions[transport] = self._hub.make_region(name, length)
-        return self._repair_regions[transport]
 
     def transfers(self) -> list[TransferProgress]:
         """Transfers under way, those that wait for the peer included."""
