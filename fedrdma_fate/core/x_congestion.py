@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 
+from fedrdma_fate.core.x_copies import chunk_loss
 from fedrdma_fate.core.x_delivery import WINDOW_SECONDS
 from fedrdma_fate.core.x_loss import LossMeter
 from fedrdma_fate.core.x_path import PathState, Sample
@@ -94,6 +95,7 @@ class RateController:
         self._min_rtt_at: float | None = None
         self._last_rtt = self._min_rtt
         self._chunk_loss = 0.0
+        self._packets = 1
         self._loss = LossMeter(None if remembered is None else remembered.loss)
         self._loss_is_found = proved
         self._samples: deque[tuple[float, float]] = deque()
@@ -241,7 +243,8 @@ class RateController:
 
     def _doubtful(self, now: float) -> bool:
         """Whether a queue may well be our own."""
-        return now < self._doubtful_until or self._chunk_loss > DOUBTFUL_LOSS
+        lost = max(self._chunk_loss, chunk_loss(self._loss.loss or 0.0, self._packets))
+        return now < self._doubtful_until or lost > DOUBTFUL_LOSS
 
     def _come_down(self, rate: float, now: float) -> None:
         """Send less from now on; what was sent before teaches nothing about it."""
@@ -252,13 +255,14 @@ class RateController:
 
     def on_sample(self, sample: Sample, now: float) -> None:
         """Take a report's lesson in."""
+        self._packets = sample.packets_per_chunk
         timed = self._on_rtt(sample.rtt, now)
         self._round_arrived += sample.arrived
         self._round_lost += sample.lost
         if sample.delivery_rate is not None:
             self._on_delivery(sample.delivery_rate / (1 - self._chunk_loss * LOSS_COMPENSATION), now)
         if now >= self._round_ends:
-            self._end_round(sample.packets_per_chunk, now)
+            self._end_round(now)
         if timed:
             self._on_queue(self._last_rtt - self._min_rtt, now)
 
@@ -304,7 +308,7 @@ class RateController:
             self._blind_until = now + 3 * self._min_rtt
             self._doubtful_until = self._doubt_ends(now)
 
-    def _end_round(self, packets: int, now: float) -> None:
+    def _end_round(self, now: float) -> None:
         seen = self._round_arrived + self._round_lost
         self._round_ends = now + self._round_seconds
         if seen < 8:
@@ -322,7 +326,7 @@ class RateController:
             # what a full buffer drops says nothing about the path
             return
         self._chunk_loss += (share - self._chunk_loss) / 8
-        self._loss.on_round(lost, seen, packets)
+        self._loss.on_round(lost, seen, self._packets)
         self._loss_is_found = True
 
     def _judge_path(self, lost: float, now: float) -> None:

@@ -141,8 +141,6 @@ class IncomingTransfers:
         granted.receiver = receiving_machine(offer, granted.slot.length, self._endpoint.chunk_service)
         granted.offer = offer
         granted.started = now
-        if offer.wished_bytes:
-            prepare()
         if self._settings.poll_headers:
             clear_stale_header(granted, granted.receiver)
         early, granted.early = granted.early, []
@@ -323,6 +321,8 @@ class IncomingTransfers:
                 case SendReport(report):
                     self._report(report)
                 case Finished():
+                    if offer.wished_bytes:
+                        prepare()
                     self._forget(grant)
                     self._remember(grant, Ended(offer.transfer, True))
                     stats = TransferStats(now - granted.started, 0, 0)

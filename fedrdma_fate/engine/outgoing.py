@@ -26,7 +26,7 @@ from fedrdma_fate.engine.active import Active, Posted, Repeated, progress_of
 from fedrdma_fate.engine.datagrams import post_datagram
 from fedrdma_fate.engine.events import LinkEvents, LinkSettings, Outgoing, TransferProgress, TransferStats
 from fedrdma_fate.engine.machines import PathMemory, cut, release, sending_machine, wished_repairs
-from fedrdma_fate.engine.repairs import RepairRoom
+from fedrdma_fate.engine.repairs import RepairRoom, prepare
 from fedrdma_fate.ports import Endpoint
 from fedrdma_fate.wire.datagrams import Header
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, TransportError
@@ -381,6 +381,8 @@ class OutgoingTransfers:
         """The transfer is over; its owner may have the slot when the transport has let go of it."""
         del self._active[active.outgoing.transfer]
         release(active.sender, self.memory)
+        if wished_repairs(active.outgoing, active.service, self.memory) is not None:
+            prepare()
         active.outcome = outcome
         active.ended_at = now
         if active.chunks_in_flight and self._endpoint is not None:

@@ -22,7 +22,7 @@ MakeRegion = Callable[[int], Region]
 def prepare() -> bool:
     """Have numpy (28 MB) loaded, where a path turns out to lose packets; whether it is, so that adding can begin.
 
-    Loading takes a tenth of a second, and is not for a link's thread.
+    Loading takes a tenth of a second: it is not for a link's thread, and best begun when a transfer has ended.
     """
     if "numpy" in sys.modules:
         return True
