@@ -23,6 +23,8 @@ from fedrdma_fate.wire.frames import Mode
 _FAILED = 1
 _USAGE = 2
 _INTERRUPTED = 130
+_WIDTH_OF_A_FILE = 120
+"""Characters: as many as the tables need."""
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "show_default": True, "max_content_width": 110}
 
@@ -80,6 +82,12 @@ def job_options(command: Command) -> Command:
     for option in reversed(_JOB_OPTIONS):
         command = option(command)
     return command
+
+
+def make_console(*, stderr: bool) -> Console:
+    """For what people read: as wide as the terminal, or as the tables need in a file or a pipe."""
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(stderr=stderr, width=None if stream.isatty() else _WIDTH_OF_A_FILE)
 
 
 @contextlib.contextmanager

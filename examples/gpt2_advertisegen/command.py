@@ -12,7 +12,7 @@ import click
 import msgspec
 from rich.console import Console
 
-from examples.gpt2_advertisegen.cli_options import CONTEXT, choice, failures_told, job_options
+from examples.gpt2_advertisegen.cli_options import CONTEXT, choice, failures_told, job_options, make_console
 from examples.gpt2_advertisegen.job import Job
 from examples.gpt2_advertisegen.options import FederationName, JobOptions
 from examples.gpt2_advertisegen.plan import RunFiles
@@ -40,7 +40,7 @@ def main(*, as_json: bool, output: Path | None, **chosen: typing.Any) -> None:
     label = chosen["mode"] if chosen["federation"] == "fedrdma" else chosen["federation"]
     started = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     options = JobOptions(output=output or Path("runs") / f"{started}-{label}", **chosen)
-    console = Console(stderr=as_json)
+    console = make_console(stderr=as_json)
     with failures_told(console, RunFiles(options.output).logs):
         summary = _run(options, console, quiet=as_json)
         pages = write_run_report(RunFiles(options.output).report, summary)

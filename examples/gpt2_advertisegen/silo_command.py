@@ -10,7 +10,7 @@ import click
 import msgspec
 from rich.console import Console
 
-from examples.gpt2_advertisegen.cli_options import CONTEXT, failures_told, job_options
+from examples.gpt2_advertisegen.cli_options import CONTEXT, failures_told, job_options, make_console
 from examples.gpt2_advertisegen.one_silo import Place, SiloRun, SiloSummary
 from examples.gpt2_advertisegen.options import JobOptions
 from examples.gpt2_advertisegen.plan import PARTIES, RunFiles
@@ -80,7 +80,7 @@ def main(
     """
     place = Place(_SILOS[silo], controls, session, patience)
     options = JobOptions(output=output or Path("runs") / f"{session}-{silo}", **chosen)
-    console = Console(stderr=as_json)
+    console = make_console(stderr=as_json)
     with failures_told(console, RunFiles(options.output).logs):
         summary = SiloRun(options, place, Silent() if as_json else Lines(console)).run()
     if as_json:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from examples.gpt2_advertisegen.cli_options import make_console
 from examples.gpt2_advertisegen.plan import ModelFacts, TrainingPlan
 from examples.gpt2_advertisegen.report import headline, round_table, write_run_report
 from examples.gpt2_advertisegen.summary import LinkFact, Summary
@@ -167,3 +168,14 @@ def test_sizes_have_three_digits_and_the_right_unit(size: float, text: str) -> N
 )
 def test_durations_have_three_digits_and_the_right_unit(seconds: float, text: str) -> None:
     assert format_seconds(seconds) == text
+
+
+def test_a_file_gets_the_whole_table_of_rounds_whatever_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    make_console(stderr=False).print(terminal_table(round_table(summary())))
+    printed = capsys.readouterr().out
+    assert "arbiter:10000" in printed
+    assert "Communication" in printed
+    assert "…" not in printed
