@@ -99,6 +99,13 @@ class IdleChildren(Children):
         return super().start(name, ["sleep", "60"], log, environment, root)
 
 
+class TellingChildren(Children):
+    """Starts something that tells what tokenizers are told, and fails."""
+
+    def start(self, name: str, _: Sequence[str], log: Path, environment: Mapping[str, str], root: Path) -> Child:
+        return super().start(name, ["sh", "-c", "echo $TOKENIZERS_PARALLELISM; exit 1"], log, environment, root)
+
+
 class ScriptedGateways(Gateways):
     """Gateways with a status that a test writes."""
 
@@ -132,6 +139,14 @@ def test_pools_for_verbs_are_taken_whole_however_large(tmp_path: Path, transport
 def test_threads_are_those_asked_for_wherever_the_silo_runs(tmp_path: Path) -> None:
     options = JobOptions(output=tmp_path / "run", preset="tiny", threads=3)
     assert Workspace(options, "s", Silent(), silos_here=2).environment["OMP_NUM_THREADS"] == "3"
+
+
+def test_only_the_process_that_trains_the_tokenizer_does_so_in_parallel(tmp_path: Path) -> None:
+    workspace = Workspace(JobOptions(output=tmp_path / "run", preset="tiny"), "s", Silent(), silos_here=2)
+    with TellingChildren() as children, pytest.raises(JobFailedError):
+        workspace.prepare(children)
+    assert workspace.files.log("prepare").read_text().strip() == "true"
+    assert workspace.environment["TOKENIZERS_PARALLELISM"] == "false"
 
 
 def test_delivered_bytes_are_told_by_mode_and_transport_and_repeated_ones_left_out() -> None:
