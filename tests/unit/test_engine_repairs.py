@@ -28,6 +28,7 @@ BODY = random.Random(5).randbytes(39_990)
 LOSSY = ChunkService(reliable=False, self_paced=False, queue_pairs=2, mtu_bytes=500)
 KNOWN = PathState(rate=1e6, min_rtt=0.05, loss=0.02)
 ROOM_BYTES = 100_000
+PATIENCE_SECONDS = 2.0
 
 
 def message(transfer: int = 1) -> Outgoing:
@@ -51,19 +52,6 @@ def submit(pair: Pair, slot_bytes: int = ROOM_BYTES, transfer: int = 1) -> Offer
     pair.outgoing.submit(message(transfer), pair.now)
     (offer,) = (frame for frame in pair.sending.frames if isinstance(frame, Offer))
     return offer
-
-
-def let_time_pass(pair: Pair, seconds: float = 2.0) -> None:
-    """Until nothing is due for so long."""
-    ends_at = pair.now + seconds
-    while True:
-        pair.run()
-        due = [timer for timer in (pair.outgoing.timer(), pair.incoming.timer()) if timer is not None]
-        if not due or min(due) > ends_at:
-            return
-        pair.now = max(pair.now, min(due))
-        pair.outgoing.on_timer(pair.now)
-        pair.incoming.on_timer(pair.now)
 
 
 def bodies(pair: Pair) -> list[bytes]:
@@ -92,7 +80,7 @@ def test_lost_chunks_are_there_before_the_sender_knows_that_they_are_lost(unhear
     pair = paired(frozenset({1, 17, 18, 39, 44}))
     offer = submit(pair)
     assert (offer.covered_chunks, offer.repair_chunks >= 8) == (40, True)
-    let_time_pass(pair, 0.06)
+    pair.let_time_pass(0.06)
     assert bodies(pair) == [BODY]
     assert unheard
     ((_, stats),) = pair.sending.sent_messages
@@ -102,7 +90,7 @@ def test_lost_chunks_are_there_before_the_sender_knows_that_they_are_lost(unhear
 def test_more_lost_than_they_make_up_for_are_sent_again() -> None:
     pair = paired(frozenset(range(1, 30)))
     submit(pair)
-    let_time_pass(pair)
+    pair.let_time_pass(PATIENCE_SECONDS)
     assert bodies(pair) == [BODY]
 
 
@@ -111,7 +99,7 @@ def test_without_room_in_the_slot_there_are_none_and_a_larger_one_is_wished_for(
     offer = submit(pair, SlotLayout(message().plan, "fedrdma-x").slot_bytes)
     assert (offer.covered_chunks, offer.repair_chunks) == (0, 0)
     assert offer.wished_bytes > 40_000
-    let_time_pass(pair)
+    pair.let_time_pass(PATIENCE_SECONDS)
     assert bodies(pair) == [BODY]
     assert submit(pair, offer.wished_bytes, 2).repair_chunks > 0
 
@@ -134,10 +122,10 @@ def test_only_one_transfer_of_a_link_at_a_time_has_them() -> None:
 def test_the_next_transfer_begins_with_fresh_sums() -> None:
     pair = paired(frozenset({17}))
     submit(pair)
-    let_time_pass(pair, 0.06)
+    pair.let_time_pass(0.06)
     pair.wire.lost_chunks = frozenset({pair.wire.chunks + 20})
     assert submit(pair, transfer=2).repair_chunks > 0
-    let_time_pass(pair, 0.06)
+    pair.let_time_pass(0.06)
     assert bodies(pair) == [BODY, BODY]
 
 
@@ -147,7 +135,7 @@ def test_where_no_memory_can_be_had_for_them_there_are_none() -> None:
 
     pair = paired(frozenset({17}), make=full)
     assert submit(pair).repair_chunks == 0
-    let_time_pass(pair)
+    pair.let_time_pass(PATIENCE_SECONDS)
     assert bodies(pair) == [BODY]
     plan = RepairPlan(message().plan, 40, 4)
     assert RepairRoom(None).lend(plan, ROOM_BYTES) is None
@@ -182,7 +170,7 @@ def test_one_that_cannot_be_posted_is_left_out(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(end, "post_chunk", refuse)
     submit(pair)
-    let_time_pass(pair)
+    pair.let_time_pass(PATIENCE_SECONDS)
     assert bodies(pair) == [BODY]
 
 
@@ -209,7 +197,7 @@ def test_a_transfer_that_is_given_up_gives_their_memory_back() -> None:
     pair = paired()
     submit(pair)
     pair.outgoing.cancel(1, ErrorCode.TRANSFER_ABORTED, "the task is gone", pair.now)
-    let_time_pass(pair)
+    pair.let_time_pass(PATIENCE_SECONDS)
     pair.sending.take(Offer)
     assert submit(pair, transfer=2).repair_chunks > 0
 

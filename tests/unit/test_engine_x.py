@@ -52,16 +52,8 @@ def pair() -> Iterator[Pair]:
 
 
 def run(pair: Pair) -> None:
-    """Let things happen, and time pass from one due moment to the next, until nothing is due for a while."""
-    ends_at = pair.now + PATIENCE_SECONDS
-    while True:
-        pair.run()
-        due = [timer for timer in (pair.outgoing.timer(), pair.incoming.timer()) if timer is not None]
-        if not due or min(due) > ends_at:
-            return
-        pair.now = max(pair.now, min(due))
-        pair.outgoing.on_timer(pair.now)
-        pair.incoming.on_timer(pair.now)
+    """Until nothing is due for a while."""
+    pair.let_time_pass(PATIENCE_SECONDS)
 
 
 def assert_delivered(pair: Pair, count: int = 1) -> None:
