@@ -96,7 +96,7 @@ class RateController:
         self._last_rtt = self._min_rtt
         self._chunk_loss = 0.0
         self._packets = 1
-        self._loss = LossMeter(None if remembered is None else remembered.loss)
+        self._loss = LossMeter(None if remembered is None else remembered.loss, found=proved)
         self._loss_is_found = proved
         self._samples: deque[tuple[float, float]] = deque()
         self._phase_ends = 0.0

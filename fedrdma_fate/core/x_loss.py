@@ -16,9 +16,14 @@ class LossMeter:
         loss: the estimate, None while nothing is known.
     """
 
-    def __init__(self, remembered: float | None) -> None:
+    def __init__(self, remembered: float | None, *, found: bool = True) -> None:
+        """
+        Args:
+            remembered: the estimate so far.
+            found: whether transfers have found it; what is only supposed gives way to the first round.
+        """
         self.loss = remembered
-        self._rounds = 0.0 if remembered is None else 1 / GAIN
+        self._rounds = 0.0 if remembered is None or not found else 1 / GAIN
 
     def on_round(self, lost: int, seen: int, packets: int) -> None:
         """A round is over.

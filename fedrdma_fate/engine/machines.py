@@ -105,7 +105,7 @@ def cut(outgoing: Outgoing, service: ChunkService, memory: PathMemory) -> Outgoi
 
 def wished_repairs(outgoing: Outgoing, service: ChunkService, memory: PathMemory) -> RepairPlan | None:
     """The repair chunks that would do the message good on this path, if there is room for them."""
-    known = memory.state
+    known = memory.state if memory.proved else None
     if outgoing.mode != "fedrdma-x" or service.reliable or known is None or not known.loss:
         return None
     return plan_repairs(outgoing.plan, service.mtu_bytes, known.loss, known.rate * (known.min_rtt + REPORT_SECONDS))

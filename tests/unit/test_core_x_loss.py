@@ -36,3 +36,10 @@ def test_a_round_of_a_few_chunks_says_little() -> None:
     meter = LossMeter(0.01)
     meter.on_round(0, 8, 1)
     assert meter.loss == pytest.approx(0.01 * (1 - 0.25 / 8))
+
+
+def test_what_is_only_supposed_gives_way_to_the_first_round() -> None:
+    meter = LossMeter(0.001, found=False)
+    assert meter.loss == 0.001
+    meter.on_round(0, 30, 128)
+    assert meter.loss == 0.0

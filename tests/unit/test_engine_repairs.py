@@ -13,7 +13,7 @@ import pytest
 from fedrdma_fate.core.plan import SlotLayout
 from fedrdma_fate.core.x_path import PathState
 from fedrdma_fate.core.x_repair import LARGEST_REPAIR_BYTES, RepairPlan, plan_repairs
-from fedrdma_fate.engine.events import Outgoing
+from fedrdma_fate.engine.events import KnownPath, Outgoing
 from fedrdma_fate.engine.outgoing import OutgoingTransfers
 from fedrdma_fate.engine.repairs import RepairRoom
 from fedrdma_fate.ports import ChunkService, Region, RemoteSlot, Slot
@@ -108,6 +108,12 @@ def test_without_room_in_the_slot_there_are_none_and_a_larger_one_is_wished_for(
 def test_where_nothing_is_lost_or_too_much_there_are_none(known: PathState) -> None:
     offer = submit(paired(known=known))
     assert (offer.covered_chunks, offer.repair_chunks, offer.wished_bytes) == (0, 0, 0)
+
+
+def test_a_loss_that_no_transfer_has_found_is_no_reason_for_them() -> None:
+    pair = paired()
+    pair.outgoing.memory.known = KnownPath(KNOWN, "probed")
+    assert submit(pair).repair_chunks == 0
 
 
 def test_only_one_transfer_of_a_link_at_a_time_has_them() -> None:

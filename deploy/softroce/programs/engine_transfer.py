@@ -57,6 +57,7 @@ class Owner:
         self.up = threading.Event()
         self.granted = threading.Event()
         self.ended = threading.Event()
+        self.other_gone = threading.Event()
         self.stats: TransferStats | None = None
         self.received_at: tuple[Slot, int] | None = None
         self.failure = ""
@@ -151,6 +152,7 @@ def run_link(control: Control, transport: VerbsTransport) -> tuple[Link, Owner]:
             link.frame(frame)
             if isinstance(frame, Grant):
                 owner.granted.set()
+        owner.other_gone.set()
 
     link.connect(draft, offer, ATTEMPT)
     owner.up.wait()
@@ -179,6 +181,8 @@ def receive(link: Link, owner: Owner, region: SharedRegion, mode: Mode, plan: Ch
     link.grant(GRANT, Slot(region, 0, SlotLayout(plan, mode).slot_bytes))
     owner.outcome()
     assert owner.received_at is not None
+    # the delivery is told by another way than the end of the data path, and may be overtaken by it
+    owner.other_gone.wait()
     slot, payload_at = owner.received_at
     return {"right": is_payload(slot.view[payload_at : payload_at + plan.total_bytes])}
 
