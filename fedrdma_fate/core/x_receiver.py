@@ -110,7 +110,8 @@ class XReceiver:
 
     def _rebuild(self) -> list[Action]:
         """Find the lost chunks as soon as the repair chunks suffice."""
-        if self._rebuilding is None:
+        if self._rebuilding is None or not self._rebuilding.has_come:
+            # every chunk asks, and to list what is missing takes time
             return []
         last = self.plan.count - 1
         missing = self._arrivals.missing_from(self.plan.count - self._rebuilding.plan.covered)

@@ -52,6 +52,11 @@ class Rebuilding:
         self._layout = SlotLayout(plan.chunks, "fedrdma-x")
         self._come: set[int] = set()
 
+    @property
+    def has_come(self) -> bool:
+        """Whether any repair chunk is there to solve with."""
+        return bool(self._come)
+
     def on_repair(self, number: int) -> bool:
         """A repair chunk has landed whole; whether there is such a one."""
         if number >= self.plan.repairs:
