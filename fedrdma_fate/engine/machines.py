@@ -103,8 +103,12 @@ def cut(outgoing: Outgoing, service: ChunkService, memory: PathMemory) -> Outgoi
     return dataclasses.replace(outgoing, plan=ChunkPlan(total, max(chunk_bytes, outgoing.plan.fewest_bytes)))
 
 
-def wished_repairs(outgoing: Outgoing, service: ChunkService, memory: PathMemory) -> RepairPlan | None:
-    """The repair chunks that would do the message good on this path, if there is room for them."""
+def wished_repairs(
+    outgoing: Outgoing, service: ChunkService, memory: PathMemory, settings: LinkSettings
+) -> RepairPlan | None:
+    """The repair chunks that would do the message good on this path, if there is room for them, and any are to be."""
+    if settings.repair_region is None:
+        return None
     known = memory.state if memory.proved else None
     if outgoing.mode != "fedrdma-x" or service.reliable or known is None or not known.loss:
         return None

@@ -280,7 +280,7 @@ class OutgoingTransfers:
         assert self._endpoint is not None
         service = self._endpoint.chunk_service
         outgoing = cut(outgoing, service, self.memory)
-        wish = wished_repairs(outgoing, service, self.memory)
+        wish = wished_repairs(outgoing, service, self.memory, self._settings)
         repairs = None if wish is None else self._repair_room.lend(wish, grant.length)
         planned = None if repairs is None else repairs.plan
         sender = sending_machine(outgoing, grant.grant, service, self.memory, self._settings, planned)
@@ -381,7 +381,7 @@ class OutgoingTransfers:
         """The transfer is over; its owner may have the slot when the transport has let go of it."""
         del self._active[active.outgoing.transfer]
         release(active.sender, self.memory)
-        if wished_repairs(active.outgoing, active.service, self.memory) is not None:
+        if wished_repairs(active.outgoing, active.service, self.memory, self._settings) is not None:
             prepare()
         active.outcome = outcome
         active.ended_at = now

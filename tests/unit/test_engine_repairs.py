@@ -110,6 +110,11 @@ def test_where_nothing_is_lost_or_too_much_there_are_none(known: PathState) -> N
     assert (offer.covered_chunks, offer.repair_chunks, offer.wished_bytes) == (0, 0, 0)
 
 
+def test_where_they_are_turned_off_no_room_is_wished_for_either() -> None:
+    offer = submit(paired(make=None))
+    assert (offer.repair_chunks, offer.wished_bytes) == (0, 0)
+
+
 def test_a_loss_that_no_transfer_has_found_is_no_reason_for_them() -> None:
     pair = paired()
     pair.outgoing.memory.known = KnownPath(KNOWN, "probed")
