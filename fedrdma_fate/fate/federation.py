@@ -13,10 +13,10 @@ from fate.arch.federation.api import Federation, TableRemotePersistentPickler, T
 from fedrdma_fate.fate import tables
 from fedrdma_fate.fate.compatibility import require_supported_fate
 from fedrdma_fate.fate.deserialise import load_object
+from fedrdma_fate.fate.gateway_client import Connector, GatewayConnector, Message, PartyTuple, SoloConnector, to_party
 from fedrdma_fate.fate.hooks import install_object_path
 from fedrdma_fate.fate.journal import Journal
 from fedrdma_fate.fate.layout import malformed
-from fedrdma_fate.fate.link import Connector, GatewayConnector, Message, PartyTuple, SoloConnector, to_party
 from fedrdma_fate.fate.outbox import Outbox
 from fedrdma_fate.fate.serialise import plan_object
 from fedrdma_fate.fate.settings import FederationOptions

@@ -9,13 +9,13 @@ import time
 from collections.abc import Iterable
 
 from fedrdma_fate.engine.link import Link
+from fedrdma_fate.gateway.assembly import Parts, make_parts
 from fedrdma_fate.gateway.background import spawn
-from fedrdma_fate.gateway.config import GatewayConfig, split_address
-from fedrdma_fate.gateway.parts import Parts, make_parts
+from fedrdma_fate.gateway.config.schema import GatewayConfig, split_address
 from fedrdma_fate.gateway.path_store import SAVE_SECONDS
-from fedrdma_fate.gateway.peer import Peer
+from fedrdma_fate.gateway.peers.peer import Peer
 from fedrdma_fate.gateway.status import status_document
-from fedrdma_fate.gateway.tasks import stopping_error
+from fedrdma_fate.gateway.tasks.server import stopping_error
 from fedrdma_fate.security.plain import warn_if_reachable
 from fedrdma_fate.wire.errors import ErrorCode
 

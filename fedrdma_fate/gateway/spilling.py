@@ -6,8 +6,8 @@ import asyncio
 import logging
 
 from fedrdma_fate.gateway.background import spawn
-from fedrdma_fate.gateway.hub import Hub
-from fedrdma_fate.gateway.mailbox import Loan, Message
+from fedrdma_fate.gateway.context import Hub
+from fedrdma_fate.gateway.messages.mailbox import Loan, Message
 from fedrdma_fate.memory.pool import Lease, SlotPool
 from fedrdma_fate.memory.spill import Spilled
 from fedrdma_fate.wire.errors import FedRDMAError, MemoryPoolError

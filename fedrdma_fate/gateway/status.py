@@ -7,9 +7,9 @@ import time
 
 from fedrdma_fate import __version__
 from fedrdma_fate.engine.events import TransferProgress
-from fedrdma_fate.gateway.parts import Parts
-from fedrdma_fate.gateway.paths import DataPath
-from fedrdma_fate.gateway.peer import Peer
+from fedrdma_fate.gateway.assembly import Parts
+from fedrdma_fate.gateway.peers.paths import DataPath
+from fedrdma_fate.gateway.peers.peer import Peer
 
 
 def status_document(parts: Parts, started: float) -> dict[str, object]:

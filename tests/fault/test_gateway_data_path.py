@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from fedrdma_fate.gateway import parts as parts_module
-from fedrdma_fate.gateway import paths as paths_module
+from fedrdma_fate.gateway import assembly as parts_module
+from fedrdma_fate.gateway.peers import paths as paths_module
 from fedrdma_fate.gateway.transports import TransportSet, make_transports
 from fedrdma_fate.ports import Offer as TransportOffer
 from fedrdma_fate.ports import Role
-from fedrdma_fate.transport.faulty import FaultPlan, FaultyTransport
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
 from fedrdma_fate.wire.frames import Mode
+from tests.support.faulty import FaultPlan, FaultyTransport
 from tests.support.proxy import Proxy
 from tests.support.sites import Sites, eventually, party, start_gateways
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fedrdma_fate.gateway.client import GatewayClient
+from fedrdma_fate.client.client import GatewayClient
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, MemoryPoolError
 from fedrdma_fate.wire.frames import Mode
 from tests.support.sites import Site, Sites, eventually, party, start_gateways
@@ -187,5 +187,5 @@ def test_what_was_pushed_to_a_peer_of_unknown_size_is_refused_in_both_logs_and_t
             assert pull(b, "fits", "guest:1") == body_of("fits")
         assert refused(a, "next", ["host:2"], 1).code is ErrorCode.PAYLOAD_TOO_LARGE
     loggers = {record.name for record in caplog.records if "[FR402]" in record.getMessage()}
-    assert loggers >= {"fedrdma_fate.gateway.sending", "fedrdma_fate.gateway.receiving"}
+    assert loggers >= {"fedrdma_fate.gateway.peers.sending", "fedrdma_fate.gateway.peers.receiving"}
     eventually(lambda: all_memory_is_back(sites))

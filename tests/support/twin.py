@@ -19,12 +19,12 @@ import pytest
 from fedrdma_fate.engine import link as link_module
 from fedrdma_fate.engine.events import Payload
 from fedrdma_fate.engine.link import Link
-from fedrdma_fate.gateway import peer as peer_module
-from fedrdma_fate.gateway.config import parse_config
-from fedrdma_fate.gateway.control import ControlStream
-from fedrdma_fate.gateway.hub import Hub
-from fedrdma_fate.gateway.mailbox import Mailbox, Message
-from fedrdma_fate.gateway.peer import Peer
+from fedrdma_fate.gateway.config.schema import parse_config
+from fedrdma_fate.gateway.context import Hub
+from fedrdma_fate.gateway.messages.mailbox import Mailbox, Message
+from fedrdma_fate.gateway.peers import peer as peer_module
+from fedrdma_fate.gateway.peers.control_channel import ControlStream
+from fedrdma_fate.gateway.peers.peer import Peer
 from fedrdma_fate.gateway.routing import Routes
 from fedrdma_fate.gateway.transports import TransportSet
 from fedrdma_fate.memory.pool import SlotPool
