@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fedrdma_fate.client.address import socket_path
 from fedrdma_fate.gateway.config.schema import GatewayConfig, split_address
-from fedrdma_fate.gateway.context import Hub
+from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.messages.mailbox import Mailbox
 from fedrdma_fate.gateway.path_store import PathStore
 from fedrdma_fate.gateway.peers.control_channel import ControlServer
@@ -40,11 +40,11 @@ def host_identity(memory_directory: Path) -> str:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Parts:
+class Assembly:
     """The parts of a gateway.
 
     Attributes:
-        hub: what they share.
+        context: what they share.
         transports: closes all transports; afterwards, nobody waits any more to be connected.
         peers: the other sites, by name.
         channels: dials and greets them.
@@ -54,7 +54,7 @@ class Parts:
         metrics: the Prometheus endpoint, if there is one.
     """
 
-    hub: Hub
+    context: GatewayContext
     transports: contextlib.ExitStack
     peers: dict[str, Peer]
     channels: ControlChannels
@@ -64,7 +64,7 @@ class Parts:
     metrics: MetricsServer | None
 
 
-def make_parts(config: GatewayConfig, undo: contextlib.ExitStack, status: Callable[[], dict[str, object]]) -> Parts:
+def assemble(config: GatewayConfig, undo: contextlib.ExitStack, status: Callable[[], dict[str, object]]) -> Assembly:
     """Allocate memory and open what can be opened without waiting.
 
     Args:
@@ -77,26 +77,26 @@ def make_parts(config: GatewayConfig, undo: contextlib.ExitStack, status: Callab
     """
     metrics = GatewayMetrics()
     transports = contextlib.ExitStack()
-    hub = _make_hub(config, undo, transports, metrics)
-    peers = {peer.site: Peer(peer, hub) for peer in config.peers}
+    context = _make_context(config, undo, transports, metrics)
+    peers = {peer.site: Peer(peer, context) for peer in config.peers}
     channels = ControlChannels(config.site, peers, config.timeouts.connect)
-    tasks = TaskServer(hub, peers, status)
+    tasks = TaskServer(context, peers, status)
     undo.callback(tasks.close)
-    return Parts(
-        hub=hub,
+    return Assembly(
+        context=context,
         transports=transports,
         peers=peers,
         channels=channels,
         control=ControlServer(config.listen.control, None, channels.accept),
         tasks=tasks,
         socket=TaskSocket(socket_path(config.listen.socket), tasks),
-        metrics=_serve_metrics(config, undo, metrics, hub),
+        metrics=_serve_metrics(config, undo, metrics, context),
     )
 
 
-def _make_hub(
+def _make_context(
     config: GatewayConfig, undo: contextlib.ExitStack, opened: contextlib.ExitStack, metrics: GatewayMetrics
-) -> Hub:
+) -> GatewayContext:
     memory = config.memory
     regions = RegionDirectory.open(memory.directory, config.site)
     undo.callback(regions.close)
@@ -110,7 +110,7 @@ def _make_hub(
     transports = make_transports(config, regions.path, receive_region, send_region)
     for transport in transports.values():
         opened.callback(transport.close)
-    hub = Hub(
+    context = GatewayContext(
         config=config,
         incarnation=secrets.token_hex(8),
         host=host_identity(memory.directory),
@@ -125,15 +125,15 @@ def _make_hub(
         metrics=metrics,
         path_store=PathStore(config.state_directory or memory.spill_directory, config.site),
     )
-    undo.callback(hub.send_pool.close)
-    undo.callback(hub.receive_pool.close)
-    return hub
+    undo.callback(context.send_pool.close)
+    undo.callback(context.receive_pool.close)
+    return context
 
 
 def _serve_metrics(
-    config: GatewayConfig, undo: contextlib.ExitStack, metrics: GatewayMetrics, hub: Hub
+    config: GatewayConfig, undo: contextlib.ExitStack, metrics: GatewayMetrics, context: GatewayContext
 ) -> MetricsServer | None:
-    metrics.watch(lambda: _occupancy(hub))
+    metrics.watch(lambda: _occupancy(context))
     if config.listen.metrics is None:
         return None
     server = metrics.start_http(*split_address("listen.metrics", config.listen.metrics))
@@ -141,11 +141,11 @@ def _serve_metrics(
     return server
 
 
-def _occupancy(hub: Hub) -> Occupancy:
+def _occupancy(context: GatewayContext) -> Occupancy:
     """Read by the thread that serves the metrics: only single numbers, nothing is walked through."""
-    pools = {stats.name: stats for stats in (hub.send_pool.stats(), hub.receive_pool.stats())}
+    pools = {stats.name: stats for stats in (context.send_pool.stats(), context.receive_pool.stats())}
     use = {
         name: PoolUse(stats.leased_bytes, stats.length - stats.leased_bytes, stats.slots)
         for name, stats in pools.items()
     }
-    return Occupancy(use, {"put": pools["send"].waiting, "get": hub.mailbox.waiting_pulls})
+    return Occupancy(use, {"put": pools["send"].waiting, "get": context.mailbox.waiting_pulls})

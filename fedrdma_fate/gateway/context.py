@@ -57,7 +57,7 @@ def _first_transfer() -> int:
 
 
 @dataclasses.dataclass(slots=True)
-class Hub:
+class GatewayContext:
     """The shared parts of one gateway. Belongs to the event loop's thread.
 
     Attributes:

@@ -14,7 +14,7 @@ import pytest
 from fedrdma_fate.client.address import socket_path
 from fedrdma_fate.client.probe import ask_probe
 from fedrdma_fate.client.protocol import AskProbe, encode_message
-from fedrdma_fate.gateway import assembly as parts_module
+from fedrdma_fate.gateway import assembly as assembly_module
 from fedrdma_fate.gateway.peers import probing
 from fedrdma_fate.gateway.peers import receiving as receiving_module
 from fedrdma_fate.gateway.transports import TransportSet, make_transports
@@ -43,7 +43,7 @@ def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StartFaulty:
                 made[name] = FaultyTransport(transport, plans if config.site == "a" else ())
             return made
 
-        monkeypatch.setattr(parts_module, "make_transports", make)
+        monkeypatch.setattr(assembly_module, "make_transports", make)
         return start_gateways(LAYOUT, tmp_path, **{"memory": MEMORY, **settings})
 
     return start

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from fedrdma_fate.gateway.context import Hub
+from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.messages.mailbox import Loan, Message
 from fedrdma_fate.gateway.spilling import take_in
 from fedrdma_fate.memory.shared_slots import BorrowedFile
@@ -19,8 +19,8 @@ _MAPPED_SECONDS = 1.0
 class Borrowing:
     """What one peer has lent to us. Belongs to the event loop's thread."""
 
-    def __init__(self, hub: Hub, send: Callable[[LendReturn], object]) -> None:
-        self._hub = hub
+    def __init__(self, context: GatewayContext, send: Callable[[LendReturn], object]) -> None:
+        self._context = context
         self._send = send
         self._borrowed: dict[int, Message] = {}
         self._leaving = False
@@ -40,7 +40,7 @@ class Borrowing:
         Raises:
             MemoryPoolError: REGION_UNAVAILABLE when it is nothing that we can use.
         """
-        own = self._hub.receive_pool.region
+        own = self._context.receive_pool.region
         file = BorrowedFile(Path(lend.region), lend.offset, lend.total_bytes, own)
         loan = Loan(file, lambda: self._give_back(lend.transfer, file))
         message = Message(lend.key, lend.kind, lend.total_bytes, borrowed=loan)
@@ -52,8 +52,8 @@ class Borrowing:
         message = self._borrowed.get(transfer)
         if message is None:
             self._send(LendReturn(transfer))
-        elif self._hub.mailbox.waits_here(message):
-            take_in(self._hub, message)
+        elif self._context.mailbox.waits_here(message):
+            take_in(self._context, message)
         elif final and message.borrowed is not None:
             # once it is mapped, it outlives the lender
             asyncio.get_running_loop().call_later(_MAPPED_SECONDS, message.borrowed.give_back)
@@ -61,13 +61,13 @@ class Borrowing:
     def peer_lost(self) -> None:
         """The lender may be gone, and its memory soon: copy what nobody has pulled yet."""
         for message in list(self._borrowed.values()):
-            if self._hub.mailbox.waits_here(message):
-                take_in(self._hub, message)
+            if self._context.mailbox.waits_here(message):
+                take_in(self._context, message)
 
     def leave(self) -> None:
         """We go away. What tasks of ours have mapped is theirs as long as they live: nothing more is given back."""
         for message in list(self._borrowed.values()):
-            if self._hub.mailbox.waits_here(message):
+            if self._context.mailbox.waits_here(message):
                 message.discard()
         self._leaving = True
 

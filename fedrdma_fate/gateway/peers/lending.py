@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from fedrdma_fate.engine.events import Outgoing
-from fedrdma_fate.gateway.context import Hub
+from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.memory.pool import Lease
 from fedrdma_fate.memory.shared_slots import range_is_held
 from fedrdma_fate.wire.frames import Lend, LendRecall
@@ -50,15 +50,15 @@ class _Loan:
 class Lending:
     """What is lent to one peer. Belongs to the event loop's thread."""
 
-    def __init__(self, peer: str, hub: Hub, send: Callable[[Lend | LendRecall], bool]) -> None:
+    def __init__(self, peer: str, context: GatewayContext, send: Callable[[Lend | LendRecall], bool]) -> None:
         self._peer = peer
-        self._hub = hub
+        self._context = context
         self._send = send
         self._loans: dict[int, _Loan] = {}
         self._declined = False
         self._leaving = False
         self._watch: asyncio.TimerHandle | None = None
-        hub.recalls[hub.send_pool].append(self.recall)
+        context.recalls[context.send_pool].append(self.recall)
 
     @property
     def count(self) -> int:
@@ -79,7 +79,7 @@ class Lending:
 
     def lend(self, outgoing: Outgoing, lease: Lease) -> bool:
         """Lend a message, where that leaves room for what else is to be sent; whether it was lent."""
-        if self._declined or self._leaving or not self._hub.send_pool.can_spare:
+        if self._declined or self._leaving or not self._context.send_pool.can_spare:
             return False
         share = lease.share(f"lent:{self._peer}")
         self._loans[outgoing.transfer] = loan = _Loan(outgoing, share, time.monotonic())

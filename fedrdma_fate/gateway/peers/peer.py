@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from fedrdma_fate.engine.events import Outgoing, TransferProgress, TransferStats
 from fedrdma_fate.engine.link import Link
 from fedrdma_fate.gateway.config.schema import PeerConfig
-from fedrdma_fate.gateway.context import Hub
+from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.peers.control_channel import ControlStream
 from fedrdma_fate.gateway.peers.greeting import allowed_transports, own_hello
 from fedrdma_fate.gateway.peers.link_events import LinkRelay
@@ -60,34 +60,34 @@ logger = logging.getLogger(__name__)
 class Peer:
     """The session with one other gateway; outlives its control channel. Belongs to the event loop's thread."""
 
-    def __init__(self, config: PeerConfig, hub: Hub) -> None:
+    def __init__(self, config: PeerConfig, context: GatewayContext) -> None:
         self.config = config
-        self._hub = hub
+        self._context = context
         self._loop = asyncio.get_running_loop()
         self._stream: ControlStream | None = None
         self._dialled_by = ""
         self._heard_at = 0.0
         self.hello: Hello | None = None
-        self._repair_regions = RepairRegions(config.site, hub.make_region)
+        self._repair_regions = RepairRegions(config.site, context.make_region)
         self.last_error = "not connected yet"
         self.rtt_seconds: float | None = None
         self.offline = asyncio.Event()
         self.offline.set()
-        self.receiving = Receiving(config.site, hub, self.send)
-        self.probes = ProbeTransfers(config.site, hub, self.send)
+        self.receiving = Receiving(config.site, context, self.send)
+        self.probes = ProbeTransfers(config.site, context, self.send)
         self.paths = DataPaths(
             config.site,
-            hub.transports,
+            context.transports,
             self._make_link,
             self.send,
             self._loop.call_later,
             time.monotonic,
-            hub.config.timeouts.connect,
+            context.config.timeouts.connect,
             self._fall_back,
         )
-        self.sending = Sending(config, hub, self.send, self.paths, self.shares_memory)
-        hub.recalls[hub.receive_pool].append(self.paths.recall_credits)
-        hub.receive_pool.when_freed.append(self._on_room)
+        self.sending = Sending(config, context, self.send, self.paths, self.shares_memory)
+        context.recalls[context.receive_pool].append(self.paths.recall_credits)
+        context.receive_pool.when_freed.append(self._on_room)
 
     @property
     def connected(self) -> bool:
@@ -97,7 +97,7 @@ class Peer:
 
     def own_hello(self) -> Hello:
         """Our greeting."""
-        return own_hello(self.config, self._hub)
+        return own_hello(self.config, self._context)
 
     async def run(self, stream: ControlStream, hello: Hello, dialled_by: str) -> None:
         """Serve a control channel whose greetings have been exchanged, until it ends.
@@ -162,7 +162,7 @@ class Peer:
             self._forget_old_run()
         else:
             self.sending.lending.peer_back()
-        role: Role = "active" if dialled_by == self._hub.config.site else "passive"
+        role: Role = "active" if dialled_by == self._context.config.site else "passive"
         self.paths.online(role)
         if role == "active" and self.paths.main is None:
             self._choose_main_path(hello)
@@ -184,9 +184,9 @@ class Peer:
         self.last_error = reason
         self.rtt_seconds = None
         logger.warning("lost %s: %s", self.config.site, reason)
-        self._hub.trace.emit("peer_lost", peer=self.config.site, reason=reason)
+        self._context.trace.emit("peer_lost", peer=self.config.site, reason=reason)
         for transport in self.paths.paths:
-            self._hub.metrics.link_up(self.config.site, transport, False)
+            self._context.metrics.link_up(self.config.site, transport, False)
         self.paths.offline(reason)
         self.receiving.forget_requests()
         self.receiving.borrowing.peer_lost()
@@ -196,7 +196,7 @@ class Peer:
             stream.close()
 
     async def _watch(self, stream: ControlStream) -> None:
-        silence = self._hub.config.timeouts.peer_silence
+        silence = self._context.config.timeouts.peer_silence
         await until_silent(silence, self._last_sign, lambda: self.send(Ping(time.monotonic())))
         if self._stream is stream:
             self._lose(f"silent for {silence:g} s")
@@ -266,7 +266,7 @@ class Peer:
 
     def _link(self, transport: str) -> Link | None:
         """The link that a frame is about; None when we have given it up, as the peer will learn."""
-        if transport not in self._hub.transports:
+        if transport not in self._context.transports:
             raise WireError(ErrorCode.MALFORMED_FRAME, f"a frame about the unknown transport {transport!r}.")
         path = self.paths.paths.get(transport)
         return None if path is None else path.link
@@ -274,9 +274,9 @@ class Peer:
     # -- data paths -----------------------------------------------------------------------------------------------
 
     def _choose_main_path(self, hello: Hello) -> None:
-        own = tuple(name for name in allowed_transports(self.config, self._hub) if name != "grpc")
-        absent = self._hub.transports.absent
-        transport, reason = choose_transport(own, self._hub.host, hello, self.paths.unusable, absent)
+        own = tuple(name for name in allowed_transports(self.config, self._context) if name != "grpc")
+        absent = self._context.transports.absent
+        transport, reason = choose_transport(own, self._context.host, hello, self.paths.unusable, absent)
         logger.info("data path to %s: %s (%s)", self.config.site, transport, reason)
         self.paths.need(transport, reason, main=True)
 
@@ -309,21 +309,21 @@ class Peer:
 
     def _abandon(self, transport: str) -> None:
         self.receiving.forget_requests(self.paths.paths[transport].link)
-        self._hub.metrics.link_up(self.config.site, transport, False)
+        self._context.metrics.link_up(self.config.site, transport, False)
         self.probes.link_retired(self.paths.paths[transport].link)
-        self._hub.path_store.note(self.config.site, transport, self.paths.paths[transport].link.known_path)
+        self._context.path_store.note(self.config.site, transport, self.paths.paths[transport].link.known_path)
         self.paths.abandon(transport)
         self.sending.take_back(transport)
 
     def shares_memory(self) -> bool:
         """Whether the peer is here, on this host, and takes what is lent to it."""
-        both = self._hub.config.shm.lend and self.hello is not None and self.hello.borrows
+        both = self._context.config.shm.lend and self.hello is not None and self.hello.borrows
         return both and self.connected and self.paths.main_transport == "shm"
 
     def _make_link(self, transport: str) -> tuple[Link, LinkRelay]:
-        known = self._hub.path_store.recall(self.config.site, transport)
+        known = self._context.path_store.recall(self.config.site, transport)
         make = functools.partial(self._repair_regions.get, transport)
-        settings = link_settings(self._hub.config, self.config, transport, known, make)
+        settings = link_settings(self._context.config, self.config, transport, known, make)
         relay = LinkRelay(self, transport, self._loop)
         return Link(self.config.site, settings, relay), relay
 
@@ -341,9 +341,9 @@ class Peer:
         path = self.paths.paths[transport]
         if self.rtt_seconds is not None:
             path.link.hint(self.rtt_seconds, None if self.config.rate is None else self.config.rate / 8)
-        self._hub.metrics.link_up(self.config.site, transport, True)
+        self._context.metrics.link_up(self.config.site, transport, True)
         logger.info("data path to %s over %s is up", self.config.site, transport)
-        self._hub.trace.emit("link", peer=self.config.site, transport=transport, reason=path.reason)
+        self._context.trace.emit("link", peer=self.config.site, transport=transport, reason=path.reason)
         self.receiving.fill_ring(path.link, transport)
 
     def path_lost(self, transport: str, attempt: int, reason: str) -> None:
@@ -357,8 +357,8 @@ class Peer:
 
     def _note_lost(self, transport: str, reason: str) -> None:
         logger.warning("data path to %s over %s: %s", self.config.site, transport, reason)
-        self._hub.metrics.link_up(self.config.site, transport, False)
-        self._hub.trace.emit("link_lost", peer=self.config.site, transport=transport, reason=reason)
+        self._context.metrics.link_up(self.config.site, transport, False)
+        self._context.trace.emit("link_lost", peer=self.config.site, transport=transport, reason=reason)
 
     def offered(self, offer: Offer) -> None:
         """A datagram announces a transfer."""

@@ -11,7 +11,7 @@ from fedrdma_fate.core.plan import ChunkPlan
 from fedrdma_fate.engine.events import Outgoing, Payload, TransferStats
 from fedrdma_fate.engine.link import Link
 from fedrdma_fate.gateway.background import spawn
-from fedrdma_fate.gateway.context import Hub
+from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.memory.pool import Lease, SlotPool
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, MemoryPoolError, error_from_code
 from fedrdma_fate.wire.frames import PROBE_TRANSFERS_FROM, MessageKey, Mode, Party, Ping
@@ -57,17 +57,19 @@ class _UnderWay:
 class ProbeTransfers:
     """Belongs to the event loop's thread."""
 
-    def __init__(self, peer: str, hub: Hub, send: Callable[[Ping], bool]) -> None:
+    def __init__(self, peer: str, context: GatewayContext, send: Callable[[Ping], bool]) -> None:
         """
         Args:
             peer: name of the peer's site.
-            hub: the shared parts.
+            context: the shared parts.
             send: sends a ping, if there is a control channel.
         """
-        self._hub = hub
+        self._context = context
         self._send = send
         # no party can be configured that is spelt so: a gateway that knows no probes refuses them
-        self._key = MessageKey("probe", "", "", Party("gateway", f":{hub.config.site}"), Party("gateway", f":{peer}"))
+        self._key = MessageKey(
+            "probe", "", "", Party("gateway", f":{context.config.site}"), Party("gateway", f":{peer}")
+        )
         self._under_way: dict[int, _UnderWay] = {}
         self._pings: dict[float, asyncio.Future[float]] = {}
 
@@ -92,7 +94,7 @@ class ProbeTransfers:
 
     def begin(self, link: Link, lease: Lease, plan: ChunkPlan, mode: Mode) -> tuple[int, asyncio.Future[TransferStats]]:
         """Send a payload; the lease is released when nothing reads its slot any more. The transfer, and its end."""
-        transfer = PROBE_TRANSFERS_FROM + self._hub.new_transfer()
+        transfer = PROBE_TRANSFERS_FROM + self._context.new_transfer()
         end: asyncio.Future[TransferStats] = asyncio.get_running_loop().create_future()
         # somebody may wait no longer when it fails
         end.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -127,7 +129,7 @@ class ProbeTransfers:
             if under_way.link is link:
                 del self._under_way[transfer]
                 _fail(under_way, error_from_code(ErrorCode.LINK_LOST.value, "the data path was given up"))
-                spawn(self._hub.tasks, _release_when_ended(under_way))
+                spawn(self._context.tasks, _release_when_ended(under_way))
 
     def _end(self, transfer: int) -> _UnderWay | None:
         under_way = self._under_way.pop(transfer, None)

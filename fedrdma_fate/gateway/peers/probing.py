@@ -25,7 +25,7 @@ from fedrdma_fate.core.goodput_probe import (
     measuring_plan,
 )
 from fedrdma_fate.core.plan import ChunkPlan, SlotLayout
-from fedrdma_fate.gateway.context import Hub
+from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.peers.paths import DataPath
 from fedrdma_fate.gateway.peers.peer import Peer
 from fedrdma_fate.gateway.peers.probe_transfers import FAIR_PART, lease_spare
@@ -50,8 +50,8 @@ _RUN_AGAIN = "Probe again when it is connected: `fedrdma status` shows it."
 class Probing:
     """The probes of a gateway, one at a time. Belongs to the event loop's thread."""
 
-    def __init__(self, hub: Hub, peers: Mapping[str, Peer]) -> None:
-        self._hub = hub
+    def __init__(self, context: GatewayContext, peers: Mapping[str, Peer]) -> None:
+        self._context = context
         self._peers = peers
         self._busy_with = ""
 
@@ -82,18 +82,18 @@ class Probing:
             )
         self._busy_with = site
         try:
-            report = await _Probe(self._hub, peer, total_bytes, seconds).run()
+            report = await _Probe(self._context, peer, total_bytes, seconds).run()
         finally:
             self._busy_with = ""
-        self._hub.trace.emit("probed", **report)
+        self._context.trace.emit("probed", **report)
         return report
 
 
 class _Probe:
     """One probe."""
 
-    def __init__(self, hub: Hub, peer: Peer, total_bytes: int, seconds: float) -> None:
-        self._hub = hub
+    def __init__(self, context: GatewayContext, peer: Peer, total_bytes: int, seconds: float) -> None:
+        self._context = context
         self._peer = peer
         self._began = time.monotonic()
         self._deadline = self._began + seconds
@@ -101,7 +101,7 @@ class _Probe:
         self._sent_bytes = 0
         self._rate = 0.0
         self._trip = 0.0
-        wanted = peer.config.mode or hub.config.mode
+        wanted = peer.config.mode or context.config.mode
         # grpc has a chunk size of its own, which is not for choosing
         # the others do not use the chunk sizes that are tried
         self._mode: Mode = "fedrdma" if wanted == "fedrdma" else "fedrdma-e"
@@ -119,7 +119,7 @@ class _Probe:
         chunk_bytes = best.plan.chunk_bytes if best else None
         self._peer.sending.tuners[transport].on_probe(rate, chunk_bytes, verdict.link_enable, verdict.reason)
         return {
-            "site": self._hub.config.site,
+            "site": self._context.config.site,
             "peer": self._peer.config.site,
             "peer_version": self._peer.hello.version if self._peer.hello else None,
             "transport": transport,
@@ -210,7 +210,7 @@ class _Probe:
         """Send a payload, and wait for `patience` seconds until it has arrived."""
         path = await self._usable_path()
         attempt, began = path.attempt, time.monotonic()
-        lease = lease_spare(self._hub.send_pool, plan.total_bytes, _OWNER)
+        lease = lease_spare(self._context.send_pool, plan.total_bytes, _OWNER)
         try:
             await asyncio.to_thread(_fill, lease.slot)
         except BaseException:
@@ -262,14 +262,14 @@ class _Probe:
     def _largest_bytes(self) -> int:
         """The largest payload that is a fair part of both sides' memory."""
         there = self._peer.hello.receive_bytes if self._peer.hello else 0
-        part = min(self._hub.send_pool.region.length, there) // FAIR_PART
+        part = min(self._context.send_pool.region.length, there) // FAIR_PART
         overhead = SlotLayout(ChunkPlan(1, 1), "fedrdma").slot_bytes
         # fedrdma stages a chunk behind the payload, in the worst case one as large as the payload
         return max(0, part - overhead) // (2 if self._mode == "fedrdma" else 1)
 
     async def _usable_path(self) -> DataPath:
         """The main data path; one that is being connected anew is waited for."""
-        deadline = time.monotonic() + min(self._hub.config.timeouts.connect, self._seconds_left)
+        deadline = time.monotonic() + min(self._context.config.timeouts.connect, self._seconds_left)
         while True:
             if not self._peer.connected:
                 raise self._unreachable("went away during the probe" if self._sent_bytes else "is not connected")

@@ -12,7 +12,7 @@ from fedrdma_fate.core.plan import HEADER_SPACE_BYTES
 from fedrdma_fate.engine.events import TransferStats
 from fedrdma_fate.engine.link import Link
 from fedrdma_fate.gateway.background import spawn
-from fedrdma_fate.gateway.context import Hub
+from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.messages.mailbox import Message
 from fedrdma_fate.gateway.peers.borrowing import Borrowing
 from fedrdma_fate.gateway.peers.probe_transfers import lease_spare
@@ -75,11 +75,14 @@ class Receiving:
     """Everything that one peer sends us. Belongs to the event loop's thread."""
 
     def __init__(
-        self, peer: str, hub: Hub, send: Callable[[Delivered | Refused | LendDecline | LendReturn], object]
+        self,
+        peer: str,
+        context: GatewayContext,
+        send: Callable[[Delivered | Refused | LendDecline | LendReturn], object],
     ) -> None:
-        self.borrowing = Borrowing(hub, send)
+        self.borrowing = Borrowing(context, send)
         self._peer = peer
-        self._hub = hub
+        self._context = context
         self._send = send
         self._granted: dict[int, _Grant] = {}
         self._requests: dict[int, _Request] = {}
@@ -92,11 +95,11 @@ class Receiving:
 
     def fill_ring(self, link: Link, transport: str) -> None:
         """Grant slots ahead of time, as many as are configured and as there is room for just now."""
-        memory = self._hub.config.memory
+        memory = self._context.config.memory
         standing = [grant.large for grant in self._granted.values() if grant.credit_of == transport]
         for _ in range(memory.ring_slots - standing.count(False)):
             try:
-                lease = self._hub.receive_pool.lease(int(memory.ring_slot_bytes), self._owner)
+                lease = self._context.receive_pool.lease(int(memory.ring_slot_bytes), self._owner)
             except MemoryPoolError as error:
                 logger.warning("no ring of receive slots for %s: %s", self._peer, error)
                 return
@@ -118,18 +121,18 @@ class Receiving:
         Only while there is room for one more besides: it is a convenience, and the memory belongs to those who ask.
         """
         wished = self._ahead.get(transport) or self._first_ahead(transport)
-        pool = self._hub.receive_pool
+        pool = self._context.receive_pool
         lease = pool.lease(wished, self._owner) if wished and pool.has_room_for(wished, wished) else None
         if lease is not None:
             self._grant(link, _Grant(lease, credit_of=transport, large=True))
 
     def _first_ahead(self, transport: str) -> int:
         """As long as no large message has come; what the first does not fill is free again when it has come."""
-        config = self._hub.config
+        config = self._context.config
         # cold memory is not taken before it is needed
         if config.mode_for(self._peer) != "fedrdma-x" or transport not in ("tcp", "verbs") or not config.memory.warm:
             return 0
-        part = int(self._hub.receive_pool.region.length * FIRST_AHEAD_PART) // len(config.peers)
+        part = int(self._context.receive_pool.region.length * FIRST_AHEAD_PART) // len(config.peers)
         return part if part > int(config.memory.ring_slot_bytes) else 0
 
     def on_grant_request(self, request: GrantRequest, link: Link) -> None:
@@ -138,7 +141,7 @@ class Receiving:
         if transfer in self._ended:
             self._send(self._ended[transfer])
         elif transfer not in self._requests and all(grant.asked_by != transfer for grant in self._granted.values()):
-            task = spawn(self._hub.tasks, self._answer_request(request, link))
+            task = spawn(self._context.tasks, self._answer_request(request, link))
             self._requests[transfer] = _Request(link, task)
 
     def forget_requests(self, link: Link | None = None) -> None:
@@ -168,7 +171,7 @@ class Receiving:
         slot_bytes = request.slot_bytes
         if slot_bytes < HEADER_SPACE_BYTES:
             raise WireError(ErrorCode.MALFORMED_FRAME, f"a receive slot of {slot_bytes} bytes was asked for.")
-        pool = self._hub.receive_pool
+        pool = self._context.receive_pool
         if request.transfer >= PROBE_TRANSFERS_FROM:
             return self._spare_slot(slot_bytes)
         lease = pool.lease(slot_bytes, self._owner)
@@ -176,13 +179,13 @@ class Receiving:
             return lease
         logger.info("%s waits for %d bytes of receive memory", self._peer, slot_bytes)
         # in the next turn of the loop, when the request below stands in the queue
-        asyncio.get_running_loop().call_soon(make_room, self._hub, pool)
+        asyncio.get_running_loop().call_soon(make_room, self._context, pool)
         return await pool.acquire(slot_bytes, self._owner)
 
     def _spare_slot(self, slot_bytes: int) -> Lease:
         if any(grant.asked_by >= PROBE_TRANSFERS_FROM for grant in self._granted.values()):
             raise MemoryPoolError(ErrorCode.POOL_TIMEOUT, f"another probe of {self._peer} has the memory for probes.")
-        return lease_spare(self._hub.receive_pool, slot_bytes, self._owner)
+        return lease_spare(self._context.receive_pool, slot_bytes, self._owner)
 
     def _grant(self, link: Link, grant: _Grant) -> None:
         self._next_grant += 1
@@ -225,15 +228,15 @@ class Receiving:
             lease.release()
             return
         # to what the next message like it would be granted: when this one is gone, that fits into its place
-        ahead = _ahead_of(offer, self._hub.receive_pool.region.length)
+        ahead = _ahead_of(offer, self._context.receive_pool.region.length)
         lease.trim(ahead)
         message = Message(offer.key, offer.kind, offer.total_bytes, lease=lease, payload_at=payload_at)
-        kept = self._hub.mailbox.deliver(message)
-        make_room(self._hub, self._hub.receive_pool)
-        if offer.mode == "fedrdma-x" and slot.length > int(self._hub.config.memory.ring_slot_bytes):
+        kept = self._context.mailbox.deliver(message)
+        make_room(self._context, self._context.receive_pool)
+        if offer.mode == "fedrdma-x" and slot.length > int(self._context.config.memory.ring_slot_bytes):
             self._ahead[offer.transport] = ahead
-        self._hub.metrics.payload_moved("received", self._peer, offer.mode, offer.transport, offer.total_bytes)
-        self._hub.metrics.transfer_ended("received", self._peer, offer.mode, stats.seconds, 0)
+        self._context.metrics.payload_moved("received", self._peer, offer.mode, offer.transport, offer.total_bytes)
+        self._context.metrics.transfer_ended("received", self._peer, offer.mode, stats.seconds, 0)
         self._trace_delivered(offer, offer.total_bytes, offer.mode, offer.transport, stats.seconds, kept)
 
     def receive_failed(self, offer: Offer, slot: Slot, code: ErrorCode, reason: str) -> None:
@@ -249,7 +252,7 @@ class Receiving:
         """The peer says that a message will not come."""
         logger.error("%s will not come from %s: [%s] %s", key, self._peer, code, reason)
         self._announced = {transfer: offer for transfer, offer in self._announced.items() if offer.key != key}
-        self._hub.mailbox.fail(key, code, reason)
+        self._context.mailbox.fail(key, code, reason)
 
     def peer_restarted(self) -> None:
         """What the peer had announced, and had not been received, is gone with its memory."""
@@ -262,10 +265,12 @@ class Receiving:
         if offer.transfer >= PROBE_TRANSFERS_FROM:
             logger.info("a probe of %s did not arrive: [%s] %s", self._peer, code.value, reason)
             return
-        self._hub.mailbox.fail(offer.key, code.value, reason)
-        self._hub.metrics.transfer_ended("failed", self._peer, offer.mode, 0.0, 0)
+        self._context.mailbox.fail(offer.key, code.value, reason)
+        self._context.metrics.transfer_ended("failed", self._peer, offer.mode, 0.0, 0)
         logger.error("%s from %s was not received: [%s] %s", offer.key, self._peer, code.value, reason)
-        self._hub.trace.emit("receive_failed", **_key_fields(offer), code=code.value, reason=reason, peer=self._peer)
+        self._context.trace.emit(
+            "receive_failed", **_key_fields(offer), code=code.value, reason=reason, peer=self._peer
+        )
 
     def on_lend(self, lend: Lend) -> None:
         """A message lies in the peer's memory, for our task to map; it may be told again after a reconnection."""
@@ -285,9 +290,9 @@ class Receiving:
             return
         self._remember(Delivered(transfer))
         self._send(Delivered(transfer))
-        kept = self._hub.mailbox.deliver(message)
-        self._hub.metrics.payload_moved("received", self._peer, "lent", "shm", lend.total_bytes)
-        self._hub.metrics.transfer_ended("received", self._peer, "lent", 0.0, 0)
+        kept = self._context.mailbox.deliver(message)
+        self._context.metrics.payload_moved("received", self._peer, "lent", "shm", lend.total_bytes)
+        self._context.metrics.transfer_ended("received", self._peer, "lent", 0.0, 0)
         self._trace_delivered(lend, lend.total_bytes, "lent", "shm", 0.0, kept)
 
     def on_inline(self, inline: Inline) -> None:
@@ -304,8 +309,8 @@ class Receiving:
             return
         self._remember(Delivered(inline.transfer))
         message = Message(inline.key, inline.kind, len(inline.body), body=inline.body)
-        kept = self._hub.mailbox.deliver(message)
-        self._hub.metrics.inline_moved("received", self._peer)
+        kept = self._context.mailbox.deliver(message)
+        self._context.metrics.inline_moved("received", self._peer)
         self._trace_delivered(inline, len(inline.body), "inline", "control", 0.0, kept)
         self._send(Delivered(inline.transfer))
 
@@ -331,17 +336,17 @@ class Receiving:
 
     def _misrouted(self, key: MessageKey) -> str:
         """Why this peer may not send this message to us, or an empty string."""
-        routes = self._hub.routes
+        routes = self._context.routes
         if not routes.is_local(key.destination):
-            return f"{key.destination} is not served at {self._hub.config.site}"
+            return f"{key.destination} is not served at {self._context.config.site}"
         if routes.find(key.source) != self._peer:
-            return f"{self._hub.config.site} does not know {key.source} as a party of {self._peer}"
+            return f"{self._context.config.site} does not know {key.source} as a party of {self._peer}"
         return ""
 
     def _trace_delivered(
         self, frame: Offer | Inline | Lend, total_bytes: int, mode: str, transport: str, seconds: float, kept: bool
     ) -> None:
-        self._hub.trace.emit(
+        self._context.trace.emit(
             "delivered",
             **_key_fields(frame),
             bytes=total_bytes,

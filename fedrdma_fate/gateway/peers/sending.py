@@ -13,7 +13,7 @@ from fedrdma_fate.core.plan import ChunkPlan, SlotLayout
 from fedrdma_fate.core.tuning import LinkTraits
 from fedrdma_fate.engine.events import KnownPath, Outgoing, Payload, TransferProgress, TransferStats
 from fedrdma_fate.gateway.config.schema import PeerConfig
-from fedrdma_fate.gateway.context import Hub
+from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.peers.lending import Lending
 from fedrdma_fate.memory.pool import Lease
 from fedrdma_fate.wire.errors import ErrorCode, error_from_code
@@ -84,7 +84,7 @@ class Sending:
     def __init__(
         self,
         peer: PeerConfig,
-        hub: Hub,
+        context: GatewayContext,
         send: Callable[[Inline | Undeliverable | Abort | Lend | LendRecall], bool],
         links: Links,
         shares_memory: Callable[[], bool],
@@ -92,17 +92,17 @@ class Sending:
         """
         Args:
             peer: the peer.
-            hub: the shared parts.
+            context: the shared parts.
             send: sends a frame, if there is a control channel.
             links: the data paths.
             shares_memory: whether the peer is here, on this host, and takes what is lent to it.
         """
         self._peer = peer
-        self._hub = hub
+        self._context = context
         self._send = send
         self._links = links
         self._shares_memory = shares_memory
-        self.lending = Lending(peer.site, hub, send)
+        self.lending = Lending(peer.site, context, send)
         self._inline: dict[int, Inline] = {}
         self._payloads: dict[int, _Payload] = {}
         self._notices: deque[Undeliverable] = deque(maxlen=REMEMBERED_NOTICES)
@@ -116,7 +116,7 @@ class Sending:
 
     def put_inline(self, key: MessageKey, kind: MessageKind, body: bytes) -> None:
         """Send a small message; it is kept until the peer has it."""
-        inline = Inline(self._hub.new_transfer(), key, kind, body)
+        inline = Inline(self._context.new_transfer(), key, kind, body)
         self._inline[inline.transfer] = inline
         self._send(inline)
 
@@ -135,7 +135,7 @@ class Sending:
         used = self._mode(mode)
         plan = self._plan(used, payload.total_bytes)
         recut = used == "fedrdma-x" and self._chunk_bytes is None
-        outgoing = Outgoing(self._hub.new_transfer(), key, kind, payload, plan, used, recut)
+        outgoing = Outgoing(self._context.new_transfer(), key, kind, payload, plan, used, recut)
         record = _Payload(outgoing, lease, alone=not self._payloads, whole=not payload.written_from)
         for other in self._payloads.values():
             other.alone = False
@@ -161,7 +161,7 @@ class Sending:
         """A payload will never be whole."""
         reason = "the task that pushed it did not write it to its end"
         for record in self._of(payload):
-            self._hub.mailbox.sessions.forget_push(record.outgoing.key)
+            self._context.mailbox.sessions.forget_push(record.outgoing.key)
             if not self._links.cancel(record.path, record.outgoing.transfer, ErrorCode.TRANSFER_ABORTED, reason):
                 self.send_failed(record.outgoing, ErrorCode.TRANSFER_ABORTED, reason)
 
@@ -232,7 +232,7 @@ class Sending:
         inline = self._inline.pop(transfer, None)
         if inline is None:
             return False
-        self._hub.metrics.inline_moved("sent", self._peer.site)
+        self._context.metrics.inline_moved("sent", self._peer.site)
         self._trace("sent", transfer, inline.key, len(inline.body), mode="inline", transport="control", seconds=0.0)
         return True
 
@@ -272,8 +272,8 @@ class Sending:
             self.tuners[transport].on_transfer(outgoing.mode, outgoing.plan, stats.seconds, round_trip)
         total = outgoing.plan.total_bytes
         mode = how or outgoing.mode
-        self._hub.metrics.payload_moved("sent", self._peer.site, mode, transport, total)
-        self._hub.metrics.transfer_ended("delivered", self._peer.site, mode, stats.seconds, stats.resent_bytes)
+        self._context.metrics.payload_moved("sent", self._peer.site, mode, transport, total)
+        self._context.metrics.transfer_ended("delivered", self._peer.site, mode, stats.seconds, stats.resent_bytes)
         self._trace(
             "sent",
             outgoing.transfer,
@@ -290,7 +290,7 @@ class Sending:
     def send_failed(self, outgoing: Outgoing, code: ErrorCode, reason: str) -> None:
         """The peer will not get a payload."""
         if self._release(outgoing):
-            self._hub.metrics.transfer_ended("failed", self._peer.site, outgoing.mode, 0.0, 0)
+            self._context.metrics.transfer_ended("failed", self._peer.site, outgoing.mode, 0.0, 0)
             self._undeliverable(outgoing.transfer, outgoing.key, code, reason)
             if not outgoing.payload.written_from:
                 self._tell_task(outgoing.key, code, reason)
@@ -317,13 +317,13 @@ class Sending:
 
     def _tell_task(self, key: MessageKey, code: ErrorCode, reason: str) -> None:
         told = error_from_code(code.value, f"an earlier push, {key}, was not delivered: {reason}")
-        self._hub.mailbox.sessions.push_failed(key, told)
+        self._context.mailbox.sessions.push_failed(key, told)
 
     def _mode(self, asked: Mode | None) -> Mode:
-        return self._hub.config.mode_for(self._peer.site, asked)
+        return self._context.config.mode_for(self._peer.site, asked)
 
     def _plan(self, mode: Mode, total_bytes: int) -> ChunkPlan:
-        config = self._hub.config
+        config = self._context.config
         policy = self._peer.link_enable or config.link_enable
         transport = self._links.main_transport or ""
         link = LinkTraits(rate_bps=self._peer.rate, is_stream=transport == "tcp")
@@ -340,10 +340,10 @@ class Sending:
     @property
     def _chunk_bytes(self) -> int | None:
         """The chunk size that was set by hand."""
-        return (self._peer.chunk or self._hub.config.chunk).size_bytes
+        return (self._peer.chunk or self._context.config.chunk).size_bytes
 
     def _trace(self, event: str, transfer: int, key: MessageKey, total_bytes: int, **fields: object) -> None:
-        self._hub.trace.emit(
+        self._context.trace.emit(
             event,
             transfer=transfer,
             session=key.session,

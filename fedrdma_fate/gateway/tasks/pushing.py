@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from fedrdma_fate.client.protocol import Attach, Commit, PutInline
 from fedrdma_fate.engine.events import Payload
-from fedrdma_fate.gateway.context import Hub
+from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.messages.mailbox import Message
 from fedrdma_fate.gateway.peers.peer import Peer
 from fedrdma_fate.gateway.spilling import make_room
@@ -18,8 +18,8 @@ from fedrdma_fate.wire.frames import MessageKey, Party
 class Pushing:
     """Belongs to the event loop's thread."""
 
-    def __init__(self, hub: Hub, peers: Mapping[str, Peer]) -> None:
-        self._hub = hub
+    def __init__(self, context: GatewayContext, peers: Mapping[str, Peer]) -> None:
+        self._context = context
         self._peers = peers
 
     def takes_unfinished(self, request: Commit, attach: Attach) -> bool:
@@ -81,7 +81,7 @@ class Pushing:
             MessageKey(attach.session, request.name, request.tag, attach.party, destination)
             for destination in request.destinations
         )
-        self._hub.mailbox.sessions.note_push(keys)
+        self._context.mailbox.sessions.note_push(keys)
         return keys
 
     def _peer_of(self, destination: Party) -> Peer | None:
@@ -90,8 +90,8 @@ class Pushing:
         Raises:
             GatewayError: WRONG_PARTY.
         """
-        site = self._hub.routes.site_of(destination)
-        return None if site == self._hub.config.site else self._peers[site]
+        site = self._context.routes.site_of(destination)
+        return None if site == self._context.config.site else self._peers[site]
 
     def _check_served(self, destination: Party) -> None:
         peer = self._peer_of(destination)
@@ -121,9 +121,9 @@ class Pushing:
     def _keep(self, message: Message, mode: str) -> None:
         """Both parties are served here: the message is delivered where it lies."""
         key, total_bytes = message.key, message.total_bytes
-        kept = self._hub.mailbox.deliver(message)
-        make_room(self._hub, self._hub.send_pool)
-        self._hub.trace.emit(
+        kept = self._context.mailbox.deliver(message)
+        make_room(self._context, self._context.send_pool)
+        self._context.trace.emit(
             "delivered",
             session=key.session,
             name=key.name,
@@ -138,7 +138,7 @@ class Pushing:
         )
 
     def _trace_put(self, attach: Attach, request: Commit | PutInline, total_bytes: int) -> None:
-        self._hub.trace.emit(
+        self._context.trace.emit(
             "put",
             session=attach.session,
             name=request.name,
@@ -146,5 +146,5 @@ class Pushing:
             source=str(attach.party),
             destinations=[str(destination) for destination in request.destinations],
             bytes=total_bytes,
-            site=self._hub.config.site,
+            site=self._context.config.site,
         )

@@ -34,7 +34,7 @@ from fedrdma_fate.client.protocol import (
     Written,
 )
 from fedrdma_fate.engine.events import Payload
-from fedrdma_fate.gateway.context import Hub
+from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.messages.mailbox import Message
 from fedrdma_fate.gateway.peers.peer import Peer
 from fedrdma_fate.gateway.peers.probing import Probing
@@ -101,21 +101,23 @@ class Task:
 class TaskServer:
     """Belongs to the event loop's thread."""
 
-    def __init__(self, hub: Hub, peers: Mapping[str, Peer], status: Callable[[], dict[str, object]]) -> None:
+    def __init__(
+        self, context: GatewayContext, peers: Mapping[str, Peer], status: Callable[[], dict[str, object]]
+    ) -> None:
         """
         Args:
-            hub: the shared parts.
+            context: the shared parts.
             peers: the other sites.
             status: makes the status document.
         """
-        self.hub = hub
-        self.pushing = Pushing(hub, peers)
-        self.probing = Probing(hub, peers)
+        self.context = context
+        self.pushing = Pushing(context, peers)
+        self.probing = Probing(context, peers)
         self.status = status
         self.stopping = False
         self._tasks: dict[str, Task] = {}
         self._attendance = Attendance(self._take_for_gone, asyncio.get_running_loop().call_later)
-        hub.mailbox.on_waiting = self._attendance.expect
+        context.mailbox.on_waiting = self._attendance.expect
 
     @property
     def task_count(self) -> int:
@@ -140,7 +142,7 @@ class TaskServer:
         task = self._tasks.get(attach.client)
         if task is None:
             task = self._tasks[attach.client] = Task(attach, self.pushing.abandon)
-            self.hub.mailbox.sessions.join(attach.session, attach.party)
+            self.context.mailbox.sessions.join(attach.session, attach.party)
             self._attendance.arrive(attach.session, attach.party)
         task.connections += 1
         return task
@@ -153,8 +155,8 @@ class TaskServer:
         attach = task.attach
         del self._tasks[attach.client]
         held = task.release_all()
-        self.hub.send_pool.release_owner(task.owner)
-        left = self.hub.mailbox.sessions.is_closed(attach.session, attach.party)
+        self.context.send_pool.release_owner(task.owner)
+        left = self.context.mailbox.sessions.is_closed(attach.session, attach.party)
         self._attendance.part(attach.session, attach.party, left=left)
         if held:
             logger.info("%s of %s ended; %d leases came back", attach.party, attach.session, held)
@@ -169,17 +171,17 @@ class TaskServer:
         known = self._tasks.get(attach.client)
         if known is not None and known.attach != attach:
             raise GatewayError(ErrorCode.CLIENT_PROTOCOL, "one client attaches to two sessions.")
-        if not self.hub.routes.is_local(attach.party):
+        if not self.context.routes.is_local(attach.party):
             raise GatewayError(
                 ErrorCode.WRONG_PARTY,
-                f"{attach.party} is not served at site {self.hub.config.site!r}.",
-                f"Parties here: {', '.join(self.hub.config.parties)}. Point the task at its own site's gateway.",
+                f"{attach.party} is not served at site {self.context.config.site!r}.",
+                f"Parties here: {', '.join(self.context.config.parties)}. Point the task at its own site's gateway.",
             )
         if self.stopping:
-            raise stopping_error(self.hub)
+            raise stopping_error(self.context)
 
     def _take_for_gone(self, session: str, party: Party) -> None:
-        dropped = self.hub.mailbox.leave(session, party)
+        dropped = self.context.mailbox.leave(session, party)
         logger.warning(
             "%s has been gone from %s for long without leaving it; %d messages were dropped", party, session, dropped
         )
@@ -190,7 +192,7 @@ class TaskConversation:
 
     def __init__(self, server: TaskServer) -> None:
         self._server = server
-        self._hub = server.hub
+        self._context = server.context
         self._task: Task | None = None
 
     def end(self) -> None:
@@ -229,12 +231,12 @@ class TaskConversation:
 
     async def _probe(self, request: AskProbe) -> Reply:
         if self._server.stopping:
-            raise stopping_error(self._hub)
+            raise stopping_error(self._context)
         try:
             report = await self._server.probing.measure(request.peer, request.total_bytes, request.seconds)
         except FedRDMAError as error:
             if self._server.stopping:
-                raise stopping_error(self._hub) from error
+                raise stopping_error(self._context) from error
             raise
         return ProbeReport(msgspec.json.encode(report))
 
@@ -248,21 +250,21 @@ class TaskConversation:
         if self._task is not None:
             raise GatewayError(ErrorCode.CLIENT_PROTOCOL, "a task attaches once on each connection.")
         self._task = self._server.attach(attach)
-        return Attached(str(self._hub.send_pool.region.path), self._hub.incarnation)
+        return Attached(str(self._context.send_pool.region.path), self._context.incarnation)
 
     # -- pushing --------------------------------------------------------------------------------------------------
 
     def _check_pushing(self, attach: Attach) -> None:
         if self._server.stopping:
-            raise stopping_error(self._hub)
-        sessions = self._hub.mailbox.sessions
+            raise stopping_error(self._context)
+        sessions = self._context.mailbox.sessions
         if sessions.is_closed(attach.session, attach.party):
             raise sessions.closed_error(attach.session, attach.party)
         sessions.raise_push_failure(attach.session, attach.party)
 
     async def _lease(self, request: LeaseSlot, task: Task) -> Reply:
         self._check_pushing(task.attach)
-        pool = self._hub.send_pool
+        pool = self._context.send_pool
         lease = pool.lease(request.total_bytes, task.owner)
         if lease is None:
             lease = await self._await_room(request, task)
@@ -272,16 +274,16 @@ class TaskConversation:
         return Leased(number, lease.slot.offset)
 
     async def _await_room(self, request: LeaseSlot, task: Task) -> Lease:
-        pool = self._hub.send_pool
-        timeout = self._hub.config.timeouts.put if request.timeout is None else request.timeout
+        pool = self._context.send_pool
+        timeout = self._context.config.timeouts.put if request.timeout is None else request.timeout
         logger.info("%s waits for %d bytes of send memory", task.attach.party, request.total_bytes)
         # in the next turn of the loop, when the request below stands in the queue
-        asyncio.get_running_loop().call_soon(make_room, self._hub, pool)
+        asyncio.get_running_loop().call_soon(make_room, self._context, pool)
         try:
             return await pool.acquire(request.total_bytes, task.owner, timeout)
         except MemoryPoolError as error:
             if self._server.stopping:
-                raise stopping_error(self._hub) from error
+                raise stopping_error(self._context) from error
             raise
 
     def _commit(self, request: Commit, task: Task) -> Reply:
@@ -320,12 +322,12 @@ class TaskConversation:
 
     async def _get(self, request: Get, task: Task) -> Reply:
         attach = task.attach
-        self._hub.routes.site_of(request.source)
+        self._context.routes.site_of(request.source)
         if self._server.stopping:
-            raise stopping_error(self._hub)
+            raise stopping_error(self._context)
         key = MessageKey(attach.session, request.name, request.tag, request.source, attach.party)
-        message = await self._hub.mailbox.take(key, request.timeout)
-        self._hub.trace.emit(
+        message = await self._context.mailbox.take(key, request.timeout)
+        self._context.trace.emit(
             "get",
             session=key.session,
             name=key.name,
@@ -342,15 +344,15 @@ class TaskConversation:
         return GotSlot(message.kind, number, place, str(path), offset, message.total_bytes)
 
     def _leave(self, attach: Attach) -> Reply:
-        dropped = self._hub.mailbox.leave(attach.session, attach.party)
+        dropped = self._context.mailbox.leave(attach.session, attach.party)
         logger.info("%s left %s; %d messages were dropped", attach.party, attach.session, dropped)
         return Done()
 
 
-def stopping_error(hub: Hub) -> GatewayError:
+def stopping_error(context: GatewayContext) -> GatewayError:
     """The error for tasks of a gateway that is going away."""
     return GatewayError(
         ErrorCode.GATEWAY_STOPPING,
-        f"the gateway of {hub.config.site} is stopping.",
+        f"the gateway of {context.config.site} is stopping.",
         "Start it again, then run the job again.",
     )

@@ -189,7 +189,7 @@ def test_a_peer_that_serves_other_parties_than_configured_is_warned_about(
     play: Play, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario(twin: Twin) -> None:
-        twin.halves["b"].hub.config = _with_parties(twin.halves["b"].hub.config, ("host:2", "arbiter:2"))
+        twin.halves["b"].context.config = _with_parties(twin.halves["b"].context.config, ("host:2", "arbiter:2"))
         await twin.connect()
 
     play(scenario)

@@ -28,12 +28,12 @@ def test_a_payload_that_no_receive_slot_can_ever_hold_is_refused_and_both_sides_
         await twin.connect()
         await work(twin)
         with pytest.raises(FedRDMAError) as pushed:
-            twin.halves["a"].hub.mailbox.sessions.raise_push_failure("s", key.source)
+            twin.halves["a"].context.mailbox.sessions.raise_push_failure("s", key.source)
         with pytest.raises(FedRDMAError) as pulled:
             await waiting
         for error in (pushed.value, pulled.value):
             assert error.code is ErrorCode.PAYLOAD_TOO_LARGE
-        assert twin.halves["a"].hub.send_pool.stats().slots == 0
+        assert twin.halves["a"].context.send_pool.stats().slots == 0
 
     play(scenario)
     told = [
@@ -112,7 +112,7 @@ def test_a_first_large_message_of_fedrdma_x_starts_without_asking_and_takes_no_m
     async def scenario(twin: Twin) -> None:
         await twin.connect()
         await work(twin)
-        receiving, pool = twin.halves["b"].peer.receiving, twin.halves["b"].hub.receive_pool
+        receiving, pool = twin.halves["b"].peer.receiving, twin.halves["b"].context.receive_pool
         receiving.on_grant_request = None  # type: ignore[method-assign, assignment]
         assert twin.halves["b"].credits_held() == 3
         assert pool.stats().leased_bytes == 2 * 128 * 1024 + 3 * 2**20 // 8
@@ -190,10 +190,10 @@ def test_a_peer_that_is_gone_holds_no_credits(play: Play) -> None:
     async def scenario(twin: Twin) -> None:
         await twin.connect()
         await work(twin)
-        assert twin.halves["b"].hub.receive_pool.stats().slots == 2
+        assert twin.halves["b"].context.receive_pool.stats().slots == 2
         await twin.lose_control("b")
         await twin.turn("b")
-        assert twin.halves["b"].hub.receive_pool.stats().slots == 0
+        assert twin.halves["b"].context.receive_pool.stats().slots == 0
 
     play(scenario)
 
@@ -202,7 +202,7 @@ def test_a_peer_that_is_gone_waits_for_no_memory(play: Play) -> None:
     async def scenario(twin: Twin) -> None:
         await twin.connect()
         await work(twin)
-        pool = twin.halves["b"].hub.receive_pool
+        pool = twin.halves["b"].context.receive_pool
         held = pool.lease(700_000, "task")
         assert held is not None
         key = twin.put("a", "m", random.Random(1).randbytes(600_000))

@@ -47,7 +47,7 @@ def test_a_message_comes_while_the_control_channel_is_stuck_and_once(play: Play)
         key = twin.put("a", "m", BODY)
         await work(twin, carry=False)
         assert key is not None
-        assert b.hub.mailbox.summary()["messages"] == 1
+        assert b.context.mailbox.summary()["messages"] == 1
         assert twin.halves["a"].peer.sending.pending == 0
         offers = [frame for frame in sent_by(twin, "a") if isinstance(frame, Offer)]
         assert len(offers) == 1
@@ -56,12 +56,12 @@ def test_a_message_comes_while_the_control_channel_is_stuck_and_once(play: Play)
             await twin.turn("b")
         assert not [frame for frame in sent_by(twin, "b") if isinstance(frame, Restart | Refused)]
         await twin.quiesce()
-        assert b.hub.mailbox.summary()["messages"] == 1
+        assert b.context.mailbox.summary()["messages"] == 1
         assert b.peer.receiving._announced == {}
         assert await twin.get(key) == BODY
         await twin.quiesce()
-        assert b.hub.receive_pool.stats().slots == b.credits_held()
-        assert twin.halves["a"].hub.send_pool.stats().slots == 0
+        assert b.context.receive_pool.stats().slots == b.credits_held()
+        assert twin.halves["a"].context.send_pool.stats().slots == 0
 
     play(scenario)
 
@@ -70,7 +70,7 @@ def test_a_datagram_for_a_stranger_begins_nothing_and_is_not_answered(play: Play
     async def scenario(twin: Twin) -> None:
         a, b = twin.halves["a"], twin.halves["b"]
         key = MessageKey("s", "m", "t", a.party, Party("arbiter", "7"))
-        lease = a.hub.send_pool.lease(len(BODY), "task")
+        lease = a.context.send_pool.lease(len(BODY), "task")
         assert lease is not None
         a.peer.sending.put_payload(key, "object", Payload(lease.slot, len(BODY)), lease, None)
         before = len(sent_by(twin, "b"))
@@ -79,9 +79,9 @@ def test_a_datagram_for_a_stranger_begins_nothing_and_is_not_answered(play: Play
         await work(twin)
         await twin.quiesce()
         assert a.peer.sending.pending == 0
-        assert b.hub.mailbox.summary()["messages"] == 0
+        assert b.context.mailbox.summary()["messages"] == 0
         with pytest.raises(Exception, match=ErrorCode.WRONG_PARTY.value):
-            a.hub.mailbox.sessions.raise_push_failure("s", key.source)
+            a.context.mailbox.sessions.raise_push_failure("s", key.source)
 
     play(scenario)
 
@@ -100,11 +100,11 @@ def test_a_datagram_that_comes_after_the_end_begins_nothing(play: Play, ending: 
             await twin.turn("b")
             b.peer._on_frame(Abort(offer.transfer, ErrorCode.TRANSFER_ABORTED.value, "enough"))
         await work(twin)
-        slots, messages = b.hub.receive_pool.stats().slots, b.hub.mailbox.summary()["messages"]
+        slots, messages = b.context.receive_pool.stats().slots, b.context.mailbox.summary()["messages"]
         b.peer.offered(offer)
         await twin.turn("b")
         assert sent_by(twin, "b") == []
-        assert (b.hub.receive_pool.stats().slots, b.hub.mailbox.summary()["messages"]) == (slots, messages)
+        assert (b.context.receive_pool.stats().slots, b.context.mailbox.summary()["messages"]) == (slots, messages)
         assert b.peer.receiving._announced == {}
 
     play(scenario)

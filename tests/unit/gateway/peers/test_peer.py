@@ -34,7 +34,7 @@ def test_a_small_message_that_was_lost_with_the_channel_is_sent_again_and_kept_o
         await twin.connect()
         await work(twin)
         assert peer_of(twin, "a").sending.pending == 0
-        assert twin.halves["b"].hub.mailbox.summary()["messages"] == 1
+        assert twin.halves["b"].context.mailbox.summary()["messages"] == 1
         assert await twin.get(key) == b"small"  # type: ignore[arg-type]
 
     play(scenario)
@@ -68,11 +68,11 @@ def test_a_message_of_or_for_a_party_that_is_not_there_is_refused_and_both_sides
         await work(twin)
         assert peer_of(twin, "a").sending.pending == 0
         with pytest.raises(FedRDMAError) as caught:
-            twin.halves["a"].hub.mailbox.sessions.raise_push_failure("s", key.source)
+            twin.halves["a"].context.mailbox.sessions.raise_push_failure("s", key.source)
         assert caught.value.code is ErrorCode.WRONG_PARTY
         await twin.quiesce()
-        assert twin.halves["a"].hub.send_pool.stats().slots == 0
-        assert twin.halves["b"].hub.receive_pool.stats().slots == twin.halves["b"].credits_held()
+        assert twin.halves["a"].context.send_pool.stats().slots == 0
+        assert twin.halves["b"].context.receive_pool.stats().slots == twin.halves["b"].credits_held()
 
     play(scenario)
     told = [record.getMessage() for record in caplog.records if ErrorCode.WRONG_PARTY.value in record.getMessage()]
@@ -87,7 +87,7 @@ def _put_as(twin: Twin, key: MessageKey, body: bytes) -> None:
     if len(body) <= INLINE_LIMIT_BYTES:
         half.peer.sending.put_inline(key, "bytes", body)
         return
-    lease = half.hub.send_pool.lease(len(body), "task")
+    lease = half.context.send_pool.lease(len(body), "task")
     assert lease is not None
     lease.slot.view[:] = body
     half.peer.sending.put_payload(key, "object", Payload(lease.slot, len(body)), lease, None)
@@ -129,7 +129,7 @@ def test_who_waits_for_a_message_whose_sender_was_restarted_in_the_middle_is_tol
         assert caught.value.code is ErrorCode.TRANSFER_ABORTED
         assert "the gateway of a was restarted" in caught.value.message
         half = twin.halves["b"]
-        assert half.hub.receive_pool.stats().slots == half.credits_held()
+        assert half.context.receive_pool.stats().slots == half.credits_held()
 
     play(scenario)
 

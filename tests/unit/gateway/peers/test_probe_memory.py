@@ -87,13 +87,13 @@ def test_a_peer_has_one_slot_for_probes_at_a_time_whatever_it_asks_for() -> None
     async def scenario() -> None:
         answers: list[Any] = []
         pool = pool_of()
-        hub: Any = SimpleNamespace(receive_pool=pool, tasks=set())
-        receiving = Receiving("b", hub, answers.append)
+        context: Any = SimpleNamespace(receive_pool=pool, tasks=set())
+        receiving = Receiving("b", context, answers.append)
         link: Any = Granting()
         first, second, message = PROBE_TRANSFERS_FROM + 1, PROBE_TRANSFERS_FROM + 2, 3
         for transfer in (first, second, message):
             receiving.on_grant_request(GrantRequest("tcp", transfer, 128 * KIB), link)
-        while hub.tasks:
+        while context.tasks:
             await asyncio.sleep(0)
         assert link.granted == [first, message]
         (refused,) = answers

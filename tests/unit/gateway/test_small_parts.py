@@ -1,4 +1,4 @@
-"""Small parts of the gateway: the watchdog, attendance, routes, the hub's ids, background tasks."""
+"""Small parts of the gateway: the watchdog, attendance, routes, the context's ids, background tasks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from fedrdma_fate.gateway.background import spawn
 from fedrdma_fate.gateway.config.schema import parse_config
-from fedrdma_fate.gateway.context import Hub
+from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.peers.watchdog import TICKS, until_silent
 from fedrdma_fate.gateway.routing import Routes
 from fedrdma_fate.gateway.tasks.presence import Attendance
@@ -142,7 +142,7 @@ def test_a_party_that_no_site_serves_is_refused_with_those_that_are_known(routes
 
 
 def test_transfer_ids_of_two_runs_do_not_meet() -> None:
-    firsts = {Hub.__dataclass_fields__["next_transfer"].default_factory() for _ in range(100)}  # type: ignore[misc]
+    firsts = {GatewayContext.__dataclass_fields__["next_transfer"].default_factory() for _ in range(100)}  # type: ignore[misc]
     assert len(firsts) == 100
     assert all(0 <= first < 2**52 for first in firsts)
 
