@@ -1,4 +1,4 @@
-"""Makes the parts of a gateway from its configuration."""
+"""Puts a gateway together from its configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gateway: starts and stops its assembly in order."""
+"""The gateway: starts and stops its parts in order."""
 
 from __future__ import annotations
 
@@ -131,11 +131,11 @@ class Gateway:
         assembly, self._assembly = self._assembly, None
         try:
             if assembly is not None:
-                await self._end_parts(assembly)
+                await self._end_assembly(assembly)
         finally:
             self._undo.close()
 
-    async def _end_parts(self, assembly: Assembly) -> None:
+    async def _end_assembly(self, assembly: Assembly) -> None:
         await assembly.socket.stop()
         for task in list(assembly.context.tasks):
             task.cancel()

@@ -67,9 +67,8 @@ class ProbeTransfers:
         self._context = context
         self._send = send
         # no party can be configured that is spelt so: a gateway that knows no probes refuses them
-        self._key = MessageKey(
-            "probe", "", "", Party("gateway", f":{context.config.site}"), Party("gateway", f":{peer}")
-        )
+        own, other = Party("gateway", f":{context.config.site}"), Party("gateway", f":{peer}")
+        self._key = MessageKey("probe", "", "", own, other)
         self._under_way: dict[int, _UnderWay] = {}
         self._pings: dict[float, asyncio.Future[float]] = {}
 
