@@ -248,6 +248,20 @@ def test_the_header_lies_as_the_protocol_page_says() -> None:
     assert values[:11] == [MAGIC, 1, 2, 0, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77]
 
 
+# --- modes ---
+
+COMPARES_A_MODE = re.compile(r'(?:==|!=|\bin) \(?"fedrdma(?:-[ex])?"|mode\)? (?:==|!=|in) \(?"grpc"')
+
+
+def test_the_contributors_guide_names_every_file_that_asks_for_the_mode() -> None:
+    package = ROOT / "fedrdma_fate"
+    sources = [path for folder in ("core", "engine", "gateway") for path in (package / folder).rglob("*.py")]
+    asking = {str(path.relative_to(package)) for path in sources if COMPARES_A_MODE.search(path.read_text())}
+    section = _read("contributors.md").partition("## How to add a mode")[2].partition("In this order")[0]
+    named = {name for row in re.findall(r"^\| (`.*?) \|", section, re.M) for name in re.findall(r"`(.*?)`", row)}
+    assert named == asking
+
+
 # --- dependencies ---
 
 
