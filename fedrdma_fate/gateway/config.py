@@ -260,7 +260,7 @@ def parse_config(document: dict[str, Any]) -> GatewayConfig:
             raise ConfigError(
                 ErrorCode.INSECURE_REFUSED,
                 "key 'security' is missing: the gateway does not run without protection unless it is told to.",
-                "Write `security: off`, all that there is: the gateway then trusts whoever can reach it.",
+                "There is no mutual TLS: write `security: off`; the gateway then trusts whoever can reach it.",
             ) from error
         raise explain(error, document, GatewayConfig, _IF_MISSING) from error
     _check_meaning(config)
