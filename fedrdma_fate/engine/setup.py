@@ -1,4 +1,4 @@
-"""Which state machines drive a transfer, and how they are set up: the one place that asks for the mode."""
+"""Which state machines drive a transfer, by its mode, and how they are set up for what is known of the path."""
 
 from __future__ import annotations
 

@@ -128,8 +128,8 @@ class FedRDMAFederation(Federation):  # type: ignore[misc]
 
         Raises:
             DuplicateMessageError: this name and tag was already pulled from one of them.
-            TransferError: PULL_TIMEOUT, or the message will not come.
-            GatewayError: the gateway is gone or refuses.
+            GatewayError: PULL_TIMEOUT, or the gateway is gone or refuses.
+            FedRDMAError: why the message will not come.
         """
         self._refuse_second_pull(name, tag, parties)
         received: list[Any] = super().pull_bytes(name, tag, parties)

@@ -177,7 +177,7 @@ class GatewayConfig(_Section, frozen=True):
     Attributes:
         site: name of this site.
         parties: the parties served here: `9999` for every role of that party, or `host:10000` for one.
-        security: `off` until mutual TLS is configured; it has to be written down to be accepted.
+        security: `off`: no encryption, and no check of who connects; all that there is, and it has to be written down.
         listen: addresses.
         mode: how payloads travel: `grpc`, `fedrdma`, `fedrdma-e` or `fedrdma-x`.
         transport: data path: `auto` takes shared memory on one host, RDMA where both sides have it, else TCP.
@@ -261,7 +261,7 @@ def parse_config(document: dict[str, Any]) -> GatewayConfig:
             raise ConfigError(
                 ErrorCode.INSECURE_REFUSED,
                 "key 'security' is missing: the gateway does not run without protection unless it is told to.",
-                "Until mutual TLS is configured, write `security: off`: the gateway then trusts its network.",
+                "There is no mutual TLS: write `security: off`; the gateway then trusts whoever can reach it.",
             ) from error
         raise explain(error, document, GatewayConfig, _IF_MISSING) from error
     _check_meaning(config)

@@ -161,6 +161,21 @@ class TaskServer:
         if held:
             logger.info("%s of %s ended; %d leases came back", attach.party, attach.session, held)
 
+    def timed_out(self, error: GatewayError) -> GatewayError:
+        """A get that timed out; where its message may be waiting for receive memory, the error says who has that."""
+        pool = self.context.receive_pool.stats()
+        if not pool.waiting:
+            return error
+        received = [message for task in self._tasks.values() for message in task.received.values()]
+        held = sum(message.total_bytes for message in received if message.lease is not None)
+        return GatewayError(
+            error.code,
+            f"{error.message} Transfers that wait for room in the receive region: {pool.waiting}; tasks here hold "
+            f"{held:,} of its {pool.length:,} bytes in what they got before.",
+            "Let arrays of earlier gets go, or copy what is kept for long; or raise memory.receive_bytes. "
+            + error.remedy,
+        )
+
     def _check_attach(self, attach: Attach) -> None:
         if attach.protocol != CLIENT_PROTOCOL_VERSION:
             raise GatewayError(
@@ -326,7 +341,12 @@ class TaskConversation:
         if self._server.stopping:
             raise stopping_error(self._context)
         key = MessageKey(attach.session, request.name, request.tag, request.source, attach.party)
-        message = await self._context.mailbox.take(key, request.timeout)
+        try:
+            message = await self._context.mailbox.take(key, request.timeout)
+        except GatewayError as error:
+            if error.code is ErrorCode.PULL_TIMEOUT:
+                raise self._server.timed_out(error) from error
+            raise
         self._context.trace.emit(
             "get",
             session=key.session,

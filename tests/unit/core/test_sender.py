@@ -1,4 +1,4 @@
-"""The sending state machine, step by step."""
+"""The sending state machine, step by step. More than 500 lines: many steps of one machine."""
 
 from __future__ import annotations
 

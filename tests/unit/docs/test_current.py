@@ -63,6 +63,23 @@ def test_every_page_can_be_reached_from_the_index() -> None:
     assert {page.resolve() for page in DOCS.rglob("*.md")} <= reached
 
 
+RESULTS = "results"
+MOST_LINES = 180
+"""A design page that is longer speaks of more than one subject; error pages, results and the reference are no such."""
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
+def test_a_design_page_has_one_subject(page: Path) -> None:
+    assert len(page.read_text().splitlines()) < MOST_LINES
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / RESULTS).glob("[!i]*.md")), ids=lambda page: page.name)
+def test_a_page_of_results_names_the_commits_and_the_commands(page: Path) -> None:
+    text = page.read_text()
+    assert re.search(r"[Mm]easured[^.]*`[0-9a-f]{7}`", text)
+    assert re.search(r"^(fedrdma bench|scripts/testbed run) ", text, flags=re.MULTILINE)
+
+
 def test_the_readme_points_to_the_documentation_and_the_two_commands() -> None:
     readme = (ROOT / "README.md").read_text()
     for needed in ("scripts/demo", "scripts/test", "docs/index.md", "docs/operators.md", "CHANGELOG.md"):
@@ -148,6 +165,36 @@ def test_the_fragment_for_fate_flow_is_one_that_the_backend_accepts() -> None:
     assert settings.gateway == GatewayConfig(site="a", parties=(), security="off").listen.socket
 
 
+def test_the_fragment_for_fate_flow_needs_no_broker_as_it_comes() -> None:
+    fragment = yaml.safe_load((ROOT / "conf" / "fate_flow.yaml").read_text())
+    server, federation = fragment["fateflow"], fragment["federation"]
+    assert set(federation) == {server["proxy_name"], "fedrdma"}
+    # its own proxy: otherwise something else has to run before the first job
+    proxy = federation[server["proxy_name"]]
+    assert [proxy[key] for key in ("host", "http_port", "grpc_port")] == [
+        server[key] for key in ("host", "http_port", "grpc_port")
+    ]
+
+
+def test_the_fragment_for_fate_flow_is_right_with_a_broker_too() -> None:
+    text = (ROOT / "conf" / "fate_flow.yaml").read_text()
+    entry = re.search(r"^  # osx:\n(?:  #   .*\n)+", text, flags=re.MULTILINE)
+    assert entry is not None
+    federation = yaml.safe_load(text.replace(entry[0], re.sub(r"^  # ", "  ", entry[0], flags=re.MULTILINE)))[
+        "federation"
+    ]
+    assert set(federation["osx"]) == {"host", "port", "mode"}
+
+
+def test_the_gateway_of_the_laboratory_serves_both_parties_without_a_peer(tmp_path: Path) -> None:
+    block = re.search(r"^```yaml\n(# laboratory: .*?)^```", _read("fate.md"), re.M | re.S)
+    assert block is not None
+    path = tmp_path / "gateway.yaml"
+    path.write_text(block[1])
+    config = load_config(path)
+    assert (config.parties, config.peers) == (("9999", "10000"), ())
+
+
 @pytest.mark.parametrize("block", re.findall(r"^```yaml\n# (?:bank-\w+): .*?^```", _read("operators.md"), re.M | re.S))
 def test_the_configurations_in_the_operators_guide_load(block: str, tmp_path: Path) -> None:
     path = tmp_path / "gateway.yaml"
@@ -186,7 +233,7 @@ def test_the_protocol_page_names_every_frame() -> None:
 
 
 def test_the_protocol_page_names_every_datagram() -> None:
-    section = _read("protocol.md").partition("## Datagrams")[2].partition("## Cutting")[0]
+    section = _read("protocol.md").partition("## Datagrams")[2].partition("## Checks")[0]
     tags = {str(datagram.__struct_config__.tag) for datagram in typing.get_args(Datagram)}
     assert {tag for tag in re.findall(r"`([\w-]+)`", section) if "." not in tag} == tags
 
@@ -199,6 +246,20 @@ def test_the_header_lies_as_the_protocol_page_says() -> None:
     assert spans[-1][1] == HEADER_BYTES
     values = [int.from_bytes(header[first:end], "little") for first, end in spans]
     assert values[:11] == [MAGIC, 1, 2, 0, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77]
+
+
+# --- modes ---
+
+COMPARES_A_MODE = re.compile(r'(?:==|!=|\bin) \(?"fedrdma(?:-[ex])?"|mode\)? (?:==|!=|in) \(?"grpc"')
+
+
+def test_the_contributors_guide_names_every_file_that_asks_for_the_mode() -> None:
+    package = ROOT / "fedrdma_fate"
+    sources = [path for folder in ("core", "engine", "gateway") for path in (package / folder).rglob("*.py")]
+    asking = {str(path.relative_to(package)) for path in sources if COMPARES_A_MODE.search(path.read_text())}
+    section = _read("contributors.md").partition("## How to add a mode")[2].partition("In this order")[0]
+    named = {name for row in re.findall(r"^\| (`.*?) \|", section, re.M) for name in re.findall(r"`(.*?)`", row)}
+    assert named == asking
 
 
 # --- dependencies ---

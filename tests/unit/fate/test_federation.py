@@ -116,6 +116,23 @@ def test_bytes_pushed_are_bytes_pulled(contexts: list[Context]) -> None:
     assert host.federation.pull_bytes("empty", "0", [GUEST]) == [b""]
 
 
+@pytest.mark.filterwarnings("ignore:Named tensors")
+@pytest.mark.parametrize("rows", [10, 1000, 300_000], ids=["inline", "in a slot", "sent while it is written"])
+def test_a_tensor_that_cannot_be_written_is_refused_with_a_code_and_its_name_stays_free(
+    contexts: list[Context], rows: int
+) -> None:
+    guest, host, _ = contexts
+    named = torch.zeros(rows, 16, names=("row", "column"))
+
+    with pytest.raises(FateError) as caught:
+        guest.hosts.put("model", named)
+    assert caught.value.code is ErrorCode.UNSERIALISABLE
+    assert all(lease.history[-1] == "release" for lease in guest.federation._client.leases)
+
+    guest.hosts.put("model", named.rename(None))
+    assert_same(host.guest.get("model"), torch.zeros(rows, 16))
+
+
 def test_a_second_push_is_refused_before_anything_is_sent_and_a_third_party_still_gets_it(
     contexts: list[Context],
 ) -> None:

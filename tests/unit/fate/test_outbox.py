@@ -164,7 +164,7 @@ def test_a_failure_while_writing_gives_the_slot_back(outbox: Outbox, client: Fak
             raise RuntimeError("device lost")
 
     with pytest.raises(RuntimeError, match="device lost"):
-        outbox.put_object(Failing(b"", [], []), "model", "1", [GUEST])
+        outbox.put_object(Failing("'model'", b"", [], []), "model", "1", [GUEST])
 
     assert client.leases[0].history == ["release"]
 
@@ -212,7 +212,7 @@ def test_a_failure_while_writing_what_was_handed_over_gives_the_slot_back(outbox
 
     client.early = "committed"
     with pytest.raises(RuntimeError, match="device lost"):
-        outbox.put_object(Failing(b"", [], []), "model", "1", [GUEST])
+        outbox.put_object(Failing("'model'", b"", [], []), "model", "1", [GUEST])
 
     assert client.leases[0].history == ["unfinished", "release"]
 

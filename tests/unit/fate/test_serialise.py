@@ -238,6 +238,43 @@ def test_what_fate_cannot_pack_is_refused_with_a_code(value: object) -> None:
     assert "'name'" in caught.value.message
 
 
+@pytest.mark.filterwarnings("ignore:Named tensors")
+@pytest.mark.parametrize("rows", [10, 300_000], ids=["by one thread", "by several"])
+def test_a_tensor_that_torch_refuses_while_it_is_being_written_is_refused_with_a_code(rows: int) -> None:
+    named = torch.zeros(rows, 8, names=("row", "column"), dtype=torch.float64)
+    plan = plan_object({"state": named}, Federation(), "model", "tag", [PARTY])
+    slot = memoryview(bytearray(plan.total_bytes))
+
+    with pytest.raises(FateError, match="named tensors") as caught:
+        plan.write_into(slot)
+
+    assert caught.value.code is ErrorCode.UNSERIALISABLE
+    assert "the object 'model' of type dict" in caught.value.message
+
+
+@pytest.mark.filterwarnings("ignore:Named tensors")
+def test_a_tensor_that_torch_refuses_while_it_is_being_compared_is_refused_with_a_code() -> None:
+    tensor = torch.zeros(3, 4)
+    written = write(tensor)
+    plan = plan_object(tensor, Federation(), "name", "tag", [PARTY])
+    tensor.names = ("row", "column")
+
+    with pytest.raises(FateError, match="named tensors") as caught:
+        plan.matches(memoryview(written))
+
+    assert caught.value.code is ErrorCode.UNSERIALISABLE
+
+
+def test_what_breaks_in_a_listener_while_an_object_is_being_written_is_not_laid_on_the_object() -> None:
+    def break_down(_written_from: int, _digests: object) -> None:
+        raise RuntimeError("no gateway")
+
+    plan = plan_object(np.zeros(1000), Federation(), "name", "tag", [PARTY])
+
+    with pytest.raises(RuntimeError, match="no gateway"):
+        plan.write_into(memoryview(bytearray(plan.total_bytes)), break_down)
+
+
 def test_a_forbidden_class_is_refused_as_fate_refuses_it() -> None:
     buffer = write(collections.Counter("abc"))
 

@@ -1,4 +1,7 @@
-"""Tasks at their gateway: leases, local delivery, several parties and sessions, forked children, the socket."""
+"""Tasks at their gateway: leases, local delivery, several parties and sessions, forked children, the socket.
+
+More than 500 lines: one running gateway serves them all.
+"""
 
 from __future__ import annotations
 
