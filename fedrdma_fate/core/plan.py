@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 
 from fedrdma_fate.wire.errors import ErrorCode, TransferError
 from fedrdma_fate.wire.frames import Mode, Offer
@@ -89,6 +89,12 @@ class ChunkPlan:
         at_enable = self.enable_bytes > 0 and offset >= self._body_bytes
         chunk = self.chunk(self.count - 1 if at_enable else offset // self.chunk_bytes)
         return chunk if chunk.offset == offset else None
+
+    def bytes_of(self, indices: Set[int]) -> int:
+        """Length of these chunks together; all but the last two of a plan are chunk_bytes long."""
+        last = (self.chunk(index) for index in range(max(0, self.count - 2), self.count))
+        missing = sum(self.chunk_bytes - chunk.length for chunk in last if chunk.index in indices)
+        return len(indices) * self.chunk_bytes - missing
 
     def __iter__(self) -> Iterator[Chunk]:
         return (self.chunk(index) for index in range(self.count))

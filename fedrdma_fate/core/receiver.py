@@ -60,7 +60,7 @@ class Receiver:
     @property
     def placed_bytes(self) -> int:
         """Payload bytes known to lie at their place."""
-        return sum(self.plan.chunk(index).length for index in self._placed)
+        return self.plan.bytes_of(self._placed)
 
     def on_landed(self, offset: int, length: int, digest: int | None = None) -> list[Action]:
         """A hint of transports that see each write land: check a chunk while it is warm. Never needed.

@@ -92,7 +92,7 @@ class Sender:
     @property
     def arrived_bytes(self) -> int:
         """Payload bytes known to lie in the receiver's slot."""
-        return sum(self.plan.chunk(index).length for index in self._arrived)
+        return self.plan.bytes_of(self._arrived)
 
     @property
     def in_flight_bytes(self) -> int:

@@ -87,3 +87,9 @@ def test_whatever_is_configured_gives_a_valid_plan(
     plan = plan_transfer(mode, total, chunk, policy, LinkTraits(rate, mtu))
     assert plan.total_bytes == total
     assert plan.enable_bytes == 0 or policy != "never"
+
+
+@given(plans(), st.data())
+def test_the_length_of_any_chunks_is_known_without_counting_them(plan: ChunkPlan, data: st.DataObject) -> None:
+    indices = data.draw(st.sets(st.integers(0, plan.count - 1))) if plan.count else set()
+    assert plan.bytes_of(indices) == sum(plan.chunk(index).length for index in indices)

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from fedrdma_fate.core.actions import Failed, Finished
 from fedrdma_fate.core.plan import ChunkPlan
 from fedrdma_fate.wire.frames import Mode
-from tests.support.sim.ends import Hosts
 from tests.support.sim.link import Break, Faults, LinkProfile
-from tests.support.sim.world import Outcome, Scenario, simulate
+from tests.support.sim.world import Hosts, Outcome, Scenario, simulate
 
 MODES = st.sampled_from(["grpc", "fedrdma", "fedrdma-e"])
 PROBABILITIES = st.sampled_from([0.0, 0.02, 0.2, 0.6])
@@ -32,7 +31,6 @@ def hosts(draw: st.DrawFn) -> Hosts:
         notify=draw(st.sampled_from(["event", "poll"])),
         poll_interval=draw(st.sampled_from([0.001, 0.007])),
         hints=draw(st.booleans()),
-        digest_seconds=draw(st.sampled_from([0.0, 0.005, 0.06])),
     )
 
 

@@ -15,7 +15,6 @@ from typing import Protocol
 
 from fedrdma_fate.wire.frames import ControlFrame, decode_frame, encode_frame
 from tests.support.sim.clock import Event, VirtualClock
-from tests.support.sim.memory import Memory
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -89,6 +88,14 @@ class Write:
     length: int
     data: bytes
     announce: bool
+
+
+class Memory(Protocol):
+    """Where writes land."""
+
+    def write(self, at: int, data: bytes) -> None:
+        """Bytes land at an address."""
+        ...
 
 
 class PathEvents(Protocol):

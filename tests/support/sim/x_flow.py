@@ -1,139 +1,163 @@
-"""One `fedrdma-x` transfer on a shared bottleneck."""
+"""`fedrdma-x` transfers of one link after the other, on a bottleneck that others may share."""
 
 from __future__ import annotations
 
-import functools
-from collections import deque
-from collections.abc import Iterable
+import random
+from collections.abc import Callable
 
-from fedrdma_fate.core.actions import (
-    Action,
-    ClearHeader,
-    ComputeDigest,
-    Failed,
-    Finished,
-    PostChunk,
-    SendFrame,
-    SendReport,
-    WriteHeader,
+from fedrdma_fate.core.actions import Failed, Finished
+from fedrdma_fate.core.path import PathState
+from fedrdma_fate.core.plan import ChunkPlan, SlotLayout
+from fedrdma_fate.engine.events import (
+    FrameToSend,
+    LinkEvent,
+    LinkSettings,
+    Outgoing,
+    PayloadReceived,
+    PayloadSent,
+    ReceiveFailed,
+    SendFailed,
+    TransferAnnounced,
+    TransferStats,
 )
-from fedrdma_fate.core.plan import ChunkPlan
-from fedrdma_fate.core.x.rate_control import RateController
-from fedrdma_fate.core.x.receiver import XReceiver, XReceiveSettings
-from fedrdma_fate.core.x.sender import XSender, XSendSettings
-from fedrdma_fate.wire.errors import ErrorCode
-from fedrdma_fate.wire.frames import Abort, Delivered, Refused, ResendChunks
-from tests.support.sim.bottleneck import Bottleneck, Nic
+from fedrdma_fate.engine.path_memory import KnownPath
+from fedrdma_fate.ports import ChunkService
+from fedrdma_fate.wire.frames import MessageKey, Party
+from tests.support.sim.bottleneck import Bottleneck
 from tests.support.sim.clock import VirtualClock
+from tests.support.sim.endpoint import BottleneckEndpoint, PayloadOfZeros, SparseRegion
+from tests.support.sim.host import SimHost
 
-_TAG = 1
+_KEY = MessageKey("s", "payload", "0", Party("guest", "1"), Party("host", "2"))
+_ROOM_FOR_REPAIRS = 2
+"""Of the slots that are granted where there are repair chunks."""
 
 
 class XFlow:
-    """A sender and a receiver, without payload memory: only time and arrivals count.
+    """A sending and a receiving link, without payload memory: only time and arrivals count.
 
-    Reports, frames and headers take half a round trip and are not lost here.
+    Offers, grants, reports and headers take half a round trip, and are not lost here.
 
     Attributes:
-        outcome: how the sender ended, None while it has not.
+        outcome: how the latest transfer ended at the sender, None while it has not.
         ended_at: when, seconds.
+        stats: of the latest transfer that was delivered.
+        on_end: called when a transfer has ended at the sender.
         arrivals: (time, bytes) of every chunk that landed, the repeated ones too.
     """
 
     def __init__(
-        self, clock: VirtualClock, link: Bottleneck, plan: ChunkPlan, control: RateController, settings: XSendSettings
+        self,
+        clock: VirtualClock,
+        link: Bottleneck,
+        plan: ChunkPlan,
+        path: PathState | None = None,
+        *,
+        proved: bool = True,
+        reliable: bool = False,
+        recut: bool = False,
+        repairs: bool = False,
+        probed: bool = False,
     ) -> None:
+        """
+        Args:
+            clock: virtual time.
+            link: the bottleneck.
+            plan: how each payload is cut.
+            path: what is known of the path to begin with.
+            proved: whether a transfer has found it, or only a probe.
+            reliable: whether the queue pairs lose nothing.
+            recut: whether the link is to cut payloads anew for what it knows of the path, as it does for gateways.
+            repairs: whether there may be repair chunks.
+            probed: whether the path probe's trains get through, when the data path is new.
+        """
         self.outcome: Finished | Failed | None = None
         self.ended_at = 0.0
+        self.stats: TransferStats | None = None
+        self.on_end: Callable[[], None] = lambda: None
         self.arrivals: list[tuple[float, int]] = []
-        self.sender = XSender(1, plan, settings, control)
-        self.receiver = XReceiver(1, plan, XReceiveSettings(tag=_TAG))
         self._clock = clock
         self._link = link
-        self._nic = Nic()
-        self._timers: dict[object, float] = {}
+        self._plan = plan
+        self._recut = recut
+        self._slot_bytes = SlotLayout(plan, "fedrdma-x").slot_bytes * (_ROOM_FOR_REPAIRS if repairs else 1)
+        self._transfers = self._grants = 0
+        self._is_setting_up = True
+        known = None if path is None else KnownPath(path, "measured" if proved else "probed")
+        settings = LinkSettings("sim", known=known, repair_region=SparseRegion if repairs else None)
+        self._sender = SimHost(clock, "receiver", settings, self._on_sender_event)
+        self._receiver = SimHost(clock, "sender", LinkSettings("sim"), self._on_receiver_event)
+        service = ChunkService(reliable=reliable, self_paced=False, queue_pairs=4)
+        near = BottleneckEndpoint(clock, link, service, self._half_trip)
+        # the other direction is a link of its own, where only trains go
+        far = BottleneckEndpoint(clock, Bottleneck(clock, link.profile, random.Random(1)), service, self._half_trip)
+        near.peer, far.peer = far, near
+        near.carries_trains = far.carries_trains = probed
+        near.on_arrival = lambda length: self.arrivals.append((clock.now, length))
+        self._set_up(near, far)
 
     def start(self) -> None:
-        """Begin now."""
-        self._send(self.sender.start(self._clock.now))
+        """Send a payload now."""
+        self._transfers += 1
+        self.outcome = None
+        payload = PayloadOfZeros(self._plan.total_bytes)
+        outgoing = Outgoing(self._transfers, _KEY, "bytes", payload, self._plan, "fedrdma-x", self._recut)
+        self._sender.do(lambda link: link.send(outgoing))
+
+    @property
+    def path(self) -> PathState | None:
+        """What is known of the path, after the latest transfer."""
+        known = self._sender.link.known_path
+        return None if known is None else known.state
+
+    @property
+    def arrived_bytes(self) -> int:
+        """Payload bytes of the transfer under way that the sender knows to have arrived."""
+        return sum(transfer.done_bytes for transfer in self._sender.link._outgoing.progress())
 
     def goodput_bps(self, since: float, until: float) -> float:
         """Bits a second that landed in a span of time."""
         return sum(length for at, length in self.arrivals if since <= at < until) * 8 / (until - since)
 
     def _half_trip(self) -> float:
-        return self._link.profile.rtt / 2
+        return 0.0 if self._is_setting_up else self._link.profile.rtt / 2
 
-    def _send(self, actions: Iterable[Action]) -> None:
-        queue = deque(actions)
-        while queue:
-            action = queue.popleft()
-            match action:
-                case PostChunk():
-                    self._link.post(self._nic, action.chunk.length, functools.partial(self._landed, action))
-                case ComputeDigest(chunk):
-                    queue.extend(self.sender.on_digest(chunk.index, chunk.length))
-                case WriteHeader(_, header, _):
-                    raw = header.encode()
-                    self._clock.after(self._half_trip(), functools.partial(self._announced, raw))
-                case Finished() | Failed():
-                    self.outcome, self.ended_at = action, self._clock.now
-                case SendFrame(Abort()):
-                    pass
-                case _:
-                    raise RuntimeError(f"a sender cannot ask for {action}")
-        self._set_timer(self.sender)
+    def _set_up(self, near: BottleneckEndpoint, far: BottleneckEndpoint) -> None:
+        """The data path is there and a slot is granted when the flow begins, at once."""
+        self._receiver.connect(far)
+        self._sender.connect(near)
+        self._grant()
+        self._clock.run(self._clock.now)
+        self._is_setting_up = False
 
-    def _landed(self, post: PostChunk) -> None:
-        self.arrivals.append((self._clock.now, post.chunk.length))
-        self._receive(self.receiver.on_chunk(post.immediate, self._clock.now, self._clock.now))
-        if self.sender.settings.reliable:
-            self._clock.after(self._half_trip(), functools.partial(self._written, post.work_request))
+    def _grant(self) -> None:
+        self._grants += 1
+        grant, slot = self._grants, SparseRegion(self._slot_bytes).slot()
+        self._receiver.do(lambda link: link.grant(grant, slot))
 
-    def _announced(self, raw: bytes) -> None:
-        self._receive(self.receiver.on_announced(raw))
+    def _on_sender_event(self, event: LinkEvent) -> None:
+        match event:
+            case FrameToSend(frame):
+                self._clock.after(self._half_trip(), lambda: self._receiver.do(lambda link: link.frame(frame)))
+            case PayloadSent(_, stats):
+                self.stats = stats
+                self._end(Finished())
+            case SendFailed(_, code, reason):
+                self._end(Failed(code, reason))
+            case _:
+                pass
 
-    def _written(self, request: int) -> None:
-        self._send(self.sender.on_write_done(request, self._clock.now))
+    def _end(self, outcome: Finished | Failed) -> None:
+        self.outcome, self.ended_at = outcome, self._clock.now
+        self.on_end()
 
-    def _receive(self, actions: Iterable[Action]) -> None:
-        queue = deque(actions)
-        while queue:
-            action = queue.popleft()
-            match action:
-                case ComputeDigest(chunk):
-                    queue.extend(self.receiver.on_digest(chunk.index, chunk.length))
-                case SendReport() | SendFrame():
-                    self._clock.after(self._half_trip(), functools.partial(self._answer, action))
-                case ClearHeader() | Finished() | Failed():
-                    pass
-                case _:
-                    raise RuntimeError(f"a receiver cannot ask for {action}")
-        self._set_timer(self.receiver)
-
-    def _answer(self, action: SendReport | SendFrame) -> None:
-        now = self._clock.now
-        match action:
-            case SendReport(report):
-                self._send(self.sender.on_report(report, now))
-            case SendFrame(Delivered()):
-                self._send(self.sender.on_delivered(now))
-            case SendFrame(ResendChunks(chunks=chunks)):
-                self._send(self.sender.on_resend(chunks, now))
-            case SendFrame(Refused(code=code, reason=reason)):
-                self._send(self.sender.on_refused(ErrorCode(code), reason))
-
-    def _set_timer(self, end: XSender | XReceiver) -> None:
-        due = end.timer()
-        if due is not None and self._timers.get(end) != due:
-            self._timers[end] = due
-            self._clock.at(due, functools.partial(self._on_timer, end, due))
-
-    def _on_timer(self, end: XSender | XReceiver, due: float) -> None:
-        if self._timers.get(end) != due:
-            return
-        del self._timers[end]
-        if isinstance(end, XSender):
-            self._send(end.on_timer(self._clock.now))
-        else:
-            self._receive(end.on_timer(self._clock.now))
+    def _on_receiver_event(self, event: LinkEvent) -> None:
+        match event:
+            case FrameToSend(frame):
+                self._clock.after(self._half_trip(), lambda: self._sender.do(lambda link: link.frame(frame)))
+            case TransferAnnounced(offer):
+                self._receiver.do(lambda link: link.begin_early(offer))
+            case PayloadReceived() | ReceiveFailed():
+                self._grant()
+            case _:
+                pass

@@ -8,11 +8,24 @@ import pytest
 
 from fedrdma_fate.wire.frames import ControlFrame, Ping
 from tests.support.sim.clock import VirtualClock
+from tests.support.sim.endpoint import ExposedSlots, SparseRegion
 from tests.support.sim.link import ControlChannel, DataPath, Faults, LinkProfile, Write
-from tests.support.sim.memory import ByteMemory, PhantomMemory
 
 LINK = LinkProfile(rate_bps=8e6, rtt=0.02, mtu_bytes=100)
 """A megabyte a second."""
+
+
+class ByteMemory:
+    """Bytes from address 0 on."""
+
+    def __init__(self, length: int) -> None:
+        self._bytes = bytearray(length)
+
+    def read(self, at: int, length: int) -> bytes:
+        return bytes(self._bytes[at : at + length])
+
+    def write(self, at: int, data: bytes) -> None:
+        self._bytes[at : at + len(data)] = data
 
 
 class Bench:
@@ -20,7 +33,7 @@ class Bench:
 
     def __init__(self, profile: LinkProfile = LINK, faults: Faults | None = None, seed: int = 0) -> None:
         self.clock = VirtualClock()
-        self.memory = ByteMemory(bytes(10_000))
+        self.memory = ByteMemory(10_000)
         chance = random.Random(seed)
         self.path = DataPath(self.clock, profile, faults or Faults(), chance, self.memory, self)
         self.events: list[tuple[str, int, float]] = []
@@ -85,7 +98,7 @@ def test_the_time_lost_grows_with_the_loss_as_go_back_n_loses_a_round_trip_each_
     seconds = []
     for seed in range(20):
         bench = Bench(profile)
-        path = DataPath(clock, profile, Faults(), random.Random(seed), PhantomMemory(), bench)
+        path = DataPath(clock, profile, Faults(), random.Random(seed), ByteMemory(0), bench)
         start = clock.now
         path.post(Write(1, 0, packets * 1000, b"", False))
         clock.run()
@@ -162,10 +175,15 @@ def test_control_frames_arrive_in_order_after_half_a_round_trip_of_their_own() -
     assert got == [(Ping(1.0), 0.25), ("signal", 0.25), (Ping(2.0), 0.25)]
 
 
-@pytest.mark.parametrize(("offset", "length"), [(9_999, 2), (-1, 1), (10_001, 0)])
-def test_an_access_outside_a_memory_is_an_error_of_the_protocol(offset: int, length: int) -> None:
-    memory = ByteMemory(bytes(10_000))
-    with pytest.raises(IndexError):
-        memory.write(offset, bytes(length))
-    with pytest.raises(IndexError):
-        memory.read(offset, length)
+def test_a_write_beyond_the_end_of_a_slot_is_an_error_of_the_protocol_and_one_into_none_is_lost() -> None:
+    slots = ExposedSlots()
+    slot = SparseRegion(10_000).slot()
+    remote = slots.expose(1, slot)
+    slots.write(remote.address + 9_999, b"x")
+    assert slot.view[9_999] == ord("x")
+    for offset in (9_999, 10_001):
+        with pytest.raises(ValueError, match="outside a slot"):
+            slots.write(remote.address + offset, b"xy")
+    slots.withdraw(1)
+    slots.write(remote.address, b"x")
+    assert slot.view[0] == 0

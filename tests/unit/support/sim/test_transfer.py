@@ -12,9 +12,8 @@ from fedrdma_fate.core.plan import ChunkPlan
 from fedrdma_fate.core.tuning import LinkTraits, plan_transfer
 from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import Mode
-from tests.support.sim.ends import Hosts
 from tests.support.sim.link import Break, Faults, LinkProfile
-from tests.support.sim.world import Scenario, simulate
+from tests.support.sim.world import Hosts, Scenario, simulate
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB
@@ -130,7 +129,7 @@ def test_polling_does_not_mistake_a_half_landed_header_for_damage(mode: Mode) ->
 @pytest.mark.parametrize("at", [0.0, 0.009, 0.0101, 0.02, 0.051, 0.19, 0.24, 0.25])
 def test_a_break_at_any_moment_is_survived(mode: Mode, same_slot: bool, at: float) -> None:
     faults = Faults(breaks=(Break(at, 0.1, same_slot),))
-    outcome = simulate(scenario(mode, faults=faults, hosts=Hosts(digest_seconds=0.01)))
+    outcome = simulate(scenario(mode, faults=faults))
     assert outcome.delivered == (PAYLOAD,)
     assert outcome.sent == (Finished(),)
 

@@ -9,9 +9,7 @@ import pytest
 from fedrdma_fate.core.actions import Finished
 from fedrdma_fate.core.path import PathState
 from fedrdma_fate.core.plan import ChunkPlan
-from fedrdma_fate.core.x.chunking import FIRST_CHUNK_BYTES, best_chunk_bytes
-from fedrdma_fate.core.x.sender import XSendSettings
-from fedrdma_fate.engine.path_memory import PathMemory
+from fedrdma_fate.core.x.chunking import FIRST_CHUNK_BYTES
 from tests.support.sim.bottleneck import Bottleneck, BottleneckProfile
 from tests.support.sim.clock import VirtualClock
 from tests.support.sim.x_flow import XFlow
@@ -19,49 +17,29 @@ from tests.support.sim.x_flow import XFlow
 MIB = 1 << 20
 RATE_BPS = 1e9
 BETWEEN_SECONDS = 0.03
-LOOK_SECONDS = 0.001
 
 
 class Job:
-    """Sends one payload after the other, and remembers the path from one to the next, as a link does."""
+    """Sends one payload after the other over one link."""
 
     def __init__(self, clock: VirtualClock, link: Bottleneck, payload_bytes: int, begins: float) -> None:
         self._clock = clock
-        self._link = link
         self._payload_bytes = payload_bytes
-        self._memory = PathMemory()
-        self._memory.learn(PathState(0.985 * RATE_BPS / 8, link.profile.rtt, None), "probed")
-        self._before_bytes = 0
-        self._flow: XFlow | None = None
-        clock.at(begins, self._begin)
+        path = PathState(0.985 * RATE_BPS / 8, link.profile.rtt, None)
+        plan = ChunkPlan(payload_bytes, FIRST_CHUNK_BYTES)
+        self._flow = XFlow(clock, link, plan, path, proved=False, recut=True)
+        self._flow.on_end = self._on_end
+        self._delivered_bytes = 0
+        clock.at(begins, self._flow.start)
 
     @property
     def arrived_bytes(self) -> int:
-        return self._before_bytes + (0 if self._flow is None else self._flow.sender.arrived_bytes)
+        return self._delivered_bytes + self._flow.arrived_bytes
 
-    def _begin(self) -> None:
-        state = self._memory.state
-        assert state is not None
-        chunk_bytes = (
-            best_chunk_bytes(state.rate, state.loss, 4096, self._payload_bytes)
-            if self._memory.proved
-            else FIRST_CHUNK_BYTES
-        )
-        settings = XSendSettings(tag=1, queue_pairs=4)
-        plan = ChunkPlan(self._payload_bytes, chunk_bytes)
-        self._flow = XFlow(self._clock, self._link, plan, self._memory.begin(), settings)
-        self._flow.start()
-        self._look()
-
-    def _look(self) -> None:
-        assert self._flow is not None
-        if self._flow.outcome is None:
-            self._clock.after(LOOK_SECONDS, self._look)
-            return
+    def _on_end(self) -> None:
         assert self._flow.outcome == Finished()
-        self._memory.end(self._flow.sender.control)
-        self._before_bytes, self._flow = self.arrived_bytes, None
-        self._clock.after(BETWEEN_SECONDS, self._begin)
+        self._delivered_bytes += self._payload_bytes
+        self._clock.after(BETWEEN_SECONDS, self._flow.start)
 
 
 def shares(count: int, payload_bytes: int, buffer_bytes: float, apart: float) -> list[float]:
