@@ -18,8 +18,8 @@ from fedrdma_fate.core.actions import (
     WriteChunk,
     WriteHeader,
 )
-from fedrdma_fate.core.backoff import Repeats
-from fedrdma_fate.core.credits import CreditBook, GrantCopies
+from fedrdma_fate.core.backoff import Backoff
+from fedrdma_fate.core.credits import Credits, GrantDeduplicator
 from fedrdma_fate.core.plan import SlotLayout
 from fedrdma_fate.core.sender import SenderState
 from fedrdma_fate.engine.datagrams import post_datagram
@@ -49,8 +49,8 @@ class OutgoingTransfers:
         self._settings = settings
         self._events = events
         self._endpoint: Endpoint | None = None
-        self._credits = CreditBook()
-        self._copies = GrantCopies()
+        self._credits = Credits()
+        self._copies = GrantDeduplicator()
         self._waiting: dict[int, Outgoing] = {}
         self._active: dict[int, Active] = {}
         self._lingering: list[Active] = []
@@ -290,7 +290,7 @@ class OutgoingTransfers:
         offer = active.offer
         self._events.frame(offer)
         if outgoing.mode == "fedrdma-x" and post_datagram(self._endpoint, offer):
-            active.offering = Repeated(offer, Repeats(now, _OFFER_REPEATS))
+            active.offering = Repeated(offer, Backoff(now, _OFFER_REPEATS))
         self._carry_out(active, active.sender.start(now), now)
 
     def _resume(self, active: Active, grant: Grant, now: float) -> None:
@@ -331,7 +331,7 @@ class OutgoingTransfers:
         header = Header(active.grant.grant, action.header.encode())
         if not post_datagram(self._endpoint, header):
             return False
-        active.heading = Repeated(header, Repeats(now))
+        active.heading = Repeated(header, Backoff(now))
         return True
 
     def _post(self, active: Active, action: Post, now: float) -> bool:

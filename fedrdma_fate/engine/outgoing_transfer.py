@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from fedrdma_fate.core.actions import Failed
-from fedrdma_fate.core.backoff import Repeats
+from fedrdma_fate.core.backoff import Backoff
 from fedrdma_fate.core.state_machines import SendingMachine
 from fedrdma_fate.engine.events import Outgoing, TransferProgress, TransferStats
 from fedrdma_fate.engine.repair_memory import RepairSums
@@ -19,7 +19,7 @@ class Repeated:
     """A datagram that is sent again and again, and when."""
 
     datagram: Datagram
-    repeats: Repeats
+    repeats: Backoff
 
 
 @dataclasses.dataclass(slots=True, eq=False)
