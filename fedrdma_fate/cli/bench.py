@@ -18,7 +18,7 @@ from fedrdma_fate.cli.bench_paper import paper
 from fedrdma_fate.cli.bench_shared import console, end_with, ended_in_order, json_option, make_directory, progress
 from fedrdma_fate.cli.bench_wan import wan
 from fedrdma_fate.cli.failure import told_plainly
-from fedrdma_fate.gateway.config.sizes import parse_size
+from fedrdma_fate.gateway.config.sizes import parse_byte_count
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 
 DEFAULT_PAYLOAD = "gpt2-full"
@@ -72,7 +72,7 @@ def _payload(name: str | None, size: str | None) -> PayloadSpec:
     if name is not None:
         raise click.UsageError("Give --payload or --bytes, not both.")
     try:
-        return plain_bytes(parse_size(int(size) if size.isdigit() else size))
+        return plain_bytes(parse_byte_count(int(size) if size.isdigit() else size))
     except ValueError as error:
         raise ConfigError(ErrorCode.CONFIG_BAD_VALUE, f"--bytes: {error}.") from error
 

@@ -20,12 +20,12 @@ from typing import Final, cast
 from deploy.softroce.programs.control import Control, control_connection, this_host
 from deploy.softroce.programs.counters import read_counters
 from deploy.softroce.programs.links import open_draft, shared_region
-from fedrdma_fate.bench.quantities import parse_size
 from fedrdma_fate.core.plan import ChunkPlan, SlotLayout
 from fedrdma_fate.engine.events import LinkSettings, Outgoing, Payload, TransferStats
 from fedrdma_fate.engine.link import Link
 from fedrdma_fate.memory.region import SharedRegion
 from fedrdma_fate.ports import Slot
+from fedrdma_fate.quantities import parse_size
 from fedrdma_fate.transport.verbs.device_selection import NAME
 from fedrdma_fate.transport.verbs.transport import VerbsSettings, VerbsTransport
 from fedrdma_fate.wire.errors import ErrorCode

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fedrdma_fate.bench.paper.published import column_for
-from fedrdma_fate.bench.quantities import parse_size
 from fedrdma_fate.bench.selection import find_by_name
 from fedrdma_fate.bench.wan.results import WanMeasurement
 from fedrdma_fate.bench.wan.rows import ResentBy, select_wan_rows
 from fedrdma_fate.bench.wan.runner import Hosts, Tell, run_wan_rows
 from fedrdma_fate.bench.wan.testbed import HostRun
 from fedrdma_fate.bench.wan.wan_link import WanLink
+from fedrdma_fate.quantities import parse_size
 
 HostsOn = Callable[[WanLink, tuple[str, ...]], Hosts]
 """Makes hosts with a link between them, and further options of `scripts/testbed run`."""

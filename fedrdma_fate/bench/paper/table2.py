@@ -11,10 +11,10 @@ from fedrdma_fate.bench.paper.evaluation import NOT_MEASURED, Evaluation, second
 from fedrdma_fate.bench.paper.networks import PAPER_CHUNK_BYTES, Lab
 from fedrdma_fate.bench.paper.published import NOT_STATED, BandwidthColumn, column_for
 from fedrdma_fate.bench.plots import Series, bar_plot
-from fedrdma_fate.bench.quantities import parse_size
 from fedrdma_fate.bench.report import DataTable, Plot, format_bytes
 from fedrdma_fate.bench.wan.wan_link import WanLink
 from fedrdma_fate.core.tuning import LinkTraits, plan_transfer
+from fedrdma_fate.quantities import parse_size
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 
 GIGABYTE = 10**9
