@@ -109,8 +109,8 @@ class PartyProcess:
         return RowError(f"the {self.side}'s process ended with status {self._process.exitcode}")
 
 
-class Crew:
-    """Both parties of a row, or the only one of a rival that needs no second."""
+class PartyProcesses:
+    """Both parties of a row, or the only one of a baseline that needs no second."""
 
     def __init__(self, service: Service, workspace: Path) -> None:
         """Start the processes, and wait until their ends are open.

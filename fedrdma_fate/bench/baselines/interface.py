@@ -1,4 +1,4 @@
-"""What every rival implements: a sender, a receiver, and whatever has to run beside them."""
+"""What every baseline implements: a sender, a receiver, and whatever has to run beside them."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class Receiver(Protocol):
 
 
 class Copier(Sender, Receiver, Protocol):
-    """Both at once, for a rival that is one process: `put` copies, `get` only shows the copy."""
+    """Both at once, for a baseline that is one process: `put` copies, `get` only shows the copy."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Schedule:
-    """How often a rival is run.
+    """How often a baseline is run.
 
     Attributes:
         warm_ups: iterations before the timed ones; memory is watched during these, so that timing is undisturbed. With
@@ -67,7 +67,7 @@ class SideBytes:
 
 
 class Service:
-    """A rival that is running: how to open its two ends, and what else works for them.
+    """A baseline that is running: how to open its two ends, and what else works for them.
 
     Attributes:
         open_sender: makes the sender, in its process; pickles.
@@ -120,7 +120,7 @@ def complaining(service: Service) -> Iterator[None]:
         raise RowError("\n".join(filter(None, (str(error), service.complaints())))) from error
 
 
-class Rival(Protocol):
+class Baseline(Protocol):
     """One row of the table."""
 
     @property

@@ -90,7 +90,7 @@ class _WithChunk:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Lab:
+class Experiment:
     """Measures on links, and keeps what failed.
 
     Attributes:
@@ -105,7 +105,7 @@ class Lab:
     tell: Tell
     failures: dict[str, str] = dataclasses.field(default_factory=dict)
 
-    def in_network(self, name: str) -> Lab:
+    def in_network(self, name: str) -> Experiment:
         """The same in another network; failures are kept together.
 
         Raises:
