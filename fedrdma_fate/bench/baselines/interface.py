@@ -40,10 +40,6 @@ class Receiver(Protocol):
         ...
 
 
-class Copier(Sender, Receiver, Protocol):
-    """Both at once, for a baseline that is one process: `put` copies, `get` only shows the copy."""
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Schedule:
     """How often a baseline is run.
@@ -71,7 +67,8 @@ class Service:
 
     Attributes:
         open_sender: makes the sender, in its process; pickles.
-        open_receiver: makes the receiver; None where the sender is a `Copier`.
+        open_receiver: makes the receiver; None where the sender is both: a baseline of one process, whose
+            `put` copies, and whose `get` only shows the copy.
     """
 
     def __init__(self, open_sender: Callable[[], Sender], open_receiver: Callable[[], Receiver] | None) -> None:

@@ -105,14 +105,6 @@ class Experiment:
     tell: Tell
     failures: dict[str, str] = dataclasses.field(default_factory=dict)
 
-    def in_network(self, name: str) -> Experiment:
-        """The same in another network; failures are kept together.
-
-        Raises:
-            ConfigError: CONFIG_BAD_VALUE: there is no such network.
-        """
-        return dataclasses.replace(self, network=network_named(name))
-
     def where(self, link: WanLink) -> str:
         """Such as `10 Gbit/s, RTT 20 ms, network emulated`."""
         return f"{link.rate_text}, RTT {link.rtt_ns / 1e6:g} ms, network {self.network.name}"

@@ -22,7 +22,6 @@ Notify = Literal["event", "poll"]
 ChunkServiceName = Literal["auto", "rc", "uc"]
 VerbsPoll = Literal["event", "busy"]
 PathMtu = Literal[256, 512, 1024, 2048, 4096]
-Positive = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 
 LONGEST_SECONDS = 1e6
