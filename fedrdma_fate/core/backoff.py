@@ -23,7 +23,7 @@ class Backoff:
         self._due = now + self._delay
 
     def timer(self) -> float | None:
-        """When it is to go again, None when it is not."""
+        """When it is to go again, seconds; None when it is not."""
         return None if self._left == 0 else self._due
 
     def on_timer(self, now: float) -> bool:

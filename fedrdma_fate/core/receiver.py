@@ -38,7 +38,16 @@ class ReceiveSettings:
 
 
 class Receiver:
-    """Receives one payload into one slot. Every method returns the actions to carry out, in order."""
+    """Receives one payload into one slot (paper, sections 3.1 and 3.2). Every method returns the actions to carry out.
+
+    Attributes:
+        transfer: its id.
+        plan: how the payload is cut.
+        settings: parameters.
+        layout: what lies where in the slot.
+        state: where the transfer stands.
+        resends: how often in a row damage was answered with a request to send again.
+    """
 
     def __init__(self, transfer: int, plan: ChunkPlan, settings: ReceiveSettings) -> None:
         self.transfer = transfer

@@ -2,7 +2,7 @@
 
 A queue that is there when our own has drained is a competitor's, and we come down to half of the path, step by step.
 This is not BBR's: all rules and numbers of this module are ours, and how flows share with them was measured in the
-testbed (docs/fedrdma-x.md).
+testbed (docs/results/sharing.md).
 """
 
 from __future__ import annotations

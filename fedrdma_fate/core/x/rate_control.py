@@ -5,7 +5,7 @@ draft-ietf-ccwg-bbr): the largest delivery rate and the least round trip, lately
 drains what that has queued, and cruises. What differs is ours: STARTUP is one packet train and not exponential growth,
 a standing queue makes the rate come down at once (`queue_detection.py`), and competitors are left half of the path
 (`competition.py`). A constant of which nothing else is said is ours, tried in the simulator and measured in the testbed
-(docs/fedrdma-x.md).
+(docs/results).
 """
 
 from __future__ import annotations

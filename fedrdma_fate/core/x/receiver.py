@@ -17,6 +17,9 @@ from fedrdma_fate.wire.errors import ErrorCode, WireError
 from fedrdma_fate.wire.frames import Delivered, Refused, Report, ResendChunks
 from fedrdma_fate.wire.header import ChunkHeader, HeaderKind, decode_header
 
+REPORT_SECONDS = 0.002
+"""At most one report in this time: a tenth of a round trip of 20 ms, and few enough for both ends' processors. Ours."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class XReceiveSettings:
@@ -31,15 +34,32 @@ class XReceiveSettings:
     """
 
     tag: int
-    report_seconds: float | None = 0.002
+    report_seconds: float | None = REPORT_SECONDS
     max_resends: int = 3
     repairs: RepairPlan | None = None
 
 
 class XReceiver:
-    """Receives one payload into one slot. Every method returns the actions to carry out, in order."""
+    """Receives one payload into one slot. Every method returns the actions to carry out, in order.
+
+    Times are in seconds of one clock, that of `arrived_at` too.
+
+    Attributes:
+        transfer: its id.
+        plan: how the payload is cut.
+        settings: parameters.
+        layout: what lies where in the slot.
+        state: where the transfer stands.
+        resends: how often it has asked for everything, or the header, again.
+        epoch: how often it has thrown away what had arrived.
+        placed_bytes: payload bytes known to lie at their place.
+    """
 
     def __init__(self, transfer: int, plan: ChunkPlan, settings: XReceiveSettings) -> None:
+        """
+        Raises:
+            ValueError: the tag does not fit an immediate value.
+        """
         if not 0 <= settings.tag < TAGS:
             raise ValueError(f"tag {settings.tag} does not fit an immediate value")
         self.transfer = transfer
@@ -49,7 +69,6 @@ class XReceiver:
         self.state = ReceiverState.RECEIVING
         self.resends = 0
         self.epoch = 0
-        self.repeated_chunks = 0
         self.placed_bytes = 0
         self._repairs = None if settings.repairs is None else RepairReceiver(settings.repairs)
         self._arrivals = ArrivalMap(plan.count)
@@ -92,8 +111,6 @@ class XReceiver:
                 actions += self._verification.request(chunk)
             else:
                 self._verification.set(index, digest)
-        else:
-            self.repeated_chunks += 1
         if self._report_due is None and self.settings.report_seconds is not None:
             self._report_due = max(now, self._may_report_at)
         # not before everything was counted that was found to have come just now: a report that names the moment of the
@@ -159,7 +176,7 @@ class XReceiver:
         self._header = None
         if not same_slot:
             self._forget_arrivals()
-        return [ClearHeader(self.layout.header_at), self._report(self._arrived_at)]
+        return [ClearHeader(self.layout.header_at), self._make_report(self._arrived_at)]
 
     def on_abort(self, code: ErrorCode, reason: str) -> list[Action]:
         """The sender gave up."""
@@ -180,9 +197,9 @@ class XReceiver:
         due = self._report_due
         if due is None or (now < due and not self._arrivals.full):
             return []
-        return [self._report(now)]
+        return [self._make_report(now)]
 
-    def _report(self, now: float) -> SendReport:
+    def _make_report(self, now: float) -> SendReport:
         self._report_due = None
         self._may_report_at = now + (self.settings.report_seconds or 0.0)
         arrivals = self._arrivals

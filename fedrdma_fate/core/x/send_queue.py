@@ -35,7 +35,11 @@ class SendQueue:
         return self.chunk(self._next).offset < self.written_from
 
     def chunk(self, position: int) -> Chunk:
-        """The chunk at a position."""
+        """The chunk at a position.
+
+        Raises:
+            IndexError: there is no such position.
+        """
         return self._plan.chunk(self._plan.count - 1 - position)
 
     def head(self, arrivals: ArrivalMap) -> int | None:

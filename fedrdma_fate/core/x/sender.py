@@ -88,7 +88,20 @@ SILENT_WINDOW_CHUNKS = 4
 
 
 class XSender:
-    """Sends one payload into one granted slot. Every method returns the actions to carry out, in order."""
+    """Sends one payload into one granted slot. Every method returns the actions to carry out, in order.
+
+    Times are in seconds of one clock; those in reports are of the receiver's, and only their differences count.
+
+    Attributes:
+        transfer: its id.
+        plan: how the payload is cut.
+        settings: parameters.
+        control: finds the rate.
+        layout: what lies where in the slot.
+        state: where the transfer stands.
+        resent_bytes: sent besides the payload: chunks again, copies, repair chunks.
+        arrived_bytes: payload bytes known to lie in the receiver's slot.
+    """
 
     def __init__(
         self, transfer: int, plan: ChunkPlan, settings: XSendSettings, control: RateController, written_from: int = 0
