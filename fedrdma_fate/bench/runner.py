@@ -82,7 +82,7 @@ class _Row:
         repeats = min(repeats, schedule.most_repeats or repeats)
         self._exchange(FIRST_MESSAGE, "first message", 1)
         self._service.check()
-        # here, so that the payload is part of the baseline
+        # here, so that the payload counts as there before
         self._parties.prepare(spec, self._iteration)
         if schedule.warm_ups:
             watch = MemoryWatch(self._parties.groups, WATCH_SECONDS)

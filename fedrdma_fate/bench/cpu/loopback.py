@@ -36,7 +36,8 @@ TURN_SECONDS = 0.0002
 _GRANT = 1
 _TRANSFER = 1
 _ANY_DIGEST = 1
-_PATIENCE_TURNS = 1_000_000
+_MOST_TURNS = 1_000_000
+"""200 s of virtual time: a transfer that takes longer does not end."""
 
 
 class SparseRegion:
@@ -198,7 +199,7 @@ class Loopback:
         self._in.path_up(self._receiver, now)
         self._in.grant(_GRANT, Slot(self._region, 0, self._region.length), _TRANSFER)
         self._out.submit(self._outgoing, now)
-        for _ in range(_PATIENCE_TURNS):
+        for _ in range(_MOST_TURNS):
             self._exchange(now)
             arrived = self._arrived(now)
             began = time.thread_time()

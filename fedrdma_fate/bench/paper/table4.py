@@ -36,7 +36,7 @@ BASELINES = {
 }
 """By mode, the row of `bench fate` that moves the payload by it between real processes."""
 
-Loopback = Callable[[Sequence[str]], tuple[Sequence[Measurement], Mapping[str, str]]]
+MeasureRows = Callable[[Sequence[str]], tuple[Sequence[Measurement], Mapping[str, str]]]
 """Measures rows of `bench fate`: what was measured, and why the others were not."""
 
 
@@ -91,7 +91,7 @@ def table4(
     link: WanLink,
     sample_bytes: int,
     repeats: int,
-    loopback: Loopback,
+    loopback: MeasureRows,
     loopback_bytes: int,
     power: Power,
 ) -> Evaluation:
