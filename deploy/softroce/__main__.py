@@ -20,7 +20,7 @@ from deploy.softroce.netem import ENDLESS_PACKETS
 from deploy.softroce.run import TIMED_OUT, Outcome, Run, execute
 from deploy.softroce.schedule import parse_change
 from deploy.softroce.wan import DEFAULT_BUFFER_BYTES, DEFAULT_MTU, MAX_HOSTS, NIC_SPEEDUP, Wan
-from fedrdma_fate.bench.quantities import QuantityError, parse_loss, parse_rate, parse_size, parse_time
+from fedrdma_fate.quantities import QuantityError, parse_loss, parse_rate, parse_size, parse_time
 
 T = TypeVar("T")
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"

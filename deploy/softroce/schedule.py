@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from deploy.softroce.wan import Step, Wan, reshape
-from fedrdma_fate.bench.quantities import QuantityError, parse_loss, parse_rate, parse_size, parse_time
+from fedrdma_fate.quantities import QuantityError, parse_loss, parse_rate, parse_size, parse_time
 
 _FIELDS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "rate": ("rate", parse_rate),

@@ -87,13 +87,13 @@ class PartyProcess:
             raise RowError(f"the {self.side}: {answer.error}")
         return answer
 
-    def end(self, patience: float = END_SECONDS) -> None:
-        """Ask it to end, and make it after `patience` seconds; its descendants too."""
+    def end(self, timeout: float = END_SECONDS) -> None:
+        """Ask it to end, and make it after `timeout` seconds; its descendants too."""
         descendants = [_process(pid) for pid in family([self.pid]) if pid != self.pid]
         with contextlib.suppress(OSError):
             self.connection.send(End())
         self.connection.close()
-        self._process.join(patience)
+        self._process.join(timeout)
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
@@ -109,8 +109,8 @@ class PartyProcess:
         return RowError(f"the {self.side}'s process ended with status {self._process.exitcode}")
 
 
-class Crew:
-    """Both parties of a row, or the only one of a rival that needs no second."""
+class PartyProcesses:
+    """Both parties of a row, or the only one of a baseline that needs no second."""
 
     def __init__(self, service: Service, workspace: Path) -> None:
         """Start the processes, and wait until their ends are open.
@@ -168,9 +168,9 @@ class Crew:
         self._parties.append(PartyProcess(side, workspace, open_end))
         self.groups.append([self._parties[-1].pid, *helpers])
 
-    def _end(self, patience: float) -> None:
+    def _end(self, timeout: float) -> None:
         for party in self._parties:
-            party.end(patience)
+            party.end(timeout)
 
     def _put_and_get(self, spec: PayloadSpec, iteration: int) -> tuple[Interval, Interval]:
         if self._sender is self._receiver:

@@ -75,15 +75,15 @@ class MemoryWatch:
         self._groups = groups
         self._interval = interval
         self._families = [family(group) for group in groups]
-        self._baselines = self._sums()
-        self._peaks = list(self._baselines)
+        self._before = self._sums()
+        self._peaks = list(self._before)
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._sample, name="memory-watch", daemon=True)
 
     @property
     def growth(self) -> list[int]:
-        """Peak minus baseline of each group, bytes."""
-        return [peak - baseline for peak, baseline in zip(self._peaks, self._baselines, strict=True)]
+        """Peak minus what was there before, of each group, bytes."""
+        return [peak - before for peak, before in zip(self._peaks, self._before, strict=True)]
 
     def __enter__(self) -> Self:
         self._thread.start()

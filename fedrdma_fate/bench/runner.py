@@ -6,8 +6,8 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fedrdma_fate.bench.baselines.interface import Rival, RowError, Service, complaining
-from fedrdma_fate.bench.party_processes import Crew, Exchange
+from fedrdma_fate.bench.baselines.interface import Baseline, RowError, Service, complaining
+from fedrdma_fate.bench.party_processes import Exchange, PartyProcesses
 from fedrdma_fate.bench.payload import PayloadSpec
 from fedrdma_fate.bench.processes import MemoryWatch
 from fedrdma_fate.bench.results import Measurement
@@ -25,12 +25,12 @@ Tell = Callable[[str], None]
 
 
 def run_rows(
-    rivals: Sequence[Rival], spec: PayloadSpec, repeats: int, tell: Tell
+    baselines: Sequence[Baseline], spec: PayloadSpec, repeats: int, tell: Tell
 ) -> tuple[list[Measurement], dict[str, str]]:
-    """Measure each rival.
+    """Measure each baseline.
 
     Args:
-        rivals: what to measure, in this order.
+        baselines: what to measure, in this order.
         spec: the payload.
         repeats: timed iterations of each.
         tell: is called with what is being done.
@@ -40,53 +40,57 @@ def run_rows(
     """
     measurements: list[Measurement] = []
     failures: dict[str, str] = {}
-    for rival in rivals:
+    for baseline in baselines:
         try:
-            measurements.append(measure(rival, spec, repeats, tell))
+            measurements.append(measure(baseline, spec, repeats, tell))
         except (RowError, FedRDMAError) as error:
-            failures[rival.name] = str(error)
+            failures[baseline.name] = str(error)
     return measurements, failures
 
 
-def measure(rival: Rival, spec: PayloadSpec, repeats: int, tell: Tell) -> Measurement:
-    """Measure one rival.
+def measure(baseline: Baseline, spec: PayloadSpec, repeats: int, tell: Tell) -> Measurement:
+    """Measure one baseline.
 
     Raises:
         RowError: it cannot be started, a step failed, or something else arrived than was sent.
         FedRDMAError: it cannot be started.
     """
-    tell(f"{rival.name}: starting")
+    tell(f"{baseline.name}: starting")
     with tempfile.TemporaryDirectory(prefix="fedrdma-bench-") as directory:
         workspace = Path(directory)
         largest = max(spec.total_bytes, FIRST_MESSAGE.total_bytes)
-        with rival.start(workspace, largest) as service, complaining(service), Crew(service, workspace) as crew:
-            return _Row(rival, service, crew, tell).measure(spec, repeats)
+        with (
+            baseline.start(workspace, largest) as service,
+            complaining(service),
+            PartyProcesses(service, workspace) as parties,
+        ):
+            return _Row(baseline, service, parties, tell).measure(spec, repeats)
 
 
 class _Row:
     """A row whose processes are running."""
 
-    def __init__(self, rival: Rival, service: Service, crew: Crew, tell: Tell) -> None:
-        self._rival = rival
+    def __init__(self, baseline: Baseline, service: Service, parties: PartyProcesses, tell: Tell) -> None:
+        self._baseline = baseline
         self._service = service
-        self._crew = crew
+        self._parties = parties
         self._tell = tell
         self._iteration = 0
 
     def measure(self, spec: PayloadSpec, repeats: int) -> Measurement:
-        schedule = self._rival.schedule
+        schedule = self._baseline.schedule
         repeats = min(repeats, schedule.most_repeats or repeats)
         self._exchange(FIRST_MESSAGE, "first message", 1)
         self._service.check()
-        # here, so that the payload is part of the baseline
-        self._crew.prepare(spec, self._iteration)
+        # here, so that the payload counts as there before
+        self._parties.prepare(spec, self._iteration)
         if schedule.warm_ups:
-            watch = MemoryWatch(self._crew.groups, WATCH_SECONDS)
+            watch = MemoryWatch(self._parties.groups, WATCH_SECONDS)
             with watch:
                 self._exchange(spec, "warm-up", schedule.warm_ups)
             timed = self._exchange(spec, "timed", repeats)
         else:
-            watch = MemoryWatch(self._crew.groups, SLOW_WATCH_SECONDS)
+            watch = MemoryWatch(self._parties.groups, SLOW_WATCH_SECONDS)
             with watch:
                 timed = self._exchange(spec, "timed", repeats)
         self._service.check()
@@ -95,9 +99,9 @@ class _Row:
     def _exchange(self, spec: PayloadSpec, what: str, times: int) -> list[Exchange]:
         done = []
         for count in range(1, times + 1):
-            self._tell(f"{self._rival.name}: {what}, {count} of {times}")
+            self._tell(f"{self._baseline.name}: {what}, {count} of {times}")
             self._iteration += 1
-            done.append(self._crew.exchange(spec, self._iteration))
+            done.append(self._parties.exchange(spec, self._iteration))
             self._service.settle()
         return done
 
@@ -105,7 +109,7 @@ class _Row:
         shared = self._service.extra_shared()
         sender, receiver = (*growth, 0)[:2]
         return Measurement(
-            name=self._rival.name,
+            name=self._baseline.name,
             seconds=tuple(one.seconds for one in timed),
             put_seconds=tuple(one.put_seconds for one in timed),
             cpu_seconds=tuple(one.cpu_seconds for one in timed),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from fedrdma_fate.bench.baselines import all_rivals, select_rivals
+from fedrdma_fate.bench.baselines import all_baselines, select_baselines
 from fedrdma_fate.bench.payload import PayloadSpec, named_payload, plain_bytes
 from fedrdma_fate.bench.report import terminal_table, write_report
 from fedrdma_fate.bench.results import Measurement, to_document, to_plots, to_rows, to_table
@@ -18,7 +18,7 @@ from fedrdma_fate.cli.bench_paper import paper
 from fedrdma_fate.cli.bench_shared import console, end_with, ended_in_order, json_option, make_directory, progress
 from fedrdma_fate.cli.bench_wan import wan
 from fedrdma_fate.cli.failure import told_plainly
-from fedrdma_fate.gateway.config.sizes import parse_size
+from fedrdma_fate.gateway.config.sizes import parse_byte_count
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 
 DEFAULT_PAYLOAD = "gpt2-full"
@@ -46,12 +46,13 @@ def fate(payload: str | None, size: str | None, rows: str, repeat: int, as_json:
     by one memcpy and by one raw TCP socket."""
     with told_plainly(), ended_in_order():
         spec = _payload(payload, size)
-        names = [rival.name for rival in all_rivals()] if rows == "all" else [name.strip() for name in rows.split(",")]
-        rivals = select_rivals(names)
+        everything = [baseline.name for baseline in all_baselines()]
+        names = everything if rows == "all" else [name.strip() for name in rows.split(",")]
+        baselines = select_baselines(names)
         if output is not None:
             make_directory(output)
         with progress() as tell:
-            measurements, failures = run_rows(rivals, spec, repeat, tell)
+            measurements, failures = run_rows(baselines, spec, repeat, tell)
         _show(spec, measurements, as_json)
         if output is not None and measurements:
             _write(spec, measurements, output)
@@ -72,7 +73,7 @@ def _payload(name: str | None, size: str | None) -> PayloadSpec:
     if name is not None:
         raise click.UsageError("Give --payload or --bytes, not both.")
     try:
-        return plain_bytes(parse_size(int(size) if size.isdigit() else size))
+        return plain_bytes(parse_byte_count(int(size) if size.isdigit() else size))
     except ValueError as error:
         raise ConfigError(ErrorCode.CONFIG_BAD_VALUE, f"--bytes: {error}.") from error
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from fedrdma_fate.bench.baselines import select_rivals
+from fedrdma_fate.bench.baselines import select_baselines
 from fedrdma_fate.bench.paper import figure1 as paper_figure1
 from fedrdma_fate.bench.paper import figure7 as paper_figure7
 from fedrdma_fate.bench.paper import figure8 as paper_figure8
@@ -19,7 +19,7 @@ from fedrdma_fate.bench.paper import table2 as paper_table2
 from fedrdma_fate.bench.paper import table3 as paper_table3
 from fedrdma_fate.bench.paper import table4 as paper_table4
 from fedrdma_fate.bench.paper.evaluation import Evaluation
-from fedrdma_fate.bench.paper.networks import NETWORKS, Lab, network_named
+from fedrdma_fate.bench.paper.networks import NETWORKS, Experiment, network_named
 from fedrdma_fate.bench.paper.published import RDMA_CARD_WATTS, RTT_TEXT, STANDARD_CARD_WATTS
 from fedrdma_fate.bench.paper.rounds import COMPUTE_SECONDS
 from fedrdma_fate.bench.payload import plain_bytes
@@ -68,7 +68,7 @@ _SHOWN_OPTIONS = (
     ),
 )
 
-_LAB_OPTIONS = (
+_EXPERIMENT_OPTIONS = (
     click.option(
         "--network",
         default=NETWORKS[0].name,
@@ -103,7 +103,7 @@ def _sample(default: str) -> Callable[[Callable[..., None]], Callable[..., None]
     )
 
 
-def _in_a_lab(evaluate: Callable[..., Evaluation]) -> Callable[..., None]:
+def _as_experiment(evaluate: Callable[..., Evaluation]) -> Callable[..., None]:
     """Give a command the testbed's options, and show what it evaluates."""
 
     @functools.wraps(evaluate)
@@ -123,14 +123,14 @@ def _in_a_lab(evaluate: Callable[..., Evaluation]) -> Callable[..., None]:
             def hosts_on(link: WanLink, more: tuple[str, ...]) -> Hosts:
                 return Testbed(repository, link, 1, kernel, limit, more)
 
-            lab = Lab(hosts_on, network_named(network), tell)
+            experiment = Experiment(hosts_on, network_named(network), tell)
             # before minutes of measurements: is there a kernel to boot
             Testbed(repository, parse_link("1gbit", rtt, _BUFFER, "0"), 1, kernel, limit).check()
-            return evaluate(lab, lambda rate: parse_link(rate, rtt, _BUFFER, "0"), **own)
+            return evaluate(experiment, lambda rate: parse_link(rate, rtt, _BUFFER, "0"), **own)
 
         _show(make, Shown(as_json, output))
 
-    for option in reversed(_LAB_OPTIONS):
+    for option in reversed(_EXPERIMENT_OPTIONS):
         run = option(run)
     return run
 
@@ -143,10 +143,10 @@ LinkOf = Callable[[str], WanLink]
 @_sample("64MiB")
 @_repeat
 @_compute
-@_in_a_lab
-def figure1(lab: Lab, link_of: LinkOf, rates: str, size: str, repeat: int, compute: float) -> Evaluation:
+@_as_experiment
+def figure1(experiment: Experiment, link_of: LinkOf, rates: str, size: str, repeat: int, compute: float) -> Evaluation:
     """Communication beside computation of a round of full GPT-2 tuning, by bandwidth."""
-    return paper_figure1.figure1(lab, _links(rates, link_of), parse_payload_size(size), repeat, compute)
+    return paper_figure1.figure1(experiment, _links(rates, link_of), parse_payload_size(size), repeat, compute)
 
 
 @paper.command()
@@ -154,10 +154,10 @@ def figure1(lab: Lab, link_of: LinkOf, rates: str, size: str, repeat: int, compu
 @_sample("256MiB")
 @_repeat
 @_compute
-@_in_a_lab
-def figure7(lab: Lab, link_of: LinkOf, rate: str, size: str, repeat: int, compute: float) -> Evaluation:
+@_as_experiment
+def figure7(experiment: Experiment, link_of: LinkOf, rate: str, size: str, repeat: int, compute: float) -> Evaluation:
     """Communication and end-to-end time of a round of full GPT-2 tuning, by mode."""
-    return paper_figure7.figure7(lab, link_of(rate), parse_payload_size(size), repeat, compute)
+    return paper_figure7.figure7(experiment, link_of(rate), parse_payload_size(size), repeat, compute)
 
 
 @paper.command()
@@ -165,12 +165,12 @@ def figure7(lab: Lab, link_of: LinkOf, rate: str, size: str, repeat: int, comput
 @click.option("--ranks", default=_RANKS, show_default=True, help="LoRA ranks, with commas between.")
 @click.option("--rows", default=",".join(paper_figure7.ROWS), show_default=True, help="Rows of bench wan.")
 @_repeat
-@_in_a_lab
-def figure8(lab: Lab, link_of: LinkOf, rate: str, ranks: str, rows: str, repeat: int) -> Evaluation:
+@_as_experiment
+def figure8(experiment: Experiment, link_of: LinkOf, rate: str, ranks: str, rows: str, repeat: int) -> Evaluation:
     """Communication time of LoRA adapters, by rank and mode."""
     numbers = _numbers(ranks)
     names = [row.name for row in select_wan_rows([name.strip() for name in rows.split(",")])]
-    return paper_figure8.figure8(lab, link_of(rate), numbers, names, repeat)
+    return paper_figure8.figure8(experiment, link_of(rate), numbers, names, repeat)
 
 
 @paper.command()
@@ -178,11 +178,11 @@ def figure8(lab: Lab, link_of: LinkOf, rate: str, ranks: str, rows: str, repeat:
 @_sample("64MB")
 @click.option("--x-size", default="256MB", show_default=True, help="Of fedrdma-x's payload; 0 leaves it out.")
 @_repeat
-@_in_a_lab
-def table2(lab: Lab, link_of: LinkOf, rates: str, size: str, x_size: str, repeat: int) -> Evaluation:
+@_as_experiment
+def table2(experiment: Experiment, link_of: LinkOf, rates: str, size: str, x_size: str, repeat: int) -> Evaluation:
     """The largest and the best chunk for each bandwidth, Link-Enable, the time of 1 GB; and the modes' formula."""
     x_bytes = 0 if x_size == "0" else parse_payload_size(x_size)
-    return paper_table2.table2(lab, _links(rates, link_of), parse_payload_size(size), x_bytes, repeat)
+    return paper_table2.table2(experiment, _links(rates, link_of), parse_payload_size(size), x_bytes, repeat)
 
 
 def _with_shown_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -206,9 +206,9 @@ def table3(as_json: bool, output: Path | None) -> None:
 @click.option("--cpu-watts", default=paper_table4.CPU_WATTS, show_default=True, help="Of a busy core.")
 @click.option("--card-watts", default=RDMA_CARD_WATTS, show_default=True, help="Of the RDMA card.")
 @click.option("--standard-card-watts", default=STANDARD_CARD_WATTS, show_default=True, help="Of gRPC's card.")
-@_in_a_lab
+@_as_experiment
 def table4(
-    lab: Lab,
+    experiment: Experiment,
     link_of: LinkOf,
     rate: str,
     size: str,
@@ -221,11 +221,11 @@ def table4(
     """The cost of 1 GB: memory beyond the payload, time, CPU; energy as an estimate. Needs the extra fate."""
     loopback_bytes = parse_payload_size(loopback_size)
     return paper_table4.table4(
-        lab,
+        experiment,
         link_of(rate),
         parse_payload_size(size),
         repeat,
-        lambda names: run_rows(select_rivals(names), plain_bytes(loopback_bytes), repeat, lab.tell),
+        lambda names: run_rows(select_baselines(names), plain_bytes(loopback_bytes), repeat, experiment.tell),
         loopback_bytes,
         paper_table4.Power(cpu_watts, card_watts, standard_card_watts),
     )

@@ -18,7 +18,7 @@ from fedrdma_fate.cli.status import size
 from fedrdma_fate.client.probe import ask_probe
 from fedrdma_fate.gateway.config.edit import set_peer_settings
 from fedrdma_fate.gateway.config.schema import load_config
-from fedrdma_fate.gateway.config.sizes import parse_size
+from fedrdma_fate.gateway.config.sizes import parse_byte_count
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 
 LONGEST_SECONDS = 600.0
@@ -107,7 +107,7 @@ def _chunks(report: Mapping[str, Any]) -> Table:
 
 def _parse_bytes(text: str) -> int:
     try:
-        return int(parse_size(int(text) if text.isdigit() else text))
+        return int(parse_byte_count(int(text) if text.isdigit() else text))
     except ValueError as error:
         raise ConfigError(ErrorCode.CONFIG_BAD_VALUE, f"--bytes: {error}.") from error
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-FIRST_GAP_SECONDS = 0.002
-"""As long as a receiver waits between two reports."""
+FIRST_DELAY_SECONDS = 0.002
+"""As long as a receiver waits between two reports. Ours."""
 
-LONGEST_GAP_SECONDS = 0.064
+LONGEST_DELAY_SECONDS = 0.064
+"""After five doublings: what waits for longer is on a path that is gone, and 16 repeats a second do no harm there."""
 
 
-class Repeats:
-    """Repeats, each after twice the time of the one before, until whoever made this drops it."""
+class Backoff:
+    """Repeats, each after twice the time of the one before, until whoever made this drops it (as RFC 9002, 6.2.1)."""
 
     def __init__(self, now: float, most: int | None = None) -> None:
         """
@@ -18,11 +19,11 @@ class Repeats:
             most: repeats; None: any number.
         """
         self._left = most
-        self._gap = FIRST_GAP_SECONDS
-        self._due = now + self._gap
+        self._delay = FIRST_DELAY_SECONDS
+        self._due = now + self._delay
 
     def timer(self) -> float | None:
-        """When it is to go again, None when it is not."""
+        """When it is to go again, seconds; None when it is not."""
         return None if self._left == 0 else self._due
 
     def on_timer(self, now: float) -> bool:
@@ -31,6 +32,6 @@ class Repeats:
             return False
         if self._left is not None:
             self._left -= 1
-        self._gap = min(2 * self._gap, LONGEST_GAP_SECONDS)
-        self._due = now + self._gap
+        self._delay = min(2 * self._delay, LONGEST_DELAY_SECONDS)
+        self._due = now + self._delay
         return True

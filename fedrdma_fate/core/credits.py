@@ -1,11 +1,11 @@
-"""The sender's book of receive slots the peer has granted (paper, section 3.2: the pool of receive MRs)."""
+"""Receive slots that the peer has granted, the sender's credits (paper, section 3.2: the pool of receive MRs)."""
 
 from __future__ import annotations
 
 from fedrdma_fate.wire.frames import Grant
 
 
-class CreditBook:
+class Credits:
     """Standing grants of one peer, not yet used."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class CreditBook:
         self._grants.clear()
 
 
-class GrantCopies:
+class GrantDeduplicator:
     """Tells a grant that comes a second time from a new one: each may come by a datagram besides the control channel.
 
     Ids count up, and the control channel keeps their order, so a datagram of one that it has gone past is a late copy.

@@ -9,26 +9,28 @@ from fedrdma_fate.core.plan import DEFAULT_CHUNK_BYTES, ChunkPlan
 from fedrdma_fate.core.tuning import LINK_ENABLE_FROM_BYTES, LinkEnable, LinkTraits
 
 CHUNK_SIZES = tuple(1 << exponent for exponent in range(18, 27))
-"""256 KiB to 64 MiB."""
+"""256 KiB to 64 MiB, by factors of two: around the 4 MB that are best in most columns of the paper's Table 2."""
 
 FIRST_BYTES = 128 * 1024
 """The first payload only tells how fast the link is, so that nothing too large follows."""
 
 FIRST_CHUNK_ROUNDS = 2
-"""How often a large first chunk is sent alone, and as often behind a Link-Enable chunk."""
+"""How often a large first chunk is sent alone, and as often behind a Link-Enable chunk: one may have been disturbed."""
 
 SIZE_ROUNDS = 2
 """How often each chunk size is measured; its best counts, as a measurement is disturbed more easily than helped."""
 
-NEARLY_BEST = 0.9
-"""A smaller chunk with this part of the best goodput is preferred: it loses less, and stages less."""
+NEARLY_BEST_SHARE = 0.9
+"""A smaller chunk with this share of the best goodput is preferred: it loses less, and stages less."""
 
-_MOST_WAITING = 10
-"""More than all but this part of a trial does not count as waiting: the round trip is not known that well."""
+_LEAST_SENDING_DIVISOR = 10
+"""A tenth of a trial counts as sending at least, however long it waited: the round trip is not known that well."""
 
 _SLOW_FACTOR = 2.0
+"""A first chunk that takes so many times as long as one behind a Link-Enable chunk was lost and sent again."""
+
 _SLOW_SECONDS = 0.05
-"""A first chunk that takes so much longer than one behind a Link-Enable chunk was lost and sent again."""
+"""If it is also slower by this: less is a disturbance, and a reliable queue pair takes longer to repeat a packet."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ def link_rate(trial: Trial, round_trip_seconds: float) -> float:
         round_trip_seconds: of the control channel, which may be slower than the data path.
     """
     waited = trial.plan.count * round_trip_seconds
-    return trial.plan.total_bytes * 8 / max(trial.seconds - waited, trial.seconds / _MOST_WAITING, 1e-9)
+    return trial.plan.total_bytes * 8 / max(trial.seconds - waited, trial.seconds / _LEAST_SENDING_DIVISOR, 1e-9)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -84,10 +86,10 @@ class Bounds:
         """How long a chunk is likely to take."""
         return self.round_trip_seconds + chunk_bytes * 8 / self.bits_per_second
 
-    def most_chunks(self, chunk_bytes: int, part: float) -> int:
-        """How many chunks of a size may be sent in a part of what is left."""
-        by_time = self.seconds * part / self.chunk_seconds(chunk_bytes)
-        return int(min(self.total_bytes * part / chunk_bytes, by_time))
+    def most_chunks(self, chunk_bytes: int, share: float) -> int:
+        """How many chunks of a size may be sent in a share of what is left."""
+        by_time = self.seconds * share / self.chunk_seconds(chunk_bytes)
+        return int(min(self.total_bytes * share / chunk_bytes, by_time))
 
 
 def measuring_plan(chunk_bytes: int, sizes_left: int, bounds: Bounds, *, enable: bool) -> ChunkPlan | None:
@@ -150,7 +152,7 @@ def judge_first_chunks(alone: Sequence[Trial], behind: Sequence[Trial]) -> Verdi
 def best_trial(trials: Sequence[Trial]) -> Trial | None:
     """That with the smallest chunks among those of nearly the best goodput; None where nothing arrived."""
     best = max((trial.bits_per_second for trial in trials), default=0.0)
-    good = [trial for trial in trials if trial.survived and trial.bits_per_second >= NEARLY_BEST * best]
+    good = [trial for trial in trials if trial.survived and trial.bits_per_second >= NEARLY_BEST_SHARE * best]
     return min(good, key=lambda trial: trial.plan.chunk_bytes, default=None)
 
 

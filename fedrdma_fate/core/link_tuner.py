@@ -11,32 +11,43 @@ from fedrdma_fate.core.plan import DEFAULT_CHUNK_BYTES, LARGEST_CHUNK_BYTES, Chu
 from fedrdma_fate.core.tuning import LinkEnable, LinkTraits, plan_transfer
 from fedrdma_fate.wire.frames import Mode
 
-BASELINE_TRANSFERS = 8
-"""So many transfers of a size are seen before another chunk size is tried; twice as many each time it was in vain."""
+REFERENCE_TRANSFERS = 8
+"""So many transfers of a size are seen before another chunk size is tried, for a median that one disturbed transfer
+does not move; twice as many each time it was in vain. This and the following are ours."""
 
-LARGEST_BASELINE = 64
-CLIMBING_BASELINE = 2
-"""And so many after one that was better."""
+LARGEST_REFERENCE_TRANSFERS = 64
+"""And no more: trying two sizes costs at most two transfers in 66."""
 
-BETTER = 1.05
-"""A chunk size is better when its goodput is so many times that of the other."""
+CLIMBING_REFERENCE_TRANSFERS = 2
+"""And so many after one that was better: it is likely to go on in this direction."""
 
-COLLAPSED = 0.5
+BETTER_FACTOR = 1.05
+"""A chunk size is better when its goodput is so many times that of the other: transfers differ by some hundredths."""
+
+STEP_FACTORS = (2.0, 0.5)
+"""What the chunk size is multiplied by: larger first, for a mode that waits for each chunk loses a round trip each."""
+
+COLLAPSED_SHARE = 0.5
+"""Of the best goodput: below it, something else has changed than the chunk size can make up for."""
+
 COLLAPSED_TRANSFERS = 3
-"""So many below this part of the best: the link has changed, and the climb begins again where it began."""
+"""So many in a row below COLLAPSED_SHARE: the link has changed, and the climb begins again where it began."""
 
 SMALLEST_TUNED_BYTES = 2 * 1024 * 1024
 """A shorter payload is one chunk in any case."""
 
-SMALLEST_CHUNK_BYTES = 512 * 1024
-STAGED_PART = 8
-"""`fedrdma` stages a chunk beside the payload: it may take this part of it."""
+SMALLEST_TUNED_CHUNK_BYTES = 512 * 1024
+"""Smaller chunks are waiting for the most part: at 1 Gbit/s one takes 4 ms, at 10 Gbit/s 0.4 ms, beside a round trip of
+20 ms."""
 
-MOSTLY_WAITING = 0.9
-"""Of a transfer that waited for longer than this, the rate of the link cannot be told."""
+STAGED_DIVISOR = 8
+"""`fedrdma` stages a chunk beside the payload: it may take an eighth of it, which the receive region has to hold."""
 
-RATE_FADES = 0.9
-"""A transfer is disturbed more easily than helped: the largest rate counts, and fades."""
+MOSTLY_WAITING_SHARE = 0.9
+"""Of a transfer that waited for longer than this share of its time, the rate of the link cannot be told."""
+
+RATE_DECAY = 0.9
+"""Of the rate stays at a transfer that finds less: one is disturbed more easily than helped, so the largest counts."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -47,19 +58,19 @@ class Finding:
     source: str
 
 
-class _Ladder:
+class _HillClimb:
     """Climbs to the chunk size with the best goodput, a factor of two at a time, for payloads of about one size."""
 
     def __init__(self, start: int, least: int, most: int) -> None:
         self._start = self._best = start
-        self._record = 0.0
+        self._best_rate = 0.0
         self._least, self._most = least, most
         self._trying: int | None = None
-        self._factors = [2.0, 0.5]
-        self._seen: deque[float] = deque(maxlen=BASELINE_TRANSFERS)
+        self._factors = list(STEP_FACTORS)
+        self._recent_rates: deque[float] = deque(maxlen=REFERENCE_TRANSFERS)
         self._count = 0
-        self._patience = BASELINE_TRANSFERS
-        self._wanted = BASELINE_TRANSFERS
+        self._interval = REFERENCE_TRANSFERS
+        self._wanted = REFERENCE_TRANSFERS
 
     @property
     def chunk_bytes(self) -> int:
@@ -71,8 +82,8 @@ class _Ladder:
         if chunk_bytes == self._trying:
             self._judge(bits_per_second)
         elif chunk_bytes == self._best and self._trying is None:
-            self._seen.append(bits_per_second)
-            self._record = max(self._record, bits_per_second)
+            self._recent_rates.append(bits_per_second)
+            self._best_rate = max(self._best_rate, bits_per_second)
             self._count += 1
             if self._collapsed():
                 self._begin_again()
@@ -80,23 +91,23 @@ class _Ladder:
                 self._try_another()
 
     def _collapsed(self) -> bool:
-        latest = list(self._seen)[-COLLAPSED_TRANSFERS:]
-        return len(latest) == COLLAPSED_TRANSFERS and max(latest) < COLLAPSED * self._record
+        latest = list(self._recent_rates)[-COLLAPSED_TRANSFERS:]
+        return len(latest) == COLLAPSED_TRANSFERS and max(latest) < COLLAPSED_SHARE * self._best_rate
 
     def _begin_again(self) -> None:
-        self._best, self._record, self._count = self._start, 0.0, 0
-        self._factors = [2.0, 0.5]
-        self._seen.clear()
-        self._patience = self._wanted = BASELINE_TRANSFERS
+        self._best, self._best_rate, self._count = self._start, 0.0, 0
+        self._factors = list(STEP_FACTORS)
+        self._recent_rates.clear()
+        self._interval = self._wanted = REFERENCE_TRANSFERS
 
     def _judge(self, bits_per_second: float) -> None:
         assert self._trying is not None
-        if bits_per_second >= BETTER * statistics.median(self._seen):
+        if bits_per_second >= BETTER_FACTOR * statistics.median(self._recent_rates):
             # and on in this direction
             self._factors = [self._trying / self._best]
             self._best = self._trying
-            self._seen.clear()
-            self._wanted, self._patience = CLIMBING_BASELINE, BASELINE_TRANSFERS
+            self._recent_rates.clear()
+            self._wanted, self._interval = CLIMBING_REFERENCE_TRANSFERS, REFERENCE_TRANSFERS
         self._trying = None
         self._count = 0
 
@@ -107,9 +118,9 @@ class _Ladder:
                 self._trying = step
                 return
         # all were in vain: look again later, the link may have changed
-        self._factors = [2.0, 0.5]
-        self._patience = min(2 * self._patience, LARGEST_BASELINE)
-        self._wanted, self._count = self._patience, 0
+        self._factors = list(STEP_FACTORS)
+        self._interval = min(2 * self._interval, LARGEST_REFERENCE_TRANSFERS)
+        self._wanted, self._count = self._interval, 0
 
 
 class LinkTuner:
@@ -120,7 +131,7 @@ class LinkTuner:
         self.link_enable_reason = ""
         self._probed_chunk: int | None = None
         self._found: Finding | None = None
-        self._ladders: dict[tuple[Mode, int], _Ladder] = {}
+        self._climbs: dict[tuple[Mode, int], _HillClimb] = {}
 
     @property
     def found(self) -> Finding | None:
@@ -130,8 +141,7 @@ class LinkTuner:
     def chunk_sizes(self) -> dict[str, int]:
         """The chunk sizes in use, by mode and largest payload in MiB, as in `fedrdma-e/64`."""
         return {
-            f"{mode}/{max(1, (1 << length) >> 20)}": ladder.chunk_bytes
-            for (mode, length), ladder in self._ladders.items()
+            f"{mode}/{max(1, (1 << length) >> 20)}": climb.chunk_bytes for (mode, length), climb in self._climbs.items()
         }
 
     def on_probe(
@@ -142,7 +152,7 @@ class LinkTuner:
             self._found = Finding(rate_bps, "probed")
         if chunk_bytes is not None:
             self._probed_chunk = chunk_bytes
-            self._ladders.clear()
+            self._climbs.clear()
         if link_enable is not None:
             self.link_enable, self.link_enable_reason = link_enable, reason
 
@@ -150,12 +160,12 @@ class LinkTuner:
         """A payload went alone, and took so long from its slot to its delivery."""
         if mode not in ("fedrdma", "fedrdma-e") or seconds <= 0:
             return
-        ladder = self._ladders.get((mode, _class_of(plan.total_bytes)))
-        if ladder is not None:
-            ladder.note(plan.chunk_bytes, plan.total_bytes * 8 / seconds)
-        if round_trip is not None and plan.count * round_trip < MOSTLY_WAITING * seconds:
+        climb = self._climbs.get((mode, _class_of(plan.total_bytes)))
+        if climb is not None:
+            climb.note(plan.chunk_bytes, plan.total_bytes * 8 / seconds)
+        if round_trip is not None and plan.count * round_trip < MOSTLY_WAITING_SHARE * seconds:
             rate = link_rate(Trial(plan, seconds), round_trip)
-            before = 0.0 if self._found is None else self._found.rate_bps * RATE_FADES
+            before = 0.0 if self._found is None else self._found.rate_bps * RATE_DECAY
             self._found = Finding(max(rate, before), "measured")
 
     def rate(self, configured_bps: float | None, seen: Finding | None) -> Finding | None:
@@ -184,19 +194,19 @@ class LinkTuner:
         rate, chunk = self.rate(link.rate_bps, seen), configured_chunk
         traits = dataclasses.replace(link, rate_bps=None if rate is None else rate.rate_bps)
         if chunk is None and mode in ("fedrdma", "fedrdma-e") and total_bytes >= SMALLEST_TUNED_BYTES:
-            chunk = self._ladder(mode, total_bytes, link).chunk_bytes
+            chunk = self._climb(mode, total_bytes, link).chunk_bytes
         wished = self.link_enable if policy == "auto" and self.link_enable is not None else policy
         return plan_transfer(mode, total_bytes, chunk, wished, traits)
 
-    def _ladder(self, mode: Mode, total_bytes: int, link: LinkTraits) -> _Ladder:
+    def _climb(self, mode: Mode, total_bytes: int, link: LinkTraits) -> _HillClimb:
         key = (mode, _class_of(total_bytes))
-        if key not in self._ladders:
+        if key not in self._climbs:
             top = min(1 << key[1], LARGEST_CHUNK_BYTES)
             # a measured rate says nothing of the buffer that a whole payload has to fit: only one set by hand counts
             start = self._probed_chunk or plan_transfer(mode, top, None, "never", link).chunk_bytes
-            most = max(top // STAGED_PART, DEFAULT_CHUNK_BYTES) if mode == "fedrdma" else top
-            self._ladders[key] = _Ladder(min(start, top), SMALLEST_CHUNK_BYTES, most)
-        return self._ladders[key]
+            most = max(top // STAGED_DIVISOR, DEFAULT_CHUNK_BYTES) if mode == "fedrdma" else top
+            self._climbs[key] = _HillClimb(min(start, top), SMALLEST_TUNED_CHUNK_BYTES, most)
+        return self._climbs[key]
 
 
 def _class_of(total_bytes: int) -> int:

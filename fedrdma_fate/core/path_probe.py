@@ -1,4 +1,7 @@
-"""The rate of a path from a train of datagrams: sent back to back, they arrive as the bottleneck spaces them.
+"""The rate of a path from a packet train: datagrams sent back to back arrive as the bottleneck spaces them.
+
+This is the dispersion of a packet train (Dovrolis, Ramanathan and Moore, "What do packet dispersion techniques
+measure?", INFOCOM 2001). On a busy path it lies below the capacity, for packets of others get between.
 
 A short train of short ones comes first, which no buffer worth the name loses. Where it arrives so fast that it tells
 how soon datagrams are looked at, and not the path, a train of long ones follows, sixteen times as many bytes in each.
@@ -28,22 +31,25 @@ FAST_RATE = 1.5e9
 """Bytes a second, 12 Gbit/s: faster than this, a short datagram takes no longer than to look at one."""
 
 LONG_PADDING_BYTES = PADDED_DATAGRAM_BYTES - DATAGRAM_BYTES
+"""What a datagram of a long train has besides: they are as long as one may be."""
+
 LONG_TRAIN_PACKETS = TRAIN_DATAGRAMS * PADDED_DATAGRAM_BYTES // 4096
-"""Of a long train, at least."""
+"""Of a long train, at least, for no path has a larger MTU than RDMA's 4096: so many that came tell of the loss."""
 
 TRAINS = 3
-"""A train that came to nothing is followed by another, up to so many."""
+"""A train that came to nothing is followed by another, up to so many. Ours: one short, one long, one in reserve."""
 
 ANSWER_SECONDS = 0.5
-"""An answer that is not here by then is not waited for."""
+"""An answer that is not here by then is not waited for: longer than any round trip between two sites."""
 
 QUIET_SECONDS = 0.05
-"""Of a train of which something was lost, the rest is taken for lost when nothing came for so long."""
+"""Of a train of which something was lost, the rest is taken for lost when nothing came for so long: all of a short one
+takes that long at 42 Mbit/s."""
 
-LEAST_MOMENTS = 4
+LEAST_ARRIVAL_TIMES = 4
 """Arrivals seen at fewer moments are spaced by whoever looks, not by the path."""
 
-UNSETTLED_PART = 4
+SKIPPED_DIVISOR = 4
 """The first quarter of a train is left out: a token bucket lets it pass as it came."""
 
 
@@ -54,11 +60,11 @@ def dispersion_rate(arrivals: Sequence[tuple[int, int]], datagram_bytes: int) ->
         arrivals: (datagrams, nanoseconds since the first) of each moment at which some were found to have come.
         datagram_bytes: length of each.
     """
-    skipped = sum(count for count, _ in arrivals) // UNSETTLED_PART
+    skipped = sum(count for count, _ in arrivals) // SKIPPED_DIVISOR
     settled = list(arrivals)
     while settled and skipped > 0:
         skipped -= settled.pop(0)[0]
-    if len(settled) < LEAST_MOMENTS or any(count < 1 for count, _ in settled):
+    if len(settled) < LEAST_ARRIVAL_TIMES or any(count < 1 for count, _ in settled):
         return None
     seconds = (settled[-1][1] - settled[0][1]) * 1e-9
     # what was there at the first moment came before it
@@ -93,7 +99,7 @@ class Train:
 
 
 class ProbingSide:
-    """Sends trains until one is answered with a rate, and no more than TRAINS."""
+    """Sends trains until one is answered with a rate, and no more than TRAINS. Times in seconds of one clock."""
 
     def __init__(self) -> None:
         self._train = 0
@@ -144,7 +150,7 @@ class ProbingSide:
 
 
 class ProbedSide:
-    """Takes down how the peer's trains arrive."""
+    """Takes down how the peer's trains arrive. Times in seconds of one clock."""
 
     def __init__(self) -> None:
         self._train = 0

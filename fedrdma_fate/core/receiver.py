@@ -8,7 +8,7 @@ import enum
 from fedrdma_fate.core.actions import Action, ClearHeader, CopyStaged, Failed, Finished, SendFrame
 from fedrdma_fate.core.digest import payload_digest
 from fedrdma_fate.core.plan import ChunkPlan, SlotLayout, sending_order
-from fedrdma_fate.core.verification import DigestBook
+from fedrdma_fate.core.verification import ChunkVerification
 from fedrdma_fate.wire.errors import ErrorCode, WireError
 from fedrdma_fate.wire.frames import ChunkAck, Delivered, Mode, Refused, ResendChunks
 from fedrdma_fate.wire.header import ChunkHeader, HeaderKind, decode_header
@@ -38,7 +38,16 @@ class ReceiveSettings:
 
 
 class Receiver:
-    """Receives one payload into one slot. Every method returns the actions to carry out, in order."""
+    """Receives one payload into one slot (paper, sections 3.1 and 3.2). Every method returns the actions to carry out.
+
+    Attributes:
+        transfer: its id.
+        plan: how the payload is cut.
+        settings: parameters.
+        layout: what lies where in the slot.
+        state: where the transfer stands.
+        resends: how often in a row damage was answered with a request to send again.
+    """
 
     def __init__(self, transfer: int, plan: ChunkPlan, settings: ReceiveSettings) -> None:
         self.transfer = transfer
@@ -47,7 +56,7 @@ class Receiver:
         self.layout = SlotLayout(plan, settings.mode)
         self.state = ReceiverState.RECEIVING
         self.resends = 0
-        self._digests = DigestBook(plan)
+        self._verification = ChunkVerification(plan)
         self._placed: set[int] = set()
         self._staged: dict[int, ChunkHeader] = {}
         self._header: ChunkHeader | None = None
@@ -74,10 +83,10 @@ class Receiver:
         if chunk is None or chunk.length != length:
             return []
         self._placed.add(chunk.index)
-        self._digests.forget([chunk.index])
+        self._verification.invalidate([chunk.index])
         if digest is None:
-            return self._digests.ask(chunk)
-        self._digests.learn(chunk.index, digest)
+            return self._verification.request(chunk)
+        self._verification.set(chunk.index, digest)
         return self._verify_when_complete()
 
     def on_chunk(self, immediate: int, arrived_at: float, now: float, digest: int | None = None) -> list[Action]:
@@ -113,7 +122,7 @@ class Receiver:
             return [clear, *self._on_chunk_header(header)]
         self._header = header
         self.state = ReceiverState.VERIFYING
-        questions = [question for chunk in self.plan for question in self._digests.ask(chunk)]
+        questions = [question for chunk in self.plan for question in self._verification.request(chunk)]
         return [clear, *questions, *self._verify_when_complete()]
 
     def on_bad_header(self, reason: str) -> list[Action]:
@@ -131,8 +140,8 @@ class Receiver:
         """The answer to ComputeDigest: of the chunk at its final place."""
         if self.finished:
             return []
-        asked_again = self._digests.answer(index, value)
-        known = self._digests.get(index)
+        asked_again = self._verification.on_digest(index, value)
+        known = self._verification.get(index)
         if asked_again or known is None:
             return asked_again
         staged = self._staged.pop(index, None)
@@ -151,7 +160,7 @@ class Receiver:
         self._header = None
         # a chunk that fedrdma has taken in is not written again, and stays, unless it stayed behind in another slot
         kept = self._placed if self.settings.mode == "fedrdma" and same_slot else set()
-        self._digests.forget(index for index in range(self.plan.count) if index not in kept)
+        self._verification.invalidate(index for index in range(self.plan.count) if index not in kept)
         self._staged.clear()
         if not same_slot:
             self._placed.clear()
@@ -208,7 +217,7 @@ class Receiver:
         self._staged[header.index] = header
         chunk = self.plan.chunk(header.index)
         copy = CopyStaged(self.layout.staged_chunk_at, self.layout.payload_at + chunk.offset, chunk.length)
-        return [copy, *self._digests.ask(chunk)]
+        return [copy, *self._verification.request(chunk)]
 
     def _on_staged_digest(self, header: ChunkHeader, value: int) -> list[Action]:
         if value != header.digest:
@@ -223,9 +232,9 @@ class Receiver:
 
     def _verify_when_complete(self) -> list[Action]:
         header = self._header
-        if header is None or not self._digests.complete:
+        if header is None or not self._verification.complete:
             return []
-        if payload_digest(self._digests.in_order()) == header.digest:
+        if payload_digest(self._verification.in_order()) == header.digest:
             return self._deliver()
         # One digest speaks for the whole payload, so the damaged chunk is not known: all of them again.
         self._header = None
@@ -242,7 +251,7 @@ class Receiver:
         self.resends += 1
         if self.resends > self.settings.max_resends:
             return self._refuse(code, f"{reason}, {self.resends} times")
-        self._digests.forget(chunks)
+        self._verification.invalidate(chunks)
         self._placed.difference_update(chunks)
         return [SendFrame(ResendChunks(self.transfer, tuple(chunks)))]
 

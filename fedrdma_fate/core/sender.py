@@ -55,7 +55,18 @@ class SendSettings:
 
 
 class Sender:
-    """Sends one payload into one granted slot. Every method returns the actions to carry out, in order."""
+    """Sends one payload into one granted slot. Every method returns the actions to carry out, in order.
+
+    Times are in seconds of one clock.
+
+    Attributes:
+        transfer: its id.
+        plan: how the payload is cut.
+        settings: parameters.
+        layout: what lies where in the slot.
+        state: where the transfer stands.
+        resent_bytes: of chunks that were sent again.
+    """
 
     def __init__(self, transfer: int, plan: ChunkPlan, settings: SendSettings, written_from: int = 0) -> None:
         """
@@ -240,8 +251,8 @@ class Sender:
         if self._to_send and not self._in_flight and not self._is_written(self._to_send[0]):
             return None
         if self.state in (SenderState.SENDING, SenderState.AWAITING_DELIVERY):
-            patience = self.settings.idle_timeout + self.in_flight_bytes / SLOWEST_BYTES_PER_SECOND
-            return self._last_progress + patience
+            timeout = self.settings.idle_timeout + self.in_flight_bytes / SLOWEST_BYTES_PER_SECOND
+            return self._last_progress + timeout
         return None
 
     def on_timer(self, now: float) -> list[Action]:

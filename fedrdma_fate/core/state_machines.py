@@ -1,4 +1,4 @@
-"""What the driver sees of a transfer's state machine, whatever its mode."""
+"""What the driver sees of a transfer's state machine, whatever its mode. Times are in seconds of one clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The receiver's book of chunk digests, where the bytes may change while a digest is being computed."""
+"""What the receiver knows of its chunks' digests, where the bytes may change while a digest is being computed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fedrdma_fate.core.digest import DigestTable
 from fedrdma_fate.core.plan import Chunk, ChunkPlan
 
 
-class DigestBook:
+class ChunkVerification:
     """What is known of the chunks' digests, and which are being computed.
 
     The driver answers each ComputeDigest once, in any order and however late. An answer computed from bytes that have
@@ -20,7 +20,7 @@ class DigestBook:
         self._known = DigestTable(plan.count)
         self._computing: set[int] = set()
         self._outdated: set[int] = set()
-        self._wanted: dict[int, Chunk] = {}
+        self._requested_again: dict[int, Chunk] = {}
 
     @property
     def complete(self) -> bool:
@@ -35,18 +35,18 @@ class DigestBook:
         """Every chunk's digest; only when `complete`."""
         return self._known.in_order()
 
-    def ask(self, chunk: Chunk) -> list[Action]:
-        """Have the digest computed, unless it is known or being computed."""
+    def request(self, chunk: Chunk) -> list[Action]:
+        """Have the digest of a chunk computed, unless it is known or being computed."""
         if chunk.index in self._known:
             return []
         if chunk.index in self._computing:
             if chunk.index in self._outdated:
-                self._wanted[chunk.index] = chunk
+                self._requested_again[chunk.index] = chunk
             return []
         self._computing.add(chunk.index)
         return [ComputeDigest(chunk)]
 
-    def answer(self, index: int, value: int) -> list[Action]:
+    def on_digest(self, index: int, value: int) -> list[Action]:
         """Take a computed digest in; asks again where the bytes have changed meanwhile. Unasked answers are ignored."""
         if index not in self._computing:
             return []
@@ -55,18 +55,18 @@ class DigestBook:
             self._known[index] = value
             return []
         self._outdated.discard(index)
-        chunk = self._wanted.pop(index, None)
-        return [] if chunk is None else self.ask(chunk)
+        chunk = self._requested_again.pop(index, None)
+        return [] if chunk is None else self.request(chunk)
 
-    def learn(self, index: int, value: int) -> None:
+    def set(self, index: int, value: int) -> None:
         """Take in a digest of the bytes as they are now, which nobody was asked for."""
         self._known[index] = value
-        self._wanted.pop(index, None)
+        self._requested_again.pop(index, None)
 
-    def forget(self, indices: Iterable[int]) -> None:
+    def invalidate(self, indices: Iterable[int]) -> None:
         """The bytes of these chunks have changed, or will."""
         for index in indices:
             self._known.discard(index)
-            self._wanted.pop(index, None)
+            self._requested_again.pop(index, None)
             if index in self._computing:
                 self._outdated.add(index)

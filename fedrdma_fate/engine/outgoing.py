@@ -18,8 +18,8 @@ from fedrdma_fate.core.actions import (
     WriteChunk,
     WriteHeader,
 )
-from fedrdma_fate.core.backoff import Repeats
-from fedrdma_fate.core.credits import CreditBook, GrantCopies
+from fedrdma_fate.core.backoff import Backoff
+from fedrdma_fate.core.credits import Credits, GrantDeduplicator
 from fedrdma_fate.core.plan import SlotLayout
 from fedrdma_fate.core.sender import SenderState
 from fedrdma_fate.engine.datagrams import post_datagram
@@ -59,8 +59,8 @@ class OutgoingTransfers:
         self._settings = settings
         self._emit = emit
         self._endpoint: Endpoint | None = None
-        self._credits = CreditBook()
-        self._copies = GrantCopies()
+        self._credits = Credits()
+        self._copies = GrantDeduplicator()
         self._waiting: dict[int, Outgoing] = {}
         self._active: dict[int, OutgoingTransfer] = {}
         self._lingering: list[OutgoingTransfer] = []
@@ -252,7 +252,7 @@ class OutgoingTransfers:
         """
         for active in list(self._active.values()):
             for repeated in active.repeated:
-                if repeated.repeats.on_timer(now):
+                if repeated.backoff.on_timer(now):
                     post_datagram(self._endpoint, repeated.datagram)
             self._carry_out(active, active.sender.on_timer(now), now)
         if any(now >= active.ended_at + self._settings.idle_timeout for active in self._lingering):
@@ -295,7 +295,7 @@ class OutgoingTransfers:
         offer = active.offer
         self._emit(FrameToSend(offer))
         if uses_chunk_immediates(outgoing.mode) and post_datagram(self._endpoint, offer):
-            active.offering = Repeated(offer, Repeats(now, _OFFER_REPEATS))
+            active.offering = Repeated(offer, Backoff(now, _OFFER_REPEATS))
         self._carry_out(active, active.sender.start(now), now)
 
     def _resume(self, active: OutgoingTransfer, grant: Grant, now: float) -> None:
@@ -336,7 +336,7 @@ class OutgoingTransfers:
         header = Header(active.grant.grant, action.header.encode())
         if not post_datagram(self._endpoint, header):
             return False
-        active.heading = Repeated(header, Repeats(now))
+        active.heading = Repeated(header, Backoff(now))
         return True
 
     def _post(self, active: OutgoingTransfer, action: Post, now: float) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from fedrdma_fate.core.actions import Failed
-from fedrdma_fate.core.backoff import Repeats
+from fedrdma_fate.core.backoff import Backoff
 from fedrdma_fate.core.state_machines import SendingMachine
 from fedrdma_fate.engine.events import Outgoing, TransferProgress, TransferStats
 from fedrdma_fate.engine.repair_memory import RepairSums
@@ -19,7 +19,7 @@ class Repeated:
     """A datagram that is sent again and again, and when."""
 
     datagram: Datagram
-    repeats: Repeats
+    backoff: Backoff
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -87,7 +87,7 @@ class OutgoingTransfer:
 
     def timer(self) -> float | None:
         """When the sender wants something done, or a datagram is to go again."""
-        times = [self.sender.timer(), *(repeated.repeats.timer() for repeated in self.repeated)]
+        times = [self.sender.timer(), *(repeated.backoff.timer() for repeated in self.repeated)]
         return min((due for due in times if due is not None), default=None)
 
     def progress(self) -> TransferProgress:

@@ -99,7 +99,7 @@ class FateError(FedRDMAError):
     """FATE is absent, of another version, or handed us what cannot travel."""
 
 
-_FAMILY: dict[str, type[FedRDMAError]] = {
+_EXCEPTIONS: dict[str, type[FedRDMAError]] = {
     "1": ConfigError,
     "2": WireError,
     "3": TransferError,
@@ -108,6 +108,7 @@ _FAMILY: dict[str, type[FedRDMAError]] = {
     "6": GatewayError,
     "7": FateError,
 }
+"""By the first digit of a code."""
 
 
 def error_from_code(code: str, message: str, remedy: str = "") -> FedRDMAError:
@@ -119,4 +120,4 @@ def error_from_code(code: str, message: str, remedy: str = "") -> FedRDMAError:
         known = ErrorCode(code)
     except ValueError:
         return FedRDMAError(ErrorCode.UNEXPECTED_EVENT, f"unknown error {code!r}: {message}", remedy)
-    return _FAMILY[known.value[2]](known, message, remedy)
+    return _EXCEPTIONS[known.value[2]](known, message, remedy)

@@ -13,13 +13,22 @@ import zlib
 from fedrdma_fate.wire.errors import ErrorCode, WireError
 
 HEADER_BYTES = 64
-MAGIC = 0x4D445246  # "FRDM" read as little-endian
-PROTOCOL_VERSION = 1
+"""One cache line; 60 bytes are used."""
 
-# magic, version, kind, flags, transfer, total, offset, length, digest, index, count
+MAGIC = 0x4D445246
+"""`FRDM`, read as little-endian: no header is there while a slot holds something else, or zeros."""
+
+PROTOCOL_VERSION = 1
+"""Counts the formats of this header and of the control frames; two sites with different ones do not talk."""
+
 _FIELDS = struct.Struct("<IBBHQQQQQII")
+"""Magic, version, kind, flags, transfer, total, offset, length, digest, index, count."""
+
 _CHECK = struct.Struct("<I")
+"""CRC-32 of all before it."""
+
 _PADDING = bytes(HEADER_BYTES - _FIELDS.size - _CHECK.size)
+"""Zeros between the two."""
 
 
 class HeaderKind(enum.IntEnum):

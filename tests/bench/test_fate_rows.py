@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from fedrdma_fate.bench.baselines import all_rivals
+from fedrdma_fate.bench.baselines import all_baselines
 from fedrdma_fate.bench.baselines.gateways import GatewayPair
 from fedrdma_fate.bench.baselines.interface import RowError
 from fedrdma_fate.bench.payload import plain_bytes
@@ -77,7 +77,7 @@ def test_the_document_has_a_row_for_each_mode_and_transport_and_for_each_referen
     assert run[0].keys() == {"payload_bytes", "rows"}
     assert run[0]["payload_bytes"] == PAYLOAD_BYTES
     assert list(rows) == ["memcpy", "raw-tcp", *OURS, "fate-standalone"]
-    assert list(rows) == [rival.name for rival in all_rivals()]
+    assert list(rows) == [baseline.name for baseline in all_baselines()]
 
 
 def test_every_row_has_every_number(rows: Mapping[str, dict[str, Any]]) -> None:

@@ -6,12 +6,12 @@ import random
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from tests.property.test_x_transfer import Chaos
 
 from fedrdma_fate.core.actions import Action, AddInSlot, AddToRepairs, CopyStaged, Finished, PostRepair
 from fedrdma_fate.core.path import PathState
 from fedrdma_fate.core.plan import HEADER_SPACE_BYTES, ChunkPlan
 from fedrdma_fate.core.x.repair_code import RepairPlan, solve
+from tests.property.test_core_x_transfer import Chaos
 
 
 def summed(left: bytes, right: bytes) -> bytes:
@@ -38,12 +38,12 @@ def test_what_is_solved_for_is_what_was_lost(total: int, chunk: int, repairs: in
         return
     sums = {number: bytes(chunk) for number in come}
     for index in covered:
-        for number in set(plan.sums_of(index)) & set(come):
+        for number in set(plan.repairs_of(index)) & set(come):
             sums[number] = summed(sums[number], piece(index))
             if index not in missing:
                 # what has arrived is taken out again
                 sums[number] = summed(sums[number], piece(index))
-    for target, source in solution.sums:
+    for target, source in solution.additions:
         sums[target] = summed(sums[target], sums[source])
     assert {index: sums[number][: len(piece(index))] for index, number in solution.found.items()} == {
         index: piece(index) for index in missing

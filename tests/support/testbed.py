@@ -14,7 +14,7 @@ from deploy.softroce.kernel import find_kernel
 from deploy.softroce.run import Run, execute, missing_tools
 from deploy.softroce.schedule import parse_change
 from deploy.softroce.wan import DEFAULT_BUFFER_BYTES, DEFAULT_MTU, NIC_SPEEDUP, Wan
-from fedrdma_fate.bench.quantities import parse_loss, parse_rate, parse_size, parse_time
+from fedrdma_fate.quantities import parse_loss, parse_rate, parse_size, parse_time
 from tests.support.repository import ROOT
 
 PROGRAMS = ROOT / "tests" / "nic" / "programs"

@@ -119,7 +119,7 @@ class FileService(Service):
         return "the cable says so too"
 
 
-class FileRival:
+class FileBaseline:
     name = "file"
 
     def __init__(

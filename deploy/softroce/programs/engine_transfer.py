@@ -19,7 +19,6 @@ from typing import Final, cast
 from deploy.softroce.programs.control import Control, control_connection, this_host
 from deploy.softroce.programs.counters import read_counters
 from deploy.softroce.programs.links import open_draft, shared_region
-from fedrdma_fate.bench.quantities import parse_size
 from fedrdma_fate.core.plan import ChunkPlan, SlotLayout
 from fedrdma_fate.engine.events import (
     FrameToSend,
@@ -41,6 +40,7 @@ from fedrdma_fate.engine.events import (
 from fedrdma_fate.engine.link_thread import LinkThread
 from fedrdma_fate.memory.region import SharedRegion
 from fedrdma_fate.ports import Slot
+from fedrdma_fate.quantities import parse_size
 from fedrdma_fate.transport.verbs.device_selection import NAME
 from fedrdma_fate.transport.verbs.transport import VerbsSettings, VerbsTransport
 from fedrdma_fate.wire.frames import Grant, MessageKey, Mode, Party, decode_frame, encode_frame

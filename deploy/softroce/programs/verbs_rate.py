@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterator
 from deploy.softroce.programs.bare_verbs import BareVerbs
 from deploy.softroce.programs.control import Control, control_connection, this_host
 from deploy.softroce.programs.links import connect, shared_region, wait_for
-from fedrdma_fate.bench.quantities import parse_size
 from fedrdma_fate.memory.region import SharedRegion
 from fedrdma_fate.ports import CompletionKind, Endpoint, RemoteSlot, Slot
+from fedrdma_fate.quantities import parse_size
 from fedrdma_fate.transport.verbs.transport import VerbsSettings, VerbsTransport
 
 GRANT = 1

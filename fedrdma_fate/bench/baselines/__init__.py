@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 from fedrdma_fate.bench.baselines.fate_standalone import FateStandalone
 from fedrdma_fate.bench.baselines.gateways import GatewayPair
-from fedrdma_fate.bench.baselines.interface import Rival
+from fedrdma_fate.bench.baselines.interface import Baseline
 from fedrdma_fate.bench.baselines.memcpy import Memcpy
 from fedrdma_fate.bench.baselines.raw_tcp import RawTcp
 from fedrdma_fate.bench.selection import select_by_name
 
-__all__ = ["Rival", "all_rivals", "select_rivals"]
+__all__ = ["Baseline", "all_baselines", "select_baselines"]
 
 
-def all_rivals() -> list[Rival]:
+def all_baselines() -> list[Baseline]:
     """The references that ratios are made with, then each mode over each transport; the slowest comes last."""
     return [
         Memcpy(),
@@ -31,10 +31,10 @@ def all_rivals() -> list[Rival]:
     ]
 
 
-def select_rivals(names: Sequence[str]) -> list[Rival]:
-    """The rivals of these names, in the order of `all_rivals`.
+def select_baselines(names: Sequence[str]) -> list[Baseline]:
+    """The baselines of these names, in the order of `all_baselines`.
 
     Raises:
         ConfigError: CONFIG_BAD_VALUE when there is none of a name.
     """
-    return select_by_name(all_rivals(), names)
+    return select_by_name(all_baselines(), names)

@@ -45,7 +45,7 @@ class FateStandalone:
 
     @contextlib.contextmanager
     def start(self, workspace: Path, largest_bytes: int) -> Iterator[Service]:
-        """See `Rival.start`."""
+        """See `Baseline.start`."""
         del largest_bytes
         require_fate()
         data = workspace / "data"

@@ -171,7 +171,7 @@ class GatewayPair:
 
     @contextlib.contextmanager
     def start(self, workspace: Path, largest_bytes: int) -> Iterator[Service]:
-        """See `Rival.start`.
+        """See `Baseline.start`.
 
         The pools have room for one payload only, so that none can lie in two slots; but what has room for one only does
         not lend.

@@ -1,4 +1,4 @@
-"""What every rival implements: a sender, a receiver, and whatever has to run beside them."""
+"""What every baseline implements: a sender, a receiver, and whatever has to run beside them."""
 
 from __future__ import annotations
 
@@ -40,13 +40,9 @@ class Receiver(Protocol):
         ...
 
 
-class Copier(Sender, Receiver, Protocol):
-    """Both at once, for a rival that is one process: `put` copies, `get` only shows the copy."""
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Schedule:
-    """How often a rival is run.
+    """How often a baseline is run.
 
     Attributes:
         warm_ups: iterations before the timed ones; memory is watched during these, so that timing is undisturbed. With
@@ -67,11 +63,12 @@ class SideBytes:
 
 
 class Service:
-    """A rival that is running: how to open its two ends, and what else works for them.
+    """A baseline that is running: how to open its two ends, and what else works for them.
 
     Attributes:
         open_sender: makes the sender, in its process; pickles.
-        open_receiver: makes the receiver; None where the sender is a `Copier`.
+        open_receiver: makes the receiver; None where the sender is both: a baseline of one process, whose
+            `put` copies, and whose `get` only shows the copy.
     """
 
     def __init__(self, open_sender: Callable[[], Sender], open_receiver: Callable[[], Receiver] | None) -> None:
@@ -120,7 +117,7 @@ def complaining(service: Service) -> Iterator[None]:
         raise RowError("\n".join(filter(None, (str(error), service.complaints())))) from error
 
 
-class Rival(Protocol):
+class Baseline(Protocol):
     """One row of the table."""
 
     @property

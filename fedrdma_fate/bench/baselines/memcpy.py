@@ -42,6 +42,6 @@ class Memcpy:
 
     @contextlib.contextmanager
     def start(self, workspace: Path, largest_bytes: int) -> Iterator[Service]:
-        """See `Rival.start`."""
+        """See `Baseline.start`."""
         del workspace
         yield Service(functools.partial(MemcpyEnd, largest_bytes), None)

@@ -67,7 +67,7 @@ class RawTcp:
 
     @contextlib.contextmanager
     def start(self, workspace: Path, largest_bytes: int) -> Iterator[Service]:
-        """See `Rival.start`."""
+        """See `Baseline.start`."""
         del workspace
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]

@@ -39,6 +39,7 @@ _GRANT = 1
 _TRANSFER = 1
 _ANY_DIGEST = 1
 _MOST_TURNS = 1_000_000
+"""200 s of virtual time: a transfer that takes longer does not end."""
 
 
 class SparseRegion:

@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from fedrdma_fate.bench.baselines.interface import RowError
-from fedrdma_fate.bench.paper.networks import Lab
+from fedrdma_fate.bench.paper.networks import Experiment
 from fedrdma_fate.bench.report import format_bytes
 from fedrdma_fate.bench.wan.runner import Hosts
 from fedrdma_fate.bench.wan.wan_link import WanLink
@@ -91,14 +91,14 @@ class CutResult:
         }
 
 
-def send_cut(lab: Lab, link: WanLink, cut: Cut) -> CutResult | None:
-    """Send one payload; None where it did not arrive, and the lab's failures say why."""
-    what = f"{cut.mode}, chunk {cut.label}, {link.rate_text}, {lab.network.name}"
-    lab.tell(what)
+def send_cut(experiment: Experiment, link: WanLink, cut: Cut) -> CutResult | None:
+    """Send one payload; None where it did not arrive, and the experiment's failures say why."""
+    what = f"{cut.mode}, chunk {cut.label}, {link.rate_text}, {experiment.network.name}"
+    experiment.tell(what)
     try:
-        return _sent(lab.hosts(link), cut)
+        return _sent(experiment.hosts(link), cut)
     except RowError as error:
-        lab.failures[what] = str(error)
+        experiment.failures[what] = str(error)
         return None
 
 

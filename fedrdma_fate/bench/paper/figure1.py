@@ -12,7 +12,7 @@ from fedrdma_fate.bench.paper.evaluation import (
     per_cent_cell,
     seconds_cell,
 )
-from fedrdma_fate.bench.paper.networks import PAPER_MODES, Lab
+from fedrdma_fate.bench.paper.networks import PAPER_MODES, Experiment
 from fedrdma_fate.bench.paper.published import (
     COMMUNICATION_SHARE_TCP,
     LARGEST_RATIO,
@@ -32,31 +32,33 @@ PAPER_MODES_FROM_BPS = 10**9
 Rounds = Mapping[str, Round]
 
 
-def figure1(lab: Lab, links: Sequence[WanLink], sample_bytes: int, repeats: int, compute: float) -> Evaluation:
+def figure1(
+    experiment: Experiment, links: Sequence[WanLink], sample_bytes: int, repeats: int, compute: float
+) -> Evaluation:
     """Measure a payload at every bandwidth, and make rounds of it.
 
     Args:
-        lab: where.
+        experiment: where it is measured.
         links: one for each bandwidth.
         sample_bytes: of the payload that is measured.
         repeats: transfers after the first.
         compute: seconds of computation in a round.
     """
-    measured = [(link, _rounds(lab, link, sample_bytes, repeats, compute)) for link in links]
+    measured = [(link, _rounds(experiment, link, sample_bytes, repeats, compute)) for link in links]
     return Evaluation(
         name="figure1",
         title="Figure 1: communication and computation of a round of full GPT-2 tuning",
-        tables=[_table(measured, lab.network.name)],
+        tables=[_table(measured, experiment.network.name)],
         notes=_notes(sample_bytes, compute),
         document={
-            **lab.to_document(),
+            **experiment.to_document(),
             "sample_bytes": sample_bytes,
             "model_bytes": model_bytes(),
             "transfers_of_a_round": TRANSFERS,
             "compute_seconds": compute,
             "rows": [_document_row(link, name, one) for link, rounds in measured for name, one in rounds.items()],
         },
-        failures=lab.failures,
+        failures=experiment.failures,
         draw=lambda: _plots(measured),
     )
 
@@ -66,8 +68,8 @@ def rows_over(link: WanLink) -> Sequence[str]:
     return [name for name in ROWS if link.rate_bps >= PAPER_MODES_FROM_BPS or name not in PAPER_MODES]
 
 
-def _rounds(lab: Lab, link: WanLink, sample_bytes: int, repeats: int, compute: float) -> Rounds:
-    measured = lab.measure(rows_over(link), link, sample_bytes, repeats)
+def _rounds(experiment: Experiment, link: WanLink, sample_bytes: int, repeats: int, compute: float) -> Rounds:
+    measured = experiment.measure(rows_over(link), link, sample_bytes, repeats)
     return {name: round_of(one, sample_bytes, compute) for name, one in measured.items()}
 
 

@@ -14,7 +14,7 @@ from fedrdma_fate.bench.paper.evaluation import (
     saved,
     seconds_cell,
 )
-from fedrdma_fate.bench.paper.networks import Lab
+from fedrdma_fate.bench.paper.networks import Experiment
 from fedrdma_fate.bench.paper.published import (
     COMMUNICATION_FACTOR,
     COMMUNICATION_SAVED_E,
@@ -51,25 +51,25 @@ PAPER = {
 }
 
 
-def figure7(lab: Lab, link: WanLink, sample_bytes: int, repeats: int, compute: float) -> Evaluation:
+def figure7(experiment: Experiment, link: WanLink, sample_bytes: int, repeats: int, compute: float) -> Evaluation:
     """Measure a payload by every mode, and make rounds of it.
 
     Args:
-        lab: where.
+        experiment: where it is measured.
         link: the WAN.
         sample_bytes: of the payload that is measured.
         repeats: transfers after the first.
         compute: seconds of computation in a round.
     """
-    measured = lab.measure(ROWS, link, sample_bytes, repeats)
+    measured = experiment.measure(ROWS, link, sample_bytes, repeats)
     rounds = {name: round_of(one, sample_bytes, compute) for name, one in measured.items()}
     return Evaluation(
         name="figure7",
         title="Figure 7: communication and end-to-end time of full GPT-2 tuning",
-        tables=[_table(rounds, lab.where(link)), _on_the_papers_base(rounds)],
+        tables=[_table(rounds, experiment.where(link)), _on_the_papers_base(rounds)],
         notes=_notes(sample_bytes, compute),
         document={
-            **lab.to_document(),
+            **experiment.to_document(),
             "link": link.to_document(),
             "sample_bytes": sample_bytes,
             "model_bytes": model_bytes(),
@@ -77,7 +77,7 @@ def figure7(lab: Lab, link: WanLink, sample_bytes: int, repeats: int, compute: f
             "compute_seconds": compute,
             "rows": [_document_row(name, rounds) for name in rounds],
         },
-        failures=lab.failures,
+        failures=experiment.failures,
         draw=lambda: _plots(rounds),
     )
 

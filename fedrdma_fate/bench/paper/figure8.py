@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedrdma_fate.bench.paper.evaluation import Evaluation, factor_cell, seconds_cell
-from fedrdma_fate.bench.paper.networks import Lab
+from fedrdma_fate.bench.paper.networks import Experiment
 from fedrdma_fate.bench.paper.published import MOST_RANKS_SAVED, NOT_STATED, RANK_16_FACTOR
 from fedrdma_fate.bench.payload import named_payload
 from fedrdma_fate.bench.plots import Series, bar_plot
@@ -24,11 +24,13 @@ def rank_bytes(rank: int) -> int:
     return named_payload(f"lora-{rank}").total_bytes
 
 
-def figure8(lab: Lab, link: WanLink, ranks: Sequence[int], rows: Sequence[str], repeats: int) -> Evaluation:
+def figure8(
+    experiment: Experiment, link: WanLink, ranks: Sequence[int], rows: Sequence[str], repeats: int
+) -> Evaluation:
     """Measure every rank's payload, in full.
 
     Args:
-        lab: where.
+        experiment: where it is measured.
         link: the WAN.
         ranks: of LoRA.
         rows: of `bench wan`.
@@ -37,12 +39,13 @@ def figure8(lab: Lab, link: WanLink, ranks: Sequence[int], rows: Sequence[str], 
     Raises:
         ConfigError: CONFIG_BAD_VALUE: there is no row of a name.
     """
-    measured = {rank: lab.measure(rows, link, rank_bytes(rank), repeats) for rank in ranks}
+    where = experiment.where(link)
+    measured = {rank: experiment.measure(rows, link, rank_bytes(rank), repeats) for rank in ranks}
     return Evaluation(
         name="figure8",
         title="Figure 8: communication time for LoRA ranks",
         tables=[
-            _times(f"First transfer of a connection over {lab.where(link)}; virtual time", measured, rows, first=True),
+            _times(f"First transfer of a connection over {where}; virtual time", measured, rows, first=True),
             _times("Later ones, medians", measured, rows, first=False),
             _gains(measured),
         ],
@@ -53,11 +56,11 @@ def figure8(lab: Lab, link: WanLink, ranks: Sequence[int], rows: Sequence[str], 
             f"{RANK_16_FACTOR}× for rank 16; the times of the figure are not stated.",
         ],
         document={
-            **lab.to_document(),
+            **experiment.to_document(),
             "link": link.to_document(),
             "rows": [_document_row(rank, one) for rank in ranks for one in measured[rank].values()],
         },
-        failures=lab.failures,
+        failures=experiment.failures,
         draw=lambda: _plots(measured, rows),
     )
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fedrdma_fate.bench.paper.published import column_for
-from fedrdma_fate.bench.quantities import parse_size
 from fedrdma_fate.bench.selection import find_by_name
 from fedrdma_fate.bench.wan.results import WanMeasurement
 from fedrdma_fate.bench.wan.rows import ResentBy, select_wan_rows
 from fedrdma_fate.bench.wan.runner import Hosts, Tell, run_wan_rows
 from fedrdma_fate.bench.wan.testbed import HostRun
 from fedrdma_fate.bench.wan.wan_link import WanLink
+from fedrdma_fate.quantities import parse_size
 
 HostsOn = Callable[[WanLink, tuple[str, ...]], Hosts]
 """Makes hosts with a link between them, and further options of `scripts/testbed run`."""
@@ -90,7 +90,7 @@ class _WithChunk:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Lab:
+class Experiment:
     """Measures on links, and keeps what failed.
 
     Attributes:
@@ -104,14 +104,6 @@ class Lab:
     network: Network
     tell: Tell
     failures: dict[str, str] = dataclasses.field(default_factory=dict)
-
-    def in_network(self, name: str) -> Lab:
-        """The same in another network; failures are kept together.
-
-        Raises:
-            ConfigError: CONFIG_BAD_VALUE: there is no such network.
-        """
-        return dataclasses.replace(self, network=network_named(name))
 
     def where(self, link: WanLink) -> str:
         """Such as `10 Gbit/s, RTT 20 ms, network emulated`."""

@@ -8,13 +8,13 @@ from typing import Any
 
 from fedrdma_fate.bench.paper.chunks import Cut, CutResult, send_cut
 from fedrdma_fate.bench.paper.evaluation import NOT_MEASURED, Evaluation, seconds_cell
-from fedrdma_fate.bench.paper.networks import PAPER_CHUNK_BYTES, Lab
+from fedrdma_fate.bench.paper.networks import PAPER_CHUNK_BYTES, Experiment
 from fedrdma_fate.bench.paper.published import NOT_STATED, BandwidthColumn, column_for
 from fedrdma_fate.bench.plots import Series, bar_plot
-from fedrdma_fate.bench.quantities import parse_size
 from fedrdma_fate.bench.report import DataTable, Plot, format_bytes
 from fedrdma_fate.bench.wan.wan_link import WanLink
 from fedrdma_fate.core.tuning import LinkTraits, plan_transfer
+from fedrdma_fate.quantities import parse_size
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 
 GIGABYTE = 10**9
@@ -82,11 +82,13 @@ def _largest(results: Iterable[CutResult]) -> CutResult | None:
     return max(results, key=lambda one: one.cut.chunk_bytes, default=None)
 
 
-def table2(lab: Lab, links: Sequence[WanLink], sample_bytes: int, x_bytes: int, repeats: int) -> Evaluation:
+def table2(
+    experiment: Experiment, links: Sequence[WanLink], sample_bytes: int, x_bytes: int, repeats: int
+) -> Evaluation:
     """Try every chunk size at every bandwidth.
 
     Args:
-        lab: where.
+        experiment: where it is measured.
         links: one for each bandwidth.
         sample_bytes: of the payload that is cut.
         x_bytes: of `fedrdma-x`'s, which needs a longer one to be steady; 0 leaves it out.
@@ -101,27 +103,27 @@ def table2(lab: Lab, links: Sequence[WanLink], sample_bytes: int, x_bytes: int, 
             f"--size: {sample_bytes:,} bytes are no more than the largest chunk that is tried.",
             f"Give more than {max(CHUNKS):,} bytes, such as 64MB.",
         )
-    measured = [_measure(lab, link, sample_bytes, x_bytes, repeats) for link in links]
+    measured = [_measure(experiment, link, sample_bytes, x_bytes, repeats) for link in links]
     return Evaluation(
         name="table2",
-        title=f"Table 2: chunks by bandwidth; network {lab.network.name}: {lab.network.about}",
+        title=f"Table 2: chunks by bandwidth; network {experiment.network.name}: {experiment.network.about}",
         tables=[_summary(measured), _sweep(measured), _enabling(measured), _formula(measured)],
         notes=_notes(sample_bytes, x_bytes),
         document={
-            **lab.to_document(),
+            **experiment.to_document(),
             "sample_bytes": sample_bytes,
             "fedrdma_x_bytes": x_bytes,
             "rows": [_document_row(one) for one in measured],
         },
-        failures=lab.failures,
+        failures=experiment.failures,
         draw=lambda: _plots(measured),
     )
 
 
-def _measure(lab: Lab, link: WanLink, sample_bytes: int, x_bytes: int, repeats: int) -> Bandwidth:
-    tried = [(cut, send_cut(lab, link, cut)) for cut in cuts(link, sample_bytes)]
-    staged = send_cut(lab, link, Cut("fedrdma", sample_bytes, STEADY_CHUNK_BYTES))
-    found = lab.measure(["fedrdma-x"], link, x_bytes, repeats) if x_bytes else {}
+def _measure(experiment: Experiment, link: WanLink, sample_bytes: int, x_bytes: int, repeats: int) -> Bandwidth:
+    tried = [(cut, send_cut(experiment, link, cut)) for cut in cuts(link, sample_bytes)]
+    staged = send_cut(experiment, link, Cut("fedrdma", sample_bytes, STEADY_CHUNK_BYTES))
+    found = experiment.measure(["fedrdma-x"], link, x_bytes, repeats) if x_bytes else {}
     beyond = found["fedrdma-x"].median_seconds * GIGABYTE / x_bytes if found else None
     return Bandwidth(link, tried, staged, beyond)
 

@@ -17,7 +17,7 @@ from fedrdma_fate.bench.paper.evaluation import (
     paper_cell,
     seconds_cell,
 )
-from fedrdma_fate.bench.paper.networks import Lab
+from fedrdma_fate.bench.paper.networks import Experiment
 from fedrdma_fate.bench.paper.published import NOT_STATED, RDMA_CARD_WATTS, STANDARD_CARD_WATTS, TABLE_4
 from fedrdma_fate.bench.plots import Series, bar_plot
 from fedrdma_fate.bench.report import DataTable, Plot, format_bytes
@@ -28,7 +28,7 @@ GIGABYTE = 10**9
 CPU_WATTS = 10.0
 """Of a busy core: an assumption, not a measurement."""
 
-RIVALS = {
+BASELINES = {
     "grpc": "grpc/grpc",
     "fedrdma": "fedrdma/tcp",
     "fedrdma-e": "fedrdma-e/tcp",
@@ -36,7 +36,7 @@ RIVALS = {
 }
 """By mode, the row of `bench fate` that moves the payload by it between real processes."""
 
-Loopback = Callable[[Sequence[str]], tuple[Sequence[Measurement], Mapping[str, str]]]
+MeasureRows = Callable[[Sequence[str]], tuple[Sequence[Measurement], Mapping[str, str]]]
 """Measures rows of `bench fate`: what was measured, and why the others were not."""
 
 
@@ -87,18 +87,18 @@ class Cost:
 
 
 def table4(
-    lab: Lab,
+    experiment: Experiment,
     link: WanLink,
     sample_bytes: int,
     repeats: int,
-    loopback: Loopback,
+    loopback: MeasureRows,
     loopback_bytes: int,
     power: Power,
 ) -> Evaluation:
     """Measure every mode over the WAN and on loopback.
 
     Args:
-        lab: where the WAN is.
+        experiment: where the WAN is.
         link: the WAN.
         sample_bytes: of the payload over the WAN.
         repeats: transfers after the first.
@@ -106,26 +106,29 @@ def table4(
         loopback_bytes: of its payload.
         power: for the estimate of energy.
     """
-    over_wan = lab.measure(list(RIVALS), link, sample_bytes, repeats)
-    processes, failures = loopback(list(RIVALS.values()))
-    lab.failures.update({f"{name}, loopback": reason for name, reason in failures.items()})
+    over_wan = experiment.measure(list(BASELINES), link, sample_bytes, repeats)
+    processes, failures = loopback(list(BASELINES.values()))
+    experiment.failures.update({f"{name}, loopback": reason for name, reason in failures.items()})
     wan_seconds = {mode: one.median_seconds * GIGABYTE / sample_bytes for mode, one in over_wan.items()}
-    by_rival = {one.name: one for one in processes}
-    costs = [_cost(mode, wan_seconds.get(mode), by_rival.get(rival), loopback_bytes) for mode, rival in RIVALS.items()]
+    by_baseline = {one.name: one for one in processes}
+    costs = [
+        _cost(mode, wan_seconds.get(mode), by_baseline.get(baseline), loopback_bytes)
+        for mode, baseline in BASELINES.items()
+    ]
     return Evaluation(
         name="table4",
         title="Table 4: the cost of transferring 1 GB",
-        tables=[_table(costs, lab.where(link), loopback_bytes), _energy(costs, power)],
+        tables=[_table(costs, experiment.where(link), loopback_bytes), _energy(costs, power)],
         notes=_notes(sample_bytes, loopback_bytes, power),
         document={
-            **lab.to_document(),
+            **experiment.to_document(),
             "link": link.to_document(),
             "sample_bytes": sample_bytes,
             "loopback_bytes": loopback_bytes,
             "watts": dataclasses.asdict(power),
             "rows": [_document_row(cost, power) for cost in costs],
         },
-        failures=lab.failures,
+        failures=experiment.failures,
         draw=lambda: _plots(costs),
     )
 

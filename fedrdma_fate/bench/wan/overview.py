@@ -55,31 +55,31 @@ def slices(runs: Sequence[SettingRun]) -> Iterator[Slice]:
             yield Slice(axis, rest, group, f"by-{axis.lower()}{suffix}")
 
 
-def to_overview(part: Slice) -> DataTable:
+def to_overview(shown: Slice) -> DataTable:
     """Shares of the link, a row for each way and a column for each link: first transfer / median of the later ones."""
-    columns = ("", *part.places)
-    rows = [(name, *(_cell(run, name) for run in part.runs)) for name in part.rows]
-    title = f"% of the link by {part.axis} ({part.rest}): first transfer / median of the later ones"
+    columns = ("", *shown.places)
+    rows = [(name, *(_cell(run, name) for run in shown.runs)) for name in shown.rows]
+    title = f"% of the link by {shown.axis} ({shown.rest}): first transfer / median of the later ones"
     return DataTable(title, columns, rows)
 
 
-def to_overview_plots(part: Slice) -> list[Plot]:
+def to_overview_plots(shown: Slice) -> list[Plot]:
     """The same as lines: one plot of the later transfers, one of the first.
 
     Raises:
         ConfigError: CONFIG_BAD_VALUE when matplotlib is not installed.
     """
-    later = _plot(part, "later transfers, median", lambda measured: measured.median_seconds)
-    first = _plot(part, "first transfer", lambda measured: measured.first.seconds)
+    later = _plot(shown, "later transfers, median", lambda measured: measured.median_seconds)
+    first = _plot(shown, "first transfer", lambda measured: measured.first.seconds)
     return [
-        Plot(f"bench-wan-{part.name}", f"Goodput by {part.axis}, later transfers; {part.rest}.", later),
-        Plot(f"bench-wan-{part.name}-first", f"Goodput by {part.axis}, first transfer; {part.rest}.", first),
+        Plot(f"bench-wan-{shown.name}", f"Goodput by {shown.axis}, later transfers; {shown.rest}.", later),
+        Plot(f"bench-wan-{shown.name}-first", f"Goodput by {shown.axis}, first transfer; {shown.rest}.", first),
     ]
 
 
-def _plot(part: Slice, what: str, seconds: Callable[[WanMeasurement], float]) -> bytes:
-    series = [Series(name, [_share(run, name, seconds) for run in part.runs]) for name in part.rows]
-    return point_plot(f"{what}; {part.rest}", part.axis, "goodput, % of the link", part.places, series)
+def _plot(shown: Slice, what: str, seconds: Callable[[WanMeasurement], float]) -> bytes:
+    series = [Series(name, [_share(run, name, seconds) for run in shown.runs]) for name in shown.rows]
+    return point_plot(f"{what}; {shown.rest}", shown.axis, "goodput, % of the link", shown.places, series)
 
 
 def _cell(run: SettingRun, row: str) -> str:

@@ -6,7 +6,14 @@ from collections.abc import Iterator
 
 
 class ArrivalMap:
-    """A bitmap of positions, kept as a count of leading ones and the rest."""
+    """A bitmap of positions in the order of sending, kept as a count of leading ones and the rest.
+
+    It says what the ACK ranges of QUIC do (RFC 9000, section 19.3), and whole, so that a lost report does not matter.
+
+    Attributes:
+        count: positions that there are.
+        complete: every position below this one is there.
+    """
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -27,7 +34,7 @@ class ArrivalMap:
         return position < self.complete or bool(self._beyond >> (position - self.complete) & 1)
 
     def add(self, position: int) -> bool:
-        """Whether this position is new.
+        """A position is there; whether that is new.
 
         Raises:
             IndexError: there is no such position.
@@ -48,6 +55,10 @@ class ArrivalMap:
 
     def merge(self, complete: int, beyond: bytes) -> Iterator[int]:
         """Take a report in; yields the positions that were not known.
+
+        Args:
+            complete: every position below this one is there.
+            beyond: little-endian bitmap, bit k: position complete + k is there.
 
         Raises:
             IndexError: it speaks of positions that do not exist.

@@ -1,119 +1,138 @@
-"""Whether others send through the bottleneck of a path, and what `fedrdma-x` leaves them."""
+"""Whether other flows compete for the bottleneck of a path, and what `fedrdma-x` leaves them.
+
+A queue that is there when our own has drained is a competitor's, and we come down to half of the path, step by step.
+This is not BBR's: all rules and numbers of this module are ours, and how flows share with them was measured in the
+testbed (docs/results/sharing.md).
+"""
 
 from __future__ import annotations
 
 import enum
 
-FOREIGN_QUEUE_SECONDS = 0.0008
-FOREIGN_SHARE = 0.3
-"""A queue in this share of the samples late in CRUISE, when our own probe's has drained, is someone else's, if the
-queue is back after it was drained once more."""
-LEAST_SAMPLES = 5
+QUEUED_SECONDS = 0.0008
+"""A round trip that is longer than the least by this was queued: 100 kB at 1 Gbit/s, a fifth of a small buffer. Where
+round trips vary by more for other reasons, competitors are seen that are none (docs/fedrdma-x.md, known limits)."""
 
-YIELD_GAIN = 0.8
-SMALL_YIELD_GAIN = 0.95
-"""When others were expected already, and we have only crept beyond what there was room for."""
-CREEP_SHARE = 0.04
-"""Of the capacity: what a second without a queue adds while others are expected."""
+QUEUED_SHARE = 0.3
+"""Of the samples late in CRUISE, when the queue of our own PROBE_UP has drained: with more of them queued, somebody
+queues. Fewer are a burst."""
+
+LEAST_SAMPLES = 5
+"""Fewer than 10 ms of reports show nothing."""
+
+REDUCTION_FACTOR = 0.8
+"""Of our rate stays at a competitor's queue: four steps to half of the path."""
+
+SMALL_REDUCTION_FACTOR = 0.95
+"""The same where competitors were expected already, and we have only increased beyond what there was room for."""
+
+INCREASE_SHARE = 0.04
+"""Of the capacity: what a second without a queue adds while competitors are expected. CUBIC in a small buffer at 1
+Gbit/s grows by 0.04 to 0.05 of the link a second itself."""
+
 FAIR_SHARE = 0.5
 """Of what the path gave us alone; a queue makes us yield no further, for a flow that fills buffers never gives way."""
 
-FORGETTING = 0.95
-"""Of the capacity stays after each CRUISE alone at less: others may have kept us from it a moment ago."""
+CAPACITY_DECAY = 0.95
+"""Of the capacity stays after each CRUISE alone at less: competitors may have kept us from it a moment ago."""
 
-HOLD_SECONDS = 5.0
-"""So long after the last sign of others we probe no further than our share: CUBIC takes seconds to reach its own."""
-MEMORY_SECONDS = 12.0
-"""After the last sign of others the path is still believed to be able to give what it gave us alone."""
+RECENT_SECONDS = 5.0
+"""So long after the last sign of competitors we probe no further than our share: CUBIC takes seconds to reach its
+own."""
+
+EXPECTED_SECONDS = 12.0
+"""After the last sign of competitors the path is still believed to be able to give what it gave us alone: besides
+RECENT_SECONDS for seven more, in which probing may find it again."""
 
 
-class Sign(enum.Enum):
-    """What a CRUISE has shown: nothing, a queue that may still be our own, or a queue of others."""
+class QueueVerdict(enum.Enum):
+    """What the round trips of a CRUISE have shown: no queue, one that may still be our own, or one of competitors."""
 
     NONE = "none"
-    QUEUE = "queue"
-    OTHERS = "others"
+    UNCERTAIN = "uncertain"
+    COMPETITORS = "competitors"
 
 
-class Sharing:
-    """Keeps what a flow knows about others. Times in seconds of sending, rates in payload bytes a second.
+class Competition:
+    """Keeps what a flow knows about competitors. Times in seconds of sending, rates in payload bytes a second.
 
     Attributes:
         capacity: what the path gave us alone.
-        expected: for how much longer others are expected; 0: we are alone.
+        expected_seconds: for how much longer competitors are expected; 0: we are alone.
     """
 
-    def __init__(self, capacity: float, expected: float) -> None:
+    def __init__(self, capacity: float, expected_seconds: float) -> None:
         self.capacity = capacity
-        self.expected = expected
+        self.expected_seconds = expected_seconds
         self._at: float | None = None
         self._samples = 0
-        self._queued = 0
-        self._suspected = False
+        self._queued_samples = 0
+        self._was_queued = False
         self._was_alone = capacity > 0
 
     @property
-    def holding(self) -> bool:
-        """Whether others were seen so lately that nothing above the fair share is for us."""
-        return self.expected > MEMORY_SECONDS - HOLD_SECONDS
+    def is_recent(self) -> bool:
+        """Whether competitors were seen so lately that nothing above the fair share is for us."""
+        return self.expected_seconds > EXPECTED_SECONDS - RECENT_SECONDS
 
     @property
-    def fair(self) -> float:
+    def fair_rate(self) -> float:
         """The rate that we do not yield below."""
         return self.capacity * FAIR_SHARE
 
     def on_time(self, now: float) -> None:
         """Time passes while we send."""
         if self._at is not None:
-            self.expected = max(0.0, self.expected - (now - self._at))
+            self.expected_seconds = max(0.0, self.expected_seconds - (now - self._at))
         self._at = now
 
-    def on_sample(self, queue: float) -> None:
+    def on_queue(self, queue_seconds: float) -> None:
         """A round trip, late in CRUISE, was longer than the least by this."""
         self._samples += 1
-        self._queued += queue > FOREIGN_QUEUE_SECONDS
+        self._queued_samples += queue_seconds > QUEUED_SECONDS
 
     def start_phase(self) -> None:
         """Samples of the last phase do not count any more."""
-        self._samples = self._queued = 0
+        self._samples = self._queued_samples = 0
 
     def on_delivery(self, rate: float) -> None:
         """Before we ever had the path for ourselves, the most that it delivered is what it can give."""
         if not self._was_alone:
             self.capacity = max(self.capacity, rate)
 
-    def on_cruised(self, rate: float, *, doubtful: bool) -> Sign:
-        """CRUISE at this rate is over: whether others queued meanwhile.
+    def on_cruise_end(self, rate: float, *, maybe_own_queue: bool) -> QueueVerdict:
+        """CRUISE at this rate is over: whether competitors queued meanwhile.
 
         Args:
-            doubtful: a queue may well be our own; it counts when it is back after another drain.
+            rate: that we had.
+            maybe_own_queue: a queue may well be our own; it counts when it is back after another drain.
         """
-        queued = self._samples >= LEAST_SAMPLES and self._queued > FOREIGN_SHARE * self._samples
-        foreign = queued and (self.holding or self._suspected or not doubtful)
-        self._suspected = queued
-        if foreign:
-            self.expected = MEMORY_SECONDS
-        if self.expected > 0:
+        is_queued = self._samples >= LEAST_SAMPLES and self._queued_samples > QUEUED_SHARE * self._samples
+        is_competing = is_queued and (self.is_recent or self._was_queued or not maybe_own_queue)
+        self._was_queued = is_queued
+        if is_competing:
+            self.expected_seconds = EXPECTED_SECONDS
+        if self.expected_seconds > 0:
             self.capacity = max(self.capacity, rate)
-        elif not queued:
-            self.capacity, self._was_alone = max(rate, self.capacity * FORGETTING), True
-        if foreign:
-            return Sign.OTHERS
-        return Sign.QUEUE if queued else Sign.NONE
+        elif not is_queued:
+            self.capacity, self._was_alone = max(rate, self.capacity * CAPACITY_DECAY), True
+        if is_competing:
+            return QueueVerdict.COMPETITORS
+        return QueueVerdict.UNCERTAIN if is_queued else QueueVerdict.NONE
 
     def on_newcomer(self) -> None:
         """A queue came up although our rate had suited the path: someone has begun to send."""
-        self.expected = MEMORY_SECONDS
+        self.expected_seconds = EXPECTED_SECONDS
 
-    def on_moved(self) -> None:
+    def on_path_longer(self) -> None:
         """What looked like a queue was a longer path."""
-        self.expected = 0.0
+        self.expected_seconds = 0.0
 
-    def yielded(self, rate: float) -> float:
-        """What to come down to from this rate, while others queue."""
-        gain = SMALL_YIELD_GAIN if rate < self.fair / YIELD_GAIN else YIELD_GAIN
-        return min(rate, max(rate * gain, self.fair))
+    def reduced(self, rate: float) -> float:
+        """What to come down to from this rate, while competitors queue."""
+        factor = SMALL_REDUCTION_FACTOR if rate < self.fair_rate / REDUCTION_FACTOR else REDUCTION_FACTOR
+        return min(rate, max(rate * factor, self.fair_rate))
 
-    def crept(self, rate: float, seconds: float) -> float:
-        """What to rise to from this rate, while others are expected and nobody queued for so long."""
-        return min(rate + CREEP_SHARE * self.capacity * seconds, max(rate, self.capacity))
+    def increased(self, rate: float, seconds: float) -> float:
+        """What to rise to from this rate, while competitors are expected and nobody queued for so long."""
+        return min(rate + INCREASE_SHARE * self.capacity * seconds, max(rate, self.capacity))

@@ -1,19 +1,22 @@
-"""What a sender measures of a path: the rate at which chunks arrive, and how many packets are lost."""
+"""What a sender measures of a path: round trip, the rate at which chunks arrive, and how many packets are lost."""
 
 from __future__ import annotations
 
 from collections import deque
 
-WINDOW_SECONDS = 0.008
+DELIVERY_WINDOW_SECONDS = 0.008
+"""The delivery rate is that of so long lately: four reports, which come every 2 ms, and one PROBE_UP."""
 
-SURE_SECONDS = 0.002
-"""Over less, the unrest of single packets shows: two of them are 2 % of half a millisecond at 10 Gbit/s."""
+LEAST_PRECISE_SECONDS = 0.002
+"""Over less, single packets show: two of 4 KiB are 2 % of half a millisecond at 10 Gbit/s."""
 
 
-class DeliveryMeter:
+class DeliveryRateEstimator:
     """Bytes over time at the receiver, lately: over a few milliseconds, or what it takes to see enough of them.
 
-    Times in seconds of the receiver's clock.
+    BBR takes a sample for each acknowledged packet (delivery rate sampling, draft-ietf-ccwg-bbr). Here the receiver
+    says when the newest chunk arrived, so that acknowledgements that are held up do not matter. Times are in seconds of
+    the receiver's clock.
     """
 
     def __init__(self, least_bytes: int) -> None:
@@ -22,75 +25,149 @@ class DeliveryMeter:
             least_bytes: that must have arrived for a rate to mean something.
         """
         self._least_bytes = least_bytes
-        self._marks: deque[tuple[float, int]] = deque()
+        self._arrivals: deque[tuple[float, int]] = deque()
 
-    def rate(self, arrived_at: float, received_bytes: int, *, sure: bool = False) -> float | None:
+    def rate(self, arrived_at: float, received_bytes: int, *, precise: bool = False) -> float | None:
         """Bytes a second lately; None where that cannot be told.
 
         Args:
             arrived_at: when the newest chunk arrived.
             received_bytes: all that had arrived by then.
-            sure: do not tell it before it can be told well; who knows nothing yet will take anything.
+            precise: not before it can be told well; who knows nothing yet takes any rate.
         """
-        marks = self._marks
-        if marks and (arrived_at < marks[-1][0] or received_bytes == marks[-1][1]):
+        arrivals = self._arrivals
+        if arrivals and (arrived_at < arrivals[-1][0] or received_bytes == arrivals[-1][1]):
             return None
-        if marks and arrived_at == marks[-1][0]:
-            # seen in the same look
-            marks.pop()
-        marks.append((arrived_at, received_bytes))
-        latest_start = arrived_at - WINDOW_SECONDS
-        while len(marks) > 2 and marks[1][0] <= latest_start and received_bytes - marks[1][1] >= self._least_bytes:
-            marks.popleft()
-        since, before = marks[0]
-        if received_bytes - before < self._least_bytes or (sure and arrived_at - since < SURE_SECONDS):
+        if arrivals and arrived_at == arrivals[-1][0]:
+            # found at one moment
+            arrivals.pop()
+        arrivals.append((arrived_at, received_bytes))
+        latest_start = arrived_at - DELIVERY_WINDOW_SECONDS
+        while (
+            len(arrivals) > 2
+            and arrivals[1][0] <= latest_start
+            and received_bytes - arrivals[1][1] >= self._least_bytes
+        ):
+            arrivals.popleft()
+        since, before = arrivals[0]
+        if received_bytes - before < self._least_bytes or (precise and arrived_at - since < LEAST_PRECISE_SECONDS):
             return None
         return (received_bytes - before) / (arrived_at - since)
 
-    def forget(self) -> None:
+    def restart(self) -> None:
         """Nothing arrived for a while, whatever the path can carry: begin anew."""
-        self._marks.clear()
+        self._arrivals.clear()
 
 
-GAIN = 0.25
-"""Weight of a round; of the first few rounds, each as much as those before."""
+class MaxRateFilter:
+    """The largest rate of a window of time: BBR.max_bw, draft-ietf-ccwg-bbr, section 5.5.
 
-FULL_ROUND_CHUNKS = 64
-"""A round of fewer chunks weighs less."""
+    Rates in bytes a second, times in seconds. Only samples that may still become the largest are kept.
+    """
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, float]] = deque()
+
+    def update(self, rate: float, now: float, window_seconds: float) -> float:
+        """Take a sample in; the largest of the window."""
+        samples = self._samples
+        while samples and samples[-1][1] <= rate:
+            samples.pop()
+        samples.append((now, rate))
+        while samples[0][0] < now - window_seconds:
+            samples.popleft()
+        return samples[0][1]
+
+    def clear(self) -> None:
+        """What was delivered so far teaches nothing about what is sent from now on."""
+        self._samples.clear()
+
+    def restart(self, rate: float, now: float) -> None:
+        """As after `clear` and this sample."""
+        self._samples.clear()
+        self._samples.append((now, rate))
 
 
-class LossMeter:
-    """Probability that a packet is lost.
+class RttFilter:
+    """The latest round trip and the least of a window of time: BBR.min_rtt, draft-ietf-ccwg-bbr, section 5.5.
+
+    Attributes:
+        latest: round trip, seconds, 0 while unknown.
+        least: round trip, seconds, 0 while unknown.
+    """
+
+    def __init__(self, remembered: float) -> None:
+        """
+        Args:
+            remembered: least round trip of earlier transfers, seconds; 0: unknown.
+        """
+        self.latest = self.least = remembered
+        self._least_at: float | None = None
+
+    @property
+    def queue_seconds(self) -> float:
+        """What the latest round trip is longer than the least: the time in a queue."""
+        return self.latest - self.least
+
+    def update(self, rtt: float, now: float, window_seconds: float) -> None:
+        """Take a round trip in, and believe the least one for so long."""
+        self.latest = rtt
+        if self._least_at is None:
+            # what is remembered counts as seen now: the first round trip may have met a queue of others
+            self._least_at = now
+        if self.least <= 0 or rtt <= self.least or now > self._least_at + window_seconds:
+            self.reset(rtt, now)
+
+    def reset(self, least: float, now: float) -> None:
+        """The path has changed: this is its least round trip."""
+        self.least, self._least_at = least, now
+
+
+EWMA_GAIN = 0.25
+"""Weight of a round; of the first few rounds, each as much as those before. Ours: what chunk size, repair chunks and
+copies are planned with follows a path that becomes lossy in four rounds."""
+
+FULL_WEIGHT_CHUNKS = 64
+"""A round of fewer chunks weighs less: of so many, a loss of 1 % shows with a chance of about a half."""
+
+
+class LossEstimator:
+    """Probability that a packet is lost, averaged over rounds (round trips) and transfers.
 
     Attributes:
         loss: the estimate, None while nothing is known.
     """
 
-    def __init__(self, remembered: float | None, *, found: bool = True) -> None:
+    def __init__(self, remembered: float | None, *, measured: bool = True) -> None:
         """
         Args:
             remembered: the estimate so far.
-            found: whether transfers have found it; what is only supposed gives way to the first round.
+            measured: by transfers; what is only supposed gives way to the first round.
         """
         self.loss = remembered
-        self._rounds = 0.0 if remembered is None or not found else 1 / GAIN
+        self._rounds = 0.0 if remembered is None or not measured else 1 / EWMA_GAIN
 
-    def on_round(self, lost: int, seen: int, packets: int) -> None:
+    def on_round(self, lost: int, resolved: int, packets: int) -> None:
         """A round is over.
 
         Args:
             lost: chunks that were.
-            seen: chunks lost or arrived.
+            resolved: chunks lost or arrived.
             packets: of a chunk.
         """
-        found = 1 - (1 - lost / seen) ** (1 / packets)
-        weight = min(1.0, seen / FULL_ROUND_CHUNKS)
+        loss = 1 - (1 - lost / resolved) ** (1 / packets)
+        weight = min(1.0, resolved / FULL_WEIGHT_CHUNKS)
         self._rounds += weight
-        gain = weight * max(GAIN, 1 / self._rounds)
+        gain = weight * max(EWMA_GAIN, 1 / self._rounds)
         before = 0.0 if self.loss is None else self.loss
-        self.loss = before + gain * (found - before)
+        self.loss = before + gain * (loss - before)
 
 
 def chunk_loss(loss: float, packets: int) -> float:
-    """Probability that a chunk of so many packets is lost, each with probability `loss`."""
+    """Probability that a chunk is lost, as an RDMA message is with any of its packets.
+
+    Args:
+        loss: probability that a packet is lost.
+        packets: of the chunk.
+    """
     return 1 - (1 - min(max(loss, 0.0), 1.0)) ** packets

@@ -1,4 +1,4 @@
-"""Which of the chunks under way are lost: overtaken by later ones, or not reported in time."""
+"""Which of the chunks in flight are lost: overtaken by later ones, or overdue (RFC 9002, section 6)."""
 
 from __future__ import annotations
 
@@ -7,124 +7,154 @@ import math
 from collections import deque
 from collections.abc import Iterable
 
-REORDERING = 3
-"""A chunk overtaken on its own queue pair by this many later ones is lost."""
+REORDERING_THRESHOLD_CHUNKS = 3
+"""A chunk is lost when one this much later by the same queue pair was acknowledged: kPacketThreshold, RFC 9002,
+section 6.1.1."""
+
+_CLOCK_SLACK_SECONDS = 1e-9
+"""A timer that is set for a sum of times may ring this much before a comparison of the same times says so: doubles."""
 
 
 @dataclasses.dataclass(slots=True)
-class Flight:
+class SentChunk:
     """One sending of the chunk at a position.
 
     Attributes:
-        position: of the chunk.
+        position: of the chunk, in the order of sending.
         length: bytes.
         queue_pair: it went by.
         sent_at: when, seconds.
-        again: whether the chunk had been sent before, so that its arrival may be that of an earlier sending.
-        number: counts the sendings of its queue pair.
-        over: whether it is known to have arrived, or taken for lost.
+        is_retransmission: the chunk had been sent before, so that its arrival may be that of an earlier sending.
+        number: counts the sendings of its queue pair, as a packet number does.
+        is_resolved: it is known to have arrived, or was declared lost.
     """
 
     position: int
     length: int
     queue_pair: int
     sent_at: float
-    again: bool
+    is_retransmission: bool
     number: int = 0
-    over: bool = False
+    is_resolved: bool = False
 
 
-class FlightBook:
-    """Every sending that is neither known to have arrived nor taken for lost."""
+class InFlight:
+    """Every sending that was neither acknowledged nor declared lost (RFC 9002, appendix A.1: `sent_packets`).
+
+    Attributes:
+        bytes_in_flight: sum of their lengths.
+    """
 
     def __init__(self, queue_pairs: int) -> None:
         self.bytes_in_flight = 0
-        self._by_position: dict[int, Flight] = {}
-        self._queues: list[deque[Flight]] = [deque() for _ in range(queue_pairs)]
-        self._sent = [0] * queue_pairs
-        self._newest = [0] * queue_pairs
+        self._by_position: dict[int, SentChunk] = {}
+        self._sent_by_pair: list[deque[SentChunk]] = [deque() for _ in range(queue_pairs)]
+        self._last_number = [0] * queue_pairs
+        self._largest_acknowledged = [0] * queue_pairs
 
     def __len__(self) -> int:
         return len(self._by_position)
 
     @property
     def oldest_sent_at(self) -> float | None:
-        """When the sending was that has been under way for longest."""
-        for queue in self._queues:
-            while queue and queue[0].over:
-                queue.popleft()
-        return min((queue[0].sent_at for queue in self._queues if queue), default=None)
+        """When the oldest sending in flight went out, seconds; None when there is none."""
+        for sent_chunks in self._sent_by_pair:
+            while sent_chunks and sent_chunks[0].is_resolved:
+                sent_chunks.popleft()
+        return min((sent_chunks[0].sent_at for sent_chunks in self._sent_by_pair if sent_chunks), default=None)
 
-    def depart(self, flight: Flight) -> None:
-        """A chunk goes out."""
-        self._sent[flight.queue_pair] += 1
-        flight.number = self._sent[flight.queue_pair]
-        self._by_position[flight.position] = flight
-        self._queues[flight.queue_pair].append(flight)
-        self.bytes_in_flight += flight.length
+    def on_sent(self, sent: SentChunk) -> None:
+        """A chunk goes out; it gets its number."""
+        self._last_number[sent.queue_pair] += 1
+        sent.number = self._last_number[sent.queue_pair]
+        self._by_position[sent.position] = sent
+        self._sent_by_pair[sent.queue_pair].append(sent)
+        self.bytes_in_flight += sent.length
 
-    def arrive(self, position: int, now: float, least_rtt: float) -> Flight | None:
-        """The chunk at this position has arrived; its flight, if it was this one that can have brought it."""
-        flight = self._by_position.pop(position, None)
-        if flight is None:
+    def on_acknowledged(self, position: int, now: float, min_rtt: float) -> SentChunk | None:
+        """The chunk at this position has arrived; its sending, if it was this one that can have brought it.
+
+        Args:
+            position: of the chunk.
+            now: seconds.
+            min_rtt: least round trip of the path, seconds: a retransmission that is acknowledged sooner was not needed.
+        """
+        sent = self._by_position.pop(position, None)
+        if sent is None:
             return None
-        self._end(flight)
-        if flight.again and now - flight.sent_at < least_rtt:
-            # too early: an earlier sending, taken for lost, arrived after all
+        self._resolve(sent)
+        if sent.is_retransmission and now - sent.sent_at < min_rtt:
+            # spurious: an earlier sending, declared lost, arrived after all
             return None
-        self._newest[flight.queue_pair] = max(self._newest[flight.queue_pair], flight.number)
-        return flight
+        pair = sent.queue_pair
+        self._largest_acknowledged[pair] = max(self._largest_acknowledged[pair], sent.number)
+        return sent
 
-    def overtaken(self) -> list[int]:
-        """Positions now taken for lost because later chunks of their queue pair have arrived."""
+    def detect_lost(self) -> list[int]:
+        """Positions now declared lost by the reordering threshold of their queue pair."""
         lost: list[int] = []
-        for queue, newest in zip(self._queues, self._newest, strict=True):
-            while queue and (queue[0].over or queue[0].number + REORDERING <= newest):
-                flight = queue.popleft()
-                if not flight.over:
-                    lost.append(self._lose(flight))
+        for sent_chunks, largest in zip(self._sent_by_pair, self._largest_acknowledged, strict=True):
+            while sent_chunks and (
+                sent_chunks[0].is_resolved or sent_chunks[0].number + REORDERING_THRESHOLD_CHUNKS <= largest
+            ):
+                sent = sent_chunks.popleft()
+                if not sent.is_resolved:
+                    lost.append(self._declare_lost(sent))
         return lost
 
-    def older_than(self, moment: float) -> list[int]:
-        """Positions now taken for lost because they were sent before `moment`."""
+    def detect_overdue(self, sent_until: float) -> list[int]:
+        """Positions now declared lost because they were sent no later than this moment, in seconds."""
         lost: list[int] = []
-        for queue in self._queues:
-            while queue and (queue[0].over or queue[0].sent_at <= moment + 1e-9):
-                flight = queue.popleft()
-                if not flight.over:
-                    lost.append(self._lose(flight))
+        for sent_chunks in self._sent_by_pair:
+            while sent_chunks and (
+                sent_chunks[0].is_resolved or sent_chunks[0].sent_at <= sent_until + _CLOCK_SLACK_SECONDS
+            ):
+                sent = sent_chunks.popleft()
+                if not sent.is_resolved:
+                    lost.append(self._declare_lost(sent))
         return lost
 
     def clear(self) -> Iterable[int]:
-        """The data path is gone; the positions that were under way."""
+        """The data path is gone; the positions that were in flight."""
         positions = list(self._by_position)
         self._by_position.clear()
-        for queue in self._queues:
-            queue.clear()
+        for sent_chunks in self._sent_by_pair:
+            sent_chunks.clear()
         self.bytes_in_flight = 0
         return positions
 
-    def _lose(self, flight: Flight) -> int:
-        del self._by_position[flight.position]
-        self._end(flight)
-        return flight.position
+    def _declare_lost(self, sent: SentChunk) -> int:
+        del self._by_position[sent.position]
+        self._resolve(sent)
+        return sent.position
 
-    def _end(self, flight: Flight) -> None:
-        flight.over = True
-        self.bytes_in_flight -= flight.length
+    def _resolve(self, sent: SentChunk) -> None:
+        sent.is_resolved = True
+        self.bytes_in_flight -= sent.length
 
+
+RTT_FACTOR = 1.25
+"""A chunk may be in flight for so many times the latest round trip. Ours, in place of the variation that QUIC's probe
+time-out adds four times (RFC 9002, section 6.2.1), and which is not kept here."""
 
 REPORT_SLACK_SECONDS = 0.006
-UNKNOWN_RTT = 0.2
-MOST_BACKOFF = 16
+"""And for so much longer, as max_ack_delay does there: three times the 2 ms from report to report."""
+
+UNKNOWN_RTT_SECONDS = 0.2
+"""What takes the place of a round trip that is not known, as kInitialRtt does (RFC 9002, section 6.2.2). Ours: longer
+than most paths between two sites."""
+
+LARGEST_BACKOFF = 16
+"""The time-out doubles up to so many times its base, 4.1 s at a round trip of 0.2 s: a path that comes back is found
+within that time, long before a transfer is given up. Ours."""
 
 
-class Patience:
-    """Doubles while nothing new arrives. Times in seconds.
+class RetransmitTimeout:
+    """How long a chunk may be in flight; doubles while nothing new arrives (RFC 9002, section 6.2.1).
 
     Attributes:
-        last_progress: when something new arrived, or the waiting began.
-        backoff: what the patience for a chunk is multiplied by.
+        last_progress: when something new arrived, or the waiting began, seconds.
+        backoff: what the time-out of a chunk is multiplied by.
     """
 
     def __init__(self) -> None:
@@ -137,15 +167,27 @@ class Patience:
         self.last_progress = now
         self.backoff = 1
 
-    def least_seconds(self, round_trip: float) -> float:
-        """How long a chunk may be under way, without the doubling; 0 stands for an unknown round trip."""
-        return 1.25 * (round_trip or UNKNOWN_RTT) + REPORT_SLACK_SECONDS
+    def base_seconds(self, round_trip: float) -> float:
+        """The time-out without the backoff.
+
+        Args:
+            round_trip: seconds; 0 while it is unknown.
+        """
+        return RTT_FACTOR * (round_trip or UNKNOWN_RTT_SECONDS) + REPORT_SLACK_SECONDS
 
     def seconds(self, round_trip: float) -> float:
-        """How long a chunk may be under way: tail loss is found by this alone."""
-        return self.least_seconds(round_trip) * self.backoff
+        """The time-out: tail loss is detected by this alone."""
+        return self.base_seconds(round_trip) * self.backoff
 
-    def on_overdue(self, now: float, round_trip: float) -> None:
-        """Chunks were given up: twice as long from now on, once for all that went out together."""
+    def deadline(self, sent_at: float, round_trip: float) -> float:
+        """When a chunk is overdue."""
+        return sent_at + self.seconds(round_trip)
+
+    def is_over(self, sent_at: float, round_trip: float, now: float) -> bool:
+        """Whether a chunk is overdue."""
+        return now >= self.deadline(sent_at, round_trip) - _CLOCK_SLACK_SECONDS
+
+    def on_timeout(self, now: float, round_trip: float) -> None:
+        """Chunks were declared lost by it: twice as long from now on, once for all that went out together."""
         if now >= self._backed_off_at + self.seconds(round_trip):
-            self.backoff, self._backed_off_at = min(self.backoff * 2, MOST_BACKOFF), now
+            self.backoff, self._backed_off_at = min(self.backoff * 2, LARGEST_BACKOFF), now

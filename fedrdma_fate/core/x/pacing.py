@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+MISSING_SHARE = 1e-3
+"""Of a write may be missing in the bucket: it owes them afterwards, and nobody wakes up for a few bytes."""
+
+LEAST_WAIT_SECONDS = 1e-9
+"""A shorter wait would not move a clock of doubles."""
+
 
 class Pacer:
-    """Lets bytes go at a rate, and at most `burst_bytes` at once.
+    """Lets bytes go at a rate, at most `burst_bytes` at once. Times in seconds of one clock, rates in bytes a second.
 
     Attributes:
         burst_bytes: depth of the bucket.
@@ -17,7 +23,7 @@ class Pacer:
         self._at = 0.0
 
     def set_rate(self, rate: float, now: float) -> None:
-        """Change the rate, bytes a second; what was earned so far stays."""
+        """Change the rate; what was earned so far stays."""
         self._refill(now)
         self._rate = rate
         self._tokens = min(self._tokens, self.burst_bytes)
@@ -26,8 +32,9 @@ class Pacer:
         """When `length` bytes may go: now, or later. A write longer than the bucket waits for a full one."""
         self._refill(now)
         missing = min(length, self.burst_bytes) - self._tokens
-        # a wait below a nanosecond would not move a clock of doubles
-        return now if missing <= 1e-3 * length else now + max(missing / self._rate, 1e-9)
+        if missing <= MISSING_SHARE * length:
+            return now
+        return now + max(missing / self._rate, LEAST_WAIT_SECONDS)
 
     def take(self, length: int, now: float) -> None:
         """So many bytes go; the bucket may owe some afterwards."""

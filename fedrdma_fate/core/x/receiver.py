@@ -8,14 +8,17 @@ from fedrdma_fate.core.actions import Action, ClearHeader, Failed, Finished, Sen
 from fedrdma_fate.core.digest import payload_digest
 from fedrdma_fate.core.plan import ChunkPlan, SlotLayout
 from fedrdma_fate.core.receiver import ReceiverState
-from fedrdma_fate.core.verification import DigestBook
+from fedrdma_fate.core.verification import ChunkVerification
 from fedrdma_fate.core.x.arrival_map import ArrivalMap
 from fedrdma_fate.core.x.chunking import TAGS, chunk_of_immediate
-from fedrdma_fate.core.x.repair import Rebuilding
+from fedrdma_fate.core.x.repair import RepairReceiver
 from fedrdma_fate.core.x.repair_code import RepairPlan
 from fedrdma_fate.wire.errors import ErrorCode, WireError
 from fedrdma_fate.wire.frames import Delivered, Refused, Report, ResendChunks
 from fedrdma_fate.wire.header import ChunkHeader, HeaderKind, decode_header
+
+REPORT_SECONDS = 0.002
+"""At most one report in this time: a tenth of a round trip of 20 ms, and few enough for both ends' processors. Ours."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -31,15 +34,32 @@ class XReceiveSettings:
     """
 
     tag: int
-    report_seconds: float | None = 0.002
+    report_seconds: float | None = REPORT_SECONDS
     max_resends: int = 3
     repairs: RepairPlan | None = None
 
 
 class XReceiver:
-    """Receives one payload into one slot. Every method returns the actions to carry out, in order."""
+    """Receives one payload into one slot. Every method returns the actions to carry out, in order.
+
+    Times are in seconds of one clock, that of `arrived_at` too.
+
+    Attributes:
+        transfer: its id.
+        plan: how the payload is cut.
+        settings: parameters.
+        layout: what lies where in the slot.
+        state: where the transfer stands.
+        resends: how often it has asked for everything, or the header, again.
+        epoch: how often it has thrown away what had arrived.
+        placed_bytes: payload bytes known to lie at their place.
+    """
 
     def __init__(self, transfer: int, plan: ChunkPlan, settings: XReceiveSettings) -> None:
+        """
+        Raises:
+            ValueError: the tag does not fit an immediate value.
+        """
         if not 0 <= settings.tag < TAGS:
             raise ValueError(f"tag {settings.tag} does not fit an immediate value")
         self.transfer = transfer
@@ -49,11 +69,10 @@ class XReceiver:
         self.state = ReceiverState.RECEIVING
         self.resends = 0
         self.epoch = 0
-        self.repeated_chunks = 0
         self.placed_bytes = 0
-        self._rebuilding = None if settings.repairs is None else Rebuilding(settings.repairs)
+        self._repairs = None if settings.repairs is None else RepairReceiver(settings.repairs)
         self._arrivals = ArrivalMap(plan.count)
-        self._digests = DigestBook(plan)
+        self._verification = ChunkVerification(plan)
         self._header: ChunkHeader | None = None
         self._newest = -1
         self._arrived_at = 0.0
@@ -89,40 +108,38 @@ class XReceiver:
         if self._arrivals.add(position):
             self.placed_bytes += chunk.length
             if digest is None:
-                actions += self._digests.ask(chunk)
+                actions += self._verification.request(chunk)
             else:
-                self._digests.learn(index, digest)
-        else:
-            self.repeated_chunks += 1
+                self._verification.set(index, digest)
         if self._report_due is None and self.settings.report_seconds is not None:
             self._report_due = max(now, self._may_report_at)
         # not before everything was counted that was found to have come just now: a report that names the moment of the
         # first, and forgets the others, makes what follows look fast
-        return actions + self._rebuild() + self._when_full(now)
+        return actions + self._recover() + self._when_full(now)
 
     def _when_full(self, now: float) -> list[Action]:
         return (self._report_when_due(now) if self._arrivals.full else []) + self._verify_when_complete()
 
     def _on_repair(self, number: int, now: float) -> list[Action]:
-        if self._rebuilding is None or not self._rebuilding.on_repair(number):
+        if self._repairs is None or not self._repairs.on_repair(number):
             return []
-        return self._rebuild() + self._when_full(now)
+        return self._recover() + self._when_full(now)
 
-    def _rebuild(self) -> list[Action]:
+    def _recover(self) -> list[Action]:
         """Find the lost chunks as soon as the repair chunks suffice."""
-        if self._rebuilding is None or not self._rebuilding.has_come:
+        if self._repairs is None or not self._repairs.has_arrived:
             # every chunk asks, and to list what is missing takes time
             return []
         last = self.plan.count - 1
-        missing = self._arrivals.missing_from(self.plan.count - self._rebuilding.plan.covered)
-        actions = self._rebuilding.solved([last - position for position in missing])
+        missing = self._arrivals.missing_from(self.plan.count - self._repairs.plan.covered)
+        actions = self._repairs.recover([last - position for position in missing])
         if actions is None:
             return []
         for position in missing:
             chunk = self.plan.chunk(last - position)
             self._arrivals.add(position)
             self.placed_bytes += chunk.length
-            actions += self._digests.ask(chunk)
+            actions += self._verification.request(chunk)
         return actions
 
     def on_announced(self, raw: bytes | memoryview) -> list[Action]:
@@ -146,7 +163,7 @@ class XReceiver:
         """The answer to ComputeDigest."""
         if self.finished:
             return []
-        return [*self._digests.answer(index, value), *self._verify_when_complete()]
+        return [*self._verification.on_digest(index, value), *self._verify_when_complete()]
 
     def restart(self, *, same_slot: bool = True) -> list[Action]:
         """The sender resumes on a new data path; what has arrived stays, and it is told of it.
@@ -159,7 +176,7 @@ class XReceiver:
         self._header = None
         if not same_slot:
             self._forget_arrivals()
-        return [ClearHeader(self.layout.header_at), self._report(self._arrived_at)]
+        return [ClearHeader(self.layout.header_at), self._make_report(self._arrived_at)]
 
     def on_abort(self, code: ErrorCode, reason: str) -> list[Action]:
         """The sender gave up."""
@@ -180,9 +197,9 @@ class XReceiver:
         due = self._report_due
         if due is None or (now < due and not self._arrivals.full):
             return []
-        return [self._report(now)]
+        return [self._make_report(now)]
 
-    def _report(self, now: float) -> SendReport:
+    def _make_report(self, now: float) -> SendReport:
         self._report_due = None
         self._may_report_at = now + (self.settings.report_seconds or 0.0)
         arrivals = self._arrivals
@@ -203,14 +220,14 @@ class XReceiver:
         if header is None or not self._arrivals.full:
             return []
         self.state = ReceiverState.VERIFYING
-        if not self._digests.complete:
+        if not self._verification.complete:
             return []
-        if payload_digest(self._digests.in_order()) == header.digest:
+        if payload_digest(self._verification.in_order()) == header.digest:
             self.state = ReceiverState.DELIVERED
             return [Finished(), SendFrame(Delivered(self.transfer))]
-        return self._start_over()
+        return self._restart_epoch()
 
-    def _start_over(self) -> list[Action]:
+    def _restart_epoch(self) -> list[Action]:
         """One digest speaks for the whole payload, so the damaged chunk is not known: all of them again."""
         self.resends += 1
         if self.resends > self.settings.max_resends:
@@ -224,9 +241,9 @@ class XReceiver:
 
     def _forget_arrivals(self) -> None:
         # what comes anew comes without them, and one of them may be what was damaged
-        self._rebuilding = None
+        self._repairs = None
         self._arrivals = ArrivalMap(self.plan.count)
-        self._digests.forget(range(self.plan.count))
+        self._verification.invalidate(range(self.plan.count))
         self.placed_bytes = 0
 
     def _ask_again(self, code: ErrorCode, reason: str) -> list[Action]:

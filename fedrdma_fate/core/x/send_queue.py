@@ -20,47 +20,51 @@ class SendQueue:
         self.written_from = written_from
         self._plan = plan
         self._next = 0
-        self._again: deque[int] = deque()
+        self._retransmissions: deque[int] = deque()
 
     @property
-    def all_out(self) -> bool:
+    def all_sent(self) -> bool:
         """Whether every chunk has been sent at least once."""
         return self._next == self._plan.count
 
     @property
-    def is_starved(self) -> bool:
-        """Whether there is nothing to send before more of the payload is written."""
-        if not self.written_from or self._again or self.all_out:
+    def is_application_limited(self) -> bool:
+        """Whether there is nothing to send before more of the payload is written (see RFC 9002, section 7.8)."""
+        if not self.written_from or self._retransmissions or self.all_sent:
             return False
         return self.chunk(self._next).offset < self.written_from
 
     def chunk(self, position: int) -> Chunk:
-        """The chunk at a position."""
+        """The chunk at a position.
+
+        Raises:
+            IndexError: there is no such position.
+        """
         return self._plan.chunk(self._plan.count - 1 - position)
 
     def head(self, arrivals: ArrivalMap) -> int | None:
         """What goes next, None when nothing may; what has arrived is passed over."""
-        while self._again and self._again[0] in arrivals:
-            self._again.popleft()
-        if self._again:
-            return self._again[0]
+        while self._retransmissions and self._retransmissions[0] in arrivals:
+            self._retransmissions.popleft()
+        if self._retransmissions:
+            return self._retransmissions[0]
         count = self._plan.count
         while self._next < count and self._next in arrivals:
             self._next += 1
-        return None if self._next == count or self.is_starved else self._next
+        return None if self._next == count or self.is_application_limited else self._next
 
     def take(self) -> bool:
         """The head goes out; whether it had been sent before."""
-        if self._again:
-            self._again.popleft()
+        if self._retransmissions:
+            self._retransmissions.popleft()
             return True
         self._next += 1
         return False
 
-    def send_again(self, positions: Iterable[int]) -> None:
+    def retransmit(self, positions: Iterable[int]) -> None:
         """These are lost."""
-        self._again.extend(positions)
+        self._retransmissions.extend(positions)
 
-    def send_all_again(self) -> None:
+    def retransmit_all(self) -> None:
         """Nothing that was sent counts any more."""
-        self._again = deque(range(self._next))
+        self._retransmissions = deque(range(self._next))

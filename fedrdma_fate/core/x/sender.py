@@ -19,12 +19,12 @@ from fedrdma_fate.core.plan import Chunk, ChunkPlan, SlotLayout
 from fedrdma_fate.core.sender import SenderState
 from fedrdma_fate.core.x.arrival_map import ArrivalMap
 from fedrdma_fate.core.x.chunking import immediate_of
-from fedrdma_fate.core.x.estimators import WINDOW_SECONDS, DeliveryMeter, chunk_loss
-from fedrdma_fate.core.x.header import Heading
-from fedrdma_fate.core.x.loss_detection import REORDERING, Flight, FlightBook, Patience
+from fedrdma_fate.core.x.estimators import DELIVERY_WINDOW_SECONDS, DeliveryRateEstimator, chunk_loss
+from fedrdma_fate.core.x.header import HeaderSender
+from fedrdma_fate.core.x.loss_detection import REORDERING_THRESHOLD_CHUNKS, InFlight, RetransmitTimeout, SentChunk
 from fedrdma_fate.core.x.pacing import Pacer
 from fedrdma_fate.core.x.rate_control import RateController
-from fedrdma_fate.core.x.repair import RepairSending
+from fedrdma_fate.core.x.repair import RepairSender
 from fedrdma_fate.core.x.repair_code import RepairPlan, copies_of_last, copies_of_repeat
 from fedrdma_fate.core.x.send_queue import SendQueue
 from fedrdma_fate.wire.errors import ErrorCode
@@ -63,15 +63,45 @@ class XSendSettings:
 
 
 TRAIN_BYTES = 4 * 1024 * 1024
-"""What goes unpaced on a path nothing is known of: what `fedrdma-e` would send at once."""
+"""Of the packet train that goes unpaced on a path nothing is known of, for its dispersion to show the rate (Dovrolis et
+al., "What do packet dispersion techniques measure?", INFOCOM 2001): what `fedrdma-e` would send at once."""
+
+LEAST_DELIVERY_CHUNKS = 4
+"""Chunks that must arrive for a delivery rate to mean something. Ours: of fewer the spacing of single chunks shows."""
+
+TRAIN_DIVISOR = 4
+"""After a train of which nothing arrived in time, so much less goes unpaced: 1 MiB. Ours: the buffer may be small."""
 
 BURST_SECONDS = 0.001
-QUANTUM_SECONDS = 0.0002
-SIGN_OF_LIFE_CHUNKS = 4
+"""The token bucket holds what the rate gives in this time: BBR.send_wake_bytes, draft-ietf-ccwg-bbr, section 5.6.3."""
+
+WAKE_SECONDS = 0.0002
+"""It is asked for what the rate gives in this time at once. Ours: a thread that woke for each chunk of 16 KiB would do
+so every 13 us at 10 Gbit/s."""
+
+SILENT_BACKOFF = 2
+"""Once the time-out has doubled further than this, nothing arrives any more: two time-outs in a row, where QUIC calls
+congestion persistent after three (kPersistentCongestionThreshold, RFC 9002, section 7.6.1)."""
+
+SILENT_WINDOW_CHUNKS = 4
+"""Chunks in flight while nothing arrives: enough to find out when it does again. BBR.MinPipeCwnd."""
 
 
 class XSender:
-    """Sends one payload into one granted slot. Every method returns the actions to carry out, in order."""
+    """Sends one payload into one granted slot. Every method returns the actions to carry out, in order.
+
+    Times are in seconds of one clock; those in reports are of the receiver's, and only their differences count.
+
+    Attributes:
+        transfer: its id.
+        plan: how the payload is cut.
+        settings: parameters.
+        control: finds the rate.
+        layout: what lies where in the slot.
+        state: where the transfer stands.
+        resent_bytes: sent besides the payload: chunks again, copies, repair chunks.
+        arrived_bytes: payload bytes known to lie in the receiver's slot.
+    """
 
     def __init__(
         self, transfer: int, plan: ChunkPlan, settings: XSendSettings, control: RateController, written_from: int = 0
@@ -95,21 +125,21 @@ class XSender:
         self.arrived_bytes = 0
         self._packets = max(1, -(-plan.chunk_bytes // settings.mtu_bytes))
         self._arrivals = ArrivalMap(plan.count)
-        self._flights = FlightBook(settings.queue_pairs)
+        self._in_flight = InFlight(settings.queue_pairs)
         self._pacer = Pacer(TRAIN_BYTES)
         self._queue = SendQueue(plan, written_from)
-        self._heading = Heading(transfer, plan)
+        self._header = HeaderSender(transfer, plan)
         self._epoch = 0
         self._resend_requests = 0
         self._requests: dict[int, int] = {}
         self._request_numbers = itertools.count(1)
         self._turns = itertools.cycle(range(settings.queue_pairs))
-        self._starved_until = 0.0
-        self._delivery = DeliveryMeter(4 * min(plan.chunk_bytes, plan.total_bytes))
+        self._application_limited_until = 0.0
+        self._delivery = DeliveryRateEstimator(LEAST_DELIVERY_CHUNKS * min(plan.chunk_bytes, plan.total_bytes))
         self._own_arrived_bytes = 0
         self._train_left = TRAIN_BYTES
-        self._patience = Patience()
-        self._repairs = None if settings.repairs is None else RepairSending(settings.repairs)
+        self._timeout = RetransmitTimeout()
+        self._repairs = None if settings.repairs is None else RepairSender(settings.repairs)
         self._ready_at: float | None = None
 
     @property
@@ -124,18 +154,18 @@ class XSender:
         if self.state is not SenderState.IDLE:
             return []
         self.state = SenderState.SENDING
-        self._patience.last_progress = now
+        self._timeout.last_progress = now
         return self._pump(now)
 
     def on_digest(self, index: int, value: int) -> list[Action]:
         """The answer to ComputeDigest."""
-        self._heading.on_digest(index, value)
+        self._header.on_digest(index, value)
         return self._finish_sending()
 
     def on_written(self, written_from: int, now: float) -> list[Action]:
         """The payload lies there from here on. Waiting for its owner is not waiting for the network."""
         if self._awaits_owner:
-            self._patience.last_progress = now
+            self._timeout.last_progress = now
         self._queue.written_from = min(self._queue.written_from, written_from)
         return self._pump(now)
 
@@ -149,13 +179,13 @@ class XSender:
         position = self._requests.pop(work_request, None)
         if position is None or self.finished or not self.settings.reliable or not self._arrivals.add(position):
             return []
-        flight = self._flights.arrive(position, now, self.control.min_rtt)
+        sent = self._in_flight.on_acknowledged(position, now, self.control.min_rtt)
         length = self._length(position)
         self._own_arrived_bytes += length
         self.arrived_bytes += length
-        self._patience.on_progress(now)
-        rtt = now - flight.sent_at if flight is not None else None
-        rate = self._delivery.rate(now, self._own_arrived_bytes, sure=self.control.settled)
+        self._timeout.on_progress(now)
+        rtt = now - sent.sent_at if sent is not None else None
+        rate = self._delivery.rate(now, self._own_arrived_bytes, precise=self.control.settled)
         self._learn(rtt, rate, 1, 0, now)
         return self._pump(now)
 
@@ -163,22 +193,22 @@ class XSender:
         """The receiver says what it has. Stale reports teach nothing and do no harm."""
         if self.finished or self.state is SenderState.IDLE or report.epoch != self._epoch:
             return []
-        newest = self._flights.arrive(report.newest, now, self.control.min_rtt)
+        newest = self._in_flight.on_acknowledged(report.newest, now, self.control.min_rtt)
         try:
             new = list(self._arrivals.merge(report.complete, report.beyond))
         except IndexError as error:
             return self.cancel(ErrorCode.UNEXPECTED_EVENT, f"a report makes no sense: {error}")
         for position in new:
-            self._flights.arrive(position, now, self.control.min_rtt)
+            self._in_flight.on_acknowledged(position, now, self.control.min_rtt)
             self.arrived_bytes += self._length(position)
-        lost = [] if self.settings.reliable else self._flights.overtaken()
-        self._queue.send_again(position for position in lost if position not in self._arrivals)
+        lost = [] if self.settings.reliable else self._in_flight.detect_lost()
+        self._queue.retransmit(position for position in lost if position not in self._arrivals)
         if new:
-            self._patience.on_progress(now)
+            self._timeout.on_progress(now)
         if self.settings.reliable:
             return self._pump(now)
-        rtt = None if newest is None or newest.again else now - newest.sent_at - max(report.held, 0.0)
-        rate = self._delivery.rate(report.arrived_at, report.received_bytes, sure=self.control.settled)
+        rtt = None if newest is None or newest.is_retransmission else now - newest.sent_at - max(report.held, 0.0)
+        rate = self._delivery.rate(report.arrived_at, report.received_bytes, precise=self.control.settled)
         self._learn(rtt, rate, len(new), len(lost), now)
         return self._pump(now)
 
@@ -189,7 +219,7 @@ class XSender:
         """
         if self.finished or self.state is SenderState.IDLE:
             return []
-        self._heading.is_out = False
+        self._header.is_sent = False
         if any(True for _ in chunks):
             self._epoch += 1
             self._forget_arrivals()
@@ -199,7 +229,7 @@ class XSender:
         """The receiver has the payload, whole."""
         if self.finished or self.state is SenderState.IDLE:
             return []
-        self._patience.last_progress = now
+        self._timeout.last_progress = now
         self.arrived_bytes = self.plan.total_bytes
         self.state = SenderState.DELIVERED
         return [Finished()]
@@ -223,17 +253,17 @@ class XSender:
         if self.finished or self.state is SenderState.IDLE:
             return
         self.state = SenderState.PAUSED
-        self._queue.send_again(self._flights.clear())
+        self._queue.retransmit(self._in_flight.clear())
         self._requests.clear()
-        self._heading.pause()
+        self._header.pause()
 
     def resume(self, now: float, *, same_slot: bool) -> list[Action]:
         """The data path is back; send what is not known to have arrived. With another slot, everything."""
         if self.state is not SenderState.PAUSED:
             return []
         self.state = SenderState.SENDING
-        self._delivery.forget()
-        self._patience.on_progress(now)
+        self._delivery.restart()
+        self._timeout.on_progress(now)
         if not same_slot:
             self._forget_arrivals()
         return self._pump(now)
@@ -242,23 +272,23 @@ class XSender:
         """When to call `on_timer`."""
         if self.state is not SenderState.SENDING or self._awaits_owner:
             return None
-        times = [self._patience.last_progress + self.settings.idle_timeout]
+        times = [self._timeout.last_progress + self.settings.idle_timeout]
         if self._ready_at is not None:
             times.append(self._ready_at)
-        oldest = None if self.settings.reliable else self._flights.oldest_sent_at
+        oldest = None if self.settings.reliable else self._in_flight.oldest_sent_at
         if oldest is not None:
-            times.append(oldest + self._patience.seconds(self._round_trip))
+            times.append(self._timeout.deadline(oldest, self._round_trip))
         return min(times)
 
     def on_timer(self, now: float) -> list[Action]:
         """Send what may go now, and what was under way for too long once more."""
         if self.state is not SenderState.SENDING or self._awaits_owner:
             return []
-        idle = now - self._patience.last_progress
+        idle = now - self._timeout.last_progress
         if idle >= self.settings.idle_timeout:
             return self.cancel(ErrorCode.IDLE_TIMEOUT, f"nothing arrived for {idle:g} s")
         if not self.settings.reliable:
-            self._give_up_overdue(now)
+            self._detect_overdue(now)
         return self._pump(now)
 
     # -- inside ---------------------------------------------------------------------------------------------------
@@ -268,23 +298,24 @@ class XSender:
         """The latest, 0 while none is known."""
         return self.control.rtt or self.settings.rtt_hint or 0.0
 
-    def _give_up_overdue(self, now: float) -> None:
-        oldest, patience = self._flights.oldest_sent_at, self._patience
-        if oldest is None or now < oldest + patience.seconds(self._round_trip) - 1e-9:
+    def _detect_overdue(self, now: float) -> None:
+        oldest, timeout = self._in_flight.oldest_sent_at, self._timeout
+        if oldest is None or not timeout.is_over(oldest, self._round_trip, now):
             return
-        # all that is as late as one would be without the doubling: else a window that has become smaller than what was
+        # all that is as late as one would be without the backoff: else a window that has become smaller than what was
         # lost of it would open by one chunk at a time, after twice the wait each
-        lost = self._flights.older_than(now - patience.least_seconds(self._round_trip))
-        self._queue.send_again(position for position in lost if position not in self._arrivals)
-        patience.on_overdue(now, self._round_trip)
-        self._delivery.forget()
+        lost = self._in_flight.detect_overdue(now - timeout.base_seconds(self._round_trip))
+        self._queue.retransmit(position for position in lost if position not in self._arrivals)
+        timeout.on_timeout(now, self._round_trip)
+        self._delivery.restart()
         if not self.control.known:
-            self._train_left = TRAIN_BYTES // 4
+            self._train_left = TRAIN_BYTES // TRAIN_DIVISOR
 
     def _learn(self, rtt: float | None, rate: float | None, arrived: int, lost: int, now: float) -> None:
         if not self.settings.paced:
             return
-        if rate is not None and now < self._starved_until and self.control.known and rate < self.control.rate:
+        is_limited = now < self._application_limited_until and self.control.known
+        if rate is not None and is_limited and rate < self.control.rate:
             # there was nothing to send: that says nothing of the path
             rate = None
         self.control.on_sample(Sample(rtt, rate, arrived, lost, self._packets), now)
@@ -293,9 +324,9 @@ class XSender:
         return self._queue.chunk(position).length
 
     def _window(self) -> float:
-        if self._patience.backoff > 2:
+        if self._timeout.backoff > SILENT_BACKOFF:
             # nothing arrives any more: enough to find out when it does again
-            return SIGN_OF_LIFE_CHUNKS * self.plan.chunk_bytes
+            return SILENT_WINDOW_CHUNKS * self.plan.chunk_bytes
         window = self.settings.window_bytes or max(self.control.window_bytes, 2 * self.plan.chunk_bytes)
         most_chunks = self.settings.most_chunks
         return window if most_chunks is None else min(window, most_chunks * self.plan.chunk_bytes)
@@ -303,7 +334,7 @@ class XSender:
     @property
     def _awaits_owner(self) -> bool:
         """Whether there is nothing to do before more of the payload is written."""
-        return self._queue.is_starved and not len(self._flights)
+        return self._queue.is_application_limited and not len(self._in_flight)
 
     def _pump(self, now: float) -> list[Action]:
         if self.state is not SenderState.SENDING:
@@ -316,8 +347,8 @@ class XSender:
             self._send_paced(actions, now)
         else:
             self._send_train(actions, now)
-        if self._queue.is_starved:
-            self._starved_until = now + self.control.rtt + 2 * WINDOW_SECONDS
+        if self._queue.is_application_limited:
+            self._application_limited_until = now + self.control.rtt + 2 * DELIVERY_WINDOW_SECONDS
         return actions + self._finish_sending()
 
     def _send_window(self, actions: list[Action], now: float) -> None:
@@ -329,13 +360,13 @@ class XSender:
             self._send(position, chunk, actions, now)
 
     def _fits(self, length: int, window: float) -> bool:
-        in_flight = self._flights.bytes_in_flight
+        in_flight = self._in_flight.bytes_in_flight
         return in_flight == 0 or in_flight + length <= window
 
     def _send_train(self, actions: list[Action], now: float) -> None:
         while (position := self._queue.head(self._arrivals)) is not None:
             chunk = self._queue.chunk(position)
-            if self._train_left < chunk.length and self._flights.bytes_in_flight > 0:
+            if self._train_left < chunk.length and self._in_flight.bytes_in_flight > 0:
                 return
             self._train_left -= chunk.length
             self._send(position, chunk, actions, now)
@@ -345,7 +376,7 @@ class XSender:
         rate = self.control.rate
         self._pacer.burst_bytes = max(int(rate * BURST_SECONDS), self.plan.chunk_bytes)
         self._pacer.set_rate(rate, now)
-        quantum = max(int(rate * QUANTUM_SECONDS), 1)
+        wake_bytes = max(int(rate * WAKE_SECONDS), 1)
         window = self._window()
         while (position := self._queue.head(self._arrivals)) is not None:
             chunk = self._queue.chunk(position)
@@ -354,17 +385,17 @@ class XSender:
                 return
             at = self._pacer.grant_at(length, now)
             if at > now:
-                self._ready_at = max(at, self._pacer.grant_at(max(length, quantum), now))
+                self._ready_at = max(at, self._pacer.grant_at(max(length, wake_bytes), now))
                 return
             self._pacer.take(length, now)
             self._send(position, chunk, actions, now)
-        if self._queue.all_out and self._repairs is not None:
+        if self._queue.all_sent and self._repairs is not None:
             self._send_repairs(self._repairs, actions, now)
 
-    def _send_repairs(self, repairs: RepairSending, actions: list[Action], now: float) -> None:
+    def _send_repairs(self, repairs: RepairSender, actions: list[Action], now: float) -> None:
         """They wait for nothing but the pace: a window is for what is reported."""
         length = self.plan.chunk_bytes
-        while repairs.next is not None:
+        while repairs.next_number is not None:
             at = self._pacer.grant_at(length, now)
             if at > now:
                 self._ready_at = at
@@ -374,38 +405,38 @@ class XSender:
             actions.append(repairs.take(now, self.settings.tag, next(self._request_numbers), next(self._turns)))
 
     def _send(self, position: int, chunk: Chunk, actions: list[Action], now: float) -> None:
-        again = self._queue.take()
-        if again:
+        is_retransmission = self._queue.take()
+        if is_retransmission:
             self.resent_bytes += chunk.length
         elif self._repairs is not None:
             actions += self._repairs.on_first_sent(chunk)
         queue_pair = next(self._turns)
-        self._flights.depart(Flight(position, chunk.length, queue_pair, now, again))
+        self._in_flight.on_sent(SentChunk(position, chunk.length, queue_pair, now, is_retransmission))
         request = next(self._request_numbers)
         if self.settings.reliable:
             self._requests[request] = position
         immediate = immediate_of(self.settings.tag, chunk.index)
         post = PostChunk(request, chunk, self.layout.write_offset(chunk), queue_pair, immediate)
         actions.append(post)
-        for _ in range(self._copies(position, again, now) - 1):
+        for _ in range(self._copies(position, is_retransmission, now) - 1):
             self._pacer.take(chunk.length, now)
             self.resent_bytes += chunk.length
             actions.append(dataclasses.replace(post, work_request=next(self._request_numbers)))
-        actions += self._heading.ask(chunk)
+        actions += self._header.on_chunk_sent(chunk)
 
-    def _copies(self, position: int, again: bool, now: float) -> int:
+    def _copies(self, position: int, is_retransmission: bool, now: float) -> int:
         """How often the chunk goes at once."""
-        if self._repairs is not None and self._repairs.is_hopeful(now, self._round_trip):
+        if self._repairs is not None and self._repairs.may_recover(now, self._round_trip):
             return 1
-        is_last = position >= self.plan.count - REORDERING * self.settings.queue_pairs
-        if self.settings.reliable or not (self._queue.all_out if again else is_last):
+        is_last = position >= self.plan.count - REORDERING_THRESHOLD_CHUNKS * self.settings.queue_pairs
+        if self.settings.reliable or not (self._queue.all_sent if is_retransmission else is_last):
             return 1
         lost = chunk_loss(self.control.loss, self._packets)
-        return copies_of_repeat(lost) if again else copies_of_last(lost)
+        return copies_of_repeat(lost) if is_retransmission else copies_of_last(lost)
 
     def _finish_sending(self) -> list[Action]:
         """The header goes once every digest is known."""
-        header = self._heading.take() if self.state is SenderState.SENDING else None
+        header = self._header.take() if self.state is SenderState.SENDING else None
         if header is None:
             return []
         return [WriteHeader(next(self._request_numbers), header, self.layout.header_at)]
@@ -413,12 +444,12 @@ class XSender:
     def _forget_arrivals(self) -> None:
         """Nothing counts any more: every chunk again, and the header; the receiver wants no repair chunks any more."""
         self._repairs = None
-        self._flights.clear()
+        self._in_flight.clear()
         self._requests.clear()
         self._arrivals = ArrivalMap(self.plan.count)
         self.arrived_bytes = 0
-        self._queue.send_all_again()
-        self._heading.is_out = False
+        self._queue.retransmit_all()
+        self._header.is_sent = False
 
     def _count_resend(self) -> list[Action]:
         self._resend_requests += 1

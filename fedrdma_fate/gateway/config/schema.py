@@ -12,7 +12,7 @@ import yaml
 from fedrdma_fate.client.address import socket_path
 from fedrdma_fate.core.tuning import LinkEnable
 from fedrdma_fate.gateway.config.errors import bad_value, explain
-from fedrdma_fate.gateway.config.sizes import ByteCount, ChunkSetting, parse_chunk, parse_size
+from fedrdma_fate.gateway.config.sizes import ByteCount, ChunkSetting, parse_byte_count, parse_chunk
 from fedrdma_fate.gateway.config.strict_yaml import StrictLoader
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 from fedrdma_fate.wire.frames import Mode
@@ -22,7 +22,6 @@ Notify = Literal["event", "poll"]
 ChunkServiceName = Literal["auto", "rc", "uc"]
 VerbsPoll = Literal["event", "busy"]
 PathMtu = Literal[256, 512, 1024, 2048, 4096]
-Positive = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 
 LONGEST_SECONDS = 1e6
@@ -270,7 +269,7 @@ def parse_config(document: dict[str, Any]) -> GatewayConfig:
 
 def _decode_custom(kind: type, value: object) -> object:
     if kind is ByteCount:
-        return parse_size(value)
+        return parse_byte_count(value)
     if kind is ChunkSetting:
         return parse_chunk(value)
     if kind is Path:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
+from decimal import Decimal
 
 from fedrdma_fate.core.plan import LARGEST_CHUNK_BYTES
+from fedrdma_fate.quantities import QuantityError, exact_size
 
 LARGEST_BYTES = 2**62
 """More than any file can have."""
-
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
 class ByteCount(int):
@@ -45,25 +44,30 @@ def parse_chunk(value: object) -> ChunkSetting:
     """
     if value == "auto":
         return ChunkSetting()
-    size = parse_size(value)
+    size = parse_byte_count(value)
     if size > LARGEST_CHUNK_BYTES:
         raise ValueError(f"{value!r} is more than one RDMA write carries; write auto or at most 1GiB")
     return ChunkSetting(size)
 
 
-def parse_size(value: object) -> ByteCount:
-    """A size in bytes from a number or from text such as `4MiB` or `1 GB`.
+def parse_byte_count(value: object) -> ByteCount:
+    """A size in bytes from a number or from text such as `4MiB` or `1 GB`; what is left of a byte is dropped.
 
     Raises:
         ValueError: it is neither, not positive, or beyond what a file can have.
     """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", value) if isinstance(value, str) else None
-    if isinstance(value, int) and not isinstance(value, bool):
-        size: float = value
-    elif match is not None and match[2].upper() in _UNITS:
-        size = float(match[1]) * _UNITS[match[2].upper()]
-    else:
-        raise ValueError(f"{value!r} is no size; write bytes or a number with KiB, MiB, GiB, KB, MB or GB")
+    size = _exact(value)
     if not 1 <= size <= LARGEST_BYTES:
         raise ValueError(f"{value!r} is not between 1 and {LARGEST_BYTES} bytes")
     return ByteCount(size)
+
+
+def _exact(value: object) -> Decimal | int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        try:
+            return exact_size(value)
+        except QuantityError:
+            pass
+    raise ValueError(f"{value!r} is no size; write bytes or a number with KiB, MiB, GiB, KB, MB or GB")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from fedrdma_fate.bench.baselines import all_rivals, select_rivals
+from fedrdma_fate.bench.baselines import all_baselines, select_baselines
 from fedrdma_fate.cli.main import main
 from fedrdma_fate.wire.errors import ConfigError
 
@@ -55,13 +55,13 @@ def test_an_output_directory_that_cannot_be_made_is_refused_before_anything_is_m
 
 def test_an_unknown_row_is_told_which_rows_there_are() -> None:
     with pytest.raises(ConfigError) as caught:
-        select_rivals(["memcpy", "rsync"])
-    assert all(rival.name in caught.value.remedy for rival in all_rivals())
+        select_baselines(["memcpy", "rsync"])
+    assert all(baseline.name in caught.value.remedy for baseline in all_baselines())
 
 
 def test_rows_come_in_one_order_however_they_are_named() -> None:
     names = ["fate-standalone", "fedrdma/tcp", "memcpy"]
-    assert [rival.name for rival in select_rivals(names)] == ["memcpy", "fedrdma/tcp", "fate-standalone"]
+    assert [baseline.name for baseline in select_baselines(names)] == ["memcpy", "fedrdma/tcp", "fate-standalone"]
 
 
 def test_json_is_all_that_is_printed() -> None:

@@ -16,7 +16,7 @@ from fedrdma_fate.bench.paper.evaluation import Evaluation
 from fedrdma_fate.bench.paper.figure1 import figure1, rows_over
 from fedrdma_fate.bench.paper.figure7 import figure7
 from fedrdma_fate.bench.paper.figure8 import figure8, rank_bytes
-from fedrdma_fate.bench.paper.networks import NETWORKS, Lab, network_named
+from fedrdma_fate.bench.paper.networks import NETWORKS, Experiment, network_named
 from fedrdma_fate.bench.paper.published import TABLE_2, TABLE_4, column_for
 from fedrdma_fate.bench.paper.rounds import COMPUTE_SECONDS, model_bytes
 from fedrdma_fate.bench.paper.table2 import Bandwidth, cuts, deviation, gigabyte_seconds, table2
@@ -54,8 +54,8 @@ class FakeHosts:
         self.asked.append((*self._where, program))
         return self._answer(program)
 
-    def lab(self, network: str = "buffered") -> Lab:
-        return Lab(self.on, network_named(network), lambda _: None)
+    def experiment(self, network: str = "buffered") -> Experiment:
+        return Experiment(self.on, network_named(network), lambda _: None)
 
 
 def transfers(first: float, later: float) -> HostRun:
@@ -127,7 +127,7 @@ def test_the_emulated_network_holds_cards_to_the_link_and_bounds_the_delay_line(
 
 def test_only_rows_that_go_by_tcp_get_its_mtu() -> None:
     hosts = FakeHosts(rows_by_mode({"grpc": 1.0, "fedrdma-x": 1.0}))
-    hosts.lab("emulated").measure(["grpc", "fedrdma-x"], LINK, MB, 1)
+    hosts.experiment("emulated").measure(["grpc", "fedrdma-x"], LINK, MB, 1)
     assert ["--mtu" in more for _, more, _ in hosts.asked] == [True, False]
 
 
@@ -137,7 +137,7 @@ def test_gateways_of_the_papers_modes_are_told_its_best_chunk() -> None:
     assert BUFFERED.chunk_bytes(slow, 64 * MB) == 4 * MB
     assert BUFFERED.chunk_bytes(slow, MB) == MB
     hosts = FakeHosts(rows_by_mode({"fedrdma-e": 1.0, "fedrdma-x": 1.0}))
-    hosts.lab("emulated").measure(["fedrdma-e", "fedrdma-x"], slow, 64 * MB, 1)
+    hosts.experiment("emulated").measure(["fedrdma-e", "fedrdma-x"], slow, 64 * MB, 1)
     assert [list(program[3:]) for _, _, program in hosts.asked] == [["2", "auto", "64000000"], ["2"]]
 
 
@@ -151,7 +151,7 @@ def test_an_unknown_network_is_refused() -> None:
 
 def test_a_round_is_two_transfers_of_the_model_in_proportion_to_the_sample() -> None:
     hosts = FakeHosts(rows_by_mode({"grpc": 1.0, "fedrdma-e": 0.5, "fedrdma-x": 0.1}))
-    shown = figure1(hosts.lab(), [LINK], model_bytes() // 8, 1, 60.0)
+    shown = figure1(hosts.experiment(), [LINK], model_bytes() // 8, 1, 60.0)
     by_name = {row["name"]: row for row in shown.to_document()["rows"]}
     assert by_name["grpc"]["communication_seconds"] == pytest.approx(16.0)
     assert by_name["grpc"]["sample_seconds"] == [1.0]
@@ -164,7 +164,7 @@ def test_a_round_is_two_transfers_of_the_model_in_proportion_to_the_sample() -> 
 def test_the_papers_share_stands_only_beside_its_own_link() -> None:
     hosts = FakeHosts(rows_by_mode({"grpc": 1.0, "fedrdma-e": 0.5, "fedrdma-x": 0.1}))
     slower = WanLink(10**9, 20_000_000, 4 * MB, 0.0)
-    table = figure1(hosts.lab(), [slower], MB, 1, 60.0).tables[0]
+    table = figure1(hosts.experiment(), [slower], MB, 1, 60.0).tables[0]
     assert {cells[4] for cells in table.rows} == {"not stated"}
 
 
@@ -175,7 +175,7 @@ def test_the_papers_modes_are_not_measured_below_where_the_papers_bandwidths_beg
 
 def test_what_a_mode_saves_stands_beside_what_the_paper_states() -> None:
     hosts = FakeHosts(rows_by_mode({"grpc": 1.0, "fedrdma": 0.5, "fedrdma-e": 0.25, "fedrdma-x": 0.1}))
-    shown = figure7(hosts.lab(), LINK, model_bytes() // 2, 1, 4.0)
+    shown = figure7(hosts.experiment(), LINK, model_bytes() // 2, 1, 4.0)
     table = shown.tables[0]
     assert (cell(table, "fedrdma-e", 3), cell(table, "fedrdma-e", 4)) == ("75.0 %", "73.9 %")
     assert (cell(table, "fedrdma-e", 6), cell(table, "fedrdma-e", 7)) == ("37.5 %", "33.3 %")
@@ -184,7 +184,7 @@ def test_what_a_mode_saves_stands_beside_what_the_paper_states() -> None:
 
 def test_without_the_baseline_nothing_is_said_to_be_saved() -> None:
     hosts = FakeHosts(rows_by_mode({"fedrdma": 0.5, "fedrdma-e": 0.25, "fedrdma-x": 0.1}))
-    shown = figure7(hosts.lab(), LINK, MB, 1, 1.0)
+    shown = figure7(hosts.experiment(), LINK, MB, 1, 1.0)
     assert cell(shown.tables[0], "fedrdma-e", 3) == "-"
     (failed,) = shown.failures.items()
     assert failed[0].startswith("grpc, 1,000,000 bytes, 10 Gbit/s")
@@ -193,7 +193,7 @@ def test_without_the_baseline_nothing_is_said_to_be_saved() -> None:
 
 def test_lora_ranks_are_sent_in_full_and_rank_16_stands_beside_the_papers_factor() -> None:
     hosts = FakeHosts(rows_by_mode({"grpc": 0.4, "fedrdma-e": 0.2, "fedrdma-x": 0.1}))
-    shown = figure8(hosts.lab(), LINK, [4, 16], ["grpc", "fedrdma-e", "fedrdma-x"], 1)
+    shown = figure8(hosts.experiment(), LINK, [4, 16], ["grpc", "fedrdma-e", "fedrdma-x"], 1)
     sizes = [int(program[2]) for _, _, program in hosts.asked]
     assert sizes == [rank_bytes(4)] * 3 + [rank_bytes(16)] * 3
     assert rank_bytes(4) == 1_179_648
@@ -206,9 +206,9 @@ def test_lora_ranks_are_sent_in_full_and_rank_16_stands_beside_the_papers_factor
 def test_plots_are_images_also_where_rows_are_missing() -> None:
     hosts = FakeHosts(rows_by_mode({"fedrdma-e": 0.2}))
     shown: list[Evaluation] = [
-        figure1(hosts.lab(), [LINK], MB, 1, 60.0),
-        figure7(hosts.lab(), LINK, MB, 1, 60.0),
-        figure8(hosts.lab(), LINK, [4], ["grpc", "fedrdma-e"], 1),
+        figure1(hosts.experiment(), [LINK], MB, 1, 60.0),
+        figure7(hosts.experiment(), LINK, MB, 1, 60.0),
+        figure8(hosts.experiment(), LINK, [4], ["grpc", "fedrdma-e"], 1),
     ]
     for one in shown:
         (plot,) = one.draw()
@@ -248,7 +248,7 @@ def test_the_deviation_is_the_measured_goodput_over_the_formula() -> None:
 def test_the_formula_with_the_papers_best_chunk_is_the_papers_time_within_5_percent(gbit: int, seconds: float) -> None:
     link = WanLink(gbit * 10**9, 20_000_000, 4 * MB, 0.0)
     hosts = FakeHosts(engine(lambda _: 0.5))
-    formula = cell(table2(hosts.lab(), [link], 64 * MB, 0, 1).tables[0], f"{gbit} Gbit/s", 8)
+    formula = cell(table2(hosts.experiment(), [link], 64 * MB, 0, 1).tables[0], f"{gbit} Gbit/s", 8)
     assert float(formula.removesuffix(" s")) == pytest.approx(seconds, rel=0.05)
 
 
@@ -269,7 +269,7 @@ def test_link_enable_is_tried_only_where_the_paper_needs_it() -> None:
 
 def test_best_is_the_fastest_and_largest_without_drops_is_told_apart_from_largest() -> None:
     hosts = FakeHosts(engine(lambda chunk: 0.5 + abs(chunk - 4 * MB) / 1e9, lambda chunk: 7 if chunk > 5 * MB else 0))
-    shown = table2(hosts.lab("emulated"), [LINK], 64 * MB, 128 * MB, 1)
+    shown = table2(hosts.experiment("emulated"), [LINK], 64 * MB, 128 * MB, 1)
     (row,) = shown.to_document()["rows"]
     assert row["best_chunk"] == 4 * MB
     assert row["largest_chunk_without_drops"] == 4 * 2**20
@@ -287,7 +287,7 @@ def test_a_chunk_that_fails_is_shown_as_failed_and_counts_for_nothing() -> None:
             raise RowError("host 0: the verbs data path is lost")
         return engine(lambda _: 0.5)(program)
 
-    shown = table2(FakeHosts(answer).lab("emulated"), [LINK], 64 * MB, 0, 1)
+    shown = table2(FakeHosts(answer).experiment("emulated"), [LINK], 64 * MB, 0, 1)
     assert cell(shown.tables[1], "10 Gbit/s", 3) == "failed"
     (row,) = shown.to_document()["rows"]
     assert row["largest_chunk"] == 4 * MB
@@ -297,23 +297,23 @@ def test_a_chunk_that_fails_is_shown_as_failed_and_counts_for_nothing() -> None:
 
 def test_a_sample_that_is_one_chunk_says_nothing_of_chunks_and_is_refused() -> None:
     with pytest.raises(ConfigError, match="no more than the largest chunk"):
-        table2(FakeHosts(engine(lambda _: 0.5)).lab(), [LINK], 12 * MB, 0, 1)
+        table2(FakeHosts(engine(lambda _: 0.5)).experiment(), [LINK], 12 * MB, 0, 1)
 
 
 def test_where_nothing_arrives_the_table_says_none() -> None:
     def answer(program: Sequence[str]) -> HostRun:
         raise RowError(f"no {program[0]}")
 
-    shown = table2(FakeHosts(answer).lab(), [LINK], 64 * MB, 0, 1)
+    shown = table2(FakeHosts(answer).experiment(), [LINK], 64 * MB, 0, 1)
     assert cell(shown.tables[0], "10 Gbit/s", 2) == "none"
     assert Bandwidth(LINK, [], None, None).best is None
 
 
 @pytest.mark.parametrize("lines", [[], ["{"], ['{"seconds": 1}'], ["{}", "{}"]])
 def test_a_program_that_says_something_else_is_a_failure(lines: list[str]) -> None:
-    lab = FakeHosts(lambda _: HostRun(lines, 0, 0, 1.0)).lab()
-    assert send_cut(lab, LINK, Cut("fedrdma", MB, MB)) is None
-    (reason,) = lab.failures.values()
+    experiment = FakeHosts(lambda _: HostRun(lines, 0, 0, 1.0)).experiment()
+    assert send_cut(experiment, LINK, Cut("fedrdma", MB, MB)) is None
+    (reason,) = experiment.failures.values()
     assert "did not say" in reason
 
 
@@ -349,7 +349,7 @@ def loopback(names: Sequence[str]) -> tuple[list[Measurement], dict[str, str]]:
 
 def test_costs_are_scaled_to_a_gigabyte_and_memory_is_not() -> None:
     hosts = FakeHosts(rows_by_mode({"grpc": 1.0, "fedrdma": 0.5, "fedrdma-e": 0.25, "fedrdma-x": 0.1}))
-    shown = table4(hosts.lab(), LINK, 100 * MB, 1, loopback, 50 * MB, Power(cpu=10.0))
+    shown = table4(hosts.experiment(), LINK, 100 * MB, 1, loopback, 50 * MB, Power(cpu=10.0))
     rows = {row["name"]: row for row in shown.to_document()["rows"]}
     e = rows["fedrdma-e"]
     assert (e["seconds"], e["cpu_seconds"]) == (pytest.approx(2.5), pytest.approx(4.0))
@@ -362,7 +362,7 @@ def test_costs_are_scaled_to_a_gigabyte_and_memory_is_not() -> None:
 
 def test_a_mode_that_was_not_measured_on_loopback_still_has_its_time() -> None:
     hosts = FakeHosts(rows_by_mode({"fedrdma": 0.5}))
-    shown = table4(hosts.lab(), LINK, 100 * MB, 1, loopback, 50 * MB, Power())
+    shown = table4(hosts.experiment(), LINK, 100 * MB, 1, loopback, 50 * MB, Power())
     assert cell(shown.tables[0], "fedrdma", 2) == "5.00 s"
     assert cell(shown.tables[0], "fedrdma", 6) == "-"
     assert shown.failures["fedrdma/tcp, loopback"] == "it ended"

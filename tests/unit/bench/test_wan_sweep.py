@@ -179,8 +179,8 @@ def test_a_log_that_holds_something_else_is_refused_and_left_alone(tmp_path: Pat
 
 
 def test_what_varies_is_laid_side_by_side() -> None:
-    (part,) = slices(sweep(Hosts(failing=2), two_rates()).runs)
-    table = to_overview(part)
+    (shown,) = slices(sweep(Hosts(failing=2), two_rates()).runs)
+    table = to_overview(shown)
     assert table.columns == ("", "1 Gbit/s", "10 Gbit/s")
     assert list(table.rows) == [("tcp-bbr", "100.0 / 100.0", "10.0 / 10.0"), ("fedrdma-x", "–", "10.0 / 10.0")]
     assert table.title.startswith("% of the link by rate (RTT 20 ms, buffer 4.00 MB, loss 0 %, payload 1.00 MB)")
@@ -188,7 +188,7 @@ def test_what_varies_is_laid_side_by_side() -> None:
 
 def test_two_things_that_vary_are_shown_by_each_for_each_value_of_the_other() -> None:
     runs = sweep(Hosts(), parse_settings("1gbit,10gbit", "20ms", "bdp", "0,0.1%,1%", "1MB")).runs
-    assert [(part.name, part.places) for part in slices(runs)] == [
+    assert [(shown.name, shown.places) for shown in slices(runs)] == [
         ("by-rate-1", ["1 Gbit/s", "10 Gbit/s"]),
         ("by-rate-2", ["1 Gbit/s", "10 Gbit/s"]),
         ("by-rate-3", ["1 Gbit/s", "10 Gbit/s"]),
@@ -198,8 +198,8 @@ def test_two_things_that_vary_are_shown_by_each_for_each_value_of_the_other() ->
 
 
 def test_plots_of_what_varies_are_images() -> None:
-    (part,) = slices(sweep(Hosts(failing=2), two_rates()).runs)
-    plots = to_overview_plots(part)
+    (shown,) = slices(sweep(Hosts(failing=2), two_rates()).runs)
+    plots = to_overview_plots(shown)
     assert [plot.name for plot in plots] == ["bench-wan-by-rate", "bench-wan-by-rate-first"]
     assert all(plot.png.startswith(PNG_MAGIC) for plot in plots)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fedrdma_fate.core.link_tuner import BASELINE_TRANSFERS, Finding, LinkTuner
+from fedrdma_fate.core.link_tuner import REFERENCE_TRANSFERS, Finding, LinkTuner
 from fedrdma_fate.core.plan import ChunkPlan
 from fedrdma_fate.core.tuning import LinkTraits
 from fedrdma_fate.wire.frames import Mode
@@ -43,7 +43,7 @@ def run(tuner: LinkTuner, seconds: Callable[[ChunkPlan], float], rounds: int, mo
 
 def test_a_job_begins_with_table_2_and_climbs_while_larger_chunks_are_better() -> None:
     used = run(LinkTuner(), link_of(10e9), 100)
-    assert used[:BASELINE_TRANSFERS] == [4 * MIB] * BASELINE_TRANSFERS
+    assert used[:REFERENCE_TRANSFERS] == [4 * MIB] * REFERENCE_TRANSFERS
     top = used.index(TOTAL)
     assert used[:top] == sorted(used[:top])
     assert used[top:].count(TOTAL) >= len(used[top:]) - 3, "smaller ones are tried again now and then"

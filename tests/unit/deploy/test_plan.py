@@ -1,15 +1,13 @@
-"""The testbed's network as a plan: who is joined to whom by which queues; and quantities as people write them."""
+"""The testbed's network as a plan: who is joined to whom by which queues."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 
 import pytest
 
 from deploy.softroce.netem import ENDLESS_PACKETS, qdisc_request
 from deploy.softroce.wan import DelayLine, Host, Plan, Wan, plan
-from fedrdma_fate.bench.quantities import QuantityError, parse_loss, parse_rate, parse_size, parse_time
 
 WAN = Wan(rate=10**9, nic_rate=10**10, rtt_ns=20_000_000, loss=0.001, buffer_bytes=500_000, exact=True)
 
@@ -20,55 +18,6 @@ def _lines(made: Plan) -> list[str]:
 
 def _queues(made: Plan) -> list[str]:
     return [line for line in _lines(made) if " tbf " in line]
-
-
-# --- quantities ---
-
-
-@pytest.mark.parametrize(
-    ("parse", "text", "value"),
-    [
-        (parse_rate, "1gbit", 10**9),
-        (parse_rate, "2.5Gbit", 2_500_000_000),
-        (parse_rate, "300 kbit", 300_000),
-        (parse_time, "20ms", 20_000_000),
-        (parse_time, "1.5s", 1_500_000_000),
-        (parse_time, "0", 0),
-        (parse_size, "4MB", 4_000_000),
-        (parse_size, "4MiB", 4 * 2**20),
-        (parse_size, "1500", 1500),
-        (parse_loss, "0.1%", 0.001),
-        (parse_loss, "0", 0.0),
-    ],
-)
-def test_quantities_are_read_as_written(parse: Callable[[str], float], text: str, value: float) -> None:
-    assert parse(text) == value
-
-
-@pytest.mark.parametrize(
-    ("parse", "text", "problem"),
-    [
-        (parse_rate, "1", "not a rate"),
-        (parse_rate, "0gbit", "cannot be zero"),
-        (parse_rate, "-1gbit", "not a rate"),
-        (parse_rate, "1gib", "not a rate"),
-        (parse_rate, "", "not a rate"),
-        (parse_time, "20", "not a time"),
-        (parse_time, "0.1ns", "whole number"),
-        (parse_time, "20ms 10ms", "not a time"),
-        (parse_size, "4 megabytes", "not a size"),
-        (parse_size, "0", "cannot be zero"),
-        (parse_loss, "0.1", "not a loss"),
-        (parse_loss, "100%", "loses everything"),
-        (parse_loss, "1e1%", "not a loss"),
-    ],
-)
-def test_other_quantities_are_refused(parse: Callable[[str], float], text: str, problem: str) -> None:
-    with pytest.raises(QuantityError, match=problem):
-        parse(text)
-
-
-# --- the plan ---
 
 
 def test_nic_rate_bottleneck_and_buffer_are_queues_of_their_own() -> None:

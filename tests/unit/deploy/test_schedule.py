@@ -10,7 +10,7 @@ from deploy.softroce.__main__ import make_parser, make_run
 from deploy.softroce.guest import set_queues
 from deploy.softroce.schedule import Change, parse_change, steps
 from deploy.softroce.wan import DelayLine, Step, Wan
-from fedrdma_fate.bench.quantities import QuantityError
+from fedrdma_fate.quantities import QuantityError
 
 WAN = Wan(rate=10**9, rtt_ns=20_000_000, loss=0.001, buffer_bytes=500_000, exact=True)
 

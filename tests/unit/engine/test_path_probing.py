@@ -156,7 +156,7 @@ def test_a_transfer_begins_at_what_was_probed_and_proves_it() -> None:
     memory = PathMemory()
     memory.learn(PathState(1e9, 0.02, None), "probed")
     control = memory.begin()
-    assert (control.phase, control.known) == (Phase.PROBE, True)
+    assert (control.phase, control.known) == (Phase.PROBE_UP, True)
     memory.end(control)
     assert memory.known == KnownPath(PathState(1e9, 0.02, None), "probed"), "nothing was seen to arrive"
     memory.learn(PathState(2e9, 0.02, 0.0), "measured")
@@ -169,7 +169,7 @@ def remembered(rate: float = 1e9) -> PathMemory:
 
 def test_what_an_earlier_run_has_found_is_a_start_and_stands_while_a_train_agrees() -> None:
     memory = remembered()
-    assert memory.begin().phase is Phase.PROBE, "the path may have changed"
+    assert memory.begin().phase is Phase.PROBE_UP, "the path may have changed"
     memory.learn(PathState(1.9e9, 0.02, None), "probed")
     assert memory.state == PathState(1e9, 0.02, 0.001)
     memory.learn(PathState(2.1e9, 0.02, None), "probed")

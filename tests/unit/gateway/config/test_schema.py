@@ -9,7 +9,7 @@ import pytest
 
 from fedrdma_fate.client.address import socket_path
 from fedrdma_fate.gateway.config.schema import GatewayConfig, load_config, parse_config, split_address
-from fedrdma_fate.gateway.config.sizes import parse_size
+from fedrdma_fate.gateway.config.sizes import parse_byte_count
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 from fedrdma_fate.wire.frames import MessageKey, Offer, encode_frame
 from tests.support.sites import party
@@ -154,16 +154,16 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [(5, 5), ("5", 5), ("4MiB", 4 * 2**20), ("1 GB", 10**9), ("1.5KiB", 1536), (" 2 kib ", 2048)],
+    [(5, 5), ("5", 5), ("4MiB", 4 * 2**20), ("1 GB", 10**9), ("1.5KiB", 1536), (" 2 kib ", 2048), ("1.001MB", 1001000)],
 )
 def test_sizes_are_bytes_or_numbers_with_a_unit(text: object, size: int) -> None:
-    assert parse_size(text) == size
+    assert parse_byte_count(text) == size
 
 
 @pytest.mark.parametrize("text", [True, -1, 0, "0", "-1", "MiB", "1 parsec", None, 1.5, "1e3", "0.1"])
 def test_what_is_no_size_is_refused(text: object) -> None:
     with pytest.raises(ValueError, match=r"size|between"):
-        parse_size(text)
+        parse_byte_count(text)
 
 
 def test_a_configured_chunk_size_goes_into_frames() -> None:

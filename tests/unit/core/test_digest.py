@@ -1,20 +1,54 @@
-"""Digests by number, in little memory."""
+"""Digests of blocks, chunks and payloads, and digests by number in little memory."""
 
 from __future__ import annotations
 
+import array
 import random
 import tracemalloc
 from pathlib import Path
 
 import pytest
+import xxhash
 
-from fedrdma_fate.core.digest import DigestTable, chunk_digest
+from fedrdma_fate.core.digest import (
+    BLOCK_BYTES,
+    DigestTable,
+    block_digest,
+    chunk_digest,
+    digest_of_blocks,
+    payload_digest,
+)
 from fedrdma_fate.core.plan import ChunkPlan
-from fedrdma_fate.core.x.chunking import SMALLEST_CHUNK_BYTES, immediate_of
-from fedrdma_fate.core.x.receiver import XReceiver, XReceiveSettings
 from fedrdma_fate.engine.events import Payload
 from fedrdma_fate.memory.region import SharedRegion
 from fedrdma_fate.ports import Slot
+
+
+@pytest.mark.parametrize("length", [0, 1, BLOCK_BYTES - 1, BLOCK_BYTES])
+def test_the_digest_of_a_chunk_of_one_block_is_that_of_its_bytes(length: int) -> None:
+    assert chunk_digest(bytes(length)) == xxhash.xxh3_64_intdigest(bytes(length))
+
+
+def test_the_digest_of_a_longer_chunk_covers_the_digests_of_its_blocks_in_order() -> None:
+    blocks = [b"a" * BLOCK_BYTES, b"b" * BLOCK_BYTES, b"c"]
+    expected = xxhash.xxh3_64_intdigest(b"".join(block_digest(block).to_bytes(8, "little") for block in blocks))
+    assert chunk_digest(b"".join(blocks)) == expected == digest_of_blocks([block_digest(block) for block in blocks])
+
+
+def test_the_payload_digest_covers_the_chunk_digests_in_index_order() -> None:
+    digests = [chunk_digest(b"a"), chunk_digest(memoryview(b"b"))]
+    expected = xxhash.xxh3_64_intdigest(b"".join(digest.to_bytes(8, "little") for digest in digests))
+    assert payload_digest(digests) == expected
+    assert payload_digest(digests[::-1]) != expected
+
+
+def test_the_payload_digest_does_not_depend_on_the_byte_order_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    little = payload_digest([1])
+    swapped = array.array("Q", [1])
+    swapped.byteswap()
+    monkeypatch.setattr("sys.byteorder", "big")
+    assert payload_digest(swapped) == little
+
 
 LARGEST = (1 << 64) - 1
 
@@ -64,22 +98,6 @@ def test_a_gigabyte_in_the_smallest_chunks_takes_less_than_a_megabyte() -> None:
         for number in range(65_536):
             table[number] = random.getrandbits(64)
         assert tracemalloc.get_traced_memory()[0] - before < 700_000
-    finally:
-        tracemalloc.stop()
-
-
-def test_a_receiver_keeps_less_than_a_megabyte_for_a_gigabyte_in_the_smallest_chunks() -> None:
-    plan = ChunkPlan(1 << 30, SMALLEST_CHUNK_BYTES)
-    tracemalloc.start()
-    try:
-        before = tracemalloc.get_traced_memory()[0]
-        machine = XReceiver(1, plan, XReceiveSettings(tag=1))
-        # from the last to the first, every hundredth missing: the bitmap is as long as it gets
-        for index in reversed(range(plan.count)):
-            if index % 100:
-                machine.on_chunk(immediate_of(1, index), 0.0, 0.0, random.getrandbits(64))
-        assert machine.placed_bytes > 0.98 * plan.total_bytes
-        assert tracemalloc.get_traced_memory()[1] - before < 1_000_000
     finally:
         tracemalloc.stop()
 

@@ -28,7 +28,7 @@ def parse_rate(text: str) -> int:
     Raises:
         QuantityError: not a rate, or zero.
     """
-    return _positive(text, _scaled(text, _RATES, "a rate such as 500mbit or 10gbit"), "a rate")
+    return _positive(text, _whole(text, _scaled(text, _RATES, "a rate such as 500mbit or 10gbit")), "a rate")
 
 
 def parse_time(text: str) -> int:
@@ -37,16 +37,25 @@ def parse_time(text: str) -> int:
     Raises:
         QuantityError: not a time.
     """
-    return 0 if text.strip() == "0" else _scaled(text, _TIMES, "a time such as 20ms or 1.5s")
+    return 0 if text.strip() == "0" else _whole(text, _scaled(text, _TIMES, "a time such as 20ms or 1.5s"))
 
 
 def parse_size(text: str) -> int:
     """Bytes. kB, MB and GB are decimal; KiB, MiB and GiB are binary.
 
     Raises:
-        QuantityError: not a size, or zero.
+        QuantityError: not a size, not a whole number of bytes, or zero.
     """
-    return _positive(text, _scaled(text, _SIZES, "a size such as 4MB or 2GiB"), "a size")
+    return _positive(text, _whole(text, exact_size(text)), "a size")
+
+
+def exact_size(text: str) -> Decimal:
+    """As `parse_size`, for callers that bound and round by themselves: perhaps zero, perhaps a fraction of a byte.
+
+    Raises:
+        QuantityError: not a size.
+    """
+    return _scaled(text, _SIZES, "a size such as 4MB or 2GiB")
 
 
 def parse_loss(text: str) -> float:
@@ -64,12 +73,15 @@ def parse_loss(text: str) -> float:
     return share
 
 
-def _scaled(text: str, units: Mapping[str, int], expected: str) -> int:
+def _scaled(text: str, units: Mapping[str, int], expected: str) -> Decimal:
     match = _NUMBER.fullmatch(text.strip())
     unit = match[2].lower() if match else ""
     if match is None or unit not in units:
         raise QuantityError(f"{text!r} is not {expected}")
-    value = Decimal(match[1]) * units[unit]
+    return Decimal(match[1]) * units[unit]
+
+
+def _whole(text: str, value: Decimal) -> int:
     if value != int(value):
         raise QuantityError(f"{text!r} is not a whole number of the smallest unit")
     return int(value)

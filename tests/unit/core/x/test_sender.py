@@ -1,4 +1,4 @@
-"""`fedrdma-x`: how much may be under way, and how large chunks then have to be."""
+"""The sending half of `fedrdma-x`: how much is in flight, and what goes more than once before its loss can be known."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 from fedrdma_fate.core.actions import Action, PostChunk
 from fedrdma_fate.core.path import PathState
 from fedrdma_fate.core.plan import ChunkPlan
-from fedrdma_fate.core.x.chunking import LARGEST_X_CHUNK_BYTES, SMALLEST_CHUNK_BYTES, filling_chunk_bytes
 from fedrdma_fate.core.x.rate_control import RateController
 from fedrdma_fate.core.x.sender import XSender, XSendSettings
 
@@ -56,17 +55,25 @@ def test_a_window_below_one_chunk_lets_one_go_at_a_time() -> None:
     assert most_under_way(dataclasses.replace(RELIABLE, window_bytes=1)) == 1
 
 
-@pytest.mark.parametrize(
-    ("rate", "most_chunks", "chunk_bytes"),
-    [
-        (1.25e9, None, SMALLEST_CHUNK_BYTES),
-        (1.25e9, 1 << 20, SMALLEST_CHUNK_BYTES),
-        (1.25e9, 512, 128 * 1024),
-        (1.25e9, 128, 512 * 1024),
-        (1.25e12, 1, LARGEST_X_CHUNK_BYTES),
-    ],
-)
-def test_few_chunks_under_way_have_to_be_large_to_fill_the_path(
-    rate: float, most_chunks: int | None, chunk_bytes: int
+def positions(sender: XSender, actions: list[Action]) -> list[int]:
+    """The chunks that are posted, in order of sending; counted from the last chunk of the payload."""
+    return [sender.plan.count - 1 - action.chunk.index for action in actions if isinstance(action, PostChunk)]
+
+
+@pytest.mark.parametrize(("loss", "twice"), [(0.01, [14, 15, 16, 17, 18, 19]), (0.0, []), (None, [])])
+def test_the_last_chunks_go_twice_on_a_path_that_loses_for_too_few_follow_to_betray_a_loss(
+    loss: float | None, twice: list[int]
 ) -> None:
-    assert filling_chunk_bytes(rate, 0.02, most_chunks) == chunk_bytes
+    settings = XSendSettings(tag=1, queue_pairs=2, mtu_bytes=1000)
+    sender = XSender(1, ChunkPlan(20_000, 1000), settings, RateController(PathState(1e9, 0.02, loss), proved=True))
+    sent = positions(sender, sender.start(0.0))
+    for tick in range(1, 100):
+        sent += positions(sender, sender.on_timer(tick * 1e-4))
+    assert sorted(sent) == sorted([*range(20), *twice])
+    assert sender.resent_bytes == 1000 * len(twice)
+
+
+def test_reliable_queue_pairs_get_everything_once() -> None:
+    settings = XSendSettings(tag=1, reliable=True, paced=False, window_bytes=1 << 20)
+    sender = XSender(1, ChunkPlan(20_000, 1000), settings, RateController(PathState(1e9, 0.02, 0.01), proved=True))
+    assert positions(sender, sender.start(0.0)) == list(range(20))

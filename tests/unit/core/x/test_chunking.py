@@ -1,0 +1,55 @@
+"""`fedrdma-x`: how large chunks are, and how the immediate value names them."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedrdma_fate.core.plan import ChunkPlan
+from fedrdma_fate.core.x.chunking import (
+    LARGEST_X_CHUNK_BYTES,
+    SMALLEST_CHUNK_BYTES,
+    best_chunk_bytes,
+    chunk_of_immediate,
+    filling_chunk_bytes,
+    immediate_of,
+)
+
+
+def test_chunks_shrink_with_loss_and_grow_with_rate_within_bounds() -> None:
+    assert best_chunk_bytes(125e6, 0.01, 4096, 1 << 30) == SMALLEST_CHUNK_BYTES
+    assert best_chunk_bytes(1.25e9, 0.001, 4096, 1 << 30) == 128 * 1024
+    assert best_chunk_bytes(1e15, 0.0, 4096, 1 << 30) == LARGEST_X_CHUNK_BYTES
+    assert best_chunk_bytes(12.2e9, 0.0, 4096, 1 << 30) == 512 * 1024, "the power of two that is nearest"
+    assert best_chunk_bytes(1.22e9, 0.01, 4096, 1 << 30) == 32 * 1024, "that below, where it costs repeats"
+    assert best_chunk_bytes(1.25e9, None, 4096, 1 << 30) == best_chunk_bytes(1.25e9, 0.01, 4096, 1 << 30)
+
+
+def test_a_huge_payload_is_not_cut_into_more_chunks_than_an_immediate_can_name() -> None:
+    assert ChunkPlan(1 << 40, best_chunk_bytes(1.0, 1.0, 4096, 1 << 40)).count <= 1 << 20
+
+
+def test_an_immediate_names_tag_and_chunk() -> None:
+    assert chunk_of_immediate(immediate_of(4095, (1 << 20) - 1)) == (4095, (1 << 20) - 1)
+    assert immediate_of(4095, (1 << 20) - 1) == 0xFFFFFFFF
+
+
+@pytest.mark.parametrize(("tag", "index"), [(4096, 0), (-1, 0), (0, 1 << 20), (0, -1)])
+def test_what_does_not_fit_an_immediate_is_refused(tag: int, index: int) -> None:
+    with pytest.raises(ValueError):
+        immediate_of(tag, index)
+
+
+@pytest.mark.parametrize(
+    ("rate", "most_chunks", "chunk_bytes"),
+    [
+        (1.25e9, None, SMALLEST_CHUNK_BYTES),
+        (1.25e9, 1 << 20, SMALLEST_CHUNK_BYTES),
+        (1.25e9, 512, 128 * 1024),
+        (1.25e9, 128, 512 * 1024),
+        (1.25e12, 1, LARGEST_X_CHUNK_BYTES),
+    ],
+)
+def test_few_chunks_under_way_have_to_be_large_to_fill_the_path(
+    rate: float, most_chunks: int | None, chunk_bytes: int
+) -> None:
+    assert filling_chunk_bytes(rate, 0.02, most_chunks) == chunk_bytes

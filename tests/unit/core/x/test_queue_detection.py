@@ -1,0 +1,89 @@
+"""What long round trips of a path are taken for."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedrdma_fate.core.x.queue_detection import PERSISTENT_QUEUE_ROUNDS, LongerPathCheck, Overload, StandingQueue
+
+RTT = 0.02
+
+
+def standing(queue: StandingQueue, seconds: float, now: float, *, chunk_seconds: float = 0.0) -> bool:
+    return queue.update(seconds, now, RTT, chunk_seconds, ignored=False)
+
+
+@pytest.mark.parametrize(
+    ("min_rtt", "chunk_seconds", "limit"), [(0.001, 0.0, 0.003), (0.1, 0.0, 0.015), (0.02, 0.01, 0.04)]
+)
+def test_a_queue_stands_from_a_time_a_share_of_the_round_trip_and_some_chunks_on(
+    min_rtt: float, chunk_seconds: float, limit: float
+) -> None:
+    queue = StandingQueue()
+    assert not queue.update(0.99 * limit, 0.0, min_rtt, chunk_seconds, ignored=False)
+    assert queue.update(1.01 * limit, 0.0, min_rtt, chunk_seconds, ignored=False)
+
+
+def test_a_queue_that_stands_for_many_round_trips_persists_until_it_has_gone() -> None:
+    queue = StandingQueue()
+    assert standing(queue, 0.01, 1.0)
+    assert standing(queue, 0.01, 1.0 + PERSISTENT_QUEUE_ROUNDS * RTT - 0.001)
+    assert not queue.persists
+    assert standing(queue, 0.01, 1.0 + PERSISTENT_QUEUE_ROUNDS * RTT + 0.001)
+    assert queue.persists
+    assert not standing(queue, 0.002, 2.0), "below the limit, but not gone"
+    assert queue.persists
+    assert not standing(queue, 0.001, 2.0)
+    assert not queue.persists
+
+
+def test_a_queue_shortly_after_a_reduction_does_not_count() -> None:
+    queue = StandingQueue()
+    assert not queue.update(0.01, 1.0, RTT, 0.0, ignored=True)
+    assert standing(queue, 0.01, 9.0)
+    assert not queue.persists, "it stands since it counts"
+
+
+def overloaded(overload: Overload, lost: float, *, queued: bool = True, latest_rtt: float = RTT) -> bool:
+    return overload.on_round(lost, 0.01, queued=queued, min_rtt=RTT, latest_rtt=latest_rtt)
+
+
+def test_rounds_of_loss_in_a_row_beside_a_queue_are_overload_and_single_ones_are_not() -> None:
+    overload = Overload()
+    assert [overloaded(overload, 0.1) for _ in range(5)] == [False, False, False, True, False]
+    assert [overloaded(overload, lost) for lost in (0.1, 0.1, 0.06, 0.1, 0.1, 0.1)] == [False] * 6
+    assert not any(overloaded(Overload(), 0.1, queued=False) for _ in range(10))
+
+
+def test_in_a_full_buffer_rounds_of_overload_are_counted_by_the_longer_round_trip() -> None:
+    overload = Overload()
+    assert [overloaded(overload, 0.1, latest_rtt=2 * RTT) for _ in range(8)] == [False] * 7 + [True]
+
+
+def check(least: float, most: float, lost: float) -> float | None:
+    longer = LongerPathCheck()
+    longer.note_rate(5.0)
+    longer.start(most, 1.0)
+    longer.on_rtt(least)
+    assert longer.on_round(lost, 0.0, RTT, 0.9) is None, "what was sent since has not come back yet"
+    return longer.on_round(lost, 0.0, RTT, 1.0)
+
+
+def test_round_trips_that_no_drain_shortens_are_a_longer_path() -> None:
+    assert check(0.0399, 0.04, 0.0) == 0.0399
+
+
+@pytest.mark.parametrize(("least", "lost"), [(0.035, 0.0), (0.0399, 0.05)])
+def test_round_trips_that_a_drain_shortens_or_a_lossy_round_are_a_queue(least: float, lost: float) -> None:
+    assert check(least, 0.04, lost) is None
+
+
+def test_the_largest_rate_before_the_reductions_of_one_check_comes_back() -> None:
+    longer = LongerPathCheck()
+    longer.note_rate(5.0)
+    longer.start(RTT, 1.0)
+    longer.note_rate(3.0)
+    assert longer.rate_before == 5.0
+    longer.on_round(0.0, 0.0, RTT, 1.0)
+    longer.note_rate(3.0)
+    assert longer.rate_before == 3.0

@@ -1,0 +1,76 @@
+"""The receiving half of `fedrdma-x`: what it reports, and what it keeps."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+
+from fedrdma_fate.core.actions import ComputeDigest, SendReport
+from fedrdma_fate.core.plan import ChunkPlan
+from fedrdma_fate.core.x.chunking import (
+    SMALLEST_CHUNK_BYTES,
+    immediate_of,
+)
+from fedrdma_fate.core.x.receiver import XReceiver, XReceiveSettings
+
+
+def test_a_chunk_of_another_tag_or_outside_the_plan_is_ignored() -> None:
+    receiver = XReceiver(1, ChunkPlan(8, 4), XReceiveSettings(tag=5))
+    assert receiver.on_chunk(immediate_of(6, 0), 0.0, 0.0) == []
+    assert receiver.on_chunk(immediate_of(5, 2), 0.0, 0.0) == []
+    assert receiver.timer() is None
+
+
+def test_a_chunk_that_comes_twice_is_reported_again_and_not_checked_again() -> None:
+    receiver = XReceiver(1, ChunkPlan(8, 4), XReceiveSettings(tag=5))
+    receiver.on_chunk(immediate_of(5, 1), 0.0, 0.0)
+    receiver.on_timer(0.0)
+    assert receiver.on_chunk(immediate_of(5, 1), 1.0, 1.0) == []
+    (answer,) = receiver.on_timer(1.0)
+    assert isinstance(answer, SendReport)
+    assert answer.report.complete == 1
+
+
+def test_a_chunk_that_arrived_before_the_offer_is_reported_with_its_own_time() -> None:
+    receiver = XReceiver(1, ChunkPlan(8, 4), XReceiveSettings(tag=5))
+    (asked,) = receiver.on_chunk(immediate_of(5, 1), 1.0, 1.5)
+    assert isinstance(asked, ComputeDigest)
+    (told,) = receiver.on_timer(1.5)
+    assert isinstance(told, SendReport)
+    assert (told.report.arrived_at, told.report.held) == (1.0, 0.5)
+
+
+def test_chunks_found_at_one_moment_are_reported_together_so_that_what_follows_does_not_look_fast() -> None:
+    receiver = XReceiver(1, ChunkPlan(40, 4), XReceiveSettings(tag=5))
+    for index in range(9, 4, -1):
+        (asked,) = receiver.on_chunk(immediate_of(5, index), 1.0, 1.0)
+        assert isinstance(asked, ComputeDigest)
+    assert receiver.timer() == 1.0
+    (told,) = receiver.on_timer(1.0)
+    assert isinstance(told, SendReport)
+    assert (told.report.arrived_at, told.report.received_bytes, told.report.newest) == (1.0, 20, 4)
+
+
+def test_the_last_chunk_is_reported_at_once() -> None:
+    receiver = XReceiver(1, ChunkPlan(8, 4), XReceiveSettings(tag=5))
+    receiver.on_chunk(immediate_of(5, 1), 1.0, 1.0)
+    *_, told = receiver.on_chunk(immediate_of(5, 0), 1.0, 1.0)
+    assert isinstance(told, SendReport)
+    assert told.report.complete == 2
+    assert receiver.timer() is None
+
+
+def test_a_receiver_keeps_less_than_a_megabyte_for_a_gigabyte_in_the_smallest_chunks() -> None:
+    plan = ChunkPlan(1 << 30, SMALLEST_CHUNK_BYTES)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        machine = XReceiver(1, plan, XReceiveSettings(tag=1))
+        # from the last to the first, every hundredth missing: the bitmap is as long as it gets
+        for index in reversed(range(plan.count)):
+            if index % 100:
+                machine.on_chunk(immediate_of(1, index), 0.0, 0.0, random.getrandbits(64))
+        assert machine.placed_bytes > 0.98 * plan.total_bytes
+        assert tracemalloc.get_traced_memory()[1] - before < 1_000_000
+    finally:
+        tracemalloc.stop()

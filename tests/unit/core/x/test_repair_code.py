@@ -1,0 +1,15 @@
+"""Copies of chunks whose loss nothing would betray in time."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedrdma_fate.core.x.estimators import chunk_loss
+from fedrdma_fate.core.x.repair_code import MOST_COPIES, copies_of_last, copies_of_repeat
+
+
+def test_the_likelier_a_loss_the_more_copies_of_what_was_lost_go_at_once() -> None:
+    assert [copies_of_repeat(lost) for lost in (0.0, 0.008, 0.04, 0.08, 0.3, 1.0)] == [2, 2, 3, 3, 3, MOST_COPIES]
+    assert [copies_of_last(lost) for lost in (0.0, 0.0005, 0.008, 0.5)] == [1, 1, 2, 2]
+    assert chunk_loss(0.01, 4) == pytest.approx(0.0394, abs=1e-4)
+    assert (chunk_loss(-1.0, 4), chunk_loss(2.0, 4)) == (0.0, 1.0)
