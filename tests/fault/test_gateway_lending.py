@@ -164,9 +164,9 @@ def break_channel(runner: InThread, sites: Sites) -> None:
     """Cut the control channel; returns when it is there again."""
 
     async def cut() -> None:
-        parts = runner.gateways["a"]._parts
-        assert parts is not None
-        parts.peers["b"]._lose("cut by the test")
+        assembly = runner.gateways["a"]._assembly
+        assert assembly is not None
+        assembly.peers["b"]._lose("cut by the test")
 
     before = len(sites["a"].events("peer_lost"))
     runner.run(cut())
