@@ -20,6 +20,7 @@ from fedrdma_fate.gateway.peers.peer import Peer
 from fedrdma_fate.gateway.routing import Routes
 from fedrdma_fate.gateway.tasks.server import TaskServer
 from fedrdma_fate.gateway.tasks.socket import TaskSocket
+from fedrdma_fate.gateway.trace_events import TraceEvents
 from fedrdma_fate.gateway.transports import make_transports
 from fedrdma_fate.memory.pool import SlotPool
 from fedrdma_fate.memory.region_directory import RegionDirectory
@@ -121,7 +122,7 @@ def _make_context(
         routes=Routes(config),
         transports=transports,
         make_region=regions.create_region,
-        trace=trace,
+        trace=TraceEvents(trace),
         metrics=metrics,
         path_store=PathStore(config.state_directory or memory.spill_directory, config.site),
     )

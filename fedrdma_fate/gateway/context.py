@@ -13,18 +13,11 @@ from fedrdma_fate.gateway.config.schema import GatewayConfig
 from fedrdma_fate.gateway.messages.mailbox import Mailbox
 from fedrdma_fate.gateway.path_store import PathStore
 from fedrdma_fate.gateway.routing import Routes
+from fedrdma_fate.gateway.trace_events import TraceEvents
 from fedrdma_fate.gateway.transports import TransportSet
 from fedrdma_fate.memory.pool import SlotPool
 from fedrdma_fate.memory.spill import SpillStore
 from fedrdma_fate.ports import Region
-
-
-class TraceSink(Protocol):
-    """Where events of the gateway go; one JSON line each."""
-
-    def emit(self, event: str, **fields: object) -> None:
-        """Record an event."""
-        ...
 
 
 class MetricsSink(Protocol):
@@ -90,7 +83,7 @@ class GatewayContext:
     routes: Routes
     transports: TransportSet
     make_region: Callable[[str, int], Region]
-    trace: TraceSink
+    trace: TraceEvents
     metrics: MetricsSink
     recalls: defaultdict[SlotPool, list[Callable[[], None]]] = dataclasses.field(
         default_factory=lambda: defaultdict(list)

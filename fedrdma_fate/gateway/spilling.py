@@ -93,4 +93,4 @@ def _room_at_once(pool: SlotPool, message: Message) -> Lease | None:
 def _spilled(context: GatewayContext, message: Message, spilled: Spilled) -> None:
     message.spilled = spilled
     context.metrics.spilled(message.total_bytes)
-    context.trace.emit("spilled", key=str(message.key), bytes=message.total_bytes)
+    context.trace.spilled(message.key, message.total_bytes)

@@ -184,7 +184,7 @@ class Peer:
         self.last_error = reason
         self.rtt_seconds = None
         logger.warning("lost %s: %s", self.config.site, reason)
-        self._context.trace.emit("peer_lost", peer=self.config.site, reason=reason)
+        self._context.trace.peer_lost(self.config.site, reason)
         for transport in self.paths.paths:
             self._context.metrics.link_up(self.config.site, transport, False)
         self.paths.offline(reason)
@@ -343,7 +343,7 @@ class Peer:
             path.link.hint(self.rtt_seconds, None if self.config.rate is None else self.config.rate / 8)
         self._context.metrics.link_up(self.config.site, transport, True)
         logger.info("data path to %s over %s is up", self.config.site, transport)
-        self._context.trace.emit("link", peer=self.config.site, transport=transport, reason=path.reason)
+        self._context.trace.link(self.config.site, transport, path.reason)
         self.receiving.fill_ring(path.link, transport)
 
     def path_lost(self, transport: str, attempt: int, reason: str) -> None:
@@ -358,7 +358,7 @@ class Peer:
     def _note_lost(self, transport: str, reason: str) -> None:
         logger.warning("data path to %s over %s: %s", self.config.site, transport, reason)
         self._context.metrics.link_up(self.config.site, transport, False)
-        self._context.trace.emit("link_lost", peer=self.config.site, transport=transport, reason=reason)
+        self._context.trace.link_lost(self.config.site, transport, reason)
 
     def offered(self, offer: Offer) -> None:
         """A datagram announces a transfer."""

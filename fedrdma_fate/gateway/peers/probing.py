@@ -85,7 +85,7 @@ class Probing:
             report = await _Probe(self._context, peer, total_bytes, seconds).run()
         finally:
             self._busy_with = ""
-        self._context.trace.emit("probed", **report)
+        self._context.trace.probed(report)
         return report
 
 

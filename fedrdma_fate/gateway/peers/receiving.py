@@ -268,9 +268,7 @@ class Receiving:
         self._context.mailbox.fail(offer.key, code.value, reason)
         self._context.metrics.transfer_ended("failed", self._peer, offer.mode, 0.0, 0)
         logger.error("%s from %s was not received: [%s] %s", offer.key, self._peer, code.value, reason)
-        self._context.trace.emit(
-            "receive_failed", **_key_fields(offer), code=code.value, reason=reason, peer=self._peer
-        )
+        self._context.trace.receive_failed(offer.transfer, offer.key, self._peer, code, reason)
 
     def on_lend(self, lend: Lend) -> None:
         """A message lies in the peer's memory, for our task to map; it may be told again after a reconnection."""
@@ -346,15 +344,8 @@ class Receiving:
     def _trace_delivered(
         self, frame: Offer | Inline | Lend, total_bytes: int, mode: str, transport: str, seconds: float, kept: bool
     ) -> None:
-        self._context.trace.emit(
-            "delivered",
-            **_key_fields(frame),
-            bytes=total_bytes,
-            mode=mode,
-            transport=transport,
-            seconds=seconds,
-            peer=self._peer,
-            kept=kept,
+        self._context.trace.delivered(
+            frame.transfer, frame.key, total_bytes, self._peer, mode, transport, seconds, kept=kept
         )
 
 
@@ -367,15 +358,3 @@ def _ahead_of(offer: Offer, most: int) -> int:
 def _ahead_bytes(total_bytes: int) -> int:
     """A slot for a message like one of this length: a little more, for the next may differ by a few bytes."""
     return (total_bytes // _AHEAD_STEP_BYTES + 2) * _AHEAD_STEP_BYTES
-
-
-def _key_fields(frame: Offer | Inline | Lend) -> dict[str, object]:
-    key = frame.key
-    return {
-        "transfer": frame.transfer,
-        "session": key.session,
-        "name": key.name,
-        "tag": key.tag,
-        "source": str(key.source),
-        "destination": str(key.destination),
-    }

@@ -233,7 +233,8 @@ class Sending:
         if inline is None:
             return False
         self._context.metrics.inline_moved("sent", self._peer.site)
-        self._trace("sent", transfer, inline.key, len(inline.body), mode="inline", transport="control", seconds=0.0)
+        body = len(inline.body)
+        self._context.trace.sent(transfer, inline.key, body, self._peer.site, "inline", "control", 0.0)
         return True
 
     def on_refused(self, transfer: int, code: str, reason: str) -> bool:
@@ -274,17 +275,9 @@ class Sending:
         mode = how or outgoing.mode
         self._context.metrics.payload_moved("sent", self._peer.site, mode, transport, total)
         self._context.metrics.transfer_ended("delivered", self._peer.site, mode, stats.seconds, stats.resent_bytes)
-        self._trace(
-            "sent",
-            outgoing.transfer,
-            outgoing.key,
-            total,
-            mode=mode,
-            transport=transport,
-            seconds=stats.seconds,
-            resent_bytes=stats.resent_bytes,
-            chunks=0 if how == LENT else outgoing.plan.count,
-            writes=stats.writes,
+        chunks = 0 if how == LENT else outgoing.plan.count
+        self._context.trace.sent_payload(
+            outgoing.transfer, outgoing.key, total, self._peer.site, mode, transport, stats, chunks
         )
 
     def send_failed(self, outgoing: Outgoing, code: ErrorCode, reason: str) -> None:
@@ -310,7 +303,7 @@ class Sending:
     def _undeliverable(self, transfer: int, key: MessageKey, code: ErrorCode, reason: str) -> None:
         """The peer is told, for the party that waits there."""
         logger.error("%s was not delivered to %s: [%s] %s", key, self._peer.site, code.value, reason)
-        self._trace("undeliverable", transfer, key, 0, code=code.value, reason=reason)
+        self._context.trace.undeliverable(transfer, key, self._peer.site, code, reason)
         notice = Undeliverable(key, code.value, reason)
         self._notices.append(notice)
         self._send(notice)
@@ -341,17 +334,3 @@ class Sending:
     def _chunk_bytes(self) -> int | None:
         """The chunk size that was set by hand."""
         return (self._peer.chunk or self._context.config.chunk).size_bytes
-
-    def _trace(self, event: str, transfer: int, key: MessageKey, total_bytes: int, **fields: object) -> None:
-        self._context.trace.emit(
-            event,
-            transfer=transfer,
-            session=key.session,
-            name=key.name,
-            tag=key.tag,
-            source=str(key.source),
-            destination=str(key.destination),
-            bytes=total_bytes,
-            peer=self._peer.site,
-            **fields,
-        )

@@ -123,28 +123,10 @@ class Pushing:
         key, total_bytes = message.key, message.total_bytes
         kept = self._context.mailbox.deliver(message)
         make_room(self._context, self._context.send_pool)
-        self._context.trace.emit(
-            "delivered",
-            session=key.session,
-            name=key.name,
-            tag=key.tag,
-            source=str(key.source),
-            destination=str(key.destination),
-            bytes=total_bytes,
-            mode=mode,
-            transport="local",
-            seconds=0.0,
-            kept=kept,
-        )
+        self._context.trace.delivered_here(key, total_bytes, mode, kept=kept)
 
     def _trace_put(self, attach: Attach, request: Commit | PutInline, total_bytes: int) -> None:
-        self._context.trace.emit(
-            "put",
-            session=attach.session,
-            name=request.name,
-            tag=request.tag,
-            source=str(attach.party),
-            destinations=[str(destination) for destination in request.destinations],
-            bytes=total_bytes,
-            site=self._context.config.site,
+        site = self._context.config.site
+        self._context.trace.put(
+            attach.session, request.name, request.tag, attach.party, request.destinations, total_bytes, site
         )

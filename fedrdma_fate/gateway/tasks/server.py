@@ -327,15 +327,7 @@ class TaskConversation:
             raise stopping_error(self._context)
         key = MessageKey(attach.session, request.name, request.tag, request.source, attach.party)
         message = await self._context.mailbox.take(key, request.timeout)
-        self._context.trace.emit(
-            "get",
-            session=key.session,
-            name=key.name,
-            tag=key.tag,
-            source=str(key.source),
-            destination=str(key.destination),
-            bytes=message.total_bytes,
-        )
+        self._context.trace.get(key, message.total_bytes)
         if message.body is not None:
             return GotInline(message.kind, message.body)
         place, path, offset = message.place
