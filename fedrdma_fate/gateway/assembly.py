@@ -15,7 +15,7 @@ from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.messages.mailbox import Mailbox
 from fedrdma_fate.gateway.path_store import PathStore
 from fedrdma_fate.gateway.peers.control_channel import ControlServer
-from fedrdma_fate.gateway.peers.dialling import ControlChannels
+from fedrdma_fate.gateway.peers.dialling import Dialler
 from fedrdma_fate.gateway.peers.peer import Peer
 from fedrdma_fate.gateway.routing import Routes
 from fedrdma_fate.gateway.tasks.server import TaskServer
@@ -48,7 +48,7 @@ class Assembly:
         context: what they share.
         transports: closes all transports; afterwards, nobody waits any more to be connected.
         peers: the other sites, by name.
-        channels: dials and greets them.
+        dialler: dials and greets them.
         control: accepts control channels.
         tasks: answers this site's tasks.
         socket: accepts them.
@@ -58,7 +58,7 @@ class Assembly:
     context: GatewayContext
     transports: contextlib.ExitStack
     peers: dict[str, Peer]
-    channels: ControlChannels
+    dialler: Dialler
     control: ControlServer
     tasks: TaskServer
     socket: TaskSocket
@@ -80,15 +80,15 @@ def assemble(config: GatewayConfig, undo: contextlib.ExitStack, status: Callable
     transports = contextlib.ExitStack()
     context = _make_context(config, undo, transports, metrics)
     peers = {peer.site: Peer(peer, context) for peer in config.peers}
-    channels = ControlChannels(config.site, peers, config.timeouts.connect)
+    dialler = Dialler(config.site, peers, config.timeouts.connect)
     tasks = TaskServer(context, peers, status)
     undo.callback(tasks.close)
     return Assembly(
         context=context,
         transports=transports,
         peers=peers,
-        channels=channels,
-        control=ControlServer(config.listen.control, None, channels.accept),
+        dialler=dialler,
+        control=ControlServer(config.listen.control, None, dialler.accept),
         tasks=tasks,
         socket=TaskSocket(socket_path(config.listen.socket), tasks),
         metrics=_serve_metrics(config, undo, metrics, context),

@@ -53,7 +53,7 @@ class Gateway:
         spawn(assembly.context.tasks, _keep_paths(assembly))
         for peer in assembly.peers.values():
             if peer.config.address is not None:
-                spawn(assembly.context.tasks, assembly.channels.keep_dialling(peer, peer.config.address))
+                spawn(assembly.context.tasks, assembly.dialler.keep_dialling(peer, peer.config.address))
         logger.info(
             "gateway of %s listens on %s and %s",
             self._config.site,

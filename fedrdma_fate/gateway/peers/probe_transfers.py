@@ -16,25 +16,25 @@ from fedrdma_fate.memory.pool import Lease, SlotPool
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, MemoryPoolError, error_from_code
 from fedrdma_fate.wire.frames import PROBE_TRANSFERS_FROM, MessageKey, Mode, Party, Ping
 
-FAIR_PART = 4
-"""A probe takes at most this part of a pool, and only as long as as much stays free."""
+POOL_DIVISOR = 4
+"""A probe takes at most a quarter of a pool, and only as long as another quarter stays free."""
 
 
 def lease_spare(pool: SlotPool, length: int, owner: str) -> Lease:
     """A slot for the payload of a probe, which takes nothing that messages need.
 
     Raises:
-        MemoryPoolError: PAYLOAD_TOO_LARGE when it is more than a fair part of the pool, POOL_TIMEOUT when the pool
+        MemoryPoolError: PAYLOAD_TOO_LARGE when it is more than a quarter of the pool, POOL_TIMEOUT when the pool
             is short of room just now: a probe does not wait.
     """
     stats = pool.stats()
-    part = stats.length // FAIR_PART
-    if length > part:
+    most = stats.length // POOL_DIVISOR
+    if length > most:
         raise MemoryPoolError(
-            ErrorCode.PAYLOAD_TOO_LARGE, f"{length} bytes for a probe; it may take {part} of {stats.name} memory."
+            ErrorCode.PAYLOAD_TOO_LARGE, f"{length} bytes for a probe; it may take {most} of {stats.name} memory."
         )
     spare = stats.length - stats.leased_bytes - length
-    lease = pool.lease(length, owner) if spare >= part and not stats.waiting else None
+    lease = pool.lease(length, owner) if spare >= most and not stats.waiting else None
     if lease is None:
         raise MemoryPoolError(
             ErrorCode.POOL_TIMEOUT,

@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 _AHEAD_STEP_BYTES = 64 * 1024
 
-FIRST_AHEAD_PART = 3 / 8
+FIRST_AHEAD_FRACTION = 3 / 8
 """Of the receive region, for the first large messages of all peers; what is left is room for others, and for probes."""
 
 REMEMBERED_TRANSFERS = 16384
@@ -132,8 +132,8 @@ class Receiving:
         # cold memory is not taken before it is needed
         if config.mode_for(self._peer) != "fedrdma-x" or transport not in ("tcp", "verbs") or not config.memory.warm:
             return 0
-        part = int(self._context.receive_pool.region.length * FIRST_AHEAD_PART) // len(config.peers)
-        return part if part > int(config.memory.ring_slot_bytes) else 0
+        length = int(self._context.receive_pool.region.length * FIRST_AHEAD_FRACTION) // len(config.peers)
+        return length if length > int(config.memory.ring_slot_bytes) else 0
 
     def on_grant_request(self, request: GrantRequest, link: Link) -> None:
         """The peer asks for a slot. It asks again on each new data path; what it has been granted is on its way."""

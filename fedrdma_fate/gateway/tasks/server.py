@@ -39,7 +39,7 @@ from fedrdma_fate.gateway.messages.mailbox import Message
 from fedrdma_fate.gateway.peers.peer import Peer
 from fedrdma_fate.gateway.peers.probing import Probing
 from fedrdma_fate.gateway.spilling import make_room
-from fedrdma_fate.gateway.tasks.presence import Attendance
+from fedrdma_fate.gateway.tasks.presence import Presence
 from fedrdma_fate.gateway.tasks.pushing import Pushing
 from fedrdma_fate.memory.pool import Lease
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, MemoryPoolError
@@ -116,8 +116,8 @@ class TaskServer:
         self.status = status
         self.stopping = False
         self._tasks: dict[str, Task] = {}
-        self._attendance = Attendance(self._take_for_gone, asyncio.get_running_loop().call_later)
-        context.mailbox.on_waiting = self._attendance.expect
+        self._presence = Presence(self._take_for_gone, asyncio.get_running_loop().call_later)
+        context.mailbox.on_waiting = self._presence.expect
 
     @property
     def task_count(self) -> int:
@@ -130,7 +130,7 @@ class TaskServer:
 
     def close(self) -> None:
         """Nobody is waited for any more."""
-        self._attendance.close()
+        self._presence.close()
 
     def attach(self, attach: Attach) -> Task:
         """The task behind a new connection.
@@ -143,7 +143,7 @@ class TaskServer:
         if task is None:
             task = self._tasks[attach.client] = Task(attach, self.pushing.abandon)
             self.context.mailbox.sessions.join(attach.session, attach.party)
-            self._attendance.arrive(attach.session, attach.party)
+            self._presence.arrive(attach.session, attach.party)
         task.connections += 1
         return task
 
@@ -157,7 +157,7 @@ class TaskServer:
         held = task.release_all()
         self.context.send_pool.release_owner(task.owner)
         left = self.context.mailbox.sessions.is_closed(attach.session, attach.party)
-        self._attendance.part(attach.session, attach.party, left=left)
+        self._presence.depart(attach.session, attach.party, left=left)
         if held:
             logger.info("%s of %s ended; %d leases came back", attach.party, attach.session, held)
 
@@ -202,7 +202,7 @@ class TaskConversation:
             self._server.detach(task)
 
     def answer(self, request: Request) -> Reply | Coroutine[Any, Any, Reply | None] | None:
-        """See `tasksocket.Conversation`."""
+        """See `socket.Conversation`."""
         match request:
             case AskStatus():
                 return StatusReport(msgspec.json.encode(self._server.status()))
