@@ -17,6 +17,7 @@ from fedrdma_fate.gateway.path_store import PathStore
 from fedrdma_fate.gateway.peers.control_channel import ControlServer
 from fedrdma_fate.gateway.peers.dialling import Dialler
 from fedrdma_fate.gateway.peers.peer import Peer
+from fedrdma_fate.gateway.peers.probing import Probing
 from fedrdma_fate.gateway.routing import Routes
 from fedrdma_fate.gateway.tasks.server import TaskServer
 from fedrdma_fate.gateway.tasks.socket import TaskSocket
@@ -81,7 +82,8 @@ def assemble(config: GatewayConfig, undo: contextlib.ExitStack, status: Callable
     context = _make_context(config, undo, transports, metrics)
     peers = {peer.site: Peer(peer, context) for peer in config.peers}
     dialler = Dialler(config.site, peers, config.timeouts.connect)
-    tasks = TaskServer(context, peers, status)
+    sending = {site: peer.sending for site, peer in peers.items()}
+    tasks = TaskServer(context, sending, status, Probing(context, peers).measure)
     undo.callback(tasks.close)
     return Assembly(
         context=context,

@@ -97,7 +97,8 @@ class Gateway:
         """
         if self._assembly is None:
             raise RuntimeError("the gateway does not run")
-        return status_document(self._assembly, self._started)
+        assembly = self._assembly
+        return status_document(assembly.context, assembly.peers, assembly.tasks.task_count, self._started)
 
     # -- stopping -------------------------------------------------------------------------------------------------
 

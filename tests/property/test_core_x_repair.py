@@ -6,7 +6,7 @@ import random
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from tests.property.test_x_transfer import Chaos
+from tests.property.test_core_x_transfer import Chaos
 
 from fedrdma_fate.core.actions import Action, AddInSlot, AddToRepairs, CopyStaged, Finished, PostRepair
 from fedrdma_fate.core.path import PathState

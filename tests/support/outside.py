@@ -146,7 +146,7 @@ def command_line() -> Document:
 def _commands(
     command: click.Command, path: tuple[str, ...], parent: click.Context | None
 ) -> Iterator[tuple[str, Document]]:
-    context = click.Context(command, parent, info_name=path[-1])
+    context = command.make_context(path[-1], [], parent, resilient_parsing=True)
     yield (
         " ".join(path),
         {

@@ -85,7 +85,7 @@ class Peer:
             context.config.timeouts.connect,
             self._fall_back,
         )
-        self.sending = Sending(config, context, self.send, self.paths, self.shares_memory)
+        self.sending = Sending(config, context, self.send, self.paths, lambda: self.hello, self.shares_memory)
         context.recalls[context.receive_pool].append(self.paths.recall_credits)
         context.receive_pool.when_freed.append(self._on_room)
 
