@@ -1,4 +1,4 @@
-"""What the parts of a gateway share, and what each asks of the others."""
+"""What tasks, messages and peers of a gateway share."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _first_transfer() -> int:
 
 @dataclasses.dataclass(slots=True)
 class GatewayContext:
-    """The shared parts of one gateway. Belongs to the event loop's thread.
+    """What is there once in a gateway, for all that uses it. Belongs to the event loop's thread.
 
     Attributes:
         config: the configuration.

@@ -79,11 +79,6 @@ class Gateway:
         logger.info("gateway of %s has stopped", self._config.site)
 
     @property
-    def control_port(self) -> int:
-        """Port of the control channel; 0 while it is not served."""
-        return 0 if self._assembly is None else self._assembly.control.port
-
-    @property
     def metrics_address(self) -> tuple[str, int] | None:
         """Where the metrics are served, if they are."""
         metrics = None if self._assembly is None else self._assembly.metrics

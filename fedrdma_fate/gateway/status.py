@@ -19,7 +19,7 @@ def status_document(
     """Everything `fedrdma status` shows; sizes in bytes, times in seconds.
 
     Args:
-        context: the gateway's shared parts.
+        context: the gateway's.
         peers: the other sites.
         task_count: task processes attached.
         started: when it started, by time.monotonic.

@@ -1,4 +1,4 @@
-"""One other site: its control channel, and the routing of frames between it and our parts."""
+"""One other site: its control channel, what each frame on it leads to, and its data paths."""
 
 from __future__ import annotations
 

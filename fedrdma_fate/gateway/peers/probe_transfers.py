@@ -61,7 +61,7 @@ class ProbeTransfers:
         """
         Args:
             peer: name of the peer's site.
-            context: the shared parts.
+            context: the gateway's.
             send: sends a ping, if there is a control channel.
         """
         self._context = context

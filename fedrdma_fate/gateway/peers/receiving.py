@@ -245,7 +245,7 @@ class Receiving:
         self._not_received(offer, code, reason)
 
     def on_abort(self, transfer: int) -> None:
-        """The peer has given a transfer up, and says why in a notice of its own."""
+        """The peer has given a transfer up, and says why in an Undeliverable."""
         self._announced.pop(transfer, None)
 
     def on_undeliverable(self, key: MessageKey, code: str, reason: str) -> None:

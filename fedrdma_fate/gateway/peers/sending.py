@@ -104,7 +104,7 @@ class Sending:
         """
         Args:
             peer: the peer.
-            context: the shared parts.
+            context: the gateway's.
             send: sends a frame, if there is a control channel.
             links: the data paths.
             hello: what the peer said of itself, None as long as it has never been connected.

@@ -33,7 +33,7 @@ class Pushing:
     def __init__(self, context: GatewayContext, peers: Mapping[str, Sending]) -> None:
         """
         Args:
-            context: the shared parts.
+            context: the gateway's.
             peers: what sends to the other sites, by their names.
         """
         self._context = context

@@ -100,7 +100,7 @@ class TaskServer:
     ) -> None:
         """
         Args:
-            context: the shared parts.
+            context: the gateway's.
             peers: what sends to the other sites, by their names.
             status: makes the status document.
             probe: measures the path to a site within so many bytes and seconds; see `Probing.measure`.
