@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from typing import IO, Any, Literal, Self
 
-from fedrdma_fate.transport.verbs.device_selection import PortWish, choose_port
+from fedrdma_fate.transport.verbs.device_selection import PortPreference, select_port
 from fedrdma_fate.transport.verbs.easy import Device, devices
 from fedrdma_fate.transport.verbs.interface import Outcome, PairAddress, Patience, Piece, Target, WorkCompletion
 
@@ -44,7 +44,7 @@ class Waiter:
         Raises:
             TransportError: there is none; the error says what is wrong with those that are there.
         """
-        self.port = choose_port(devices(), PortWish())
+        self.port = select_port(devices(), PortPreference())
         with contextlib.ExitStack() as undo:
             self.device = Device(self.port.device)
             undo.callback(self.device.close)

@@ -28,7 +28,7 @@ from fedrdma_fate.client.protocol import (
     StatusReport,
     Written,
 )
-from fedrdma_fate.client.rpc import AnyReply, ask_once, expect
+from fedrdma_fate.client.rpc import AnyReply, call_once, expect
 from fedrdma_fate.memory.mapping import map_copy_on_write
 from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
 from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, MessageKind, Mode, Party
@@ -79,7 +79,7 @@ class SendLease:
         request = Commit(self._held(), name, tag, tuple(destinations), kind, keep)
         if not keep:
             self._let_go()
-        expect(self._connections.ask(request), Done)
+        expect(self._connections.call(request), Done)
 
     def commit_unfinished(
         self, name: str, tag: str, destinations: Sequence[Party], kind: MessageKind
@@ -96,7 +96,7 @@ class SendLease:
         Raises:
             As `commit` does.
         """
-        reply = self._connections.ask(
+        reply = self._connections.call(
             Commit(self._held(), name, tag, tuple(destinations), kind, keep=True, unfinished=True)
         )
         if isinstance(reply, NotYet):
@@ -111,7 +111,7 @@ class SendLease:
             GatewayError: GATEWAY_UNREACHABLE, CLIENT_PROTOCOL when that is more than before.
             MemoryPoolError: LEASE_UNKNOWN.
         """
-        expect(self._connections.ask(Written(self._held(), written_from, tuple(block_digests))), Done)
+        expect(self._connections.call(Written(self._held(), written_from, tuple(block_digests))), Done)
 
     def release(self) -> None:
         """Give a slot back that was not committed, or was kept. May be repeated; in a forked child it does nothing."""
@@ -179,7 +179,7 @@ class GatewayClient:
             FedRDMAError: an earlier push of this party could not be delivered, and why.
         """
         own = self._own()
-        reply = expect(own.ask(LeaseSlot(total_bytes, timeout)), Leased)
+        reply = expect(own.call(LeaseSlot(total_bytes, timeout)), Leased)
         try:
             return SendLease(own, reply.lease, own.slot(reply.offset, total_bytes))
         except BaseException:
@@ -213,7 +213,7 @@ class GatewayClient:
             FedRDMAError: the message was pushed and could not be delivered; the code says why.
         """
         own = self._own()
-        reply = own.ask(Get(name, tag, source, timeout))
+        reply = own.call(Get(name, tag, source, timeout))
         if isinstance(reply, GotInline):
             return Received(reply.kind, memoryview(bytearray(reply.body)))
         slot = expect(reply, GotSlot)
@@ -252,7 +252,7 @@ class GatewayClient:
         self.close()
 
     def _call(self, request: Request, expected: type[AnyReply]) -> AnyReply:
-        return expect(self._own().ask(request), expected)
+        return expect(self._own().call(request), expected)
 
     def _own(self) -> Connections:
         """This process's connections: a forked child leaves its parent's alone."""
@@ -271,7 +271,7 @@ def ask_status(address: str) -> dict[str, object]:
     Raises:
         GatewayError: GATEWAY_UNREACHABLE.
     """
-    return _document(expect(ask_once(socket_path(address), AskStatus(), _STATUS_SECONDS), StatusReport))
+    return _document(expect(call_once(socket_path(address), AskStatus(), _STATUS_SECONDS), StatusReport))
 
 
 def _document(report: StatusReport) -> dict[str, object]:

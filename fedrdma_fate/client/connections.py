@@ -19,7 +19,7 @@ from fedrdma_fate.client.protocol import (
     Request,
     encode_message,
 )
-from fedrdma_fate.client.rpc import connect, exchange, expect
+from fedrdma_fate.client.rpc import call, connect, expect
 from fedrdma_fate.memory.mapping import WritableMapping, map_for_writing
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 from fedrdma_fate.wire.frames import Mode, Party
@@ -70,15 +70,15 @@ class Connections:
         """False in a child forked from the process that made it."""
         return self._process == os.getpid()
 
-    def ask(self, request: Request) -> Reply:
-        """One request and its reply.
+    def call(self, request: Request) -> Reply:
+        """A request and its reply.
 
         Raises:
             GatewayError: GATEWAY_UNREACHABLE; SESSION_CLOSED when the gateway was restarted; CLIENT_PROTOCOL.
         """
         connection = self._take()
         try:
-            reply = exchange(connection, request, self._membership.path)
+            reply = call(connection, request, self._membership.path)
         except BaseException:
             connection.close()
             self._drop_idle()
@@ -145,7 +145,7 @@ class Connections:
         connection = connect(member.path, patience)
         try:
             attach = Attach(CLIENT_PROTOCOL_VERSION, self._client_id, member.session, member.party, member.mode)
-            return connection, expect(exchange(connection, attach, member.path), Attached)
+            return connection, expect(call(connection, attach, member.path), Attached)
         except BaseException:
             connection.close()
             raise

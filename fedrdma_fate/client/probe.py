@@ -6,7 +6,7 @@ import msgspec
 
 from fedrdma_fate.client.address import socket_path
 from fedrdma_fate.client.protocol import AskProbe, Error, ProbeReport
-from fedrdma_fate.client.rpc import ask_once, expect
+from fedrdma_fate.client.rpc import call_once, expect
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 
 _ANSWER_SECONDS = 30.0
@@ -26,7 +26,7 @@ def ask_probe(address: str, peer: str, total_bytes: int, seconds: float) -> dict
         GatewayError: GATEWAY_UNREACHABLE; CLIENT_PROTOCOL when it is of a version that knows no probes.
         FedRDMAError: why there are no measurements, see `Probing.measure`.
     """
-    reply = ask_once(socket_path(address), AskProbe(peer, total_bytes, seconds), seconds + _ANSWER_SECONDS)
+    reply = call_once(socket_path(address), AskProbe(peer, total_bytes, seconds), seconds + _ANSWER_SECONDS)
     if isinstance(reply, Error) and reply.code == ErrorCode.MALFORMED_FRAME:
         raise GatewayError(
             ErrorCode.CLIENT_PROTOCOL,

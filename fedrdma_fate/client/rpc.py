@@ -1,4 +1,4 @@
-"""One request and its reply on a task's connection to its gateway."""
+"""Calls to a gateway over its unix socket: a request, and its reply."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def connect(path: Path, patience: float) -> socket.socket:
             return connection
 
 
-def ask_once(path: Path, request: Request, patience: float) -> Reply:
+def call_once(path: Path, request: Request, patience: float) -> Reply:
     """One request on a connection of its own, which attaches to no session; the reply may be an `Error`.
 
     Raises:
@@ -57,10 +57,10 @@ def ask_once(path: Path, request: Request, patience: float) -> Reply:
             connection.connect(str(path))
         except OSError as error:
             raise unreachable(path, error) from error
-        return exchange(connection, request, path)
+        return call(connection, request, path)
 
 
-def exchange(connection: socket.socket, request: Request, path: Path) -> Reply:
+def call(connection: socket.socket, request: Request, path: Path) -> Reply:
     """Send a request and wait for its reply, which may be an `Error`.
 
     Raises:

@@ -30,7 +30,7 @@ from fedrdma_fate.doctor.host import (
 from fedrdma_fate.doctor.rdma import check_choice, check_ports, check_pyverbs, read_ports
 from fedrdma_fate.doctor.site import check_config, check_gateway, check_peers, verbs_need
 from fedrdma_fate.gateway.config.schema import GatewayConfig, ListenConfig, MemoryConfig, VerbsConfig
-from fedrdma_fate.transport.verbs.device_selection import PortWish, address_is_ours
+from fedrdma_fate.transport.verbs.device_selection import PortPreference, address_is_ours
 from fedrdma_fate.transport.verbs.interface import Verbs
 from fedrdma_fate.transport.verbs.transport import load_verbs
 
@@ -131,8 +131,8 @@ def _check_rdma(machine: Machine, config: GatewayConfig | None) -> list[Finding]
     found = [*check_ports(ports, need), pyverbs]
     if verbs is not None and ports and need != "unused":
         wished = VerbsConfig() if config is None else config.verbs
-        wish = PortWish(wished.device, wished.port, wished.gid_index, wished.mtu)
-        found.append(check_choice(verbs, wish, machine.address_is_ours, need))
+        preference = PortPreference(wished.device, wished.port, wished.gid_index, wished.mtu)
+        found.append(check_choice(verbs, preference, machine.address_is_ours, need))
     found.append(check_memlock(locked, memory.send_bytes + memory.receive_bytes, need, devices=bool(ports)))
     return found
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedrdma_fate.doctor.findings import Finding, Level, failure, fine
 from fedrdma_fate.doctor.host import VerbsNeed
-from fedrdma_fate.transport.verbs.device_selection import PortWish, choose_port
+from fedrdma_fate.transport.verbs.device_selection import PortPreference, select_port
 from fedrdma_fate.transport.verbs.interface import MTUS, GidEntry, Verbs, VerbsError
 from fedrdma_fate.wire.errors import TransportError
 
@@ -79,19 +79,19 @@ def check_pyverbs(load: Callable[[], Verbs], need: VerbsNeed, *, devices: bool) 
     return fine("pyverbs", "installed"), verbs
 
 
-def check_choice(verbs: Verbs, wish: PortWish, is_ours: Callable[[str], bool], need: VerbsNeed) -> Finding:
+def check_choice(verbs: Verbs, preference: PortPreference, is_ours: Callable[[str], bool], need: VerbsNeed) -> Finding:
     """Which device, port and GID a gateway takes, and why, or why none will do."""
     check = "rdma choice"
     level: Level = "error" if need == "required" else "warning"
     try:
         devices = verbs.devices()
-        port = choose_port(devices, wish, is_ours)
+        port = select_port(devices, preference, is_ours)
     except VerbsError as error:
         remedy = "Check the permissions of /dev/infiniband, and that the device's driver is loaded."
         return Finding(check, level, str(error), remedy)
     except TransportError as error:
         return failure(check, error, level)
-    named = [key for key in ("device", "port", "gid_index", "mtu") if getattr(wish, key) is not None]
+    named = [key for key in ("device", "port", "gid_index", "mtu") if getattr(preference, key) is not None]
     why = f"verbs.{', verbs.'.join(named)} in the configuration" if named else _rule(len(devices))
     gid = GidEntry(port.gid_index, port.gid, True).ipv4 or port.gid
     found = f"{port.device} port {port.port}, GID {port.gid_index} ({gid}), MTU {port.mtu}: {why}"

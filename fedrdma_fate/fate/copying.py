@@ -60,7 +60,7 @@ def raw_placement(start: int, data: bytes) -> Placement:
     return Placement(start, len(data), values.dtype, lambda: values)
 
 
-class _Part(NamedTuple):
+class _Piece(NamedTuple):
     """Values that belong to [start, end) of the buffer: their place there, and whether they can be cut anywhere."""
 
     start: int
@@ -75,17 +75,17 @@ class _Unit(NamedTuple):
 
     start: int
     end: int
-    parts: list[_Part]
+    pieces: list[_Piece]
 
     def write(self) -> None:
         """Write it."""
-        for part in self.parts:
-            np.copyto(part.place, part.values)
+        for piece in self.pieces:
+            np.copyto(piece.place, piece.values)
 
     def write_and_digest(self, buffer: memoryview) -> list[int]:
         """Write it block by block; the digests of its blocks, from the lowest on."""
         digests: list[int] = []
-        for start, end, place, values, is_raw in self.parts:
+        for start, end, place, values, is_raw in self.pieces:
             at = end
             while at > start:
                 begin = max(start, _start_of_block(at - 1)) if is_raw else start
@@ -168,7 +168,7 @@ def _cut_into_units(placements: Iterable[Placement], buffer: memoryview) -> Iter
     whole: npt.NDArray[np.uint8] = np.frombuffer(buffer, np.uint8)
     end = len(buffer)
     start = _start_of_unit(end - 1)
-    parts: list[_Part] = []
+    pieces: list[_Piece] = []
     for placement in placements:
         at = placement.start + placement.length
         values = placement.read() if placement.length else None
@@ -177,16 +177,16 @@ def _cut_into_units(placements: Iterable[Placement], buffer: memoryview) -> Iter
                 begin = max(start, placement.start)
                 raw: npt.NDArray[np.uint8] = values.reshape(-1).view(np.uint8)
                 piece = raw[begin - placement.start : at - placement.start]
-                parts.append(_Part(begin, at, whole[begin:at], piece, is_raw=True))
+                pieces.append(_Piece(begin, at, whole[begin:at], piece, is_raw=True))
             else:
                 begin = placement.start
                 start = min(start, _start_of_unit(begin))
                 place: Array = np.ndarray(values.shape, placement.storage, buffer=buffer[begin:at])
-                parts.append(_Part(begin, at, place, values, is_raw=False))
+                pieces.append(_Piece(begin, at, place, values, is_raw=False))
             at = begin
             if at == start:
-                yield _Unit(start, end, parts)
-                start, end, parts = start - UNIT_BYTES, start, []
+                yield _Unit(start, end, pieces)
+                start, end, pieces = start - UNIT_BYTES, start, []
 
 
 def _start_of_unit(offset: int) -> int:

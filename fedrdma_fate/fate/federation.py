@@ -10,10 +10,11 @@ from typing import Any
 
 from fate.arch.federation.api import Federation, TableRemotePersistentPickler, TableRemotePersistentUnpickler
 
+from fedrdma_fate.client.client import Received
 from fedrdma_fate.fate import tables
 from fedrdma_fate.fate.compatibility import require_supported_fate
 from fedrdma_fate.fate.deserialise import load_object
-from fedrdma_fate.fate.gateway_client import Connector, GatewayConnector, Message, PartyTuple, SoloConnector, to_party
+from fedrdma_fate.fate.gateway_client import Connector, GatewayConnector, PartyTuple, SoloConnector, to_party
 from fedrdma_fate.fate.hooks import install_object_path
 from fedrdma_fate.fate.journal import Journal
 from fedrdma_fate.fate.layout import malformed
@@ -33,7 +34,7 @@ class DuplicateMessageError(GatewayError, ValueError):
 class ReceivedObject:
     """An object that has come but was not looked into yet."""
 
-    def __init__(self, message: Message) -> None:
+    def __init__(self, message: Received) -> None:
         self._message = message
 
     def load_object(self, ctx: Any, federation: Any, name: str, tag: str, party: PartyTuple) -> Any:
@@ -197,7 +198,7 @@ class FedRDMAFederation(Federation):  # type: ignore[misc]
         finally:
             self._journal.close()
 
-    def _get_all(self, name: str, tag: str, sources: Sequence[Party]) -> list[Message]:
+    def _get_all(self, name: str, tag: str, sources: Sequence[Party]) -> list[Received]:
         """One message from each source, in their order, all within the time-out."""
         timeout = self._options.get_timeout
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -240,7 +241,7 @@ def _connector(
     return GatewayConnector(gateway, session, local, everybody, options.mode, options.connect_timeout)
 
 
-def _unwrap(message: Message, name: str) -> bytes | ReceivedObject:
+def _unwrap(message: Received, name: str) -> bytes | ReceivedObject:
     if message.kind == "object":
         return ReceivedObject(message)
     if message.kind == "bytes":

@@ -1,11 +1,12 @@
-"""What this layer asks of a gateway's client, and how a process, or a worker of it, comes by one."""
+"""How a process of FATE, or a worker of its computing engine, comes by a client of the gateway."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Protocol
 
+from fedrdma_fate.client.client import GatewayClient, Received, SendLease
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 from fedrdma_fate.wire.frames import MessageKind, Mode, Party
 
@@ -13,53 +14,10 @@ PartyTuple = tuple[str, str]
 """FATE's way to name a party: (role, party id)."""
 
 
-class Lease(Protocol):
-    """A send slot that belongs to us until it is committed for good or released."""
-
-    @property
-    def buffer(self) -> memoryview:
-        """Writable, exactly as long as was asked for."""
-        ...
-
-    def commit(
-        self, name: str, tag: str, destinations: Sequence[Party], kind: MessageKind, *, keep: bool = False
-    ) -> None:
-        """Hand the message over; with `keep` the slot stays leased and may be committed again."""
-        ...
-
-    def commit_unfinished(
-        self, name: str, tag: str, destinations: Sequence[Party], kind: MessageKind
-    ) -> Literal["committed", "digests-wanted", "later"]:
-        """Hand the message over before it is written; see `client.client.SendLease`."""
-        ...
-
-    def written(self, written_from: int, block_digests: Sequence[int]) -> None:
-        """Everything from this offset on is written; these are the digests of its blocks, as far as not told before."""
-        ...
-
-    def release(self) -> None:
-        """Give the slot back; may be repeated."""
-        ...
-
-
-class Message(Protocol):
-    """A received message."""
-
-    @property
-    def kind(self) -> MessageKind:
-        """What the payload holds."""
-        ...
-
-    @property
-    def buffer(self) -> memoryview:
-        """The payload, writable and private; its memory goes back when the last view of it dies."""
-        ...
-
-
 class Client(Protocol):
     """A connection to the gateway of this site, usable from several threads and, anew, in forked children."""
 
-    def lease(self, total_bytes: int, *, timeout: float | None = None) -> Lease:
+    def lease(self, total_bytes: int, *, timeout: float | None = None) -> SendLease:
         """A send slot; waits for room, `timeout` seconds at most."""
         ...
 
@@ -67,7 +25,7 @@ class Client(Protocol):
         """Hand a small message over."""
         ...
 
-    def get(self, name: str, tag: str, source: Party, *, timeout: float | None = None) -> Message:
+    def get(self, name: str, tag: str, source: Party, *, timeout: float | None = None) -> Received:
         """Wait for a message, `timeout` seconds at most, None for ever."""
         ...
 
@@ -129,8 +87,6 @@ class GatewayConnector:
 
     def connect(self) -> Client:
         """See `Connector.connect`."""
-        from fedrdma_fate.client.client import GatewayClient
-
         return GatewayClient(
             self.address, self.session, self.party, mode=self.mode, connect_timeout=self.connect_timeout
         )
@@ -146,7 +102,7 @@ class SoloClient:
             "Name the other parties when the federation is made.",
         )
 
-    def lease(self, _total_bytes: int, *, timeout: float | None = None) -> Lease:
+    def lease(self, _total_bytes: int, *, timeout: float | None = None) -> SendLease:
         """Nothing can be sent."""
         del timeout
         raise self._problem
@@ -157,7 +113,7 @@ class SoloClient:
         """Nothing can be sent."""
         raise self._problem
 
-    def get(self, _name: str, _tag: str, _source: Party, *, timeout: float | None = None) -> Message:
+    def get(self, _name: str, _tag: str, _source: Party, *, timeout: float | None = None) -> Received:
         """Nothing will come."""
         del timeout
         raise self._problem

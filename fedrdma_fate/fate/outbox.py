@@ -8,7 +8,8 @@ import threading
 import time
 from collections.abc import Sequence
 
-from fedrdma_fate.fate.gateway_client import Client, Connector, Lease
+from fedrdma_fate.client.client import SendLease
+from fedrdma_fate.fate.gateway_client import Client, Connector
 from fedrdma_fate.fate.serialise import ObjectPlan
 from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
 from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, MessageKind, Party
@@ -24,14 +25,13 @@ EARLY_FROM_BYTES = 16 * 2**20
 
 
 @dataclasses.dataclass
-class _Kept:
-    """A committed slot that is still ours, so that the same object can go to further parties."""
+class _Pushed:
+    """An object in its send slot: what it is called, and who was sent it. Kept, it can go to further parties."""
 
-    lease: Lease
+    lease: SendLease
     name: str
     tag: str
-    total_bytes: int
-    sent_to: set[Party]
+    sent_to: set[Party] = dataclasses.field(default_factory=set)
 
 
 class Outbox:
@@ -48,7 +48,7 @@ class Outbox:
         self._client = client
         self._everybody = {party for party in connector.parties if party != connector.party}
         self._put_timeout = put_timeout
-        self._kept: _Kept | None = None
+        self._kept: _Pushed | None = None
         self._turn = threading.Lock()
 
     def put_object(self, plan: ObjectPlan, name: str, tag: str, destinations: Sequence[Party]) -> bool:
@@ -103,7 +103,7 @@ class Outbox:
 
     def _put_again(self, plan: ObjectPlan, name: str, tag: str, destinations: Sequence[Party]) -> bool:
         kept = self._kept
-        if kept is None or (kept.name, kept.tag, kept.total_bytes) != (name, tag, plan.total_bytes):
+        if kept is None or (kept.name, kept.tag) != (name, tag):
             return False
         if not plan.matches(kept.lease.buffer):
             return False
@@ -112,45 +112,45 @@ class Outbox:
 
     def _put_anew(self, plan: ObjectPlan, name: str, tag: str, destinations: Sequence[Party]) -> None:
         lease = lease_visibly(self._client, plan.total_bytes, self._put_timeout, name)
-        slot = _Kept(lease, name, tag, plan.total_bytes, set())
+        pushed = _Pushed(lease, name, tag)
         try:
-            committed = self._write(plan, slot, destinations)
+            committed = self._write(plan, pushed, destinations)
         except BaseException:
             lease.release()
             raise
         if not committed:
-            self._commit(slot, destinations)
-        elif self._anybody_left(slot, destinations):
-            self._kept = slot
+            self._commit(pushed, destinations)
+        elif self._anybody_left(pushed, destinations):
+            self._kept = pushed
         else:
             lease.release()
 
-    def _write(self, plan: ObjectPlan, slot: _Kept, destinations: Sequence[Party]) -> bool:
+    def _write(self, plan: ObjectPlan, pushed: _Pushed, destinations: Sequence[Party]) -> bool:
         """Write an object into its slot, a large one while it is being sent already; whether it was committed."""
-        lease = slot.lease
+        lease = pushed.lease
         if plan.total_bytes < EARLY_FROM_BYTES:
             plan.write_into(lease.buffer)
             return False
-        answer = lease.commit_unfinished(slot.name, slot.tag, destinations, "object")
+        answer = lease.commit_unfinished(pushed.name, pushed.tag, destinations, "object")
         plan.write_into(lease.buffer, None if answer == "later" else lease.written)
         return answer == "committed"
 
-    def _commit(self, slot: _Kept, destinations: Sequence[Party]) -> None:
-        """Send a slot, and keep it while there is somebody left who may be sent the same."""
+    def _commit(self, pushed: _Pushed, destinations: Sequence[Party]) -> None:
+        """Send a written object, and keep its slot while there is somebody left who may be sent the same."""
         self._kept = None
-        keep = self._anybody_left(slot, destinations)
+        keep = self._anybody_left(pushed, destinations)
         try:
-            slot.lease.commit(slot.name, slot.tag, destinations, "object", keep=keep)
+            pushed.lease.commit(pushed.name, pushed.tag, destinations, "object", keep=keep)
         except BaseException:
-            slot.lease.release()
+            pushed.lease.release()
             raise
         if keep:
-            self._kept = slot
+            self._kept = pushed
 
-    def _anybody_left(self, slot: _Kept, destinations: Sequence[Party]) -> bool:
+    def _anybody_left(self, pushed: _Pushed, destinations: Sequence[Party]) -> bool:
         """Whether, after these destinations, there is somebody left who may be sent the same."""
-        slot.sent_to.update(destinations)
-        return bool(self._everybody - slot.sent_to)
+        pushed.sent_to.update(destinations)
+        return bool(self._everybody - pushed.sent_to)
 
     def _drop_kept(self) -> None:
         kept, self._kept = self._kept, None
@@ -158,7 +158,7 @@ class Outbox:
             kept.lease.release()
 
 
-def lease_visibly(client: Client, total_bytes: int, timeout: float | None, name: str) -> Lease:
+def lease_visibly(client: Client, total_bytes: int, timeout: float | None, name: str) -> SendLease:
     """A send slot; a long wait for room is logged.
 
     Raises:

@@ -15,11 +15,13 @@ from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.messages.mailbox import Mailbox
 from fedrdma_fate.gateway.path_store import PathStore
 from fedrdma_fate.gateway.peers.control_channel import ControlServer
-from fedrdma_fate.gateway.peers.dialling import ControlChannels
+from fedrdma_fate.gateway.peers.dialling import Dialler
 from fedrdma_fate.gateway.peers.peer import Peer
+from fedrdma_fate.gateway.peers.probing import Probing
 from fedrdma_fate.gateway.routing import Routes
 from fedrdma_fate.gateway.tasks.server import TaskServer
 from fedrdma_fate.gateway.tasks.socket import TaskSocket
+from fedrdma_fate.gateway.trace_events import TraceEvents
 from fedrdma_fate.gateway.transports import make_transports
 from fedrdma_fate.memory.pool import SlotPool
 from fedrdma_fate.memory.region_directory import RegionDirectory
@@ -47,7 +49,7 @@ class Assembly:
         context: what they share.
         transports: closes all transports; afterwards, nobody waits any more to be connected.
         peers: the other sites, by name.
-        channels: dials and greets them.
+        dialler: dials and greets them.
         control: accepts control channels.
         tasks: answers this site's tasks.
         socket: accepts them.
@@ -57,7 +59,7 @@ class Assembly:
     context: GatewayContext
     transports: contextlib.ExitStack
     peers: dict[str, Peer]
-    channels: ControlChannels
+    dialler: Dialler
     control: ControlServer
     tasks: TaskServer
     socket: TaskSocket
@@ -79,15 +81,16 @@ def assemble(config: GatewayConfig, undo: contextlib.ExitStack, status: Callable
     transports = contextlib.ExitStack()
     context = _make_context(config, undo, transports, metrics)
     peers = {peer.site: Peer(peer, context) for peer in config.peers}
-    channels = ControlChannels(config.site, peers, config.timeouts.connect)
-    tasks = TaskServer(context, peers, status)
+    dialler = Dialler(config.site, peers, config.timeouts.connect)
+    sending = {site: peer.sending for site, peer in peers.items()}
+    tasks = TaskServer(context, sending, status, Probing(context, peers).measure)
     undo.callback(tasks.close)
     return Assembly(
         context=context,
         transports=transports,
         peers=peers,
-        channels=channels,
-        control=ControlServer(config.listen.control, None, channels.accept),
+        dialler=dialler,
+        control=ControlServer(config.listen.control, None, dialler.accept),
         tasks=tasks,
         socket=TaskSocket(socket_path(config.listen.socket), tasks),
         metrics=_serve_metrics(config, undo, metrics, context),
@@ -121,7 +124,7 @@ def _make_context(
         routes=Routes(config),
         transports=transports,
         make_region=regions.create_region,
-        trace=trace,
+        trace=TraceEvents(trace),
         metrics=metrics,
         path_store=PathStore(config.state_directory or memory.spill_directory, config.site),
     )

@@ -1,4 +1,4 @@
-"""What the parts of a gateway share, and what each asks of the others."""
+"""What tasks, messages and peers of a gateway share."""
 
 from __future__ import annotations
 
@@ -14,18 +14,11 @@ from fedrdma_fate.gateway.config.schema import GatewayConfig
 from fedrdma_fate.gateway.messages.mailbox import Mailbox
 from fedrdma_fate.gateway.path_store import PathStore
 from fedrdma_fate.gateway.routing import Routes
+from fedrdma_fate.gateway.trace_events import TraceEvents
 from fedrdma_fate.gateway.transports import TransportSet
 from fedrdma_fate.memory.pool import SlotPool
 from fedrdma_fate.memory.spill import SpillStore
 from fedrdma_fate.ports import Region
-
-
-class TraceSink(Protocol):
-    """Where events of the gateway go; one JSON line each."""
-
-    def emit(self, event: str, **fields: object) -> None:
-        """Record an event."""
-        ...
 
 
 class MetricsSink(Protocol):
@@ -59,7 +52,7 @@ def _first_transfer() -> int:
 
 @dataclasses.dataclass(slots=True)
 class GatewayContext:
-    """The shared parts of one gateway. Belongs to the event loop's thread.
+    """What is there once in a gateway, for all that uses it. Belongs to the event loop's thread.
 
     Attributes:
         config: the configuration.
@@ -92,7 +85,7 @@ class GatewayContext:
     routes: Routes
     transports: TransportSet
     make_region: Callable[[str, int], Region]
-    trace: TraceSink
+    trace: TraceEvents
     metrics: MetricsSink
     recalls: defaultdict[SlotPool, list[Callable[[], None]]] = dataclasses.field(
         default_factory=lambda: defaultdict(list)

@@ -53,7 +53,7 @@ class Gateway:
         spawn(assembly.context.tasks, _keep_paths(assembly))
         for peer in assembly.peers.values():
             if peer.config.address is not None:
-                spawn(assembly.context.tasks, assembly.channels.keep_dialling(peer, peer.config.address))
+                spawn(assembly.context.tasks, assembly.dialler.keep_dialling(peer, peer.config.address))
         logger.info(
             "gateway of %s listens on %s and %s",
             self._config.site,
@@ -92,7 +92,8 @@ class Gateway:
         """
         if self._assembly is None:
             raise RuntimeError("the gateway does not run")
-        return status_document(self._assembly, self._started)
+        assembly = self._assembly
+        return status_document(assembly.context, assembly.peers, assembly.tasks.task_count, self._started)
 
     # -- stopping -------------------------------------------------------------------------------------------------
 

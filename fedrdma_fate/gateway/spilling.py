@@ -7,8 +7,9 @@ import logging
 
 from fedrdma_fate.gateway.background import spawn
 from fedrdma_fate.gateway.context import GatewayContext
-from fedrdma_fate.gateway.messages.mailbox import Loan, Message
+from fedrdma_fate.gateway.messages.mailbox import Message
 from fedrdma_fate.memory.pool import Lease, SlotPool
+from fedrdma_fate.memory.shared_slots import BorrowedFile
 from fedrdma_fate.memory.spill import Spilled
 from fedrdma_fate.wire.errors import FedRDMAError, MemoryPoolError
 
@@ -63,14 +64,14 @@ def take_in(context: GatewayContext, message: Message) -> None:
         message.moving = spawn(context.tasks, _take_in(context, message, message.borrowed))
 
 
-async def _take_in(context: GatewayContext, message: Message, loan: Loan) -> None:
+async def _take_in(context: GatewayContext, message: Message, borrowed: BorrowedFile) -> None:
     lease = _room_at_once(context.receive_pool, message)
     try:
         if lease is not None:
-            await asyncio.to_thread(loan.file.read_into, lease.slot.view)
+            await asyncio.to_thread(borrowed.read_into, lease.slot.view)
             message.lease = lease
         else:
-            _spilled(context, message, await asyncio.to_thread(context.spill.spill_borrowed, loan.file))
+            _spilled(context, message, await asyncio.to_thread(context.spill.spill_borrowed, borrowed))
     except FedRDMAError as error:
         # the message stays where it is
         logger.error("%s", error)
@@ -80,7 +81,7 @@ async def _take_in(context: GatewayContext, message: Message, loan: Loan) -> Non
     finally:
         message.moving = None
     message.borrowed = None
-    loan.give_back()
+    borrowed.close()
 
 
 def _room_at_once(pool: SlotPool, message: Message) -> Lease | None:
@@ -93,4 +94,4 @@ def _room_at_once(pool: SlotPool, message: Message) -> Lease | None:
 def _spilled(context: GatewayContext, message: Message, spilled: Spilled) -> None:
     message.spilled = spilled
     context.metrics.spilled(message.total_bytes)
-    context.trace.emit("spilled", key=str(message.key), bytes=message.total_bytes)
+    context.trace.spilled(message.key, message.total_bytes)

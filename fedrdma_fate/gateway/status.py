@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Mapping
 
 from fedrdma_fate import __version__
 from fedrdma_fate.engine.events import TransferProgress
-from fedrdma_fate.gateway.assembly import Assembly
+from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.peers.paths import DataPath
 from fedrdma_fate.gateway.peers.peer import Peer
 
 
-def status_document(assembly: Assembly, started: float) -> dict[str, object]:
+def status_document(
+    context: GatewayContext, peers: Mapping[str, Peer], task_count: int, started: float
+) -> dict[str, object]:
     """Everything `fedrdma status` shows; sizes in bytes, times in seconds.
 
     Args:
-        assembly: the gateway.
+        context: the gateway's.
+        peers: the other sites.
+        task_count: task processes attached.
         started: when it started, by time.monotonic.
     """
-    context, peers = assembly.context, assembly.peers
     config = context.config
     return {
         "site": config.site,
@@ -29,7 +33,7 @@ def status_document(assembly: Assembly, started: float) -> dict[str, object]:
         "mode": config.mode,
         "parties": list(config.parties),
         "security": config.security,
-        "tasks": assembly.tasks.task_count,
+        "tasks": task_count,
         "peers": [_peer(peer) for peer in peers.values()],
         "pools": [dataclasses.asdict(pool.stats()) for pool in (context.send_pool, context.receive_pool)],
         "mailbox": context.mailbox.summary(),

@@ -15,7 +15,7 @@ from fedrdma_fate.ports import Region, Transport
 from fedrdma_fate.transport.grpc import GrpcSettings, GrpcTransport
 from fedrdma_fate.transport.shm import ShmTransport
 from fedrdma_fate.transport.tcp import TcpSettings, TcpTransport
-from fedrdma_fate.transport.verbs.device_selection import PortWish
+from fedrdma_fate.transport.verbs.device_selection import PortPreference
 from fedrdma_fate.transport.verbs.transport import VerbsSettings, VerbsTransport
 from fedrdma_fate.wire.errors import ErrorCode, TransportError
 
@@ -114,6 +114,6 @@ def _make_verbs(config: GatewayConfig, regions: Sequence[Region]) -> Transport:
             "Set memory.warm to true.",
         )
     verbs = config.verbs
-    wish = PortWish(verbs.device, verbs.port, verbs.gid_index, verbs.mtu)
-    settings = VerbsSettings(wish, verbs.queue_pairs, verbs.chunk_queue_pairs, verbs.chunk_service, verbs.poll)
+    preference = PortPreference(verbs.device, verbs.port, verbs.gid_index, verbs.mtu)
+    settings = VerbsSettings(preference, verbs.queue_pairs, verbs.chunk_queue_pairs, verbs.chunk_service, verbs.poll)
     return VerbsTransport(settings, regions)

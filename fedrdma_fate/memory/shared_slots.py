@@ -11,6 +11,7 @@ import fcntl
 import os
 import stat
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 from fedrdma_fate.memory.region import PAGE_BYTES, region_unreachable
@@ -44,7 +45,9 @@ def range_is_held(slot: Slot) -> bool:
 class BorrowedFile:
     """A piece of another gateway's region that is lent to us: open and held, not mapped."""
 
-    def __init__(self, path: Path, offset: int, length: int, own: Region) -> None:
+    def __init__(
+        self, path: Path, offset: int, length: int, own: Region, when_closed: Callable[[], object] | None = None
+    ) -> None:
         """Open and hold it.
 
         Args:
@@ -52,6 +55,7 @@ class BorrowedFile:
             offset: where the piece starts in it.
             length: bytes.
             own: a region of ours: the file has to be of the same file system and user.
+            when_closed: called once, when the piece is let go.
 
         Raises:
             MemoryPoolError: REGION_UNAVAILABLE when this is nothing that can be borrowed.
@@ -59,6 +63,7 @@ class BorrowedFile:
         self.path = path
         self.offset = offset
         self.length = length
+        self._when_closed: Callable[[], object] | None = None
         try:
             self._fileno = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except (OSError, ValueError) as error:
@@ -72,6 +77,7 @@ class BorrowedFile:
         except MemoryPoolError:
             self.close()
             raise
+        self._when_closed = when_closed
 
     @property
     def fileno(self) -> int:
@@ -100,6 +106,8 @@ class BorrowedFile:
         if fileno >= 0:
             with contextlib.suppress(OSError):
                 os.close(fileno)
+            if self._when_closed is not None:
+                self._when_closed()
 
 
 def _check_lendable(fileno: int, path: Path, offset: int, length: int, own: Region) -> None:

@@ -1,4 +1,4 @@
-"""What every endpoint shares: whether its link still lives, and how offers are read."""
+"""What the endpoints of all transports share: whether they still live, and how offers are read."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from fedrdma_fate.ports import ChunkService, Offer
 from fedrdma_fate.wire.errors import ErrorCode, TransportError
 
 
-class LinkHealth:
-    """Remembers why a link was lost; the first reason stands."""
+class EndpointHealth:
+    """Remembers why an endpoint lost its link; the first reason stands."""
 
     def __init__(self, transport: str) -> None:
         self._transport = transport
@@ -32,8 +32,8 @@ class LinkHealth:
             raise TransportError(ErrorCode.LINK_LOST, f"the {self._transport} data path is lost: {self._reason}.")
 
 
-class ReliablePath:
-    """The part of an endpoint for `fedrdma-x` that is the same wherever nothing is lost and the path paces itself."""
+class ReliableEndpoint:
+    """Base of endpoints whose path loses nothing and paces itself: what `fedrdma-x` asks of them is the same."""
 
     @property
     def chunk_service(self) -> ChunkService:

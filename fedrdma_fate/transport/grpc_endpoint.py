@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from fedrdma_fate.ports import Completion, CompletionKind, RemoteSlot, Slot
-from fedrdma_fate.transport.endpoint import LinkHealth, ReliablePath
+from fedrdma_fate.transport.endpoint import EndpointHealth, ReliableEndpoint
 from fedrdma_fate.transport.exposure import ExposureTable, ProtocolViolation
 from fedrdma_fate.transport.grpc_pipe import QUEUED_MESSAGES, MessagePipe
 from fedrdma_fate.transport.inbound import Inbound, PeerAccuses
@@ -42,11 +42,11 @@ class Closable(Protocol):
         ...
 
 
-class GrpcEndpoint(ReliablePath):
+class GrpcEndpoint(ReliableEndpoint):
     """One end of a link. See `ports.Endpoint`."""
 
     def __init__(self, pipe: MessagePipe, channel: Closable | None = None) -> None:
-        self._health = LinkHealth(NAME)
+        self._health = EndpointHealth(NAME)
         self._pipe = pipe
         self._channel = channel
         self._closed = False

@@ -34,7 +34,7 @@ MOST_CONNECTIONS = 64
 _POLL_IN = select.POLLIN
 
 
-class NotMet(Exception):  # noqa: N818 - internal: callers say which transport is unavailable
+class RendezvousError(Exception):
     """The two halves did not meet, and why."""
 
 
@@ -65,12 +65,12 @@ class Rendezvous:
         """Register a link; its connections may come from now on.
 
         Raises:
-            NotMet: the rendezvous is closed.
+            RendezvousError: the rendezvous is closed.
         """
         token = secrets.token_bytes(_TOKEN_BYTES)
         with self._turn:
             if self._closed:
-                raise NotMet("the listener is closed")
+                raise RendezvousError("the listener is closed")
             self._expected[token] = {}
         return token
 
@@ -86,19 +86,19 @@ class Rendezvous:
         """Wait for all `count` connections of the link, welcome them, and return them in order of their number.
 
         Raises:
-            NotMet: they have not all come within `timeout` seconds, or the link was forgotten meanwhile.
+            RendezvousError: they have not all come within `timeout` seconds, or the link was forgotten meanwhile.
         """
         deadline = time.monotonic() + timeout
         with self._turn:
             while True:
                 arrived = self._expected.get(token)
                 if self._closed or arrived is None:
-                    raise NotMet("the listener was closed while waiting for the peer")
+                    raise RendezvousError("the listener was closed while waiting for the peer")
                 if len(arrived) == count and max(arrived) < count:
                     break
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
-                    raise NotMet(f"{len(arrived)} of the peer's {count} connections came within {timeout:g} s")
+                    raise RendezvousError(f"{len(arrived)} of the peer's {count} connections came within {timeout:g} s")
                 if self._serving:
                     self._turn.wait(remaining)
                 else:
@@ -107,7 +107,7 @@ class Rendezvous:
         return _welcome([arrived[number] for number in range(count)])
 
     def close(self) -> None:
-        """Stop listening; those who wait get NotMet. May be repeated."""
+        """Stop listening; those who wait get RendezvousError. May be repeated."""
         with self._turn:
             if self._closed:
                 return
@@ -208,7 +208,7 @@ def dial(connect: Callable[[float], socket.socket], token: bytes, count: int, ti
         timeout: seconds for all of it.
 
     Raises:
-        NotMet: the peer cannot be reached, does not know the token, or did not answer in time.
+        RendezvousError: the peer cannot be reached, does not know the token, or did not answer in time.
     """
     deadline = time.monotonic() + timeout
     connections: list[socket.socket] = []
@@ -221,11 +221,11 @@ def dial(connect: Callable[[float], socket.socket], token: bytes, count: int, ti
         for connection in connections:
             _await_welcome(connection, deadline)
             connection.setblocking(False)
-    except (OSError, NotMet) as error:
+    except (OSError, RendezvousError) as error:
         for connection in connections:
             connection.close()
         reason = f"the peer did not answer within {timeout:g} s" if isinstance(error, TimeoutError) else str(error)
-        raise NotMet(reason) from error
+        raise RendezvousError(reason) from error
     return connections
 
 
@@ -235,10 +235,10 @@ def _await_welcome(connection: socket.socket, deadline: float) -> None:
         connection.settimeout(_remaining(deadline))
         more = connection.recv(len(_WELCOME) - len(received))
         if not more:
-            raise NotMet("the peer closed the connection; it does not wait for this link (any more)")
+            raise RendezvousError("the peer closed the connection; it does not wait for this link (any more)")
         received += more
     if received != _WELCOME:
-        raise NotMet(f"the peer answered {received!r}; it is not a fedrdma-fate gateway of this version")
+        raise RendezvousError(f"the peer answered {received!r}; it is not a fedrdma-fate gateway of this version")
 
 
 def _remaining(deadline: float) -> float:
@@ -255,5 +255,5 @@ def _welcome(connections: list[socket.socket]) -> list[socket.socket]:
     except OSError as error:
         for connection in connections:
             connection.close()
-        raise NotMet(f"the peer went away again: {error.strerror}") from error
+        raise RendezvousError(f"the peer went away again: {error.strerror}") from error
     return connections

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from fedrdma_fate.ports import Draft, Endpoint, Offer, Region, Role
 from fedrdma_fate.transport.endpoint import offered_text, offered_token, unavailable
-from fedrdma_fate.transport.rendezvous import NotMet, Rendezvous, dial
+from fedrdma_fate.transport.rendezvous import Rendezvous, RendezvousError, dial
 from fedrdma_fate.transport.shm_endpoint import NAME, Attach, AttachedRegion, ShmEndpoint
 from fedrdma_fate.transport.shm_keys import KeyTable, PeerKeys
 from fedrdma_fate.wire.errors import MemoryPoolError
@@ -67,7 +67,7 @@ class ShmTransport:
         try:
             token = self._rendezvous.expect() if role == "passive" else b""
             keys = KeyTable(self._directory / f"shm-{secrets.token_hex(8)}.keys")
-        except NotMet as error:
+        except RendezvousError as error:
             raise unavailable(NAME, str(error)) from error
         except OSError as error:
             raise unavailable(NAME, f"cannot make a key table in {self._directory}: {error.strerror}") from error
@@ -121,7 +121,7 @@ class _ShmDraft:
             undo.callback(peer_region.close)
             try:
                 connection = self._meet(peer, timeout)
-            except NotMet as error:
+            except RendezvousError as error:
                 raise unavailable(NAME, str(error)) from error
             undo.pop_all()
         # each side opened the other's table before it dialled or waited, so the name has served

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from fedrdma_fate.ports import Completion, CompletionKind, Region, RemoteSlot, Slot
-from fedrdma_fate.transport.endpoint import LinkHealth, ReliablePath
+from fedrdma_fate.transport.endpoint import EndpointHealth, ReliableEndpoint
 from fedrdma_fate.transport.exposure import ExposureTable, ProtocolViolation, check_target
 from fedrdma_fate.transport.shm_keys import KeyTable, PeerKeys, PeerStuck
 
@@ -88,7 +88,7 @@ class _Posted:
     copied: int = 0
 
 
-class ShmEndpoint(ReliablePath):
+class ShmEndpoint(ReliableEndpoint):
     """One end of a link. See `ports.Endpoint`."""
 
     def __init__(
@@ -99,7 +99,7 @@ class ShmEndpoint(ReliablePath):
         peer_region: AttachedRegion,
         peer_keys: PeerKeys,
     ) -> None:
-        self._health = LinkHealth(NAME)
+        self._health = EndpointHealth(NAME)
         self._connection = connection
         self._own_region = own_region
         self._keys = keys

@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 
 from fedrdma_fate.ports import Completion, CompletionKind, Draft, Endpoint, Offer, RemoteSlot, Role, Slot
 from fedrdma_fate.transport.endpoint import (
-    LinkHealth,
-    ReliablePath,
+    EndpointHealth,
+    ReliableEndpoint,
     offered_number,
     offered_text,
     offered_token,
@@ -26,7 +26,7 @@ from fedrdma_fate.transport.endpoint import (
 from fedrdma_fate.transport.exposure import ExposureTable, ProtocolViolation
 from fedrdma_fate.transport.inbound import Inbound, PeerAccuses, PeerClosed
 from fedrdma_fate.transport.outbound import LARGEST_LOCAL_PIECE, LARGEST_PIECE, Outbound
-from fedrdma_fate.transport.rendezvous import MOST_CONNECTIONS, NotMet, Rendezvous, dial
+from fedrdma_fate.transport.rendezvous import MOST_CONNECTIONS, Rendezvous, RendezvousError, dial
 from fedrdma_fate.transport.tcp_streams import StreamReader, StreamWriter
 
 NAME = "tcp"
@@ -108,7 +108,7 @@ class TcpTransport:
             return _ActiveDraft(self._settings)
         try:
             return _PassiveDraft(self._settings, self._rendezvous, self._port)
-        except NotMet as error:
+        except RendezvousError as error:
             raise unavailable(NAME, str(error)) from error
 
     def close(self) -> None:
@@ -137,7 +137,7 @@ class _PassiveDraft:
         try:
             streams = min(offered_number(NAME, peer, "streams", MOST_CONNECTIONS), self._settings.streams)
             connections = self._rendezvous.wait(self._token, streams, timeout)
-        except NotMet as error:
+        except RendezvousError as error:
             raise unavailable(NAME, str(error), "Can the peer reach the advertised data address?") from error
         finally:
             self.close()
@@ -171,18 +171,18 @@ class _ActiveDraft:
 
         try:
             return TcpEndpoint(dial(connect, token, streams, timeout), self._settings)
-        except NotMet as error:
+        except RendezvousError as error:
             raise unavailable(NAME, f"{host}:{port}: {error}") from error
 
     def close(self) -> None:
         """Nothing is held before `connect`."""
 
 
-class TcpEndpoint(ReliablePath):
+class TcpEndpoint(ReliableEndpoint):
     """One end of a link of N streams. See `ports.Endpoint`."""
 
     def __init__(self, connections: Sequence[socket.socket], settings: TcpSettings) -> None:
-        self._health = LinkHealth(NAME)
+        self._health = EndpointHealth(NAME)
         self._exposures = ExposureTable()
         self._completions: list[Completion] = []
         local = _on_this_host(connections[0])

@@ -158,7 +158,7 @@ def test_data_that_is_not_there_is_told_and_leaves_nothing(tmp_path: Path) -> No
 
 def test_verbs_where_there_is_no_device_ends_the_job_and_says_so(tmp_path: Path) -> None:
     if usable_ports():
-        pytest.skip(f"this host has an RDMA device: {usable_ports()[0].wish.device}")
+        pytest.skip(f"this host has an RDMA device: {usable_ports()[0].preference.device}")
     done = subprocess.run(
         command(tmp_path / "run", "--transport", "verbs"), capture_output=True, text=True, check=False
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedrdma_fate.gateway.tasks.presence import Attendance
+from fedrdma_fate.gateway.tasks.presence import Presence
 from tests.support.sites import eventually, party, start_gateways
 
 
@@ -14,7 +14,7 @@ from tests.support.sites import eventually, party, start_gateways
 def test_what_waits_for_a_party_without_a_task_is_dropped_in_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, came: bool
 ) -> None:
-    monkeypatch.setattr(Attendance.__init__, "__defaults__", (0.2,))
+    monkeypatch.setattr(Presence.__init__, "__defaults__", (0.2,))
     with start_gateways({"a": ["guest:1"], "b": ["host:2"]}, tmp_path) as sites:
         if came:
             with sites["b"].client() as receiver:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fedrdma_fate.client.client import GatewayClient, Received
-from fedrdma_fate.gateway import borrowing, lending
+from fedrdma_fate.gateway.peers import borrowing, lending
 from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
 from tests.support.sites import InProcesses, InThread, Runner, Site, Sites, eventually, party, start_gateways
 
@@ -164,9 +164,9 @@ def break_channel(runner: InThread, sites: Sites) -> None:
     """Cut the control channel; returns when it is there again."""
 
     async def cut() -> None:
-        parts = runner.gateways["a"]._parts
-        assert parts is not None
-        parts.peers["b"]._lose("cut by the test")
+        assembly = runner.gateways["a"]._assembly
+        assert assembly is not None
+        assembly.peers["b"]._lose("cut by the test")
 
     before = len(sites["a"].events("peer_lost"))
     runner.run(cut())

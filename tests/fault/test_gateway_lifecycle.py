@@ -235,8 +235,8 @@ def test_what_was_found_of_a_path_is_there_again_after_a_restart(site: Site, tmp
     async def run(then: Callable[[PathStore], None]) -> None:
         gateway = Gateway(parse_config(site.config))
         await gateway.start()
-        assert gateway._parts is not None
-        then(gateway._parts.context.path_store)
+        assert gateway._assembly is not None
+        then(gateway._assembly.context.path_store)
         await gateway.stop()
 
     asyncio.run(run(lambda store: store.note("b", "verbs", KnownPath(found, "measured"))))

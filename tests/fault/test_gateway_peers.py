@@ -230,14 +230,14 @@ def test_a_malformed_frame_in_the_middle_costs_nothing_but_a_new_channel(
 ) -> None:
     runner = sites.runner
     assert isinstance(runner, InThread)
-    parts = runner.gateways["a"]._parts
-    assert parts is not None
+    assembly = runner.gateways["a"]._assembly
+    assert assembly is not None
     with sites["a"].client() as a, sites["b"].client() as b, caplog.at_level(logging.INFO):
         for turn in range(3):
             push(a, f"m{turn}")
 
             async def spoil() -> None:
-                stream = parts.peers["b"]._stream
+                stream = assembly.peers["b"]._stream
                 if stream is not None:
                     stream.write(b"\xc1 no frame")
 

@@ -256,9 +256,9 @@ def test_a_peer_that_is_not_connected_is_told(sites: Sites) -> None:
 
 def test_a_path_that_does_not_come_up_again_is_told(sites: Sites) -> None:
     assert isinstance(sites.runner, InThread)
-    parts = sites.runner.gateways["a"]._parts
-    assert parts is not None
-    path = parts.peers["b"].paths.main
+    assembly = sites.runner.gateways["a"]._assembly
+    assert assembly is not None
+    path = assembly.peers["b"].paths.main
     assert path is not None
     path.up, path.last_error = False, "the cable is out"
     error = refused(sites["a"], seconds=0.3)

@@ -23,7 +23,7 @@ from fedrdma_fate.ports import (
     Slot,
     Transport,
 )
-from fedrdma_fate.transport.endpoint import LinkHealth, unavailable
+from fedrdma_fate.transport.endpoint import EndpointHealth, unavailable
 
 Operation = Literal["expose", "withdraw", "post_write", "post_bytes", "post_chunk", "progress"]
 
@@ -119,7 +119,7 @@ class FaultyEndpoint:
         self._inner = inner
         self._plan = plan
         self._random = random.Random(plan.seed)
-        self._health = LinkHealth(inner.transport)
+        self._health = EndpointHealth(inner.transport)
         self._slots: dict[int, Slot] = {}
         self._calls: dict[Operation, int] = {}
         self._went_through: set[tuple[int, int]] = set()

@@ -9,9 +9,9 @@ from typing import Literal, Protocol
 import pytest
 
 from fedrdma_fate.ports import Region
-from fedrdma_fate.transport.verbs.device_selection import PortWish
+from fedrdma_fate.transport.verbs.device_selection import PortPreference
 from fedrdma_fate.transport.verbs.interface import DeviceInfo, Verbs
-from fedrdma_fate.transport.verbs.transport import ChunkServiceWish, VerbsSettings, VerbsTransport, load_verbs
+from fedrdma_fate.transport.verbs.transport import ChunkServicePreference, VerbsSettings, VerbsTransport, load_verbs
 from fedrdma_fate.wire.errors import TransportError
 from tests.support.namespaces import NAMESPACES, NamespacedVerbs
 
@@ -35,7 +35,7 @@ class TestPort:
     __test__ = False
 
     verbs: Verbs
-    wish: PortWish
+    preference: PortPreference
 
 
 @functools.cache
@@ -66,18 +66,18 @@ def verbs_transport(
     side: HasRegion,
     queue_pairs: int = 2,
     poll: Literal["event", "busy"] = "event",
-    chunk_service: ChunkServiceWish = "auto",
+    chunk_service: ChunkServicePreference = "auto",
 ) -> VerbsTransport:
     """A transport over the port of that side."""
     port = port_for(side)
-    settings = VerbsSettings(port.wish, queue_pairs, chunk_service=chunk_service, poll=poll)
+    settings = VerbsSettings(port.preference, queue_pairs, chunk_service=chunk_service, poll=poll)
     return VerbsTransport(settings, [side.region], port.verbs)
 
 
 def _ports_of(verbs: Verbs) -> list[TestPort]:
     devices = sorted(verbs.devices(), key=lambda device: device.name)
     indices = [(device.name, _gid_index(device)) for device in devices]
-    return [TestPort(verbs, PortWish(name, gid_index=index)) for name, index in indices if index is not None]
+    return [TestPort(verbs, PortPreference(name, gid_index=index)) for name, index in indices if index is not None]
 
 
 def _gid_index(device: DeviceInfo) -> int | None:

@@ -19,6 +19,7 @@ from fedrdma_fate.gateway.messages.mailbox import Mailbox, Message
 from fedrdma_fate.gateway.peers.control_channel import ControlStream
 from fedrdma_fate.gateway.peers.peer import Peer
 from fedrdma_fate.gateway.routing import Routes
+from fedrdma_fate.gateway.trace_events import TraceEvents
 from fedrdma_fate.gateway.transports import TransportSet
 from fedrdma_fate.memory.pool import SlotPool
 from fedrdma_fate.memory.spill import SpillStore
@@ -134,7 +135,7 @@ class Twin:
             routes=Routes(config),
             transports=self.transports[site],
             make_region=lambda _, length: HeapRegion(length),
-            trace=Trace(None),
+            trace=TraceEvents(Trace(None)),
             metrics=GatewayMetrics(),
             make_link=threadless_link,
         )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from fedrdma_fate.ports import Completion, CompletionKind, Endpoint, Offer, RemoteSlot
-from fedrdma_fate.transport.verbs.device_selection import PortWish
+from fedrdma_fate.transport.verbs.device_selection import PortPreference
 from fedrdma_fate.transport.verbs.transport import VerbsSettings, VerbsTransport
 from tests.support.endpoints import HeapRegion
 from tests.support.fake_verbs import FakeDevice, FakeNetwork, FakePair, FakeVerbs, device_info
@@ -26,7 +26,7 @@ class FakeSide:
         self.region = HeapRegion(REGION_BYTES)
         self.region.view[:] = bytes([UNTOUCHED]) * REGION_BYTES
         self.transport = VerbsTransport(
-            VerbsSettings(PortWish(), queue_pairs, chunk_queue_pairs), [self.region], self.verbs
+            VerbsSettings(PortPreference(), queue_pairs, chunk_queue_pairs), [self.region], self.verbs
         )
         self.endpoint: Endpoint | None = None
         self.completions: list[Completion] = []

@@ -23,7 +23,7 @@ from fedrdma_fate.bench.baselines.fate_party import (
 )
 from fedrdma_fate.bench.baselines.gateway_process import GatewayProcess
 from fedrdma_fate.bench.baselines.interface import RowError, Schedule, Service, SideBytes, complaining
-from fedrdma_fate.gateway.peers.receiving import FIRST_AHEAD_PART
+from fedrdma_fate.gateway.peers.receiving import FIRST_AHEAD_FRACTION
 from fedrdma_fate.memory.region import PAGE_BYTES
 from fedrdma_fate.wire.frames import Mode
 
@@ -134,7 +134,7 @@ class GatewayService(Service):
         if self._pair.mode != "fedrdma-x":
             return 0
         # slots are whole pages
-        return max(self._largest_bytes + _AHEAD_BYTES, int(region_bytes * FIRST_AHEAD_PART) + PAGE_BYTES)
+        return max(self._largest_bytes + _AHEAD_BYTES, int(region_bytes * FIRST_AHEAD_FRACTION) + PAGE_BYTES)
 
     def _wait(self, reached: Callable[[GatewayProcess], bool], seconds: float, what: str) -> None:
         deadline = time.monotonic() + seconds

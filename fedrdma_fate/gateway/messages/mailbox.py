@@ -20,19 +20,6 @@ from fedrdma_fate.wire.frames import MessageKey, MessageKind, Party
 logger = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Loan:
-    """A slot of another gateway that is lent to us.
-
-    Attributes:
-        file: where it is.
-        give_back: tells the lender that nobody here uses it any more. May be repeated.
-    """
-
-    file: BorrowedFile
-    give_back: Callable[[], None]
-
-
 @dataclasses.dataclass(slots=True, eq=False)
 class Message:
     """A payload that is here, whole: inline, in a slot, borrowed, or spilled to disk.
@@ -44,7 +31,7 @@ class Message:
         body: the payload when it came inline.
         lease: holds the slot it lies in.
         payload_at: where in the slot it starts.
-        borrowed: the sender's slot, where it lies there.
+        borrowed: the sender's slot, where it lies there, until we give it back.
         spilled: the file it was moved to.
         moving: set while it is being moved, to disk or into a slot of our own.
     """
@@ -55,7 +42,7 @@ class Message:
     body: bytes | None = None
     lease: Lease | None = None
     payload_at: int = 0
-    borrowed: Loan | None = None
+    borrowed: BorrowedFile | None = None
     spilled: Spilled | None = None
     moving: asyncio.Task[None] | None = None
 
@@ -65,7 +52,7 @@ class Message:
         if self.spilled is not None:
             return "spilled", self.spilled.path, 0
         if self.borrowed is not None:
-            return "borrowed", self.borrowed.file.path, self.borrowed.file.offset
+            return "borrowed", self.borrowed.path, self.borrowed.offset
         assert self.lease is not None
         slot = self.lease.slot
         return "region", slot.region.path, slot.offset + self.payload_at
@@ -79,7 +66,7 @@ class Message:
             self.lease.release()
             self.lease = None
         if self.borrowed is not None:
-            self.borrowed.give_back()
+            self.borrowed.close()
             self.borrowed = None
         if self.spilled is not None:
             self.spilled.discard()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
 from fedrdma_fate.gateway.context import GatewayContext
-from fedrdma_fate.gateway.messages.mailbox import Loan, Message
+from fedrdma_fate.gateway.messages.mailbox import Message
 from fedrdma_fate.gateway.spilling import take_in
 from fedrdma_fate.memory.shared_slots import BorrowedFile
 from fedrdma_fate.wire.frames import Lend, LendReturn
@@ -41,9 +42,9 @@ class Borrowing:
             MemoryPoolError: REGION_UNAVAILABLE when it is nothing that we can use.
         """
         own = self._context.receive_pool.region
-        file = BorrowedFile(Path(lend.region), lend.offset, lend.total_bytes, own)
-        loan = Loan(file, lambda: self._give_back(lend.transfer, file))
-        message = Message(lend.key, lend.kind, lend.total_bytes, borrowed=loan)
+        path, give_back = Path(lend.region), functools.partial(self._give_back, lend.transfer)
+        borrowed = BorrowedFile(path, lend.offset, lend.total_bytes, own, give_back)
+        message = Message(lend.key, lend.kind, lend.total_bytes, borrowed=borrowed)
         self._borrowed[lend.transfer] = message
         return message
 
@@ -56,7 +57,7 @@ class Borrowing:
             take_in(self._context, message)
         elif final and message.borrowed is not None:
             # once it is mapped, it outlives the lender
-            asyncio.get_running_loop().call_later(_MAPPED_SECONDS, message.borrowed.give_back)
+            asyncio.get_running_loop().call_later(_MAPPED_SECONDS, message.borrowed.close)
 
     def peer_lost(self) -> None:
         """The lender may be gone, and its memory soon: copy what nobody has pulled yet."""
@@ -71,8 +72,7 @@ class Borrowing:
                 message.discard()
         self._leaving = True
 
-    def _give_back(self, transfer: int, file: BorrowedFile) -> None:
-        file.close()
+    def _give_back(self, transfer: int) -> None:
         if self._borrowed.pop(transfer, None) is not None and not self._leaving:
             # without a control channel this is said when the message is offered again
             self._send(LendReturn(transfer))

@@ -1,4 +1,4 @@
-"""Opens and accepts control channels: dials the peers, exchanges greetings, and hands each channel to its peer."""
+"""Dials the peers and answers those that dial us: greetings first, then the control channel is its peer's."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ COURTESY_SECONDS = 1.0
 """Of two sites that may both dial, the one with the greater name waits so long for the other to do it."""
 
 
-class ControlChannels:
-    """Belongs to the event loop's thread."""
+class Dialler:
+    """Dials and answers. Belongs to the event loop's thread."""
 
     def __init__(self, site: str, peers: Mapping[str, Peer], greeting_timeout: float) -> None:
         """

@@ -1,4 +1,4 @@
-"""Lends messages to a gateway of this host, whose tasks map them where they lie in our send region.
+"""Lends payloads to a gateway of this host, whose tasks map them where they lie in our send region.
 
 The in-place message queue of LIFL (section 4.1) between gateways: nothing is copied, and one slot serves all receivers.
 """
@@ -28,7 +28,7 @@ GRACE_SECONDS = 30.0
 
 @dataclasses.dataclass(slots=True)
 class _Loan:
-    """A message that is lent.
+    """A transfer that moves nothing: the peer uses the payload where it lies, and returns it.
 
     Attributes:
         outgoing: the message.

@@ -1,4 +1,4 @@
-"""One other site: its control channel, and the routing of frames between it and our parts."""
+"""One other site: its control channel, what each frame on it leads to, and its data paths."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Peer:
             context.config.timeouts.connect,
             self._fall_back,
         )
-        self.sending = Sending(config, context, self.send, self.paths, self.shares_memory)
+        self.sending = Sending(config, context, self.send, self.paths, lambda: self.hello, self.shares_memory)
         context.recalls[context.receive_pool].append(self.paths.recall_credits)
         context.receive_pool.when_freed.append(self._on_room)
 
@@ -196,7 +196,7 @@ class Peer:
         self.last_error = reason
         self.rtt_seconds = None
         logger.warning("lost %s: %s", self.config.site, reason)
-        self._context.trace.emit("peer_lost", peer=self.config.site, reason=reason)
+        self._context.trace.peer_lost(self.config.site, reason)
         for transport in self.paths.paths:
             self._context.metrics.link_up(self.config.site, transport, False)
         self.paths.offline(reason)
@@ -381,7 +381,7 @@ class Peer:
             path.link.hint(self.rtt_seconds, None if self.config.rate is None else self.config.rate / 8)
         self._context.metrics.link_up(self.config.site, transport, True)
         logger.info("data path to %s over %s is up", self.config.site, transport)
-        self._context.trace.emit("link", peer=self.config.site, transport=transport, reason=path.reason)
+        self._context.trace.link(self.config.site, transport, path.reason)
         self.receiving.fill_ring(path.link, transport)
 
     def _on_path_lost(self, transport: str, attempt: int, reason: str) -> None:
@@ -395,7 +395,7 @@ class Peer:
     def _note_lost(self, transport: str, reason: str) -> None:
         logger.warning("data path to %s over %s: %s", self.config.site, transport, reason)
         self._context.metrics.link_up(self.config.site, transport, False)
-        self._context.trace.emit("link_lost", peer=self.config.site, transport=transport, reason=reason)
+        self._context.trace.link_lost(self.config.site, transport, reason)
 
     def _on_room(self) -> None:
         for transport in self.receiving.lacks_ahead():

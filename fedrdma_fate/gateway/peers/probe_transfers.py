@@ -16,25 +16,25 @@ from fedrdma_fate.memory.pool import Lease, SlotPool
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, MemoryPoolError, error_from_code
 from fedrdma_fate.wire.frames import PROBE_TRANSFERS_FROM, MessageKey, Mode, Party, Ping
 
-FAIR_PART = 4
-"""A probe takes at most this part of a pool, and only as long as as much stays free."""
+POOL_DIVISOR = 4
+"""A probe takes at most a quarter of a pool, and only as long as another quarter stays free."""
 
 
 def lease_spare(pool: SlotPool, length: int, owner: str) -> Lease:
     """A slot for the payload of a probe, which takes nothing that messages need.
 
     Raises:
-        MemoryPoolError: PAYLOAD_TOO_LARGE when it is more than a fair part of the pool, POOL_TIMEOUT when the pool
+        MemoryPoolError: PAYLOAD_TOO_LARGE when it is more than a quarter of the pool, POOL_TIMEOUT when the pool
             is short of room just now: a probe does not wait.
     """
     stats = pool.stats()
-    part = stats.length // FAIR_PART
-    if length > part:
+    most = stats.length // POOL_DIVISOR
+    if length > most:
         raise MemoryPoolError(
-            ErrorCode.PAYLOAD_TOO_LARGE, f"{length} bytes for a probe; it may take {part} of {stats.name} memory."
+            ErrorCode.PAYLOAD_TOO_LARGE, f"{length} bytes for a probe; it may take {most} of {stats.name} memory."
         )
     spare = stats.length - stats.leased_bytes - length
-    lease = pool.lease(length, owner) if spare >= part and not stats.waiting else None
+    lease = pool.lease(length, owner) if spare >= most and not stats.waiting else None
     if lease is None:
         raise MemoryPoolError(
             ErrorCode.POOL_TIMEOUT,
@@ -46,8 +46,8 @@ def lease_spare(pool: SlotPool, length: int, owner: str) -> Lease:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _UnderWay:
-    """A payload on its way: the link that has it, what keeps its slot, and who waits for its end."""
+class _Transfer:
+    """A payload of a probe on its way: the link that has it, what keeps its slot, and who waits for its end."""
 
     link: LinkHandle
     lease: Lease
@@ -61,7 +61,7 @@ class ProbeTransfers:
         """
         Args:
             peer: name of the peer's site.
-            context: the shared parts.
+            context: the gateway's.
             send: sends a ping, if there is a control channel.
         """
         self._context = context
@@ -69,7 +69,7 @@ class ProbeTransfers:
         # no party can be configured that is spelt so: a gateway that knows no probes refuses them
         own, other = Party("gateway", f":{context.config.site}"), Party("gateway", f":{peer}")
         self._key = MessageKey("probe", "", "", own, other)
-        self._under_way: dict[int, _UnderWay] = {}
+        self._transfers: dict[int, _Transfer] = {}
         self._pings: dict[float, asyncio.Future[float]] = {}
 
     # -- pings ----------------------------------------------------------------------------------------------------
@@ -99,14 +99,14 @@ class ProbeTransfers:
         end: asyncio.Future[TransferStats] = asyncio.get_running_loop().create_future()
         # somebody may wait no longer when it fails
         end.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self._under_way[transfer] = _UnderWay(link, lease, end)
+        self._transfers[transfer] = _Transfer(link, lease, end)
         payload = Payload(lease.slot, plan.total_bytes)
         link.send(Outgoing(transfer, self._key, "bytes", payload, plan, mode))
         return transfer, end
 
     def cancel(self, transfer: int, reason: str) -> None:
         """Give a payload up, unless it has ended."""
-        under_way = self._under_way.get(transfer)
+        under_way = self._transfers.get(transfer)
         if under_way is not None:
             under_way.link.cancel(transfer, ErrorCode.TRANSFER_ABORTED, reason)
 
@@ -126,25 +126,25 @@ class ProbeTransfers:
 
     def link_retired(self, link: LinkHandle) -> None:
         """A link tells us nothing any more."""
-        for transfer, under_way in list(self._under_way.items()):
+        for transfer, under_way in list(self._transfers.items()):
             if under_way.link is link:
-                del self._under_way[transfer]
+                del self._transfers[transfer]
                 _fail(under_way, error_from_code(ErrorCode.LINK_LOST.value, "the data path was given up"))
                 spawn(self._context.tasks, _release_when_ended(under_way))
 
-    def _end(self, transfer: int) -> _UnderWay | None:
-        under_way = self._under_way.pop(transfer, None)
+    def _end(self, transfer: int) -> _Transfer | None:
+        under_way = self._transfers.pop(transfer, None)
         if under_way is not None:
             under_way.lease.release()
         return under_way
 
 
-def _fail(under_way: _UnderWay, error: FedRDMAError) -> None:
+def _fail(under_way: _Transfer, error: FedRDMAError) -> None:
     if not under_way.end.done():
         under_way.end.set_exception(error)
 
 
-async def _release_when_ended(under_way: _UnderWay) -> None:
+async def _release_when_ended(under_way: _Transfer) -> None:
     """Its thread may still read the slot."""
     await asyncio.to_thread(under_way.link.close)
     under_way.lease.release()

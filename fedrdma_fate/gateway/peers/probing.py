@@ -28,7 +28,7 @@ from fedrdma_fate.core.plan import ChunkPlan, SlotLayout
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.peers.paths import DataPath
 from fedrdma_fate.gateway.peers.peer import Peer
-from fedrdma_fate.gateway.peers.probe_transfers import FAIR_PART, lease_spare
+from fedrdma_fate.gateway.peers.probe_transfers import POOL_DIVISOR, lease_spare
 from fedrdma_fate.ports import Slot
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, MemoryPoolError, TransferError, TransportError, WireError
 from fedrdma_fate.wire.frames import Mode
@@ -85,7 +85,7 @@ class Probing:
             report = await _Probe(self._context, peer, total_bytes, seconds).run()
         finally:
             self._busy_with = ""
-        self._context.trace.emit("probed", **report)
+        self._context.trace.probed(report)
         return report
 
 
@@ -260,12 +260,12 @@ class _Probe:
 
     @property
     def _largest_bytes(self) -> int:
-        """The largest payload that is a fair part of both sides' memory."""
+        """The largest payload that is a quarter of both sides' memory."""
         there = self._peer.hello.receive_bytes if self._peer.hello else 0
-        part = min(self._context.send_pool.region.length, there) // FAIR_PART
+        most = min(self._context.send_pool.region.length, there) // POOL_DIVISOR
         overhead = SlotLayout(ChunkPlan(1, 1), "fedrdma").slot_bytes
         # fedrdma stages a chunk behind the payload, in the worst case one as large as the payload
-        return max(0, part - overhead) // (2 if self._mode == "fedrdma" else 1)
+        return max(0, most - overhead) // (2 if self._mode == "fedrdma" else 1)
 
     async def _usable_path(self) -> DataPath:
         """The main data path; one that is being connected anew is waited for."""

@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 _AHEAD_STEP_BYTES = 64 * 1024
 
-FIRST_AHEAD_PART = 3 / 8
+FIRST_AHEAD_FRACTION = 3 / 8
 """Of the receive region, for the first large messages of all peers; what is left is room for others, and for probes."""
 
 REMEMBERED_TRANSFERS = 16384
@@ -132,8 +132,8 @@ class Receiving:
         # cold memory is not taken before it is needed
         if config.mode_for(self._peer) != "fedrdma-x" or transport not in ("tcp", "verbs") or not config.memory.warm:
             return 0
-        part = int(self._context.receive_pool.region.length * FIRST_AHEAD_PART) // len(config.peers)
-        return part if part > int(config.memory.ring_slot_bytes) else 0
+        length = int(self._context.receive_pool.region.length * FIRST_AHEAD_FRACTION) // len(config.peers)
+        return length if length > int(config.memory.ring_slot_bytes) else 0
 
     def on_grant_request(self, request: GrantRequest, link: LinkHandle) -> None:
         """The peer asks for a slot. It asks again on each new data path; what it has been granted is on its way."""
@@ -245,7 +245,7 @@ class Receiving:
         self._not_received(offer, code, reason)
 
     def on_abort(self, transfer: int) -> None:
-        """The peer has given a transfer up, and says why in a notice of its own."""
+        """The peer has given a transfer up, and says why in an Undeliverable."""
         self._announced.pop(transfer, None)
 
     def on_undeliverable(self, key: MessageKey, code: str, reason: str) -> None:
@@ -268,9 +268,7 @@ class Receiving:
         self._context.mailbox.fail(offer.key, code.value, reason)
         self._context.metrics.transfer_ended("failed", self._peer, offer.mode, 0.0, 0)
         logger.error("%s from %s was not received: [%s] %s", offer.key, self._peer, code.value, reason)
-        self._context.trace.emit(
-            "receive_failed", **_key_fields(offer), code=code.value, reason=reason, peer=self._peer
-        )
+        self._context.trace.receive_failed(offer.transfer, offer.key, self._peer, code, reason)
 
     def on_lend(self, lend: Lend) -> None:
         """A message lies in the peer's memory, for our task to map; it may be told again after a reconnection."""
@@ -346,15 +344,8 @@ class Receiving:
     def _trace_delivered(
         self, frame: Offer | Inline | Lend, total_bytes: int, mode: str, transport: str, seconds: float, kept: bool
     ) -> None:
-        self._context.trace.emit(
-            "delivered",
-            **_key_fields(frame),
-            bytes=total_bytes,
-            mode=mode,
-            transport=transport,
-            seconds=seconds,
-            peer=self._peer,
-            kept=kept,
+        self._context.trace.delivered(
+            frame.transfer, frame.key, total_bytes, self._peer, mode, transport, seconds, kept=kept
         )
 
 
@@ -367,15 +358,3 @@ def _ahead_of(offer: Offer, most: int) -> int:
 def _ahead_bytes(total_bytes: int) -> int:
     """A slot for a message like one of this length: a little more, for the next may differ by a few bytes."""
     return (total_bytes // _AHEAD_STEP_BYTES + 2) * _AHEAD_STEP_BYTES
-
-
-def _key_fields(frame: Offer | Inline | Lend) -> dict[str, object]:
-    key = frame.key
-    return {
-        "transfer": frame.transfer,
-        "session": key.session,
-        "name": key.name,
-        "tag": key.tag,
-        "source": str(key.source),
-        "destination": str(key.destination),
-    }

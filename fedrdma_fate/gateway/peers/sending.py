@@ -17,8 +17,19 @@ from fedrdma_fate.gateway.config.schema import PeerConfig
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.peers.lending import Lending
 from fedrdma_fate.memory.pool import Lease
-from fedrdma_fate.wire.errors import ErrorCode, error_from_code
-from fedrdma_fate.wire.frames import Abort, Inline, Lend, LendRecall, MessageKey, MessageKind, Mode, Undeliverable
+from fedrdma_fate.wire.errors import ErrorCode, GatewayError, MemoryPoolError, error_from_code
+from fedrdma_fate.wire.frames import (
+    Abort,
+    Hello,
+    Inline,
+    Lend,
+    LendRecall,
+    MessageKey,
+    MessageKind,
+    Mode,
+    Party,
+    Undeliverable,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -56,11 +67,11 @@ LENT = "lent"
 
 
 @dataclasses.dataclass(slots=True)
-class _Payload:
-    """A payload on its way.
+class _Transfer:
+    """A payload on its way to the peer.
 
     Attributes:
-        outgoing: the message.
+        outgoing: what the data path is told of it.
         lease: keeps its slot.
         path: the transport it was handed to, LENT, or an empty string as long as there is none.
         alone: whether no other has been on its way to the peer meanwhile.
@@ -88,24 +99,27 @@ class Sending:
         context: GatewayContext,
         send: Callable[[Inline | Undeliverable | Abort | Lend | LendRecall], bool],
         links: Links,
+        hello: Callable[[], Hello | None],
         shares_memory: Callable[[], bool],
     ) -> None:
         """
         Args:
             peer: the peer.
-            context: the shared parts.
+            context: the gateway's.
             send: sends a frame, if there is a control channel.
             links: the data paths.
+            hello: what the peer said of itself, None as long as it has never been connected.
             shares_memory: whether the peer is here, on this host, and takes what is lent to it.
         """
         self._peer = peer
         self._context = context
         self._send = send
         self._links = links
+        self._hello = hello
         self._shares_memory = shares_memory
         self.lending = Lending(peer.site, context, send)
         self._inline: dict[int, Inline] = {}
-        self._payloads: dict[int, _Payload] = {}
+        self._transfers: dict[int, _Transfer] = {}
         self._notices: deque[Undeliverable] = deque(maxlen=REMEMBERED_NOTICES)
         self.rtt_seconds: float | None = None
         self.tuners: defaultdict[str, LinkTuner] = defaultdict(LinkTuner)
@@ -113,7 +127,7 @@ class Sending:
     @property
     def pending(self) -> int:
         """Messages that the peer does not have yet."""
-        return len(self._inline) + len(self._payloads)
+        return len(self._inline) + len(self._transfers)
 
     def put_inline(self, key: MessageKey, kind: MessageKind, body: bytes) -> None:
         """Send a small message; it is kept until the peer has it."""
@@ -137,11 +151,11 @@ class Sending:
         plan = self._plan(used, payload.total_bytes)
         recut = used == "fedrdma-x" and self._chunk_bytes is None
         outgoing = Outgoing(self._context.new_transfer(), key, kind, payload, plan, used, recut)
-        record = _Payload(outgoing, lease, alone=not self._payloads, whole=not payload.written_from)
-        for other in self._payloads.values():
+        under_way = _Transfer(outgoing, lease, alone=not self._transfers, whole=not payload.written_from)
+        for other in self._transfers.values():
             other.alone = False
-        self._payloads[outgoing.transfer] = record
-        self._hand(record)
+        self._transfers[outgoing.transfer] = under_way
+        self._hand(under_way)
 
     def lends(self, mode: Mode | None) -> bool:
         """Whether payloads of a job that asks for `mode` are lent, as long as there is room."""
@@ -155,29 +169,57 @@ class Sending:
 
     def on_written(self, payload: Payload) -> None:
         """More of a payload lies in its slot."""
-        for record in self._of(payload):
-            self._links.written(record.path, record.outgoing.transfer)
+        for under_way in self._of(payload):
+            self._links.written(under_way.path, under_way.outgoing.transfer)
 
     def abandon(self, payload: Payload) -> None:
         """A payload will never be whole."""
         reason = "the task that pushed it did not write it to its end"
-        for record in self._of(payload):
-            self._context.mailbox.sessions.forget_push(record.outgoing.key)
-            if not self._links.cancel(record.path, record.outgoing.transfer, ErrorCode.TRANSFER_ABORTED, reason):
-                self.send_failed(record.outgoing, ErrorCode.TRANSFER_ABORTED, reason)
+        for under_way in self._of(payload):
+            self._context.mailbox.sessions.forget_push(under_way.outgoing.key)
+            if not self._links.cancel(under_way.path, under_way.outgoing.transfer, ErrorCode.TRANSFER_ABORTED, reason):
+                self.send_failed(under_way.outgoing, ErrorCode.TRANSFER_ABORTED, reason)
 
-    def _of(self, payload: Payload) -> list[_Payload]:
-        return [record for record in self._payloads.values() if record.outgoing.payload is payload]
+    def _of(self, payload: Payload) -> list[_Transfer]:
+        return [under_way for under_way in self._transfers.values() if under_way.outgoing.payload is payload]
 
-    def _hand(self, record: _Payload) -> None:
-        whole = not record.outgoing.payload.written_from
-        lent = whole and self.lends(record.outgoing.mode) and self.lending.lend(record.outgoing, record.lease)
-        record.path = LENT if lent else self._links.dispatch(record.outgoing)
+    def _hand(self, under_way: _Transfer) -> None:
+        whole = not under_way.outgoing.payload.written_from
+        lent = whole and self.lends(under_way.outgoing.mode) and self.lending.lend(under_way.outgoing, under_way.lease)
+        under_way.path = LENT if lent else self._links.dispatch(under_way.outgoing)
 
-    def slot_bytes(self, total_bytes: int, mode: Mode | None) -> int:
-        """Length of the receive slot that a payload takes at the peer."""
+    def check_served(self, destination: Party) -> None:
+        """Where the peer has said which parties it serves, see that this is one of them.
+
+        Raises:
+            GatewayError: WRONG_PARTY.
+        """
+        hello = self._hello()
+        if hello is not None and not {str(destination), destination.party_id} & set(hello.parties):
+            raise GatewayError(
+                ErrorCode.WRONG_PARTY,
+                f"the gateway of {self._peer.site} does not serve {destination}, but {', '.join(hello.parties)}.",
+                "Correct `peers[].parties` here, or `parties` there.",
+            )
+
+    def check_fits(self, total_bytes: int, destination: Party, mode: Mode | None) -> None:
+        """See that the peer can hold a payload; where it is not known yet, it refuses later what it cannot.
+
+        Raises:
+            MemoryPoolError: PAYLOAD_TOO_LARGE.
+        """
+        hello = self._hello()
+        if hello is None:
+            return
         used = self._mode(mode)
-        return SlotLayout(self._plan(used, total_bytes), used).slot_bytes
+        needed = SlotLayout(self._plan(used, total_bytes), used).slot_bytes
+        if needed > hello.receive_bytes:
+            raise MemoryPoolError(
+                ErrorCode.PAYLOAD_TOO_LARGE,
+                f"{total_bytes} bytes for {destination} take a slot of {needed} bytes; site {self._peer.site!r} "
+                f"has {hello.receive_bytes} bytes of receive memory.",
+                "Raise memory.receive_bytes there.",
+            )
 
     # -- connections ----------------------------------------------------------------------------------------------
 
@@ -195,15 +237,15 @@ class Sending:
 
     def take_back(self, path: str) -> None:
         """A data path was given up: what was handed to it waits for another one."""
-        for record in self._payloads.values():
-            if record.path == path:
-                record.path = ""
+        for each in self._transfers.values():
+            if each.path == path:
+                each.path = ""
 
     def hand_over(self) -> None:
         """There may be a data path for those that wait for one."""
-        for record in self._payloads.values():
-            if not record.path:
-                self._hand(record)
+        for each in self._transfers.values():
+            if not each.path:
+                self._hand(each)
 
     def waiting_for_path(self) -> list[TransferProgress]:
         """Payloads that no data path has taken yet."""
@@ -211,12 +253,12 @@ class Sending:
             TransferProgress(
                 each.transfer, each.key, "send", each.mode, "waiting-for-peer", each.plan.total_bytes, 0, 0.0
             )
-            for each in (record.outgoing for record in self._payloads.values() if not record.path)
+            for each in (waiting.outgoing for waiting in self._transfers.values() if not waiting.path)
         ]
 
     def give_up(self, code: ErrorCode, reason: str) -> None:
         """Send nothing more; the peer is told of every message that it will not get."""
-        for outgoing in [record.outgoing for record in self._payloads.values()]:
+        for outgoing in [each.outgoing for each in self._transfers.values()]:
             self._send(Abort(outgoing.transfer, code.value, reason))
             self.send_failed(outgoing, code, reason)
         for transfer in list(self._inline):
@@ -234,14 +276,15 @@ class Sending:
         if inline is None:
             return False
         self._context.metrics.inline_moved("sent", self._peer.site)
-        self._trace("sent", transfer, inline.key, len(inline.body), mode="inline", transport="control", seconds=0.0)
+        body = len(inline.body)
+        self._context.trace.sent(transfer, inline.key, body, self._peer.site, "inline", "control", 0.0)
         return True
 
     def on_refused(self, transfer: int, code: str, reason: str) -> bool:
         """The peer will not have a message; whether it went by no data path."""
         if self.lending.end(transfer):
-            record = self._payloads[transfer]
-            self.send_failed(record.outgoing, error_from_code(code, reason).code, reason)
+            under_way = self._transfers[transfer]
+            self.send_failed(under_way.outgoing, error_from_code(code, reason).code, reason)
             return True
         inline = self._inline.pop(transfer, None)
         if inline is None:
@@ -264,28 +307,20 @@ class Sending:
 
     def sent(self, outgoing: Outgoing, stats: TransferStats, transport: str, *, how: str | None = None) -> None:
         """The peer has a payload; `how` it went, if not in its mode."""
-        record = self._payloads.get(outgoing.transfer)
-        if record is None or not self._release(outgoing):
+        ended = self._transfers.get(outgoing.transfer)
+        if ended is None or not self._release(outgoing):
             return
-        if how is None and record.alone:
+        if how is None and ended.alone:
             # while a task was still writing, the link may have waited
-            round_trip = self.rtt_seconds if record.whole else None
+            round_trip = self.rtt_seconds if ended.whole else None
             self.tuners[transport].on_transfer(outgoing.mode, outgoing.plan, stats.seconds, round_trip)
         total = outgoing.plan.total_bytes
         mode = how or outgoing.mode
         self._context.metrics.payload_moved("sent", self._peer.site, mode, transport, total)
         self._context.metrics.transfer_ended("delivered", self._peer.site, mode, stats.seconds, stats.resent_bytes)
-        self._trace(
-            "sent",
-            outgoing.transfer,
-            outgoing.key,
-            total,
-            mode=mode,
-            transport=transport,
-            seconds=stats.seconds,
-            resent_bytes=stats.resent_bytes,
-            chunks=0 if how == LENT else outgoing.plan.count,
-            writes=stats.writes,
+        chunks = 0 if how == LENT else outgoing.plan.count
+        self._context.trace.sent_payload(
+            outgoing.transfer, outgoing.key, total, self._peer.site, mode, transport, stats, chunks
         )
 
     def send_failed(self, outgoing: Outgoing, code: ErrorCode, reason: str) -> None:
@@ -299,19 +334,19 @@ class Sending:
     def _take_back(self, transfers: Iterable[int]) -> None:
         """These payloads were not delivered after all, and wait for another way."""
         for transfer in transfers:
-            self._payloads[transfer].path = ""
+            self._transfers[transfer].path = ""
 
     def _release(self, outgoing: Outgoing) -> bool:
         """Let the slot go; False when that was done before."""
-        record = self._payloads.pop(outgoing.transfer, None)
-        if record is not None:
-            record.lease.release()
-        return record is not None
+        ended = self._transfers.pop(outgoing.transfer, None)
+        if ended is not None:
+            ended.lease.release()
+        return ended is not None
 
     def _undeliverable(self, transfer: int, key: MessageKey, code: ErrorCode, reason: str) -> None:
         """The peer is told, for the party that waits there."""
         logger.error("%s was not delivered to %s: [%s] %s", key, self._peer.site, code.value, reason)
-        self._trace("undeliverable", transfer, key, 0, code=code.value, reason=reason)
+        self._context.trace.undeliverable(transfer, key, self._peer.site, code, reason)
         notice = Undeliverable(key, code.value, reason)
         self._notices.append(notice)
         self._send(notice)
@@ -342,17 +377,3 @@ class Sending:
     def _chunk_bytes(self) -> int | None:
         """The chunk size that was set by hand."""
         return (self._peer.chunk or self._context.config.chunk).size_bytes
-
-    def _trace(self, event: str, transfer: int, key: MessageKey, total_bytes: int, **fields: object) -> None:
-        self._context.trace.emit(
-            event,
-            transfer=transfer,
-            session=key.session,
-            name=key.name,
-            tag=key.tag,
-            source=str(key.source),
-            destination=str(key.destination),
-            bytes=total_bytes,
-            peer=self._peer.site,
-            **fields,
-        )

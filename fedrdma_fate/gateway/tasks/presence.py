@@ -13,12 +13,14 @@ ABSENCE_SECONDS = 3600.0
 
 
 @dataclasses.dataclass(slots=True)
-class _Presence:
-    tasks: int = 0
+class _Tasks:
+    """The tasks of a party in a session: how many, and what is called when there have been none for long."""
+
+    count: int = 0
     timer: Timer | None = None
 
 
-class Attendance:
+class Presence:
     """Counts the tasks of each party in each session. Belongs to the event loop's thread."""
 
     def __init__(
@@ -36,27 +38,27 @@ class Attendance:
         self._on_absent = on_absent
         self._call_later = call_later
         self._absence = absence
-        self._present: dict[tuple[str, Party], _Presence] = {}
+        self._present: dict[tuple[str, Party], _Tasks] = {}
 
     def arrive(self, session: str, party: Party) -> None:
         """A task attached."""
-        presence = self._present.setdefault((session, party), _Presence())
-        presence.tasks += 1
-        if presence.timer is not None:
-            presence.timer.cancel()
-            presence.timer = None
+        tasks = self._present.setdefault((session, party), _Tasks())
+        tasks.count += 1
+        if tasks.timer is not None:
+            tasks.timer.cancel()
+            tasks.timer = None
 
     def expect(self, session: str, party: Party) -> None:
         """Something waits for this party; it counts as gone from now on if it has no task."""
         if (session, party) not in self._present:
-            self._present[session, party] = _Presence()
+            self._present[session, party] = _Tasks()
             self._wait_for(session, party)
 
-    def part(self, session: str, party: Party, *, left: bool) -> None:
+    def depart(self, session: str, party: Party, *, left: bool) -> None:
         """A task ended; `left` says whether its party has left the session."""
-        presence = self._present[session, party]
-        presence.tasks -= 1
-        if presence.tasks:
+        tasks = self._present[session, party]
+        tasks.count -= 1
+        if tasks.count:
             return
         if left:
             del self._present[session, party]
@@ -65,9 +67,9 @@ class Attendance:
 
     def close(self) -> None:
         """Cancel what was to be called."""
-        for presence in self._present.values():
-            if presence.timer is not None:
-                presence.timer.cancel()
+        for tasks in self._present.values():
+            if tasks.timer is not None:
+                tasks.timer.cancel()
         self._present.clear()
 
     def _wait_for(self, session: str, party: Party) -> None:

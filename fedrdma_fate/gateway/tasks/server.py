@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 import msgspec
@@ -36,24 +35,15 @@ from fedrdma_fate.client.protocol import (
 from fedrdma_fate.engine.events import Payload
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.messages.mailbox import Message
-from fedrdma_fate.gateway.peers.peer import Peer
-from fedrdma_fate.gateway.peers.probing import Probing
+from fedrdma_fate.gateway.peers.sending import Sending
 from fedrdma_fate.gateway.spilling import make_room
-from fedrdma_fate.gateway.tasks.presence import Attendance
-from fedrdma_fate.gateway.tasks.pushing import Pushing
+from fedrdma_fate.gateway.tasks.presence import Presence
+from fedrdma_fate.gateway.tasks.pushing import LeasedPayload, Pushing
 from fedrdma_fate.memory.pool import Lease
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, MemoryPoolError
 from fedrdma_fate.wire.frames import MessageKey, Party
 
 logger = logging.getLogger(__name__)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class SendSlot:
-    """A slot that a task writes a payload into."""
-
-    lease: Lease
-    payload: Payload
 
 
 class Task:
@@ -67,7 +57,7 @@ class Task:
         """
         self.attach = attach
         self.connections = 0
-        self.sending: dict[int, SendSlot] = {}
+        self.sending: dict[int, LeasedPayload] = {}
         self._abandon = abandon
         self.received: dict[int, Message] = {}
         self._next_lease = 0
@@ -84,8 +74,8 @@ class Task:
     def release(self, lease: int) -> None:
         """Give one lease back; an unknown one is ignored."""
         if (sending := self.sending.pop(lease, None)) is not None:
-            if sending.payload.written_from:
-                self._abandon(sending.payload)
+            if sending.written_from:
+                self._abandon(sending)
             sending.lease.release()
         if (received := self.received.pop(lease, None)) is not None:
             received.discard()
@@ -102,22 +92,27 @@ class TaskServer:
     """Belongs to the event loop's thread."""
 
     def __init__(
-        self, context: GatewayContext, peers: Mapping[str, Peer], status: Callable[[], dict[str, object]]
+        self,
+        context: GatewayContext,
+        peers: Mapping[str, Sending],
+        status: Callable[[], dict[str, object]],
+        probe: Callable[[str, int, float], Awaitable[dict[str, object]]],
     ) -> None:
         """
         Args:
-            context: the shared parts.
-            peers: the other sites.
+            context: the gateway's.
+            peers: what sends to the other sites, by their names.
             status: makes the status document.
+            probe: measures the path to a site within so many bytes and seconds; see `Probing.measure`.
         """
         self.context = context
         self.pushing = Pushing(context, peers)
-        self.probing = Probing(context, peers)
         self.status = status
+        self.probe = probe
         self.stopping = False
         self._tasks: dict[str, Task] = {}
-        self._attendance = Attendance(self._take_for_gone, asyncio.get_running_loop().call_later)
-        context.mailbox.on_waiting = self._attendance.expect
+        self._presence = Presence(self._take_for_gone, asyncio.get_running_loop().call_later)
+        context.mailbox.on_waiting = self._presence.expect
 
     @property
     def task_count(self) -> int:
@@ -130,7 +125,7 @@ class TaskServer:
 
     def close(self) -> None:
         """Nobody is waited for any more."""
-        self._attendance.close()
+        self._presence.close()
 
     def attach(self, attach: Attach) -> Task:
         """The task behind a new connection.
@@ -143,7 +138,7 @@ class TaskServer:
         if task is None:
             task = self._tasks[attach.client] = Task(attach, self.pushing.abandon)
             self.context.mailbox.sessions.join(attach.session, attach.party)
-            self._attendance.arrive(attach.session, attach.party)
+            self._presence.arrive(attach.session, attach.party)
         task.connections += 1
         return task
 
@@ -157,7 +152,7 @@ class TaskServer:
         held = task.release_all()
         self.context.send_pool.release_owner(task.owner)
         left = self.context.mailbox.sessions.is_closed(attach.session, attach.party)
-        self._attendance.part(attach.session, attach.party, left=left)
+        self._presence.depart(attach.session, attach.party, left=left)
         if held:
             logger.info("%s of %s ended; %d leases came back", attach.party, attach.session, held)
 
@@ -217,7 +212,7 @@ class TaskConversation:
             self._server.detach(task)
 
     def answer(self, request: Request) -> Reply | Coroutine[Any, Any, Reply | None] | None:
-        """See `tasksocket.Conversation`."""
+        """See `socket.Conversation`."""
         match request:
             case AskStatus():
                 return StatusReport(msgspec.json.encode(self._server.status()))
@@ -248,7 +243,7 @@ class TaskConversation:
         if self._server.stopping:
             raise stopping_error(self._context)
         try:
-            report = await self._server.probing.measure(request.peer, request.total_bytes, request.seconds)
+            report = await self._server.probe(request.peer, request.total_bytes, request.seconds)
         except FedRDMAError as error:
             if self._server.stopping:
                 raise stopping_error(self._context) from error
@@ -284,8 +279,7 @@ class TaskConversation:
         if lease is None:
             lease = await self._await_room(request, task)
         number = task.new_lease()
-        length = lease.slot.length
-        task.sending[number] = SendSlot(lease, Payload(lease.slot, length, written_from=length))
+        task.sending[number] = LeasedPayload(lease)
         return Leased(number, lease.slot.offset)
 
     async def _await_room(self, request: LeaseSlot, task: Task) -> Lease:
@@ -302,22 +296,22 @@ class TaskConversation:
             raise
 
     def _commit(self, request: Commit, task: Task) -> Reply:
-        slot = self._slot(request.lease, task)
+        payload = self._payload(request.lease, task)
         pushing = self._server.pushing
         if not request.unfinished:
-            slot.payload.on_written(0, ())
+            payload.on_written(0, ())
         try:
             self._check_pushing(task.attach)
             if request.unfinished and not pushing.takes_unfinished(request, task.attach):
                 return NotYet(digests=pushing.wants_digests(request, task.attach))
-            pushing.commit(request, slot.payload, slot.lease, task.attach)
+            pushing.commit(request, payload, task.attach)
         finally:
             if not (request.keep or request.unfinished):
                 task.release(request.lease)
         return Done()
 
     def _written(self, request: Written, task: Task) -> Reply:
-        payload = self._slot(request.lease, task).payload
+        payload = self._payload(request.lease, task)
         if not request.written_from < payload.written_from:
             raise GatewayError(
                 ErrorCode.CLIENT_PROTOCOL,
@@ -327,11 +321,11 @@ class TaskConversation:
         self._server.pushing.on_written(payload)
         return Done()
 
-    def _slot(self, lease: int, task: Task) -> SendSlot:
-        slot = task.sending.get(lease)
-        if slot is None:
+    def _payload(self, lease: int, task: Task) -> LeasedPayload:
+        payload = task.sending.get(lease)
+        if payload is None:
             raise MemoryPoolError(ErrorCode.LEASE_UNKNOWN, f"lease {lease} is not this task's.")
-        return slot
+        return payload
 
     # -- pulling --------------------------------------------------------------------------------------------------
 
@@ -347,15 +341,7 @@ class TaskConversation:
             if error.code is ErrorCode.PULL_TIMEOUT:
                 raise self._server.timed_out(error) from error
             raise
-        self._context.trace.emit(
-            "get",
-            session=key.session,
-            name=key.name,
-            tag=key.tag,
-            source=str(key.source),
-            destination=str(key.destination),
-            bytes=message.total_bytes,
-        )
+        self._context.trace.get(key, message.total_bytes)
         if message.body is not None:
             return GotInline(message.kind, message.body)
         place, path, offset = message.place

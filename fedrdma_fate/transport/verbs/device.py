@@ -10,7 +10,7 @@ from fedrdma_fate.transport.verbs.interface import Device, DeviceEvent, EventKin
 from fedrdma_fate.transport.verbs.regions import RegionTable, WindowBinder
 
 
-class EventBoard:
+class DeviceEvents:
     """Events of the device, which any link may be the first to see, for all links to look at."""
 
     def __init__(self, device: Device) -> None:
@@ -57,8 +57,8 @@ class EventBoard:
             self._fatal = event
 
 
-class VerbsHost:
-    """The device, opened once; closed when the transport is closed and its last link has gone."""
+class DeviceContext:
+    """The open device, and what its links share; closed when the transport is closed and its last link has gone."""
 
     def __init__(self, device: Device, port: LocalPort) -> None:
         """Take over the device.
@@ -69,7 +69,7 @@ class VerbsHost:
         self.device = device
         self.port = port
         self.regions = RegionTable(device)
-        self.events = EventBoard(device)
+        self.events = DeviceEvents(device)
         self.binder = WindowBinder(device, port)
         self.stop_fileno = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.stopped = False

@@ -18,7 +18,7 @@ NAME = "verbs"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class PortWish:
+class PortPreference:
     """What the configuration asks for; None leaves it to the rule.
 
     Attributes:
@@ -44,12 +44,12 @@ def address_is_ours(address: str) -> bool:
     return True
 
 
-def choose_port(
-    devices: Sequence[DeviceInfo], wish: PortWish, is_ours: Callable[[str], bool] = address_is_ours
+def select_port(
+    devices: Sequence[DeviceInfo], preference: PortPreference, is_ours: Callable[[str], bool] = address_is_ours
 ) -> LocalPort:
     """The port to use: of the devices that will do, the first by name.
 
-    Without a wish, it is an active port with a RoCE v2 GID that stands for an IPv4 address of this host.
+    Without a preference, it is an active port with a RoCE v2 GID that stands for an IPv4 address of this host.
 
     Raises:
         TransportError: TRANSPORT_UNAVAILABLE, which says what is wrong with each device.
@@ -60,9 +60,9 @@ def choose_port(
         )
     usable: list[LocalPort] = []
     failures: list[TransportError] = []
-    for device in _named(devices, wish.device):
+    for device in _named(devices, preference.device):
         try:
-            usable.append(_port_of(device, wish, is_ours))
+            usable.append(_port_of(device, preference, is_ours))
         except TransportError as error:
             failures.append(error)
     if not usable:
@@ -87,17 +87,22 @@ def _named(devices: Sequence[DeviceInfo], name: str | None) -> Iterable[DeviceIn
     return found
 
 
-def _port_of(device: DeviceInfo, wish: PortWish, is_ours: Callable[[str], bool]) -> LocalPort:
+def _port_of(device: DeviceInfo, preference: PortPreference, is_ours: Callable[[str], bool]) -> LocalPort:
     if not device.windows:
         raise unavailable(
             NAME,
             f"{device.name} has no memory windows, without which a peer could write beyond the slots granted to it",
             "Use another device, or transport tcp.",
         )
-    port = _active_port(device, wish.port)
-    gid = _gid_of(device, port, wish.gid_index, is_ours)
+    port = _active_port(device, preference.port)
+    gid = _gid_of(device, port, preference.gid_index, is_ours)
     return LocalPort(
-        device.name, port.number, gid.index, gid.address, min(port.mtu, wish.mtu or port.mtu), port.largest_message
+        device.name,
+        port.number,
+        gid.index,
+        gid.address,
+        min(port.mtu, preference.mtu or port.mtu),
+        port.largest_message,
     )
 
 

@@ -284,7 +284,7 @@ class Device:
         Args:
             address: of its first byte.
             length: bytes.
-            windows: whether windows may be bound to parts of it, which peers then may write into.
+            windows: whether windows may be bound to pairs of it, which peers then may write into.
             remote_write: whether peers may write into all of it.
         """
         access = e.IBV_ACCESS_LOCAL_WRITE

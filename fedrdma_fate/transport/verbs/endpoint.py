@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from fedrdma_fate.ports import ChunkService, Completion, CompletionKind, RemoteSlot, Slot
 from fedrdma_fate.timerfd import Timer
-from fedrdma_fate.transport.endpoint import LinkHealth
+from fedrdma_fate.transport.endpoint import EndpointHealth
 from fedrdma_fate.transport.exposure import ProtocolViolation, check_target
 from fedrdma_fate.transport.verbs.chunks import CHUNK_SENDS, ChunkOutbound
 from fedrdma_fate.transport.verbs.device_selection import NAME
@@ -23,9 +23,9 @@ from fedrdma_fate.transport.verbs.interface import (
     VerbsError,
     WorkCompletion,
 )
-from fedrdma_fate.transport.verbs.link_messages import Notice, NoticeKind, try_to_send
+from fedrdma_fate.transport.verbs.link_messages import LinkMessage, LinkMessageKind, try_to_send
 from fedrdma_fate.transport.verbs.outbound import VerbsOutbound, Write
-from fedrdma_fate.transport.verbs.queue_pairs import EMPTY, SENDS, STAGE_BYTES, LinkParts
+from fedrdma_fate.transport.verbs.queue_pairs import EMPTY, SENDS, STAGE_BYTES, LinkQueuePairs
 
 KEEPALIVE_SECONDS = 1.0
 """A silent peer is asked for life so often; with the queue pairs' patience, a dead one is known 2.9 s later at most."""
@@ -48,26 +48,26 @@ class VerbsEndpoint:
     batch shares its completions.
     """
 
-    def __init__(self, parts: LinkParts, early: Sequence[WorkCompletion], *, busy: bool) -> None:
+    def __init__(self, pairs: LinkQueuePairs, early: Sequence[WorkCompletion], *, busy: bool) -> None:
         """Take over connected queue pairs.
 
         Args:
-            parts: the queue pairs.
+            pairs: the queue pairs.
             early: completions that came while the link was being tested.
             busy: never wait for completions: `poll_set` is always ready.
         """
-        self._health = LinkHealth(NAME)
-        self._parts = parts
+        self._health = EndpointHealth(NAME)
+        self._pairs = pairs
         self._early = list(early)
         self._busy = busy
         self._ready = os.eventfd(1 if busy or early else 0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._outbound = VerbsOutbound(parts.data, SENDS, parts.host.port.largest_message, parts.staging)
-        self._chunk_outbound = ChunkOutbound(parts.chunks.pairs, parts.host.port.largest_message)
-        self._data = {pair.number: pair for pair in parts.data}
-        self._chunks = {pair.number: pair for pair in parts.chunks.pairs}
+        self._outbound = VerbsOutbound(pairs.data, SENDS, pairs.context.port.largest_message, pairs.staging)
+        self._chunk_outbound = ChunkOutbound(pairs.chunks.pairs, pairs.context.port.largest_message)
+        self._data = {pair.number: pair for pair in pairs.data}
+        self._chunks = {pair.number: pair for pair in pairs.chunks.pairs}
         self._windows: dict[int, MemoryWindow] = {}
         self._completions: list[Completion] = []
-        self._access_errors = parts.host.events.access_errors
+        self._access_errors = pairs.context.events.access_errors
         self._keepalive = Timer(KEEPALIVE_SECONDS)
         self._open = True
 
@@ -85,10 +85,10 @@ class VerbsEndpoint:
         self._health.check()
         if grant in self._windows:
             raise ValueError(f"grant {grant} is exposed already")
-        host = self._parts.host
+        context = self._pairs.context
         address = slot.region.address + slot.offset
         try:
-            window = host.binder.open(host.regions.register(slot.region), address, slot.length)
+            window = context.binder.open(context.regions.register(slot.region), address, slot.length)
         except VerbsError as error:
             self._drop(str(error))
             self._health.check()
@@ -107,7 +107,7 @@ class VerbsEndpoint:
         """Queue the write."""
         self._health.check()
         check_target(target, target_offset, source.length)
-        piece = self._parts.host.regions.piece(source)
+        piece = self._pairs.context.regions.piece(source)
         self._post(Write(work_request, piece, Target(target.address + target_offset, target.key)))
 
     def post_bytes(
@@ -124,11 +124,11 @@ class VerbsEndpoint:
     @property
     def chunk_service(self) -> ChunkService:
         """By queue pairs of the better kind that both devices have."""
-        chunks = self._parts.chunks
+        chunks = self._pairs.chunks
         reliable = chunks.kind is PairKind.RELIABLE
         # of a reliable queue pair, work is under way until the peer has acknowledged it
         depth = CHUNK_SENDS if reliable else None
-        return ChunkService(reliable, False, max(1, len(self._chunks)), self._parts.mtu, depth)
+        return ChunkService(reliable, False, max(1, len(self._chunks)), self._pairs.mtu, depth)
 
     def post_chunk(
         self, work_request: int, source: Slot, target: RemoteSlot, target_offset: int, queue_pair: int, immediate: int
@@ -136,7 +136,7 @@ class VerbsEndpoint:
         """Queue the write; the next `progress` or `poll_set` hands it to the device."""
         self._health.check()
         check_target(target, target_offset, source.length)
-        piece = self._parts.host.regions.piece(source)
+        piece = self._pairs.context.regions.piece(source)
         write = Write(work_request, piece, Target(target.address + target_offset, target.key), immediate)
         if self._key_is_possible(target):
             self._chunk_outbound.add(queue_pair, write)
@@ -144,7 +144,7 @@ class VerbsEndpoint:
     def post_datagram(self, data: bytes, copies: int = 1, padding: int = 0) -> bool:
         """Send it by the queue pair for datagrams."""
         self._health.check()
-        channel = self._parts.chunks.datagrams
+        channel = self._pairs.chunks.datagrams
         if channel is None:
             return False
         sent = False
@@ -162,7 +162,7 @@ class VerbsEndpoint:
         self._guarded(self._flush)
         self._health.check()
         events = (
-            () if self._busy else (self._parts.queue.fileno, self._parts.host.events.fileno, self._keepalive.fileno)
+            () if self._busy else (self._pairs.queue.fileno, self._pairs.context.events.fileno, self._keepalive.fileno)
         )
         return [(descriptor, select.POLLIN) for descriptor in (self._ready, *events)]
 
@@ -184,11 +184,11 @@ class VerbsEndpoint:
             # a peer that has closed before us would not answer
             self._guarded(self._take_in_completions)
         if not self._health.lost:
-            try_to_send(self._parts.notices, NoticeKind.CLOSED, "the peer closed the link")
+            try_to_send(self._pairs.messages, LinkMessageKind.CLOSED, "the peer closed the link")
         self._drop("it was closed here")
         self._completions.clear()
         self._wait_until_heard()
-        self._parts.close()
+        self._pairs.close()
         self._keepalive.close()
         os.close(self._ready)
 
@@ -211,9 +211,9 @@ class VerbsEndpoint:
 
     def _work(self) -> None:
         self._flush()
-        events = self._parts.host.events
+        events = self._pairs.context.events
         if self._keepalive.expired():
-            self._parts.notices.ask_for_life()
+            self._pairs.messages.ask_for_life()
         self._take_in_completions()
         # completions first: a refused write explains itself better than the device does
         reason = events.look()
@@ -228,7 +228,7 @@ class VerbsEndpoint:
                 os.eventfd_read(self._ready)
             for done in early:
                 self._on_completion(done)
-        queue = self._parts.queue
+        queue = self._pairs.queue
         if not self._busy:
             # before looking: what comes after is announced, what came before is found
             queue.arm()
@@ -242,7 +242,7 @@ class VerbsEndpoint:
         if done.pair in self._chunks:
             self._on_chunk_completion(done)
             return
-        datagrams = self._parts.chunks.datagrams
+        datagrams = self._pairs.chunks.datagrams
         if datagrams is not None and done.pair == datagrams.pair.number:
             data = datagrams.on_completion(done)
             if data is not None:
@@ -250,11 +250,11 @@ class VerbsEndpoint:
             return
         pair = self._data.get(done.pair)
         if pair is None:
-            notice = self._parts.notices.on_completion(done)
-            if notice is not None:
-                self._on_notice(notice)
+            message = self._pairs.messages.on_completion(done)
+            if message is not None:
+                self._on_message(message)
         elif done.work_request == EMPTY:
-            self._parts.receive_immediate(pair)
+            self._pairs.receive_immediate(pair)
             if done.immediate is not None:
                 self._completions.append(Completion(CompletionKind.IMMEDIATE, immediate=done.immediate))
         else:
@@ -263,21 +263,21 @@ class VerbsEndpoint:
 
     def _on_chunk_completion(self, done: WorkCompletion) -> None:
         if done.work_request == EMPTY:
-            self._parts.chunks.post_receive(self._chunks[done.pair])
+            self._pairs.chunks.post_receive(self._chunks[done.pair])
             if done.immediate is not None:
                 self._completions.append(Completion(CompletionKind.CHUNK_IMMEDIATE, immediate=done.immediate))
             return
         for write in self._chunk_outbound.completed(done.pair, done.work_request):
             self._completions.append(Completion(CompletionKind.WRITE_DONE, write.work_request))
 
-    def _on_notice(self, notice: Notice) -> None:
-        match notice.kind:
-            case NoticeKind.CLOSED:
-                raise _LinkBroken(notice.text)
-            case NoticeKind.VIOLATION:
-                raise _LinkBroken(f"the peer says: {notice.text}")
+    def _on_message(self, message: LinkMessage) -> None:
+        match message.kind:
+            case LinkMessageKind.CLOSED:
+                raise _LinkBroken(message.text)
+            case LinkMessageKind.VIOLATION:
+                raise _LinkBroken(f"the peer says: {message.text}")
             case _:
-                raise ProtocolViolation(f"a notice of unknown kind {notice.kind}")
+                raise ProtocolViolation(f"a notice of unknown kind {message.kind}")
 
     def _broken(self, done: WorkCompletion) -> Exception:
         """Why a work request failed, as far as its end, and the device, can tell."""
@@ -290,8 +290,8 @@ class VerbsEndpoint:
             case Outcome.REFUSED:
                 return ProtocolViolation(_BAD_KEY)
         with contextlib.suppress(VerbsError):
-            self._parts.host.events.look()
-        if self._parts.host.events.access_errors > self._access_errors:
+            self._pairs.context.events.look()
+        if self._pairs.context.events.access_errors > self._access_errors:
             return ProtocolViolation(_BAD_KEY)
         return _LinkBroken(f"queue pair {done.pair} is in the error state ({done.text})")
 
@@ -300,7 +300,7 @@ class VerbsEndpoint:
         try:
             action()
         except ProtocolViolation as violation:
-            try_to_send(self._parts.notices, NoticeKind.VIOLATION, str(violation))
+            try_to_send(self._pairs.messages, LinkMessageKind.VIOLATION, str(violation))
             self._drop(f"the peer broke the protocol: {violation}")
         except (_LinkBroken, VerbsError) as broken:
             self._drop(str(broken))
@@ -310,24 +310,24 @@ class VerbsEndpoint:
         if self._health.lost:
             return
         self._health.lose(reason)
-        self._parts.close_data()
+        self._pairs.close_data()
         while self._windows:
             with contextlib.suppress(VerbsError):
                 self._windows.popitem()[1].close()
 
     def _wait_until_heard(self) -> None:
-        queue, notices = self._parts.queue, self._parts.notices
+        queue, messages = self._pairs.queue, self._pairs.messages
         poller = select.poll()
         poller.register(queue.fileno, select.POLLIN)
         deadline = time.monotonic() + GOODBYE_SECONDS
         with contextlib.suppress(VerbsError):
-            while not notices.quiet and (left := deadline - time.monotonic()) > 0:
+            while not messages.quiet and (left := deadline - time.monotonic()) > 0:
                 queue.arm()
                 for done in queue.poll():
-                    ours = done.pair == notices.pair.number
-                    if ours and (done.outcome is not Outcome.DONE or notices.on_completion(done) is not None):
+                    ours = done.pair == messages.pair.number
+                    if ours and (done.outcome is not Outcome.DONE or messages.on_completion(done) is not None):
                         return
-                if not notices.quiet:
+                if not messages.quiet:
                     poller.poll(left * 1000)
 
 

@@ -17,31 +17,31 @@ from fedrdma_fate.transport.verbs.interface import (
 )
 from fedrdma_fate.transport.verbs.regions import registration_failed
 
-NOTICE_BYTES = 512
+LINK_MESSAGE_BYTES = 512
 RECEIVES = 16
 SENDS = 8
 """Notices that may be under way; beyond, nothing is said."""
 WORK_REQUESTS = SENDS + 2
-"""Most entries of the send queue: notices, a keepalive, and one to spare."""
+"""Most entries of the send queue: messages, a keepalive, and one to spare."""
 
 _FIRST_SEND = RECEIVES
 _KEEPALIVE = RECEIVES + SENDS
 _NOWHERE = Target(0, 0)
 
 
-class NoticeKind(enum.IntEnum):
-    """What a notice says; its first byte."""
+class LinkMessageKind(enum.IntEnum):
+    """What a message says; its first byte."""
 
     HELLO = 1
     """The link test; the token of the side that it is sent to follows."""
     CLOSED = 2
     """The sender closes its end; text follows."""
     VIOLATION = 3
-    """The receiver of the notice broke the protocol; text follows."""
+    """The receiver of the message broke the protocol; text follows."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Notice:
+class LinkMessage:
     """A message of the peer."""
 
     kind: int
@@ -54,7 +54,7 @@ class Notice:
 
 
 class Scratch:
-    """Registered memory of one link, for what is not in any region: notices, and bytes that are written inline."""
+    """Registered memory of one link, for what is not in any region: messages, and bytes that are written inline."""
 
     def __init__(self, device: Device, length: int) -> None:
         """Map and register it.
@@ -88,10 +88,10 @@ class Scratch:
         self._memory.close()
 
 
-class NoticeChannel:
+class LinkMessageChannel:
     """Notices over a queue pair of their own: they neither wait for large writes nor break when those are refused."""
 
-    BYTES = (RECEIVES + SENDS) * NOTICE_BYTES
+    BYTES = (RECEIVES + SENDS) * LINK_MESSAGE_BYTES
     """Of scratch memory, from its start."""
 
     def __init__(self, pair: QueuePair, scratch: Scratch) -> None:
@@ -102,7 +102,7 @@ class NoticeChannel:
 
     @property
     def quiet(self) -> bool:
-        """Whether the peer has acknowledged every notice."""
+        """Whether the peer has acknowledged every message."""
         return len(self._free) == SENDS
 
     def post_receives(self) -> None:
@@ -114,7 +114,7 @@ class NoticeChannel:
         for place in range(RECEIVES):
             self._receive(place)
 
-    def send(self, kind: NoticeKind, body: bytes) -> None:
+    def send(self, kind: LinkMessageKind, body: bytes) -> None:
         """Say something, cut to what fits; nothing is said when too much is unheard.
 
         Raises:
@@ -122,8 +122,8 @@ class NoticeChannel:
         """
         if self._free:
             place = self._free.pop()
-            message = bytes([kind]) + body[: NOTICE_BYTES - 1]
-            self.pair.send(place, self._scratch.put(place * NOTICE_BYTES, message), signalled=True)
+            message = bytes([kind]) + body[: LINK_MESSAGE_BYTES - 1]
+            self.pair.send(place, self._scratch.put(place * LINK_MESSAGE_BYTES, message), signalled=True)
 
     def ask_for_life(self) -> None:
         """A write of no bytes: it costs the peer nothing, and fails when the peer is dead.
@@ -135,8 +135,8 @@ class NoticeChannel:
             self._alive_asked = True
             self.pair.write(_KEEPALIVE, self._scratch.piece(0, 0), _NOWHERE, signalled=True)
 
-    def on_completion(self, done: WorkCompletion) -> Notice | None:
-        """Take in a successful completion of this queue pair; the notice, if it brought one.
+    def on_completion(self, done: WorkCompletion) -> LinkMessage | None:
+        """Take in a successful completion of this queue pair; the message, if it brought one.
 
         Raises:
             VerbsError: the device takes no new receive.
@@ -147,16 +147,16 @@ class NoticeChannel:
         elif place >= _FIRST_SEND:
             self._free.append(place)
         else:
-            raw = self._scratch.get(place * NOTICE_BYTES, min(done.length, NOTICE_BYTES))
+            raw = self._scratch.get(place * LINK_MESSAGE_BYTES, min(done.length, LINK_MESSAGE_BYTES))
             self._receive(place)
-            return Notice(raw[0], raw[1:]) if raw else None
+            return LinkMessage(raw[0], raw[1:]) if raw else None
         return None
 
     def _receive(self, place: int) -> None:
-        self.pair.receive(place, self._scratch.piece(place * NOTICE_BYTES, NOTICE_BYTES))
+        self.pair.receive(place, self._scratch.piece(place * LINK_MESSAGE_BYTES, LINK_MESSAGE_BYTES))
 
 
-def try_to_send(channel: NoticeChannel, kind: NoticeKind, text: str) -> None:
+def try_to_send(channel: LinkMessageChannel, kind: LinkMessageKind, text: str) -> None:
     """Say something on a link that may be broken."""
     try:
         channel.send(kind, text.encode())

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 
 from fedrdma_fate.transport.verbs.chunks import ChunkNumbers, ChunkPairs, DatagramChannel
-from fedrdma_fate.transport.verbs.device import VerbsHost
+from fedrdma_fate.transport.verbs.device import DeviceContext
 from fedrdma_fate.transport.verbs.interface import (
     CompletionQueue,
     PairAddress,
@@ -15,7 +15,7 @@ from fedrdma_fate.transport.verbs.interface import (
     QueuePair,
     VerbsError,
 )
-from fedrdma_fate.transport.verbs.link_messages import RECEIVES, WORK_REQUESTS, NoticeChannel, Scratch
+from fedrdma_fate.transport.verbs.link_messages import RECEIVES, WORK_REQUESTS, LinkMessageChannel, Scratch
 
 SENDS = 128
 """Messages that may be under way on a queue pair."""
@@ -37,7 +37,7 @@ class PeerOffer:
         gid: address of its port.
         first_packet: first packet sequence number of all its queue pairs.
         mtu: the largest path MTU it can use, bytes.
-        signal: number of its queue pair for notices.
+        signal: number of its queue pair for messages.
         data: numbers of those for writes.
         chunks: numbers of those for chunks.
     """
@@ -55,7 +55,7 @@ class StagingArea:
 
     def __init__(self, scratch: Scratch) -> None:
         self._scratch = scratch
-        self._places = [NoticeChannel.BYTES + place * STAGE_BYTES for place in range(STAGES)]
+        self._places = [LinkMessageChannel.BYTES + place * STAGE_BYTES for place in range(STAGES)]
 
     def put(self, data: bytes) -> Piece | None:
         """Copy them to where the device can read them; None while every place is in use."""
@@ -66,29 +66,29 @@ class StagingArea:
         self._places.append(piece.address - self._scratch.address)
 
 
-class LinkParts:
-    """One completion queue, a queue pair for notices, one or more for writes, and one or more for chunks."""
+class LinkQueuePairs:
+    """One completion queue, a queue pair for messages, one or more for writes, and one or more for chunks."""
 
-    def __init__(self, host: VerbsHost, queue_pairs: int, chunk_queue_pairs: int, *, unreliable: bool) -> None:
+    def __init__(self, context: DeviceContext, queue_pairs: int, chunk_queue_pairs: int, *, unreliable: bool) -> None:
         """Make them, in the state INIT, with receives posted.
 
         Args:
-            host: the device.
+            context: the device.
             queue_pairs: for writes.
             chunk_queue_pairs: for chunks.
             unreliable: whether chunks may go by unreliable ones.
 
         Raises:
             VerbsError: the device has no more of something.
-            TransportError: TRANSPORT_UNAVAILABLE when memory for notices cannot be registered.
+            TransportError: TRANSPORT_UNAVAILABLE when memory for messages cannot be registered.
         """
-        self.host = host
-        self.mtu = host.port.mtu
-        host.join()
+        self.context = context
+        self.mtu = context.port.mtu
+        context.join()
         with contextlib.ExitStack() as undo:
-            undo.callback(host.leave)
-            device, port = host.device, host.port.port
-            self.scratch = Scratch(device, NoticeChannel.BYTES + STAGES * STAGE_BYTES + DatagramChannel.BYTES)
+            undo.callback(context.leave)
+            device, port = context.device, context.port.port
+            self.scratch = Scratch(device, LinkMessageChannel.BYTES + STAGES * STAGE_BYTES + DatagramChannel.BYTES)
             undo.callback(self.scratch.close)
             self.staging = StagingArea(self.scratch)
             depth = RECEIVES + WORK_REQUESTS + queue_pairs * (SENDS + IMMEDIATES)
@@ -97,8 +97,8 @@ class LinkParts:
             undo.callback(self.queue.close)
             signal = device.queue_pair(self.queue, port, sends=WORK_REQUESTS, receives=RECEIVES)
             undo.callback(signal.close)
-            self.notices = NoticeChannel(signal, self.scratch)
-            self.notices.post_receives()
+            self.messages = LinkMessageChannel(signal, self.scratch)
+            self.messages.post_receives()
             self.data: list[QueuePair] = []
             undo.callback(self._close_writes)
             for _ in range(queue_pairs):
@@ -118,10 +118,10 @@ class LinkParts:
         for spare in self.data[len(peer.data) :]:
             spare.close()
         del self.data[len(peer.data) :]
-        port = self.host.port
+        port = self.context.port
         mtu = min(port.mtu, peer.mtu)
         for pair, number in zip(
-            [*self.data, self.notices.pair], [*peer.data[: len(self.data)], peer.signal], strict=True
+            [*self.data, self.messages.pair], [*peer.data[: len(self.data)], peer.signal], strict=True
         ):
             pair.connect(port, PairAddress(number, peer.first_packet, peer.gid), first_packet, mtu, patience)
         packets = (first_packet, peer.first_packet)

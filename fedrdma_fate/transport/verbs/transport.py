@@ -15,18 +15,18 @@ from typing import Literal, cast
 from fedrdma_fate.ports import Draft, Endpoint, Offer, Region, Role
 from fedrdma_fate.transport.endpoint import offered_number, offered_text, offered_token, unavailable
 from fedrdma_fate.transport.verbs.chunks import ChunkNumbers, KindNumbers
-from fedrdma_fate.transport.verbs.device import VerbsHost
-from fedrdma_fate.transport.verbs.device_selection import NAME, PortWish, choose_port
+from fedrdma_fate.transport.verbs.device import DeviceContext
+from fedrdma_fate.transport.verbs.device_selection import NAME, PortPreference, select_port
 from fedrdma_fate.transport.verbs.endpoint import VerbsEndpoint
-from fedrdma_fate.transport.verbs.handshake import Meeting, NotMetError
+from fedrdma_fate.transport.verbs.handshake import Handshake, HandshakeError
 from fedrdma_fate.transport.verbs.interface import MTUS, Patience, Verbs, VerbsError
-from fedrdma_fate.transport.verbs.queue_pairs import LinkParts, PeerOffer
+from fedrdma_fate.transport.verbs.queue_pairs import LinkQueuePairs, PeerOffer
 
 logger = logging.getLogger(__name__)
 
 MOST_QUEUE_PAIRS = 64
 
-ChunkServiceWish = Literal["auto", "rc", "uc"]
+ChunkServicePreference = Literal["auto", "rc", "uc"]
 _24_BITS = (1 << 24) - 1
 _TOKEN_BYTES = 16
 
@@ -36,7 +36,7 @@ class VerbsSettings:
     """Parameters of the `verbs` transport.
 
     Attributes:
-        wish: device, port, GID and MTU, where they are not left to the rule.
+        preference: device, port, GID and MTU, where they are not left to the rule.
         queue_pairs: for writes, of each link; the smaller of both sides' numbers is used.
         chunk_queue_pairs: for the chunks of mode `fedrdma-x`, of each link.
         chunk_service: queue pairs that chunks go by: `rc`, or `uc` where both devices have them; `auto` is `uc`, for
@@ -46,10 +46,10 @@ class VerbsSettings:
             than a round trip of 200 ms, and gives up after seven turns, 1.9 s.
     """
 
-    wish: PortWish = dataclasses.field(default_factory=PortWish)
+    preference: PortPreference = dataclasses.field(default_factory=PortPreference)
     queue_pairs: int = 2
     chunk_queue_pairs: int = 4
-    chunk_service: ChunkServiceWish = "auto"
+    chunk_service: ChunkServicePreference = "auto"
     poll: Literal["event", "busy"] = "event"
     patience: Patience = dataclasses.field(default_factory=Patience)
 
@@ -57,8 +57,8 @@ class VerbsSettings:
         for count in (self.queue_pairs, self.chunk_queue_pairs):
             if not 1 <= count <= MOST_QUEUE_PAIRS:
                 raise ValueError(f"a link has 1 to {MOST_QUEUE_PAIRS} queue pairs of a kind, not {count}")
-        if self.wish.mtu is not None and self.wish.mtu not in MTUS:
-            raise ValueError(f"an MTU is one of {MTUS}, not {self.wish.mtu}")
+        if self.preference.mtu is not None and self.preference.mtu not in MTUS:
+            raise ValueError(f"an MTU is one of {MTUS}, not {self.preference.mtu}")
 
 
 def load_verbs() -> Verbs:
@@ -99,7 +99,7 @@ class VerbsTransport:
         self._drafts: set[_VerbsDraft] = set()
         self._closed = False
         self._registered_before = 0
-        self._host = self._make_host()
+        self._context = self._make_context()
 
     @property
     def name(self) -> str:
@@ -108,7 +108,7 @@ class VerbsTransport:
     @property
     def registrations(self) -> int:
         """How often a region has been registered so far."""
-        return self._registered_before + self._host.regions.registrations
+        return self._registered_before + self._context.regions.registrations
 
     def open(self, role: Role) -> Draft:
         """Start one data path.
@@ -120,20 +120,20 @@ class VerbsTransport:
         with self._lock:
             if self._closed:
                 raise unavailable(NAME, "the transport is closed")
-            if self._host.events.device_is_gone():
-                self._renew_host()
+            if self._context.events.device_is_gone():
+                self._renew_context()
             try:
-                self._host.events.forget()
+                self._context.events.forget()
                 settings = self._settings
-                parts = LinkParts(
-                    self._host,
+                pairs = LinkQueuePairs(
+                    self._context,
                     settings.queue_pairs,
                     settings.chunk_queue_pairs,
                     unreliable=settings.chunk_service != "rc",
                 )
             except VerbsError as error:
                 raise unavailable(NAME, str(error), "Is the port up, and are there queue pairs left?") from error
-            draft = _VerbsDraft(self._settings, role, parts, self._ended)
+            draft = _VerbsDraft(self._settings, role, pairs, self._ended)
             self._drafts.add(draft)
             return draft
 
@@ -143,32 +143,32 @@ class VerbsTransport:
             if self._closed:
                 return
             self._closed = True
-            self._host.stop()
+            self._context.stop()
             drafts = list(self._drafts)
         for draft in drafts:
             draft.close()
-        self._host.leave()
+        self._context.leave()
 
     def _ended(self, draft: _VerbsDraft) -> None:
         with self._lock:
             self._drafts.discard(draft)
 
-    def _make_host(self) -> VerbsHost:
-        host = _open_host(self._settings, self._verbs)
+    def _make_context(self) -> DeviceContext:
+        context = _open_context(self._settings, self._verbs)
         try:
             for region in self._regions:
-                host.regions.register(region)
+                context.regions.register(region)
         except BaseException:
-            host.leave()
+            context.leave()
             raise
-        port = host.port
+        port = context.port
         logger.info("verbs: device %s, port %d, GID %d (%s)", port.device, port.port, port.gid_index, port.gid)
-        return host
+        return context
 
-    def _renew_host(self) -> None:
+    def _renew_context(self) -> None:
         """The device was removed, which ends everything made from it; it may be back, or another one may do."""
-        host = self._make_host()
-        gone, self._host = self._host, host
+        context = self._make_context()
+        gone, self._context = self._context, context
         self._registered_before += gone.regions.registrations
         gone.stop()
         # what has gone with the device need not be given back to it
@@ -181,24 +181,24 @@ class _VerbsDraft:
         self,
         settings: VerbsSettings,
         role: Role,
-        parts: LinkParts,
+        pairs: LinkQueuePairs,
         ended: Callable[[_VerbsDraft], None],
     ) -> None:
         self._settings = settings
         self._role = role
-        self._parts: LinkParts | None = parts
+        self._pairs: LinkQueuePairs | None = pairs
         self._ended = ended
         self._lock = threading.Lock()
         self._token = secrets.token_bytes(_TOKEN_BYTES)
         self._first_packet = secrets.randbelow(_24_BITS) + 1
-        port = parts.host.port
-        chunks = parts.chunks.numbers
+        port = pairs.context.port
+        chunks = pairs.chunks.numbers
         self._offer: dict[str, str | int] = {
             "gid": port.gid,
             "psn": self._first_packet,
             "mtu": port.mtu,
-            "signal": parts.notices.pair.number,
-            "pairs": _join(pair.number for pair in parts.data),
+            "signal": pairs.messages.pair.number,
+            "pairs": _join(pair.number for pair in pairs.data),
             "chunks_rc": _join(chunks.reliable.chunks),
             "datagrams_rc": chunks.reliable.datagrams,
             "chunks_uc": _join(chunks.unreliable.chunks),
@@ -217,24 +217,24 @@ class _VerbsDraft:
             TransportError: TRANSPORT_UNAVAILABLE when the two do not reach each other.
         """
         with self._lock:
-            parts, self._parts = self._parts, None
-        if parts is None:
+            pairs, self._pairs = self._pairs, None
+        if pairs is None:
             raise unavailable(NAME, "the draft was connected or closed before")
         with contextlib.ExitStack() as undo:
             undo.callback(self._ended, self)
-            undo.callback(parts.close)
+            undo.callback(pairs.close)
             offer = _read_offer(peer)
-            meeting = Meeting(parts, self._role, self._token, offered_token(NAME, peer))
+            handshake = Handshake(pairs, self._role, self._token, offered_token(NAME, peer))
             try:
-                parts.connect(offer, self._first_packet, self._settings.patience)
-                meeting.hold(timeout)
-            except (VerbsError, NotMetError) as error:
+                pairs.connect(offer, self._first_packet, self._settings.patience)
+                handshake.run(timeout)
+            except (VerbsError, HandshakeError) as error:
                 raise unavailable(
                     NAME,
                     f"{self._offer['gid']} and {offer.gid}: {error}",
                     "Can UDP port 4791 pass both ways, and do both GIDs belong to one network?",
                 ) from error
-            endpoint = VerbsEndpoint(parts, meeting.early, busy=self._settings.poll == "busy")
+            endpoint = VerbsEndpoint(pairs, handshake.early, busy=self._settings.poll == "busy")
             undo.pop_all()
         self._ended(self)
         return endpoint
@@ -242,21 +242,21 @@ class _VerbsDraft:
     def close(self) -> None:
         """Drop a draft that is not connected; one that is being connected looks after itself."""
         with self._lock:
-            parts, self._parts = self._parts, None
-        if parts is not None:
-            parts.close()
+            pairs, self._pairs = self._pairs, None
+        if pairs is not None:
+            pairs.close()
             self._ended(self)
 
 
-def _open_host(settings: VerbsSettings, verbs: Verbs) -> VerbsHost:
+def _open_context(settings: VerbsSettings, verbs: Verbs) -> DeviceContext:
     try:
-        port = choose_port(verbs.devices(), settings.wish)
+        port = select_port(verbs.devices(), settings.preference)
         with contextlib.ExitStack() as undo:
             device = verbs.open(port.device)
             undo.callback(device.close)
-            host = VerbsHost(device, port)
+            context = DeviceContext(device, port)
             undo.pop_all()
-            return host
+            return context
     except VerbsError as error:
         raise unavailable(NAME, str(error), "`rdma link` shows devices and ports.") from error
 

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from deploy.softroce.programs.links import shared_region
 from fedrdma_fate.transport.verbs import interface as boundary
-from fedrdma_fate.transport.verbs.device_selection import PortWish
+from fedrdma_fate.transport.verbs.device_selection import PortPreference
 from fedrdma_fate.transport.verbs.easy import EasyVerbs, QueuePair
 from fedrdma_fate.transport.verbs.transport import VerbsSettings, VerbsTransport
 from fedrdma_fate.wire.errors import FedRDMAError
@@ -30,8 +30,8 @@ def refused(action: Callable[[], object]) -> list[str]:
     return []
 
 
-def open_port(**wish: str | int) -> Callable[[], VerbsTransport]:
-    return lambda: VerbsTransport(VerbsSettings(PortWish(**wish)))  # type: ignore[arg-type]
+def open_port(**preference: str | int) -> Callable[[], VerbsTransport]:
+    return lambda: VerbsTransport(VerbsSettings(PortPreference(**preference)))  # type: ignore[arg-type]
 
 
 def path_mtus() -> list[int]:
@@ -52,7 +52,7 @@ def path_mtus() -> list[int]:
 
     run(on_host(1, "ip", "link", "set", "eth0", "mtu", "1500"))
     # its packets have to fit through the other end of the cable as well, which they do: it carries more
-    far = VerbsTransport(VerbsSettings(PortWish(gid_index=1)), verbs=NamespacedVerbs("host1", EasyVerbs()))
+    far = VerbsTransport(VerbsSettings(PortPreference(gid_index=1)), verbs=NamespacedVerbs("host1", EasyVerbs()))
     near = VerbsTransport(VerbsSettings())
     QueuePair.connect = note  # type: ignore[method-assign, assignment]
     try:

@@ -11,26 +11,26 @@ import weakref
 from fedrdma_fate.cli.main import main
 from fedrdma_fate.transport.verbs.easy import QueuePair
 from fedrdma_fate.transport.verbs.interface import Patience
-from fedrdma_fate.transport.verbs.queue_pairs import LinkParts, PeerOffer
+from fedrdma_fate.transport.verbs.queue_pairs import LinkQueuePairs, PeerOffer
 
 
 def break_on_signal() -> None:
     """Remember the newest link, and break it when told."""
-    links: list[weakref.ref[LinkParts]] = []
-    connect = LinkParts.connect
+    links: list[weakref.ref[LinkQueuePairs]] = []
+    connect = LinkQueuePairs.connect
 
-    def remember(parts: LinkParts, peer: PeerOffer, first_packet: int, patience: Patience) -> None:
-        connect(parts, peer, first_packet, patience)
-        links.append(weakref.ref(parts))
+    def remember(pairs: LinkQueuePairs, peer: PeerOffer, first_packet: int, patience: Patience) -> None:
+        connect(pairs, peer, first_packet, patience)
+        links.append(weakref.ref(pairs))
 
     def fail(number: int, _: object) -> None:
-        parts = links[-1]()
-        assert parts is not None
-        pair = (parts.data if number == signal.SIGUSR1 else parts.chunks.pairs)[-1]
+        pairs = links[-1]()
+        assert pairs is not None
+        pair = (pairs.data if number == signal.SIGUSR1 else pairs.chunks.pairs)[-1]
         assert isinstance(pair, QueuePair)
         pair.fail()
 
-    LinkParts.connect = remember  # type: ignore[method-assign]
+    LinkQueuePairs.connect = remember  # type: ignore[method-assign]
     signal.signal(signal.SIGUSR1, fail)
     signal.signal(signal.SIGUSR2, fail)
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import tomllib
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 import pytest
 import yaml
 
+from fedrdma_fate.engine.events import TransferStats
 from fedrdma_fate.fate.settings import BackendSettings
 from fedrdma_fate.gateway.config.schema import GatewayConfig, load_config
+from fedrdma_fate.gateway.trace_events import TraceEvents
 from fedrdma_fate.obs.metrics import GatewayMetrics, Occupancy
 from fedrdma_fate.wire.datagrams import Datagram
-from fedrdma_fate.wire.frames import ControlFrame
+from fedrdma_fate.wire.errors import ErrorCode
+from fedrdma_fate.wire.frames import ControlFrame, MessageKey, Party
 from fedrdma_fate.wire.header import HEADER_BYTES, MAGIC, ChunkHeader, HeaderKind
 from scripts.lib.config_reference import attribute_docs, describe_type, render_page
 from tests.support.repository import ROOT
@@ -212,13 +216,58 @@ def test_the_metrics_page_names_every_metric_and_no_other() -> None:
     assert documented == {family.name for family in metrics.registry.collect()}
 
 
-def test_the_trace_page_names_every_event_and_no_other() -> None:
-    emitted: set[str] = set()
-    for source in (ROOT / "fedrdma_fate" / "gateway").rglob("*.py"):
-        emitted |= set(re.findall(r"\b(?:trace\.emit|_trace)\(\s*\"(\w+)\"", source.read_text()))
+KEY_FIELDS = {"session", "name", "tag", "source", "destination"}
+
+
+class _Recorder:
+    """Takes trace events down, with the names of their fields."""
+
+    def __init__(self) -> None:
+        self.fields: dict[str, set[str]] = {}
+
+    def emit(self, event: str, **fields: object) -> None:
+        self.fields.setdefault(event, set()).update(fields)
+
+
+def _trace_events() -> dict[str, set[str]]:
+    """Every event of the trace and its fields; none of the report that a probe makes."""
+    recorder = _Recorder()
+    events = TraceEvents(recorder)
+    key = MessageKey("s", "m", "t", Party("guest", "1"), Party("host", "2"))
+    given = {
+        int: 1,
+        float: 1.0,
+        str: "x",
+        bool: True,
+        Party: key.source,
+        MessageKey: key,
+        ErrorCode: ErrorCode.LINK_LOST,
+        TransferStats: TransferStats(1.0, 0, 1),
+        Iterable[Party]: [key.destination],
+        Mapping[str, object]: {},
+    }
+    for name, method in inspect.getmembers(events, inspect.ismethod):
+        if not name.startswith("_"):
+            hints = typing.get_type_hints(method)
+            method(**{argument: given[hint] for argument, hint in hints.items() if argument != "return"})
+    return recorder.fields
+
+
+def test_the_trace_page_names_every_event_with_its_fields_and_no_other() -> None:
     trace_part = _read("observability.md").partition("## Trace")[2].partition("## Logs")[0]
-    documented = set(re.findall(r"^\| `(\w+)` \|", trace_part, flags=re.MULTILINE))
+    rows = re.findall(r"^\| `(\w+)` \| .*? \| (.*) \|$", trace_part, flags=re.MULTILINE)
+    documented = {event: set(re.findall(r"`(\w+)`", fields)) for event, fields in rows}
+    emitted = {event: fields - KEY_FIELDS for event, fields in _trace_events().items()}
     assert documented == emitted
+
+
+def test_no_other_module_of_the_gateway_names_a_trace_event() -> None:
+    users = [
+        source.name
+        for source in (ROOT / "fedrdma_fate" / "gateway").rglob("*.py")
+        if re.search(r"\.emit\(\s*[\"']", source.read_text())
+    ]
+    assert users == ["trace_events.py"]
 
 
 # --- protocol ---

@@ -10,7 +10,7 @@ import pytest
 from fedrdma_fate.doctor.findings import Finding
 from fedrdma_fate.doctor.host import VerbsNeed
 from fedrdma_fate.doctor.rdma import check_choice, check_ports, check_pyverbs, read_ports
-from fedrdma_fate.transport.verbs.device_selection import PortWish
+from fedrdma_fate.transport.verbs.device_selection import PortPreference
 from fedrdma_fate.transport.verbs.interface import DeviceInfo, Verbs, VerbsError
 from fedrdma_fate.wire.errors import ErrorCode, TransportError
 from tests.support.fake_verbs import FakeVerbs, device_info
@@ -121,9 +121,9 @@ def test_absent_pyverbs_is_an_error_where_the_configuration_requires_rdma() -> N
 
 
 def choice(
-    *devices: DeviceInfo, wish: PortWish | None = None, need: VerbsNeed = "wanted", ours: bool = True
+    *devices: DeviceInfo, preference: PortPreference | None = None, need: VerbsNeed = "wanted", ours: bool = True
 ) -> Finding:
-    return check_choice(FakeVerbs(*devices), wish or PortWish(), lambda _: ours, need)
+    return check_choice(FakeVerbs(*devices), preference or PortPreference(), lambda _: ours, need)
 
 
 def test_what_the_rule_picks_is_shown_with_the_reason() -> None:
@@ -137,7 +137,7 @@ def test_the_only_device_is_called_so() -> None:
 
 
 def test_what_the_configuration_picks_is_shown_as_such() -> None:
-    finding = choice(device_info("a"), device_info("b"), wish=PortWish(device="b", gid_index=0))
+    finding = choice(device_info("a"), device_info("b"), preference=PortPreference(device="b", gid_index=0))
     assert finding.found == "b port 1, GID 0 (fe80::1), MTU 4096: verbs.device, verbs.gid_index in the configuration"
 
 
@@ -160,6 +160,6 @@ def test_a_device_that_cannot_be_opened_is_told() -> None:
         def devices(self) -> Sequence[DeviceInfo]:
             raise VerbsError("cannot open the device x: Permission denied", 13)
 
-    finding = check_choice(Locked(), PortWish(), lambda _: True, "wanted")
+    finding = check_choice(Locked(), PortPreference(), lambda _: True, "wanted")
     assert (finding.level, finding.found) == ("warning", "cannot open the device x: Permission denied")
     assert "/dev/infiniband" in finding.remedy

@@ -1,4 +1,4 @@
-"""Small parts of the gateway: the watchdog, attendance, routes, the context's ids, background tasks."""
+"""Small parts of the gateway: the watchdog, presence, routes, the context's ids, background tasks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedrdma_fate.gateway.config.schema import parse_config
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.peers.watchdog import TICKS, until_silent
 from fedrdma_fate.gateway.routing import Routes
-from fedrdma_fate.gateway.tasks.presence import Attendance
+from fedrdma_fate.gateway.tasks.presence import Presence
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 from fedrdma_fate.wire.frames import Party
 
@@ -88,12 +88,12 @@ class Timers:
 
 def test_a_party_that_is_gone_for_long_without_leaving_counts_as_having_left() -> None:
     timers, gone = Timers(), list[tuple[str, Party]]()
-    attendance = Attendance(lambda session, party: gone.append((session, party)), timers.call_later, 60.0)
+    presence = Presence(lambda session, party: gone.append((session, party)), timers.call_later, 60.0)
     for _ in range(2):
-        attendance.arrive("s", GUEST)
-    attendance.part("s", GUEST, left=False)
+        presence.arrive("s", GUEST)
+    presence.depart("s", GUEST, left=False)
     assert timers.due == []
-    attendance.part("s", GUEST, left=False)
+    presence.depart("s", GUEST, left=False)
     assert [seconds for seconds, _ in timers.due] == [60.0]
     timers.fire()
     assert gone == [("s", GUEST)]
@@ -101,22 +101,22 @@ def test_a_party_that_is_gone_for_long_without_leaving_counts_as_having_left() -
 
 def test_a_party_that_comes_back_in_time_is_waited_for_no_longer() -> None:
     timers, gone = Timers(), list[tuple[str, Party]]()
-    attendance = Attendance(lambda session, party: gone.append((session, party)), timers.call_later)
-    attendance.arrive("s", GUEST)
-    attendance.part("s", GUEST, left=False)
-    attendance.arrive("s", GUEST)
+    presence = Presence(lambda session, party: gone.append((session, party)), timers.call_later)
+    presence.arrive("s", GUEST)
+    presence.depart("s", GUEST, left=False)
+    presence.arrive("s", GUEST)
     assert timers.due == []
-    attendance.part("s", GUEST, left=True)
+    presence.depart("s", GUEST, left=True)
     assert timers.due == []
     assert gone == []
 
 
 def test_when_the_gateway_ends_nobody_is_waited_for() -> None:
     timers = Timers()
-    attendance = Attendance(lambda *_: None, timers.call_later)
-    attendance.arrive("s", GUEST)
-    attendance.part("s", GUEST, left=False)
-    attendance.close()
+    presence = Presence(lambda *_: None, timers.call_later)
+    presence.arrive("s", GUEST)
+    presence.depart("s", GUEST, left=False)
+    presence.close()
     assert timers.due == []
 
 

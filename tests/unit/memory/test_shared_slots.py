@@ -63,6 +63,24 @@ def test_a_slot_is_held_from_when_it_is_borrowed_until_it_is_closed(slot: Slot, 
     assert not range_is_held(slot)
 
 
+def test_whoever_wants_to_know_is_told_once_that_a_borrowed_slot_is_held_no_more(slot: Slot, own: SharedRegion) -> None:
+    held_when_told: list[bool] = []
+    borrowed = BorrowedFile(
+        slot.region.path, slot.offset, slot.length, own, lambda: held_when_told.append(range_is_held(slot))
+    )
+    assert held_when_told == []
+    borrowed.close()
+    borrowed.close()
+    assert held_when_told == [False]
+
+
+def test_nobody_is_told_of_what_could_not_be_borrowed(region: SharedRegion, own: SharedRegion) -> None:
+    told: list[str] = []
+    with pytest.raises(MemoryPoolError):
+        BorrowedFile(region.path, 1, PAGE_BYTES, own, lambda: told.append("closed"))
+    assert told == []
+
+
 def test_the_slot_next_to_a_borrowed_one_is_not_held(slot: Slot, own: SharedRegion) -> None:
     borrowed = borrow(slot, own)
     assert not range_is_held(Slot(slot.region, 0, PAGE_BYTES))

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from fedrdma_fate.transport import rendezvous
-from fedrdma_fate.transport.rendezvous import MOST_PENDING, NotMet, Rendezvous, dial
+from fedrdma_fate.transport.rendezvous import MOST_PENDING, Rendezvous, RendezvousError, dial
 
 
 class Place:
@@ -77,7 +77,7 @@ def test_silent_and_babbling_connections_hold_nobody_up(place: Place, monkeypatc
         assert time.monotonic() - began < 1
         for connection in waiting.result():
             connection.close()
-    with pytest.raises(NotMet):
+    with pytest.raises(RendezvousError):
         place.rendezvous.wait(place.rendezvous.expect(), 1, 0.2)
     assert all(is_closed(connection) for connection in (*silent, halting, babbling))
 
@@ -101,7 +101,7 @@ def test_a_flood_of_silent_connections_keeps_nobody_out(place: Place) -> None:
 def test_a_senseless_hello_is_shut_out(place: Place, number: int, count: int) -> None:
     token = place.rendezvous.expect()
     connection = place.raw(place.hello(token, number, count))
-    with pytest.raises(NotMet):
+    with pytest.raises(RendezvousError):
         place.rendezvous.wait(token, 1, 0.1)
     assert is_closed(connection)
 
@@ -124,7 +124,7 @@ def test_when_the_serving_waiter_gives_up_another_takes_over(place: Place) -> No
     with ThreadPoolExecutor(2) as executor:
         giving_up = executor.submit(place.rendezvous.wait, impatient, 1, 0.1)
         waiting = executor.submit(place.rendezvous.wait, patient, 1, 5)
-        with pytest.raises(NotMet, match="0 of the peer's 1"):
+        with pytest.raises(RendezvousError, match="0 of the peer's 1"):
             giving_up.result()
         place.dial(patient, 1)
         for connection in waiting.result():
@@ -134,12 +134,12 @@ def test_when_the_serving_waiter_gives_up_another_takes_over(place: Place) -> No
 def test_forgetting_a_link_ends_its_wait_and_its_connections(place: Place) -> None:
     token = place.rendezvous.expect()
     connection = place.raw(place.hello(token, 0, 2))
-    failures: list[NotMet] = []
+    failures: list[RendezvousError] = []
 
     def wait() -> None:
         try:
             place.rendezvous.wait(token, 2, 30)
-        except NotMet as error:
+        except RendezvousError as error:
             failures.append(error)
 
     thread = threading.Thread(target=wait)
@@ -155,7 +155,7 @@ def test_forgetting_a_link_ends_its_wait_and_its_connections(place: Place) -> No
 def test_a_closed_rendezvous_expects_nobody(place: Place) -> None:
     place.rendezvous.close()
     place.rendezvous.close()
-    with pytest.raises(NotMet):
+    with pytest.raises(RendezvousError):
         place.rendezvous.expect()
 
 
@@ -169,7 +169,7 @@ def test_dialling_something_else_than_a_gateway_fails_with_a_reason() -> None:
                 connection.recv(1000)
 
         answering = executor.submit(answer)
-        with pytest.raises(NotMet, match="not a fedrdma-fate gateway"):
+        with pytest.raises(RendezvousError, match="not a fedrdma-fate gateway"):
             dial(lambda seconds: socket.create_connection(stranger.getsockname(), seconds), b"t" * 16, 1, 5)
         answering.result()
 
@@ -177,5 +177,5 @@ def test_dialling_something_else_than_a_gateway_fails_with_a_reason() -> None:
 def test_dialling_where_nobody_listens_fails_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         address = closed.getsockname()
-    with pytest.raises(NotMet, match="refused"):
+    with pytest.raises(RendezvousError, match="refused"):
         dial(lambda seconds: socket.create_connection(address, seconds), b"t" * 16, 1, 5)

@@ -55,6 +55,26 @@ def test_settings_are_written_and_every_comment_and_line_stays(tmp_path: Path, p
     assert all(peer.chunk is not None and peer.chunk.size_bytes == 1 << 20 for peer in others)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{HEAD}trace: ~\nstate_directory:\npeers:\n  - site: b\n    parties: ['2']\n",
+        f"{HEAD}peers:\n  - # the bank\n    site: 'b'   # its name\n    # who\n    parties: [ \"2\", '3' ]\n",
+        f"{HEAD}peers:\n- site: b\n  parties: [\n      '2',  # two\n    '3',\n    ]\n\n\n# the end",
+        f"---\n{HEAD}peers:   \n  - site: b\n    parties: ['2']\n...\n",
+        f"{HEAD}mode:   fedrdma-e\nchunk :  auto\npeers:\n    - site: b\n      parties: ['2']\n",
+        f"{HEAD}trace: /{'x' * 200}  # Grüße 银行 🙂\npeers:\n  - site: b\n    parties: ['2']\n",
+        f"{HEAD}trace: \"/tmp/\\u00e4\"\npeers:\n  - site: b\n    parties: ['2']\n",
+        f"{HEAD}tcp: &two\n  streams: 0x2\nshm: {{lend: yes}}\npeers:\n  - site: b\n    parties: ['2']\n",
+    ],
+)
+def test_a_line_is_added_and_every_other_byte_stays(text: str) -> None:
+    before, after = text.splitlines(keepends=True), edit_peer(text, "b", {"chunk": "8MiB"}).splitlines(keepends=True)
+    (added,) = [at for at, line in enumerate(after) if line.strip() == "chunk: 8MiB"]
+    assert after[:added] + after[added + 1 :] == before
+    assert "site:" in after[added - 1]
+
+
 def test_the_example_configuration_keeps_all_its_lines_but_the_three(tmp_path: Path) -> None:
     path = tmp_path / "gateway.yaml"
     text = (ROOT / "conf" / "gateway.yaml").read_text()

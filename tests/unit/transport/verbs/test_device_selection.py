@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from fedrdma_fate.transport.verbs.device_selection import PortWish, address_is_ours, choose_port
+from fedrdma_fate.transport.verbs.device_selection import PortPreference, address_is_ours, select_port
 from fedrdma_fate.transport.verbs.interface import DeviceInfo, GidEntry, PortInfo
 from fedrdma_fate.wire.errors import ErrorCode, TransportError
 from tests.support.fake_verbs import device_info
@@ -17,9 +17,9 @@ def always(_: str) -> bool:
     return True
 
 
-def refused(*devices: DeviceInfo, wish: PortWish = PortWish(), ours: bool = True) -> TransportError:  # noqa: B008
+def refused(*devices: DeviceInfo, preference: PortPreference = PortPreference(), ours: bool = True) -> TransportError:  # noqa: B008
     with pytest.raises(TransportError) as caught:
-        choose_port(devices, wish, lambda _: ours)
+        select_port(devices, preference, lambda _: ours)
     assert caught.value.code is ErrorCode.TRANSPORT_UNAVAILABLE
     assert caught.value.remedy
     return caught.value
@@ -31,37 +31,37 @@ def test_the_roce_v2_gid_of_an_ipv4_address_is_taken() -> None:
         GidEntry(2, "::ffff:10.0.0.1", False),
         GidEntry(3, "::ffff:10.0.0.1", True),
     )
-    port = choose_port([device_info(gids=gids)], PortWish(), always)
+    port = select_port([device_info(gids=gids)], PortPreference(), always)
     assert (port.gid_index, port.gid) == (3, "::ffff:10.0.0.1")
 
 
 def test_of_several_devices_the_first_by_name_is_taken_and_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
-        port = choose_port([device_info("b"), device_info("a")], PortWish(), always)
+        port = select_port([device_info("b"), device_info("a")], PortPreference(), always)
     assert port.device == "a"
     assert "(a, b): using a" in caplog.text
 
 
 def test_a_device_that_will_not_do_is_passed_over() -> None:
-    port = choose_port([device_info("a", active=False), device_info("b")], PortWish(), always)
+    port = select_port([device_info("a", active=False), device_info("b")], PortPreference(), always)
     assert port.device == "b"
 
 
 def test_what_the_configuration_names_is_taken() -> None:
-    wish = PortWish("b", 1, 0, 1024)
-    port = choose_port([device_info("a"), device_info("b")], wish, always)
+    preference = PortPreference("b", 1, 0, 1024)
+    port = select_port([device_info("a"), device_info("b")], preference, always)
     assert (port.device, port.gid_index, port.gid, port.mtu) == ("b", 0, "fe80::1", 1024)
 
 
 def test_a_configured_mtu_never_raises_that_of_the_port() -> None:
-    assert choose_port([device_info(mtu=1024)], PortWish(mtu=4096), always).mtu == 1024
+    assert select_port([device_info(mtu=1024)], PortPreference(mtu=4096), always).mtu == 1024
 
 
 def test_the_active_one_of_several_ports_is_taken() -> None:
     first = device_info().ports[0]
     second = dataclasses.replace(first, number=2)
     device = DeviceInfo("two", True, (dataclasses.replace(first, active=False), second))
-    assert choose_port([device], PortWish(), always).port == 2
+    assert select_port([device], PortPreference(), always).port == 2
 
 
 def test_an_address_of_another_network_namespace_is_not_ours() -> None:
@@ -75,7 +75,7 @@ def test_no_device_reads_as_such() -> None:
 
 
 def test_an_unknown_device_is_named_with_those_that_exist() -> None:
-    error = refused(device_info("mlx5_0"), wish=PortWish(device="mlx5_9"))
+    error = refused(device_info("mlx5_0"), preference=PortPreference(device="mlx5_9"))
     assert "'mlx5_9'" in error.message
     assert "mlx5_0" in error.remedy
 
@@ -85,12 +85,12 @@ def test_a_port_that_is_down_is_named() -> None:
 
 
 def test_a_port_that_does_not_exist_is_named() -> None:
-    error = refused(device_info(), wish=PortWish(port=3))
+    error = refused(device_info(), preference=PortPreference(port=3))
     assert "no port 3" in error.message
 
 
 def test_a_gid_that_does_not_exist_is_named_with_the_table() -> None:
-    error = refused(device_info(), wish=PortWish(gid_index=7))
+    error = refused(device_info(), preference=PortPreference(gid_index=7))
     assert "no GID at index 7" in error.message
     assert "1: ::ffff:10.0.0.1" in error.remedy
 

@@ -10,7 +10,7 @@ import pytest
 
 from fedrdma_fate.ports import CompletionKind, Offer, RemoteSlot
 from fedrdma_fate.transport.verbs.interface import EventKind, Piece, Target
-from fedrdma_fate.transport.verbs.link_messages import NoticeKind
+from fedrdma_fate.transport.verbs.link_messages import LinkMessageKind
 from fedrdma_fate.transport.verbs.queue_pairs import STAGE_BYTES
 from fedrdma_fate.transport.verbs.transport import VerbsSettings
 from fedrdma_fate.wire.datagrams import DATAGRAM_BYTES, PADDED_DATAGRAM_BYTES
@@ -298,7 +298,7 @@ def test_a_peer_that_closes_says_so(link: FakeLink) -> None:
 def test_a_notice_of_an_unknown_kind_is_a_breach(link: FakeLink) -> None:
     notices = link.passive.device.pairs[1]
     body = link.passive.region
-    body.view[:1] = bytes([max(NoticeKind) + 1])
+    body.view[:1] = bytes([max(LinkMessageKind) + 1])
     notices.send(20, Piece(body.address, 1, 0), signalled=False)
     assert "a notice of unknown kind" in lost(link.active)
 

@@ -8,7 +8,7 @@ import gc
 import pytest
 
 from fedrdma_fate.transport.verbs import regions as regions_module
-from fedrdma_fate.transport.verbs.device_selection import PortWish, choose_port
+from fedrdma_fate.transport.verbs.device_selection import PortPreference, select_port
 from fedrdma_fate.transport.verbs.interface import VerbsError
 from fedrdma_fate.transport.verbs.regions import RegionTable, WindowBinder, registration_failed
 from fedrdma_fate.transport.verbs.transport import VerbsSettings, VerbsTransport
@@ -80,7 +80,7 @@ def _refuse(*_: object, **__: object) -> None:
 
 
 def binder_of(device: FakeDevice) -> WindowBinder:
-    return WindowBinder(device, choose_port([device.info], PortWish(), lambda _: True))
+    return WindowBinder(device, select_port([device.info], PortPreference(), lambda _: True))
 
 
 def test_a_window_opens_its_part_of_the_region_until_it_is_closed(device: FakeDevice) -> None:
