@@ -11,7 +11,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
 
 import psutil
 
@@ -85,7 +84,7 @@ class MemoryWatch:
         """Peak minus baseline of each group, bytes."""
         return [peak - baseline for peak, baseline in zip(self._peaks, self._baselines, strict=True)]
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> MemoryWatch:
         self._thread.start()
         return self
 

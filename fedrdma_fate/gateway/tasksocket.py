@@ -11,6 +11,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Protocol
 
+from fedrdma_fate.gateway.deadlines import within
 from fedrdma_fate.gateway.protocol import (
     LENGTH_PREFIX,
     Error,
@@ -94,8 +95,7 @@ class TaskSocket:
             self._server = None
             self._path.unlink(missing_ok=True)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_ANSWERS_SECONDS):
-                await self._quiet.wait()
+            await within(_LAST_ANSWERS_SECONDS, self._quiet.wait())
         for connection in list(self._connections):
             connection.cancel()
         if self._connections:

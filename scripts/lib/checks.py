@@ -38,9 +38,9 @@ NONE_SELECTED = "none selected"
 def run_limited(command: Sequence[str], limit: float, environment: dict[str, str]) -> int | None:
     """Run a command with its output on ours; its exit code, or None when it was stopped after `limit` seconds.
 
-    It gets a process group of its own, so that what it started ends with it.
+    It gets a session, and so a process group, of its own, so that what it started ends with it.
     """
-    process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, process_group=0)
+    process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True)
     try:
         return process.wait(limit)
     except subprocess.TimeoutExpired:
