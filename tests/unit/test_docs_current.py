@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import tomllib
+import sys
 import typing
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +19,11 @@ from fedrdma_fate.wire.datagrams import Datagram
 from fedrdma_fate.wire.frames import ControlFrame
 from fedrdma_fate.wire.header import HEADER_BYTES, MAGIC, ChunkHeader, HeaderKind
 from scripts.lib.config_reference import attribute_docs, describe_type, render_page
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
