@@ -16,7 +16,7 @@ from rich.console import Console
 from examples.gpt2_advertisegen.options import SAMPLE_DATA, Masks, Optimizer, PresetName, Tuning
 from examples.gpt2_advertisegen.processes import BadInputError, JobFailedError
 from examples.gpt2_advertisegen.summary import MeasurementError
-from fedrdma_fate.gateway.config import TransportName
+from fedrdma_fate.gateway.config.schema import TransportName
 from fedrdma_fate.wire.errors import FedRDMAError
 from fedrdma_fate.wire.frames import Mode
 

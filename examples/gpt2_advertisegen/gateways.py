@@ -18,9 +18,9 @@ import yaml
 
 from examples.gpt2_advertisegen.plan import ARBITER, CLIENTS, PARTIES, RunFiles
 from examples.gpt2_advertisegen.processes import Child, Children, JobFailedError
+from fedrdma_fate.client.client import ask_status
 from fedrdma_fate.core.plan import DEFAULT_CHUNK_BYTES, ChunkPlan, SlotLayout
-from fedrdma_fate.gateway.client import ask_status
-from fedrdma_fate.gateway.config import TransportName
+from fedrdma_fate.gateway.config.schema import TransportName
 from fedrdma_fate.wire.errors import GatewayError
 from fedrdma_fate.wire.frames import Mode, Party
 

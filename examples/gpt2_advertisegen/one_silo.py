@@ -20,7 +20,7 @@ from examples.gpt2_advertisegen.processes import Children, JobFailedError
 from examples.gpt2_advertisegen.progress import Progress
 from examples.gpt2_advertisegen.summary import LinkFact, links, losses_of, read_silo
 from examples.gpt2_advertisegen.workspace import ROOT, Workspace
-from fedrdma_fate.gateway.client import GatewayClient
+from fedrdma_fate.client.client import GatewayClient
 from fedrdma_fate.wire.errors import FedRDMAError
 from fedrdma_fate.wire.frames import Party
 

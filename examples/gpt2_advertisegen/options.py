@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Literal
 
-from fedrdma_fate.gateway.config import TransportName
+from fedrdma_fate.gateway.config.schema import TransportName
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 from fedrdma_fate.wire.frames import Mode
 

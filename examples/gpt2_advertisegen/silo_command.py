@@ -16,7 +16,7 @@ from examples.gpt2_advertisegen.options import JobOptions
 from examples.gpt2_advertisegen.plan import PARTIES, RunFiles
 from examples.gpt2_advertisegen.progress import Lines, Silent
 from fedrdma_fate.bench.report import format_bytes, format_seconds
-from fedrdma_fate.gateway.config import split_address
+from fedrdma_fate.gateway.config.schema import split_address
 from fedrdma_fate.wire.errors import ConfigError
 from fedrdma_fate.wire.frames import Party
 

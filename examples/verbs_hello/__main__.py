@@ -7,7 +7,7 @@ import os
 import sys
 
 from examples.verbs_hello.hello import Waiter, meet, read, write
-from fedrdma_fate.transport.verbs.boundary import VerbsError
+from fedrdma_fate.transport.verbs.interface import VerbsError
 from fedrdma_fate.wire.errors import FedRDMAError
 
 

@@ -14,9 +14,9 @@ import time
 from collections.abc import Iterator
 from typing import IO, Any, Literal
 
-from fedrdma_fate.transport.verbs.boundary import Outcome, PairAddress, Patience, Piece, Target, WorkCompletion
-from fedrdma_fate.transport.verbs.choice import PortWish, choose_port
+from fedrdma_fate.transport.verbs.device_selection import PortWish, choose_port
 from fedrdma_fate.transport.verbs.easy import Device, devices
+from fedrdma_fate.transport.verbs.interface import Outcome, PairAddress, Patience, Piece, Target, WorkCompletion
 
 GREETING = b"hello by RDMA WRITE"
 GREETING_AT = 4096

@@ -13,9 +13,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import cast
 
+from fedrdma_fate.bench.baselines.interface import Receiver, Sender
 from fedrdma_fate.bench.payload import Array, Payload, PayloadSpec, digest
 from fedrdma_fate.bench.processes import end_with_parent
-from fedrdma_fate.bench.rivals.interface import Receiver, Sender
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -6,11 +6,11 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fedrdma_fate.bench.crew import Crew, Exchange
+from fedrdma_fate.bench.baselines.interface import Rival, RowError, Service, complaining
+from fedrdma_fate.bench.party_processes import Crew, Exchange
 from fedrdma_fate.bench.payload import PayloadSpec
 from fedrdma_fate.bench.processes import MemoryWatch
 from fedrdma_fate.bench.results import Measurement
-from fedrdma_fate.bench.rivals.interface import Rival, RowError, Service, complaining
 from fedrdma_fate.wire.errors import FedRDMAError
 
 FIRST_MESSAGE = PayloadSpec("first message", ((2 * 2**20,),), "uint8")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
+from fedrdma_fate.bench.baselines import all_rivals, select_rivals
 from fedrdma_fate.bench.payload import PayloadSpec, named_payload, plain_bytes
 from fedrdma_fate.bench.report import terminal_table, write_report
 from fedrdma_fate.bench.results import Measurement, to_document, to_plots, to_rows, to_table
-from fedrdma_fate.bench.rivals import all_rivals, select_rivals
 from fedrdma_fate.bench.runner import run_rows
 from fedrdma_fate.bench.table3 import print_table3
 from fedrdma_fate.cli.bench_cpu import cpu
@@ -18,7 +18,7 @@ from fedrdma_fate.cli.bench_paper import paper
 from fedrdma_fate.cli.bench_shared import console, end_with, ended_in_order, json_option, make_directory, progress
 from fedrdma_fate.cli.bench_wan import wan
 from fedrdma_fate.cli.failure import told_plainly
-from fedrdma_fate.gateway.config_sizes import parse_size
+from fedrdma_fate.gateway.config.sizes import parse_size
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 
 DEFAULT_PAYLOAD = "gpt2-full"

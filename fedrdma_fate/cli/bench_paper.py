@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from fedrdma_fate.bench.baselines import select_rivals
 from fedrdma_fate.bench.paper import figure1 as paper_figure1
 from fedrdma_fate.bench.paper import figure7 as paper_figure7
 from fedrdma_fate.bench.paper import figure8 as paper_figure8
@@ -18,18 +19,17 @@ from fedrdma_fate.bench.paper import table2 as paper_table2
 from fedrdma_fate.bench.paper import table3 as paper_table3
 from fedrdma_fate.bench.paper import table4 as paper_table4
 from fedrdma_fate.bench.paper.evaluation import Evaluation
-from fedrdma_fate.bench.paper.lab import NETWORKS, Lab, network_named
+from fedrdma_fate.bench.paper.networks import NETWORKS, Lab, network_named
 from fedrdma_fate.bench.paper.published import RDMA_CARD_WATTS, RTT_TEXT, STANDARD_CARD_WATTS
 from fedrdma_fate.bench.paper.rounds import COMPUTE_SECONDS
 from fedrdma_fate.bench.payload import plain_bytes
 from fedrdma_fate.bench.report import terminal_table, write_report
-from fedrdma_fate.bench.rivals import select_rivals
 from fedrdma_fate.bench.runner import run_rows
-from fedrdma_fate.bench.wan.link import WanLink
 from fedrdma_fate.bench.wan.rows import select_wan_rows
 from fedrdma_fate.bench.wan.runner import Hosts, Tell
 from fedrdma_fate.bench.wan.settings import parse_link, parse_payload_size
 from fedrdma_fate.bench.wan.testbed import Testbed, find_checkout
+from fedrdma_fate.bench.wan.wan_link import WanLink
 from fedrdma_fate.cli.bench_shared import (
     checkout_option,
     console,

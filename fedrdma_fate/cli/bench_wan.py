@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from fedrdma_fate.bench.report import DataTable, Plot, terminal_table, write_report
-from fedrdma_fate.bench.wan.log import Conditions, MeasurementLog
+from fedrdma_fate.bench.wan.checkpoint import Conditions, MeasurementLog
 from fedrdma_fate.bench.wan.overview import slices, to_overview, to_overview_plots
 from fedrdma_fate.bench.wan.results import to_plots, to_table
 from fedrdma_fate.bench.wan.rows import WanRow, all_wan_rows, find_program, select_wan_rows

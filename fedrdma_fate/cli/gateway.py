@@ -11,7 +11,7 @@ from typing import get_args
 import click
 
 from fedrdma_fate.cli.failure import told_plainly
-from fedrdma_fate.gateway.config import GatewayConfig, load_config
+from fedrdma_fate.gateway.config.schema import GatewayConfig, load_config
 from fedrdma_fate.gateway.daemon import Gateway
 from fedrdma_fate.obs.log import LogFormat, LogLevel, configure
 

@@ -15,10 +15,10 @@ from rich.text import Text
 
 from fedrdma_fate.cli.failure import told_plainly
 from fedrdma_fate.cli.status import size
-from fedrdma_fate.gateway.config import load_config
-from fedrdma_fate.gateway.config_edit import set_peer_settings
-from fedrdma_fate.gateway.config_sizes import parse_size
-from fedrdma_fate.gateway.probe_client import ask_probe
+from fedrdma_fate.client.probe import ask_probe
+from fedrdma_fate.gateway.config.edit import set_peer_settings
+from fedrdma_fate.gateway.config.schema import load_config
+from fedrdma_fate.gateway.config.sizes import parse_size
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 
 LONGEST_SECONDS = 600.0

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedrdma_fate.cli.failure import told_plainly
-from fedrdma_fate.gateway.client import ask_status
+from fedrdma_fate.client.client import ask_status
 
 
 @click.command()

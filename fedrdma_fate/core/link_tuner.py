@@ -6,8 +6,8 @@ import dataclasses
 import statistics
 from collections import deque
 
+from fedrdma_fate.core.goodput_probe import Trial, link_rate
 from fedrdma_fate.core.plan import DEFAULT_CHUNK_BYTES, LARGEST_CHUNK_BYTES, ChunkPlan
-from fedrdma_fate.core.probe import Trial, link_rate
 from fedrdma_fate.core.tuning import LinkEnable, LinkTraits, plan_transfer
 from fedrdma_fate.wire.frames import Mode
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from fedrdma_fate.core.x_path import PathState
+from fedrdma_fate.core.path import PathState
 from fedrdma_fate.wire.datagrams import (
     DATAGRAM_BYTES,
     PADDED_DATAGRAM_BYTES,

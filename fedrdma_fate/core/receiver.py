@@ -7,8 +7,8 @@ import enum
 
 from fedrdma_fate.core.actions import Action, ClearHeader, CopyStaged, Failed, Finished, SendFrame
 from fedrdma_fate.core.digest import payload_digest
-from fedrdma_fate.core.digestbook import DigestBook
 from fedrdma_fate.core.plan import ChunkPlan, SlotLayout, sending_order
+from fedrdma_fate.core.verification import DigestBook
 from fedrdma_fate.wire.errors import ErrorCode, WireError
 from fedrdma_fate.wire.frames import ChunkAck, Delivered, Mode, Refused, ResendChunks
 from fedrdma_fate.wire.header import ChunkHeader, HeaderKind, decode_header

@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from fedrdma_fate.client.client import ask_status
 from fedrdma_fate.doctor.fate import check_fate, check_hooks
 from fedrdma_fate.doctor.fate_report import FateReport, ask_fresh_interpreter
 from fedrdma_fate.doctor.findings import Finding
-from fedrdma_fate.doctor.machine import (
+from fedrdma_fate.doctor.host import (
     LockedMemory,
     Room,
     VerbsNeed,
@@ -28,10 +29,9 @@ from fedrdma_fate.doctor.machine import (
 )
 from fedrdma_fate.doctor.rdma import check_choice, check_ports, check_pyverbs, read_ports
 from fedrdma_fate.doctor.site import check_config, check_gateway, check_peers, verbs_need
-from fedrdma_fate.gateway.client import ask_status
-from fedrdma_fate.gateway.config import GatewayConfig, ListenConfig, MemoryConfig, VerbsConfig
-from fedrdma_fate.transport.verbs.boundary import Verbs
-from fedrdma_fate.transport.verbs.choice import PortWish, address_is_ours
+from fedrdma_fate.gateway.config.schema import GatewayConfig, ListenConfig, MemoryConfig, VerbsConfig
+from fedrdma_fate.transport.verbs.device_selection import PortWish, address_is_ours
+from fedrdma_fate.transport.verbs.interface import Verbs
 from fedrdma_fate.transport.verbs.transport import load_verbs
 
 
@@ -48,8 +48,8 @@ class Machine:
         memlock: the limit of locked memory in bytes, None for none.
         room: bytes of the file system that holds a directory; raises OSError where there is none.
         load_verbs: see `transport.verbs.transport.load_verbs`.
-        address_is_ours: see `transport.verbs.choice.address_is_ours`.
-        ask_status: see `gateway.client.ask_status`.
+        address_is_ours: see `transport.verbs.device_selection.address_is_ours`.
+        ask_status: see `client.client.ask_status`.
         ask_fate: what a fresh interpreter makes of FATE.
     """
 

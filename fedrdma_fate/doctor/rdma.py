@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fedrdma_fate.doctor.findings import Finding, Level, failure, fine
-from fedrdma_fate.doctor.machine import VerbsNeed
-from fedrdma_fate.transport.verbs.boundary import MTUS, GidEntry, Verbs, VerbsError
-from fedrdma_fate.transport.verbs.choice import PortWish, choose_port
+from fedrdma_fate.doctor.host import VerbsNeed
+from fedrdma_fate.transport.verbs.device_selection import PortWish, choose_port
+from fedrdma_fate.transport.verbs.interface import MTUS, GidEntry, Verbs, VerbsError
 from fedrdma_fate.wire.errors import TransportError
 
 _PACKET_HEADERS_BYTES = 100

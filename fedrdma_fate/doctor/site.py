@@ -8,8 +8,8 @@ from typing import Any
 
 from fedrdma_fate import __version__
 from fedrdma_fate.doctor.findings import Finding, failure, fine
-from fedrdma_fate.doctor.machine import VerbsNeed
-from fedrdma_fate.gateway.config import GatewayConfig, load_config
+from fedrdma_fate.doctor.host import VerbsNeed
+from fedrdma_fate.gateway.config.schema import GatewayConfig, load_config
 from fedrdma_fate.wire.errors import ConfigError, FedRDMAError
 
 

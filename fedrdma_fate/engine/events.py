@@ -6,12 +6,11 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
-from fedrdma_fate.core.digest import BLOCK_BYTES, block_digest, blocks_of, digest_of_blocks
-from fedrdma_fate.core.digest_table import DigestTable
+from fedrdma_fate.core.digest import BLOCK_BYTES, DigestTable, block_digest, blocks_of, digest_of_blocks
+from fedrdma_fate.core.path import PathState
 from fedrdma_fate.core.plan import Chunk, ChunkPlan
-from fedrdma_fate.core.x_chunking import SMALLEST_CHUNK_BYTES
-from fedrdma_fate.core.x_path import PathState
-from fedrdma_fate.engine.repairs import MakeRegion
+from fedrdma_fate.core.x.chunking import SMALLEST_CHUNK_BYTES
+from fedrdma_fate.engine.repair_memory import MakeRegion
 from fedrdma_fate.ports import Slot
 from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import ControlFrame, GrantRequest, MessageKey, MessageKind, Mode, Offer

@@ -20,14 +20,14 @@ from fedrdma_fate.core.actions import (
     SendReport,
 )
 from fedrdma_fate.core.digest import chunk_digest
-from fedrdma_fate.core.machines import ReceivingMachine
 from fedrdma_fate.core.plan import LARGEST_COUNT
-from fedrdma_fate.core.x_chunking import TAGS, chunk_of_immediate
+from fedrdma_fate.core.state_machines import ReceivingMachine
+from fedrdma_fate.core.x.chunking import TAGS, chunk_of_immediate
 from fedrdma_fate.engine.datagrams import COPIES, post_datagram
 from fedrdma_fate.engine.events import LinkEvents, LinkSettings, TransferProgress, TransferStats
-from fedrdma_fate.engine.granted import Ended, Granted, clear_stale_header, parsed
-from fedrdma_fate.engine.machines import receiving_machine
-from fedrdma_fate.engine.repairs import add_into, prepare
+from fedrdma_fate.engine.granted_slot import Ended, Granted, clear_stale_header, parsed
+from fedrdma_fate.engine.repair_memory import add_into, prepare
+from fedrdma_fate.engine.setup import receiving_machine
 from fedrdma_fate.ports import Completion, Endpoint, Slot
 from fedrdma_fate.wire.datagrams import Header
 from fedrdma_fate.wire.errors import ErrorCode, TransferError, TransportError

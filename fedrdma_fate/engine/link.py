@@ -10,14 +10,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from fedrdma_fate.core.x_path import PathState
-from fedrdma_fate.engine.alarm import Alarm
+from fedrdma_fate.core.path import PathState
 from fedrdma_fate.engine.events import KnownPath, LinkEvents, LinkSettings, Outgoing, TransferProgress
 from fedrdma_fate.engine.incoming import IncomingTransfers
 from fedrdma_fate.engine.outgoing import OutgoingTransfers
 from fedrdma_fate.engine.path_probing import PathProbing
 from fedrdma_fate.ports import Completion, CompletionKind, Draft, Endpoint, Slot
 from fedrdma_fate.ports import Offer as TransportOffer
+from fedrdma_fate.timerfd import Timer
 from fedrdma_fate.wire.datagrams import Header, PathProbe, PathProbeAnswer, decode_datagram
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, WireError, error_from_code
 from fedrdma_fate.wire.frames import (
@@ -66,7 +66,7 @@ class Link:
         self._commands: deque[Callable[[float], None]] = deque()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._wake_lock = threading.Lock()
-        self._alarm = Alarm()
+        self._timer = Timer()
         self._closing = False
         self._attempt = 0
         self._heard_at = 0.0
@@ -196,7 +196,7 @@ class Link:
             with self._wake_lock:
                 self._closing = True
                 os.close(self._wake)
-            self._alarm.close()
+            self._timer.close()
 
     def _finish(self) -> None:
         self._lose_path("the link has ended", tell=False)
@@ -232,7 +232,7 @@ class Link:
     def _wait_and_progress(self) -> None:
         poller = select.poll()
         poller.register(self._wake, select.POLLIN)
-        poller.register(self._alarm.fileno, select.POLLIN)
+        poller.register(self._timer.fileno, select.POLLIN)
         endpoint = self._endpoint
         completions: Sequence[Completion] = ()
         if endpoint is not None:
@@ -242,19 +242,19 @@ class Link:
             for descriptor, mask in endpoint.poll_set():
                 poller.register(descriptor, mask)
         # what was just posted may complete without any descriptor becoming ready, so look again before waiting
-        ready = poller.poll(0 if completions else self._set_alarm())
+        ready = poller.poll(0 if completions else self._set_timer())
         if any(descriptor == self._wake for descriptor, _ in ready):
             os.eventfd_read(self._wake)
-        if any(descriptor == self._alarm.fileno for descriptor, _ in ready):
-            self._alarm.silence()
+        if any(descriptor == self._timer.fileno for descriptor, _ in ready):
+            self._timer.expired()
 
-    def _set_alarm(self) -> float | None:
-        """Milliseconds to wait at most: for what is due after less than poll can tell apart, the alarm is set."""
+    def _set_timer(self) -> float | None:
+        """Milliseconds to wait at most: for what is due after less than poll can tell apart, the timer is set."""
         patience = self._patience()
         if patience is None or patience <= 0:
             return patience
         if patience < _COARSE_SECONDS:
-            self._alarm.set(patience)
+            self._timer.set(patience)
         return patience * 1000 + 1
 
     def _patience(self) -> float | None:

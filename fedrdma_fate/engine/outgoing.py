@@ -18,15 +18,15 @@ from fedrdma_fate.core.actions import (
     WriteChunk,
     WriteHeader,
 )
+from fedrdma_fate.core.backoff import Repeats
 from fedrdma_fate.core.credits import CreditBook, GrantCopies
 from fedrdma_fate.core.plan import SlotLayout
-from fedrdma_fate.core.repeats import Repeats
 from fedrdma_fate.core.sender import SenderState
-from fedrdma_fate.engine.active import Active, Posted, Repeated, progress_of
 from fedrdma_fate.engine.datagrams import post_datagram
 from fedrdma_fate.engine.events import LinkEvents, LinkSettings, Outgoing, TransferProgress, TransferStats
-from fedrdma_fate.engine.machines import PathMemory, cut, release, sending_machine, wished_repairs
-from fedrdma_fate.engine.repairs import RepairRoom, prepare
+from fedrdma_fate.engine.outgoing_transfer import Active, Posted, Repeated, progress_of
+from fedrdma_fate.engine.repair_memory import RepairRoom, prepare
+from fedrdma_fate.engine.setup import PathMemory, cut, release, sending_machine, wished_repairs
 from fedrdma_fate.ports import Endpoint
 from fedrdma_fate.wire.datagrams import Header
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, TransportError

@@ -13,10 +13,10 @@ from fate.arch.federation.api import Federation, TableRemotePersistentPickler, T
 from fedrdma_fate.fate import tables
 from fedrdma_fate.fate.compatibility import require_supported_fate
 from fedrdma_fate.fate.deserialise import load_object
+from fedrdma_fate.fate.gateway_client import Connector, GatewayConnector, Message, PartyTuple, SoloConnector, to_party
 from fedrdma_fate.fate.hooks import install_object_path
 from fedrdma_fate.fate.journal import Journal
 from fedrdma_fate.fate.layout import malformed
-from fedrdma_fate.fate.link import Connector, GatewayConnector, Message, PartyTuple, SoloConnector, to_party
 from fedrdma_fate.fate.outbox import Outbox
 from fedrdma_fate.fate.serialise import plan_object
 from fedrdma_fate.fate.settings import FederationOptions
@@ -128,8 +128,8 @@ class FedRDMAFederation(Federation):  # type: ignore[misc]
 
         Raises:
             DuplicateMessageError: this name and tag was already pulled from one of them.
-            TransferError: PULL_TIMEOUT, or the message will not come.
-            GatewayError: the gateway is gone or refuses.
+            GatewayError: PULL_TIMEOUT, or the gateway is gone or refuses.
+            FedRDMAError: why the message will not come.
         """
         self._refuse_second_pull(name, tag, parties)
         received: list[Any] = super().pull_bytes(name, tag, parties)

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from fedrdma_fate.fate.link import PartyTuple
+from fedrdma_fate.fate.gateway_client import PartyTuple
 
 _INSTALLED = "_fedrdma_object_path"
 

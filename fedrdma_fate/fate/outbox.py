@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from fedrdma_fate.fate.link import Client, Connector, Lease
+from fedrdma_fate.fate.gateway_client import Client, Connector, Lease
 from fedrdma_fate.fate.serialise import ObjectPlan
 from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
 from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, MessageKind, Party

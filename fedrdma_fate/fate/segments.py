@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import pickle
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -50,7 +51,8 @@ class Source:
         dtype: see `Segment`.
         shape: see `Segment`.
         storage: dtype of its items in the slot, in native byte order.
-        read: the values in host memory, without a copy where they lie there.
+        read: the values in host memory, without a copy where they lie there. Raises PicklingError, with its cause,
+            where torch refuses to give them.
     """
 
     kind: SegmentKind
@@ -171,8 +173,12 @@ def _describe_tensor(tensor: Any) -> Source | None:
 
 
 def _host_values(tensor: Any, storage: np.dtype[Any]) -> npt.NDArray[Any]:
-    host = tensor.detach().cpu().resolve_conj().resolve_neg()
-    values: npt.NDArray[Any] = host.view(getattr(torch, storage.name)).numpy()
+    try:
+        host = tensor.detach().cpu().resolve_conj().resolve_neg()
+        values: npt.NDArray[Any] = host.view(getattr(torch, storage.name)).numpy()
+    except (RuntimeError, TypeError) as error:
+        # found only here: asking torch for the values may copy them from a device, which is done once, while writing
+        raise pickle.PicklingError(str(error)) from error
     return values
 
 

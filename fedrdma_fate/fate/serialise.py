@@ -22,7 +22,15 @@ _UNSERIALISABLE = (pickle.PicklingError, TypeError, AttributeError, KeyError, Va
 class ObjectPlan:
     """An object ready to be written: its length is known, its large buffers have not been touched."""
 
-    def __init__(self, prefix: bytes, segments: Sequence[Segment], sources: Sequence[Source]) -> None:
+    def __init__(self, what: str, prefix: bytes, segments: Sequence[Segment], sources: Sequence[Source]) -> None:
+        """
+        Args:
+            what: the object's name and type, for errors.
+            prefix: layout header, table and pickle stream.
+            segments: where each raw buffer lies behind the prefix.
+            sources: the raw buffers, in the same order.
+        """
+        self._what = what
         self._prefix = prefix
         self._segments = segments
         self._sources = sources
@@ -38,8 +46,14 @@ class ObjectPlan:
         Args:
             buffer: writable, exactly `total_bytes` long.
             news: told how far it has come; see `copying.News`.
+
+        Raises:
+            FateError: UNSERIALISABLE when torch refuses to give the values of a tensor.
         """
-        write_backwards(self._placements(), buffer, news)
+        try:
+            write_backwards(self._placements(), buffer, news)
+        except pickle.PicklingError as error:
+            raise _unserialisable(self._what, error.__cause__ or error) from error
 
     def _placements(self) -> Iterator[Placement]:
         """From the last to the first."""
@@ -54,7 +68,11 @@ class ObjectPlan:
         yield raw_placement(0, self._prefix)
 
     def matches(self, buffer: memoryview) -> bool:
-        """Whether `write_into` would change nothing in `buffer`; reads both, copies nothing."""
+        """Whether `write_into` would change nothing in `buffer`; reads both, copies nothing.
+
+        Raises:
+            FateError: UNSERIALISABLE when torch refuses to give the values of a tensor.
+        """
         prefix_bytes = len(self._prefix)
         if len(buffer) != self.total_bytes or buffer[:prefix_bytes] != self._prefix:
             return False
@@ -62,7 +80,10 @@ class ObjectPlan:
             buffer[prefix_bytes + segment.offset : prefix_bytes + segment.offset + segment.length]
             for segment in self._segments
         )
-        return all(source.equals(body) for source, body in zip(self._sources, bodies, strict=True))
+        try:
+            return all(source.equals(body) for source, body in zip(self._sources, bodies, strict=True))
+        except pickle.PicklingError as error:
+            raise _unserialisable(self._what, error.__cause__ or error) from error
 
 
 class SegmentPickler(TableRemotePersistentPickler):  # type: ignore[misc]
@@ -108,6 +129,7 @@ def plan_object(value: object, federation: Any, name: str, tag: str, parties: Se
     Raises:
         FateError: UNSERIALISABLE when pickle or FATE's own way of packing refuses something in it.
     """
+    what = f"{name!r} of type {type(value).__qualname__}"
     stream = io.BytesIO()
     pickler = SegmentPickler(federation, name, tag, parties, stream)
     try:
@@ -115,14 +137,18 @@ def plan_object(value: object, federation: Any, name: str, tag: str, parties: Se
     except FedRDMAError:
         raise
     except _UNSERIALISABLE as error:
-        raise FateError(
-            ErrorCode.UNSERIALISABLE,
-            f"the object {name!r} of type {type(value).__qualname__} cannot be serialised: {error!r}.",
-            "Send plain containers, numbers, strings, arrays, dense tensors or FATE tables.",
-        ) from error
+        raise _unserialisable(what, error) from error
     segments: list[Segment] = []
     end = 0
     for source in pickler.sources:
         segments.append(source.at(align(end)))
         end = segments[-1].offset + segments[-1].length
-    return ObjectPlan(encode_prefix(segments, stream.getbuffer()), segments, pickler.sources)
+    return ObjectPlan(what, encode_prefix(segments, stream.getbuffer()), segments, pickler.sources)
+
+
+def _unserialisable(what: str, error: BaseException) -> FateError:
+    return FateError(
+        ErrorCode.UNSERIALISABLE,
+        f"the object {what} cannot be serialised: {error!r}.",
+        "Send plain containers, numbers, strings, arrays, dense tensors or FATE tables.",
+    )

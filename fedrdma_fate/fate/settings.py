@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from fedrdma_fate.gateway.config import socket_path
+from fedrdma_fate.client.address import socket_path
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 from fedrdma_fate.wire.frames import Mode, Party
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedrdma_fate.fate.gateway_client import Client, Connector
 from fedrdma_fate.fate.journal import Journal
 from fedrdma_fate.fate.layout import malformed
-from fedrdma_fate.fate.link import Client, Connector
 from fedrdma_fate.fate.outbox import lease_visibly
 from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, Party
 

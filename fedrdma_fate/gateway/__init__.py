@@ -1,1 +1,1 @@
-"""The daemon of a site: tasks on one side, other gateways on the other, memory in between; and the client of tasks."""
+"""The daemon of a site: its FATE tasks on one side, other gateways on the other, memory in between."""

@@ -9,13 +9,13 @@ import time
 from collections.abc import Iterable
 
 from fedrdma_fate.engine.link import Link
+from fedrdma_fate.gateway.assembly import Assembly, assemble
 from fedrdma_fate.gateway.background import spawn
-from fedrdma_fate.gateway.config import GatewayConfig, split_address
-from fedrdma_fate.gateway.parts import Parts, make_parts
+from fedrdma_fate.gateway.config.schema import GatewayConfig, split_address
 from fedrdma_fate.gateway.path_store import SAVE_SECONDS
-from fedrdma_fate.gateway.peer import Peer
+from fedrdma_fate.gateway.peers.peer import Peer
 from fedrdma_fate.gateway.status import status_document
-from fedrdma_fate.gateway.tasks import stopping_error
+from fedrdma_fate.gateway.tasks.server import stopping_error
 from fedrdma_fate.security.plain import warn_if_reachable
 from fedrdma_fate.wire.errors import ErrorCode
 
@@ -34,7 +34,7 @@ class Gateway:
         self._started = time.monotonic()
         self._stop_wanted = asyncio.Event()
         self._undo = contextlib.ExitStack()
-        self._parts: Parts | None = None
+        self._assembly: Assembly | None = None
 
     async def start(self) -> None:
         """Allocate memory, listen, dial the peers.
@@ -44,16 +44,16 @@ class Gateway:
         """
         self._warn_if_reachable()
         try:
-            parts = self._parts = make_parts(self._config, self._undo, self.status)
-            await parts.control.start()
-            await parts.socket.start()
+            assembly = self._assembly = assemble(self._config, self._undo, self.status)
+            await assembly.control.start()
+            await assembly.socket.start()
         except BaseException:
             await self._end()
             raise
-        spawn(parts.hub.tasks, _keep_paths(parts))
-        for peer in parts.peers.values():
+        spawn(assembly.context.tasks, _keep_paths(assembly))
+        for peer in assembly.peers.values():
             if peer.config.address is not None:
-                spawn(parts.hub.tasks, parts.channels.keep_dialling(peer, peer.config.address))
+                spawn(assembly.context.tasks, assembly.channels.keep_dialling(peer, peer.config.address))
         logger.info(
             "gateway of %s listens on %s and %s",
             self._config.site,
@@ -72,8 +72,8 @@ class Gateway:
     async def stop(self) -> None:
         """Take no more requests, let transfers finish for a while, tell everybody, give everything back."""
         try:
-            if self._parts is not None:
-                await self._wind_down(self._parts)
+            if self._assembly is not None:
+                await self._wind_down(self._assembly)
         finally:
             await self._end()
         logger.info("gateway of %s has stopped", self._config.site)
@@ -81,12 +81,12 @@ class Gateway:
     @property
     def control_port(self) -> int:
         """Port of the control channel; 0 while it is not served."""
-        return 0 if self._parts is None else self._parts.control.port
+        return 0 if self._assembly is None else self._assembly.control.port
 
     @property
     def metrics_address(self) -> tuple[str, int] | None:
         """Where the metrics are served, if they are."""
-        metrics = None if self._parts is None else self._parts.metrics
+        metrics = None if self._assembly is None else self._assembly.metrics
         return None if metrics is None else metrics.address
 
     def status(self) -> dict[str, object]:
@@ -95,54 +95,54 @@ class Gateway:
         Raises:
             RuntimeError: the gateway does not run.
         """
-        if self._parts is None:
+        if self._assembly is None:
             raise RuntimeError("the gateway does not run")
-        return status_document(self._parts, self._started)
+        return status_document(self._assembly, self._started)
 
     # -- stopping -------------------------------------------------------------------------------------------------
 
-    async def _wind_down(self, parts: Parts) -> None:
-        parts.tasks.stopping = True
-        parts.hub.mailbox.refuse_all(stopping_error(parts.hub))
-        parts.hub.send_pool.close()
-        for peer in parts.peers.values():
+    async def _wind_down(self, assembly: Assembly) -> None:
+        assembly.tasks.stopping = True
+        assembly.context.mailbox.refuse_all(stopping_error(assembly.context))
+        assembly.context.send_pool.close()
+        for peer in assembly.peers.values():
             peer.sending.lending.leave()
             peer.receiving.borrowing.leave()
-        await self._drain(parts)
+        await self._drain(assembly)
         reason = f"the gateway of {self._config.site} stops"
-        for peer in parts.peers.values():
+        for peer in assembly.peers.values():
             peer.sending.give_up(ErrorCode.GATEWAY_STOPPING, reason)
-        await parts.socket.stop()
-        await _save_paths(parts)
-        links = [link for peer in parts.peers.values() for link in peer.close(reason)]
-        await asyncio.to_thread(_end_links, links, parts.transports)
-        if moves := parts.hub.mailbox.moves_under_way():
+        await assembly.socket.stop()
+        await _save_paths(assembly)
+        links = [link for peer in assembly.peers.values() for link in peer.close(reason)]
+        await asyncio.to_thread(_end_links, links, assembly.transports)
+        if moves := assembly.context.mailbox.moves_under_way():
             await asyncio.wait(moves, timeout=_END_SECONDS)
 
-    async def _drain(self, parts: Parts) -> None:
+    async def _drain(self, assembly: Assembly) -> None:
         deadline = time.monotonic() + self._config.timeouts.drain
-        while any(_has_unfinished(peer) for peer in parts.peers.values()):
+        while any(_has_unfinished(peer) for peer in assembly.peers.values()):
             if time.monotonic() >= deadline:
                 return
             await asyncio.sleep(_DRAIN_POLL_SECONDS)
 
     async def _end(self) -> None:
         """Give back whatever there is, also after half a start."""
-        parts, self._parts = self._parts, None
+        assembly, self._assembly = self._assembly, None
         try:
-            if parts is not None:
-                await self._end_parts(parts)
+            if assembly is not None:
+                await self._end_assembly(assembly)
         finally:
             self._undo.close()
 
-    async def _end_parts(self, parts: Parts) -> None:
-        await parts.socket.stop()
-        for task in list(parts.hub.tasks):
+    async def _end_assembly(self, assembly: Assembly) -> None:
+        await assembly.socket.stop()
+        for task in list(assembly.context.tasks):
             task.cancel()
-        if parts.hub.tasks:
-            await asyncio.wait(list(parts.hub.tasks), timeout=_END_SECONDS)
-        await parts.control.stop()
-        parts.hub.mailbox.discard_all()
+        if assembly.context.tasks:
+            await asyncio.wait(list(assembly.context.tasks), timeout=_END_SECONDS)
+        await assembly.control.stop()
+        assembly.context.mailbox.discard_all()
 
     def _warn_if_reachable(self) -> None:
         listen = self._config.listen
@@ -150,21 +150,21 @@ class Gateway:
         warn_if_reachable({key: split_address(key, address)[0] for key, address in addresses.items()})
 
 
-async def _save_paths(parts: Parts) -> None:
+async def _save_paths(assembly: Assembly) -> None:
     """Write down what is known of the paths, if that has changed."""
-    store = parts.hub.path_store
-    for peer in parts.peers.values():
+    store = assembly.context.path_store
+    for peer in assembly.peers.values():
         for transport, path in peer.paths.paths.items():
             store.note(peer.config.site, transport, path.link.known_path)
     if (document := store.pending()) is not None:
         await asyncio.to_thread(store.write, document)
 
 
-async def _keep_paths(parts: Parts) -> None:
+async def _keep_paths(assembly: Assembly) -> None:
     """Now and then: not every gateway stops in order."""
     while True:
         await asyncio.sleep(SAVE_SECONDS)
-        await _save_paths(parts)
+        await _save_paths(assembly)
 
 
 def _has_unfinished(peer: Peer) -> bool:

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from fedrdma_fate.core.x_path import PathState
+from fedrdma_fate.core.path import PathState
 from fedrdma_fate.engine.events import KnownPath
 
 logger = logging.getLogger(__name__)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedrdma_fate.gateway.config import GatewayConfig
+from fedrdma_fate.gateway.config.schema import GatewayConfig
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 from fedrdma_fate.wire.frames import Party
 

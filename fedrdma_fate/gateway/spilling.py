@@ -6,8 +6,8 @@ import asyncio
 import logging
 
 from fedrdma_fate.gateway.background import spawn
-from fedrdma_fate.gateway.hub import Hub
-from fedrdma_fate.gateway.mailbox import Loan, Message
+from fedrdma_fate.gateway.context import GatewayContext
+from fedrdma_fate.gateway.messages.mailbox import Loan, Message
 from fedrdma_fate.memory.pool import Lease, SlotPool
 from fedrdma_fate.memory.spill import Spilled
 from fedrdma_fate.wire.errors import FedRDMAError, MemoryPoolError
@@ -18,34 +18,34 @@ RETRY_SECONDS = 5.0
 """After a spill that failed (a full disk), the next try. Meanwhile whoever wants room waits for tasks to pull."""
 
 
-def make_room(hub: Hub, pool: SlotPool) -> None:
+def make_room(context: GatewayContext, pool: SlotPool) -> None:
     """Begin to make room for those who wait for it there, if anybody does."""
     if not pool.wanted_bytes:
         return
-    for recall in hub.recalls[pool]:
+    for recall in context.recalls[pool]:
         recall()
-    if pool not in hub.making_room:
-        hub.making_room.add(pool)
-        spawn(hub.tasks, _spill_while_wanted(hub, pool))
+    if pool not in context.making_room:
+        context.making_room.add(pool)
+        spawn(context.tasks, _spill_while_wanted(context, pool))
 
 
-async def _spill_while_wanted(hub: Hub, pool: SlotPool) -> None:
+async def _spill_while_wanted(context: GatewayContext, pool: SlotPool) -> None:
     """Spill messages, the longest waiting first, until nobody waits for room or nothing is left to spill."""
     try:
-        while pool.wanted_bytes and (message := next(hub.mailbox.in_region(pool.region), None)) is not None:
-            message.moving = spawn(hub.tasks, _spill(hub, message))
+        while pool.wanted_bytes and (message := next(context.mailbox.in_region(pool.region), None)) is not None:
+            message.moving = spawn(context.tasks, _spill(context, message))
             await asyncio.wait([message.moving])
             if message.lease is not None:
                 await asyncio.sleep(RETRY_SECONDS)
     finally:
-        hub.making_room.discard(pool)
+        context.making_room.discard(pool)
 
 
-async def _spill(hub: Hub, message: Message) -> None:
+async def _spill(context: GatewayContext, message: Message) -> None:
     lease = message.lease
     assert lease is not None
     try:
-        spilled = await asyncio.to_thread(hub.spill.spill, lease.slot, message.payload_at, message.total_bytes)
+        spilled = await asyncio.to_thread(context.spill.spill, lease.slot, message.payload_at, message.total_bytes)
     except FedRDMAError as error:
         # the message stays where it is
         logger.error("%s", error)
@@ -54,23 +54,23 @@ async def _spill(hub: Hub, message: Message) -> None:
         message.moving = None
     message.lease = None
     lease.release()
-    _spilled(hub, message, spilled)
+    _spilled(context, message, spilled)
 
 
-def take_in(hub: Hub, message: Message) -> None:
+def take_in(context: GatewayContext, message: Message) -> None:
     """Begin to copy a borrowed message that nobody has pulled into memory of ours, to disk where there is no room."""
     if message.moving is None and message.borrowed is not None:
-        message.moving = spawn(hub.tasks, _take_in(hub, message, message.borrowed))
+        message.moving = spawn(context.tasks, _take_in(context, message, message.borrowed))
 
 
-async def _take_in(hub: Hub, message: Message, loan: Loan) -> None:
-    lease = _room_at_once(hub.receive_pool, message)
+async def _take_in(context: GatewayContext, message: Message, loan: Loan) -> None:
+    lease = _room_at_once(context.receive_pool, message)
     try:
         if lease is not None:
             await asyncio.to_thread(loan.file.read_into, lease.slot.view)
             message.lease = lease
         else:
-            _spilled(hub, message, await asyncio.to_thread(hub.spill.spill_borrowed, loan.file))
+            _spilled(context, message, await asyncio.to_thread(context.spill.spill_borrowed, loan.file))
     except FedRDMAError as error:
         # the message stays where it is
         logger.error("%s", error)
@@ -90,7 +90,7 @@ def _room_at_once(pool: SlotPool, message: Message) -> Lease | None:
         return None
 
 
-def _spilled(hub: Hub, message: Message, spilled: Spilled) -> None:
+def _spilled(context: GatewayContext, message: Message, spilled: Spilled) -> None:
     message.spilled = spilled
-    hub.metrics.spilled(message.total_bytes)
-    hub.trace.emit("spilled", key=str(message.key), bytes=message.total_bytes)
+    context.metrics.spilled(message.total_bytes)
+    context.trace.emit("spilled", key=str(message.key), bytes=message.total_bytes)

@@ -7,32 +7,32 @@ import time
 
 from fedrdma_fate import __version__
 from fedrdma_fate.engine.events import TransferProgress
-from fedrdma_fate.gateway.parts import Parts
-from fedrdma_fate.gateway.paths import DataPath
-from fedrdma_fate.gateway.peer import Peer
+from fedrdma_fate.gateway.assembly import Assembly
+from fedrdma_fate.gateway.peers.paths import DataPath
+from fedrdma_fate.gateway.peers.peer import Peer
 
 
-def status_document(parts: Parts, started: float) -> dict[str, object]:
+def status_document(assembly: Assembly, started: float) -> dict[str, object]:
     """Everything `fedrdma status` shows; sizes in bytes, times in seconds.
 
     Args:
-        parts: the gateway.
+        assembly: the gateway.
         started: when it started, by time.monotonic.
     """
-    hub, peers = parts.hub, parts.peers
-    config = hub.config
+    context, peers = assembly.context, assembly.peers
+    config = context.config
     return {
         "site": config.site,
         "version": __version__,
-        "incarnation": hub.incarnation,
+        "incarnation": context.incarnation,
         "uptime_seconds": time.monotonic() - started,
         "mode": config.mode,
         "parties": list(config.parties),
         "security": config.security,
-        "tasks": parts.tasks.task_count,
+        "tasks": assembly.tasks.task_count,
         "peers": [_peer(peer) for peer in peers.values()],
-        "pools": [dataclasses.asdict(pool.stats()) for pool in (hub.send_pool, hub.receive_pool)],
-        "mailbox": hub.mailbox.summary(),
+        "pools": [dataclasses.asdict(pool.stats()) for pool in (context.send_pool, context.receive_pool)],
+        "mailbox": context.mailbox.summary(),
         "transfers": [_transfer(peer, progress) for peer in peers.values() for progress in peer.transfers()],
     }
 

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedrdma_fate.engine.events import KnownPath, LinkSettings
-from fedrdma_fate.engine.repairs import MakeRegion
-from fedrdma_fate.gateway.config import GatewayConfig, PeerConfig, split_address
+from fedrdma_fate.engine.repair_memory import MakeRegion
+from fedrdma_fate.gateway.config.schema import GatewayConfig, PeerConfig, split_address
 from fedrdma_fate.memory.region import SharedRegion
 from fedrdma_fate.ports import Region, Transport
 from fedrdma_fate.transport.grpc import GrpcSettings, GrpcTransport
 from fedrdma_fate.transport.shm import ShmTransport
 from fedrdma_fate.transport.tcp import TcpSettings, TcpTransport
-from fedrdma_fate.transport.verbs.choice import PortWish
+from fedrdma_fate.transport.verbs.device_selection import PortWish
 from fedrdma_fate.transport.verbs.transport import VerbsSettings, VerbsTransport
 from fedrdma_fate.wire.errors import ErrorCode, TransportError
 

@@ -13,9 +13,9 @@ import weakref
 from collections.abc import Callable
 from pathlib import Path
 
-from fedrdma_fate.memory.lending import hold_range
 from fedrdma_fate.memory.paging import MADV_POPULATE_WRITE, advise, populate_for_reading
 from fedrdma_fate.memory.region import PAGE_BYTES, region_unreachable
+from fedrdma_fate.memory.shared_slots import hold_range
 
 _EXTENT_BYTES = 2 * 1024 * 1024
 """What is faulted in is remembered by the extent: the size of a huge page."""

@@ -10,8 +10,8 @@ import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from fedrdma_fate.memory.lending import BorrowedFile
-from fedrdma_fate.memory.owned import OwnedDirectory
+from fedrdma_fate.memory.owned_directory import OwnedDirectory
+from fedrdma_fate.memory.shared_slots import BorrowedFile
 from fedrdma_fate.ports import Slot
 from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
 

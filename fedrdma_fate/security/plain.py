@@ -1,4 +1,4 @@
-"""`security: off`: no credentials, for laboratories; refuses to be reachable from another host by accident."""
+"""`security: off`: no credentials, no encryption. Addresses that other hosts can reach are warned of, not refused."""
 
 from __future__ import annotations
 

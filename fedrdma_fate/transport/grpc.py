@@ -17,9 +17,9 @@ from concurrent import futures
 import grpc
 
 from fedrdma_fate.ports import Draft, Endpoint, Offer, Role
+from fedrdma_fate.transport.endpoint import offered_number, offered_text, offered_token, unavailable
 from fedrdma_fate.transport.grpc_endpoint import LARGEST_MESSAGE, NAME, GrpcEndpoint
 from fedrdma_fate.transport.grpc_pipe import MessagePipe
-from fedrdma_fate.transport.link import offered_number, offered_text, offered_token, unavailable
 
 SERVICE = "fedrdma.Data"
 METHOD = "Stream"

@@ -7,8 +7,12 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from fedrdma_fate.ports import Completion, CompletionKind, RemoteSlot, Slot
+from fedrdma_fate.transport.endpoint import LinkHealth, ReliablePath
 from fedrdma_fate.transport.exposure import ExposureTable, ProtocolViolation
-from fedrdma_fate.transport.frames import (
+from fedrdma_fate.transport.grpc_pipe import QUEUED_MESSAGES, MessagePipe
+from fedrdma_fate.transport.inbound import Inbound, PeerAccuses
+from fedrdma_fate.transport.outbound import Outbound
+from fedrdma_fate.transport.stream_frames import (
     HEAD_BYTES,
     INLINE_BYTES,
     SEQUENCE_WINDOW,
@@ -17,10 +21,6 @@ from fedrdma_fate.transport.frames import (
     unpack_head,
     violation_frame,
 )
-from fedrdma_fate.transport.grpc_pipe import QUEUED_MESSAGES, MessagePipe
-from fedrdma_fate.transport.inbound import Inbound, PeerAccuses
-from fedrdma_fate.transport.link import LinkHealth, ReliablePath
-from fedrdma_fate.transport.outbound import Outbound
 
 NAME = "grpc"
 

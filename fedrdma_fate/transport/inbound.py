@@ -8,7 +8,7 @@ from collections.abc import Callable
 from fedrdma_fate.core.digest import BLOCK_BYTES, block_digest, digest_of_blocks
 from fedrdma_fate.ports import Completion, CompletionKind
 from fedrdma_fate.transport.exposure import Exposure, ExposureTable, ProtocolViolation
-from fedrdma_fate.transport.frames import SEQUENCE_WINDOW, Head, Op
+from fedrdma_fate.transport.stream_frames import SEQUENCE_WINDOW, Head, Op
 
 
 class PeerClosed(Exception):  # noqa: N818 - internal: the endpoint turns it into LINK_LOST

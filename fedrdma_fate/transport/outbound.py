@@ -8,7 +8,7 @@ from collections import deque
 from fedrdma_fate.core.digest import BLOCK_BYTES
 from fedrdma_fate.ports import RemoteSlot, Slot
 from fedrdma_fate.transport.exposure import ProtocolViolation, check_target
-from fedrdma_fate.transport.frames import HEAD_BYTES, INLINE_BYTES, SEQUENCE_WINDOW, Head, Op, ack_head
+from fedrdma_fate.transport.stream_frames import HEAD_BYTES, INLINE_BYTES, SEQUENCE_WINDOW, Head, Op, ack_head
 
 LARGEST_PIECE = 2 * 1024 * 1024
 """Writes are not cut coarser: an ACK for the other direction waits behind at most one piece."""

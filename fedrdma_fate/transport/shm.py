@@ -15,7 +15,7 @@ import socket
 from pathlib import Path
 
 from fedrdma_fate.ports import Draft, Endpoint, Offer, Region, Role
-from fedrdma_fate.transport.link import offered_text, offered_token, unavailable
+from fedrdma_fate.transport.endpoint import offered_text, offered_token, unavailable
 from fedrdma_fate.transport.rendezvous import NotMet, Rendezvous, dial
 from fedrdma_fate.transport.shm_endpoint import NAME, Attach, AttachedRegion, ShmEndpoint
 from fedrdma_fate.transport.shm_keys import KeyTable, PeerKeys

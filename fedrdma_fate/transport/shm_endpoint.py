@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from fedrdma_fate.ports import Completion, CompletionKind, Region, RemoteSlot, Slot
+from fedrdma_fate.transport.endpoint import LinkHealth, ReliablePath
 from fedrdma_fate.transport.exposure import ExposureTable, ProtocolViolation, check_target
-from fedrdma_fate.transport.link import LinkHealth, ReliablePath
 from fedrdma_fate.transport.shm_keys import KeyTable, PeerKeys, PeerStuck
 
 NAME = "shm"

@@ -15,9 +15,7 @@ import struct
 from collections.abc import Callable, Sequence
 
 from fedrdma_fate.ports import Completion, CompletionKind, Draft, Endpoint, Offer, RemoteSlot, Role, Slot
-from fedrdma_fate.transport.exposure import ExposureTable, ProtocolViolation
-from fedrdma_fate.transport.inbound import Inbound, PeerAccuses, PeerClosed
-from fedrdma_fate.transport.link import (
+from fedrdma_fate.transport.endpoint import (
     LinkHealth,
     ReliablePath,
     offered_number,
@@ -25,6 +23,8 @@ from fedrdma_fate.transport.link import (
     offered_token,
     unavailable,
 )
+from fedrdma_fate.transport.exposure import ExposureTable, ProtocolViolation
+from fedrdma_fate.transport.inbound import Inbound, PeerAccuses, PeerClosed
 from fedrdma_fate.transport.outbound import LARGEST_LOCAL_PIECE, LARGEST_PIECE, Outbound
 from fedrdma_fate.transport.rendezvous import MOST_CONNECTIONS, NotMet, Rendezvous, dial
 from fedrdma_fate.transport.tcp_streams import StreamReader, StreamWriter

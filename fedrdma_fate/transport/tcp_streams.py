@@ -8,9 +8,9 @@ import socket
 
 from fedrdma_fate.core.digest import BLOCK_BYTES
 from fedrdma_fate.ports import Slot
-from fedrdma_fate.transport.frames import HEAD_BYTES, Head, Op, unpack_head, violation_frame
 from fedrdma_fate.transport.inbound import Arrival, Inbound, PeerAccuses, PeerClosed
 from fedrdma_fate.transport.outbound import Outbound
+from fedrdma_fate.transport.stream_frames import HEAD_BYTES, Head, Op, unpack_head, violation_frame
 
 RECEIVE_BUDGET = 4 * 1024 * 1024
 """Bytes a stream reads in one `progress`, so that a fast sender cannot keep this side from sending."""

@@ -15,8 +15,8 @@ from pathlib import Path
 import msgspec
 
 from fedrdma_fate.fate.settings import BackendSettings
-from fedrdma_fate.gateway.config import GatewayConfig
-from fedrdma_fate.gateway.config_sizes import ByteCount, ChunkSetting
+from fedrdma_fate.gateway.config.schema import GatewayConfig
+from fedrdma_fate.gateway.config.sizes import ByteCount, ChunkSetting
 
 PAGE = Path("docs/configuration.md")
 
@@ -30,7 +30,7 @@ value ([FR102](errors/FR102.md)) stops the gateway from starting, and the messag
 Sizes are bytes, or a number with a unit: `KiB`, `MiB`, `GiB` (powers of 1024), `KB`, `MB`, `GB` (powers of 1000).
 Times are in seconds.
 
-<!-- Written by scripts/docs from fedrdma_fate/gateway/config.py and fedrdma_fate/fate/settings.py; do not edit. -->
+<!-- Written by scripts/docs from fedrdma_fate/gateway/config/schema.py and fedrdma_fate/fate/settings.py. -->
 """
 
 _JOB_HEAD = """\

@@ -12,8 +12,8 @@ import pytest
 from fedrdma_fate.bench.cpu import loopback
 from fedrdma_fate.bench.cpu.loopback import Loopback
 from fedrdma_fate.bench.cpu.results import CpuRow, digest_seconds, measure, to_document, to_table
-from fedrdma_fate.core.x_receiver import XReceiver
-from fedrdma_fate.core.x_sender import XSender
+from fedrdma_fate.core.x.receiver import XReceiver
+from fedrdma_fate.core.x.sender import XSender
 from fedrdma_fate.wire.errors import FedRDMAError
 
 KIB = 1 << 10

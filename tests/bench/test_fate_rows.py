@@ -14,10 +14,10 @@ from typing import Any
 import psutil
 import pytest
 
+from fedrdma_fate.bench.baselines import all_rivals
+from fedrdma_fate.bench.baselines.gateways import GatewayPair
+from fedrdma_fate.bench.baselines.interface import RowError
 from fedrdma_fate.bench.payload import plain_bytes
-from fedrdma_fate.bench.rivals import all_rivals
-from fedrdma_fate.bench.rivals.gateways import GatewayPair
-from fedrdma_fate.bench.rivals.interface import RowError
 from fedrdma_fate.bench.runner import measure
 
 pytestmark = [pytest.mark.fate, pytest.mark.slow, pytest.mark.timeout(300)]

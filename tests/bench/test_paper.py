@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.repository import ROOT
 from tests.support.testbed import why_no_testbed
 
 pytestmark = pytest.mark.nic
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def bench_paper(*arguments: str) -> subprocess.CompletedProcess[str]:

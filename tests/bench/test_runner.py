@@ -7,12 +7,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from fedrdma_fate.bench.baselines.interface import RowError, Schedule
+from fedrdma_fate.bench.baselines.memcpy import Memcpy
+from fedrdma_fate.bench.baselines.raw_tcp import RawTcp
 from fedrdma_fate.bench.results import Measurement
-from fedrdma_fate.bench.rivals.interface import RowError, Schedule
-from fedrdma_fate.bench.rivals.memcpy import Memcpy
-from fedrdma_fate.bench.rivals.raw_tcp import RawTcp
 from fedrdma_fate.bench.runner import measure, run_rows
-from tests.support.toy_rivals import (
+from tests.support.toy_baselines import (
     LARGE,
     SMALL,
     DamagingReceiver,

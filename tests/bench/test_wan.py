@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
+from tests.support.repository import ROOT
 from tests.support.testbed import why_no_testbed
 
 pytestmark = pytest.mark.nic
 
 PAYLOAD_BYTES = 8_000_000
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def bench_wan(*arguments: str) -> subprocess.CompletedProcess[str]:

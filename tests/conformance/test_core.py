@@ -30,11 +30,11 @@ from fedrdma_fate.core.receiver import Receiver, ReceiveSettings
 from fedrdma_fate.core.sender import Sender, SendSettings
 from fedrdma_fate.memory.region import SharedRegion
 from fedrdma_fate.ports import Completion, CompletionKind, RemoteSlot, Slot
-from fedrdma_fate.transport.faulty import FaultPlan, FaultyTransport
 from fedrdma_fate.wire.errors import ErrorCode, TransportError
 from fedrdma_fate.wire.frames import ChunkAck, ControlFrame, Delivered, Mode, Refused, ResendChunks
 from fedrdma_fate.wire.header import HEADER_BYTES
 from tests.conformance.pairs import PATIENCE, ImpatientError, MakeTransport, Pair, Side, Site, connect
+from tests.support.faulty import FaultPlan, FaultyTransport
 
 MIB = 1024 * 1024
 GRANT = 7

@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from tests.support.rdma import usable_ports
+from tests.support.repository import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 CLIENTS = ("guest:9999", "host:10000")
 PARTIES = (*CLIENTS, "arbiter:10000")
 

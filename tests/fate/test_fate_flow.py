@@ -20,9 +20,8 @@ EPOCHS = 2
 def test_a_homo_nn_job_of_fate_flow_runs_over_the_backend(silos: Silos, tmp_path: Path) -> None:
     home, data = tmp_path / "flow", tmp_path / "data"
     data.mkdir()
-    backend = {"fedrdma": {"gateways": silos.addresses, "get_timeout": 600}}
 
-    with running_fate_flow(home, {"federation": "fedrdma"}, backend) as flow:
+    with running_fate_flow(home, {"gateways": silos.addresses, "get_timeout": 600}) as flow:
         done = subprocess.run(
             [sys.executable, str(JOB), "--port", str(flow.port), "--data", str(data)],
             env=flow.environment,

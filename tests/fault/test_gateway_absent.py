@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedrdma_fate.gateway.attendance import Attendance
+from fedrdma_fate.gateway.tasks.presence import Attendance
 from tests.support.sites import eventually, party, start_gateways
 
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from fedrdma_fate.gateway import parts as parts_module
-from fedrdma_fate.gateway import paths as paths_module
+from fedrdma_fate.gateway import assembly as assembly_module
+from fedrdma_fate.gateway.peers import paths as paths_module
 from fedrdma_fate.gateway.transports import TransportSet, make_transports
 from fedrdma_fate.ports import Offer as TransportOffer
 from fedrdma_fate.ports import Role
-from fedrdma_fate.transport.faulty import FaultPlan, FaultyTransport
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
 from fedrdma_fate.wire.frames import Mode
+from tests.support.faulty import FaultPlan, FaultyTransport
 from tests.support.proxy import Proxy
 from tests.support.sites import Sites, eventually, party, start_gateways
 
@@ -42,7 +42,7 @@ def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StartFaulty:
                 made[name] = FaultyTransport(transport, planned if only in ("", name) else ())
             return made
 
-        monkeypatch.setattr(parts_module, "make_transports", make)
+        monkeypatch.setattr(assembly_module, "make_transports", make)
         return start_gateways(LAYOUT, tmp_path, chunk="100KB", **settings)
 
     return start
@@ -260,7 +260,7 @@ def test_connections_cut_in_the_network_cost_only_what_was_in_flight(
                 made["tcp"] = Redirected(made["tcp"], proxies[0].port)
             return made
 
-        monkeypatch.setattr(parts_module, "make_transports", make)
+        monkeypatch.setattr(assembly_module, "make_transports", make)
         with start_gateways(LAYOUT, tmp_path, chunk="100KB") as sites:
             exchange(sites)
             (proxy,) = proxies

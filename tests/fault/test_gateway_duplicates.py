@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedrdma_fate.gateway.client import GatewayClient
+from fedrdma_fate.client.client import GatewayClient
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 from tests.support.sites import Sites, eventually, party, start_gateways
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from fedrdma_fate.gateway.client import GatewayClient
+from fedrdma_fate.client.client import GatewayClient
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError
 from tests.support.sites import InProcesses, Site, Sites, eventually, party, start_gateways
 
@@ -121,7 +121,7 @@ class Waiting:
 
 TASK = """
 import sys, time
-from fedrdma_fate.gateway.client import GatewayClient
+from fedrdma_fate.client.client import GatewayClient
 from fedrdma_fate.wire.frames import Party
 client = GatewayClient(sys.argv[1], sys.argv[2], Party("{role}", "{party}"))
 {work}

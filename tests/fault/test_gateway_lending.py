@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from fedrdma_fate.client.client import GatewayClient, Received
 from fedrdma_fate.gateway import borrowing, lending
-from fedrdma_fate.gateway.client import GatewayClient, Received
 from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
 from tests.support.sites import InProcesses, InThread, Runner, Site, Sites, eventually, party, start_gateways
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from fedrdma_fate.core.x_path import PathState
+from fedrdma_fate.core.path import PathState
 from fedrdma_fate.engine.events import KnownPath
-from fedrdma_fate.gateway.config import parse_config
+from fedrdma_fate.gateway.config.schema import parse_config
 from fedrdma_fate.gateway.daemon import Gateway
 from fedrdma_fate.gateway.path_store import PathStore
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
@@ -236,7 +236,7 @@ def test_what_was_found_of_a_path_is_there_again_after_a_restart(site: Site, tmp
         gateway = Gateway(parse_config(site.config))
         await gateway.start()
         assert gateway._parts is not None
-        then(gateway._parts.hub.path_store)
+        then(gateway._parts.context.path_store)
         await gateway.stop()
 
     asyncio.run(run(lambda store: store.note("b", "verbs", KnownPath(found, "measured"))))

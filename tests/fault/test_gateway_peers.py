@@ -13,9 +13,9 @@ from pathlib import Path
 import grpc
 import pytest
 
+from fedrdma_fate.client.client import GatewayClient
 from fedrdma_fate.gateway import spilling
-from fedrdma_fate.gateway.client import GatewayClient
-from fedrdma_fate.gateway.control import METHOD
+from fedrdma_fate.gateway.peers.control_channel import METHOD
 from fedrdma_fate.memory.spill import SpillStore
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, MemoryPoolError
 from fedrdma_fate.wire.frames import Goodbye, Hello, Ping, decode_frame, encode_frame

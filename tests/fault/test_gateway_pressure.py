@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import logging
 import random
@@ -11,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from fedrdma_fate.gateway.client import GatewayClient
-from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, MemoryPoolError
+from fedrdma_fate.client.client import GatewayClient
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, MemoryPoolError
 from fedrdma_fate.wire.frames import Mode
 from tests.support.sites import Site, Sites, eventually, party, start_gateways
 
@@ -109,6 +110,30 @@ def test_the_last_of_fifty_is_pulled_first_within_one_gateway_by_two_sessions_at
         eventually(lambda: all_memory_is_back(sites))
 
 
+def test_a_get_that_times_out_while_a_task_holds_the_receive_region_says_so(tmp_path: Path) -> None:
+    with start_gateways({"a": ["guest:1"], "b": ["host:2"]}, tmp_path, memory=ROOM_FOR_FOUR) as sites:
+        with sites["a"].client() as a, sites["b"].client() as b:
+            for number in range(4):
+                push(a, f"m{number}", ["host:2"], body_of(f"m{number}"))
+            kept = [b.get(f"m{number}", "t", party("guest:1"), timeout=60) for number in range(4)]
+            push(a, "m4", ["host:2"], body_of("m4"))
+            eventually(lambda: sites["b"].pool("receive")["waiting"] == 1)
+            with pytest.raises(GatewayError) as caught:
+                b.get("m4", "t", party("guest:1"), timeout=0.05)
+            assert caught.value.code is ErrorCode.PULL_TIMEOUT
+            assert "wait for room in the receive region: 1" in caught.value.message
+            assert f"hold {4 * MIB:,} of its {5 * MIB:,} bytes" in caught.value.message
+            assert "memory.receive_bytes" in caught.value.remedy
+            # and when the task lets go, it comes
+            kept.clear()
+            gc.collect()
+            assert pull(b, "m4", "guest:1") == body_of("m4")
+            with pytest.raises(GatewayError) as caught:
+                b.get("never", "t", party("guest:1"), timeout=0.05)
+            assert "receive" not in str(caught.value)
+        eventually(lambda: all_memory_is_back(sites))
+
+
 # --- more than there can ever be room for ---
 
 
@@ -187,5 +212,5 @@ def test_what_was_pushed_to_a_peer_of_unknown_size_is_refused_in_both_logs_and_t
             assert pull(b, "fits", "guest:1") == body_of("fits")
         assert refused(a, "next", ["host:2"], 1).code is ErrorCode.PAYLOAD_TOO_LARGE
     loggers = {record.name for record in caplog.records if "[FR402]" in record.getMessage()}
-    assert loggers >= {"fedrdma_fate.gateway.sending", "fedrdma_fate.gateway.receiving"}
+    assert loggers >= {"fedrdma_fate.gateway.peers.sending", "fedrdma_fate.gateway.peers.receiving"}
     eventually(lambda: all_memory_is_back(sites))

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from fedrdma_fate.gateway import parts as parts_module
-from fedrdma_fate.gateway import probing
-from fedrdma_fate.gateway import receiving as receiving_module
-from fedrdma_fate.gateway.config import socket_path
-from fedrdma_fate.gateway.probe_client import ask_probe
-from fedrdma_fate.gateway.protocol import AskProbe, encode_message
+from fedrdma_fate.client.address import socket_path
+from fedrdma_fate.client.probe import ask_probe
+from fedrdma_fate.client.protocol import AskProbe, encode_message
+from fedrdma_fate.gateway import assembly as assembly_module
+from fedrdma_fate.gateway.peers import probing
+from fedrdma_fate.gateway.peers import receiving as receiving_module
 from fedrdma_fate.gateway.transports import TransportSet, make_transports
-from fedrdma_fate.transport.faulty import FaultPlan, FaultyTransport
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, MemoryPoolError
+from tests.support.faulty import FaultPlan, FaultyTransport
 from tests.support.sites import InProcesses, InThread, Site, Sites, eventually, party, start_gateways
 
 MIB = 1 << 20
@@ -43,7 +43,7 @@ def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StartFaulty:
                 made[name] = FaultyTransport(transport, plans if config.site == "a" else ())
             return made
 
-        monkeypatch.setattr(parts_module, "make_transports", make)
+        monkeypatch.setattr(assembly_module, "make_transports", make)
         return start_gateways(LAYOUT, tmp_path, **{"memory": MEMORY, **settings})
 
     return start

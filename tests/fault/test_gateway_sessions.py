@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from fedrdma_fate.gateway.client import GatewayClient
+from fedrdma_fate.client.client import GatewayClient
 from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES
 from tests.support.sites import InProcesses, Site, Sites, eventually, party, start_gateways
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from fedrdma_fate.client.client import GatewayClient, SendLease
 from fedrdma_fate.core.digest import BLOCK_BYTES, block_digest
-from fedrdma_fate.gateway.client import GatewayClient, SendLease
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, MemoryPoolError
 from fedrdma_fate.wire.frames import Mode
 from tests.support.sites import Site, Sites, eventually, party, start_gateways
@@ -111,7 +111,7 @@ def test_one_given_up_before_anything_was_sent_fails_too(sites: Sites) -> None:
 
 _DIES = """
 import os, sys, time
-from fedrdma_fate.gateway.client import GatewayClient
+from fedrdma_fate.client.client import GatewayClient
 from fedrdma_fate.wire.frames import Party
 client = GatewayClient(sys.argv[1], "s", Party("guest", "1"))
 lease = client.lease(int(sys.argv[2]))

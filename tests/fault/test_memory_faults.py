@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from fedrdma_fate.memory.arena import RegionDirectory
 from fedrdma_fate.memory.mapping import map_copy_on_write, map_for_writing
 from fedrdma_fate.memory.pool import SlotPool
 from fedrdma_fate.memory.region import PAGE_BYTES, SharedRegion
+from fedrdma_fate.memory.region_directory import RegionDirectory
 from fedrdma_fate.memory.spill import SpillStore
 from fedrdma_fate.ports import Slot
 from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
@@ -29,7 +29,7 @@ MIB = 1024 * 1024
 OPEN_AND_WAIT = """
 import sys
 from pathlib import Path
-from fedrdma_fate.memory.arena import RegionDirectory
+from fedrdma_fate.memory.region_directory import RegionDirectory
 from fedrdma_fate.memory.pool import SlotPool
 from fedrdma_fate.memory.spill import SpillStore
 shared, spill = Path(sys.argv[1]), Path(sys.argv[2])

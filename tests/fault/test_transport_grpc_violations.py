@@ -14,9 +14,9 @@ import pytest
 
 from fedrdma_fate.memory.region import SharedRegion
 from fedrdma_fate.ports import Completion, CompletionKind, Endpoint, RemoteSlot, Slot
-from fedrdma_fate.transport.frames import HEAD_BYTES, Head, Op, unpack_head, violation_frame
 from fedrdma_fate.transport.grpc import METHOD, SERVICE, TOKEN_KEY, GrpcSettings, GrpcTransport
 from fedrdma_fate.transport.grpc_pipe import QUEUED_MESSAGES, MessagePipe
+from fedrdma_fate.transport.stream_frames import HEAD_BYTES, Head, Op, unpack_head, violation_frame
 from fedrdma_fate.wire.errors import ErrorCode, TransportError
 from tests.conformance.pairs import await_loss
 

@@ -16,7 +16,8 @@ import pytest
 from fedrdma_fate.core.digest import chunk_digest
 from fedrdma_fate.memory.region import SharedRegion
 from fedrdma_fate.ports import Completion, CompletionKind, Endpoint, RemoteSlot, Slot
-from fedrdma_fate.transport.frames import (
+from fedrdma_fate.transport.rendezvous import dial
+from fedrdma_fate.transport.stream_frames import (
     HEAD_BYTES,
     INLINE_BYTES,
     SEQUENCE_WINDOW,
@@ -25,7 +26,6 @@ from fedrdma_fate.transport.frames import (
     unpack_head,
     violation_frame,
 )
-from fedrdma_fate.transport.rendezvous import dial
 from fedrdma_fate.transport.tcp import TcpEndpoint, TcpSettings, TcpTransport
 from tests.conformance.pairs import await_loss
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.testbed import ROOT, HostResult, TimedOutError, program, run_on_hosts
+from tests.support.repository import ROOT
+from tests.support.testbed import HostResult, TimedOutError, program, run_on_hosts
 
 pytestmark = pytest.mark.nic
 

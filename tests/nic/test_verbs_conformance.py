@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from tests.support.testbed import ROOT, run_on_hosts
+from tests.support.repository import ROOT
+from tests.support.testbed import run_on_hosts
 
 SUITE = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(ROOT), "-m", "nic"]
 

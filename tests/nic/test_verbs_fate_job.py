@@ -17,7 +17,8 @@ from examples.gpt2_advertisegen.events import read_events
 from examples.gpt2_advertisegen.plan import CLIENTS, PARTIES, RunFiles
 from examples.gpt2_advertisegen.summary import check_delivered
 from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES
-from tests.support.testbed import ROOT, run_on_hosts
+from tests.support.repository import ROOT
+from tests.support.testbed import run_on_hosts
 
 pytestmark = [pytest.mark.nic, pytest.mark.fate, pytest.mark.timeout(500)]
 

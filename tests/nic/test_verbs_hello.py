@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.support.testbed import ROOT
+from tests.support.repository import ROOT
 
 COMMAND = [str(ROOT / "scripts" / "testbed"), "run", "--timeout", "60", "--"]
 EXAMPLE = [sys.executable, "-m", "examples.verbs_hello"]

@@ -125,13 +125,13 @@ async def _history(directory: Path, seed: int, notify: str, weights: dict[str, f
             assert run.pulls[key].result() == body, f"{key} came with other bytes"
         for half in twin.halves.values():
             # of messages from before a restart nobody is left to pull
-            kept = half.hub.mailbox.summary()
+            kept = half.context.mailbox.summary()
             assert half.peer.sending.pending == 0
-            assert half.hub.send_pool.stats().slots == 0
-            assert half.hub.receive_pool.stats().slots - half.credits_held() <= kept["messages"]
+            assert half.context.send_pool.stats().slots == 0
+            assert half.context.receive_pool.stats().slots - half.credits_held() <= kept["messages"]
             # the ring, and one more where fedrdma-x was used
             assert half.credits_held() <= 3 * len(half.peer.paths.paths)
-            assert half.hub.receive_pool.stats().waiting == 0
+            assert half.context.receive_pool.stats().waiting == 0
             assert half.peer.receiving._requests == {}
             assert "restart" in weights or kept["messages"] == 0
     finally:

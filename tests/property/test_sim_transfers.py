@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from fedrdma_fate.core.actions import Failed, Finished
 from fedrdma_fate.core.plan import ChunkPlan
-from fedrdma_fate.sim.ends import Hosts
-from fedrdma_fate.sim.link import Break, Faults, LinkProfile
-from fedrdma_fate.sim.world import Outcome, Scenario, simulate
 from fedrdma_fate.wire.frames import Mode
+from tests.support.sim.ends import Hosts
+from tests.support.sim.link import Break, Faults, LinkProfile
+from tests.support.sim.world import Outcome, Scenario, simulate
 
 MODES = st.sampled_from(["grpc", "fedrdma", "fedrdma-e"])
 PROBABILITIES = st.sampled_from([0.0, 0.02, 0.2, 0.6])

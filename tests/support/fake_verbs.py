@@ -1,4 +1,4 @@
-"""RDMA devices in memory, as `transport.verbs.boundary` asks for them; every fault is for the test to decide."""
+"""RDMA devices in memory, as `transport.verbs.interface` asks for them; every fault is for the test to decide."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import os
 from collections import deque
 from collections.abc import Sequence
 
-from fedrdma_fate.transport.verbs import boundary
-from fedrdma_fate.transport.verbs.boundary import (
+from fedrdma_fate.transport.verbs import interface as boundary
+from fedrdma_fate.transport.verbs.interface import (
     DeviceEvent,
     DeviceInfo,
     GidEntry,

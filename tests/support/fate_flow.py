@@ -23,6 +23,7 @@ import yaml
 from tests.support.gateways import free_ports
 
 _READY_SECONDS = 120.0
+_FRAGMENT = Path(__file__).resolve().parents[2] / "conf" / "fate_flow.yaml"
 
 
 class FateFlow:
@@ -47,13 +48,12 @@ class FateFlow:
 
 
 @contextlib.contextmanager
-def running_fate_flow(home: Path, default_engines: dict[str, str], federation: dict[str, Any]) -> Iterator[FateFlow]:
-    """Start a server, and in the end stop it and the tasks it has started.
+def running_fate_flow(home: Path, backend: dict[str, Any]) -> Iterator[FateFlow]:
+    """Start a server with conf/fate_flow.yaml as it comes, and in the end stop it and the tasks it has started.
 
     Args:
         home: an empty directory.
-        default_engines: over `computing: standalone, storage: standalone`.
-        federation: the `federation` section of the configuration.
+        backend: the entry `fedrdma` of the `federation` section.
 
     Raises:
         AssertionError: it does not answer, with its output.
@@ -61,15 +61,17 @@ def running_fate_flow(home: Path, default_engines: dict[str, str], federation: d
     http_port, grpc_port = free_ports(2)
     server = FateFlow(home, http_port)
     _lay_out(home)
+    ports = {"http_port": http_port, "grpc_port": grpc_port}
     path = home / "conf" / "service_conf.yaml"
     conf = yaml.safe_load(path.read_text())
-    conf["fateflow"] = {"host": "127.0.0.1", "http_port": http_port, "grpc_port": grpc_port, "proxy_name": "nginx"}
-    conf["default_engines"] |= default_engines
+    conf["fateflow"] |= ports
     conf["computing"]["standalone"]["cores"] = 8
-    # on one host, FATE Flow's own calls between the parties come back to this server
-    proxy = {"host": "127.0.0.1", "http_port": http_port, "grpc_port": grpc_port, "protocol": "http"}
-    conf["federation"] = {"nginx": proxy, **federation}
     path.write_text(yaml.safe_dump(conf))
+    local = yaml.safe_load(_FRAGMENT.read_text())
+    local["fateflow"] |= ports
+    local["federation"]["nginx"] |= ports
+    local["federation"]["fedrdma"] = backend
+    path.with_name("local.service_conf.yaml").write_text(yaml.safe_dump(local))
     command = [sys.executable, str(home / "python" / "fate_flow" / "fate_flow_server.py")]
     with (
         (home / "console").open("wb") as console,

@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from fedrdma_fate.gateway.client import ask_status
+from fedrdma_fate.client.client import ask_status
 from fedrdma_fate.wire.errors import GatewayError
 
 PartyTuple = tuple[str, str]

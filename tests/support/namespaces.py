@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from fedrdma_fate.transport.verbs.boundary import Device, DeviceInfo, Verbs
+from fedrdma_fate.transport.verbs.interface import Device, DeviceInfo, Verbs
 
 Result = TypeVar("Result")
 

@@ -9,8 +9,8 @@ from typing import Literal, Protocol
 import pytest
 
 from fedrdma_fate.ports import Region
-from fedrdma_fate.transport.verbs.boundary import DeviceInfo, Verbs
-from fedrdma_fate.transport.verbs.choice import PortWish
+from fedrdma_fate.transport.verbs.device_selection import PortWish
+from fedrdma_fate.transport.verbs.interface import DeviceInfo, Verbs
 from fedrdma_fate.transport.verbs.transport import ChunkServiceWish, VerbsSettings, VerbsTransport, load_verbs
 from fedrdma_fate.wire.errors import TransportError
 from tests.support.namespaces import NAMESPACES, NamespacedVerbs

@@ -20,8 +20,8 @@ from typing import Any, Protocol, TypeVar
 
 import yaml
 
-from fedrdma_fate.gateway.client import GatewayClient, ask_status
-from fedrdma_fate.gateway.config import parse_config
+from fedrdma_fate.client.client import GatewayClient, ask_status
+from fedrdma_fate.gateway.config.schema import parse_config
 from fedrdma_fate.gateway.daemon import Gateway
 from fedrdma_fate.wire.errors import GatewayError
 from fedrdma_fate.wire.frames import Mode, Party

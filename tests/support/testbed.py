@@ -15,8 +15,8 @@ from deploy.softroce.run import Run, execute, missing_tools
 from deploy.softroce.schedule import parse_change
 from deploy.softroce.wan import DEFAULT_BUFFER_BYTES, DEFAULT_MTU, NIC_SPEEDUP, Wan
 from fedrdma_fate.bench.quantities import parse_loss, parse_rate, parse_size, parse_time
+from tests.support.repository import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "tests" / "nic" / "programs"
 
 

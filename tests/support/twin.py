@@ -19,12 +19,12 @@ import pytest
 from fedrdma_fate.engine import link as link_module
 from fedrdma_fate.engine.events import Payload
 from fedrdma_fate.engine.link import Link
-from fedrdma_fate.gateway import peer as peer_module
-from fedrdma_fate.gateway.config import parse_config
-from fedrdma_fate.gateway.control import ControlStream
-from fedrdma_fate.gateway.hub import Hub
-from fedrdma_fate.gateway.mailbox import Mailbox, Message
-from fedrdma_fate.gateway.peer import Peer
+from fedrdma_fate.gateway.config.schema import parse_config
+from fedrdma_fate.gateway.context import GatewayContext
+from fedrdma_fate.gateway.messages.mailbox import Mailbox, Message
+from fedrdma_fate.gateway.peers import peer as peer_module
+from fedrdma_fate.gateway.peers.control_channel import ControlStream
+from fedrdma_fate.gateway.peers.peer import Peer
 from fedrdma_fate.gateway.routing import Routes
 from fedrdma_fate.gateway.transports import TransportSet
 from fedrdma_fate.memory.pool import SlotPool
@@ -117,7 +117,7 @@ class Half:
     """One gateway, as far as it deals with its peer."""
 
     site: str
-    hub: Hub
+    context: GatewayContext
     peer: Peer
     stream: ControlStream | None = None
 
@@ -173,7 +173,7 @@ class Twin:
             **self._settings,
         }
         config = parse_config(document)
-        hub = Hub(
+        context = GatewayContext(
             config=config,
             incarnation=f"{site}-{self.random.random()}" if hasattr(self, "random") else site,
             host="here",
@@ -187,7 +187,7 @@ class Twin:
             trace=Trace(None),
             metrics=GatewayMetrics(),
         )
-        return Half(site, hub, Peer(config.peers[0], hub))
+        return Half(site, context, Peer(config.peers[0], context))
 
     # -- what may happen ------------------------------------------------------------------------------------------
 
@@ -264,7 +264,7 @@ class Twin:
                 carried += await self.carry(site)
             quiet = 0 if carried else quiet + 1
             await asyncio.sleep(0.05)
-            if any(half.hub.making_room for half in self.halves.values()):
+            if any(half.context.making_room for half in self.halves.values()):
                 # a spill takes real time, in a thread of its own
                 quiet = 0
                 time.sleep(0.001)
@@ -274,7 +274,7 @@ class Twin:
         for task in self._tasks:
             task.cancel()
         for half in [*self.halves.values(), *self._dead]:
-            half.hub.spill.close()
+            half.context.spill.close()
             half.peer.close("the test is over")
             for link in half.links():
                 half.turn(link)
@@ -292,7 +292,7 @@ class Twin:
         if len(body) <= INLINE_LIMIT_BYTES:
             half.peer.sending.put_inline(key, "bytes", body)
             return key
-        lease = half.hub.send_pool.lease(len(body), "task")
+        lease = half.context.send_pool.lease(len(body), "task")
         if lease is None:
             return None
         lease.slot.view[:] = body
@@ -302,7 +302,7 @@ class Twin:
     async def get(self, key: MessageKey) -> bytes:
         """Pull a message at the site of its destination; its memory goes back."""
         site = next(site for site, party in PARTIES.items() if party == key.destination)
-        message: Message = await self.halves[site].hub.mailbox.take(key, None)
+        message: Message = await self.halves[site].context.mailbox.take(key, None)
         try:
             if message.body is not None:
                 return message.body

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from fedrdma_fate.ports import Completion, CompletionKind, Endpoint, Offer, RemoteSlot
-from fedrdma_fate.transport.verbs.choice import PortWish
+from fedrdma_fate.transport.verbs.device_selection import PortWish
 from fedrdma_fate.transport.verbs.transport import VerbsSettings, VerbsTransport
 from tests.support.endpoints import HeapRegion
 from tests.support.fake_verbs import FakeDevice, FakeNetwork, FakePair, FakeVerbs, device_info

@@ -34,7 +34,7 @@ from deploy.softroce.programs.gateways import (
 )
 from deploy.softroce.programs.pattern import fill
 from deploy.softroce.programs.tcp_streams import choose, enlarge_buffers
-from fedrdma_fate.gateway.client import GatewayClient
+from fedrdma_fate.client.client import GatewayClient
 from fedrdma_fate.wire.frames import Party
 
 BIN_SECONDS = 0.1

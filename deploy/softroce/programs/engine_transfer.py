@@ -26,7 +26,7 @@ from fedrdma_fate.engine.events import LinkSettings, Outgoing, Payload, Transfer
 from fedrdma_fate.engine.link import Link
 from fedrdma_fate.memory.region import SharedRegion
 from fedrdma_fate.ports import Slot
-from fedrdma_fate.transport.verbs.choice import NAME
+from fedrdma_fate.transport.verbs.device_selection import NAME
 from fedrdma_fate.transport.verbs.transport import VerbsSettings, VerbsTransport
 from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import (

@@ -21,7 +21,7 @@ from typing import Any
 from deploy.softroce.programs.counters import read_counters
 from deploy.softroce.programs.gateways import gateway_document, running_gateway, wait_for_event, wait_for_path
 from deploy.softroce.programs.pattern import fill, is_filled
-from fedrdma_fate.gateway.client import GatewayClient
+from fedrdma_fate.client.client import GatewayClient
 from fedrdma_fate.wire.frames import Party
 
 ME = int(os.environ["TESTBED_HOST"])

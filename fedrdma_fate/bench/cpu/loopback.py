@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedrdma_fate.core.path import PathState
 from fedrdma_fate.core.plan import Chunk, ChunkPlan, SlotLayout
-from fedrdma_fate.core.x_path import PathState
 from fedrdma_fate.engine.events import LinkSettings, Outgoing, Payload, TransferStats
 from fedrdma_fate.engine.incoming import IncomingTransfers
 from fedrdma_fate.engine.outgoing import OutgoingTransfers

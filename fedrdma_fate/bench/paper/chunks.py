@@ -9,11 +9,11 @@ import dataclasses
 import json
 from typing import Any
 
-from fedrdma_fate.bench.paper.lab import Lab
+from fedrdma_fate.bench.baselines.interface import RowError
+from fedrdma_fate.bench.paper.networks import Lab
 from fedrdma_fate.bench.report import format_bytes
-from fedrdma_fate.bench.rivals.interface import RowError
-from fedrdma_fate.bench.wan.link import WanLink
 from fedrdma_fate.bench.wan.runner import Hosts
+from fedrdma_fate.bench.wan.wan_link import WanLink
 
 _PROGRAM = "deploy.softroce.programs.engine_transfer"
 _GUEST_BYTES = 2**30

@@ -12,7 +12,7 @@ from fedrdma_fate.bench.paper.evaluation import (
     per_cent_cell,
     seconds_cell,
 )
-from fedrdma_fate.bench.paper.lab import PAPER_MODES, Lab
+from fedrdma_fate.bench.paper.networks import PAPER_MODES, Lab
 from fedrdma_fate.bench.paper.published import (
     COMMUNICATION_SHARE_TCP,
     LARGEST_RATIO,
@@ -22,7 +22,7 @@ from fedrdma_fate.bench.paper.published import (
 from fedrdma_fate.bench.paper.rounds import TRANSFERS, Round, model_bytes, round_of
 from fedrdma_fate.bench.plots import Series, stacked_plot
 from fedrdma_fate.bench.report import DataTable, Plot
-from fedrdma_fate.bench.wan.link import WanLink
+from fedrdma_fate.bench.wan.wan_link import WanLink
 
 ROWS = ("grpc", "fedrdma-e", "fedrdma-x")
 _PAPER_RATE = 10**10

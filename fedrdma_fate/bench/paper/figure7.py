@@ -14,7 +14,7 @@ from fedrdma_fate.bench.paper.evaluation import (
     saved,
     seconds_cell,
 )
-from fedrdma_fate.bench.paper.lab import Lab
+from fedrdma_fate.bench.paper.networks import Lab
 from fedrdma_fate.bench.paper.published import (
     COMMUNICATION_FACTOR,
     COMMUNICATION_SAVED_E,
@@ -27,7 +27,7 @@ from fedrdma_fate.bench.paper.published import (
 from fedrdma_fate.bench.paper.rounds import TRANSFERS, Round, model_bytes, round_of
 from fedrdma_fate.bench.plots import Series, stacked_plot
 from fedrdma_fate.bench.report import DataTable, Plot
-from fedrdma_fate.bench.wan.link import WanLink
+from fedrdma_fate.bench.wan.wan_link import WanLink
 
 ROWS = ("grpc", "fedrdma", "fedrdma-e", "fedrdma-x")
 

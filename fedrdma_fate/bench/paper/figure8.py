@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedrdma_fate.bench.paper.evaluation import Evaluation, factor_cell, seconds_cell
-from fedrdma_fate.bench.paper.lab import Lab
+from fedrdma_fate.bench.paper.networks import Lab
 from fedrdma_fate.bench.paper.published import MOST_RANKS_SAVED, NOT_STATED, RANK_16_FACTOR
 from fedrdma_fate.bench.payload import named_payload
 from fedrdma_fate.bench.plots import Series, bar_plot
 from fedrdma_fate.bench.report import DataTable, Plot
-from fedrdma_fate.bench.wan.link import WanLink
 from fedrdma_fate.bench.wan.results import WanMeasurement
+from fedrdma_fate.bench.wan.wan_link import WanLink
 
 _AGAINST_GRPC = ("fedrdma-e", "fedrdma-x")
 

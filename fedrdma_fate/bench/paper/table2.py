@@ -8,12 +8,12 @@ from typing import Any
 
 from fedrdma_fate.bench.paper.chunks import Cut, CutResult, send_cut
 from fedrdma_fate.bench.paper.evaluation import NOT_MEASURED, Evaluation, seconds_cell
-from fedrdma_fate.bench.paper.lab import PAPER_CHUNK_BYTES, Lab
+from fedrdma_fate.bench.paper.networks import PAPER_CHUNK_BYTES, Lab
 from fedrdma_fate.bench.paper.published import NOT_STATED, BandwidthColumn, column_for
 from fedrdma_fate.bench.plots import Series, bar_plot
 from fedrdma_fate.bench.quantities import parse_size
 from fedrdma_fate.bench.report import DataTable, Plot, format_bytes
-from fedrdma_fate.bench.wan.link import WanLink
+from fedrdma_fate.bench.wan.wan_link import WanLink
 from fedrdma_fate.core.tuning import LinkTraits, plan_transfer
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 

@@ -17,12 +17,12 @@ from fedrdma_fate.bench.paper.evaluation import (
     paper_cell,
     seconds_cell,
 )
-from fedrdma_fate.bench.paper.lab import Lab
+from fedrdma_fate.bench.paper.networks import Lab
 from fedrdma_fate.bench.paper.published import NOT_STATED, RDMA_CARD_WATTS, STANDARD_CARD_WATTS, TABLE_4
 from fedrdma_fate.bench.plots import Series, bar_plot
 from fedrdma_fate.bench.report import DataTable, Plot, format_bytes
 from fedrdma_fate.bench.results import Measurement
-from fedrdma_fate.bench.wan.link import WanLink
+from fedrdma_fate.bench.wan.wan_link import WanLink
 
 GIGABYTE = 10**9
 CPU_WATTS = 10.0

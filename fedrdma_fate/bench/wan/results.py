@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from fedrdma_fate.bench.plots import Series, bar_plot
 from fedrdma_fate.bench.report import DataTable, Plot, format_bytes, format_seconds
-from fedrdma_fate.bench.wan.link import WanLink
+from fedrdma_fate.bench.wan.wan_link import WanLink
 
 PER_CENT = 100
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from fedrdma_fate.bench.rivals.interface import RowError
+from fedrdma_fate.bench.baselines.interface import RowError
 from fedrdma_fate.bench.wan.results import WanMeasurement
 from fedrdma_fate.bench.wan.rows import WanRow
 from fedrdma_fate.bench.wan.testbed import HostRun

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from fedrdma_fate.bench.quantities import QuantityError, parse_loss, parse_rate, parse_size, parse_time
 from fedrdma_fate.bench.report import format_bytes
-from fedrdma_fate.bench.wan.link import WanLink
+from fedrdma_fate.bench.wan.wan_link import WanLink
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 
 BDP = "bdp"

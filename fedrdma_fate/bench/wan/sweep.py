@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from fedrdma_fate.bench.wan.log import MeasurementLog
+from fedrdma_fate.bench.wan.checkpoint import MeasurementLog
 from fedrdma_fate.bench.wan.results import WanMeasurement, to_document
 from fedrdma_fate.bench.wan.rows import WanRow
 from fedrdma_fate.bench.wan.runner import Hosts, Tell, run_wan_rows

@@ -13,8 +13,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fedrdma_fate.bench.rivals.interface import RowError
-from fedrdma_fate.bench.wan.link import WanLink
+from fedrdma_fate.bench.baselines.interface import RowError
+from fedrdma_fate.bench.wan.wan_link import WanLink
 from fedrdma_fate.wire.errors import ErrorCode, TransportError
 
 _TESTBED = "deploy.softroce"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedrdma_fate.fate.compatibility import require_supported_fate
-from fedrdma_fate.fate.link import PartyTuple, to_party
+from fedrdma_fate.fate.gateway_client import PartyTuple, to_party
 from fedrdma_fate.fate.settings import parse_settings
 
 

@@ -8,7 +8,7 @@ import itertools
 from collections import deque
 from collections.abc import Sequence
 
-from fedrdma_fate.transport.verbs.boundary import (
+from fedrdma_fate.transport.verbs.interface import (
     CompletionQueue,
     Device,
     LocalPort,
@@ -20,7 +20,7 @@ from fedrdma_fate.transport.verbs.boundary import (
     VerbsError,
     WorkCompletion,
 )
-from fedrdma_fate.transport.verbs.notices import Scratch
+from fedrdma_fate.transport.verbs.link_messages import Scratch
 from fedrdma_fate.transport.verbs.outbound import Lane, Write
 from fedrdma_fate.wire.datagrams import DATAGRAM_BYTES, PADDED_DATAGRAM_BYTES
 

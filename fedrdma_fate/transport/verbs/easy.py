@@ -25,8 +25,8 @@ from pyverbs.pyverbs_error import PyverbsError
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
 
-from fedrdma_fate.transport.verbs import boundary
-from fedrdma_fate.transport.verbs.boundary import (
+from fedrdma_fate.transport.verbs import interface as boundary
+from fedrdma_fate.transport.verbs.interface import (
     MTUS,
     DeviceEvent,
     DeviceInfo,

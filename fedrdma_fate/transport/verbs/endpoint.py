@@ -9,9 +9,12 @@ import time
 from collections.abc import Callable, Sequence
 
 from fedrdma_fate.ports import ChunkService, Completion, CompletionKind, RemoteSlot, Slot
+from fedrdma_fate.timerfd import Timer
+from fedrdma_fate.transport.endpoint import LinkHealth
 from fedrdma_fate.transport.exposure import ProtocolViolation, check_target
-from fedrdma_fate.transport.link import LinkHealth
-from fedrdma_fate.transport.verbs.boundary import (
+from fedrdma_fate.transport.verbs.chunks import CHUNK_SENDS, ChunkOutbound
+from fedrdma_fate.transport.verbs.device_selection import NAME
+from fedrdma_fate.transport.verbs.interface import (
     MemoryWindow,
     Outcome,
     PairKind,
@@ -20,12 +23,9 @@ from fedrdma_fate.transport.verbs.boundary import (
     VerbsError,
     WorkCompletion,
 )
-from fedrdma_fate.transport.verbs.choice import NAME
-from fedrdma_fate.transport.verbs.chunks import CHUNK_SENDS, ChunkOutbound
-from fedrdma_fate.transport.verbs.link_parts import EMPTY, SENDS, STAGE_BYTES, LinkParts
-from fedrdma_fate.transport.verbs.notices import Notice, NoticeKind, try_to_send
+from fedrdma_fate.transport.verbs.link_messages import Notice, NoticeKind, try_to_send
 from fedrdma_fate.transport.verbs.outbound import VerbsOutbound, Write
-from fedrdma_fate.transport.verbs.timer import Heartbeat
+from fedrdma_fate.transport.verbs.queue_pairs import EMPTY, SENDS, STAGE_BYTES, LinkParts
 
 KEEPALIVE_SECONDS = 1.0
 """A silent peer is asked for life so often; with the queue pairs' patience, a dead one is known 2.9 s later at most."""
@@ -68,7 +68,7 @@ class VerbsEndpoint:
         self._windows: dict[int, MemoryWindow] = {}
         self._completions: list[Completion] = []
         self._access_errors = parts.host.events.access_errors
-        self._heartbeat = Heartbeat(KEEPALIVE_SECONDS)
+        self._keepalive = Timer(KEEPALIVE_SECONDS)
         self._open = True
 
     @property
@@ -157,12 +157,12 @@ class VerbsEndpoint:
         return sent
 
     def poll_set(self) -> Sequence[tuple[int, int]]:
-        """Completion events, the device's events, and the heartbeat; hands what was posted to the device first."""
+        """Completion events, the device's events, the keepalive timer; hands what was posted to the device first."""
         self._health.check()
         self._guarded(self._flush)
         self._health.check()
         events = (
-            () if self._busy else (self._parts.queue.fileno, self._parts.host.events.fileno, self._heartbeat.fileno)
+            () if self._busy else (self._parts.queue.fileno, self._parts.host.events.fileno, self._keepalive.fileno)
         )
         return [(descriptor, select.POLLIN) for descriptor in (self._ready, *events)]
 
@@ -189,7 +189,7 @@ class VerbsEndpoint:
         self._completions.clear()
         self._wait_until_heard()
         self._parts.close()
-        self._heartbeat.close()
+        self._keepalive.close()
         os.close(self._ready)
 
     def _post(self, write: Write) -> None:
@@ -212,7 +212,7 @@ class VerbsEndpoint:
     def _work(self) -> None:
         self._flush()
         events = self._parts.host.events
-        if self._heartbeat.ticked():
+        if self._keepalive.expired():
             self._parts.notices.ask_for_life()
         self._take_in_completions()
         # completions first: a refused write explains itself better than the device does

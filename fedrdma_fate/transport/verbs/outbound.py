@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
-from fedrdma_fate.transport.verbs.boundary import Piece, QueuePair, Target
+from fedrdma_fate.transport.verbs.interface import Piece, QueuePair, Target
 
 SIGNAL_EVERY = 16
 """At most so many writes of a queue pair share one completion,"""

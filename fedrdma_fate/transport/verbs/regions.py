@@ -10,8 +10,9 @@ import time
 import weakref
 
 from fedrdma_fate.ports import Region, Slot
-from fedrdma_fate.transport.link import unavailable
-from fedrdma_fate.transport.verbs.boundary import (
+from fedrdma_fate.transport.endpoint import unavailable
+from fedrdma_fate.transport.verbs.device_selection import NAME
+from fedrdma_fate.transport.verbs.interface import (
     Device,
     LocalPort,
     MemoryRegion,
@@ -23,7 +24,6 @@ from fedrdma_fate.transport.verbs.boundary import (
     VerbsError,
     WorkCompletion,
 )
-from fedrdma_fate.transport.verbs.choice import NAME
 from fedrdma_fate.wire.errors import TransportError
 
 BIND_SECONDS = 5.0

@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterable
 from typing import Literal, cast
 
 from fedrdma_fate.ports import Draft, Endpoint, Offer, Region, Role
-from fedrdma_fate.transport.link import offered_number, offered_text, offered_token, unavailable
-from fedrdma_fate.transport.verbs.boundary import MTUS, Patience, Verbs, VerbsError
-from fedrdma_fate.transport.verbs.choice import NAME, PortWish, choose_port
+from fedrdma_fate.transport.endpoint import offered_number, offered_text, offered_token, unavailable
 from fedrdma_fate.transport.verbs.chunks import ChunkNumbers, KindNumbers
+from fedrdma_fate.transport.verbs.device import VerbsHost
+from fedrdma_fate.transport.verbs.device_selection import NAME, PortWish, choose_port
 from fedrdma_fate.transport.verbs.endpoint import VerbsEndpoint
-from fedrdma_fate.transport.verbs.host import VerbsHost
-from fedrdma_fate.transport.verbs.link_parts import LinkParts, PeerOffer
-from fedrdma_fate.transport.verbs.meeting import Meeting, NotMetError
+from fedrdma_fate.transport.verbs.handshake import Meeting, NotMetError
+from fedrdma_fate.transport.verbs.interface import MTUS, Patience, Verbs, VerbsError
+from fedrdma_fate.transport.verbs.queue_pairs import LinkParts, PeerOffer
 
 logger = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from deploy.softroce.programs.links import shared_region
-from fedrdma_fate.transport.verbs import boundary
-from fedrdma_fate.transport.verbs.choice import PortWish
+from fedrdma_fate.transport.verbs import interface as boundary
+from fedrdma_fate.transport.verbs.device_selection import PortWish
 from fedrdma_fate.transport.verbs.easy import EasyVerbs, QueuePair
 from fedrdma_fate.transport.verbs.transport import VerbsSettings, VerbsTransport
 from fedrdma_fate.wire.errors import FedRDMAError

@@ -9,9 +9,9 @@ import signal
 import weakref
 
 from fedrdma_fate.cli.main import main
-from fedrdma_fate.transport.verbs.boundary import Patience
 from fedrdma_fate.transport.verbs.easy import QueuePair
-from fedrdma_fate.transport.verbs.link_parts import LinkParts, PeerOffer
+from fedrdma_fate.transport.verbs.interface import Patience
+from fedrdma_fate.transport.verbs.queue_pairs import LinkParts, PeerOffer
 
 
 def break_on_signal() -> None:

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from deploy.softroce.programs.gateways import gateway_document, running_gateway
-from fedrdma_fate.gateway.client import GatewayClient
+from fedrdma_fate.client.client import GatewayClient
 from fedrdma_fate.wire.frames import Party
 
 ME = int(os.environ["TESTBED_HOST"])

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy.softroce.programs.gateways import gateway_document, running_gateway
-from fedrdma_fate.gateway.client import GatewayClient
+from fedrdma_fate.client.client import GatewayClient
 from fedrdma_fate.wire.frames import Party
 
 ME = int(os.environ["TESTBED_HOST"])

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from deploy.softroce.programs.gateways import gateway_document, running_gateway
+from fedrdma_fate.client.client import ask_status
+from fedrdma_fate.client.probe import ask_probe
 from fedrdma_fate.doctor.examination import Machine, examine
-from fedrdma_fate.gateway.client import ask_status
-from fedrdma_fate.gateway.probe_client import ask_probe
 from fedrdma_fate.wire.frames import Party
 
 ME = int(os.environ["TESTBED_HOST"])

@@ -1,0 +1,40 @@
+"""Every way to move a payload that is measured, one file each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedrdma_fate.bench.baselines.fate_standalone import FateStandalone
+from fedrdma_fate.bench.baselines.gateways import GatewayPair
+from fedrdma_fate.bench.baselines.interface import Rival
+from fedrdma_fate.bench.baselines.memcpy import Memcpy
+from fedrdma_fate.bench.baselines.raw_tcp import RawTcp
+from fedrdma_fate.bench.selection import select_by_name
+
+__all__ = ["Rival", "all_rivals", "select_rivals"]
+
+
+def all_rivals() -> list[Rival]:
+    """The references that ratios are made with, then each mode over each transport; the slowest comes last."""
+    return [
+        Memcpy(),
+        RawTcp(),
+        GatewayPair("fedrdma-e", "shm"),
+        GatewayPair("fedrdma-e", "shm", lend=False),
+        GatewayPair("fedrdma-e", "tcp"),
+        GatewayPair("fedrdma-x", "shm"),
+        GatewayPair("fedrdma-x", "tcp"),
+        GatewayPair("fedrdma", "shm"),
+        GatewayPair("fedrdma", "tcp"),
+        GatewayPair("grpc", "grpc"),
+        FateStandalone(),
+    ]
+
+
+def select_rivals(names: Sequence[str]) -> list[Rival]:
+    """The rivals of these names, in the order of `all_rivals`.
+
+    Raises:
+        ConfigError: CONFIG_BAD_VALUE when there is none of a name.
+    """
+    return select_by_name(all_rivals(), names)

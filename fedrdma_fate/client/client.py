@@ -1,0 +1,278 @@
+"""How a FATE task talks to its site's gateway: blocking calls over a unix socket, payloads through shared memory."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Literal
+
+import msgspec
+
+from fedrdma_fate.client.address import socket_path
+from fedrdma_fate.client.connections import Connections, Membership
+from fedrdma_fate.client.protocol import (
+    AskStatus,
+    Commit,
+    Done,
+    Get,
+    GotInline,
+    GotSlot,
+    Leased,
+    LeaseSlot,
+    Leave,
+    NotYet,
+    PutInline,
+    Request,
+    StatusReport,
+    Written,
+)
+from fedrdma_fate.client.rpc import AnyReply, ask_once, expect
+from fedrdma_fate.memory.mapping import map_copy_on_write
+from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
+from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, MessageKind, Mode, Party
+
+_STATUS_SECONDS = 10.0
+
+
+class Received:
+    """A message that was waited for.
+
+    Attributes:
+        kind: what the payload holds.
+        buffer: the payload: writable, private to this process, and a view: nothing was copied. The receive slot goes
+            back to the gateway when the last view of the buffer has died.
+    """
+
+    def __init__(self, kind: MessageKind, buffer: memoryview) -> None:
+        self.kind: MessageKind = kind
+        self.buffer = buffer
+
+
+class SendLease:
+    """A leased send slot: write the payload into `buffer`, then `commit` it, in the process that leased it.
+
+    Attributes:
+        buffer: exactly as long as was asked for, page-aligned, in shared memory; not to be used once the slot is given
+            away.
+    """
+
+    def __init__(self, connections: Connections, lease: int, buffer: memoryview) -> None:
+        self._connections = connections
+        self._lease: int | None = lease
+        self.buffer = buffer
+
+    def commit(
+        self, name: str, tag: str, destinations: Sequence[Party], kind: MessageKind, *, keep: bool = False
+    ) -> None:
+        """Hand the payload to the gateway, which sends it to every destination; returns at once.
+
+        With `keep` the slot stays leased and its bytes must not change: it can be committed again, to others.
+
+        Raises:
+            GatewayError: DUPLICATE_PUSH, WRONG_PARTY, SESSION_CLOSED, GATEWAY_STOPPING or GATEWAY_UNREACHABLE.
+            MemoryPoolError: LEASE_UNKNOWN when it was given away before or belongs to another process,
+                PAYLOAD_TOO_LARGE when a destination cannot hold it.
+            FedRDMAError: an earlier push of this party could not be delivered, and why.
+        """
+        request = Commit(self._held(), name, tag, tuple(destinations), kind, keep)
+        if not keep:
+            self._let_go()
+        expect(self._connections.ask(request), Done)
+
+    def commit_unfinished(
+        self, name: str, tag: str, destinations: Sequence[Party], kind: MessageKind
+    ) -> Literal["committed", "digests-wanted", "later"]:
+        """Hand over a payload that will be written from its end to its start, so that sending can begin meanwhile.
+
+        The slot stays leased. Tell of all that is written by `written`, down to 0, and then release the slot, or keep
+        it as after `commit`; released before, the message fails at its destinations.
+
+        Returns:
+            `committed`, or else nothing was: `commit` it when it is written; `digests-wanted` says that `written` is of
+            use all the same.
+
+        Raises:
+            As `commit` does.
+        """
+        reply = self._connections.ask(
+            Commit(self._held(), name, tag, tuple(destinations), kind, keep=True, unfinished=True)
+        )
+        if isinstance(reply, NotYet):
+            return "digests-wanted" if reply.digests else "later"
+        expect(reply, Done)
+        return "committed"
+
+    def written(self, written_from: int, block_digests: Sequence[int]) -> None:
+        """Everything lies in `buffer` from this offset on, with these digests of blocks; see `protocol.Written`.
+
+        Raises:
+            GatewayError: GATEWAY_UNREACHABLE, CLIENT_PROTOCOL when that is more than before.
+            MemoryPoolError: LEASE_UNKNOWN.
+        """
+        expect(self._connections.ask(Written(self._held(), written_from, tuple(block_digests))), Done)
+
+    def release(self) -> None:
+        """Give a slot back that was not committed, or was kept. May be repeated; in a forked child it does nothing."""
+        lease = self._lease
+        if lease is not None:
+            self._let_go()
+            self._connections.release(lease)
+
+    def _held(self) -> int:
+        if self._lease is None or not self._connections.of_this_process:
+            raise MemoryPoolError(
+                ErrorCode.LEASE_UNKNOWN, "this send slot was given away, or belongs to the parent of this process."
+            )
+        return self._lease
+
+    def _let_go(self) -> None:
+        self._lease = None
+        # an array may still view it; what it writes from now on is its own fault
+        with contextlib.suppress(BufferError):
+            self.buffer.release()
+
+
+class GatewayClient:
+    """A task's connection to its gateway. Usable from several threads, and in forked children (which attach anew)."""
+
+    def __init__(
+        self,
+        address: str,
+        session: str,
+        party: Party,
+        *,
+        mode: Mode | None = None,
+        connect_timeout: float = 30.0,
+    ) -> None:
+        """Attach to the gateway at `unix:///path`.
+
+        Args:
+            address: of the gateway's socket.
+            session: federation session.
+            party: the party the task runs for.
+            mode: transfer mode that this job asks for, or None for the gateway's.
+            connect_timeout: seconds to wait for a gateway that is not there yet.
+
+        Raises:
+            GatewayError: GATEWAY_UNREACHABLE after `connect_timeout` seconds, WRONG_PARTY, CLIENT_PROTOCOL.
+            ConfigError: CONFIG_BAD_VALUE when the address is not of that form.
+        """
+        self._membership = Membership(socket_path(address), session, party, mode, connect_timeout)
+        self._connections: Connections | None = Connections(self._membership)
+
+    @property
+    def party(self) -> Party:
+        return self._membership.party
+
+    def lease(self, total_bytes: int, *, timeout: float | None = None) -> SendLease:
+        """Lease a send slot; waits while the send region is full.
+
+        Args:
+            total_bytes: length of the payload.
+            timeout: seconds to wait for room; None for the gateway's `timeouts.put`.
+
+        Raises:
+            MemoryPoolError: POOL_TIMEOUT, or PAYLOAD_TOO_LARGE when the region will never hold it.
+            GatewayError: SESSION_CLOSED, GATEWAY_STOPPING or GATEWAY_UNREACHABLE.
+            FedRDMAError: an earlier push of this party could not be delivered, and why.
+        """
+        own = self._own()
+        reply = expect(own.ask(LeaseSlot(total_bytes, timeout)), Leased)
+        try:
+            return SendLease(own, reply.lease, own.slot(reply.offset, total_bytes))
+        except BaseException:
+            own.release(reply.lease)
+            raise
+
+    def put_inline(self, name: str, tag: str, destinations: Sequence[Party], kind: MessageKind, body: bytes) -> None:
+        """Send a message of up to INLINE_LIMIT_BYTES.
+
+        Raises:
+            GatewayError: as for `SendLease.commit`.
+            FedRDMAError: likewise.
+            ValueError: the body is longer.
+        """
+        if len(body) > INLINE_LIMIT_BYTES:
+            raise ValueError(f"{len(body)} bytes do not ride inline, {INLINE_LIMIT_BYTES} is the limit")
+        self._call(PutInline(name, tag, tuple(destinations), kind, body), Done)
+
+    def get(self, name: str, tag: str, source: Party, *, timeout: float | None = None) -> Received:
+        """Wait for a message and map it.
+
+        Args:
+            name: FATE's message name.
+            tag: FATE's tag.
+            source: the party it comes from.
+            timeout: seconds to wait; None waits for ever.
+
+        Raises:
+            GatewayError: PULL_TIMEOUT, DUPLICATE_PULL, WRONG_PARTY, SESSION_CLOSED, GATEWAY_STOPPING or
+                GATEWAY_UNREACHABLE.
+            FedRDMAError: the message was pushed and could not be delivered; the code says why.
+        """
+        own = self._own()
+        reply = own.ask(Get(name, tag, source, timeout))
+        if isinstance(reply, GotInline):
+            return Received(reply.kind, memoryview(bytearray(reply.body)))
+        slot = expect(reply, GotSlot)
+        try:
+            buffer = map_copy_on_write(
+                Path(slot.path),
+                slot.offset,
+                slot.total_bytes,
+                lambda: own.release(slot.lease),
+                prefault=slot.place != "spilled",
+                hold=slot.place == "borrowed",
+            )
+        except BaseException:
+            own.release(slot.lease)
+            raise
+        return Received(slot.kind, buffer)
+
+    def leave(self) -> None:
+        """The party leaves the session: what is still waiting for it is dropped."""
+        self._call(Leave(), Done)
+
+    def status(self) -> dict[str, object]:
+        """The gateway's status document."""
+        return _document(self._call(AskStatus(), StatusReport))
+
+    def close(self) -> None:
+        """Close all connections; leases still held go back, also those of received buffers. May be repeated."""
+        own, self._connections = self._connections, None
+        if own is not None:
+            own.close()
+
+    def __enter__(self) -> GatewayClient:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _call(self, request: Request, expected: type[AnyReply]) -> AnyReply:
+        return expect(self._own().ask(request), expected)
+
+    def _own(self) -> Connections:
+        """This process's connections: a forked child leaves its parent's alone."""
+        own = self._connections
+        if own is not None and not own.of_this_process:
+            own.close()
+            own = None
+        if own is None:
+            own = self._connections = Connections(self._membership)
+        return own
+
+
+def ask_status(address: str) -> dict[str, object]:
+    """The status document of the gateway at `unix:///path`, without attaching to a session.
+
+    Raises:
+        GatewayError: GATEWAY_UNREACHABLE.
+    """
+    return _document(expect(ask_once(socket_path(address), AskStatus(), _STATUS_SECONDS), StatusReport))
+
+
+def _document(report: StatusReport) -> dict[str, object]:
+    return msgspec.json.decode(report.document, type=dict[str, object])

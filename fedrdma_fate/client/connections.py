@@ -1,0 +1,164 @@
+"""The connections of one task process to its gateway, and what it holds there."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import secrets
+import socket
+import threading
+from collections import deque
+from pathlib import Path
+
+from fedrdma_fate.client.protocol import (
+    CLIENT_PROTOCOL_VERSION,
+    Attach,
+    Attached,
+    ReleaseLeases,
+    Reply,
+    Request,
+    encode_message,
+)
+from fedrdma_fate.client.rpc import connect, exchange, expect
+from fedrdma_fate.memory.mapping import WritableMapping, map_for_writing
+from fedrdma_fate.wire.errors import ErrorCode, GatewayError
+from fedrdma_fate.wire.frames import Mode, Party
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Membership:
+    """Who connects: the gateway's socket, the session, the party, the mode it asks for, and its patience in seconds."""
+
+    path: Path
+    session: str
+    party: Party
+    mode: Mode | None
+    patience: float
+
+
+class Connections:
+    """One run of a gateway as one process sees it. Any thread may use it.
+
+    Leases belong to the process that got them and to the run of the gateway that gave them: a forked child makes its
+    own Connections, and after a restart of the gateway nothing here is of use.
+    """
+
+    def __init__(self, membership: Membership) -> None:
+        """Attach.
+
+        Raises:
+            GatewayError: GATEWAY_UNREACHABLE after `patience` seconds, WRONG_PARTY, CLIENT_PROTOCOL.
+            MemoryPoolError: REGION_UNAVAILABLE when the send region cannot be mapped.
+        """
+        self._membership = membership
+        self._client_id = secrets.token_hex(8)
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._idle: list[socket.socket] = []
+        self._owed: deque[int] = deque()
+        # the first connection only carries releases
+        self._releases, attached = self._open(membership.patience)
+        self._incarnation = attached.incarnation
+        try:
+            self._send_region = map_for_writing(Path(attached.send_region))
+        except BaseException:
+            self._releases.close()
+            raise
+
+    @property
+    def of_this_process(self) -> bool:
+        """False in a child forked from the process that made it."""
+        return self._process == os.getpid()
+
+    def ask(self, request: Request) -> Reply:
+        """One request and its reply.
+
+        Raises:
+            GatewayError: GATEWAY_UNREACHABLE; SESSION_CLOSED when the gateway was restarted; CLIENT_PROTOCOL.
+        """
+        connection = self._take()
+        try:
+            reply = exchange(connection, request, self._membership.path)
+        except BaseException:
+            connection.close()
+            self._drop_idle()
+            raise
+        with self._lock:
+            self._idle.append(connection)
+        self._pay()
+        return reply
+
+    def slot(self, offset: int, length: int) -> memoryview:
+        """A leased piece of the send region."""
+        with self._lock:
+            return self._send_region.slot(offset, length)
+
+    def release(self, *leases: int) -> None:
+        """Give leases back: one-way and without locks, so that a finalizer may call it anywhere."""
+        if self.of_this_process:
+            self._owed.extend(leases)
+            self._pay()
+
+    def close(self) -> None:
+        """Close this process's descriptors, in a child those it has inherited; leases still held go back."""
+        self._drop_idle()
+        self._releases.close()
+        if self.of_this_process:
+            _unmap(self._send_region)
+
+    def _pay(self) -> None:
+        while self._owed:
+            try:
+                lease = self._owed.popleft()
+            except IndexError:
+                # another thread was faster
+                return
+            try:
+                self._releases.send(encode_message(ReleaseLeases((lease,))), socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                # the next request tries again
+                self._owed.append(lease)
+                return
+            except OSError:
+                # where the gateway is gone, so are its leases
+                return
+
+    def _take(self) -> socket.socket:
+        """A connection that no other thread uses."""
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        connection, attached = self._open(0.0)
+        if attached.incarnation != self._incarnation:
+            connection.close()
+            raise GatewayError(
+                ErrorCode.SESSION_CLOSED,
+                f"the gateway at unix://{self._membership.path} was restarted, and the session "
+                f"{self._membership.session!r} of {self._membership.party} ended with its earlier run.",
+                "Run the job again.",
+            )
+        return connection
+
+    def _open(self, patience: float) -> tuple[socket.socket, Attached]:
+        """Connect and attach; a gateway that is not there yet is waited for."""
+        member = self._membership
+        connection = connect(member.path, patience)
+        try:
+            attach = Attach(CLIENT_PROTOCOL_VERSION, self._client_id, member.session, member.party, member.mode)
+            return connection, expect(exchange(connection, attach, member.path), Attached)
+        except BaseException:
+            connection.close()
+            raise
+
+    def _drop_idle(self) -> None:
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+
+def _unmap(region: WritableMapping) -> None:
+    try:
+        region.close()
+    except BufferError:
+        # a slot's view is still held somewhere; the mapping goes when it does
+        return

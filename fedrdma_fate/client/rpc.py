@@ -1,0 +1,106 @@
+"""One request and its reply on a task's connection to its gateway."""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+from typing import TypeVar
+
+from fedrdma_fate.client.protocol import (
+    LENGTH_PREFIX,
+    Error,
+    Reply,
+    Request,
+    decode_reply,
+    encode_message,
+    frame_length,
+)
+from fedrdma_fate.wire.errors import ErrorCode, GatewayError, WireError, error_from_code
+
+AnyReply = TypeVar("AnyReply", bound=Reply)
+
+_RETRY_SECONDS = 0.1
+_START_GATEWAY = "Start it with `fedrdma gateway --config FILE`, and check `listen.socket` there."
+
+
+def connect(path: Path, patience: float) -> socket.socket:
+    """Connect to the socket of a gateway; one that is not there yet is waited for.
+
+    Raises:
+        GatewayError: GATEWAY_UNREACHABLE after `patience` seconds.
+    """
+    deadline = time.monotonic() + patience
+    while True:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.connect(str(path))
+        except OSError as error:
+            connection.close()
+            if time.monotonic() >= deadline:
+                raise unreachable(path, error) from error
+            time.sleep(_RETRY_SECONDS)
+        else:
+            return connection
+
+
+def ask_once(path: Path, request: Request, patience: float) -> Reply:
+    """One request on a connection of its own, which attaches to no session; the reply may be an `Error`.
+
+    Raises:
+        GatewayError: GATEWAY_UNREACHABLE when nobody is there, or nothing comes for `patience` seconds;
+            CLIENT_PROTOCOL when the reply is none.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(patience)
+        try:
+            connection.connect(str(path))
+        except OSError as error:
+            raise unreachable(path, error) from error
+        return exchange(connection, request, path)
+
+
+def exchange(connection: socket.socket, request: Request, path: Path) -> Reply:
+    """Send a request and wait for its reply, which may be an `Error`.
+
+    Raises:
+        GatewayError: GATEWAY_UNREACHABLE when the connection breaks, CLIENT_PROTOCOL when the reply is none.
+    """
+    try:
+        connection.sendall(encode_message(request))
+        prefix = _receive_exactly(connection, LENGTH_PREFIX.size)
+        return decode_reply(_receive_exactly(connection, frame_length(prefix)))
+    except (OSError, EOFError) as error:
+        raise unreachable(path, error) from error
+    except WireError as error:
+        raise GatewayError(
+            ErrorCode.CLIENT_PROTOCOL, error.message, "Run the same fedrdma-fate version in FATE and in the gateway."
+        ) from error
+
+
+def expect(reply: Reply, expected: type[AnyReply]) -> AnyReply:
+    """The reply, if it is what was expected.
+
+    Raises:
+        FedRDMAError: what the gateway answered instead.
+    """
+    if isinstance(reply, expected):
+        return reply
+    if isinstance(reply, Error):
+        raise error_from_code(reply.code, reply.message, reply.remedy)
+    raise GatewayError(ErrorCode.CLIENT_PROTOCOL, f"the gateway answered {type(reply).__name__}.")
+
+
+def unreachable(path: Path, error: Exception) -> GatewayError:
+    """The error for a gateway that does not answer."""
+    return GatewayError(ErrorCode.GATEWAY_UNREACHABLE, f"no gateway answers at unix://{path}: {error}.", _START_GATEWAY)
+
+
+def _receive_exactly(connection: socket.socket, length: int) -> bytes:
+    received = bytearray()
+    while len(received) < length:
+        piece = connection.recv(length - len(received))
+        if not piece:
+            raise EOFError("the gateway closed the connection")
+        received += piece
+    return bytes(received)

@@ -1,0 +1,241 @@
+"""The receiving half of a `fedrdma-x` transfer: keeps the bitmap, reports it, and verifies the whole."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from fedrdma_fate.core.actions import Action, ClearHeader, Failed, Finished, SendFrame, SendReport
+from fedrdma_fate.core.digest import payload_digest
+from fedrdma_fate.core.plan import ChunkPlan, SlotLayout
+from fedrdma_fate.core.receiver import ReceiverState
+from fedrdma_fate.core.verification import DigestBook
+from fedrdma_fate.core.x.arrival_map import ArrivalMap
+from fedrdma_fate.core.x.chunking import TAGS, chunk_of_immediate
+from fedrdma_fate.core.x.repair import Rebuilding
+from fedrdma_fate.core.x.repair_code import RepairPlan
+from fedrdma_fate.wire.errors import ErrorCode, WireError
+from fedrdma_fate.wire.frames import Delivered, Refused, Report, ResendChunks
+from fedrdma_fate.wire.header import ChunkHeader, HeaderKind, decode_header
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class XReceiveSettings:
+    """Parameters of a receiver.
+
+    Attributes:
+        tag: what the immediates of this transfer carry.
+        report_seconds: at most one report in this time, except the last; None: none but at a restart, for where
+            completions tell the sender.
+        max_resends: how often damage is answered with a request to send again.
+        repairs: the repair chunks that come besides.
+    """
+
+    tag: int
+    report_seconds: float | None = 0.002
+    max_resends: int = 3
+    repairs: RepairPlan | None = None
+
+
+class XReceiver:
+    """Receives one payload into one slot. Every method returns the actions to carry out, in order."""
+
+    def __init__(self, transfer: int, plan: ChunkPlan, settings: XReceiveSettings) -> None:
+        if not 0 <= settings.tag < TAGS:
+            raise ValueError(f"tag {settings.tag} does not fit an immediate value")
+        self.transfer = transfer
+        self.plan = plan
+        self.settings = settings
+        self.layout = SlotLayout(plan, "fedrdma-x")
+        self.state = ReceiverState.RECEIVING
+        self.resends = 0
+        self.epoch = 0
+        self.repeated_chunks = 0
+        self.placed_bytes = 0
+        self._rebuilding = None if settings.repairs is None else Rebuilding(settings.repairs)
+        self._arrivals = ArrivalMap(plan.count)
+        self._digests = DigestBook(plan)
+        self._header: ChunkHeader | None = None
+        self._newest = -1
+        self._arrived_at = 0.0
+        self._received_bytes = 0
+        self._report_due: float | None = None
+        self._may_report_at = 0.0
+
+    @property
+    def finished(self) -> bool:
+        """Whether the transfer is over, well or not."""
+        return self.state in (ReceiverState.DELIVERED, ReceiverState.FAILED)
+
+    def on_landed(self, offset: int, length: int, digest: int | None = None) -> list[Action]:
+        """Another mode's hint; ignored."""
+        del offset, length, digest
+        return []
+
+    def on_chunk(self, immediate: int, arrived_at: float, now: float, digest: int | None = None) -> list[Action]:
+        """A chunk has landed whole. Those of another tag or outside the plan are ignored: they are late or forged.
+
+        A transport that has seen all bytes of the chunk pass by can say its digest.
+        """
+        tag, index = chunk_of_immediate(immediate)
+        if self.finished or tag != self.settings.tag:
+            return []
+        if index >= self.plan.count:
+            return self._on_repair(index - self.plan.count, now)
+        chunk = self.plan.chunk(index)
+        position = self.plan.count - 1 - index
+        self._received_bytes += chunk.length
+        self._newest, self._arrived_at = position, arrived_at
+        actions: list[Action] = []
+        if self._arrivals.add(position):
+            self.placed_bytes += chunk.length
+            if digest is None:
+                actions += self._digests.ask(chunk)
+            else:
+                self._digests.learn(index, digest)
+        else:
+            self.repeated_chunks += 1
+        if self._report_due is None and self.settings.report_seconds is not None:
+            self._report_due = max(now, self._may_report_at)
+        # not before everything was counted that was found to have come just now: a report that names the moment of the
+        # first, and forgets the others, makes what follows look fast
+        return actions + self._rebuild() + self._when_full(now)
+
+    def _when_full(self, now: float) -> list[Action]:
+        return (self._report_when_due(now) if self._arrivals.full else []) + self._verify_when_complete()
+
+    def _on_repair(self, number: int, now: float) -> list[Action]:
+        if self._rebuilding is None or not self._rebuilding.on_repair(number):
+            return []
+        return self._rebuild() + self._when_full(now)
+
+    def _rebuild(self) -> list[Action]:
+        """Find the lost chunks as soon as the repair chunks suffice."""
+        if self._rebuilding is None or not self._rebuilding.has_come:
+            # every chunk asks, and to list what is missing takes time
+            return []
+        last = self.plan.count - 1
+        missing = self._arrivals.missing_from(self.plan.count - self._rebuilding.plan.covered)
+        actions = self._rebuilding.solved([last - position for position in missing])
+        if actions is None:
+            return []
+        for position in missing:
+            chunk = self.plan.chunk(last - position)
+            self._arrivals.add(position)
+            self.placed_bytes += chunk.length
+            actions += self._digests.ask(chunk)
+        return actions
+
+    def on_announced(self, raw: bytes | memoryview) -> list[Action]:
+        """The header's immediate came; `raw` are the HEADER_BYTES at the start of the slot."""
+        if self.finished or not any(raw):
+            return []
+        try:
+            header = decode_header(raw)
+        except WireError as error:
+            return [ClearHeader(self.layout.header_at), *self._ask_again(ErrorCode.HEADER_CORRUPT, error.message)]
+        if header.transfer != self.transfer:
+            reason = f"the header is of transfer {header.transfer}"
+            return [ClearHeader(self.layout.header_at), *self._ask_again(ErrorCode.HEADER_CORRUPT, reason)]
+        total, count = self.plan.total_bytes, self.plan.count
+        if (header.kind, header.total_bytes, header.count) != (HeaderKind.PAYLOAD, total, count):
+            return self._refuse(ErrorCode.UNEXPECTED_EVENT, "the header contradicts the offer")
+        self._header = header
+        return [ClearHeader(self.layout.header_at), *self._verify_when_complete()]
+
+    def on_digest(self, index: int, value: int) -> list[Action]:
+        """The answer to ComputeDigest."""
+        if self.finished:
+            return []
+        return [*self._digests.answer(index, value), *self._verify_when_complete()]
+
+    def restart(self, *, same_slot: bool = True) -> list[Action]:
+        """The sender resumes on a new data path; what has arrived stays, and it is told of it.
+
+        To be called when nothing can be written by the old path any more, before anything can by the new one.
+        """
+        if self.finished:
+            return []
+        self.state = ReceiverState.RECEIVING
+        self._header = None
+        if not same_slot:
+            self._forget_arrivals()
+        return [ClearHeader(self.layout.header_at), self._report(self._arrived_at)]
+
+    def on_abort(self, code: ErrorCode, reason: str) -> list[Action]:
+        """The sender gave up."""
+        if self.finished:
+            return []
+        self.state = ReceiverState.FAILED
+        return [Failed(code, reason)]
+
+    def timer(self) -> float | None:
+        """When to call `on_timer`."""
+        return None if self.finished else self._report_due
+
+    def on_timer(self, now: float) -> list[Action]:
+        """Report when a report is due."""
+        return [] if self.finished else self._report_when_due(now)
+
+    def _report_when_due(self, now: float) -> list[Action]:
+        due = self._report_due
+        if due is None or (now < due and not self._arrivals.full):
+            return []
+        return [self._report(now)]
+
+    def _report(self, now: float) -> SendReport:
+        self._report_due = None
+        self._may_report_at = now + (self.settings.report_seconds or 0.0)
+        arrivals = self._arrivals
+        report = Report(
+            transfer=self.transfer,
+            epoch=self.epoch,
+            complete=arrivals.complete,
+            beyond=arrivals.beyond,
+            newest=self._newest,
+            arrived_at=self._arrived_at,
+            held=now - self._arrived_at,
+            received_bytes=self._received_bytes,
+        )
+        return SendReport(report)
+
+    def _verify_when_complete(self) -> list[Action]:
+        header = self._header
+        if header is None or not self._arrivals.full:
+            return []
+        self.state = ReceiverState.VERIFYING
+        if not self._digests.complete:
+            return []
+        if payload_digest(self._digests.in_order()) == header.digest:
+            self.state = ReceiverState.DELIVERED
+            return [Finished(), SendFrame(Delivered(self.transfer))]
+        return self._start_over()
+
+    def _start_over(self) -> list[Action]:
+        """One digest speaks for the whole payload, so the damaged chunk is not known: all of them again."""
+        self.resends += 1
+        if self.resends > self.settings.max_resends:
+            return self._refuse(ErrorCode.DIGEST_MISMATCH, f"the payload came damaged {self.resends} times")
+        self.state = ReceiverState.RECEIVING
+        self.epoch += 1
+        self._header = None
+        self._forget_arrivals()
+        # which chunk is named says nothing: a million of them would not fit a frame
+        return [SendFrame(ResendChunks(self.transfer, (0,)))]
+
+    def _forget_arrivals(self) -> None:
+        # what comes anew comes without them, and one of them may be what was damaged
+        self._rebuilding = None
+        self._arrivals = ArrivalMap(self.plan.count)
+        self._digests.forget(range(self.plan.count))
+        self.placed_bytes = 0
+
+    def _ask_again(self, code: ErrorCode, reason: str) -> list[Action]:
+        """The header, without any chunk."""
+        self.resends += 1
+        if self.resends > self.settings.max_resends:
+            return self._refuse(code, f"{reason}, {self.resends} times")
+        return [SendFrame(ResendChunks(self.transfer, ()))]
+
+    def _refuse(self, code: ErrorCode, reason: str) -> list[Action]:
+        self.state = ReceiverState.FAILED
+        return [SendFrame(Refused(self.transfer, code.value, reason)), Failed(code, reason)]

@@ -1,0 +1,427 @@
+"""The sending half of a `fedrdma-x` transfer: a paced window, and only what was lost again."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable
+
+from fedrdma_fate.core.actions import (
+    Action,
+    Failed,
+    Finished,
+    PostChunk,
+    SendFrame,
+    WriteHeader,
+)
+from fedrdma_fate.core.path import Sample
+from fedrdma_fate.core.plan import Chunk, ChunkPlan, SlotLayout
+from fedrdma_fate.core.sender import SenderState
+from fedrdma_fate.core.x.arrival_map import ArrivalMap
+from fedrdma_fate.core.x.chunking import immediate_of
+from fedrdma_fate.core.x.estimators import WINDOW_SECONDS, DeliveryMeter, chunk_loss
+from fedrdma_fate.core.x.header import Heading
+from fedrdma_fate.core.x.loss_detection import REORDERING, Flight, FlightBook, Patience
+from fedrdma_fate.core.x.pacing import Pacer
+from fedrdma_fate.core.x.rate_control import RateController
+from fedrdma_fate.core.x.repair import RepairSending
+from fedrdma_fate.core.x.repair_code import RepairPlan, copies_of_last, copies_of_repeat
+from fedrdma_fate.core.x.send_queue import SendQueue
+from fedrdma_fate.wire.errors import ErrorCode
+from fedrdma_fate.wire.frames import Abort, Report
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class XSendSettings:
+    """Parameters of a sender.
+
+    Attributes:
+        tag: what the immediates of this transfer carry: the grant's id modulo 4096.
+        reliable: whether the queue pairs are RC (completions move the window) or UC (reports do).
+        queue_pairs: how many to spread the chunks over.
+        paced: whether the rate is for us to find; a transport with a congestion control of its own gets a full window.
+        window_bytes: most bytes in flight; None: twice the bandwidth-delay product.
+        most_chunks: most chunks in flight; those beyond would only wait in front of the queue pairs. None: any number.
+        mtu_bytes: packet size.
+        rtt_hint: round trip as the control channel saw it, seconds.
+        idle_timeout: seconds without anything new arriving after which the transfer fails.
+        max_resends: how often the receiver may ask for everything, or the header, again.
+        repairs: the repair chunks to send behind the payload, on UC.
+    """
+
+    tag: int
+    reliable: bool = False
+    queue_pairs: int = 1
+    paced: bool = True
+    window_bytes: int | None = None
+    most_chunks: int | None = None
+    mtu_bytes: int = 4096
+    rtt_hint: float | None = None
+    idle_timeout: float = 60.0
+    max_resends: int = 16
+    repairs: RepairPlan | None = None
+
+
+TRAIN_BYTES = 4 * 1024 * 1024
+"""What goes unpaced on a path nothing is known of: what `fedrdma-e` would send at once."""
+
+BURST_SECONDS = 0.001
+QUANTUM_SECONDS = 0.0002
+SIGN_OF_LIFE_CHUNKS = 4
+
+
+class XSender:
+    """Sends one payload into one granted slot. Every method returns the actions to carry out, in order."""
+
+    def __init__(
+        self, transfer: int, plan: ChunkPlan, settings: XSendSettings, control: RateController, written_from: int = 0
+    ) -> None:
+        """
+        Args:
+            transfer: its id.
+            plan: how the payload is cut.
+            settings: parameters.
+            control: finds the rate.
+            written_from: the payload is still being written, from its end to its start, and lies there from here on.
+        """
+        self.transfer = transfer
+        self.plan = plan
+        self.settings = settings
+        self.control = control
+        control.chunk_bytes = plan.chunk_bytes
+        self.layout = SlotLayout(plan, "fedrdma-x")
+        self.state = SenderState.IDLE
+        self.resent_bytes = 0
+        self.arrived_bytes = 0
+        self._packets = max(1, -(-plan.chunk_bytes // settings.mtu_bytes))
+        self._arrivals = ArrivalMap(plan.count)
+        self._flights = FlightBook(settings.queue_pairs)
+        self._pacer = Pacer(TRAIN_BYTES)
+        self._queue = SendQueue(plan, written_from)
+        self._heading = Heading(transfer, plan)
+        self._epoch = 0
+        self._resend_requests = 0
+        self._requests: dict[int, int] = {}
+        self._request_numbers = itertools.count(1)
+        self._turns = itertools.cycle(range(settings.queue_pairs))
+        self._starved_until = 0.0
+        self._delivery = DeliveryMeter(4 * min(plan.chunk_bytes, plan.total_bytes))
+        self._own_arrived_bytes = 0
+        self._train_left = TRAIN_BYTES
+        self._patience = Patience()
+        self._repairs = None if settings.repairs is None else RepairSending(settings.repairs)
+        self._ready_at: float | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether the transfer is over, well or not."""
+        return self.state in (SenderState.DELIVERED, SenderState.FAILED)
+
+    # -- events ---------------------------------------------------------------------------------------------------
+
+    def start(self, now: float) -> list[Action]:
+        """Begin. The offer has been sent and the slot was granted."""
+        if self.state is not SenderState.IDLE:
+            return []
+        self.state = SenderState.SENDING
+        self._patience.last_progress = now
+        return self._pump(now)
+
+    def on_digest(self, index: int, value: int) -> list[Action]:
+        """The answer to ComputeDigest."""
+        self._heading.on_digest(index, value)
+        return self._finish_sending()
+
+    def on_written(self, written_from: int, now: float) -> list[Action]:
+        """The payload lies there from here on. Waiting for its owner is not waiting for the network."""
+        if self._awaits_owner:
+            self._patience.last_progress = now
+        self._queue.written_from = min(self._queue.written_from, written_from)
+        return self._pump(now)
+
+    def on_chunk_ack(self, index: int, now: float) -> list[Action]:
+        """Another mode's; ignored."""
+        del index, now
+        return []
+
+    def on_write_done(self, work_request: int, now: float) -> list[Action]:
+        """Reliable queue pairs: a chunk is whole at the receiver. On UC it says nothing, and is ignored."""
+        position = self._requests.pop(work_request, None)
+        if position is None or self.finished or not self.settings.reliable or not self._arrivals.add(position):
+            return []
+        flight = self._flights.arrive(position, now, self.control.min_rtt)
+        length = self._length(position)
+        self._own_arrived_bytes += length
+        self.arrived_bytes += length
+        self._patience.on_progress(now)
+        rtt = now - flight.sent_at if flight is not None else None
+        rate = self._delivery.rate(now, self._own_arrived_bytes, sure=self.control.settled)
+        self._learn(rtt, rate, 1, 0, now)
+        return self._pump(now)
+
+    def on_report(self, report: Report, now: float) -> list[Action]:
+        """The receiver says what it has. Stale reports teach nothing and do no harm."""
+        if self.finished or self.state is SenderState.IDLE or report.epoch != self._epoch:
+            return []
+        newest = self._flights.arrive(report.newest, now, self.control.min_rtt)
+        try:
+            new = list(self._arrivals.merge(report.complete, report.beyond))
+        except IndexError as error:
+            return self.cancel(ErrorCode.UNEXPECTED_EVENT, f"a report makes no sense: {error}")
+        for position in new:
+            self._flights.arrive(position, now, self.control.min_rtt)
+            self.arrived_bytes += self._length(position)
+        lost = [] if self.settings.reliable else self._flights.overtaken()
+        self._queue.send_again(position for position in lost if position not in self._arrivals)
+        if new:
+            self._patience.on_progress(now)
+        if self.settings.reliable:
+            return self._pump(now)
+        rtt = None if newest is None or newest.again else now - newest.sent_at - max(report.held, 0.0)
+        rate = self._delivery.rate(report.arrived_at, report.received_bytes, sure=self.control.settled)
+        self._learn(rtt, rate, len(new), len(lost), now)
+        return self._pump(now)
+
+    def on_resend(self, chunks: Iterable[int], now: float) -> list[Action]:
+        """The receiver found damage: it has thrown everything away, or (without any chunks) could not read the header.
+
+        This frame must not be lost: it begins a new epoch, and reports of earlier ones no longer count.
+        """
+        if self.finished or self.state is SenderState.IDLE:
+            return []
+        self._heading.is_out = False
+        if any(True for _ in chunks):
+            self._epoch += 1
+            self._forget_arrivals()
+        return self._count_resend() or self._pump(now)
+
+    def on_delivered(self, now: float) -> list[Action]:
+        """The receiver has the payload, whole."""
+        if self.finished or self.state is SenderState.IDLE:
+            return []
+        self._patience.last_progress = now
+        self.arrived_bytes = self.plan.total_bytes
+        self.state = SenderState.DELIVERED
+        return [Finished()]
+
+    def on_refused(self, code: ErrorCode, reason: str) -> list[Action]:
+        """The receiver will not deliver it."""
+        if self.finished:
+            return []
+        self.state = SenderState.FAILED
+        return [Failed(code, reason)]
+
+    def cancel(self, code: ErrorCode, reason: str) -> list[Action]:
+        """Give up, and tell the peer."""
+        if self.finished:
+            return []
+        self.state = SenderState.FAILED
+        return [SendFrame(Abort(self.transfer, code.value, reason)), Failed(code, reason)]
+
+    def pause(self) -> None:
+        """The data path is gone: nothing in flight is known to have arrived."""
+        if self.finished or self.state is SenderState.IDLE:
+            return
+        self.state = SenderState.PAUSED
+        self._queue.send_again(self._flights.clear())
+        self._requests.clear()
+        self._heading.pause()
+
+    def resume(self, now: float, *, same_slot: bool) -> list[Action]:
+        """The data path is back; send what is not known to have arrived. With another slot, everything."""
+        if self.state is not SenderState.PAUSED:
+            return []
+        self.state = SenderState.SENDING
+        self._delivery.forget()
+        self._patience.on_progress(now)
+        if not same_slot:
+            self._forget_arrivals()
+        return self._pump(now)
+
+    def timer(self) -> float | None:
+        """When to call `on_timer`."""
+        if self.state is not SenderState.SENDING or self._awaits_owner:
+            return None
+        times = [self._patience.last_progress + self.settings.idle_timeout]
+        if self._ready_at is not None:
+            times.append(self._ready_at)
+        oldest = None if self.settings.reliable else self._flights.oldest_sent_at
+        if oldest is not None:
+            times.append(oldest + self._patience.seconds(self._round_trip))
+        return min(times)
+
+    def on_timer(self, now: float) -> list[Action]:
+        """Send what may go now, and what was under way for too long once more."""
+        if self.state is not SenderState.SENDING or self._awaits_owner:
+            return []
+        idle = now - self._patience.last_progress
+        if idle >= self.settings.idle_timeout:
+            return self.cancel(ErrorCode.IDLE_TIMEOUT, f"nothing arrived for {idle:g} s")
+        if not self.settings.reliable:
+            self._give_up_overdue(now)
+        return self._pump(now)
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _round_trip(self) -> float:
+        """The latest, 0 while none is known."""
+        return self.control.rtt or self.settings.rtt_hint or 0.0
+
+    def _give_up_overdue(self, now: float) -> None:
+        oldest, patience = self._flights.oldest_sent_at, self._patience
+        if oldest is None or now < oldest + patience.seconds(self._round_trip) - 1e-9:
+            return
+        # all that is as late as one would be without the doubling: else a window that has become smaller than what was
+        # lost of it would open by one chunk at a time, after twice the wait each
+        lost = self._flights.older_than(now - patience.least_seconds(self._round_trip))
+        self._queue.send_again(position for position in lost if position not in self._arrivals)
+        patience.on_overdue(now, self._round_trip)
+        self._delivery.forget()
+        if not self.control.known:
+            self._train_left = TRAIN_BYTES // 4
+
+    def _learn(self, rtt: float | None, rate: float | None, arrived: int, lost: int, now: float) -> None:
+        if not self.settings.paced:
+            return
+        if rate is not None and now < self._starved_until and self.control.known and rate < self.control.rate:
+            # there was nothing to send: that says nothing of the path
+            rate = None
+        self.control.on_sample(Sample(rtt, rate, arrived, lost, self._packets), now)
+
+    def _length(self, position: int) -> int:
+        return self._queue.chunk(position).length
+
+    def _window(self) -> float:
+        if self._patience.backoff > 2:
+            # nothing arrives any more: enough to find out when it does again
+            return SIGN_OF_LIFE_CHUNKS * self.plan.chunk_bytes
+        window = self.settings.window_bytes or max(self.control.window_bytes, 2 * self.plan.chunk_bytes)
+        most_chunks = self.settings.most_chunks
+        return window if most_chunks is None else min(window, most_chunks * self.plan.chunk_bytes)
+
+    @property
+    def _awaits_owner(self) -> bool:
+        """Whether there is nothing to do before more of the payload is written."""
+        return self._queue.is_starved and not len(self._flights)
+
+    def _pump(self, now: float) -> list[Action]:
+        if self.state is not SenderState.SENDING:
+            return []
+        self._ready_at = None
+        actions: list[Action] = []
+        if not self.settings.paced:
+            self._send_window(actions, now)
+        elif self.control.known:
+            self._send_paced(actions, now)
+        else:
+            self._send_train(actions, now)
+        if self._queue.is_starved:
+            self._starved_until = now + self.control.rtt + 2 * WINDOW_SECONDS
+        return actions + self._finish_sending()
+
+    def _send_window(self, actions: list[Action], now: float) -> None:
+        window = self._window()
+        while (position := self._queue.head(self._arrivals)) is not None:
+            chunk = self._queue.chunk(position)
+            if not self._fits(chunk.length, window):
+                return
+            self._send(position, chunk, actions, now)
+
+    def _fits(self, length: int, window: float) -> bool:
+        in_flight = self._flights.bytes_in_flight
+        return in_flight == 0 or in_flight + length <= window
+
+    def _send_train(self, actions: list[Action], now: float) -> None:
+        while (position := self._queue.head(self._arrivals)) is not None:
+            chunk = self._queue.chunk(position)
+            if self._train_left < chunk.length and self._flights.bytes_in_flight > 0:
+                return
+            self._train_left -= chunk.length
+            self._send(position, chunk, actions, now)
+
+    def _send_paced(self, actions: list[Action], now: float) -> None:
+        self.control.on_time(now)
+        rate = self.control.rate
+        self._pacer.burst_bytes = max(int(rate * BURST_SECONDS), self.plan.chunk_bytes)
+        self._pacer.set_rate(rate, now)
+        quantum = max(int(rate * QUANTUM_SECONDS), 1)
+        window = self._window()
+        while (position := self._queue.head(self._arrivals)) is not None:
+            chunk = self._queue.chunk(position)
+            length = chunk.length
+            if not self._fits(length, window):
+                return
+            at = self._pacer.grant_at(length, now)
+            if at > now:
+                self._ready_at = max(at, self._pacer.grant_at(max(length, quantum), now))
+                return
+            self._pacer.take(length, now)
+            self._send(position, chunk, actions, now)
+        if self._queue.all_out and self._repairs is not None:
+            self._send_repairs(self._repairs, actions, now)
+
+    def _send_repairs(self, repairs: RepairSending, actions: list[Action], now: float) -> None:
+        """They wait for nothing but the pace: a window is for what is reported."""
+        length = self.plan.chunk_bytes
+        while repairs.next is not None:
+            at = self._pacer.grant_at(length, now)
+            if at > now:
+                self._ready_at = at
+                return
+            self._pacer.take(length, now)
+            self.resent_bytes += length
+            actions.append(repairs.take(now, self.settings.tag, next(self._request_numbers), next(self._turns)))
+
+    def _send(self, position: int, chunk: Chunk, actions: list[Action], now: float) -> None:
+        again = self._queue.take()
+        if again:
+            self.resent_bytes += chunk.length
+        elif self._repairs is not None:
+            actions += self._repairs.on_first_sent(chunk)
+        queue_pair = next(self._turns)
+        self._flights.depart(Flight(position, chunk.length, queue_pair, now, again))
+        request = next(self._request_numbers)
+        if self.settings.reliable:
+            self._requests[request] = position
+        immediate = immediate_of(self.settings.tag, chunk.index)
+        post = PostChunk(request, chunk, self.layout.write_offset(chunk), queue_pair, immediate)
+        actions.append(post)
+        for _ in range(self._copies(position, again, now) - 1):
+            self._pacer.take(chunk.length, now)
+            self.resent_bytes += chunk.length
+            actions.append(dataclasses.replace(post, work_request=next(self._request_numbers)))
+        actions += self._heading.ask(chunk)
+
+    def _copies(self, position: int, again: bool, now: float) -> int:
+        """How often the chunk goes at once."""
+        if self._repairs is not None and self._repairs.is_hopeful(now, self._round_trip):
+            return 1
+        is_last = position >= self.plan.count - REORDERING * self.settings.queue_pairs
+        if self.settings.reliable or not (self._queue.all_out if again else is_last):
+            return 1
+        lost = chunk_loss(self.control.loss, self._packets)
+        return copies_of_repeat(lost) if again else copies_of_last(lost)
+
+    def _finish_sending(self) -> list[Action]:
+        """The header goes once every digest is known."""
+        header = self._heading.take() if self.state is SenderState.SENDING else None
+        if header is None:
+            return []
+        return [WriteHeader(next(self._request_numbers), header, self.layout.header_at)]
+
+    def _forget_arrivals(self) -> None:
+        """Nothing counts any more: every chunk again, and the header; the receiver wants no repair chunks any more."""
+        self._repairs = None
+        self._flights.clear()
+        self._requests.clear()
+        self._arrivals = ArrivalMap(self.plan.count)
+        self.arrived_bytes = 0
+        self._queue.send_all_again()
+        self._heading.is_out = False
+
+    def _count_resend(self) -> list[Action]:
+        self._resend_requests += 1
+        if self._resend_requests <= self.settings.max_resends:
+            return []
+        return self.cancel(ErrorCode.UNEXPECTED_EVENT, f"asked to send again {self._resend_requests} times")

@@ -1,0 +1,67 @@
+"""A slot that the peer may write into, and what comes through it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from fedrdma_fate.core.state_machines import ReceivingMachine
+from fedrdma_fate.ports import Completion, Slot
+from fedrdma_fate.wire.errors import WireError
+from fedrdma_fate.wire.frames import Offer
+from fedrdma_fate.wire.header import HEADER_BYTES, ChunkHeader, decode_header
+
+
+@dataclasses.dataclass(slots=True)
+class Granted:
+    """A slot the peer may write into, and what it is used for.
+
+    Attributes:
+        slot: the slot.
+        asked_by: the transfer that asked for it, 0 for a credit.
+        offer: the transfer that comes through it, once announced.
+        receiver: its state machine.
+        announced: an immediate came before the offer.
+        early: chunks that did, and when: seen all at once, they would look like a burst.
+        header: came by a datagram before the offer.
+        looks: how often polling has seen a header here that does not parse.
+        started: when the offer came.
+    """
+
+    slot: Slot
+    asked_by: int
+    offer: Offer | None = None
+    receiver: ReceivingMachine | None = None
+    announced: bool = False
+    early: list[tuple[Completion, float]] = dataclasses.field(default_factory=list)
+    header: bytes = b""
+    looks: int = 0
+    started: float = 0.0
+
+    def header_bytes(self, receiver: ReceivingMachine) -> memoryview:
+        """Where the peer writes headers."""
+        at = receiver.layout.header_at
+        return self.slot.view[at : at + HEADER_BYTES]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ended:
+    """A transfer that has ended, and whether it was delivered."""
+
+    transfer: int
+    delivered: bool
+
+
+def clear_stale_header(granted: Granted, receiver: ReceivingMachine) -> None:
+    """A slot used before may show the header of an earlier transfer at the place that is looked at."""
+    raw = granted.header_bytes(receiver)
+    header = parsed(raw)
+    if header is not None and header.transfer != receiver.transfer:
+        raw[:] = bytes(HEADER_BYTES)
+
+
+def parsed(raw: memoryview | bytes) -> ChunkHeader | None:
+    """The header in these bytes, None when there is none."""
+    try:
+        return decode_header(raw)
+    except WireError:
+        return None

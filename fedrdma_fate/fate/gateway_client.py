@@ -1,0 +1,197 @@
+"""What this layer asks of a gateway's client, and how a process, or a worker of it, comes by one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+from fedrdma_fate.wire.errors import ErrorCode, GatewayError
+from fedrdma_fate.wire.frames import MessageKind, Mode, Party
+
+PartyTuple = tuple[str, str]
+"""FATE's way to name a party: (role, party id)."""
+
+
+class Lease(Protocol):
+    """A send slot that belongs to us until it is committed for good or released."""
+
+    @property
+    def buffer(self) -> memoryview:
+        """Writable, exactly as long as was asked for."""
+        ...
+
+    def commit(
+        self, name: str, tag: str, destinations: Sequence[Party], kind: MessageKind, *, keep: bool = False
+    ) -> None:
+        """Hand the message over; with `keep` the slot stays leased and may be committed again."""
+        ...
+
+    def commit_unfinished(
+        self, name: str, tag: str, destinations: Sequence[Party], kind: MessageKind
+    ) -> Literal["committed", "digests-wanted", "later"]:
+        """Hand the message over before it is written; see `client.client.SendLease`."""
+        ...
+
+    def written(self, written_from: int, block_digests: Sequence[int]) -> None:
+        """Everything from this offset on is written; these are the digests of its blocks, as far as not told before."""
+        ...
+
+    def release(self) -> None:
+        """Give the slot back; may be repeated."""
+        ...
+
+
+class Message(Protocol):
+    """A received message."""
+
+    @property
+    def kind(self) -> MessageKind:
+        """What the payload holds."""
+        ...
+
+    @property
+    def buffer(self) -> memoryview:
+        """The payload, writable and private; its memory goes back when the last view of it dies."""
+        ...
+
+
+class Client(Protocol):
+    """A connection to the gateway of this site, usable from several threads and, anew, in forked children."""
+
+    def lease(self, total_bytes: int, *, timeout: float | None = None) -> Lease:
+        """A send slot; waits for room, `timeout` seconds at most."""
+        ...
+
+    def put_inline(self, name: str, tag: str, destinations: Sequence[Party], kind: MessageKind, body: bytes) -> None:
+        """Hand a small message over."""
+        ...
+
+    def get(self, name: str, tag: str, source: Party, *, timeout: float | None = None) -> Message:
+        """Wait for a message, `timeout` seconds at most, None for ever."""
+        ...
+
+    def leave(self) -> None:
+        """This party leaves the session."""
+        ...
+
+    def close(self) -> None:
+        """Drop the connection."""
+        ...
+
+
+class Connector(Protocol):
+    """Opens connections for one party of one session. Pickles, so that workers of the computing engine can use it."""
+
+    @property
+    def session(self) -> str:
+        """Id of the federation session."""
+        ...
+
+    @property
+    def party(self) -> Party:
+        """Whose connections these are."""
+        ...
+
+    @property
+    def parties(self) -> Sequence[Party]:
+        """Everybody in the session."""
+        ...
+
+    def connect(self) -> Client:
+        """A new connection.
+
+        Raises:
+            GatewayError: GATEWAY_UNREACHABLE, or WRONG_PARTY when that gateway does not serve the party.
+        """
+        ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GatewayConnector:
+    """Connects to the gateway behind a unix socket.
+
+    Attributes:
+        address: `unix:///path` of the gateway's socket.
+        session: federation session id.
+        party: the local party.
+        parties: everybody in the session.
+        mode: transfer mode that this job asks for, instead of the gateway's.
+        connect_timeout: seconds to wait for a gateway that is not there yet.
+    """
+
+    address: str
+    session: str
+    party: Party
+    parties: tuple[Party, ...]
+    mode: Mode | None = None
+    connect_timeout: float = 30.0
+
+    def connect(self) -> Client:
+        """See `Connector.connect`."""
+        from fedrdma_fate.client.client import GatewayClient
+
+        return GatewayClient(
+            self.address, self.session, self.party, mode=self.mode, connect_timeout=self.connect_timeout
+        )
+
+
+class SoloClient:
+    """Stands in for a gateway where there is nobody to talk to."""
+
+    def __init__(self, party: Party, session: str) -> None:
+        self._problem = GatewayError(
+            ErrorCode.WRONG_PARTY,
+            f"{party} is alone in the session {session!r}.",
+            "Name the other parties when the federation is made.",
+        )
+
+    def lease(self, _total_bytes: int, *, timeout: float | None = None) -> Lease:
+        """Nothing can be sent."""
+        del timeout
+        raise self._problem
+
+    def put_inline(
+        self, _name: str, _tag: str, _destinations: Sequence[Party], _kind: MessageKind, _body: bytes
+    ) -> None:
+        """Nothing can be sent."""
+        raise self._problem
+
+    def get(self, _name: str, _tag: str, _source: Party, *, timeout: float | None = None) -> Message:
+        """Nothing will come."""
+        del timeout
+        raise self._problem
+
+    def leave(self) -> None:
+        """Nobody will notice."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SoloConnector:
+    """For a party that is alone in its session, as FATE's uploads and transformations are: it needs no gateway.
+
+    Attributes:
+        session: federation session id.
+        party: the local party.
+    """
+
+    session: str
+    party: Party
+
+    @property
+    def parties(self) -> tuple[Party, ...]:
+        """Only the local one."""
+        return (self.party,)
+
+    def connect(self) -> Client:
+        """See `Connector.connect`."""
+        return SoloClient(self.party, self.session)
+
+
+def to_party(party: PartyTuple) -> Party:
+    """FATE's tuple as a party."""
+    role, party_id = party
+    return Party(role, str(party_id))

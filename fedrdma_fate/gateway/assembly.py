@@ -1,0 +1,151 @@
+"""Puts a gateway together from its configuration."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+from fedrdma_fate.client.address import socket_path
+from fedrdma_fate.gateway.config.schema import GatewayConfig, split_address
+from fedrdma_fate.gateway.context import GatewayContext
+from fedrdma_fate.gateway.messages.mailbox import Mailbox
+from fedrdma_fate.gateway.path_store import PathStore
+from fedrdma_fate.gateway.peers.control_channel import ControlServer
+from fedrdma_fate.gateway.peers.dialling import ControlChannels
+from fedrdma_fate.gateway.peers.peer import Peer
+from fedrdma_fate.gateway.routing import Routes
+from fedrdma_fate.gateway.tasks.server import TaskServer
+from fedrdma_fate.gateway.tasks.socket import TaskSocket
+from fedrdma_fate.gateway.transports import make_transports
+from fedrdma_fate.memory.pool import SlotPool
+from fedrdma_fate.memory.region_directory import RegionDirectory
+from fedrdma_fate.memory.spill import SpillStore
+from fedrdma_fate.obs.metrics import GatewayMetrics, MetricsServer, Occupancy, PoolUse
+from fedrdma_fate.obs.trace import Trace
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def host_identity(memory_directory: Path) -> str:
+    """Equal for two gateways on one running kernel that see the same tmpfs and run as the same user."""
+    try:
+        boot = _BOOT_ID.read_text().strip()
+    except OSError:
+        boot = os.uname().nodename
+    return f"{boot}/{memory_directory.stat().st_dev}/{os.getuid()}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Assembly:
+    """The parts of a gateway.
+
+    Attributes:
+        context: what they share.
+        transports: closes all transports; afterwards, nobody waits any more to be connected.
+        peers: the other sites, by name.
+        channels: dials and greets them.
+        control: accepts control channels.
+        tasks: answers this site's tasks.
+        socket: accepts them.
+        metrics: the Prometheus endpoint, if there is one.
+    """
+
+    context: GatewayContext
+    transports: contextlib.ExitStack
+    peers: dict[str, Peer]
+    channels: ControlChannels
+    control: ControlServer
+    tasks: TaskServer
+    socket: TaskSocket
+    metrics: MetricsServer | None
+
+
+def assemble(config: GatewayConfig, undo: contextlib.ExitStack, status: Callable[[], dict[str, object]]) -> Assembly:
+    """Allocate memory and open what can be opened without waiting.
+
+    Args:
+        config: the configuration.
+        undo: gets what gives everything back, also where this function fails.
+        status: makes the status document.
+
+    Raises:
+        FedRDMAError: something cannot be had.
+    """
+    metrics = GatewayMetrics()
+    transports = contextlib.ExitStack()
+    context = _make_context(config, undo, transports, metrics)
+    peers = {peer.site: Peer(peer, context) for peer in config.peers}
+    channels = ControlChannels(config.site, peers, config.timeouts.connect)
+    tasks = TaskServer(context, peers, status)
+    undo.callback(tasks.close)
+    return Assembly(
+        context=context,
+        transports=transports,
+        peers=peers,
+        channels=channels,
+        control=ControlServer(config.listen.control, None, channels.accept),
+        tasks=tasks,
+        socket=TaskSocket(socket_path(config.listen.socket), tasks),
+        metrics=_serve_metrics(config, undo, metrics, context),
+    )
+
+
+def _make_context(
+    config: GatewayConfig, undo: contextlib.ExitStack, opened: contextlib.ExitStack, metrics: GatewayMetrics
+) -> GatewayContext:
+    memory = config.memory
+    regions = RegionDirectory.open(memory.directory, config.site)
+    undo.callback(regions.close)
+    send_region = regions.create_region("send", memory.send_bytes, warm=memory.warm)
+    receive_region = regions.create_region("receive", memory.receive_bytes, warm=memory.warm)
+    spill = SpillStore(memory.spill_directory, config.site)
+    undo.callback(spill.close)
+    trace = Trace(config.trace)
+    undo.callback(trace.close)
+    undo.callback(opened.close)
+    transports = make_transports(config, regions.path, receive_region, send_region)
+    for transport in transports.values():
+        opened.callback(transport.close)
+    context = GatewayContext(
+        config=config,
+        incarnation=secrets.token_hex(8),
+        host=host_identity(memory.directory),
+        send_pool=SlotPool(send_region, "send", None if memory.warm else send_region),
+        receive_pool=SlotPool(receive_region, "receive", None if memory.warm else receive_region),
+        spill=spill,
+        mailbox=Mailbox(),
+        routes=Routes(config),
+        transports=transports,
+        make_region=regions.create_region,
+        trace=trace,
+        metrics=metrics,
+        path_store=PathStore(config.state_directory or memory.spill_directory, config.site),
+    )
+    undo.callback(context.send_pool.close)
+    undo.callback(context.receive_pool.close)
+    return context
+
+
+def _serve_metrics(
+    config: GatewayConfig, undo: contextlib.ExitStack, metrics: GatewayMetrics, context: GatewayContext
+) -> MetricsServer | None:
+    metrics.watch(lambda: _occupancy(context))
+    if config.listen.metrics is None:
+        return None
+    server = metrics.start_http(*split_address("listen.metrics", config.listen.metrics))
+    undo.callback(server.close)
+    return server
+
+
+def _occupancy(context: GatewayContext) -> Occupancy:
+    """Read by the thread that serves the metrics: only single numbers, nothing is walked through."""
+    pools = {stats.name: stats for stats in (context.send_pool.stats(), context.receive_pool.stats())}
+    use = {
+        name: PoolUse(stats.leased_bytes, stats.length - stats.leased_bytes, stats.slots)
+        for name, stats in pools.items()
+    }
+    return Occupancy(use, {"put": pools["send"].waiting, "get": context.mailbox.waiting_pulls})

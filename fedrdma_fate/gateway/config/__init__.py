@@ -1,0 +1,1 @@
+"""The configuration file of a gateway: what it may hold, how it is read, explained and edited."""

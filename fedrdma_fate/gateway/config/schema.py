@@ -1,0 +1,357 @@
+"""The gateway's configuration: declared once, typed, strict."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+import yaml
+
+from fedrdma_fate.client.address import socket_path
+from fedrdma_fate.core.tuning import LinkEnable
+from fedrdma_fate.gateway.config.errors import bad_value, explain
+from fedrdma_fate.gateway.config.sizes import ByteCount, ChunkSetting, parse_chunk, parse_size
+from fedrdma_fate.gateway.config.strict_yaml import StrictLoader
+from fedrdma_fate.wire.errors import ConfigError, ErrorCode
+from fedrdma_fate.wire.frames import Mode
+
+TransportName = Literal["auto", "verbs", "tcp", "shm"]
+Notify = Literal["event", "poll"]
+ChunkServiceName = Literal["auto", "rc", "uc"]
+VerbsPoll = Literal["event", "busy"]
+PathMtu = Literal[256, 512, 1024, 2048, 4096]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+Seconds = Annotated[float, msgspec.Meta(gt=0)]
+
+LONGEST_SECONDS = 1e6
+"""Time-outs may be as long as eleven days; the system calls that wait take little more."""
+
+_IF_MISSING = {
+    "site": "Give the site a name, for example `site: bank-a`.",
+    "parties": 'List the FATE parties served there, for example `parties: ["9999"]`.',
+}
+
+
+class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of every section: unknown keys are errors."""
+
+
+class ListenConfig(_Section, frozen=True):
+    """Where the gateway listens. Everything is on loopback unless said otherwise.
+
+    Attributes:
+        control: host:port of the control channel (gRPC) for other gateways.
+        data: host:port of the TCP data path; port 0 takes a free one.
+        grpc: host:port of the data path of mode `grpc`; port 0 takes a free one.
+        advertise: host that peers shall use for the data paths, when it differs from that of `data`.
+        socket: unix socket for the tasks of this site.
+        metrics: host:port of the Prometheus endpoint, or null for none.
+    """
+
+    control: str = "127.0.0.1:9370"
+    data: str = "127.0.0.1:0"
+    grpc: str = "127.0.0.1:0"
+    advertise: str | None = None
+    socket: str = "unix:///run/fedrdma/gateway.sock"
+    metrics: str | None = None
+
+
+class TcpConfig(_Section, frozen=True):
+    """The TCP transport.
+
+    Attributes:
+        streams: parallel TCP connections of one data path.
+    """
+
+    streams: Annotated[int, msgspec.Meta(ge=1, le=64)] = 2
+
+
+class ShmConfig(_Section, frozen=True):
+    """The shared-memory transport, between gateways of one host.
+
+    Attributes:
+        lend: in modes `fedrdma-e` and `fedrdma-x`, let the peer's tasks map a message where it lies in our send region,
+            and do so with what peers lend to us, instead of copying it; the slot is free again when they let go of it.
+    """
+
+    lend: bool = True
+
+
+class VerbsConfig(_Section, frozen=True):
+    """The RDMA transport. Null leaves a choice to the rule.
+
+    Attributes:
+        device: RDMA device, as `rdma link` names it; null takes the first that will do.
+        port: port of the device; null takes the first that is active.
+        gid_index: place in the port's GID table; null takes the RoCE v2 GID of an IPv4 address of this host.
+        queue_pairs: for the writes of one data path; both sides use the smaller number.
+        chunk_queue_pairs: for the chunks of mode `fedrdma-x`, of one data path; both sides use the smaller number.
+        chunk_service: what those are: `rc`, reliable; `uc`, unreliable, where only what was lost is sent again, if both
+            devices have them; `auto` is `uc`.
+        mtu: largest path MTU in bytes, where the network carries less than the port; both sides use the smaller one.
+        poll: wait for completions (`event`), or keep a core looking for them (`busy`).
+    """
+
+    device: str | None = None
+    port: Annotated[int, msgspec.Meta(ge=1, le=255)] | None = None
+    gid_index: Annotated[int, msgspec.Meta(ge=0, le=65535)] | None = None
+    queue_pairs: Annotated[int, msgspec.Meta(ge=1, le=64)] = 2
+    chunk_queue_pairs: Annotated[int, msgspec.Meta(ge=1, le=64)] = 4
+    chunk_service: ChunkServiceName = "auto"
+    mtu: PathMtu | None = None
+    poll: VerbsPoll = "event"
+
+
+class MemoryConfig(_Section, frozen=True):
+    """Shared memory and spill.
+
+    Attributes:
+        directory: tmpfs directory for the regions.
+        send_bytes: size of the send region; the largest payload that can be pushed.
+        receive_bytes: size of the receive region; the budget for messages on their way and not yet pulled.
+        warm: take all memory when the gateway starts, and keep it; false takes it slot by slot, which costs page faults
+            in every transfer and leaves more for others, as on a laptop that runs every silo.
+        ring_slots: receive slots granted ahead of time to each peer.
+        ring_slot_bytes: size of each of them.
+        spill_directory: where messages that nobody has pulled go when the receive region is needed.
+    """
+
+    directory: Path = Path("/dev/shm")
+    send_bytes: ByteCount = ByteCount(2**30)
+    receive_bytes: ByteCount = ByteCount(2**30)
+    warm: bool = True
+    ring_slots: Annotated[int, msgspec.Meta(ge=0, le=256)] = 2
+    ring_slot_bytes: ByteCount = ByteCount(4 * 2**20)
+    spill_directory: Path = Path("/var/tmp/fedrdma")
+
+
+class TimeoutConfig(_Section, frozen=True):
+    """Time-outs, in seconds. A transfer that makes progress is never timed out.
+
+    Attributes:
+        idle: without any progress, a transfer fails after this.
+        peer_silence: without a sign of life on the control channel, a peer counts as gone after this.
+        connect: for one attempt to connect to a peer.
+        put: how long a put waits for room in the send region.
+        drain: how long a stopping gateway lets transfers finish.
+    """
+
+    idle: Seconds = 60.0
+    peer_silence: Seconds = 20.0
+    connect: Seconds = 10.0
+    put: Seconds = 600.0
+    drain: Seconds = 10.0
+
+
+class PeerConfig(_Section, frozen=True):
+    """Another site.
+
+    Attributes:
+        site: its name, as its own configuration spells it.
+        parties: the parties it serves: `9999` for every role of that party, or `host:10000` for one.
+        address: host:port of its control channel; null when only it can reach us.
+        mode: overrides the gateway's mode for this peer.
+        transport: overrides the gateway's transport for this peer.
+        chunk: overrides the gateway's chunk size for this peer.
+        link_enable: overrides the gateway's Link-Enable for this peer.
+        rate: bottleneck rate to this peer, bits a second, when known: decides chunk size and Link-Enable.
+        window: overrides the gateway's window for this peer.
+    """
+
+    site: str
+    parties: tuple[str, ...]
+    address: str | None = None
+    mode: Mode | None = None
+    transport: TransportName | None = None
+    chunk: ChunkSetting | None = None
+    link_enable: LinkEnable | None = None
+    rate: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    window: ByteCount | None = None
+
+
+class GatewayConfig(_Section, frozen=True):
+    """One gateway a site.
+
+    Attributes:
+        site: name of this site.
+        parties: the parties served here: `9999` for every role of that party, or `host:10000` for one.
+        security: `off`: no encryption, and no check of who connects; all that there is, and it has to be written down.
+        listen: addresses.
+        mode: how payloads travel: `grpc`, `fedrdma`, `fedrdma-e` or `fedrdma-x`.
+        transport: data path: `auto` takes shared memory on one host, RDMA where both sides have it, else TCP.
+        chunk: base chunk size, or `auto` for the paper's best for the link's rate, which then adapts to how transfers
+            go; in mode `fedrdma-x`, what suits the rate and loss that were measured.
+        window: most bytes of a `fedrdma-x` transfer under way; null: twice what the path holds by rate and round trip,
+            or 32 MiB where the transport finds the rate.
+        repair_chunks: on a path that loses packets, send sums of the last chunks of a `fedrdma-x` transfer besides, so
+            that what is lost of them need not be sent again.
+        link_enable: send one small chunk first: `always`, `never`, or `auto`, by what is known of the link.
+        notify: how the receiver learns of a finished payload: `event` or `poll`.
+        tcp: the TCP transport.
+        shm: the shared-memory transport.
+        verbs: the RDMA transport.
+        memory: shared memory and spill.
+        timeouts: time-outs.
+        peers: the other sites.
+        trace: file for the JSON-lines trace, or null for none.
+        state_directory: where rate, round trip and loss of the paths to the peers are kept across restarts, so that a
+            first transfer starts from them; null keeps them in `memory.spill_directory`.
+    """
+
+    site: str
+    parties: tuple[str, ...]
+    security: Literal["off"]
+    listen: ListenConfig = ListenConfig()
+    mode: Mode = "fedrdma-e"
+    transport: TransportName = "auto"
+    chunk: ChunkSetting = ChunkSetting()
+    window: ByteCount | None = None
+    repair_chunks: bool = True
+    link_enable: LinkEnable = "auto"
+    notify: Notify = "event"
+    tcp: TcpConfig = TcpConfig()
+    shm: ShmConfig = ShmConfig()
+    verbs: VerbsConfig = VerbsConfig()
+    memory: MemoryConfig = MemoryConfig()
+    timeouts: TimeoutConfig = TimeoutConfig()
+    peers: tuple[PeerConfig, ...] = ()
+    trace: Path | None = None
+    state_directory: Path | None = None
+
+    def mode_for(self, site: str, asked: Mode | None = None) -> Mode:
+        """How payloads to or from a peer travel, of a job that asks for `asked`."""
+        return next((peer.mode for peer in self.peers if peer.site == site), None) or asked or self.mode
+
+
+def load_config(path: Path) -> GatewayConfig:
+    """Read and check a configuration file.
+
+    Raises:
+        ConfigError: it cannot be read, has an unknown key or a wrong value; the error names key, value and what fits.
+            INSECURE_REFUSED when it does not say how the gateway is protected.
+    """
+    try:
+        document = yaml.load(path.read_text(encoding="utf-8"), Loader=StrictLoader)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(ErrorCode.CONFIG_UNREADABLE, f"cannot read the configuration {path}: {error}.") from error
+    if not isinstance(document, dict):
+        raise ConfigError(
+            ErrorCode.CONFIG_UNREADABLE,
+            f"the configuration {path} is not a table of keys and values.",
+            "conf/gateway.yaml is an example.",
+        )
+    return parse_config(document)
+
+
+def parse_config(document: dict[str, Any]) -> GatewayConfig:
+    """Check a configuration given as a dictionary.
+
+    Raises:
+        ConfigError: see `load_config`.
+    """
+    # YAML 1.1 reads a bare `off` as false
+    if document.get("security") is False:
+        document = {**document, "security": "off"}
+    try:
+        config = msgspec.convert(document, GatewayConfig, dec_hook=_decode_custom)
+    except msgspec.ValidationError as error:
+        if str(error) == "Object missing required field `security`":
+            raise ConfigError(
+                ErrorCode.INSECURE_REFUSED,
+                "key 'security' is missing: the gateway does not run without protection unless it is told to.",
+                "There is no mutual TLS: write `security: off`; the gateway then trusts whoever can reach it.",
+            ) from error
+        raise explain(error, document, GatewayConfig, _IF_MISSING) from error
+    _check_meaning(config)
+    return config
+
+
+def _decode_custom(kind: type, value: object) -> object:
+    if kind is ByteCount:
+        return parse_size(value)
+    if kind is ChunkSetting:
+        return parse_chunk(value)
+    if kind is Path:
+        if not isinstance(value, str) or not value:
+            raise ValueError(f"{value!r} is no path")
+        return Path(value)
+    raise NotImplementedError(f"no way to read a {kind.__name__} from {value!r}")
+
+
+def split_address(key: str, address: str) -> tuple[str, int]:
+    """Host and port of `host:port`.
+
+    Raises:
+        ConfigError: CONFIG_BAD_VALUE when it is not of that form.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or len(port) > 5 or int(port) > 65535:
+        raise bad_value(key, address, "", "Write host:port.")
+    return host.strip("[]"), int(port)
+
+
+def _check_meaning(config: GatewayConfig) -> None:
+    """What types cannot say."""
+    _check_addresses(config)
+    _check_timeouts(config.timeouts)
+    _check_parties(config)
+    _check_rings(config)
+
+
+def _check_addresses(config: GatewayConfig) -> None:
+    socket_path(config.listen.socket)
+    for key in ("control", "data", "grpc", "metrics"):
+        address = getattr(config.listen, key)
+        if address is not None:
+            split_address(f"listen.{key}", address)
+    for peer in config.peers:
+        if peer.address is not None:
+            split_address("peers.address", peer.address)
+
+
+def _check_timeouts(timeouts: TimeoutConfig) -> None:
+    for key in timeouts.__struct_fields__:
+        seconds = getattr(timeouts, key)
+        if seconds > LONGEST_SECONDS:
+            raise bad_value(f"timeouts.{key}", seconds, "", f"At most {LONGEST_SECONDS:.0f} seconds.")
+
+
+def _check_parties(config: GatewayConfig) -> None:
+    """Every site and every party once, and none without a name."""
+    sites: set[str] = set()
+    owners: dict[str, str] = {}
+    for site, parties in [(config.site, config.parties), *((peer.site, peer.parties) for peer in config.peers)]:
+        if not site:
+            raise bad_value("site", site, "", _IF_MISSING["site"])
+        if site in sites:
+            raise ConfigError(
+                ErrorCode.CONFIG_BAD_VALUE, f"key 'peers' names the site {site!r} twice.", "Each site once."
+            )
+        sites.add(site)
+        if not parties:
+            raise bad_value("parties", [], f" for the site {site!r}", _IF_MISSING["parties"])
+        for party in parties:
+            if not re.fullmatch(r"([^:]+:)?[^:]+", party):
+                raise bad_value(
+                    "parties", party, f" for the site {site!r}", "Write `9999`, or `host:9999` for one role."
+                )
+            if owners.setdefault(party, site) != site:
+                raise ConfigError(
+                    ErrorCode.CONFIG_BAD_VALUE,
+                    f"party {party!r} is served by {owners[party]!r} and by {site!r}.",
+                    "A party lives at one site; tell roles apart as in `host:10000`.",
+                )
+
+
+def _check_rings(config: GatewayConfig) -> None:
+    ring = config.memory.ring_slots * config.memory.ring_slot_bytes * len(config.peers)
+    if ring > config.memory.receive_bytes // 2:
+        raise bad_value(
+            "memory.ring_slots",
+            config.memory.ring_slots,
+            f": with {len(config.peers)} peers the rings take {ring} of memory.receive_bytes = "
+            f"{config.memory.receive_bytes}",
+            "Rings may take half of it: lower ring_slots or ring_slot_bytes, or raise receive_bytes.",
+        )

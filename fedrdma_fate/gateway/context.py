@@ -1,0 +1,106 @@
+"""What the parts of a gateway share, and what each asks of the others."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import secrets
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Protocol
+
+from fedrdma_fate.gateway.config.schema import GatewayConfig
+from fedrdma_fate.gateway.messages.mailbox import Mailbox
+from fedrdma_fate.gateway.path_store import PathStore
+from fedrdma_fate.gateway.routing import Routes
+from fedrdma_fate.gateway.transports import TransportSet
+from fedrdma_fate.memory.pool import SlotPool
+from fedrdma_fate.memory.spill import SpillStore
+from fedrdma_fate.ports import Region
+
+
+class TraceSink(Protocol):
+    """Where events of the gateway go; one JSON line each."""
+
+    def emit(self, event: str, **fields: object) -> None:
+        """Record an event."""
+        ...
+
+
+class MetricsSink(Protocol):
+    """Where counts of the gateway go."""
+
+    def payload_moved(self, direction: str, peer: str, mode: str, transport: str, payload_bytes: int) -> None:
+        """A payload was sent (`sent`) or received (`received`)."""
+        ...
+
+    def transfer_ended(self, outcome: str, peer: str, mode: str, seconds: float, resent_bytes: int) -> None:
+        """A transfer ended: delivered, received, failed."""
+        ...
+
+    def inline_moved(self, direction: str, peer: str) -> None:
+        """A small message was sent or received."""
+        ...
+
+    def spilled(self, payload_bytes: int) -> None:
+        """A message was moved to disk."""
+        ...
+
+    def link_up(self, peer: str, transport: str, up: bool) -> None:
+        """A data path came or went."""
+        ...
+
+
+def _first_transfer() -> int:
+    """A random beginning: peers remember what earlier runs sent. Below 2**52, so that every program reads it right."""
+    return secrets.randbits(31) << 20
+
+
+@dataclasses.dataclass(slots=True)
+class GatewayContext:
+    """The shared parts of one gateway. Belongs to the event loop's thread.
+
+    Attributes:
+        config: the configuration.
+        incarnation: random id of this run.
+        host: identity of this host.
+        send_pool: slots of the send region.
+        receive_pool: slots of the receive region.
+        spill: files of messages that had to leave memory.
+        mailbox: messages that are here.
+        routes: which site serves which party.
+        transports: the data transports, by name.
+        make_region: makes another region in shared memory, of a name and length; safe from any thread.
+        trace: the trace.
+        metrics: the metrics.
+        recalls: for each pool, what asks the peers to give back slots of it that they were granted or lent.
+        making_room: pools that room is being made in.
+        tasks: background tasks, kept alive here and cancelled at the end.
+        next_transfer: id of the latest transfer.
+        path_store: what was learnt of the paths to the peers.
+    """
+
+    config: GatewayConfig
+    incarnation: str
+    host: str
+    send_pool: SlotPool
+    receive_pool: SlotPool
+    spill: SpillStore
+    mailbox: Mailbox
+    routes: Routes
+    transports: TransportSet
+    make_region: Callable[[str, int], Region]
+    trace: TraceSink
+    metrics: MetricsSink
+    recalls: defaultdict[SlotPool, list[Callable[[], None]]] = dataclasses.field(
+        default_factory=lambda: defaultdict(list)
+    )
+    making_room: set[SlotPool] = dataclasses.field(default_factory=set)
+    tasks: set[asyncio.Task[None]] = dataclasses.field(default_factory=set)
+    next_transfer: int = dataclasses.field(default_factory=_first_transfer)
+    path_store: PathStore = dataclasses.field(default_factory=PathStore)
+
+    def new_transfer(self) -> int:
+        """An id that no transfer of this run has had, nor (as good as) one of an earlier run."""
+        self.next_transfer += 1
+        return self.next_transfer

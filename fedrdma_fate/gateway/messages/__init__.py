@@ -1,0 +1,1 @@
+"""Messages that are here, and the sessions that they belong to."""

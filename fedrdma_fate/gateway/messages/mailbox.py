@@ -1,0 +1,258 @@
+"""Messages that have arrived and wait to be pulled, and pulls that wait for their message."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from fedrdma_fate.client.protocol import Place
+from fedrdma_fate.gateway.messages.sessions import Sessions
+from fedrdma_fate.memory.pool import Lease
+from fedrdma_fate.memory.shared_slots import BorrowedFile
+from fedrdma_fate.memory.spill import Spilled
+from fedrdma_fate.ports import Region
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, error_from_code
+from fedrdma_fate.wire.frames import MessageKey, MessageKind, Party
+
+logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Loan:
+    """A slot of another gateway that is lent to us.
+
+    Attributes:
+        file: where it is.
+        give_back: tells the lender that nobody here uses it any more. May be repeated.
+    """
+
+    file: BorrowedFile
+    give_back: Callable[[], None]
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Message:
+    """A payload that is here, whole: inline, in a slot, borrowed, or spilled to disk.
+
+    Attributes:
+        key: the message.
+        kind: what the payload holds.
+        total_bytes: its length.
+        body: the payload when it came inline.
+        lease: holds the slot it lies in.
+        payload_at: where in the slot it starts.
+        borrowed: the sender's slot, where it lies there.
+        spilled: the file it was moved to.
+        moving: set while it is being moved, to disk or into a slot of our own.
+    """
+
+    key: MessageKey
+    kind: MessageKind
+    total_bytes: int
+    body: bytes | None = None
+    lease: Lease | None = None
+    payload_at: int = 0
+    borrowed: Loan | None = None
+    spilled: Spilled | None = None
+    moving: asyncio.Task[None] | None = None
+
+    @property
+    def place(self) -> tuple[Place, Path, int]:
+        """What kind of file the payload lies in, the file and where in it, for a task to map."""
+        if self.spilled is not None:
+            return "spilled", self.spilled.path, 0
+        if self.borrowed is not None:
+            return "borrowed", self.borrowed.file.path, self.borrowed.file.offset
+        assert self.lease is not None
+        slot = self.lease.slot
+        return "region", slot.region.path, slot.offset + self.payload_at
+
+    def discard(self) -> None:
+        """Give its memory or file back; while it is being moved, afterwards. May be repeated."""
+        if self.moving is not None:
+            self.moving.add_done_callback(lambda _: self.discard())
+            return
+        if self.lease is not None:
+            self.lease.release()
+            self.lease = None
+        if self.borrowed is not None:
+            self.borrowed.give_back()
+            self.borrowed = None
+        if self.spilled is not None:
+            self.spilled.discard()
+            self.spilled = None
+
+
+class Mailbox:
+    """Everything that waits at this gateway. Belongs to the event loop's thread.
+
+    Attributes:
+        sessions: what was pushed and pulled, and who has left.
+        on_waiting: called with session and party when something begins to wait for them.
+    """
+
+    def __init__(self) -> None:
+        self.on_waiting: Callable[[str, Party], object] = lambda _session, _party: None
+        self.sessions = Sessions()
+        self._messages: dict[MessageKey, Message] = {}
+        self._failed: dict[MessageKey, tuple[str, str]] = {}
+        self._waiting: dict[MessageKey, asyncio.Future[Message]] = {}
+
+    def leave(self, session: str, party: Party) -> int:
+        """The party left: drop what waits for it, refuse what it waits for; how many messages were dropped."""
+        self.sessions.leave(session, party)
+        gone = [key for key in self._messages if key.session == session and key.destination == party]
+        for key in gone:
+            self._messages.pop(key).discard()
+        for key in [key for key in self._failed if key.session == session and key.destination == party]:
+            del self._failed[key]
+        for key, future in self._waiting.items():
+            if key.session == session and key.destination == party and not future.done():
+                future.set_exception(self.sessions.closed_error(session, party))
+        return len(gone)
+
+    # -- arriving -------------------------------------------------------------------------------------------------
+
+    def deliver(self, message: Message) -> bool:
+        """Keep a message for its destination; False when it is a second one or nobody is left to pull it."""
+        key = message.key
+        future = self._waiting.get(key)
+        answered = future is not None and future.done()
+        closed = self.sessions.is_closed(key.session, key.destination)
+        if closed or answered or key in self._messages or self.sessions.was_pulled(key):
+            logger.info("dropped %s: %s", key, "its party has left" if closed else "it is here already")
+            message.discard()
+            return False
+        self._failed.pop(key, None)
+        if future is not None:
+            future.set_result(message)
+        else:
+            self._messages[key] = message
+            self.on_waiting(key.session, key.destination)
+        return True
+
+    def fail(self, key: MessageKey, code: str, reason: str) -> None:
+        """A message will never come: tell whoever waits for it, or will. May be repeated."""
+        closed = self.sessions.is_closed(key.session, key.destination)
+        if closed or key in self._messages or self.sessions.was_pulled(key):
+            return
+        self._failed[key] = (code, reason)
+        future = self._waiting.get(key)
+        if future is not None and not future.done():
+            future.set_exception(self._failure(key))
+        self.on_waiting(key.session, key.destination)
+
+    # -- pulling --------------------------------------------------------------------------------------------------
+
+    async def take(self, key: MessageKey, timeout: float | None) -> Message:
+        """The message, as soon as it is here; it then belongs to the caller.
+
+        Raises:
+            GatewayError: DUPLICATE_PULL, PULL_TIMEOUT after `timeout` seconds, SESSION_CLOSED.
+            FedRDMAError: why it will not come.
+        """
+        while True:
+            self._check_pull(key)
+            message = self._messages.get(key)
+            if message is None:
+                message = await self._wait(key, timeout)
+            elif message.moving is not None:
+                await asyncio.wait([message.moving])
+                continue
+            self._messages.pop(key, None)
+            if self.sessions.is_closed(key.session, key.destination):
+                message.discard()
+                continue
+            self.sessions.note_pull(key)
+            return message
+
+    def _check_pull(self, key: MessageKey) -> None:
+        if self.sessions.is_closed(key.session, key.destination):
+            raise self.sessions.closed_error(key.session, key.destination)
+        if key in self._waiting or self.sessions.was_pulled(key):
+            raise GatewayError(ErrorCode.DUPLICATE_PULL, f"{key} was pulled before.", "Pull each message once.")
+        if key in self._failed:
+            raise self._failure(key)
+
+    async def _wait(self, key: MessageKey, timeout: float | None) -> Message:
+        future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self._waiting[key] = future
+        try:
+            await asyncio.wait([future], timeout=timeout)
+        except asyncio.CancelledError:
+            self._put_back(future)
+            raise
+        finally:
+            del self._waiting[key]
+        if not future.done():
+            raise GatewayError(
+                ErrorCode.PULL_TIMEOUT,
+                f"{key} did not come within {timeout:g} s.",
+                "See in `fedrdma status` whether its peer is connected, and in the other site's log whether it was "
+                "pushed.",
+            )
+        return future.result()
+
+    def _put_back(self, future: asyncio.Future[Message]) -> None:
+        """The task went away just when it was to get its message, which stays for another one of its party."""
+        if not future.done() or future.exception() is not None:
+            return
+        message = future.result()
+        if self.sessions.is_closed(message.key.session, message.key.destination):
+            message.discard()
+        else:
+            self._messages[message.key] = message
+
+    def _failure(self, key: MessageKey) -> FedRDMAError:
+        code, reason = self._failed[key]
+        return error_from_code(code, f"{key} will not come: {reason}")
+
+    def refuse_all(self, error: FedRDMAError) -> None:
+        """The gateway stops: refuse everybody who waits."""
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(error)
+
+    # -- looking --------------------------------------------------------------------------------------------------
+
+    @property
+    def waiting_pulls(self) -> int:
+        """Pulls that wait for their message; safe from any thread."""
+        return len(self._waiting)
+
+    def in_region(self, region: Region) -> Iterator[Message]:
+        """Messages in this region that nobody has pulled and that could be spilled, the longest waiting first."""
+        return (
+            message
+            for message in self._messages.values()
+            if message.lease is not None and message.moving is None and message.lease.slot.region is region
+        )
+
+    def summary(self) -> dict[str, int]:
+        """Counts and bytes, for status."""
+        spilled = [m.total_bytes for m in self._messages.values() if m.spilled is not None]
+        return {
+            "messages": len(self._messages),
+            "message_bytes": sum(m.total_bytes for m in self._messages.values()),
+            "spilled_messages": len(spilled),
+            "spilled_bytes": sum(spilled),
+            "waiting_pulls": self.waiting_pulls,
+            "sessions": self.sessions.count,
+        }
+
+    def waits_here(self, message: Message) -> bool:
+        """Whether nobody has pulled this message yet."""
+        return self._messages.get(message.key) is message
+
+    def moves_under_way(self) -> list[asyncio.Task[None]]:
+        """Messages just being moved."""
+        return [m.moving for m in self._messages.values() if m.moving is not None]
+
+    def discard_all(self) -> None:
+        """Drop every message: the gateway is going away."""
+        for message in self._messages.values():
+            message.discard()
+        self._messages.clear()

@@ -1,0 +1,128 @@
+"""Opens and accepts control channels: dials the peers, exchanges greetings, and hands each channel to its peer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+
+from fedrdma_fate.gateway.deadlines import within
+from fedrdma_fate.gateway.peers.control_channel import ControlStream, dial
+from fedrdma_fate.gateway.peers.peer import Peer
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, TransportError, WireError
+from fedrdma_fate.wire.frames import Goodbye, Hello, decode_frame, encode_frame
+from fedrdma_fate.wire.header import PROTOCOL_VERSION
+
+logger = logging.getLogger(__name__)
+
+FIRST_REDIAL_SECONDS = 0.2
+LAST_REDIAL_SECONDS = 5.0
+
+COURTESY_SECONDS = 1.0
+"""Of two sites that may both dial, the one with the greater name waits so long for the other to do it."""
+
+
+class ControlChannels:
+    """Belongs to the event loop's thread."""
+
+    def __init__(self, site: str, peers: Mapping[str, Peer], greeting_timeout: float) -> None:
+        """
+        Args:
+            site: our name.
+            peers: by their names.
+            greeting_timeout: seconds that the other side has to greet.
+        """
+        self._site = site
+        self._peers = peers
+        self._greeting_timeout = greeting_timeout
+
+    async def keep_dialling(self, peer: Peer, address: str) -> None:
+        """Dial the peer whenever it is not connected, for ever; less and less often while that is in vain."""
+        courtesy = COURTESY_SECONDS if self._site > peer.config.site else 0.0
+        pause = 0.0
+        while True:
+            await peer.offline.wait()
+            await asyncio.sleep(pause + courtesy)
+            if peer.connected:
+                continue
+            began = time.monotonic()
+            await self._dial(peer, address)
+            lasted = time.monotonic() - began
+            pause = FIRST_REDIAL_SECONDS if lasted > LAST_REDIAL_SECONDS else _next_pause(pause)
+
+    async def accept(self, stream: ControlStream) -> None:
+        """Another gateway has dialled us: greet it, and serve the channel until it ends."""
+        try:
+            hello = await self._greeting(stream, "a site that dialled")
+            peer = self._peer_of(hello)
+        except FedRDMAError as error:
+            logger.error("refused a control channel: %s", error)
+            stream.write(encode_frame(Goodbye(str(error))))
+            stream.close()
+            return
+        stream.write(encode_frame(peer.own_hello()))
+        await peer.run(stream, hello, hello.site)
+
+    async def _dial(self, peer: Peer, address: str) -> None:
+        async with dial(address, None) as stream:
+            try:
+                stream.write(encode_frame(peer.own_hello()))
+                hello = await self._greeting(stream, f"site {peer.config.site} at {address}")
+                if hello.site != peer.config.site:
+                    raise TransportError(
+                        ErrorCode.PEER_UNKNOWN,
+                        f"{address} is the gateway of {hello.site!r}, not of {peer.config.site!r}.",
+                        "Correct `peers[].address` or `peers[].site`.",
+                    )
+            except FedRDMAError as error:
+                # the same trouble is told once, not at every attempt
+                if peer.last_error != str(error):
+                    peer.last_error = str(error)
+                    logger.warning("%s", error)
+                return
+            await peer.run(stream, hello, self._site)
+
+    def _peer_of(self, hello: Hello) -> Peer:
+        peer = self._peers.get(hello.site)
+        if peer is None:
+            raise TransportError(
+                ErrorCode.PEER_UNKNOWN,
+                f"site {hello.site!r} is not among the peers of {self._site!r}: {', '.join(self._peers) or 'none'}.",
+                "Add it to `peers`, spelt as its own configuration spells `site`.",
+            )
+        return peer
+
+    async def _greeting(self, stream: ControlStream, whose: str) -> Hello:
+        """The greeting that a control channel begins with.
+
+        Raises:
+            TransportError: PEER_UNREACHABLE when none comes, or the other side refuses us.
+            WireError: MALFORMED_FRAME or PROTOCOL_VERSION.
+        """
+        try:
+            raw = await within(self._greeting_timeout, stream.read())
+        except TimeoutError:
+            raise _unreachable(f"{whose} does not answer within {self._greeting_timeout:g} s") from None
+        if raw is None:
+            raise _unreachable(f"{whose} does not answer{stream.end_reason}")
+        frame = decode_frame(raw)
+        if isinstance(frame, Goodbye):
+            raise _unreachable(f"{whose} refuses us: {frame.reason}")
+        if not isinstance(frame, Hello):
+            raise WireError(ErrorCode.MALFORMED_FRAME, f"{whose} began with a {type(frame).__name__}, not a greeting.")
+        if frame.protocol != PROTOCOL_VERSION:
+            raise WireError(
+                ErrorCode.PROTOCOL_VERSION,
+                f"{frame.site} speaks protocol {frame.protocol}, {self._site} {PROTOCOL_VERSION}.",
+                "Run the same fedrdma-fate version on both sides.",
+            )
+        return frame
+
+
+def _next_pause(pause: float) -> float:
+    return min(max(FIRST_REDIAL_SECONDS, pause * 2), LAST_REDIAL_SECONDS)
+
+
+def _unreachable(what: str) -> TransportError:
+    return TransportError(ErrorCode.PEER_UNREACHABLE, f"{what}.", "It is tried again; messages for it wait.")

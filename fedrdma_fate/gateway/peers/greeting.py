@@ -1,0 +1,31 @@
+"""What a gateway says of itself to a peer, and which transports it allows there."""
+
+from __future__ import annotations
+
+from fedrdma_fate import __version__
+from fedrdma_fate.gateway.config.schema import PeerConfig
+from fedrdma_fate.gateway.context import GatewayContext
+from fedrdma_fate.wire.frames import Hello
+from fedrdma_fate.wire.header import PROTOCOL_VERSION
+
+
+def allowed_transports(peer: PeerConfig, context: GatewayContext) -> tuple[str, ...]:
+    """What the configuration allows towards a peer, best first; `grpc` is always the last resort."""
+    wanted = peer.transport or context.config.transport
+    return ("shm", "verbs", "tcp", "grpc") if wanted == "auto" else (wanted, "grpc")
+
+
+def own_hello(peer: PeerConfig, context: GatewayContext) -> Hello:
+    """Our greeting to a peer."""
+    config = context.config
+    return Hello(
+        site=config.site,
+        incarnation=context.incarnation,
+        protocol=PROTOCOL_VERSION,
+        version=__version__,
+        host=context.host,
+        parties=config.parties,
+        transports=tuple(name for name in allowed_transports(peer, context) if name in context.transports),
+        receive_bytes=context.receive_pool.region.length,
+        borrows=config.shm.lend,
+    )

@@ -1,0 +1,346 @@
+"""Data paths to one peer: which transports there are, which one is used and why, and how it is connected."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from fedrdma_fate.engine.events import KnownPath, Outgoing
+from fedrdma_fate.engine.link import Link
+from fedrdma_fate.gateway.background import Timer
+from fedrdma_fate.gateway.peers.link_events import LinkRelay
+from fedrdma_fate.ports import Draft, Role, Transport
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
+from fedrdma_fate.wire.frames import Connect, ControlFrame, Hello
+
+logger = logging.getLogger(__name__)
+
+FIRST_RETRY_SECONDS = 0.2
+LAST_RETRY_SECONDS = 10.0
+
+ATTEMPTS_BEFORE_FALLBACK = 3
+"""A path that has never come up is given up after so many attempts."""
+
+PATIENCE_SECONDS = 120.0
+"""One that has been up, and whose attempts keep failing while the control channel is there, after so long."""
+
+
+@dataclasses.dataclass(slots=True)
+class DataPath:
+    """The data path over one transport.
+
+    Attributes:
+        link: its engine.
+        relay: what the engine tells its events to.
+        reason: why this transport was chosen.
+        main: whether all modes use it, or only mode `grpc`.
+        up: whether it is connected.
+        connecting: whether an attempt to connect it is under way; known to the active side.
+        attempt: number of the newest attempt.
+        ever_up: whether it has ever been connected.
+        last_error: why it is not connected.
+        failures: attempts, or connections, that failed since it was last up.
+        down_since: when the first of them did.
+        retry_seconds: how long to wait before the next attempt.
+        draft: our half of the attempt, until the other half comes.
+        timer: the next attempt, or the end of waiting for the other half.
+    """
+
+    link: Link
+    relay: LinkRelay
+    reason: str
+    main: bool
+    up: bool = False
+    connecting: bool = False
+    attempt: int = 0
+    ever_up: bool = False
+    last_error: str = ""
+    failures: int = 0
+    down_since: float = 0.0
+    retry_seconds: float = FIRST_RETRY_SECONDS
+    draft: Draft | None = None
+    timer: Timer | None = None
+
+    def stop(self) -> None:
+        """Drop what was being done to connect it."""
+        self.up = self.connecting = False
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        if self.draft is not None:
+            self.draft.close()
+            self.draft = None
+
+    def retire(self) -> None:
+        """End it; see `Link.retire`."""
+        self.stop()
+        self.relay.retire()
+        self.link.retire()
+
+
+_WHY = {
+    "shm": "both gateways run on one host",
+    "verbs": "both gateways have an RDMA device",
+    "tcp": "reachable by TCP",
+}
+
+
+def choose_transport(
+    own: tuple[str, ...],
+    host: str,
+    peer: Hello,
+    unusable: Mapping[str, str] = MappingProxyType({}),
+    absent: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[str, str]:
+    """The transport to use, and why.
+
+    Args:
+        own: transports that this side allows, best first.
+        host: identity of this host.
+        peer: the peer's greeting.
+        unusable: transports that were tried in vain, and what went wrong the last time.
+        absent: transports of `own` that this host cannot offer, and why.
+    """
+    notes = []
+    for name in own:
+        if name in absent:
+            notes.append(f"{name}: {absent[name]}")
+        elif name not in peer.transports:
+            notes.append(f"{name}: not offered by {peer.site}")
+        elif name == "shm" and peer.host != host:
+            notes.append("shm: other host")
+        elif name in unusable:
+            notes.append(f"{name}: could not be connected ({unusable[name]})")
+        else:
+            return name, "; ".join([_WHY.get(name, "the fallback"), *notes])
+    return "grpc", "; ".join(["the fallback", *notes])
+
+
+class DataPaths:
+    """All data paths to one peer. Belongs to the event loop's thread.
+
+    The side that dialled the control channel is active: it starts every attempt. The other asks for one with attempt 0.
+    """
+
+    def __init__(
+        self,
+        site: str,
+        transports: Mapping[str, Transport],
+        make_link: Callable[[str], tuple[Link, LinkRelay]],
+        send: Callable[[ControlFrame], object],
+        call_later: Callable[[float, Callable[[], None]], Timer],
+        clock: Callable[[], float],
+        answer_timeout: float,
+        give_up: Callable[[str], None],
+    ) -> None:
+        """
+        Args:
+            site: the peer, for logs.
+            transports: by name.
+            make_link: starts an engine for a transport.
+            send: sends a frame to the peer.
+            call_later: calls something on this thread after so many seconds.
+            clock: seconds, of any origin.
+            answer_timeout: seconds that the peer has to send its half of an attempt.
+            give_up: called on the active side with a main path that cannot be connected.
+        """
+        self._site = site
+        self._transports = transports
+        self._make_link = make_link
+        self._send = send
+        self._call_later = call_later
+        self._clock = clock
+        self._answer_timeout = answer_timeout
+        self._give_up = give_up
+        self._role: Role = "passive"
+        self._online = False
+        self._retired: list[Link] = []
+        self.paths: dict[str, DataPath] = {}
+        self.unusable: dict[str, str] = {}
+
+    @property
+    def main(self) -> DataPath | None:
+        """The path that all modes but `grpc` use."""
+        return next((path for path in self.paths.values() if path.main), None)
+
+    @property
+    def main_transport(self) -> str | None:
+        """Its transport."""
+        return next((name for name, path in self.paths.items() if path.main), None)
+
+    def known(self, transport: str) -> KnownPath | None:
+        """What the data path over this transport has found of itself, None where there is none."""
+        path = self.paths.get(transport)
+        return None if path is None else path.link.known_path
+
+    def dispatch(self, outgoing: Outgoing) -> str:
+        """Hand a payload to a link: the transport, or an empty string as long as there is none."""
+        if outgoing.mode == "grpc":
+            self.need("grpc", "mode grpc", main=False).link.send(outgoing)
+            return "grpc"
+        transport = self.main_transport
+        if transport is None:
+            return ""
+        self.paths[transport].link.send(outgoing)
+        return transport
+
+    def written(self, transport: str, transfer: int) -> None:
+        """Tell a link that more of a payload lies in its slot."""
+        if (path := self.paths.get(transport)) is not None:
+            path.link.written(transfer)
+
+    def recall_credits(self) -> None:
+        """Ask the peer for what it was granted ahead of time and does not use: others wait for the memory."""
+        for path in self.paths.values():
+            path.link.recall_credits()
+
+    def cancel(self, transport: str, transfer: int, code: ErrorCode, reason: str) -> bool:
+        """Have a link give a payload up; False when there is no such link."""
+        if (path := self.paths.get(transport)) is None:
+            return False
+        path.link.cancel(transfer, code, reason)
+        return True
+
+    def online(self, role: Role) -> None:
+        """The control channel is up: renew every path."""
+        self._role = role
+        self._online = True
+        for transport in list(self.paths):
+            self._start(transport)
+
+    def offline(self, reason: str) -> None:
+        """The control channel is gone, and with it the right to any data path."""
+        self._online = False
+        for path in self.paths.values():
+            path.stop()
+            path.last_error = reason
+            path.link.suspend(reason)
+
+    def need(self, transport: str, reason: str, *, main: bool, start: bool = True) -> DataPath:
+        """The path over this transport; starts connecting it if it is new, or new as main path: the peer must know."""
+        path = self.paths.get(transport)
+        changed = path is None or (main and not path.main)
+        if path is None:
+            path = self.paths[transport] = DataPath(*self._make_link(transport), reason, main)
+        if changed:
+            path.main, path.reason = main, reason
+            if self._online and start:
+                self._start(transport)
+        return path
+
+    def on_connect(self, frame: Connect) -> None:
+        """The peer's half of an attempt, or its wish for one."""
+        if frame.transport not in self._transports:
+            logger.warning("%s asks for the transport %r, which is not offered", self._site, frame.transport)
+            return
+        if self._role == "passive":
+            self._answer(frame)
+        elif frame.attempt == 0:
+            self._grant_wish(frame)
+        else:
+            self._on_answer(frame)
+
+    def on_up(self, transport: str, attempt: int) -> bool:
+        """A path was connected by this attempt; whether it may be used."""
+        path = self.paths.get(transport)
+        if path is None or path.attempt != attempt or not self._online:
+            return False
+        path.stop()
+        path.up = path.ever_up = True
+        path.last_error = ""
+        path.failures = 0
+        path.retry_seconds = FIRST_RETRY_SECONDS
+        return True
+
+    def on_lost(self, transport: str, reason: str) -> None:
+        """A path is gone, or could not be connected: try again, later each time, or give it up."""
+        path = self.paths.get(transport)
+        if path is None or not self._online:
+            return
+        path.stop()
+        path.last_error = reason
+        path.failures += 1
+        if path.failures == 1:
+            path.down_since = self._clock()
+        if self._is_hopeless(path) and transport != "grpc":
+            self.unusable[transport] = reason.rstrip(".")
+            if path.main and self._role == "active":
+                self._give_up(transport)
+                return
+        path.timer = self._call_later(path.retry_seconds, lambda: self._start(transport))
+        path.retry_seconds = min(path.retry_seconds * 2, LAST_RETRY_SECONDS)
+
+    def abandon(self, transport: str) -> None:
+        """Forget a path; see `Link.retire`."""
+        path = self.paths.pop(transport)
+        path.retire()
+        self._retired = [link for link in self._retired if link.alive]
+        self._retired.append(path.link)
+
+    def close(self) -> list[Link]:
+        """End all links; those whose threads may still have to be waited for."""
+        for transport in list(self.paths):
+            self.abandon(transport)
+        return self._retired
+
+    def _is_hopeless(self, path: DataPath) -> bool:
+        if path.failures < ATTEMPTS_BEFORE_FALLBACK:
+            return False
+        return not path.ever_up or self._clock() - path.down_since > PATIENCE_SECONDS
+
+    def _start(self, transport: str) -> None:
+        path = self.paths.get(transport)
+        if path is None:
+            return
+        path.stop()
+        if self._role == "passive":
+            self._send(Connect(transport, path.reason, 0, path.main, {}))
+            return
+        path.attempt += 1
+        draft = self._open(transport, "active")
+        if draft is not None:
+            path.draft = draft
+            path.connecting = True
+            path.timer = self._call_later(self._answer_timeout, lambda: self._unanswered(transport))
+            self._send(Connect(transport, path.reason, path.attempt, path.main, dict(draft.offer)))
+
+    def _unanswered(self, transport: str) -> None:
+        self.on_lost(transport, f"{self._site} did not answer within {self._answer_timeout:g} s")
+
+    def _answer(self, frame: Connect) -> None:
+        if frame.attempt == 0:
+            return
+        path = self.need(frame.transport, frame.reason, main=frame.main, start=False)
+        path.stop()
+        path.reason = frame.reason
+        path.attempt = frame.attempt
+        draft = self._open(frame.transport, "passive")
+        if draft is not None:
+            self._send(Connect(frame.transport, frame.reason, frame.attempt, frame.main, dict(draft.offer)))
+            path.link.connect(draft, frame.offer, frame.attempt)
+
+    def _on_answer(self, frame: Connect) -> None:
+        path = self.paths.get(frame.transport)
+        if path is not None and path.draft is not None and frame.attempt == path.attempt:
+            draft, path.draft = path.draft, None
+            path.stop()
+            path.connecting = True
+            path.link.connect(draft, frame.offer, frame.attempt)
+
+    def _grant_wish(self, frame: Connect) -> None:
+        """The passive side has lost a path, though it may look up from here, or needs one for mode grpc."""
+        path = self.paths.get(frame.transport)
+        if path is None and frame.transport == "grpc":
+            self.need(frame.transport, frame.reason, main=False)
+        elif path is not None and not path.connecting:
+            self._start(frame.transport)
+
+    def _open(self, transport: str, role: Role) -> Draft | None:
+        try:
+            return self._transports[transport].open(role)
+        except FedRDMAError as error:
+            logger.warning("no data path to %s over %s: %s", self._site, transport, error)
+            self.on_lost(transport, str(error))
+            return None

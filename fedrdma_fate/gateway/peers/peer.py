@@ -1,0 +1,403 @@
+"""One other site: its control channel, and the routing of frames between it and our parts."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import time
+from collections.abc import Sequence
+
+from fedrdma_fate.engine.events import Outgoing, TransferProgress, TransferStats
+from fedrdma_fate.engine.link import Link
+from fedrdma_fate.gateway.config.schema import PeerConfig
+from fedrdma_fate.gateway.context import GatewayContext
+from fedrdma_fate.gateway.peers.control_channel import ControlStream
+from fedrdma_fate.gateway.peers.greeting import allowed_transports, own_hello
+from fedrdma_fate.gateway.peers.link_events import LinkRelay
+from fedrdma_fate.gateway.peers.paths import DataPaths, choose_transport
+from fedrdma_fate.gateway.peers.probe_transfers import ProbeTransfers
+from fedrdma_fate.gateway.peers.receiving import Receiving
+from fedrdma_fate.gateway.peers.repair_regions import RepairRegions
+from fedrdma_fate.gateway.peers.sending import Sending
+from fedrdma_fate.gateway.peers.watchdog import until_silent
+from fedrdma_fate.gateway.transports import link_settings
+from fedrdma_fate.ports import Role, Slot
+from fedrdma_fate.wire.errors import ErrorCode, WireError
+from fedrdma_fate.wire.frames import (
+    Abort,
+    ChunkAck,
+    Connect,
+    ControlFrame,
+    Delivered,
+    Goodbye,
+    Grant,
+    GrantRecall,
+    GrantRequest,
+    GrantReturn,
+    Hello,
+    Inline,
+    Lend,
+    LendDecline,
+    LendRecall,
+    LendReturn,
+    Offer,
+    Ping,
+    Pong,
+    Reconcile,
+    Refused,
+    Report,
+    ResendChunks,
+    Restart,
+    Undeliverable,
+    decode_frame,
+    encode_frame,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class Peer:
+    """The session with one other gateway; outlives its control channel. Belongs to the event loop's thread."""
+
+    def __init__(self, config: PeerConfig, context: GatewayContext) -> None:
+        self.config = config
+        self._context = context
+        self._loop = asyncio.get_running_loop()
+        self._stream: ControlStream | None = None
+        self._dialled_by = ""
+        self._heard_at = 0.0
+        self.hello: Hello | None = None
+        self._repair_regions = RepairRegions(config.site, context.make_region)
+        self.last_error = "not connected yet"
+        self.rtt_seconds: float | None = None
+        self.offline = asyncio.Event()
+        self.offline.set()
+        self.receiving = Receiving(config.site, context, self.send)
+        self.probes = ProbeTransfers(config.site, context, self.send)
+        self.paths = DataPaths(
+            config.site,
+            context.transports,
+            self._make_link,
+            self.send,
+            self._loop.call_later,
+            time.monotonic,
+            context.config.timeouts.connect,
+            self._fall_back,
+        )
+        self.sending = Sending(config, context, self.send, self.paths, self.shares_memory)
+        context.recalls[context.receive_pool].append(self.paths.recall_credits)
+        context.receive_pool.when_freed.append(self._on_room)
+
+    @property
+    def connected(self) -> bool:
+        return self._stream is not None
+
+    # -- the control channel --------------------------------------------------------------------------------------
+
+    def own_hello(self) -> Hello:
+        """Our greeting."""
+        return own_hello(self.config, self._context)
+
+    async def run(self, stream: ControlStream, hello: Hello, dialled_by: str) -> None:
+        """Serve a control channel whose greetings have been exchanged, until it ends.
+
+        Of two channels that met half-way, the one that the site with the smaller name dialled stays. A site that dials
+        again has given its earlier channel up, whether or not that shows here.
+        """
+        if self._stream is not None:
+            if self.hello == hello and self._dialled_by < dialled_by:
+                stream.write(encode_frame(Goodbye("another control channel is in use")))
+                stream.close()
+                return
+            self._lose("replaced by a newer control channel")
+        self._adopt(stream, hello, dialled_by)
+        watchdog = asyncio.create_task(self._watch(stream))
+        try:
+            await self._serve(stream)
+        except WireError as error:
+            logger.error("control channel of %s: %s", self.config.site, error)
+            stream.write(encode_frame(Goodbye(str(error))))
+        except Exception:
+            # whatever a frame has led to: the next channel begins from a state that both sides know
+            logger.exception("control channel of %s: internal error", self.config.site)
+            stream.write(encode_frame(Goodbye("internal error")))
+        finally:
+            watchdog.cancel()
+            stream.close()
+            if self._stream is stream:
+                self._lose(f"the control channel ended{stream.end_reason}")
+
+    async def _serve(self, stream: ControlStream) -> None:
+        while (raw := await stream.read()) is not None and self._stream is stream:
+            self._heard_at = time.monotonic()
+            self._on_frame(decode_frame(raw))
+
+    def send(self, frame: ControlFrame) -> bool:
+        """Queue a frame; False and dropped without a control channel: state is reconciled when there is one again."""
+        if self._stream is None:
+            return False
+        self._stream.write(encode_frame(frame))
+        return True
+
+    def close(self, reason: str) -> list[Link]:
+        """Say goodbye and end all links; those whose threads may still have to be waited for."""
+        self.send(Goodbye(reason))
+        if self._stream is not None:
+            self._lose(reason)
+        self.sending.lending.close()
+        return self.paths.close()
+
+    def _adopt(self, stream: ControlStream, hello: Hello, dialled_by: str) -> None:
+        restarted = self.hello is not None and self.hello.incarnation != hello.incarnation
+        self.hello, self._stream, self._dialled_by = hello, stream, dialled_by
+        self._heard_at = time.monotonic()
+        self.last_error = ""
+        self.offline.clear()
+        logger.info("connected to %s (%s)", hello.site, hello.version)
+        if set(hello.parties) != set(self.config.parties):
+            served, expected = ", ".join(hello.parties), ", ".join(self.config.parties)
+            logger.warning("%s serves %s; it is configured here as serving %s", hello.site, served, expected)
+        if restarted:
+            self._forget_old_run()
+        else:
+            self.sending.lending.peer_back()
+        role: Role = "active" if dialled_by == self._context.config.site else "passive"
+        self.paths.online(role)
+        if role == "active" and self.paths.main is None:
+            self._choose_main_path(hello)
+        self.sending.hand_over()
+        self.sending.resend_small()
+        self.send(Ping(time.monotonic()))
+
+    def _forget_old_run(self) -> None:
+        """The peer has no memory of what was under way: what we send begins anew, what it sent will not come."""
+        logger.warning("%s was restarted: what was on its way to it is sent anew", self.config.site)
+        for transport in list(self.paths.paths):
+            self._abandon(transport)
+        self.paths.unusable.clear()
+        self.sending.peer_restarted()
+        self.receiving.peer_restarted()
+
+    def _lose(self, reason: str) -> None:
+        stream, self._stream = self._stream, None
+        self.last_error = reason
+        self.rtt_seconds = None
+        logger.warning("lost %s: %s", self.config.site, reason)
+        self._context.trace.emit("peer_lost", peer=self.config.site, reason=reason)
+        for transport in self.paths.paths:
+            self._context.metrics.link_up(self.config.site, transport, False)
+        self.paths.offline(reason)
+        self.receiving.forget_requests()
+        self.receiving.borrowing.peer_lost()
+        self.sending.lending.peer_lost()
+        self.offline.set()
+        if stream is not None:
+            stream.close()
+
+    async def _watch(self, stream: ControlStream) -> None:
+        silence = self._context.config.timeouts.peer_silence
+        await until_silent(silence, self._last_sign, lambda: self.send(Ping(time.monotonic())))
+        if self._stream is stream:
+            self._lose(f"silent for {silence:g} s")
+
+    def _last_sign(self) -> float:
+        return max([self._heard_at, *(path.link.heard_at for path in self.paths.paths.values())])
+
+    # -- frames ---------------------------------------------------------------------------------------------------
+
+    def _on_frame(self, frame: ControlFrame) -> None:
+        match frame:
+            case Ping(stamp=stamp):
+                self.send(Pong(stamp))
+            case Pong(stamp=stamp):
+                self.rtt_seconds = self.sending.rtt_seconds = time.monotonic() - stamp
+                self.probes.on_pong(stamp)
+            case Goodbye(reason=reason):
+                self._lose(f"it said goodbye: {reason}")
+            case Connect():
+                self._on_connect(frame)
+            case Inline():
+                self.receiving.on_inline(frame)
+            case Undeliverable(key=key, code=code, reason=reason):
+                self.receiving.on_undeliverable(key, code, reason)
+            case Hello():
+                raise WireError(ErrorCode.MALFORMED_FRAME, "a second greeting on one control channel.")
+            case Delivered(transfer=transfer):
+                if not self.sending.on_delivered(transfer):
+                    self._to_all_links(frame)
+            case Refused(transfer=transfer, code=code, reason=reason):
+                if not self.sending.on_refused(transfer, code, reason):
+                    self._to_all_links(frame)
+            case Abort(transfer=transfer):
+                self.receiving.on_abort(transfer)
+                self._to_all_links(frame)
+            case ChunkAck() | Report() | ResendChunks():
+                self._to_all_links(frame)
+            case Lend():
+                self.receiving.on_lend(frame)
+            case LendRecall(transfer=transfer, final=final):
+                self.receiving.borrowing.on_recall(transfer, final=final)
+            case LendDecline(transfer=transfer, reason=reason):
+                self.sending.on_lend_declined(transfer, reason)
+            case LendReturn(transfer=transfer):
+                self.sending.on_lend_returned(transfer)
+            case _:
+                self._on_path_frame(frame)
+
+    def _on_path_frame(self, frame: ControlFrame) -> None:
+        """Frames that name the data path they are about."""
+        match frame:
+            case Offer():
+                if (link := self._link(frame.transport)) is not None:
+                    self.receiving.on_offer(frame, link)
+            case Reconcile(transport=transport, transfers=transfers):
+                if (link := self._link(transport)) is not None:
+                    link.frame(Reconcile(transport, self.receiving.answer_ended(transfers)))
+            case GrantRequest() | Grant() | GrantRecall() | GrantReturn() | Restart():
+                if (link := self._link(frame.transport)) is not None:
+                    link.frame(frame)
+            case _:
+                raise WireError(ErrorCode.MALFORMED_FRAME, f"{type(frame).__name__} is not for a gateway.")
+
+    def _to_all_links(self, frame: ControlFrame) -> None:
+        for path in self.paths.paths.values():
+            path.link.frame(frame)
+
+    def _link(self, transport: str) -> Link | None:
+        """The link that a frame is about; None when we have given it up, as the peer will learn."""
+        if transport not in self._context.transports:
+            raise WireError(ErrorCode.MALFORMED_FRAME, f"a frame about the unknown transport {transport!r}.")
+        path = self.paths.paths.get(transport)
+        return None if path is None else path.link
+
+    # -- data paths -----------------------------------------------------------------------------------------------
+
+    def _choose_main_path(self, hello: Hello) -> None:
+        own = tuple(name for name in allowed_transports(self.config, self._context) if name != "grpc")
+        absent = self._context.transports.absent
+        transport, reason = choose_transport(own, self._context.host, hello, self.paths.unusable, absent)
+        logger.info("data path to %s: %s (%s)", self.config.site, transport, reason)
+        self.paths.need(transport, reason, main=True)
+
+    def _on_connect(self, frame: Connect) -> None:
+        main = self.paths.main_transport
+        if frame.main and frame.attempt and main is not None and main != frame.transport:
+            # the active side has changed its mind
+            self._give_up_main(main)
+        path = self.paths.paths.get(frame.transport)
+        was_up = path is not None and path.up
+        self.paths.on_connect(frame)
+        if was_up and path is not None and not path.up:
+            self._note_lost(frame.transport, f"{self.config.site} has lost it, and asks for a new one")
+        self.sending.hand_over()
+
+    def _fall_back(self, transport: str) -> None:
+        """The main path cannot be connected: take the next transport."""
+        assert self.hello is not None
+        logger.warning("giving up %s to %s: %s", transport, self.config.site, self.paths.paths[transport].last_error)
+        self._give_up_main(transport)
+        self._choose_main_path(self.hello)
+        self.sending.hand_over()
+
+    def _give_up_main(self, transport: str) -> None:
+        if transport == "grpc":
+            # mode grpc goes on to use it
+            self.paths.paths[transport].main = False
+        else:
+            self._abandon(transport)
+
+    def _abandon(self, transport: str) -> None:
+        self.receiving.forget_requests(self.paths.paths[transport].link)
+        self._context.metrics.link_up(self.config.site, transport, False)
+        self.probes.link_retired(self.paths.paths[transport].link)
+        self._context.path_store.note(self.config.site, transport, self.paths.paths[transport].link.known_path)
+        self.paths.abandon(transport)
+        self.sending.take_back(transport)
+
+    def shares_memory(self) -> bool:
+        """Whether the peer is here, on this host, and takes what is lent to it."""
+        both = self._context.config.shm.lend and self.hello is not None and self.hello.borrows
+        return both and self.connected and self.paths.main_transport == "shm"
+
+    def _make_link(self, transport: str) -> tuple[Link, LinkRelay]:
+        known = self._context.path_store.recall(self.config.site, transport)
+        make = functools.partial(self._repair_regions.get, transport)
+        settings = link_settings(self._context.config, self.config, transport, known, make)
+        relay = LinkRelay(self, transport, self._loop)
+        return Link(self.config.site, settings, relay), relay
+
+    def transfers(self) -> list[TransferProgress]:
+        """Transfers under way, those that wait for the peer included."""
+        on_links = [progress for path in self.paths.paths.values() for progress in path.link.progress()]
+        return on_links + self.sending.waiting_for_path()
+
+    # -- from our links, on the event loop's thread; see relay.LinkOwner ------------------------------------------
+
+    def path_up(self, transport: str, attempt: int) -> None:
+        """A data path is connected."""
+        if not self.paths.on_up(transport, attempt):
+            return
+        path = self.paths.paths[transport]
+        if self.rtt_seconds is not None:
+            path.link.hint(self.rtt_seconds, None if self.config.rate is None else self.config.rate / 8)
+        self._context.metrics.link_up(self.config.site, transport, True)
+        logger.info("data path to %s over %s is up", self.config.site, transport)
+        self._context.trace.emit("link", peer=self.config.site, transport=transport, reason=path.reason)
+        self.receiving.fill_ring(path.link, transport)
+
+    def path_lost(self, transport: str, attempt: int, reason: str) -> None:
+        """A data path is gone, or could not be connected."""
+        path = self.paths.paths[transport]
+        if path.attempt != attempt:
+            return
+        self._note_lost(transport, reason)
+        self.receiving.forget_requests(path.link)
+        self.paths.on_lost(transport, reason)
+
+    def _note_lost(self, transport: str, reason: str) -> None:
+        logger.warning("data path to %s over %s: %s", self.config.site, transport, reason)
+        self._context.metrics.link_up(self.config.site, transport, False)
+        self._context.trace.emit("link_lost", peer=self.config.site, transport=transport, reason=reason)
+
+    def offered(self, offer: Offer) -> None:
+        """A datagram announces a transfer."""
+        self.receiving.on_early_offer(offer, self.paths.paths[offer.transport].link)
+
+    def grant_wanted(self, request: GrantRequest) -> None:
+        """The peer asks for a receive slot."""
+        self.receiving.on_grant_request(request, self.paths.paths[request.transport].link)
+
+    def received(self, offer: Offer, slot: Slot, payload_at: int, stats: TransferStats) -> None:
+        """A payload has come."""
+        self.receiving.received(offer, slot, payload_at, stats)
+        self._refill_ring(offer.transport)
+
+    def receive_failed(self, offer: Offer, slot: Slot, code: ErrorCode, reason: str) -> None:
+        """An announced payload will not come."""
+        self.receiving.receive_failed(offer, slot, code, reason)
+        self._refill_ring(offer.transport)
+
+    def slots_returned(self, slots: Sequence[Slot]) -> None:
+        """Granted slots that are no longer granted."""
+        self.receiving.slots_returned(slots)
+
+    def sent(self, outgoing: Outgoing, stats: TransferStats, transport: str) -> None:
+        """The peer has a payload."""
+        if not self.probes.sent(outgoing, stats):
+            self.sending.sent(outgoing, stats, transport)
+
+    def send_failed(self, outgoing: Outgoing, code: ErrorCode, reason: str) -> None:
+        """The peer will not get a payload."""
+        if not self.probes.send_failed(outgoing, code, reason):
+            self.sending.send_failed(outgoing, code, reason)
+
+    def _on_room(self) -> None:
+        for transport in self.receiving.lacks_ahead():
+            # not in the middle of what frees the slot
+            self._loop.call_soon(self._refill_ring, transport)
+
+    def _refill_ring(self, transport: str) -> None:
+        path = self.paths.paths.get(transport)
+        if path is not None and path.up:
+            self.receiving.fill_ring(path.link, transport)

@@ -1,0 +1,381 @@
+"""Grants receive slots to a peer, and takes in what comes through them."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+
+from fedrdma_fate.core.plan import HEADER_SPACE_BYTES
+from fedrdma_fate.engine.events import TransferStats
+from fedrdma_fate.engine.link import Link
+from fedrdma_fate.gateway.background import spawn
+from fedrdma_fate.gateway.context import GatewayContext
+from fedrdma_fate.gateway.messages.mailbox import Message
+from fedrdma_fate.gateway.peers.borrowing import Borrowing
+from fedrdma_fate.gateway.peers.probe_transfers import lease_spare
+from fedrdma_fate.gateway.spilling import make_room
+from fedrdma_fate.memory.pool import Lease
+from fedrdma_fate.ports import Slot
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, MemoryPoolError, WireError
+from fedrdma_fate.wire.frames import (
+    INLINE_LIMIT_BYTES,
+    PROBE_TRANSFERS_FROM,
+    Delivered,
+    GrantRequest,
+    Inline,
+    Lend,
+    LendDecline,
+    LendReturn,
+    MessageKey,
+    Offer,
+    Refused,
+)
+from fedrdma_fate.wire.header import HEADER_BYTES
+
+logger = logging.getLogger(__name__)
+
+_AHEAD_STEP_BYTES = 64 * 1024
+
+FIRST_AHEAD_PART = 3 / 8
+"""Of the receive region, for the first large messages of all peers; what is left is room for others, and for probes."""
+
+REMEMBERED_TRANSFERS = 16384
+"""Ended transfers that are remembered, so that one sent again after a lost connection is not taken twice."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Grant:
+    """A slot that is granted.
+
+    Attributes:
+        lease: of the slot.
+        credit_of: the transport that it is a standing grant of, if it is one.
+        large: whether it is one beside the ring; see `Receiving._grant_ahead`.
+        asked_by: the transfer that asked for it, else 0.
+    """
+
+    lease: Lease
+    credit_of: str = ""
+    large: bool = False
+    asked_by: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Request:
+    """A transfer that waits for room."""
+
+    link: Link
+    task: asyncio.Task[None]
+
+
+class Receiving:
+    """Everything that one peer sends us. Belongs to the event loop's thread."""
+
+    def __init__(
+        self,
+        peer: str,
+        context: GatewayContext,
+        send: Callable[[Delivered | Refused | LendDecline | LendReturn], object],
+    ) -> None:
+        self.borrowing = Borrowing(context, send)
+        self._peer = peer
+        self._context = context
+        self._send = send
+        self._granted: dict[int, _Grant] = {}
+        self._requests: dict[int, _Request] = {}
+        self._ahead: dict[str, int] = {}
+        self._next_grant = 0
+        self._announced: dict[int, Offer] = {}
+        self._ended: OrderedDict[int, Delivered | Refused] = OrderedDict()
+
+    # -- grants ---------------------------------------------------------------------------------------------------
+
+    def fill_ring(self, link: Link, transport: str) -> None:
+        """Grant slots ahead of time, as many as are configured and as there is room for just now."""
+        memory = self._context.config.memory
+        standing = [grant.large for grant in self._granted.values() if grant.credit_of == transport]
+        for _ in range(memory.ring_slots - standing.count(False)):
+            try:
+                lease = self._context.receive_pool.lease(int(memory.ring_slot_bytes), self._owner)
+            except MemoryPoolError as error:
+                logger.warning("no ring of receive slots for %s: %s", self._peer, error)
+                return
+            if lease is None:
+                return
+            self._grant(link, _Grant(lease, credit_of=transport))
+        # after the ring, which would else lie between it and the room behind it
+        if not any(standing):
+            self._grant_ahead(link, transport)
+
+    def lacks_ahead(self) -> list[str]:
+        """Transports over which a slot for another large message would be granted, were there room."""
+        standing = {grant.credit_of for grant in self._granted.values() if grant.large}
+        return [transport for transport in self._ahead if transport not in standing]
+
+    def _grant_ahead(self, link: Link, transport: str) -> None:
+        """A slot for another message like the last large one, which then starts without the round trip of asking.
+
+        Only while there is room for one more besides: it is a convenience, and the memory belongs to those who ask.
+        """
+        wished = self._ahead.get(transport) or self._first_ahead(transport)
+        pool = self._context.receive_pool
+        lease = pool.lease(wished, self._owner) if wished and pool.has_room_for(wished, wished) else None
+        if lease is not None:
+            self._grant(link, _Grant(lease, credit_of=transport, large=True))
+
+    def _first_ahead(self, transport: str) -> int:
+        """As long as no large message has come; what the first does not fill is free again when it has come."""
+        config = self._context.config
+        # cold memory is not taken before it is needed
+        if config.mode_for(self._peer) != "fedrdma-x" or transport not in ("tcp", "verbs") or not config.memory.warm:
+            return 0
+        part = int(self._context.receive_pool.region.length * FIRST_AHEAD_PART) // len(config.peers)
+        return part if part > int(config.memory.ring_slot_bytes) else 0
+
+    def on_grant_request(self, request: GrantRequest, link: Link) -> None:
+        """The peer asks for a slot. It asks again on each new data path; what it has been granted is on its way."""
+        transfer = request.transfer
+        if transfer in self._ended:
+            self._send(self._ended[transfer])
+        elif transfer not in self._requests and all(grant.asked_by != transfer for grant in self._granted.values()):
+            task = spawn(self._context.tasks, self._answer_request(request, link))
+            self._requests[transfer] = _Request(link, task)
+
+    def forget_requests(self, link: Link | None = None) -> None:
+        """The data path of this link, or every one, is gone: who waits for room asks again on the next."""
+        for transfer, request in list(self._requests.items()):
+            if link is None or request.link is link:
+                del self._requests[transfer]
+                request.task.cancel()
+
+    def slots_returned(self, slots: Sequence[Slot]) -> None:
+        """Slots are no longer granted."""
+        for slot in slots:
+            self._take_back(slot).release()
+
+    async def _answer_request(self, request: GrantRequest, link: Link) -> None:
+        try:
+            lease = await self._acquire(request)
+        except FedRDMAError as error:
+            logger.warning("refused transfer %d of %s: %s", request.transfer, self._peer, error)
+            self._requests.pop(request.transfer, None)
+            self._send(Refused(request.transfer, error.code.value, error.message))
+            return
+        del self._requests[request.transfer]
+        self._grant(link, _Grant(lease, asked_by=request.transfer))
+
+    async def _acquire(self, request: GrantRequest) -> Lease:
+        slot_bytes = request.slot_bytes
+        if slot_bytes < HEADER_SPACE_BYTES:
+            raise WireError(ErrorCode.MALFORMED_FRAME, f"a receive slot of {slot_bytes} bytes was asked for.")
+        pool = self._context.receive_pool
+        if request.transfer >= PROBE_TRANSFERS_FROM:
+            return self._spare_slot(slot_bytes)
+        lease = pool.lease(slot_bytes, self._owner)
+        if lease is not None:
+            return lease
+        logger.info("%s waits for %d bytes of receive memory", self._peer, slot_bytes)
+        # in the next turn of the loop, when the request below stands in the queue
+        asyncio.get_running_loop().call_soon(make_room, self._context, pool)
+        return await pool.acquire(slot_bytes, self._owner)
+
+    def _spare_slot(self, slot_bytes: int) -> Lease:
+        if any(grant.asked_by >= PROBE_TRANSFERS_FROM for grant in self._granted.values()):
+            raise MemoryPoolError(ErrorCode.POOL_TIMEOUT, f"another probe of {self._peer} has the memory for probes.")
+        return lease_spare(self._context.receive_pool, slot_bytes, self._owner)
+
+    def _grant(self, link: Link, grant: _Grant) -> None:
+        self._next_grant += 1
+        slot = grant.lease.slot
+        self._granted[slot.offset] = grant
+        # a new grant must not show the header of what its slot held before
+        slot.view[:HEADER_BYTES] = bytes(HEADER_BYTES)
+        link.grant(self._next_grant, slot, grant.asked_by)
+
+    def _take_back(self, slot: Slot) -> Lease:
+        return self._granted.pop(slot.offset).lease
+
+    @property
+    def _owner(self) -> str:
+        return f"peer:{self._peer}"
+
+    # -- payloads -------------------------------------------------------------------------------------------------
+
+    def on_offer(self, offer: Offer, link: Link) -> None:
+        """A transfer begins: pass it on, unless it has ended before or is none of ours."""
+        if offer.transfer in self._ended:
+            link.decline(offer, self._ended[offer.transfer])
+        elif offer.transfer < PROBE_TRANSFERS_FROM and (misrouted := self._misrouted(offer.key)):
+            link.decline(offer, self._refuse(offer, ErrorCode.WRONG_PARTY, misrouted))
+        else:
+            self._announced[offer.transfer] = offer
+            link.frame(offer)
+
+    def on_early_offer(self, offer: Offer, link: Link) -> None:
+        """The same by a datagram, before or after the frame: it begins what is right, and the frame does all else."""
+        is_probe = offer.transfer >= PROBE_TRANSFERS_FROM
+        if offer.transfer not in self._ended and (is_probe or not self._misrouted(offer.key)):
+            link.begin_early(offer)
+
+    def received(self, offer: Offer, slot: Slot, payload_at: int, stats: TransferStats) -> None:
+        """A payload is whole in its slot."""
+        lease = self._take_back(slot)
+        self._remember(Delivered(offer.transfer))
+        if offer.transfer >= PROBE_TRANSFERS_FROM:
+            lease.release()
+            return
+        # to what the next message like it would be granted: when this one is gone, that fits into its place
+        ahead = _ahead_of(offer, self._context.receive_pool.region.length)
+        lease.trim(ahead)
+        message = Message(offer.key, offer.kind, offer.total_bytes, lease=lease, payload_at=payload_at)
+        kept = self._context.mailbox.deliver(message)
+        make_room(self._context, self._context.receive_pool)
+        if offer.mode == "fedrdma-x" and slot.length > int(self._context.config.memory.ring_slot_bytes):
+            self._ahead[offer.transport] = ahead
+        self._context.metrics.payload_moved("received", self._peer, offer.mode, offer.transport, offer.total_bytes)
+        self._context.metrics.transfer_ended("received", self._peer, offer.mode, stats.seconds, 0)
+        self._trace_delivered(offer, offer.total_bytes, offer.mode, offer.transport, stats.seconds, kept)
+
+    def receive_failed(self, offer: Offer, slot: Slot, code: ErrorCode, reason: str) -> None:
+        """An announced payload will not come."""
+        self._take_back(slot).release()
+        self._not_received(offer, code, reason)
+
+    def on_abort(self, transfer: int) -> None:
+        """The peer has given a transfer up, and says why in a notice of its own."""
+        self._announced.pop(transfer, None)
+
+    def on_undeliverable(self, key: MessageKey, code: str, reason: str) -> None:
+        """The peer says that a message will not come."""
+        logger.error("%s will not come from %s: [%s] %s", key, self._peer, code, reason)
+        self._announced = {transfer: offer for transfer, offer in self._announced.items() if offer.key != key}
+        self._context.mailbox.fail(key, code, reason)
+
+    def peer_restarted(self) -> None:
+        """What the peer had announced, and had not been received, is gone with its memory."""
+        reason = f"the gateway of {self._peer} was restarted in the middle of it"
+        for offer in list(self._announced.values()):
+            self._not_received(offer, ErrorCode.TRANSFER_ABORTED, reason)
+
+    def _not_received(self, offer: Offer, code: ErrorCode, reason: str) -> None:
+        self._remember(Refused(offer.transfer, code.value, reason))
+        if offer.transfer >= PROBE_TRANSFERS_FROM:
+            logger.info("a probe of %s did not arrive: [%s] %s", self._peer, code.value, reason)
+            return
+        self._context.mailbox.fail(offer.key, code.value, reason)
+        self._context.metrics.transfer_ended("failed", self._peer, offer.mode, 0.0, 0)
+        logger.error("%s from %s was not received: [%s] %s", offer.key, self._peer, code.value, reason)
+        self._context.trace.emit(
+            "receive_failed", **_key_fields(offer), code=code.value, reason=reason, peer=self._peer
+        )
+
+    def on_lend(self, lend: Lend) -> None:
+        """A message lies in the peer's memory, for our task to map; it may be told again after a reconnection."""
+        transfer = lend.transfer
+        if transfer in self._ended:
+            self._send(self._ended[transfer])
+            if not self.borrowing.holds(transfer):
+                self._send(LendReturn(transfer))
+            return
+        if misrouted := self._misrouted(lend.key):
+            self._send(self._refuse(lend, ErrorCode.WRONG_PARTY, misrouted))
+            return
+        try:
+            message = self.borrowing.take(lend)
+        except MemoryPoolError as error:
+            self._send(LendDecline(transfer, error.message))
+            return
+        self._remember(Delivered(transfer))
+        self._send(Delivered(transfer))
+        kept = self._context.mailbox.deliver(message)
+        self._context.metrics.payload_moved("received", self._peer, "lent", "shm", lend.total_bytes)
+        self._context.metrics.transfer_ended("received", self._peer, "lent", 0.0, 0)
+        self._trace_delivered(lend, lend.total_bytes, "lent", "shm", 0.0, kept)
+
+    def on_inline(self, inline: Inline) -> None:
+        """A small message came; it may come again after a reconnection."""
+        if inline.transfer in self._ended:
+            self._send(self._ended[inline.transfer])
+            return
+        if misrouted := self._misrouted(inline.key):
+            self._send(self._refuse(inline, ErrorCode.WRONG_PARTY, misrouted))
+            return
+        if len(inline.body) > INLINE_LIMIT_BYTES:
+            reason = f"{len(inline.body)} bytes came inline, {INLINE_LIMIT_BYTES} is the limit"
+            self._send(self._refuse(inline, ErrorCode.MALFORMED_FRAME, reason))
+            return
+        self._remember(Delivered(inline.transfer))
+        message = Message(inline.key, inline.kind, len(inline.body), body=inline.body)
+        kept = self._context.mailbox.deliver(message)
+        self._context.metrics.inline_moved("received", self._peer)
+        self._trace_delivered(inline, len(inline.body), "inline", "control", 0.0, kept)
+        self._send(Delivered(inline.transfer))
+
+    def answer_ended(self, transfers: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+        """Of (transfer, grant) pairs that the peer would resume, tell it which have ended; the others."""
+        still_open = []
+        for transfer, grant in transfers:
+            if transfer in self._ended:
+                self._send(self._ended[transfer])
+            else:
+                still_open.append((transfer, grant))
+        return tuple(still_open)
+
+    def _remember(self, end: Delivered | Refused) -> None:
+        self._announced.pop(end.transfer, None)
+        self._ended[end.transfer] = end
+        while len(self._ended) > REMEMBERED_TRANSFERS:
+            self._ended.popitem(last=False)
+
+    def _refuse(self, frame: Offer | Inline | Lend, code: ErrorCode, reason: str) -> Refused:
+        logger.error("refused %s from %s: [%s] %s", frame.key, self._peer, code.value, reason)
+        return Refused(frame.transfer, code.value, reason)
+
+    def _misrouted(self, key: MessageKey) -> str:
+        """Why this peer may not send this message to us, or an empty string."""
+        routes = self._context.routes
+        if not routes.is_local(key.destination):
+            return f"{key.destination} is not served at {self._context.config.site}"
+        if routes.find(key.source) != self._peer:
+            return f"{self._context.config.site} does not know {key.source} as a party of {self._peer}"
+        return ""
+
+    def _trace_delivered(
+        self, frame: Offer | Inline | Lend, total_bytes: int, mode: str, transport: str, seconds: float, kept: bool
+    ) -> None:
+        self._context.trace.emit(
+            "delivered",
+            **_key_fields(frame),
+            bytes=total_bytes,
+            mode=mode,
+            transport=transport,
+            seconds=seconds,
+            peer=self._peer,
+            kept=kept,
+        )
+
+
+def _ahead_of(offer: Offer, most: int) -> int:
+    """A slot for a message like this one, with the room that its sender would like to have if that can be."""
+    wished = _ahead_bytes(max(offer.total_bytes, offer.wished_bytes))
+    return wished if wished <= most else _ahead_bytes(offer.total_bytes)
+
+
+def _ahead_bytes(total_bytes: int) -> int:
+    """A slot for a message like one of this length: a little more, for the next may differ by a few bytes."""
+    return (total_bytes // _AHEAD_STEP_BYTES + 2) * _AHEAD_STEP_BYTES
+
+
+def _key_fields(frame: Offer | Inline | Lend) -> dict[str, object]:
+    key = frame.key
+    return {
+        "transfer": frame.transfer,
+        "session": key.session,
+        "name": key.name,
+        "tag": key.tag,
+        "source": str(key.source),
+        "destination": str(key.destination),
+    }

@@ -1,0 +1,357 @@
+"""Sends messages to one peer: small ones on the control channel, large ones by a data path or by lending them."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from fedrdma_fate.core.link_tuner import Finding, LinkTuner
+from fedrdma_fate.core.plan import ChunkPlan, SlotLayout
+from fedrdma_fate.core.tuning import LinkTraits
+from fedrdma_fate.engine.events import KnownPath, Outgoing, Payload, TransferProgress, TransferStats
+from fedrdma_fate.gateway.config.schema import PeerConfig
+from fedrdma_fate.gateway.context import GatewayContext
+from fedrdma_fate.gateway.peers.lending import Lending
+from fedrdma_fate.memory.pool import Lease
+from fedrdma_fate.wire.errors import ErrorCode, error_from_code
+from fedrdma_fate.wire.frames import Abort, Inline, Lend, LendRecall, MessageKey, MessageKind, Mode, Undeliverable
+
+logger = logging.getLogger(__name__)
+
+REMEMBERED_NOTICES = 1024
+"""Notices of messages that will not come are told again on each new control channel: nobody confirms them."""
+
+
+class Links(Protocol):
+    """The data paths to a peer."""
+
+    @property
+    def main_transport(self) -> str | None:
+        """What `fedrdma` and `fedrdma-e` go over, if there is anything yet."""
+        ...
+
+    def known(self, transport: str) -> KnownPath | None:
+        """What the data path over this transport has found of itself."""
+        ...
+
+    def dispatch(self, outgoing: Outgoing) -> str:
+        """Hand a payload to a data path; its transport, or an empty string when there is none yet."""
+        ...
+
+    def written(self, transport: str, transfer: int) -> None:
+        """Tell the data path that more of a payload lies in its slot."""
+        ...
+
+    def cancel(self, transport: str, transfer: int, code: ErrorCode, reason: str) -> bool:
+        """Have the data path give a payload up; False when there is no such path."""
+        ...
+
+
+LENT = "lent"
+"""How a payload goes that is not moved at all."""
+
+
+@dataclasses.dataclass(slots=True)
+class _Payload:
+    """A payload on its way.
+
+    Attributes:
+        outgoing: the message.
+        lease: keeps its slot.
+        path: the transport it was handed to, LENT, or an empty string as long as there is none.
+        alone: whether no other has been on its way to the peer meanwhile.
+        whole: whether it was, when it was handed over.
+    """
+
+    outgoing: Outgoing
+    lease: Lease
+    path: str = ""
+    alone: bool = True
+    whole: bool = True
+
+
+class Sending:
+    """Everything that we send to one peer. Belongs to the event loop's thread.
+
+    Attributes:
+        rtt_seconds: round trip of the control channel, None while it is not known.
+        tuners: what decides how payloads are cut, by transport.
+    """
+
+    def __init__(
+        self,
+        peer: PeerConfig,
+        context: GatewayContext,
+        send: Callable[[Inline | Undeliverable | Abort | Lend | LendRecall], bool],
+        links: Links,
+        shares_memory: Callable[[], bool],
+    ) -> None:
+        """
+        Args:
+            peer: the peer.
+            context: the shared parts.
+            send: sends a frame, if there is a control channel.
+            links: the data paths.
+            shares_memory: whether the peer is here, on this host, and takes what is lent to it.
+        """
+        self._peer = peer
+        self._context = context
+        self._send = send
+        self._links = links
+        self._shares_memory = shares_memory
+        self.lending = Lending(peer.site, context, send)
+        self._inline: dict[int, Inline] = {}
+        self._payloads: dict[int, _Payload] = {}
+        self._notices: deque[Undeliverable] = deque(maxlen=REMEMBERED_NOTICES)
+        self.rtt_seconds: float | None = None
+        self.tuners: defaultdict[str, LinkTuner] = defaultdict(LinkTuner)
+
+    @property
+    def pending(self) -> int:
+        """Messages that the peer does not have yet."""
+        return len(self._inline) + len(self._payloads)
+
+    def put_inline(self, key: MessageKey, kind: MessageKind, body: bytes) -> None:
+        """Send a small message; it is kept until the peer has it."""
+        inline = Inline(self._context.new_transfer(), key, kind, body)
+        self._inline[inline.transfer] = inline
+        self._send(inline)
+
+    def put_payload(
+        self, key: MessageKey, kind: MessageKind, payload: Payload, lease: Lease, mode: Mode | None
+    ) -> None:
+        """Send a payload; its lease is released when the peer has it.
+
+        Args:
+            key: the message.
+            kind: what the payload holds.
+            payload: its bytes.
+            lease: keeps them.
+            mode: what the job asks for.
+        """
+        used = self._mode(mode)
+        plan = self._plan(used, payload.total_bytes)
+        recut = used == "fedrdma-x" and self._chunk_bytes is None
+        outgoing = Outgoing(self._context.new_transfer(), key, kind, payload, plan, used, recut)
+        record = _Payload(outgoing, lease, alone=not self._payloads, whole=not payload.written_from)
+        for other in self._payloads.values():
+            other.alone = False
+        self._payloads[outgoing.transfer] = record
+        self._hand(record)
+
+    def lends(self, mode: Mode | None) -> bool:
+        """Whether payloads of a job that asks for `mode` are lent, as long as there is room."""
+        # by its definition, mode fedrdma stages every chunk (paper, section 3.1)
+        return self._mode(mode) in ("fedrdma-e", "fedrdma-x") and self._shares_memory()
+
+    def takes_unfinished(self, mode: Mode | None) -> bool:
+        """Whether payloads of such a job can be sent while they are still being written: from the last byte on."""
+        on_its_way = self._links.main_transport is not None and not self._shares_memory()
+        return self._mode(mode) in ("fedrdma-e", "fedrdma-x") and on_its_way
+
+    def on_written(self, payload: Payload) -> None:
+        """More of a payload lies in its slot."""
+        for record in self._of(payload):
+            self._links.written(record.path, record.outgoing.transfer)
+
+    def abandon(self, payload: Payload) -> None:
+        """A payload will never be whole."""
+        reason = "the task that pushed it did not write it to its end"
+        for record in self._of(payload):
+            self._context.mailbox.sessions.forget_push(record.outgoing.key)
+            if not self._links.cancel(record.path, record.outgoing.transfer, ErrorCode.TRANSFER_ABORTED, reason):
+                self.send_failed(record.outgoing, ErrorCode.TRANSFER_ABORTED, reason)
+
+    def _of(self, payload: Payload) -> list[_Payload]:
+        return [record for record in self._payloads.values() if record.outgoing.payload is payload]
+
+    def _hand(self, record: _Payload) -> None:
+        whole = not record.outgoing.payload.written_from
+        lent = whole and self.lends(record.outgoing.mode) and self.lending.lend(record.outgoing, record.lease)
+        record.path = LENT if lent else self._links.dispatch(record.outgoing)
+
+    def slot_bytes(self, total_bytes: int, mode: Mode | None) -> int:
+        """Length of the receive slot that a payload takes at the peer."""
+        used = self._mode(mode)
+        return SlotLayout(self._plan(used, total_bytes), used).slot_bytes
+
+    # -- connections ----------------------------------------------------------------------------------------------
+
+    def resend_small(self) -> None:
+        """The control channel is new: what the peer has not confirmed may be lost."""
+        for inline in self._inline.values():
+            self._send(inline)
+        for notice in self._notices:
+            self._send(notice)
+        self.lending.resend()
+
+    def peer_restarted(self) -> None:
+        """The peer has forgotten what was lent to it."""
+        self._take_back(self.lending.peer_restarted())
+
+    def take_back(self, path: str) -> None:
+        """A data path was given up: what was handed to it waits for another one."""
+        for record in self._payloads.values():
+            if record.path == path:
+                record.path = ""
+
+    def hand_over(self) -> None:
+        """There may be a data path for those that wait for one."""
+        for record in self._payloads.values():
+            if not record.path:
+                self._hand(record)
+
+    def waiting_for_path(self) -> list[TransferProgress]:
+        """Payloads that no data path has taken yet."""
+        return [
+            TransferProgress(
+                each.transfer, each.key, "send", each.mode, "waiting-for-peer", each.plan.total_bytes, 0, 0.0
+            )
+            for each in (record.outgoing for record in self._payloads.values() if not record.path)
+        ]
+
+    def give_up(self, code: ErrorCode, reason: str) -> None:
+        """Send nothing more; the peer is told of every message that it will not get."""
+        for outgoing in [record.outgoing for record in self._payloads.values()]:
+            self._send(Abort(outgoing.transfer, code.value, reason))
+            self.send_failed(outgoing, code, reason)
+        for transfer in list(self._inline):
+            self.on_refused(transfer, code.value, reason)
+
+    # -- how it went ----------------------------------------------------------------------------------------------
+
+    def on_delivered(self, transfer: int) -> bool:
+        """The peer has a message; whether it went by no data path."""
+        if (lent := self.lending.on_delivered(transfer)) is not None:
+            outgoing, seconds = lent
+            self.sent(outgoing, TransferStats(seconds, 0, 0), "shm", how=LENT)
+            return True
+        inline = self._inline.pop(transfer, None)
+        if inline is None:
+            return False
+        self._context.metrics.inline_moved("sent", self._peer.site)
+        self._trace("sent", transfer, inline.key, len(inline.body), mode="inline", transport="control", seconds=0.0)
+        return True
+
+    def on_refused(self, transfer: int, code: str, reason: str) -> bool:
+        """The peer will not have a message; whether it went by no data path."""
+        if self.lending.end(transfer):
+            record = self._payloads[transfer]
+            self.send_failed(record.outgoing, error_from_code(code, reason).code, reason)
+            return True
+        inline = self._inline.pop(transfer, None)
+        if inline is None:
+            return False
+        known = error_from_code(code, reason).code
+        self._undeliverable(transfer, inline.key, known, reason)
+        self._tell_task(inline.key, known, reason)
+        return True
+
+    def on_lend_declined(self, transfer: int, reason: str) -> None:
+        """The peer cannot use a message where it lies: it is sent."""
+        if self.lending.on_declined(transfer, reason):
+            self._take_back([transfer])
+            self.hand_over()
+
+    def on_lend_returned(self, transfer: int) -> None:
+        """Nobody at the peer uses a lent message any more."""
+        self.on_delivered(transfer)
+        self.lending.end(transfer)
+
+    def sent(self, outgoing: Outgoing, stats: TransferStats, transport: str, *, how: str | None = None) -> None:
+        """The peer has a payload; `how` it went, if not in its mode."""
+        record = self._payloads.get(outgoing.transfer)
+        if record is None or not self._release(outgoing):
+            return
+        if how is None and record.alone:
+            # while a task was still writing, the link may have waited
+            round_trip = self.rtt_seconds if record.whole else None
+            self.tuners[transport].on_transfer(outgoing.mode, outgoing.plan, stats.seconds, round_trip)
+        total = outgoing.plan.total_bytes
+        mode = how or outgoing.mode
+        self._context.metrics.payload_moved("sent", self._peer.site, mode, transport, total)
+        self._context.metrics.transfer_ended("delivered", self._peer.site, mode, stats.seconds, stats.resent_bytes)
+        self._trace(
+            "sent",
+            outgoing.transfer,
+            outgoing.key,
+            total,
+            mode=mode,
+            transport=transport,
+            seconds=stats.seconds,
+            resent_bytes=stats.resent_bytes,
+            chunks=0 if how == LENT else outgoing.plan.count,
+            writes=stats.writes,
+        )
+
+    def send_failed(self, outgoing: Outgoing, code: ErrorCode, reason: str) -> None:
+        """The peer will not get a payload."""
+        if self._release(outgoing):
+            self._context.metrics.transfer_ended("failed", self._peer.site, outgoing.mode, 0.0, 0)
+            self._undeliverable(outgoing.transfer, outgoing.key, code, reason)
+            if not outgoing.payload.written_from:
+                self._tell_task(outgoing.key, code, reason)
+
+    def _take_back(self, transfers: Iterable[int]) -> None:
+        """These payloads were not delivered after all, and wait for another way."""
+        for transfer in transfers:
+            self._payloads[transfer].path = ""
+
+    def _release(self, outgoing: Outgoing) -> bool:
+        """Let the slot go; False when that was done before."""
+        record = self._payloads.pop(outgoing.transfer, None)
+        if record is not None:
+            record.lease.release()
+        return record is not None
+
+    def _undeliverable(self, transfer: int, key: MessageKey, code: ErrorCode, reason: str) -> None:
+        """The peer is told, for the party that waits there."""
+        logger.error("%s was not delivered to %s: [%s] %s", key, self._peer.site, code.value, reason)
+        self._trace("undeliverable", transfer, key, 0, code=code.value, reason=reason)
+        notice = Undeliverable(key, code.value, reason)
+        self._notices.append(notice)
+        self._send(notice)
+
+    def _tell_task(self, key: MessageKey, code: ErrorCode, reason: str) -> None:
+        told = error_from_code(code.value, f"an earlier push, {key}, was not delivered: {reason}")
+        self._context.mailbox.sessions.push_failed(key, told)
+
+    def _mode(self, asked: Mode | None) -> Mode:
+        return self._context.config.mode_for(self._peer.site, asked)
+
+    def _plan(self, mode: Mode, total_bytes: int) -> ChunkPlan:
+        config = self._context.config
+        policy = self._peer.link_enable or config.link_enable
+        transport = self._links.main_transport or ""
+        link = LinkTraits(rate_bps=self._peer.rate, is_stream=transport == "tcp")
+        return self.tuners[transport].plan(mode, total_bytes, self._chunk_bytes, policy, link, self._seen(transport))
+
+    def rate(self, transport: str) -> Finding | None:
+        """What is known of the link's rate, and from where."""
+        return self.tuners[transport].rate(self._peer.rate, self._seen(transport))
+
+    def _seen(self, transport: str) -> Finding | None:
+        known = self._links.known(transport)
+        return None if known is None else Finding(known.state.rate * 8, known.source)
+
+    @property
+    def _chunk_bytes(self) -> int | None:
+        """The chunk size that was set by hand."""
+        return (self._peer.chunk or self._context.config.chunk).size_bytes
+
+    def _trace(self, event: str, transfer: int, key: MessageKey, total_bytes: int, **fields: object) -> None:
+        self._context.trace.emit(
+            event,
+            transfer=transfer,
+            session=key.session,
+            name=key.name,
+            tag=key.tag,
+            source=str(key.source),
+            destination=str(key.destination),
+            bytes=total_bytes,
+            peer=self._peer.site,
+            **fields,
+        )

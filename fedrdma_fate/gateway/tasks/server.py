@@ -1,0 +1,378 @@
+"""Answers the FATE tasks of this site: leases, pushes, pulls."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+import msgspec
+
+from fedrdma_fate.client.protocol import (
+    CLIENT_PROTOCOL_VERSION,
+    AskProbe,
+    AskStatus,
+    Attach,
+    Attached,
+    Commit,
+    Done,
+    Get,
+    GotInline,
+    GotSlot,
+    Leased,
+    LeaseSlot,
+    Leave,
+    NotYet,
+    ProbeReport,
+    PutInline,
+    ReleaseLeases,
+    Reply,
+    Request,
+    StatusReport,
+    Written,
+)
+from fedrdma_fate.engine.events import Payload
+from fedrdma_fate.gateway.context import GatewayContext
+from fedrdma_fate.gateway.messages.mailbox import Message
+from fedrdma_fate.gateway.peers.peer import Peer
+from fedrdma_fate.gateway.peers.probing import Probing
+from fedrdma_fate.gateway.spilling import make_room
+from fedrdma_fate.gateway.tasks.presence import Attendance
+from fedrdma_fate.gateway.tasks.pushing import Pushing
+from fedrdma_fate.memory.pool import Lease
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, MemoryPoolError
+from fedrdma_fate.wire.frames import MessageKey, Party
+
+logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SendSlot:
+    """A slot that a task writes a payload into."""
+
+    lease: Lease
+    payload: Payload
+
+
+class Task:
+    """One task process: its connections share leases, which go back when the last connection ends."""
+
+    def __init__(self, attach: Attach, abandon: Callable[[Payload], None]) -> None:
+        """
+        Args:
+            attach: who it is.
+            abandon: told of a payload whose slot is given back before it was written whole.
+        """
+        self.attach = attach
+        self.connections = 0
+        self.sending: dict[int, SendSlot] = {}
+        self._abandon = abandon
+        self.received: dict[int, Message] = {}
+        self._next_lease = 0
+
+    @property
+    def owner(self) -> str:
+        return f"task:{self.attach.client}"
+
+    def new_lease(self) -> int:
+        """A number that this task has not had."""
+        self._next_lease += 1
+        return self._next_lease
+
+    def release(self, lease: int) -> None:
+        """Give one lease back; an unknown one is ignored."""
+        if (sending := self.sending.pop(lease, None)) is not None:
+            if sending.payload.written_from:
+                self._abandon(sending.payload)
+            sending.lease.release()
+        if (received := self.received.pop(lease, None)) is not None:
+            received.discard()
+
+    def release_all(self) -> int:
+        """The process is gone; how many leases it held."""
+        held = [*self.sending, *self.received]
+        for lease in held:
+            self.release(lease)
+        return len(held)
+
+
+class TaskServer:
+    """Belongs to the event loop's thread."""
+
+    def __init__(
+        self, context: GatewayContext, peers: Mapping[str, Peer], status: Callable[[], dict[str, object]]
+    ) -> None:
+        """
+        Args:
+            context: the shared parts.
+            peers: the other sites.
+            status: makes the status document.
+        """
+        self.context = context
+        self.pushing = Pushing(context, peers)
+        self.probing = Probing(context, peers)
+        self.status = status
+        self.stopping = False
+        self._tasks: dict[str, Task] = {}
+        self._attendance = Attendance(self._take_for_gone, asyncio.get_running_loop().call_later)
+        context.mailbox.on_waiting = self._attendance.expect
+
+    @property
+    def task_count(self) -> int:
+        """Task processes attached."""
+        return len(self._tasks)
+
+    def begin(self) -> TaskConversation:
+        """A task has connected."""
+        return TaskConversation(self)
+
+    def close(self) -> None:
+        """Nobody is waited for any more."""
+        self._attendance.close()
+
+    def attach(self, attach: Attach) -> Task:
+        """The task behind a new connection.
+
+        Raises:
+            GatewayError: CLIENT_PROTOCOL, WRONG_PARTY or GATEWAY_STOPPING.
+        """
+        self._check_attach(attach)
+        task = self._tasks.get(attach.client)
+        if task is None:
+            task = self._tasks[attach.client] = Task(attach, self.pushing.abandon)
+            self.context.mailbox.sessions.join(attach.session, attach.party)
+            self._attendance.arrive(attach.session, attach.party)
+        task.connections += 1
+        return task
+
+    def detach(self, task: Task) -> None:
+        """One of the connections of a task has ended."""
+        task.connections -= 1
+        if task.connections:
+            return
+        attach = task.attach
+        del self._tasks[attach.client]
+        held = task.release_all()
+        self.context.send_pool.release_owner(task.owner)
+        left = self.context.mailbox.sessions.is_closed(attach.session, attach.party)
+        self._attendance.part(attach.session, attach.party, left=left)
+        if held:
+            logger.info("%s of %s ended; %d leases came back", attach.party, attach.session, held)
+
+    def timed_out(self, error: GatewayError) -> GatewayError:
+        """A get that timed out; where its message may be waiting for receive memory, the error says who has that."""
+        pool = self.context.receive_pool.stats()
+        if not pool.waiting:
+            return error
+        received = [message for task in self._tasks.values() for message in task.received.values()]
+        held = sum(message.total_bytes for message in received if message.lease is not None)
+        return GatewayError(
+            error.code,
+            f"{error.message} Transfers that wait for room in the receive region: {pool.waiting}; tasks here hold "
+            f"{held:,} of its {pool.length:,} bytes in what they got before.",
+            "Let arrays of earlier gets go, or copy what is kept for long; or raise memory.receive_bytes. "
+            + error.remedy,
+        )
+
+    def _check_attach(self, attach: Attach) -> None:
+        if attach.protocol != CLIENT_PROTOCOL_VERSION:
+            raise GatewayError(
+                ErrorCode.CLIENT_PROTOCOL,
+                f"the task speaks client protocol {attach.protocol}, this gateway {CLIENT_PROTOCOL_VERSION}.",
+                "Run the same fedrdma-fate version in FATE and in the gateway.",
+            )
+        known = self._tasks.get(attach.client)
+        if known is not None and known.attach != attach:
+            raise GatewayError(ErrorCode.CLIENT_PROTOCOL, "one client attaches to two sessions.")
+        if not self.context.routes.is_local(attach.party):
+            raise GatewayError(
+                ErrorCode.WRONG_PARTY,
+                f"{attach.party} is not served at site {self.context.config.site!r}.",
+                f"Parties here: {', '.join(self.context.config.parties)}. Point the task at its own site's gateway.",
+            )
+        if self.stopping:
+            raise stopping_error(self.context)
+
+    def _take_for_gone(self, session: str, party: Party) -> None:
+        dropped = self.context.mailbox.leave(session, party)
+        logger.warning(
+            "%s has been gone from %s for long without leaving it; %d messages were dropped", party, session, dropped
+        )
+
+
+class TaskConversation:
+    """One connection of a task."""
+
+    def __init__(self, server: TaskServer) -> None:
+        self._server = server
+        self._context = server.context
+        self._task: Task | None = None
+
+    def end(self) -> None:
+        """The connection is gone."""
+        task, self._task = self._task, None
+        if task is not None:
+            self._server.detach(task)
+
+    def answer(self, request: Request) -> Reply | Coroutine[Any, Any, Reply | None] | None:
+        """See `tasksocket.Conversation`."""
+        match request:
+            case AskStatus():
+                return StatusReport(msgspec.json.encode(self._server.status()))
+            case AskProbe():
+                return self._probe(request)
+            case Attach():
+                return self._attach(request)
+            case ReleaseLeases(leases=leases):
+                for lease in leases:
+                    self._attached.release(lease)
+                return None
+            case LeaseSlot():
+                return self._lease(request, self._attached)
+            case Commit():
+                return self._commit(request, self._attached)
+            case Written():
+                return self._written(request, self._attached)
+            case PutInline():
+                self._check_pushing(self._attached.attach)
+                self._server.pushing.put_inline(request, self._attached.attach)
+                return Done()
+            case Get():
+                return self._get(request, self._attached)
+            case Leave():
+                return self._leave(self._attached.attach)
+
+    async def _probe(self, request: AskProbe) -> Reply:
+        if self._server.stopping:
+            raise stopping_error(self._context)
+        try:
+            report = await self._server.probing.measure(request.peer, request.total_bytes, request.seconds)
+        except FedRDMAError as error:
+            if self._server.stopping:
+                raise stopping_error(self._context) from error
+            raise
+        return ProbeReport(msgspec.json.encode(report))
+
+    @property
+    def _attached(self) -> Task:
+        if self._task is None:
+            raise GatewayError(ErrorCode.CLIENT_PROTOCOL, "a task has to attach first.")
+        return self._task
+
+    def _attach(self, attach: Attach) -> Reply:
+        if self._task is not None:
+            raise GatewayError(ErrorCode.CLIENT_PROTOCOL, "a task attaches once on each connection.")
+        self._task = self._server.attach(attach)
+        return Attached(str(self._context.send_pool.region.path), self._context.incarnation)
+
+    # -- pushing --------------------------------------------------------------------------------------------------
+
+    def _check_pushing(self, attach: Attach) -> None:
+        if self._server.stopping:
+            raise stopping_error(self._context)
+        sessions = self._context.mailbox.sessions
+        if sessions.is_closed(attach.session, attach.party):
+            raise sessions.closed_error(attach.session, attach.party)
+        sessions.raise_push_failure(attach.session, attach.party)
+
+    async def _lease(self, request: LeaseSlot, task: Task) -> Reply:
+        self._check_pushing(task.attach)
+        pool = self._context.send_pool
+        lease = pool.lease(request.total_bytes, task.owner)
+        if lease is None:
+            lease = await self._await_room(request, task)
+        number = task.new_lease()
+        length = lease.slot.length
+        task.sending[number] = SendSlot(lease, Payload(lease.slot, length, written_from=length))
+        return Leased(number, lease.slot.offset)
+
+    async def _await_room(self, request: LeaseSlot, task: Task) -> Lease:
+        pool = self._context.send_pool
+        timeout = self._context.config.timeouts.put if request.timeout is None else request.timeout
+        logger.info("%s waits for %d bytes of send memory", task.attach.party, request.total_bytes)
+        # in the next turn of the loop, when the request below stands in the queue
+        asyncio.get_running_loop().call_soon(make_room, self._context, pool)
+        try:
+            return await pool.acquire(request.total_bytes, task.owner, timeout)
+        except MemoryPoolError as error:
+            if self._server.stopping:
+                raise stopping_error(self._context) from error
+            raise
+
+    def _commit(self, request: Commit, task: Task) -> Reply:
+        slot = self._slot(request.lease, task)
+        pushing = self._server.pushing
+        if not request.unfinished:
+            slot.payload.on_written(0, ())
+        try:
+            self._check_pushing(task.attach)
+            if request.unfinished and not pushing.takes_unfinished(request, task.attach):
+                return NotYet(digests=pushing.wants_digests(request, task.attach))
+            pushing.commit(request, slot.payload, slot.lease, task.attach)
+        finally:
+            if not (request.keep or request.unfinished):
+                task.release(request.lease)
+        return Done()
+
+    def _written(self, request: Written, task: Task) -> Reply:
+        payload = self._slot(request.lease, task).payload
+        if not request.written_from < payload.written_from:
+            raise GatewayError(
+                ErrorCode.CLIENT_PROTOCOL,
+                f"lease {request.lease} was written from {payload.written_from} on, now from {request.written_from}.",
+            )
+        payload.on_written(request.written_from, request.block_digests)
+        self._server.pushing.on_written(payload)
+        return Done()
+
+    def _slot(self, lease: int, task: Task) -> SendSlot:
+        slot = task.sending.get(lease)
+        if slot is None:
+            raise MemoryPoolError(ErrorCode.LEASE_UNKNOWN, f"lease {lease} is not this task's.")
+        return slot
+
+    # -- pulling --------------------------------------------------------------------------------------------------
+
+    async def _get(self, request: Get, task: Task) -> Reply:
+        attach = task.attach
+        self._context.routes.site_of(request.source)
+        if self._server.stopping:
+            raise stopping_error(self._context)
+        key = MessageKey(attach.session, request.name, request.tag, request.source, attach.party)
+        try:
+            message = await self._context.mailbox.take(key, request.timeout)
+        except GatewayError as error:
+            if error.code is ErrorCode.PULL_TIMEOUT:
+                raise self._server.timed_out(error) from error
+            raise
+        self._context.trace.emit(
+            "get",
+            session=key.session,
+            name=key.name,
+            tag=key.tag,
+            source=str(key.source),
+            destination=str(key.destination),
+            bytes=message.total_bytes,
+        )
+        if message.body is not None:
+            return GotInline(message.kind, message.body)
+        place, path, offset = message.place
+        number = task.new_lease()
+        task.received[number] = message
+        return GotSlot(message.kind, number, place, str(path), offset, message.total_bytes)
+
+    def _leave(self, attach: Attach) -> Reply:
+        dropped = self._context.mailbox.leave(attach.session, attach.party)
+        logger.info("%s left %s; %d messages were dropped", attach.party, attach.session, dropped)
+        return Done()
+
+
+def stopping_error(context: GatewayContext) -> GatewayError:
+    """The error for tasks of a gateway that is going away."""
+    return GatewayError(
+        ErrorCode.GATEWAY_STOPPING,
+        f"the gateway of {context.config.site} is stopping.",
+        "Start it again, then run the job again.",
+    )

@@ -1,0 +1,238 @@
+"""The unix socket of a gateway: accepts the tasks of this site, reads their requests and writes the replies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, Protocol
+
+from fedrdma_fate.client.protocol import (
+    LENGTH_PREFIX,
+    Error,
+    Reply,
+    Request,
+    decode_request,
+    encode_message,
+    frame_length,
+)
+from fedrdma_fate.gateway.deadlines import within
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, WireError
+
+logger = logging.getLogger(__name__)
+
+_LAST_ANSWERS_SECONDS = 1.0
+
+READ_AHEAD = 32
+"""Requests of one connection that are read before the first of them is answered."""
+
+
+class Conversation(Protocol):
+    """What one connection is about."""
+
+    def answer(self, request: Request) -> Reply | Coroutine[Any, Any, Reply | None] | None:
+        """The reply, None where there is none to give, or a coroutine that waits for it.
+
+        Raises:
+            FedRDMAError: the request is refused; also from the coroutine.
+        """
+        ...
+
+    def end(self) -> None:
+        """The connection is gone."""
+        ...
+
+
+class ConversationMaker(Protocol):
+    """Who serves the connections."""
+
+    def begin(self) -> Conversation:
+        """A task has connected."""
+        ...
+
+
+class TaskSocket:
+    """Belongs to the event loop's thread."""
+
+    def __init__(self, path: Path, maker: ConversationMaker) -> None:
+        self._path = path
+        self._maker = maker
+        self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+        self._answering = 0
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+
+    async def start(self) -> None:
+        """Listen, for the owner of this process only; a stale file of a dead gateway is replaced.
+
+        Raises:
+            GatewayError: GATEWAY_UNREACHABLE when another gateway serves it, or it cannot be made.
+        """
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            if await _is_served(self._path):
+                raise GatewayError(
+                    ErrorCode.GATEWAY_UNREACHABLE,
+                    f"another gateway serves {self._path}.",
+                    "Stop it, or give this one a `listen.socket` of its own.",
+                )
+            self._path.unlink(missing_ok=True)
+            self._server = await asyncio.start_unix_server(self._accept, sock=_bind(self._path))
+        except OSError as error:
+            raise GatewayError(
+                ErrorCode.GATEWAY_UNREACHABLE, f"cannot listen on {self._path}: {error}.", "Check `listen.socket`."
+            ) from error
+
+    async def stop(self) -> None:
+        """Stop listening, send the answers that are due, and end all connections."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+            self._path.unlink(missing_ok=True)
+        with contextlib.suppress(TimeoutError):
+            await within(_LAST_ANSWERS_SECONDS, self._quiet.wait())
+        for connection in list(self._connections):
+            connection.cancel()
+        if self._connections:
+            await asyncio.wait(self._connections, timeout=2)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = asyncio.current_task()
+        assert connection is not None
+        self._connections.add(connection)
+        conversation = self._maker.begin()
+        requests = _Requests(reader)
+        try:
+            await self._converse(requests, writer, conversation)
+        except (ConnectionError, asyncio.CancelledError):
+            logger.debug("a connection of a task ended")
+        except WireError as error:
+            logger.error("a task sent what is no request: %s", error)
+            with contextlib.suppress(ConnectionError):
+                writer.write(encode_message(_error_reply(error)))
+        finally:
+            self._connections.discard(connection)
+            requests.close()
+            conversation.end()
+            writer.close()
+
+    async def _converse(self, requests: _Requests, writer: asyncio.StreamWriter, conversation: Conversation) -> None:
+        while (request := await requests.next()) is not None:
+            self._answering += 1
+            self._quiet.clear()
+            try:
+                reply = await _answer(requests, conversation, request)
+                if reply is not None:
+                    writer.write(encode_message(reply))
+                    await writer.drain()
+            finally:
+                self._answering -= 1
+                if not self._answering:
+                    self._quiet.set()
+
+
+class _Requests:
+    """Reads requests ahead, so that the end of the connection shows while an answer is being worked out."""
+
+    def __init__(self, reader: asyncio.StreamReader) -> None:
+        self._reader = reader
+        self._queue: asyncio.Queue[Request | WireError | None] = asyncio.Queue(READ_AHEAD)
+        self._reading = asyncio.create_task(self._read())
+
+    async def next(self) -> Request | None:
+        """The next request, None at the end.
+
+        Raises:
+            WireError: something came that is none.
+        """
+        request = await self._queue.get()
+        if isinstance(request, WireError):
+            raise request
+        return request
+
+    async def unless_ended(self, answer: Coroutine[Any, Any, Reply | None]) -> Reply | None:
+        """Wait for an answer as long as its task is there to hear it.
+
+        Raises:
+            ConnectionError: the task went away; the answer was cancelled.
+        """
+        working = asyncio.ensure_future(answer)
+        try:
+            await asyncio.wait([working, self._reading], return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                raise ConnectionError("the task went away")
+            return working.result()
+        finally:
+            if not working.done():
+                working.cancel()
+                await asyncio.wait([working])
+
+    def close(self) -> None:
+        """Read no more."""
+        self._reading.cancel()
+
+    async def _read(self) -> None:
+        end: WireError | None = None
+        try:
+            while (request := await _read_request(self._reader)) is not None:
+                await self._queue.put(request)
+        except (ConnectionError, EOFError):
+            logger.debug("a connection of a task broke")
+        except WireError as error:
+            end = error
+        await self._queue.put(end)
+
+
+async def _answer(requests: _Requests, conversation: Conversation, request: Request) -> Reply | None:
+    try:
+        answer = conversation.answer(request)
+        return await requests.unless_ended(answer) if asyncio.iscoroutine(answer) else answer
+    except FedRDMAError as error:
+        logger.info("refused %s: %s", type(request).__name__, error)
+        return _error_reply(error)
+    except ConnectionError:
+        raise
+    except Exception:
+        logger.exception("internal error while answering %s", type(request).__name__)
+        return Error(ErrorCode.UNEXPECTED_EVENT.value, "the gateway failed to answer.", "See the gateway's log.")
+
+
+def _error_reply(error: FedRDMAError) -> Error:
+    return Error(error.code.value, error.message, error.remedy)
+
+
+async def _read_request(reader: asyncio.StreamReader) -> Request | None:
+    try:
+        prefix = await reader.readexactly(LENGTH_PREFIX.size)
+        return decode_request(await reader.readexactly(frame_length(prefix)))
+    except asyncio.IncompleteReadError as end:
+        if end.partial or end.expected != LENGTH_PREFIX.size:
+            raise WireError(ErrorCode.MALFORMED_FRAME, "a request was cut short.") from end
+        return None
+
+
+def _bind(path: Path) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        # before it has a name, so that nobody else can ever connect
+        os.fchmod(listener.fileno(), 0o600)
+        listener.bind(str(path))
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+async def _is_served(path: Path) -> bool:
+    """Whether somebody serves this unix socket."""
+    try:
+        _, writer = await asyncio.open_unix_connection(str(path))
+    except OSError:
+        return False
+    writer.close()
+    return True

@@ -1,0 +1,64 @@
+"""The gateway's own directory of shared-memory regions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedrdma_fate.memory.owned_directory import OwnedDirectory
+from fedrdma_fate.memory.region import PAGE_BYTES, SharedRegion
+from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
+
+
+class RegionDirectory:
+    """Makes the regions of one gateway and removes them all at the end.
+
+    Shared memory outlives the process that made it; what a crashed gateway left is removed when the next one opens.
+    """
+
+    def __init__(self, directory: OwnedDirectory) -> None:
+        """Use `open`."""
+        self._directory = directory
+        self._regions: list[SharedRegion] = []
+
+    @classmethod
+    def open(cls, parent: Path, site: str) -> RegionDirectory:
+        """Make `<parent>/fedrdma-<site>-<random>`.
+
+        Args:
+            parent: `memory.directory` of the configuration, a tmpfs.
+            site: name of the gateway's site.
+
+        Raises:
+            MemoryPoolError: REGION_UNAVAILABLE when that is not possible.
+        """
+        try:
+            return cls(OwnedDirectory.create(parent, site))
+        except OSError as error:
+            raise MemoryPoolError(
+                ErrorCode.REGION_UNAVAILABLE,
+                f"cannot make a directory for shared memory in {parent}: {error.strerror}.",
+                "Point memory.directory at a tmpfs that exists and that the gateway's user may write, like /dev/shm.",
+            ) from error
+
+    @property
+    def path(self) -> Path:
+        """The directory."""
+        return self._directory.path
+
+    def create_region(self, name: str, length: int, *, warm: bool = True) -> SharedRegion:
+        """A region of `length` bytes, rounded up to whole pages, in the file `name`.
+
+        Raises:
+            MemoryPoolError: REGION_UNAVAILABLE when there is no room for it.
+        """
+        pages = -(-length // PAGE_BYTES)
+        region = SharedRegion.create(self.path / name, pages * PAGE_BYTES, warm=warm)
+        self._regions.append(region)
+        return region
+
+    def close(self) -> None:
+        """Unmap the regions and remove the directory. May be repeated."""
+        for region in self._regions:
+            region.close()
+        self._regions.clear()
+        self._directory.close()

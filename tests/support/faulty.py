@@ -1,0 +1,279 @@
+"""A decorator for any transport that does, on purpose and repeatably, what networks do by accident. For tests."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+import select
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from fedrdma_fate.core.x.chunking import TAGS, chunk_of_immediate
+from fedrdma_fate.ports import (
+    ChunkService,
+    Completion,
+    CompletionKind,
+    Draft,
+    Endpoint,
+    Offer,
+    RemoteSlot,
+    Role,
+    Slot,
+    Transport,
+)
+from fedrdma_fate.transport.endpoint import LinkHealth, unavailable
+
+Operation = Literal["expose", "withdraw", "post_write", "post_bytes", "post_chunk", "progress"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FaultPlan:
+    """What goes wrong on one connection, on the side that is decorated; by default nothing.
+
+    Writes, bytes and operations are counted from the start of the connection, the first is number 1.
+
+    Attributes:
+        seed: of every random choice (which byte is corrupted, which completion is delayed or doubled).
+        refuse_connect: `connect` raises TRANSPORT_UNAVAILABLE.
+        break_after_bytes: the link breaks when a post would bring the bytes posted above this number.
+        break_at: the link breaks instead of carrying out the n-th call of this operation.
+        silent_after_writes: after so many posts nothing goes out or comes in, not even ACKs, and nothing breaks.
+        delay_completions: a completion is held back for up to so many calls of `progress`; their order stays.
+        duplicate_share: share of IMMEDIATE, LANDED and CHUNK_IMMEDIATE completions that come twice, from 0 to 1.
+        corrupt_landed: these writes, LANDED or CHUNK_IMMEDIATE where the transport saw the place, have one byte changed
+            in the slot before they are reported.
+        corrupt_posted_bytes: these calls of `post_bytes` send one byte changed: a header damaged at the receiver.
+        chunk_loss: share of chunks that are lost; unless it is 0, the chunk service is not reliable, and a chunk that
+            went through is not sent again.
+    """
+
+    seed: int = 0
+    refuse_connect: bool = False
+    break_after_bytes: int | None = None
+    break_at: tuple[Operation, int] | None = None
+    silent_after_writes: int | None = None
+    delay_completions: int = 0
+    duplicate_share: float = 0.0
+    corrupt_landed: frozenset[int] = frozenset()
+    corrupt_posted_bytes: frozenset[int] = frozenset()
+    chunk_loss: float = 0.0
+
+
+NO_FAULTS = FaultPlan()
+
+
+class FaultyTransport:
+    """Applies one plan to each connection in turn; connections beyond the plans have no faults."""
+
+    def __init__(self, inner: Transport, plans: Iterable[FaultPlan]) -> None:
+        self._inner = inner
+        self._plans = deque(plans)
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    def open(self, role: Role) -> Draft:
+        """Start one data path, which the next plan will spoil."""
+        plan = self._plans.popleft() if self._plans else NO_FAULTS
+        return FaultyDraft(self._inner.open(role), plan)
+
+    def close(self) -> None:
+        """Close the inner transport."""
+        self._inner.close()
+
+
+class FaultyDraft:
+    """A draft whose endpoint will be faulty."""
+
+    def __init__(self, inner: Draft, plan: FaultPlan) -> None:
+        self._inner = inner
+        self._plan = plan
+
+    @property
+    def offer(self) -> Offer:
+        return self._inner.offer
+
+    def connect(self, peer: Offer, timeout: float) -> Endpoint:
+        """Connect, unless the plan refuses.
+
+        Raises:
+            TransportError: TRANSPORT_UNAVAILABLE, planned or real.
+        """
+        if self._plan.refuse_connect:
+            self._inner.close()
+            raise unavailable("faulty", "the fault plan refuses to connect")
+        return FaultyEndpoint(self._inner.connect(peer, timeout), self._plan)
+
+    def close(self) -> None:
+        """Close the inner draft."""
+        self._inner.close()
+
+
+class FaultyEndpoint:
+    """An endpoint to which things happen. See `ports.Endpoint`."""
+
+    def __init__(self, inner: Endpoint, plan: FaultPlan) -> None:
+        self._inner = inner
+        self._plan = plan
+        self._random = random.Random(plan.seed)
+        self._health = LinkHealth(inner.transport)
+        self._slots: dict[int, Slot] = {}
+        self._calls: dict[Operation, int] = {}
+        self._went_through: set[tuple[int, int]] = set()
+        self._posted_bytes = 0
+        self._posts = 0
+        self._landed = 0
+        self._turn = 0
+        self._held: deque[tuple[int, Completion]] = deque()
+        self._always_ready = os.eventfd(1, os.EFD_CLOEXEC)
+        self._closed = False
+
+    @property
+    def transport(self) -> str:
+        return self._inner.transport
+
+    def expose(self, grant: int, slot: Slot) -> RemoteSlot:
+        """Expose, and remember the slot for corruption."""
+        self._count("expose")
+        self._slots[grant] = slot
+        return self._inner.expose(grant, slot)
+
+    def withdraw(self, grant: int) -> None:
+        """Withdraw."""
+        self._count("withdraw")
+        self._slots.pop(grant, None)
+        self._inner.withdraw(grant)
+
+    def post_write(self, work_request: int, source: Slot, target: RemoteSlot, target_offset: int) -> None:
+        """Post, unless the plan has broken or silenced the link."""
+        self._count("post_write")
+        if self._posting(source.length):
+            self._inner.post_write(work_request, source, target, target_offset)
+
+    def post_bytes(
+        self, work_request: int, data: bytes, target: RemoteSlot, target_offset: int, immediate: int
+    ) -> None:
+        """Post, perhaps other bytes, unless the plan has broken or silenced the link."""
+        self._count("post_bytes")
+        if self._calls["post_bytes"] in self._plan.corrupt_posted_bytes:
+            data = self._corrupted(data)
+        if self._posting(len(data)):
+            self._inner.post_bytes(work_request, data, target, target_offset, immediate)
+
+    @property
+    def chunk_service(self) -> ChunkService:
+        """The inner one, or a lossy one."""
+        inner = self._inner.chunk_service
+        return dataclasses.replace(inner, reliable=False, self_paced=False) if self._plan.chunk_loss else inner
+
+    def post_chunk(
+        self, work_request: int, source: Slot, target: RemoteSlot, target_offset: int, queue_pair: int, immediate: int
+    ) -> None:
+        """Post, unless it is lost, or the plan has broken or silenced the link."""
+        self._count("post_chunk")
+        if not self._posting(source.length):
+            return
+        # taken for lost by mistake: a card drops the second copy when the key is gone, a stream ends the link
+        mistaken = (target.key, immediate) in self._went_through
+        if mistaken or self._random.random() < self._plan.chunk_loss:
+            self._held.append((self._turn, Completion(CompletionKind.WRITE_DONE, work_request)))
+        else:
+            if self._plan.chunk_loss:
+                self._went_through.add((target.key, immediate))
+            self._inner.post_chunk(work_request, source, target, target_offset, queue_pair, immediate)
+
+    def post_datagram(self, data: bytes, copies: int = 1, padding: int = 0) -> bool:
+        """Send, unless the link is silent."""
+        self._health.check()
+        return self._silent or self._inner.post_datagram(data, copies, padding)
+
+    def poll_set(self) -> Sequence[tuple[int, int]]:
+        """The inner descriptors, and one that is always ready while completions are held back; none in silence."""
+        self._health.check()
+        if self._silent:
+            return []
+        ready = [(self._always_ready, select.POLLIN)] if self._held else []
+        return [*self._inner.poll_set(), *ready]
+
+    def progress(self) -> Sequence[Completion]:
+        """Progress, and tamper with what completed."""
+        self._count("progress")
+        if self._silent:
+            return []
+        self._turn += 1
+        for completion in self._inner.progress():
+            self._hold(completion)
+        ripe: list[Completion] = []
+        while self._held and self._held[0][0] <= self._turn:
+            ripe.append(self._held.popleft()[1])
+        return ripe
+
+    def close(self) -> None:
+        """Close the inner endpoint."""
+        if not self._closed:
+            self._closed = True
+            os.close(self._always_ready)
+        self._health.lose("it was closed here")
+        self._held.clear()
+        self._inner.close()
+
+    @property
+    def _silent(self) -> bool:
+        limit = self._plan.silent_after_writes
+        return limit is not None and self._posts >= limit
+
+    def _count(self, operation: Operation) -> None:
+        self._health.check()
+        self._calls[operation] = self._calls.get(operation, 0) + 1
+        if self._plan.break_at == (operation, self._calls[operation]):
+            self._break(f"the fault plan breaks it at {operation} number {self._calls[operation]}")
+
+    def _posting(self, length: int) -> bool:
+        """Account for a post; whether it is to be carried out."""
+        limit = self._plan.break_after_bytes
+        if limit is not None and self._posted_bytes + length > limit:
+            self._break(f"the fault plan breaks it after {limit} bytes")
+        if self._silent:
+            return False
+        self._posted_bytes += length
+        self._posts += 1
+        return True
+
+    def _break(self, reason: str) -> None:
+        self._health.lose(reason)
+        self._inner.close()
+        self._health.check()
+
+    def _hold(self, completion: Completion) -> None:
+        if completion.kind in (CompletionKind.LANDED, CompletionKind.CHUNK_IMMEDIATE):
+            self._landed += 1
+            if self._landed in self._plan.corrupt_landed:
+                self._corrupt_slot(completion)
+                # damaged on the way, as far as anybody can tell: what the transport saw of it is not true
+                completion = dataclasses.replace(completion, digest=None)
+        # a completion never overtakes an earlier one
+        due = max(self._turn + self._random.randint(0, self._plan.delay_completions), self._last_due())
+        self._held.append((due, completion))
+        doubled = self._random.random() < self._plan.duplicate_share
+        if doubled and completion.kind is not CompletionKind.WRITE_DONE:
+            self._held.append((due, completion))
+
+    def _last_due(self) -> int:
+        return self._held[-1][0] if self._held else 0
+
+    def _corrupted(self, data: bytes) -> bytes:
+        at = self._random.randrange(len(data))
+        return data[:at] + bytes([data[at] ^ 0x5A]) + data[at + 1 :]
+
+    def _corrupt_slot(self, landed: Completion) -> None:
+        if landed.kind is CompletionKind.LANDED:
+            slot = self._slots.get(landed.immediate)
+        else:
+            tag = chunk_of_immediate(landed.immediate)[0]
+            slot = next((slot for grant, slot in self._slots.items() if grant % TAGS == tag), None)
+        if slot is not None and landed.length:
+            at = landed.offset + self._random.randrange(landed.length)
+            slot.view[at] ^= 0x5A

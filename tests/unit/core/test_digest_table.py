@@ -1,0 +1,100 @@
+"""Digests by number, in little memory."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from fedrdma_fate.core.digest import DigestTable, chunk_digest
+from fedrdma_fate.core.plan import ChunkPlan
+from fedrdma_fate.core.x.chunking import SMALLEST_CHUNK_BYTES, immediate_of
+from fedrdma_fate.core.x.receiver import XReceiver, XReceiveSettings
+from fedrdma_fate.engine.events import Payload
+from fedrdma_fate.memory.region import SharedRegion
+from fedrdma_fate.ports import Slot
+
+LARGEST = (1 << 64) - 1
+
+
+def test_what_was_put_in_is_there_until_it_is_forgotten() -> None:
+    table = DigestTable(3)
+    assert 1 not in table
+    with pytest.raises(KeyError):
+        table[1]
+    assert table.get(1) is None
+    table[1] = LARGEST
+    assert 1 in table
+    assert table[1] == table.get(1) == LARGEST
+    table.discard(1)
+    table.discard(1)
+    assert table.get(1) is None
+
+
+def test_it_is_complete_when_every_number_has_a_digest_however_often_it_was_told() -> None:
+    table = DigestTable(2)
+    table[0] = 5
+    table[0] = 6
+    assert not table.complete
+    table[1] = 7
+    assert table.complete
+    assert list(table.in_order()) == [6, 7]
+    table.discard(0)
+    assert not table.complete
+    assert DigestTable(0).complete
+
+
+@pytest.mark.parametrize("number", [3, 10])
+def test_a_number_beyond_the_last_is_an_error(number: int) -> None:
+    table = DigestTable(3)
+    with pytest.raises(IndexError):
+        table[number] = 1
+    with pytest.raises(IndexError):
+        _ = number in table
+    assert table.get(number) is None
+
+
+def test_a_gigabyte_in_the_smallest_chunks_takes_less_than_a_megabyte() -> None:
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        table = DigestTable(65_536)
+        for number in range(65_536):
+            table[number] = random.getrandbits(64)
+        assert tracemalloc.get_traced_memory()[0] - before < 700_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_receiver_keeps_less_than_a_megabyte_for_a_gigabyte_in_the_smallest_chunks() -> None:
+    plan = ChunkPlan(1 << 30, SMALLEST_CHUNK_BYTES)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        machine = XReceiver(1, plan, XReceiveSettings(tag=1))
+        # from the last to the first, every hundredth missing: the bitmap is as long as it gets
+        for index in reversed(range(plan.count)):
+            if index % 100:
+                machine.on_chunk(immediate_of(1, index), 0.0, 0.0, random.getrandbits(64))
+        assert machine.placed_bytes > 0.98 * plan.total_bytes
+        assert tracemalloc.get_traced_memory()[1] - before < 1_000_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("chunk_bytes", [1000, 16_384, 20_000, 65_536])
+def test_a_payload_knows_the_digests_of_its_chunks_however_it_is_cut(tmp_path: Path, chunk_bytes: int) -> None:
+    region = SharedRegion.create(tmp_path / "region", 1 << 18)
+    try:
+        total = 200_001
+        region.view[:total] = random.Random(1).randbytes(total)
+        payload = Payload(Slot(region, 0, total), total)
+        for plan in (ChunkPlan(total, chunk_bytes), ChunkPlan(total, 50_000), ChunkPlan(total, chunk_bytes, 7)):
+            right = [chunk_digest(payload.part(chunk).view) for chunk in plan]
+            assert [payload.digest(chunk) for chunk in plan] == right
+        region.view[:total] = bytes(total)
+        assert [payload.digest(chunk) for chunk in plan] == right, "each is computed once"
+    finally:
+        region.close()

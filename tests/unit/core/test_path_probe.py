@@ -1,0 +1,225 @@
+"""A train of datagrams tells the rate of a path, and whatever may befall it does no harm."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedrdma_fate.core.path import PathState
+from fedrdma_fate.core.path_probe import (
+    ANSWER_SECONDS,
+    FAST_RATE,
+    LONG_PADDING_BYTES,
+    QUIET_SECONDS,
+    TRAIN_DATAGRAMS,
+    TRAINS,
+    ProbedSide,
+    ProbingSide,
+    dispersion_rate,
+    least_rate,
+)
+from fedrdma_fate.wire.datagrams import (
+    DATAGRAM_BYTES,
+    PADDED_DATAGRAM_BYTES,
+    PathProbe,
+    PathProbeAnswer,
+    decode_datagram,
+)
+
+SPACING_NS = 3300
+
+
+def evenly(count: int, at_once: int = 1) -> list[tuple[int, int]]:
+    return [(at_once, moment * SPACING_NS * at_once) for moment in range(count // at_once)]
+
+
+def probe(train: int = 1, count: int = TRAIN_DATAGRAMS) -> PathProbe:
+    return PathProbe(train, count, b"")
+
+
+@pytest.mark.parametrize("at_once", [1, 4, 8])
+def test_the_spacing_is_the_rate_also_where_arrivals_are_seen_in_groups(at_once: int) -> None:
+    assert dispersion_rate(evenly(64, at_once), 4096) == pytest.approx(4096 / (SPACING_NS * 1e-9))
+
+
+def test_what_a_token_bucket_lets_pass_at_first_does_not_count() -> None:
+    arrivals = [(16, 0), *((1, (moment + 1) * SPACING_NS) for moment in range(48))]
+    assert dispersion_rate(arrivals, 4096) == pytest.approx(4096 / (SPACING_NS * 1e-9))
+
+
+@pytest.mark.parametrize(
+    "arrivals",
+    [
+        pytest.param([], id="nothing"),
+        pytest.param([(64, 0)], id="all at once"),
+        pytest.param([(32, 0), (16, 9), (16, 20)], id="in three groups"),
+        pytest.param([(1, 0)] * 64, id="no time passes"),
+        pytest.param([(1, -moment) for moment in range(64)], id="time runs backwards"),
+        pytest.param([(-1, moment) for moment in range(64)], id="fewer than none"),
+        pytest.param([(1, 0), (0, 1), (0, 2), (0, 3), (0, 4)], id="none"),
+    ],
+)
+def test_arrivals_that_tell_no_rate_tell_none(arrivals: list[tuple[int, int]]) -> None:
+    assert dispersion_rate(arrivals, 4096) is None
+
+
+def test_a_probe_is_as_long_as_a_datagram_may_be() -> None:
+    train = ProbingSide().start(0.0)
+    found = decode_datagram(train.datagram)
+    assert isinstance(found, PathProbe)
+    assert (len(train.datagram), found.train, found.count) == (DATAGRAM_BYTES, 1, TRAIN_DATAGRAMS)
+    assert train.padding == 0
+
+
+def test_a_train_that_arrives_is_answered_with_its_last_and_tells_rate_and_round_trip() -> None:
+    probing, probed = ProbingSide(), ProbedSide()
+    probing.start(5.0)
+    at = [100.0 + 1e-5 * number for number in range(TRAIN_DATAGRAMS)]
+    answers = [probed.on_probe(probe(), moment) for moment in at]
+    assert answers[:-1] == [None] * (TRAIN_DATAGRAMS - 1)
+    answer = answers[-1]
+    assert answer is not None
+    assert probed.timer() is None
+    found = probing.on_answer(answer, 5.0 + 0.02 + 1e-5 * (TRAIN_DATAGRAMS - 1))
+    assert found is not None
+    assert (found.rate, found.min_rtt) == (pytest.approx(4096e5, rel=1e-3), pytest.approx(0.02, rel=1e-3))
+    assert found.loss is None
+    assert probing.timer() is None
+    assert probing.on_answer(answer, 6.0) is None, "told twice"
+
+
+def test_a_train_whose_end_is_lost_is_answered_after_a_while() -> None:
+    probed = ProbedSide()
+    for number in range(20):
+        assert probed.on_probe(probe(), number * 1e-5) is None
+    due = probed.timer()
+    assert due == pytest.approx(19e-5 + QUIET_SECONDS)
+    assert probed.on_timer(due - 0.01) is None
+    answer = probed.on_timer(due)
+    assert answer is not None
+    assert sum(count for count, _ in answer.arrivals) == 20
+    assert probed.timer() is None
+    assert probed.on_probe(probe(), 1.0) is None, "a straggler of a train that was answered"
+    assert probed.timer() is None
+
+
+def test_a_newer_train_supersedes_one_that_did_not_end() -> None:
+    probed = ProbedSide()
+    probed.on_probe(probe(1), 0.0)
+    probed.on_probe(probe(2, count=2), 0.01)
+    assert probed.on_probe(probe(1), 0.011) is None
+    answer = probed.on_probe(probe(2, count=2), 0.012)
+    assert answer == PathProbeAnswer(2, ((1, 0), (1, 2_000_000)), 2_000_000)
+
+
+def test_a_train_that_claims_to_be_endless_is_answered_all_the_same() -> None:
+    probed = ProbedSide()
+    answers = [probed.on_probe(probe(count=10**9), number * 1e-6) for number in range(TRAIN_DATAGRAMS)]
+    assert answers[-1] is not None
+
+
+@pytest.mark.parametrize("answer", [None, PathProbeAnswer(1, ((64, 0),), 0), PathProbeAnswer(9, tuple(evenly(64)), 0)])
+def test_without_a_useful_answer_there_are_some_trains_and_no_more(answer: PathProbeAnswer | None) -> None:
+    probing, now = ProbingSide(), 0.0
+    assert probing.timer() is None
+    trains = [probing.start(now)]
+    while (due := probing.timer()) is not None:
+        if answer is not None:
+            assert probing.on_answer(answer, now + 0.02) is None
+        assert probing.on_timer(due - 1e-3) is None
+        now = due
+        train = probing.on_timer(now)
+        trains += [] if train is None else [train]
+    assert len(trains) == len(set(trains)) == TRAINS
+    assert {train.padding for train in trains} == {0}
+    assert now == pytest.approx(TRAINS * ANSWER_SECONDS)
+
+
+def test_an_answer_held_for_longer_than_it_took_to_come_tells_nothing() -> None:
+    probing = ProbingSide()
+    probing.start(0.0)
+    assert probing.on_answer(PathProbeAnswer(1, tuple(evenly(64)), 10**9), 0.02) is None
+    assert isinstance(probing.on_answer(PathProbeAnswer(1, tuple(evenly(64)), 0), 0.03), PathState)
+
+
+FAST_ARRIVALS = (
+    pytest.param(((1, 0), (24, 25_000), (39, 60_000)), id="at three moments, 4.3 GB/s at least"),
+    pytest.param(tuple(evenly(64, 4)[:1] + [(4, 4_000 * moment) for moment in range(1, 16)]), id="told, 4.1 GB/s"),
+)
+
+
+def answered_fast(now: float = 0.02) -> ProbingSide:
+    """A first train arrived too fast to tell more than that."""
+    probing = ProbingSide()
+    probing.start(0.0)
+    assert probing.on_answer(PathProbeAnswer(1, ((1, 0), (24, 25_000), (39, 60_000)), 0), now) is None
+    return probing
+
+
+def test_a_train_seen_at_two_moments_arrived_no_slower_than_what_came_between_them() -> None:
+    assert least_rate([(10, 0), (54, 1_000_000)], 4096) == pytest.approx(54 * 4096 / 1e-3)
+
+
+@pytest.mark.parametrize("arrivals", [[], [(64, 0)], [(1, 5), (63, 5)], [(32, 0), (-32, 100)]])
+def test_arrivals_at_one_moment_or_none_are_no_rate_at_least(arrivals: list[tuple[int, int]]) -> None:
+    assert least_rate(arrivals, 4096) == 0.0
+
+
+@pytest.mark.parametrize("arrivals", FAST_ARRIVALS)
+def test_a_train_that_arrived_too_fast_is_followed_at_once_by_one_of_long_datagrams(
+    arrivals: tuple[tuple[int, int], ...],
+) -> None:
+    probing = ProbingSide()
+    probing.start(0.0)
+    assert probing.on_answer(PathProbeAnswer(1, arrivals, 0), 0.02) is None
+    assert probing.timer() == 0.02
+    train = probing.on_timer(0.02)
+    assert train is not None
+    assert train.padding == LONG_PADDING_BYTES
+    assert len(train.datagram) + train.padding == PADDED_DATAGRAM_BYTES
+
+
+def test_a_long_train_tells_the_rate_of_a_fast_path_and_that_it_loses_little() -> None:
+    probing = answered_fast()
+    probing.on_timer(0.02)
+    arrivals = tuple((1, moment * 5_400) for moment in range(TRAIN_DATAGRAMS))
+    found = probing.on_answer(PathProbeAnswer(2, arrivals, 0), 0.04)
+    assert found is not None
+    assert found.rate == pytest.approx(PADDED_DATAGRAM_BYTES / 5.4e-6)
+    assert found.min_rtt == pytest.approx(0.02)
+    assert found.loss == 1 / 1024
+    assert probing.timer() is None
+
+
+def test_of_a_long_train_that_lost_something_the_loss_is_not_told() -> None:
+    probing = answered_fast()
+    probing.on_timer(0.02)
+    arrivals = tuple((1, moment * 5_400) for moment in range(TRAIN_DATAGRAMS - 1))
+    found = probing.on_answer(PathProbeAnswer(2, arrivals, 0), 0.04)
+    assert found is not None
+    assert found.loss is None
+
+
+def test_of_a_long_train_seen_at_few_moments_it_is_believed_what_it_was_at_least() -> None:
+    probing = answered_fast()
+    probing.on_timer(0.02)
+    found = probing.on_answer(PathProbeAnswer(2, ((10, 0), (54, 400_000)), 0), 0.04)
+    assert found is not None
+    assert found.rate == pytest.approx(54 * PADDED_DATAGRAM_BYTES / 4e-4)
+
+
+@pytest.mark.parametrize(
+    "arrivals",
+    [
+        pytest.param(((64, 0),), id="all at once"),
+        pytest.param(((10, 0), (54, 54 * PADDED_DATAGRAM_BYTES * 10**9 // int(FAST_RATE) + 1)), id="slower than said"),
+    ],
+)
+def test_a_long_train_that_tells_nothing_is_repeated_and_then_given_up(arrivals: tuple[tuple[int, int], ...]) -> None:
+    probing, now, sent = answered_fast(), 0.02, 1
+    while (train := probing.on_timer(now)) is not None:
+        sent += 1
+        assert train.padding == LONG_PADDING_BYTES
+        assert probing.on_answer(PathProbeAnswer(sent, arrivals, 0), now + 0.02) is None
+        now += ANSWER_SECONDS
+    assert sent == TRAINS
+    assert probing.timer() is None

@@ -1,0 +1,315 @@
+"""scripts/testbed: what it accepts, which kernel it takes, what it tells the programs and the user."""
+
+from __future__ import annotations
+
+import dataclasses
+import lzma
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deploy.softroce import __main__ as command
+from deploy.softroce import local
+from deploy.softroce import run as run_module
+from deploy.softroce.__main__ import TESTBED_FAILED, dropped, explain, host_commands, main, make_parser, make_run
+from deploy.softroce.errors import NoKernelError, TestbedError
+from deploy.softroce.job import Job, Program
+from deploy.softroce.kernel import find_kernel
+from deploy.softroce.local import default_netdev, device_on
+from deploy.softroce.run import Outcome, Run, execute, host_environment
+from deploy.softroce.schedule import parse_change, steps
+from deploy.softroce.uml import init_script, kernel_command
+from deploy.softroce.wan import Host, Wan, plan
+from tests.support.repository import ROOT
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> Path:
+    """Something that passes for a kernel until it is booted."""
+    path = tmp_path / "linux"
+    path.write_text("#!/bin/sh\necho 'Kernel panic: no guest here'\nexit 1\n")
+    path.chmod(0o755)
+    return path
+
+
+def _run(kernel: Path, *arguments: str) -> Run:
+    return make_run(make_parser().parse_args(["run", "--kernel", str(kernel), *arguments]))
+
+
+# --- options ---
+
+
+def test_the_options_become_the_wan(kernel: Path) -> None:
+    options = ["--rate", "1gbit", "--rtt", "20ms", "--loss", "0.1%", "--buffer", "500kB", "--seed", "7"]
+    run = _run(kernel, *options, "--virtual-time", "--memory", "1GiB", "--timeout", "9", "--", "true")
+    assert run.wan == Wan(10**9, 10**10, 20_000_000, 0.001, 500_000, 4200, 7, exact=True)
+    assert (run.memory_bytes, run.timeout, run.virtual_time) == (2**30, 9.0, True)
+
+
+def test_a_nic_is_as_fast_as_somebody_says(kernel: Path) -> None:
+    assert _run(kernel, "--rate", "1gbit", "--nic-rate", "2gbit", "--", "true").wan.nic_rate == 2 * 10**9
+
+
+def test_a_delay_line_is_as_long_as_somebody_says(kernel: Path) -> None:
+    assert _run(kernel, "--delay-packets", "1000", "--", "true").wan.delay_packets == 1000
+
+
+def test_the_program_keeps_its_own_options(kernel: Path) -> None:
+    run = _run(kernel, "--hosts", "3", "--", "program", "--rate", "fast", "-h")
+    assert run.commands == (("program", "--rate", "fast", "-h"),) * 3
+
+
+def test_hosts_may_run_different_programs() -> None:
+    assert host_commands(3, ["all"], [(1, "one | two")]) == (("all",), ("bash", "-c", "one | two"), ("all",))
+    assert host_commands(2, [], [(0, "alone")]) == (("bash", "-c", "alone"), ("true",))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["run", "--speed", "1gbit", "--", "true"], "unrecognized arguments: --speed"),
+        (["run", "--rate", "fast", "--", "true"], "'fast' is not a rate"),
+        (["run", "--loss", "2", "--", "true"], "'2' is not a loss"),
+        (["run", "--at", "soon", "--", "true"], "'soon' is not TIME:NAME=VALUE"),
+        (["run", "--timeout", "0", "--", "true"], "seconds above zero"),
+        (["run", "--timeout", "soon", "--", "true"], "seconds above zero"),
+        (["run", "--on", "host0=true"], "is not HOST=COMMAND"),
+        (["run", "--on", "0="], "is not HOST=COMMAND"),
+        (["run"], "nothing to run"),
+        (["run", "--on", "2=true"], "there are hosts 0 to 1"),
+        (["run", "--on", "0=true", "--on", "0=false"], "given twice"),
+        (["run", "--hosts", "1", "--", "true"], "1 hosts"),
+        (["run", "--out", "a,b", "--", "true"], "comma"),
+        (["walk"], "invalid choice: 'walk'"),
+        ([], "required: COMMAND"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_boots(
+    kernel: Path,
+    arguments: list[str],
+    problem: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FEDRDMA_TESTBED_KERNEL", str(kernel))
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert problem in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [[], ["run"], ["host"], ["kernel"], ["build-kernel"]])
+def test_every_command_explains_itself(arguments: list[str]) -> None:
+    command_line = [str(ROOT / "scripts" / "testbed"), *arguments, "--help"]
+    result = subprocess.run(command_line, capture_output=True, text=True, check=True, timeout=60)
+    assert result.stdout.startswith("usage: scripts/testbed")
+    assert "%%" not in result.stdout
+
+
+# --- the kernel ---
+
+
+def _packed(root: Path, name: str, content: bytes) -> None:
+    folder = root.parent / "shared" / "testbed"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(lzma.compress(content))
+
+
+def test_a_ready_kernel_is_unpacked_once(tmp_path: Path) -> None:
+    root, cache = tmp_path / "main", tmp_path / "cache"
+    _packed(root, "linux-uml-7.3.xz", b"stock")
+    _packed(root, "linux-uml-7.3-nic.xz", b"nic")
+    for flavour in ("nic", "stock"):
+        kernel = find_kernel(flavour, environment={}, root=root, cache=cache)
+        assert kernel.read_bytes() == flavour.encode()
+        assert kernel.stat().st_mode & 0o111
+    _packed(root, "linux-uml-7.3-nic.xz", b"other")
+    assert find_kernel("nic", environment={}, root=root, cache=cache).read_bytes() == b"nic"
+
+
+def test_the_environment_may_name_the_kernel_and_a_path_overrides_it(kernel: Path, tmp_path: Path) -> None:
+    environment = {"FEDRDMA_TESTBED_KERNEL": str(kernel)}
+    assert find_kernel("nic", environment=environment, root=tmp_path, cache=tmp_path) == kernel
+    assert find_kernel(sys.executable, environment=environment) == Path(sys.executable).resolve()
+
+
+def test_without_a_kernel_one_is_told_how_to_get_one(tmp_path: Path) -> None:
+    with pytest.raises(NoKernelError, match="no nic kernel") as caught:
+        find_kernel("nic", environment={}, root=tmp_path / "main", cache=tmp_path)
+    assert "scripts/testbed build-kernel" in caught.value.remedy
+
+
+@pytest.mark.parametrize("content", [None, "no program"])
+def test_a_kernel_that_is_no_program_is_refused(tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "linux"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(NoKernelError, match="is no program"):
+        find_kernel(str(path))
+
+
+def test_a_kernel_that_stops_at_once_shows_its_last_words(kernel: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--kernel", str(kernel), "--", "true"]) == TESTBED_FAILED
+    error = capsys.readouterr().err
+    assert "went down before its programs ended" in error
+    assert "Kernel panic: no guest here" in error
+
+
+def test_a_kernel_for_another_machine_is_an_error(kernel: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kernel.write_bytes(b"\x7fELF\x02\x01\x01" + b"\0" * 57)
+    assert main(["run", "--kernel", str(kernel), "--", "true"]) == TESTBED_FAILED
+    assert "does not start" in capsys.readouterr().err
+
+
+def test_missing_tools_are_named_with_their_packages(kernel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "missing_tools", lambda: {"tc": "iproute2", "rdma": "iproute2"})
+    with pytest.raises(TestbedError, match="tc, rdma") as caught:
+        execute(_run(kernel, "--", "true"), command.show_line)
+    assert caught.value.remedy == "apt-get install iproute2"
+
+
+# --- what the guest gets ---
+
+
+def test_a_program_is_told_who_it_is(kernel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CALLERS", "own")
+    environment = host_environment(Host(1), _run(kernel, "--", "true"), tmp_path)
+    told = {name: value for name, value in environment.items() if name.startswith("TESTBED_")}
+    assert told == {
+        "TESTBED_HOST": "1",
+        "TESTBED_HOSTS": "10.77.0.1,10.77.0.2",
+        "TESTBED_ADDRESS": "10.77.0.2",
+        "TESTBED_DEVICE": "rxe1",
+        "TESTBED_NETDEV": "eth0",
+        "TESTBED_RATE": "",
+        "TESTBED_RTT": "0",
+        "TESTBED_OUT": str(tmp_path),
+        "TESTBED_VIRTUAL_TIME": "0",
+    }
+    assert environment["CALLERS"] == "own"
+
+
+def test_a_job_is_read_as_it_was_written(tmp_path: Path) -> None:
+    programs = (Program("host0", ("echo", "a b"), {"A": "ä"}), Program("host1", ("true",), {}))
+    wan = Wan(rate=10**9, rtt_ns=10)
+    network = dataclasses.replace(plan(wan, 2), steps=steps(wan, 2, [parse_change("1s:loss=1%")]))
+    job = Job(network, programs, "/somewhere", real_time=True, sample_seconds=0.001)
+    job.write(tmp_path / "job.json")
+    assert Job.read(tmp_path / "job.json") == job
+
+
+def test_only_virtual_time_is_asked_of_the_kernel_when_wanted(tmp_path: Path) -> None:
+    lines = {
+        virtual: kernel_command(Path("linux"), tmp_path, memory_bytes=2**31, virtual_time=virtual, channel=5)
+        for virtual in (False, True)
+    }
+    assert set(lines[True]) - set(lines[False]) == {"time-travel=inf-cpu"}
+    assert {"mem=2048M", "con1=null,fd:5", "ro"} <= set(lines[False])
+
+
+def test_the_first_process_survives_odd_directory_names() -> None:
+    script = init_script(Path("/a b/job.json"), Path("/out 'x'"))
+    checked = subprocess.run(["sh", "-n"], input=script, text=True, capture_output=True, check=False)
+    assert (checked.returncode, checked.stderr) == (0, "")
+    assert """'/mnt/root/out '"'"'x'"'"''""" in script
+
+
+# --- what the user gets ---
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status"),
+    [
+        (Outcome({0: 0, 1: 0}, timed_out=False), 0),
+        (Outcome({1: 3, 0: 0}, timed_out=False), 3),
+        (Outcome({1: 3, 0: 4}, timed_out=False), 4),
+        (Outcome({1: 3}, timed_out=True), 124),
+    ],
+)
+def test_the_first_failure_by_host_is_the_status(outcome: Outcome, status: int) -> None:
+    assert outcome.status == status
+
+
+def test_a_run_that_went_wrong_says_what_did(kernel: Path) -> None:
+    run = _run(kernel, "--hosts", "3", "--timeout", "5", "--", "true")
+    assert list(explain(run, Outcome({1: 3}, timed_out=True))) == [
+        "stopped after 5 s; still running on host 0, 2",
+        "host 1 ended with status 3",
+    ]
+    assert list(explain(run, Outcome({0: 0, 1: 0, 2: 0}, timed_out=False))) == []
+
+
+def test_a_line_keeps_its_stream_and_gets_its_host(capsys: pytest.CaptureFixture[str]) -> None:
+    command.show_line(0, "stdout", "whole\n")
+    command.show_line(1, "stdout", "cut")
+    command.show_line(1, "stderr", "error\n")
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("[0] whole\n[1] cut\n", "[1] error\n")
+
+
+# --- a device on this machine ---
+
+
+def test_a_kernel_without_the_module_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+    with pytest.raises(TestbedError, match=r"has no rdma_rxe, and there is no modprobe") as caught:
+        local.load_module(tmp_path / "absent")
+    assert "scripts/testbed run" in caught.value.remedy
+
+
+def test_what_modprobe_says_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    modprobe = tmp_path / "modprobe"
+    modprobe.write_text("#!/bin/sh\necho 'modprobe: FATAL: Module rdma_rxe not found' >&2\nexit 1\n")
+    modprobe.chmod(0o755)
+    monkeypatch.setattr("shutil.which", lambda *_, **__: str(modprobe))
+    with pytest.raises(TestbedError, match="Module rdma_rxe not found"):
+        local.load_module(tmp_path / "absent")
+
+
+def test_a_module_that_is_there_is_not_loaded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("subprocess.run", None)
+    local.load_module(tmp_path)
+
+
+def test_only_root_sets_up_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    with pytest.raises(TestbedError, match="by root only"):
+        local.set_up(None, "rxe0")
+
+
+def test_the_default_interface_is_that_of_the_default_route() -> None:
+    assert default_netdev("default via 10.0.0.1 dev ens3 proto dhcp\ndefault dev wlan0\n") == "ens3"
+    with pytest.raises(TestbedError, match="no default route"):
+        default_netdev("")
+
+
+def test_a_device_that_is_on_the_interface_is_found() -> None:
+    links = "link mlx5_0/1 state DOWN physical_state DISABLED\nlink rxe7/1 state ACTIVE netdev ens3 \n"
+    assert device_on(links, "ens3") == "rxe7"
+    assert device_on(links, "ens4") is None
+
+
+def test_packets_that_were_dropped_are_told_with_the_host_and_none_are_not_mentioned() -> None:
+    outcome = Outcome({0: 0, 1: 0}, False, lost={0: 12, 1: 3}, overflowed={0: 0, 1: 7})
+    assert list(dropped(outcome)) == [
+        "the WAN lost 15 packets (12 host 0, 3 host 1)",
+        "buffers overflowed by 7 packets (7 host 1)",
+    ]
+    assert list(dropped(Outcome({0: 0}, False, lost={0: 0}, overflowed={0: 0}))) == []
+
+
+def test_how_full_buffers_got_is_told_where_they_were_watched() -> None:
+    outcome = Outcome({0: 0, 1: 0}, False, queues={1: [(0.05, 9), (0.1, 3_801_320)], 0: []})
+    assert list(dropped(outcome)) == [
+        "buffers held at most so many bytes: 0 in front of host 0, 3801320 in front of host 1"
+    ]
+
+
+def test_buffers_can_be_watched_only_where_there_is_a_bottleneck(kernel: Path) -> None:
+    parse = make_parser().parse_args
+    common = ["run", "--kernel", str(kernel), "--watch-queues"]
+    assert make_run(parse([*common, "--rate", "1gbit", "--", "true"])).watch_queues
+    with pytest.raises(ValueError, match="without a rate there is no bottleneck"):
+        make_run(parse([*common, "--", "true"]))

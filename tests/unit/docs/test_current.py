@@ -1,0 +1,289 @@
+"""The documentation says what the code does: links, configuration, metrics, trace events, frames, dependencies."""
+
+from __future__ import annotations
+
+import re
+import sys
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+
+from fedrdma_fate.fate.settings import BackendSettings
+from fedrdma_fate.gateway.config.schema import GatewayConfig, load_config
+from fedrdma_fate.obs.metrics import GatewayMetrics, Occupancy
+from fedrdma_fate.wire.datagrams import Datagram
+from fedrdma_fate.wire.frames import ControlFrame
+from fedrdma_fate.wire.header import HEADER_BYTES, MAGIC, ChunkHeader, HeaderKind
+from scripts.lib.config_reference import attribute_docs, describe_type, render_page
+from tests.support.repository import ROOT
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+DOCS = ROOT / "docs"
+PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md"), *(ROOT / "deploy").glob("*.md")])
+
+
+def _read(name: str) -> str:
+    return (DOCS / name).read_text()
+
+
+# --- pages and links ---
+
+
+def _anchor(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def _links(page: Path) -> Iterator[tuple[Path, str]]:
+    prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose):
+        if "://" not in target:
+            path, _, fragment = target.partition("#")
+            yield (page.parent / path if path else page), fragment
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target, fragment in _links(page):
+        assert target.exists(), f"{target} does not exist"
+        if fragment:
+            headings = re.findall(r"^#+ (.*)$", target.read_text(), flags=re.MULTILINE)
+            assert fragment in [_anchor(heading) for heading in headings]
+
+
+def test_every_page_can_be_reached_from_the_index() -> None:
+    reached: set[Path] = set()
+    frontier = {(DOCS / "index.md").resolve()}
+    while frontier:
+        reached |= frontier
+        linked = {target.resolve() for page in frontier for target, _ in _links(page) if target.suffix == ".md"}
+        frontier = linked - reached
+    assert {page.resolve() for page in DOCS.rglob("*.md")} <= reached
+
+
+RESULTS = "results"
+MOST_LINES = 180
+"""A design page that is longer speaks of more than one subject; error pages, results and the reference are no such."""
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
+def test_a_design_page_has_one_subject(page: Path) -> None:
+    assert len(page.read_text().splitlines()) < MOST_LINES
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / RESULTS).glob("[!i]*.md")), ids=lambda page: page.name)
+def test_a_page_of_results_names_the_commits_and_the_commands(page: Path) -> None:
+    text = page.read_text()
+    assert re.search(r"[Mm]easured[^.]*`[0-9a-f]{7}`", text)
+    assert re.search(r"^(fedrdma bench|scripts/testbed run) ", text, flags=re.MULTILINE)
+
+
+def test_the_readme_points_to_the_documentation_and_the_two_commands() -> None:
+    readme = (ROOT / "README.md").read_text()
+    for needed in ("scripts/demo", "scripts/test", "docs/index.md", "docs/operators.md", "CHANGELOG.md"):
+        assert needed in readme
+
+
+def test_the_changelog_has_its_three_sections_under_each_release() -> None:
+    releases = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)[1:]
+    assert releases
+    for release in releases:
+        assert re.findall(r"^### (.*)$", release, flags=re.MULTILINE) == ["Incompatible", "Added", "Fixed"]
+
+
+# --- configuration ---
+
+
+def test_the_configuration_reference_is_what_the_code_says() -> None:
+    assert _read("configuration.md") == render_page(), "docs/configuration.md is old; run scripts/docs"
+
+
+def test_a_field_without_a_description_is_an_error() -> None:
+    class Section(msgspec.Struct):
+        """A section.
+
+        Attributes:
+            described: it is.
+        """
+
+        described: int
+        forgotten: int
+
+    with pytest.raises(ValueError, match="Section does not describe forgotten"):
+        attribute_docs(Section)
+
+
+def test_a_field_may_be_described_by_the_class_that_declares_it() -> None:
+    assert {"gateway", "put_timeout"} <= set(attribute_docs(BackendSettings))
+
+
+def test_a_type_without_words_is_an_error() -> None:
+    with pytest.raises(TypeError, match="has no words for"):
+        describe_type(complex)
+
+
+def test_the_example_configuration_loads_and_shows_every_key() -> None:
+    path = ROOT / "conf" / "gateway.yaml"
+    load_config(path)
+    document = yaml.safe_load(path.read_text())
+    missing = [key for key in _keys(GatewayConfig) if not _has(document, key.split("."))]
+    assert missing == []
+
+
+def test_the_example_configuration_shows_the_defaults() -> None:
+    shown = load_config(ROOT / "conf" / "gateway.yaml")
+    differing = [
+        field.name
+        for field in msgspec.structs.fields(GatewayConfig)
+        if not field.required and field.name != "peers" and getattr(shown, field.name) != field.default
+    ]
+    assert differing == []
+
+
+def _keys(section: type[msgspec.Struct], prefix: str = "") -> Iterator[str]:
+    for name, hint in typing.get_type_hints(section).items():
+        yield f"{prefix}{name}"
+        for part in (hint, *typing.get_args(hint)):
+            if isinstance(part, type) and issubclass(part, msgspec.Struct):
+                yield from _keys(part, f"{prefix}{name}.")
+
+
+def _has(document: object, steps: list[str]) -> bool:
+    if isinstance(document, list):
+        document = document[0]
+    if not isinstance(document, dict) or steps[0] not in document:
+        return False
+    return len(steps) == 1 or _has(document[steps[0]], steps[1:])
+
+
+def test_the_fragment_for_fate_flow_is_one_that_the_backend_accepts() -> None:
+    fragment = yaml.safe_load((ROOT / "conf" / "fate_flow.yaml").read_text())
+    assert fragment["default_engines"]["federation"] == "fedrdma"
+    settings = msgspec.convert(fragment["federation"]["fedrdma"], BackendSettings)
+    assert settings.gateway == GatewayConfig(site="a", parties=(), security="off").listen.socket
+
+
+def test_the_fragment_for_fate_flow_needs_no_broker_as_it_comes() -> None:
+    fragment = yaml.safe_load((ROOT / "conf" / "fate_flow.yaml").read_text())
+    server, federation = fragment["fateflow"], fragment["federation"]
+    assert set(federation) == {server["proxy_name"], "fedrdma"}
+    # its own proxy: otherwise something else has to run before the first job
+    proxy = federation[server["proxy_name"]]
+    assert [proxy[key] for key in ("host", "http_port", "grpc_port")] == [
+        server[key] for key in ("host", "http_port", "grpc_port")
+    ]
+
+
+def test_the_fragment_for_fate_flow_is_right_with_a_broker_too() -> None:
+    text = (ROOT / "conf" / "fate_flow.yaml").read_text()
+    entry = re.search(r"^  # osx:\n(?:  #   .*\n)+", text, flags=re.MULTILINE)
+    assert entry is not None
+    federation = yaml.safe_load(text.replace(entry[0], re.sub(r"^  # ", "  ", entry[0], flags=re.MULTILINE)))[
+        "federation"
+    ]
+    assert set(federation["osx"]) == {"host", "port", "mode"}
+
+
+def test_the_gateway_of_the_laboratory_serves_both_parties_without_a_peer(tmp_path: Path) -> None:
+    block = re.search(r"^```yaml\n(# laboratory: .*?)^```", _read("fate.md"), re.M | re.S)
+    assert block is not None
+    path = tmp_path / "gateway.yaml"
+    path.write_text(block[1])
+    config = load_config(path)
+    assert (config.parties, config.peers) == (("9999", "10000"), ())
+
+
+@pytest.mark.parametrize("block", re.findall(r"^```yaml\n# (?:bank-\w+): .*?^```", _read("operators.md"), re.M | re.S))
+def test_the_configurations_in_the_operators_guide_load(block: str, tmp_path: Path) -> None:
+    path = tmp_path / "gateway.yaml"
+    path.write_text(block.removeprefix("```yaml\n").removesuffix("```"))
+    assert load_config(path).peers
+
+
+# --- what can be observed ---
+
+
+def test_the_metrics_page_names_every_metric_and_no_other() -> None:
+    metrics = GatewayMetrics()
+    metrics.watch(lambda: Occupancy({}, {}))
+    documented = set(re.findall(r"^\| `(fedrdma_\w+)` \|", _read("observability.md"), flags=re.MULTILINE))
+    assert documented == {family.name for family in metrics.registry.collect()}
+
+
+def test_the_trace_page_names_every_event_and_no_other() -> None:
+    emitted: set[str] = set()
+    for source in (ROOT / "fedrdma_fate" / "gateway").rglob("*.py"):
+        emitted |= set(re.findall(r"\b(?:trace\.emit|_trace)\(\s*\"(\w+)\"", source.read_text()))
+    trace_part = _read("observability.md").partition("## Trace")[2].partition("## Logs")[0]
+    documented = set(re.findall(r"^\| `(\w+)` \|", trace_part, flags=re.MULTILINE))
+    assert documented == emitted
+
+
+# --- protocol ---
+
+
+def test_the_protocol_page_names_every_frame() -> None:
+    table = _read("protocol.md").partition("## Control frames")[2].partition("## The header")[0]
+    rows = "\n".join(line.split("|")[1] for line in table.splitlines() if line.startswith("| `"))
+    documented = set(re.findall(r"`([\w-]+)`", rows))
+    tags = {str(frame.__struct_config__.tag) for frame in typing.get_args(ControlFrame)}
+    assert documented == tags
+
+
+def test_the_protocol_page_names_every_datagram() -> None:
+    section = _read("protocol.md").partition("## Datagrams")[2].partition("## Checks")[0]
+    tags = {str(datagram.__struct_config__.tag) for datagram in typing.get_args(Datagram)}
+    assert {tag for tag in re.findall(r"`([\w-]+)`", section) if "." not in tag} == tags
+
+
+def test_the_header_lies_as_the_protocol_page_says() -> None:
+    header = ChunkHeader(HeaderKind.PAYLOAD, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77).encode()
+    numbers = re.findall(r"^\| (\d+)(?:–(\d+))? \| (\w+)", _read("protocol.md"), flags=re.MULTILINE)
+    spans = [(int(first), int(last or first) + 1) for first, last, _ in numbers]
+    assert [first for first, _ in spans[1:]] == [end for _, end in spans[:-1]]
+    assert spans[-1][1] == HEADER_BYTES
+    values = [int.from_bytes(header[first:end], "little") for first, end in spans]
+    assert values[:11] == [MAGIC, 1, 2, 0, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77]
+
+
+# --- modes ---
+
+COMPARES_A_MODE = re.compile(r'(?:==|!=|\bin) \(?"fedrdma(?:-[ex])?"|mode\)? (?:==|!=|in) \(?"grpc"')
+
+
+def test_the_contributors_guide_names_every_file_that_asks_for_the_mode() -> None:
+    package = ROOT / "fedrdma_fate"
+    sources = [path for folder in ("core", "engine", "gateway") for path in (package / folder).rglob("*.py")]
+    asking = {str(path.relative_to(package)) for path in sources if COMPARES_A_MODE.search(path.read_text())}
+    section = _read("contributors.md").partition("## How to add a mode")[2].partition("In this order")[0]
+    named = {name for row in re.findall(r"^\| (`.*?) \|", section, re.M) for name in re.findall(r"`(.*?)`", row)}
+    assert named == asking
+
+
+# --- dependencies ---
+
+
+def _declared() -> dict[str, set[str]]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    groups = {"": project["dependencies"], **project["optional-dependencies"]}
+    return {name: {re.split(r"[<>=~!\[ ]", line)[0] for line in lines} for name, lines in groups.items()}
+
+
+def test_every_dependency_has_its_reason() -> None:
+    page = _read("dependencies.md")
+    kept = page.partition("## Not taken")[0]
+    documented = dict(re.findall(r"^\| `([\w-]+)` \| (.+) \|$", kept, flags=re.MULTILINE))
+    assert set(documented) == set().union(*_declared().values())
+
+
+def test_every_dependency_is_bounded_or_pinned() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    groups = [project["dependencies"], *project["optional-dependencies"].values()]
+    assert [line for group in groups for line in group if not re.search(r"[<>=]=?\d", line)] == []

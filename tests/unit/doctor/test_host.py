@@ -1,0 +1,189 @@
+"""What the doctor says of Python, locked memory, shared memory and huge pages, on good machines and on bad ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedrdma_fate.doctor.findings import Finding, Level, fine, worst
+from fedrdma_fate.doctor.host import (
+    LockedMemory,
+    Mount,
+    Room,
+    VerbsNeed,
+    check_huge_pages,
+    check_memlock,
+    check_python,
+    check_shared_memory,
+    mount_of,
+    read_huge_page_policy,
+    read_privilege,
+    size_text,
+)
+from tests.support.sysfs import write
+
+SHM = Path("/dev/shm")
+TMPFS = Mount("tmpfs", ("rw", "size=1g"))
+GIB = 1 << 30
+
+
+def assert_helps(finding: Finding, level: Level, *words: str) -> None:
+    """It has the level, says the words, and what to do."""
+    assert finding.level == level
+    assert finding.remedy
+    for word in words:
+        assert word in f"{finding.found} {finding.remedy}"
+
+
+def test_the_worst_of_findings_is_the_gravest_level() -> None:
+    bad = [Finding("a", "warning", "x", "y"), Finding("b", "error", "x", "y"), fine("c", "x")]
+    assert [worst([]), worst(bad[2:]), worst([bad[0], bad[2]]), worst(bad)] == ["ok", "ok", "warning", "error"]
+
+
+# --- Python ---
+
+
+@pytest.mark.parametrize("version", [(3, 10), (3, 11)])
+def test_a_python_that_fate_runs_on_is_fine_on_linux(version: tuple[int, int]) -> None:
+    assert check_python(version, "Linux", "x86_64") == fine("python", f"Python 3.{version[1]} on Linux x86_64")
+
+
+def test_a_python_that_only_a_gateway_runs_on_is_fine_and_says_so() -> None:
+    finding = check_python((3, 12), "Linux", "x86_64")
+    assert finding.level == "ok"
+    assert "for a gateway alone" in finding.found
+
+
+@pytest.mark.parametrize(
+    ("version", "system", "processor", "level", "word"),
+    [
+        ((3, 13), "Linux", "x86_64", "error", "3.10 or 3.11"),
+        ((3, 9), "Linux", "x86_64", "error", "3.10 or 3.11"),
+        ((3, 11), "Darwin", "arm64", "error", "Linux"),
+        ((3, 11), "Linux", "aarch64", "warning", "x86-64"),
+    ],
+)
+def test_another_python_or_platform_is_told(
+    version: tuple[int, int], system: str, processor: str, level: Level, word: str
+) -> None:
+    assert_helps(check_python(version, system, processor), level, word)
+
+
+# --- locked memory ---
+
+
+@pytest.mark.parametrize(
+    "memory", [LockedMemory(None, False), LockedMemory(2 * GIB, False), LockedMemory(8 << 20, True)]
+)
+def test_memory_that_can_be_locked_for_both_regions_is_fine(memory: LockedMemory) -> None:
+    assert check_memlock(memory, 2 * GIB, "required", devices=True).level == "ok"
+
+
+@pytest.mark.parametrize(
+    ("need", "devices", "level"),
+    [("required", True, "error"), ("required", False, "error"), ("wanted", True, "warning")],
+)
+def test_too_low_a_limit_matters_where_rdma_is_used(need: VerbsNeed, devices: bool, level: Level) -> None:
+    finding = check_memlock(LockedMemory(8 << 20, False), 2 * GIB, need, devices=devices)
+    assert_helps(finding, level, "8 MiB", "2.0 GiB", "LimitMEMLOCK")
+
+
+@pytest.mark.parametrize(("need", "devices"), [("wanted", False), ("unused", True)])
+def test_a_low_limit_is_fine_where_rdma_is_not_used(need: VerbsNeed, devices: bool) -> None:
+    finding = check_memlock(LockedMemory(8 << 20, False), 2 * GIB, need, devices=devices)
+    assert finding.level == "ok"
+    assert "RDMA only" in finding.found
+
+
+@pytest.mark.parametrize(
+    ("status", "privileged"),
+    [("CapEff:\t000001ffffffffff", True), ("CapEff:\t0000000000000000", False), ("CapEff:", False), ("", False)],
+)
+def test_the_privilege_to_lock_memory_is_read_from_the_capabilities(
+    tmp_path: Path, status: str, privileged: bool
+) -> None:
+    write(tmp_path / "self" / "status", f"Name:\tx\n{status}")
+    assert read_privilege(tmp_path) is privileged
+
+
+def test_a_process_without_readable_status_has_no_privilege(tmp_path: Path) -> None:
+    assert not read_privilege(tmp_path)
+
+
+# --- shared memory ---
+
+
+def test_a_tmpfs_with_room_for_both_regions_is_fine() -> None:
+    assert check_shared_memory(SHM, Room(3 * GIB, 4 * GIB), TMPFS, 2 * GIB, taken=False).level == "ok"
+
+
+def test_too_small_a_tmpfs_is_an_error_with_both_sizes() -> None:
+    finding = check_shared_memory(SHM, Room(60 << 20, 64 << 20), TMPFS, 2 * GIB, taken=False)
+    assert_helps(finding, "error", "60 MiB of 64 MiB", "2.0 GiB", "remount,size=SIZE /dev/shm")
+
+
+def test_a_full_tmpfs_is_fine_where_the_running_gateway_has_its_regions_in_it() -> None:
+    assert check_shared_memory(SHM, Room(0, 2 * GIB), TMPFS, 2 * GIB, taken=True).level == "ok"
+
+
+def test_a_directory_that_is_not_there_is_an_error() -> None:
+    assert_helps(check_shared_memory(Path("/nowhere"), None, None, GIB, taken=False), "error", "/nowhere", "tmpfs")
+
+
+def test_a_directory_on_a_disk_is_warned_of() -> None:
+    finding = check_shared_memory(Path("/var"), Room(9 * GIB, 9 * GIB), Mount("ext4", ()), GIB, taken=False)
+    assert_helps(finding, "warning", "ext4")
+
+
+def test_the_mount_of_a_directory_is_the_innermost_and_the_latest(tmp_path: Path) -> None:
+    lines = ["disk / ext4 rw 0 0", "tmpfs /dev/shm tmpfs rw 0 0", "again /dev/shm tmpfs rw,huge=advise 0 0", "odd line"]
+    write(tmp_path / "self" / "mounts", "\n".join(lines))
+    assert mount_of(SHM, tmp_path) == Mount("tmpfs", ("rw", "huge=advise"))
+    assert mount_of(Path("/dev/shmem"), tmp_path) == Mount("ext4", ("rw",))
+
+
+def test_without_a_table_of_mounts_the_mount_is_unknown(tmp_path: Path) -> None:
+    assert mount_of(SHM, tmp_path) is None
+
+
+# --- huge pages ---
+
+
+@pytest.mark.parametrize(
+    ("options", "policy"),
+    [(("huge=advise",), "never"), (("huge=always",), "unknown"), (("huge=within_size",), "never"), ((), "force")],
+)
+def test_a_tmpfs_that_gives_huge_pages_is_fine(options: tuple[str, ...], policy: str) -> None:
+    assert check_huge_pages(Mount("tmpfs", options), policy, GIB).level == "ok"
+
+
+@pytest.mark.parametrize(
+    ("mount", "policy"),
+    [(TMPFS, "never"), (TMPFS, "unknown"), (Mount("tmpfs", ("huge=advise",)), "deny"), (None, "never")],
+)
+def test_large_regions_in_small_pages_are_warned_of(mount: Mount | None, policy: str) -> None:
+    assert_helps(check_huge_pages(mount, policy, GIB), "warning", policy, "docs/sizing.md")
+
+
+def test_small_regions_need_no_huge_pages() -> None:
+    assert check_huge_pages(TMPFS, "never", 64 << 20).level == "ok"
+
+
+@pytest.mark.parametrize(
+    ("text", "policy"), [("always within_size advise [never] deny force", "never"), ("odd", "unknown")]
+)
+def test_the_kernels_policy_is_the_word_in_brackets(tmp_path: Path, text: str, policy: str) -> None:
+    write(tmp_path / "kernel" / "mm" / "transparent_hugepage" / "shmem_enabled", text)
+    assert read_huge_page_policy(tmp_path) == policy
+
+
+def test_a_kernel_without_huge_pages_has_an_unknown_policy(tmp_path: Path) -> None:
+    assert read_huge_page_policy(tmp_path) == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (65536, "64 KiB"), (8 << 20, "8 MiB"), (5 << 40, "5120.0 GiB")]
+)
+def test_sizes_are_for_people(count: int, text: str) -> None:
+    assert size_text(count) == text

@@ -1,0 +1,115 @@
+"""What the doctor says of configurations, gateways and peers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedrdma_fate import __version__
+from fedrdma_fate.doctor.site import check_config, check_gateway, check_peers, verbs_need
+from fedrdma_fate.gateway.config.schema import parse_config
+from fedrdma_fate.wire.errors import ErrorCode, GatewayError
+
+MINIMAL = {"site": "a", "parties": ["1"], "security": "off"}
+PATH = {"transport": "tcp", "up": True, "reason": "reachable by TCP", "last_error": ""}
+PEER = {"site": "b", "connected": True, "version": __version__, "last_error": "", "paths": [PATH]}
+
+
+def status(**peer: Any) -> dict[str, Any]:
+    return {"site": "a", "version": __version__, "peers": [{**PEER, **peer}]}
+
+
+# --- configuration ---
+
+
+def test_without_a_configuration_the_defaults_are_said_to_be_assumed() -> None:
+    finding, config = check_config(None)
+    assert (finding.level, config) == ("ok", None)
+    assert "defaults" in finding.found
+
+
+def test_a_right_configuration_is_told_by_its_site(tmp_path: Path) -> None:
+    path = tmp_path / "gateway.yaml"
+    path.write_text("{site: a, parties: ['1'], security: 'off'}")
+    finding, config = check_config(path)
+    assert finding.level == "ok"
+    assert "site a, 0 peers" in finding.found
+    assert config is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "code"), [("site: a\nbogus: 1", "FR10"), ("[", "FR103"), ("{site: a, parties: ['1']}", "FR104")]
+)
+def test_a_wrong_configuration_is_an_error_with_its_code(tmp_path: Path, text: str, code: str) -> None:
+    path = tmp_path / "gateway.yaml"
+    path.write_text(text)
+    finding, config = check_config(path)
+    assert (finding.level, config) == ("error", None)
+    assert f"[{code}" in finding.found
+    assert finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("changes", "need"),
+    [
+        ({}, "wanted"),
+        ({"transport": "tcp"}, "unused"),
+        ({"transport": "verbs"}, "required"),
+        ({"transport": "tcp", "peers": [{"site": "b", "parties": ["2"], "transport": "verbs"}]}, "required"),
+        ({"transport": "tcp", "peers": [{"site": "b", "parties": ["2"], "transport": "auto"}]}, "wanted"),
+    ],
+)
+def test_what_a_configuration_asks_of_rdma_counts_its_peers(changes: dict[str, Any], need: str) -> None:
+    assert verbs_need(parse_config({**MINIMAL, **changes})) == need
+
+
+# --- gateway ---
+
+
+def test_a_gateway_that_answers_is_fine() -> None:
+    finding, document = check_gateway("unix:///s", lambda _: status())
+    assert finding.level == "ok"
+    assert "site a answers at unix:///s" in finding.found
+    assert document == status()
+
+
+def test_a_gateway_that_does_not_answer_is_an_error_with_the_remedy() -> None:
+    def ask(_: str) -> dict[str, Any]:
+        raise GatewayError(ErrorCode.GATEWAY_UNREACHABLE, "no gateway answers at unix:///s.", "Start it.")
+
+    finding, document = check_gateway("unix:///s", ask)
+    assert document is None
+    assert (finding.level, finding.remedy) == ("error", "Start it.")
+    assert finding.found.startswith("[FR601]")
+
+
+def test_a_gateway_of_another_version_than_the_installed_one_is_warned_of() -> None:
+    finding, _ = check_gateway("unix:///s", lambda _: {**status(), "version": "0.0.9"})
+    assert finding.level == "warning"
+    assert __version__ in finding.remedy
+
+
+# --- peers ---
+
+
+def test_a_connected_peer_is_shown_with_its_transport_and_why() -> None:
+    (finding,) = check_peers(status())
+    assert (finding.check, finding.level, finding.found) == ("peer b", "ok", "connected; tcp (reachable by TCP)")
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"connected": False, "last_error": "[FR502] b does not answer"}, "FR502"),
+        ({"paths": []}, "without a data path"),
+        ({"paths": [{**PATH, "up": False, "last_error": "refused"}]}, "refused"),
+        ({"version": "0.0.9"}, "0.0.9"),
+    ],
+)
+def test_a_peer_in_trouble_is_warned_of_with_what_to_do(changes: dict[str, Any], word: str) -> None:
+    (finding,) = check_peers(status(**changes))
+    assert finding.level == "warning"
+    assert word in finding.found
+    assert finding.remedy

@@ -1,0 +1,300 @@
+"""Mode `fedrdma-x` on a link: chunks are lost and found, reports travel, the path is remembered."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from fedrdma_fate.core.path import PathState
+from fedrdma_fate.core.x.chunking import (
+    FIRST_CHUNK_BYTES,
+    FIRST_RELIABLE_CHUNK_BYTES,
+    TAGS,
+    best_chunk_bytes,
+    immediate_of,
+)
+from fedrdma_fate.core.x.sender import XSender
+from fedrdma_fate.engine.events import LinkSettings, Outgoing
+from fedrdma_fate.engine.setup import SELF_PACED_WINDOW_BYTES, PathMemory, cut, receiving_machine, sending_machine
+from fedrdma_fate.ports import ChunkService, Completion, CompletionKind, Slot
+from fedrdma_fate.wire.errors import ErrorCode
+from fedrdma_fate.wire.frames import Abort, Delivered, GrantRequest, Offer, Refused, Report, Restart
+from tests.support.endpoints import HeapRegion, MemoryWire
+from tests.support.engine import KEY, Pair, outgoing, slot_for
+
+BODY = random.Random(3).randbytes(40_000)
+LOSSY = ChunkService(reliable=False, self_paced=False, queue_pairs=2, mtu_bytes=500)
+PATIENCE_SECONDS = 5.0
+
+
+def message(transfer: int = 1, chunk_bytes: int = 1000) -> Outgoing:
+    return outgoing(BODY, transfer, "fedrdma-x", chunk_bytes)
+
+
+def connect(pair: Pair, service: ChunkService = LOSSY, *, datagrams: bool = True, lost: frozenset[int]) -> None:
+    """A new data path of this kind."""
+    wire = MemoryWire()
+    wire.chunk_service, wire.has_datagrams, wire.lost_chunks = service, datagrams, lost
+    pair.connect(wire)
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    made = Pair()
+    yield made
+    made.wire.ends[0].close()
+    made.wire.ends[1].close()
+
+
+def run(pair: Pair) -> None:
+    """Until nothing is due for a while."""
+    pair.let_time_pass(PATIENCE_SECONDS)
+
+
+def assert_delivered(pair: Pair, count: int = 1) -> None:
+    bodies = [
+        bytes(slot.part(payload_at, offer.total_bytes).view)
+        for offer, slot, payload_at in pair.receiving.received_offers
+    ]
+    assert bodies == [BODY] * count
+    assert len(pair.sending.sent_messages) == count
+
+
+@pytest.mark.parametrize("datagrams", [True, False])
+def test_chunks_that_are_lost_are_sent_again_and_no_others(pair: Pair, datagrams: bool) -> None:
+    connect(pair, datagrams=datagrams, lost=frozenset({2, 17, 40}))
+    pair.outgoing.submit(message(), pair.now)
+    run(pair)
+    assert_delivered(pair)
+    ((_, stats),) = pair.sending.sent_messages
+    # the last one is sent twice at once, for there is nothing else to send
+    assert 3000 <= stats.resent_bytes <= 6000
+    # the header is a write only where there are no datagrams
+    assert stats.writes == 40 + stats.resent_bytes // 1000 + (not datagrams)
+
+
+def test_a_delivery_is_told_by_a_datagram_too_for_the_control_channel_may_stall(pair: Pair) -> None:
+    connect(pair, lost=frozenset())
+    pair.grant(slot_for(message()))
+    pair.carry()
+    pair.outgoing.submit(message(), pair.now)
+    pair.carry()
+    while not pair.receiving.received_offers:
+        pair.progress()
+    assert len(pair.receiving.take(Delivered)) == 1
+    pair.progress()
+    assert_delivered(pair)
+    pair.outgoing.on_delivered(1, pair.now)
+    assert len(pair.sending.sent_messages) == 1, "told twice, it counts once"
+
+
+def test_reliable_queue_pairs_need_no_reports(pair: Pair) -> None:
+    connect(pair, dataclasses.replace(LOSSY, reliable=True), datagrams=False, lost=frozenset())
+    seen: list[object] = []
+    pair.outgoing.on_report = seen.append  # type: ignore[method-assign, assignment]
+    pair.outgoing.submit(message(), pair.now)
+    run(pair)
+    assert_delivered(pair)
+    assert seen == []
+
+
+def test_a_path_that_breaks_half_way_is_resumed_with_what_is_missing(pair: Pair) -> None:
+    connect(pair, lost=frozenset())
+    pair.outgoing.submit(message(), pair.now)
+    while not pair.wire.ends[1].arriving:
+        pair.progress()
+        pair.carry()
+        for request in pair.receiving.wanted:
+            pair.grant(HeapRegion(request.slot_bytes).slot(), request.transfer)
+        pair.receiving.wanted.clear()
+    pair.progress(most=30)
+    pair.lose_path()
+    connect(pair, lost=frozenset())
+    run(pair)
+    assert_delivered(pair)
+    ((_, stats),) = pair.sending.sent_messages
+    # ten of forty were missing, and went twice at once, for there was nothing else to send
+    assert stats.resent_bytes == 20_000, "what had arrived was sent again"
+
+
+def test_a_path_that_carries_chunks_in_another_way_is_begun_anew_on(pair: Pair) -> None:
+    connect(pair, lost=frozenset(range(1, 1000)))
+    pair.outgoing.submit(message(), pair.now)
+    pair.run()
+    pair.lose_path()
+    connect(pair, ChunkService(), datagrams=False, lost=frozenset())
+    run(pair)
+    assert_delivered(pair)
+
+
+def test_a_path_that_loses_everything_fails_the_transfer_at_both_ends(pair: Pair) -> None:
+    connect(pair, lost=frozenset(range(1, 10_000)))
+    pair.outgoing.submit(message(), pair.now)
+    pair.run()
+    # of 60 s
+    for _ in range(2000):
+        due = pair.outgoing.timer()
+        if due is None:
+            break
+        pair.now = due
+        pair.outgoing.on_timer(pair.now)
+        pair.run()
+    assert [code.value for _, code, _ in pair.sending.send_failures] == ["FR302"]
+    assert [code.value for _, code, _ in pair.receiving.receive_failures] == ["FR302"]
+    assert len(pair.receiving.returned) == 1
+
+
+def test_chunks_that_overtake_their_offer_count(pair: Pair) -> None:
+    connect(pair, lost=frozenset())
+    first = message()
+    grant = pair.grant(slot_for(first))
+    pair.carry()
+    pair.outgoing.submit(first, pair.now)
+    offers = pair.sending.take(Offer)
+    pair.progress()
+    assert pair.incoming.progress() == []
+    pair.sending.frames[:0] = offers
+    run(pair)
+    assert_delivered(pair)
+    ((_, stats),) = pair.sending.sent_messages
+    assert (offers[0].grant, stats.resent_bytes) == (grant, 0)
+
+
+def test_of_two_grants_with_one_tag_only_the_first_serves_the_mode(pair: Pair) -> None:
+    connect(pair, lost=frozenset())
+    pair.incoming.grant(5, HeapRegion(100_000).slot(), 0)
+    pair.incoming.grant(5 + TAGS, HeapRegion(100_000).slot(), 0)
+    pair.receiving.frames.clear()
+    offer = Offer("memory", 9, KEY, "bytes", len(BODY), "fedrdma-x", 5 + TAGS, 1000, 0)
+    pair.incoming.on_offer(offer, pair.now)
+    assert pair.receiving.take(Restart) == [Restart("memory", 9)]
+    pair.incoming.on_offer(_with(offer, grant=5), pair.now)
+    assert pair.receiving.take(Restart) == []
+    pair.incoming.on_offer(_with(offer, transfer=10, mode="fedrdma-e"), pair.now)
+    assert pair.receiving.take(Restart) == []
+
+
+def test_chunks_of_a_grant_that_ended_are_ignored(pair: Pair) -> None:
+    connect(pair, lost=frozenset())
+    grant = pair.grant(HeapRegion(100_000).slot())
+    pair.incoming.on_return(grant)
+    late = Completion(CompletionKind.CHUNK_IMMEDIATE, immediate=immediate_of(grant % TAGS, 0))
+    pair.incoming.on_chunk(late, pair.now)
+    assert pair.incoming.progress() == []
+
+
+def test_a_receiver_that_refuses_and_a_sender_that_gives_up_get_their_memory_back(pair: Pair) -> None:
+    connect(pair, lost=frozenset())
+    for transfer, ending in ((1, Refused(1, "FR603", "twice")), (2, Abort(2, "FR303", "enough"))):
+        pair.outgoing.submit(message(transfer), pair.now)
+        (request,) = pair.sending.take(GrantRequest)
+        pair.grant(HeapRegion(request.slot_bytes).slot(), transfer)
+        pair.carry()
+        pair.carry()
+        if isinstance(ending, Refused):
+            pair.outgoing.on_refused(1, ErrorCode(ending.code), ending.reason, pair.now)
+            pair.incoming.on_abort(1, ErrorCode(ending.code), ending.reason, pair.now)
+        else:
+            pair.incoming.on_abort(2, ErrorCode(ending.code), ending.reason, pair.now)
+            pair.outgoing.on_refused(2, ErrorCode(ending.code), ending.reason, pair.now)
+    assert pair.outgoing.progress() == pair.incoming.progress() == []
+    assert len(pair.receiving.returned) == 2
+
+
+def test_a_report_of_an_unknown_transfer_is_ignored(pair: Pair) -> None:
+    connect(pair, lost=frozenset())
+    pair.outgoing.on_report(Report(7, 0, 1, b"", 0, 0.0, 0.0, 1), pair.now)
+    assert pair.sending.frames == []
+
+
+# --- what is known of the path ---
+
+
+def recut(total: int) -> Outgoing:
+    region = HeapRegion(16)
+    slot = Slot(region, 0, 16)
+    made = outgoing(b"", mode="fedrdma-x")
+    plan = dataclasses.replace(made.plan, total_bytes=total, chunk_bytes=4 << 20)
+    return dataclasses.replace(made, payload=type(made.payload)(slot, 16), plan=plan, recut=True)
+
+
+def test_the_chunk_size_follows_what_is_known_of_the_path_unless_it_is_set() -> None:
+    memory, whole = PathMemory(), recut(1 << 28)
+    assert cut(whole, LOSSY, memory).plan.chunk_bytes == FIRST_CHUNK_BYTES
+    memory.learn(PathState(1.25e9, 0.02, None), "probed")
+    assert cut(whole, LOSSY, memory).plan.chunk_bytes == best_chunk_bytes(1.25e9, None, 500, 1 << 28)
+    memory.learn(PathState(1.25e9, 0.02, 0.001), "measured")
+    assert cut(whole, LOSSY, memory).plan.chunk_bytes == best_chunk_bytes(1.25e9, 0.001, 500, 1 << 28)
+    assert cut(whole, ChunkService(), memory).plan.chunk_bytes == 4 << 20, "a transport that paces itself"
+    by_hand = dataclasses.replace(whole, recut=False)
+    assert cut(by_hand, LOSSY, memory) is by_hand
+
+
+def test_over_queue_pairs_that_take_few_chunks_they_are_large_enough_to_fill_the_path() -> None:
+    memory, whole = PathMemory(), recut(1 << 28)
+    few = dataclasses.replace(LOSSY, reliable=True, queue_pairs=1, depth=16)
+    assert cut(whole, few, memory).plan.chunk_bytes == FIRST_RELIABLE_CHUNK_BYTES
+    memory.learn(PathState(1.25e9, 0.02, 0.5), "measured")
+    assert cut(whole, few, memory).plan.chunk_bytes == 4 << 20
+    many = dataclasses.replace(few, queue_pairs=64, depth=64)
+    assert cut(whole, many, memory).plan.chunk_bytes == best_chunk_bytes(1.25e9, 0.0, 500, 1 << 28)
+
+
+def test_a_window_that_was_set_by_hand_goes_before_any_other() -> None:
+    by_hand = LinkSettings("verbs", window_bytes=12345)
+    for service in (LOSSY, ChunkService()):
+        made = sending_machine(recut(1 << 28), 1, service, PathMemory(), by_hand)
+        assert isinstance(made, XSender)
+        assert made.settings.window_bytes == 12345
+        made = sending_machine(recut(1 << 28), 1, service, PathMemory(), LinkSettings("verbs"))
+        assert isinstance(made, XSender)
+        assert made.settings.window_bytes == (SELF_PACED_WINDOW_BYTES if service.self_paced else None)
+
+
+def test_a_payload_of_any_length_can_be_cut() -> None:
+    assert cut(recut(1 << 40), LOSSY, PathMemory()).plan.count <= 1 << 20
+
+
+def test_transfers_that_run_together_begin_with_a_share_and_the_whole_is_remembered() -> None:
+    memory = PathMemory()
+    memory.learn(PathState(8e6, 0.02, 0.0), "measured")
+    first = memory.begin()
+    second = memory.begin()
+    assert first.state() == PathState(8e6, 0.02, 0.0)
+    assert second.state() == PathState(4e6, 0.02, 0.0, capacity=8e6)
+    memory.end(second)
+    assert memory.state == PathState(8e6, 0.02, 0.0)
+    memory.end(first)
+    assert memory.state == PathState(8e6, 0.02, 0.0)
+
+
+def test_a_transfer_that_learnt_nothing_leaves_the_memory_as_it_is() -> None:
+    memory = PathMemory()
+    memory.end(memory.begin())
+    assert memory.state is None
+
+
+def test_a_later_transfer_of_a_link_knows_the_path_also_after_it_broke(pair: Pair) -> None:
+    connect(pair, lost=frozenset())
+    pair.outgoing.memory.learn(PathState(8e6, 0.02, 0.0), "measured")
+    pair.outgoing.submit(message(), pair.now)
+    run(pair)
+    learnt = pair.outgoing.memory.state
+    assert learnt is not None
+    pair.lose_path()
+    connect(pair, lost=frozenset())
+    assert pair.outgoing.memory.state == learnt
+
+
+def test_the_mode_decides_which_machine_receives() -> None:
+    offer = Offer("memory", 9, KEY, "bytes", 10, "fedrdma-x", 5, 10, 0)
+    assert type(receiving_machine(offer, 5000, LOSSY)).__name__ == "XReceiver"
+    assert type(receiving_machine(_with(offer, mode="grpc"), 5000, LOSSY)).__name__ == "Receiver"
+
+
+def _with(offer: Offer, **changes: object) -> Offer:
+    fields = {name: getattr(offer, name) for name in offer.__struct_fields__}
+    return Offer(**{**fields, **changes})  # type: ignore[arg-type]

@@ -1,0 +1,202 @@
+"""Two gateways' peers, step by step: control channels."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from fedrdma_fate.gateway.peers.control_channel import ControlStream
+from fedrdma_fate.wire.errors import ErrorCode
+from fedrdma_fate.wire.frames import (
+    Delivered,
+    Goodbye,
+    GrantRequest,
+    Inline,
+    Offer,
+    encode_frame,
+)
+from tests.support.twin import PARTIES, Twin
+from tests.support.twin_play import BODY, Play, key_to, peer_of, pull, work
+
+
+async def both_dial(twin: Twin, order: str) -> dict[str, list[ControlStream]]:
+    """Both sites dial at once; each site sees the two channels in some order. Their streams, by who dialled."""
+    streams: dict[str, list[ControlStream]] = {}
+    hellos = {site: half.peer.own_hello() for site, half in twin.halves.items()}
+    for dialler in order:
+        streams[dialler] = []
+        for site, half in twin.halves.items():
+            stream = ControlStream()
+            other = "b" if site == "a" else "a"
+            twin._tasks.add(asyncio.create_task(half.peer.run(stream, hellos[other], dialler)))
+            streams[dialler].append(stream)
+        await twin.settle()
+    return streams
+
+
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_of_two_channels_that_met_half_way_the_one_of_the_smaller_name_stays(play: Play, order: str) -> None:
+    async def scenario(twin: Twin) -> None:
+        streams = await both_dial(twin, order)
+        for at, half in enumerate(twin.halves.values()):
+            assert half.peer._stream is streams["a"][at]
+            assert streams["b"][at]._closed
+            assert not streams["a"][at]._closed
+
+    play(scenario)
+
+
+def test_a_farewell_on_the_channel_that_was_replaced_does_not_end_the_new_one(play: Play) -> None:
+    async def scenario(twin: Twin) -> None:
+        peer = peer_of(twin, "a")
+        hello = peer_of(twin, "b").own_hello()
+        old, new = ControlStream(), ControlStream()
+        twin._tasks.add(asyncio.create_task(peer.run(old, hello, "b")))
+        await twin.settle()
+        old._incoming.put_nowait(encode_frame(Goodbye("another control channel is in use")))
+        twin._tasks.add(asyncio.create_task(peer.run(new, hello, "a")))
+        await twin.settle()
+        assert peer._stream is new
+        assert peer.connected
+
+    play(scenario)
+
+
+def test_a_site_that_dials_again_has_given_its_earlier_channel_up(play: Play) -> None:
+    async def scenario(twin: Twin) -> None:
+        await twin.connect("b")
+        first = twin.halves["a"].stream
+        await twin.connect("b")
+        assert first is not None
+        assert first._closed
+        assert peer_of(twin, "a")._stream is twin.halves["a"].stream
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("garbage", [b"", b"\xc1", b"\x81\xa5frame\xa7unknown", encode_frame(Delivered(1))[:-1]])
+def test_a_malformed_frame_ends_the_channel_and_both_logs_say_so(
+    play: Play, garbage: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(twin: Twin) -> None:
+        await twin.connect()
+        stream = twin.halves["b"].stream
+        assert stream is not None
+        stream._incoming.put_nowait(garbage)
+        await twin.settle()
+        assert not peer_of(twin, "b").connected
+        await twin.carry("b")
+        assert not peer_of(twin, "a").connected
+        key = twin.put("a", "m", BODY)
+        arrived = pull(twin, key)
+        await twin.quiesce()
+        assert await arrived == BODY
+
+    with caplog.at_level(logging.INFO):
+        play(scenario)
+    told = [record.getMessage() for record in caplog.records if ErrorCode.MALFORMED_FRAME.value in record.getMessage()]
+    assert any(text.startswith("control channel of a") for text in told)
+    assert any(text.startswith("lost b: it said goodbye") for text in told)
+
+
+def test_frames_that_make_no_sense_end_the_channel_only(play: Play) -> None:
+    async def scenario(twin: Twin) -> None:
+        for frame in (
+            peer_of(twin, "a").own_hello(),
+            GrantRequest("carrier-pigeon", 1, 5000),
+            Offer("ether", 1, key_to(twin, PARTIES["b"]), "bytes", 1, "grpc", 1, 1, 0),
+        ):
+            await twin.connect()
+            stream = twin.halves["b"].stream
+            assert stream is not None
+            stream._incoming.put_nowait(encode_frame(frame))
+            await twin.settle()
+            assert not peer_of(twin, "b").connected
+            assert peer_of(twin, "b").offline.is_set()
+            await twin.lose_control("a")
+
+    play(scenario)
+
+
+def test_an_internal_error_ends_the_channel_and_not_the_peer(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(twin: Twin) -> None:
+        await twin.connect()
+
+        def bug(inline: Inline) -> None:
+            raise KeyError(inline)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(peer_of(twin, "b").receiving, "on_inline", bug)
+            key = twin.put("a", "m", b"small")
+            await twin.carry("a")
+            assert not peer_of(twin, "b").connected
+        arrived = pull(twin, key)
+        await twin.quiesce()
+        assert await arrived == b"small"
+
+    play(scenario)
+
+
+def test_a_silent_peer_is_lost(play: Play) -> None:
+    async def scenario(twin: Twin) -> None:
+        await twin.connect()
+        await asyncio.sleep(9)
+        assert peer_of(twin, "a").connected
+        await asyncio.sleep(2)
+        assert not peer_of(twin, "a").connected
+        assert "silent for 10 s" in peer_of(twin, "a").last_error
+
+    play(scenario, timeouts={"peer_silence": 10.0})
+
+
+def test_a_peer_that_answers_is_kept_and_its_round_trip_is_known(play: Play) -> None:
+    async def scenario(twin: Twin) -> None:
+        await twin.connect()
+        for _ in range(100):
+            for site in twin.halves:
+                await twin.carry(site)
+            await asyncio.sleep(1)
+        assert peer_of(twin, "a").connected
+        assert peer_of(twin, "a").rtt_seconds is not None
+
+    play(scenario, timeouts={"peer_silence": 10.0})
+
+
+def test_a_peer_whose_event_loop_is_busy_and_whose_transfer_goes_on_is_kept(play: Play) -> None:
+    async def scenario(twin: Twin) -> None:
+        await twin.connect()
+        await work(twin)
+        twin.put("b", "m", BODY)
+        await work(twin, 3)
+        for _ in range(5):
+            # no control frame of b comes any more, but its link goes on
+            assert peer_of(twin, "b").sending.pending
+            await twin.turn("b")
+            await twin.turn("a")
+            await twin.carry("a")
+            await asyncio.sleep(3)
+        assert peer_of(twin, "a").connected
+        await asyncio.sleep(11)
+        assert not peer_of(twin, "a").connected
+
+    play(scenario, timeouts={"peer_silence": 10.0}, chunk=10_000)
+
+
+def test_a_peer_that_serves_other_parties_than_configured_is_warned_about(
+    play: Play, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(twin: Twin) -> None:
+        twin.halves["b"].context.config = _with_parties(twin.halves["b"].context.config, ("host:2", "arbiter:2"))
+        await twin.connect()
+
+    play(scenario)
+    assert "b serves host:2, arbiter:2; it is configured here as serving host:2" in caplog.text
+
+
+def _with_parties(config: Any, parties: tuple[str, ...]) -> Any:
+    import msgspec
+
+    return msgspec.structs.replace(config, parties=parties)

@@ -1,0 +1,359 @@
+"""Which transport is chosen, and how its data path is connected, renewed and given up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fedrdma_fate.gateway.peers.paths import (
+    ATTEMPTS_BEFORE_FALLBACK,
+    FIRST_RETRY_SECONDS,
+    PATIENCE_SECONDS,
+    DataPaths,
+    choose_transport,
+)
+from fedrdma_fate.ports import Offer as TransportOffer
+from fedrdma_fate.ports import Role
+from fedrdma_fate.wire.errors import ErrorCode, TransportError
+from fedrdma_fate.wire.frames import Connect, Hello
+
+ANSWER_SECONDS = 5.0
+
+
+def hello(host: str = "here", transports: tuple[str, ...] = ("shm", "tcp", "grpc")) -> Hello:
+    return Hello("b", "1", 1, "0", host, ("2",), transports, 100)
+
+
+@pytest.mark.parametrize(
+    ("own", "peer", "unusable", "chosen", "reason"),
+    [
+        (("shm", "tcp"), hello(), {}, "shm", "both gateways run on one host"),
+        (("shm", "tcp"), hello("there"), {}, "tcp", "reachable by TCP; shm: other host"),
+        (
+            ("shm", "tcp"),
+            hello(),
+            {"shm": "no such file"},
+            "tcp",
+            "reachable by TCP; shm: could not be connected (no such file)",
+        ),
+        (("shm", "tcp"), hello(transports=("grpc",)), {}, "grpc", "shm: not offered by b; tcp: not offered"),
+        (("tcp",), hello(), {"tcp": "refused"}, "grpc", "the fallback; tcp: could not be connected (refused)"),
+    ],
+)
+def test_the_best_transport_that_both_have_is_chosen_and_the_reason_says_why(
+    own: tuple[str, ...], peer: Hello, unusable: dict[str, str], chosen: str, reason: str
+) -> None:
+    name, why = choose_transport(own, "here", peer, unusable)
+    assert name == chosen
+    assert reason in why
+
+
+class FakeLink:
+    """Keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.connected: list[int] = []
+        self.suspended = 0
+        self.retired = False
+        self.alive = True
+
+    def connect(self, draft: Draft, peer: TransportOffer, attempt: int) -> None:
+        del draft, peer
+        self.connected.append(attempt)
+
+    def suspend(self, reason: str) -> None:
+        assert reason
+        self.suspended += 1
+
+    def retire(self) -> None:
+        self.retired = True
+
+
+class Relay:
+    def retire(self) -> None: ...
+
+
+class Draft:
+    def __init__(self) -> None:
+        self.closed = False
+
+    @property
+    def offer(self) -> TransportOffer:
+        return {"token": "x"}
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class FakeTransport:
+    def __init__(self) -> None:
+        self.drafts: list[Draft] = []
+        self.broken = False
+
+    def open(self, role: Role) -> Draft:
+        if self.broken:
+            raise TransportError(ErrorCode.TRANSPORT_UNAVAILABLE, f"no {role} half.")
+        self.drafts.append(Draft())
+        return self.drafts[-1]
+
+
+class World:
+    """Data paths, and everything around them, by hand."""
+
+    def __init__(self, role: Role = "active") -> None:
+        self.transports = {name: FakeTransport() for name in ("shm", "tcp", "grpc")}
+        self.sent: list[Connect] = []
+        self.timers: list[tuple[float, Callable[[], None]]] = []
+        self.now = 0.0
+        self.given_up: list[str] = []
+        self.links: list[FakeLink] = []
+        transports: Any = self.transports
+        self.paths = DataPaths(
+            "b",
+            transports,
+            self._make_link,
+            self._send,
+            self._call_later,
+            lambda: self.now,
+            ANSWER_SECONDS,
+            self._give_up,
+        )
+        self.paths.online(role)
+
+    def _make_link(self, transport: str) -> Any:
+        del transport
+        self.links.append(FakeLink())
+        return self.links[-1], Relay()
+
+    def _send(self, frame: Any) -> None:
+        self.sent.append(frame)
+
+    def _call_later(self, seconds: float, call: Callable[[], None]) -> Any:
+        entry = (seconds, call)
+        self.timers.append(entry)
+        timers = self.timers
+
+        class Handle:
+            def cancel(self) -> None:
+                if entry in timers:
+                    timers.remove(entry)
+
+        return Handle()
+
+    def _give_up(self, transport: str) -> None:
+        self.given_up.append(transport)
+
+    def fire(self) -> float:
+        """The only timer there is goes off; how long it was set for."""
+        ((seconds, call),) = self.timers
+        self.timers.clear()
+        self.now += seconds
+        call()
+        return seconds
+
+    def answer(self, attempt: int, transport: str = "tcp") -> None:
+        self.paths.on_connect(Connect(transport, "why", attempt, True, {}))
+
+    def up(self) -> None:
+        """The path over tcp comes up."""
+        path = self.paths.need("tcp", "why", main=True)
+        self.answer(path.attempt)
+        assert self.paths.on_up("tcp", path.attempt)
+
+
+def test_the_active_side_starts_an_attempt_and_connects_when_it_is_answered() -> None:
+    world = World()
+    world.paths.need("tcp", "why", main=True)
+    assert world.sent == [Connect("tcp", "why", 1, True, {"token": "x"})]
+    world.answer(1)
+    assert world.links[0].connected == [1]
+    assert world.timers == []
+    assert world.paths.on_up("tcp", 1)
+    assert world.paths.paths["tcp"].up
+
+
+def test_the_passive_side_asks_for_an_attempt_and_answers_it() -> None:
+    world = World("passive")
+    world.paths.need("grpc", "mode grpc", main=False)
+    assert world.sent == [Connect("grpc", "mode grpc", 0, False, {})]
+    world.answer(3, "grpc")
+    assert world.sent[1].attempt == 3
+    assert world.links[0].connected == [3]
+
+
+def test_an_attempt_that_is_not_answered_is_made_again() -> None:
+    world = World()
+    world.paths.need("tcp", "why", main=True)
+    assert world.fire() == ANSWER_SECONDS
+    assert "did not answer" in world.paths.paths["tcp"].last_error
+    assert world.transports["tcp"].drafts[0].closed
+    assert world.fire() == FIRST_RETRY_SECONDS
+    assert [frame.attempt for frame in world.sent] == [1, 2]
+    world.answer(1)
+    assert world.links[0].connected == []
+
+
+def test_attempts_come_less_and_less_often() -> None:
+    world = World()
+    world.up()
+    pauses = []
+    for _ in range(8):
+        world.paths.on_lost("tcp", "it broke")
+        pauses.append(world.fire())
+        world.answer(world.paths.paths["tcp"].attempt)
+    assert pauses == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0]
+
+
+def test_a_lost_path_is_renewed_and_its_successes_forget_earlier_failures() -> None:
+    world = World()
+    for _ in range(ATTEMPTS_BEFORE_FALLBACK + 1):
+        world.up() if "tcp" not in world.paths.paths else world.answer(world.paths.paths["tcp"].attempt)
+        world.paths.on_up("tcp", world.paths.paths["tcp"].attempt)
+        world.paths.on_lost("tcp", "it broke")
+        assert world.fire() == FIRST_RETRY_SECONDS
+    assert world.given_up == []
+
+
+def test_two_reports_of_one_loss_make_one_attempt() -> None:
+    world = World()
+    world.up()
+    world.paths.on_lost("tcp", "it broke")
+    world.paths.on_lost("tcp", "it broke")
+    assert len(world.timers) == 1
+
+
+def test_a_path_that_has_never_come_up_is_given_up_after_some_attempts() -> None:
+    world = World()
+    world.paths.need("tcp", "why", main=True)
+    for attempt in range(1, ATTEMPTS_BEFORE_FALLBACK + 1):
+        assert world.given_up == []
+        world.answer(attempt)
+        world.paths.on_lost("tcp", "refused")
+        if attempt < ATTEMPTS_BEFORE_FALLBACK:
+            world.fire()
+    assert world.given_up == ["tcp"]
+    assert world.paths.unusable == {"tcp": "refused"}
+
+
+def test_a_path_that_has_been_up_is_given_up_only_after_a_long_time() -> None:
+    world = World()
+    world.up()
+    while not world.given_up:
+        world.paths.on_lost("tcp", "refused")
+        if not world.given_up:
+            world.fire()
+    assert world.now > PATIENCE_SECONDS
+
+
+def test_the_last_resort_is_never_given_up() -> None:
+    world = World()
+    world.paths.need("grpc", "the fallback", main=True)
+    for _ in range(20):
+        world.now += PATIENCE_SECONDS
+        world.paths.on_lost("grpc", "refused")
+        world.fire()
+    assert world.given_up == []
+
+
+def test_the_passive_side_gives_nothing_up_but_asks_again() -> None:
+    world = World("passive")
+    world.paths.need("tcp", "why", main=True)
+    for _ in range(ATTEMPTS_BEFORE_FALLBACK + 1):
+        world.paths.on_lost("tcp", "refused")
+        world.fire()
+    assert world.given_up == []
+    assert {frame.attempt for frame in world.sent} == {0}
+
+
+def test_a_transport_that_cannot_even_be_opened_counts_as_failed() -> None:
+    world = World()
+    world.transports["tcp"].broken = True
+    world.paths.need("tcp", "why", main=True)
+    for _ in range(ATTEMPTS_BEFORE_FALLBACK - 1):
+        world.fire()
+    assert world.given_up == ["tcp"]
+
+
+def test_the_wish_of_the_passive_side_starts_an_attempt_though_the_path_looks_up() -> None:
+    world = World()
+    world.up()
+    world.answer(0)
+    assert world.sent[-1].attempt == 2
+
+
+def test_a_wish_during_an_attempt_changes_nothing() -> None:
+    world = World()
+    world.paths.need("tcp", "why", main=True)
+    world.answer(0)
+    assert [frame.attempt for frame in world.sent] == [1]
+    world.answer(1)
+    world.answer(0)
+    assert [frame.attempt for frame in world.sent] == [1]
+
+
+@pytest.mark.parametrize(("transport", "attempts"), [("grpc", [1]), ("shm", [])])
+def test_the_passive_side_may_wish_for_the_path_of_mode_grpc_only(transport: str, attempts: list[int]) -> None:
+    world = World()
+    world.answer(0, transport)
+    assert [frame.attempt for frame in world.sent] == attempts
+    assert not any(path.main for path in world.paths.paths.values())
+
+
+def test_a_path_that_becomes_the_main_one_is_connected_anew_so_that_the_peer_knows() -> None:
+    world = World()
+    world.paths.need("grpc", "mode grpc", main=False)
+    path = world.paths.need("grpc", "the fallback", main=True)
+    assert path.main
+    assert [(frame.attempt, frame.main) for frame in world.sent] == [(1, False), (2, True)]
+    world.paths.need("grpc", "mode grpc", main=False)
+    assert path.main
+    assert len(world.sent) == 2
+
+
+def test_an_unknown_transport_is_not_connected() -> None:
+    world = World("passive")
+    world.answer(1, "carrier-pigeon")
+    assert world.paths.paths == {}
+
+
+def test_without_a_control_channel_nothing_is_connected() -> None:
+    world = World()
+    world.up()
+    world.paths.offline("the control channel ended")
+    path = world.paths.paths["tcp"]
+    assert (path.up, path.last_error, world.links[0].suspended) == (False, "the control channel ended", 1)
+    world.paths.on_lost("tcp", "it broke")
+    assert not world.paths.on_up("tcp", 1)
+    assert world.timers == []
+    world.paths.online("active")
+    assert world.sent[-1].attempt == 2
+
+
+def test_what_an_earlier_attempt_reports_late_is_not_taken_for_the_present_one() -> None:
+    world = World()
+    world.up()
+    world.paths.offline("the control channel ended")
+    world.paths.online("active")
+    assert not world.paths.on_up("tcp", 1)
+    assert not world.paths.paths["tcp"].up
+
+
+def test_an_abandoned_path_is_retired_with_its_draft_and_its_timer() -> None:
+    world = World()
+    world.paths.need("tcp", "why", main=True)
+    world.paths.abandon("tcp")
+    assert world.links[0].retired
+    assert world.transports["tcp"].drafts[0].closed
+    assert world.timers == []
+    assert world.paths.close() == world.links
+
+
+def test_links_whose_threads_have_ended_are_forgotten() -> None:
+    world = World()
+    world.paths.need("tcp", "why", main=True)
+    world.paths.abandon("tcp")
+    world.links[0].alive = False
+    world.paths.need("tcp", "why", main=True)
+    assert world.paths.close() == [world.links[1]]

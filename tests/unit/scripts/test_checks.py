@@ -1,0 +1,210 @@
+"""scripts/test: everything runs, every failure is told, and the closing line counts all of it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from scripts.lib import checks
+from scripts.lib.checks import KINDS, STATIC, Runner, chosen_steps, parse, run_limited
+from scripts.lib.outcomes import Counts, Outcome, closing_line, read_junit, summary
+from tests.support.repository import ROOT
+
+GOOD = "def test_good(): pass\n"
+BAD = "def test_bad(): assert False\n"
+SKIPPED = "import pytest\n@pytest.mark.skip(reason='no card')\ndef test_skipped(): pass\n"
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small repository with tests of two kinds and static checks that do nothing."""
+    for kind, source in (("unit", GOOD + SKIPPED), ("property", BAD)):
+        (tmp_path / "tests" / kind).mkdir(parents=True)
+        (tmp_path / "tests" / kind / "test_it.py").write_text(source)
+    (tmp_path / "build" / "test-reports").mkdir(parents=True)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  fate: x\n  slow: x\n  alone: x\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(checks, "PYTHON", Path(sys.executable))
+    monkeypatch.setattr(checks, "STATIC", {"format": ["true"], "lint": ["false"]})
+    monkeypatch.setattr(checks, "SIDE_BY_SIDE", ("fault",))
+    return tmp_path
+
+
+def _run(*names: str, fast: bool = False, arguments: tuple[str, ...] = ()) -> list[Outcome]:
+    runner = Runner(fast=fast, pytest_arguments=arguments)
+    for name in names:
+        runner.run(name)
+    return runner.outcomes
+
+
+@pytest.mark.usefixtures("tree")
+def test_tests_are_counted_by_result() -> None:
+    unit, prop = _run("unit", "property")
+    assert (unit.counts, unit.good) == (Counts(passed=1, skipped=1), True)
+    assert (prop.counts, prop.good) == (Counts(failed=1), False)
+
+
+ALONE = "import pytest\n@pytest.mark.alone\ndef test_alone(worker_id): assert worker_id == 'master'\n"
+BESIDE = "def test_beside(worker_id): assert worker_id != 'master'\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "counts", "note"),
+    [
+        (ALONE + BESIDE, Counts(passed=2), ""),
+        (ALONE, Counts(passed=1), ""),
+        (BESIDE, Counts(passed=1), ""),
+        ("", Counts(), "none selected"),
+        (ALONE + BAD, Counts(passed=1, failed=1), "exit code 1"),
+        (BESIDE + ALONE.replace("==", "!="), Counts(passed=1, failed=1), "exit code 1"),
+    ],
+)
+def test_of_some_kinds_tests_run_side_by_side_but_for_those_that_must_be_alone(
+    tree: Path, source: str, counts: Counts, note: str
+) -> None:
+    (tree / "tests" / "fault").mkdir()
+    (tree / "tests" / "fault" / "test_it.py").write_text(source)
+    (outcome,) = _run("fault")
+    assert (outcome.counts, outcome.note) == (counts, note)
+
+
+@pytest.mark.usefixtures("tree")
+def test_a_static_check_counts_as_one() -> None:
+    good, bad = _run("format", "lint")
+    assert good.counts == Counts(passed=1)
+    assert bad.counts == Counts(failed=1)
+    assert "exit code 1" in bad.note
+
+
+@pytest.mark.usefixtures("tree")
+def test_a_kind_without_tests_is_good_and_says_so() -> None:
+    (outcome,) = _run("nic")
+    assert outcome.good
+    assert outcome.note == "no tests of this kind"
+
+
+@pytest.mark.usefixtures("tree")
+def test_a_run_that_selects_nothing_is_good_and_says_so() -> None:
+    (outcome,) = _run("unit", arguments=("-k", "nothing_is_called_this"))
+    assert outcome.good
+    assert outcome.note == "none selected"
+
+
+def test_a_test_file_that_does_not_import_fails_its_kind(tree: Path) -> None:
+    (tree / "tests" / "unit" / "test_it.py").write_text("import no_such_module\n")
+    (outcome,) = _run("unit")
+    assert outcome.counts.failed == 1
+
+
+def test_pytest_that_dies_without_a_report_fails_its_kind(tree: Path) -> None:
+    (tree / "tests" / "unit" / "test_it.py").write_text("import os\ndef test_dies(): os._exit(3)\n")
+    (outcome,) = _run("unit")
+    assert (outcome.counts.failed, outcome.note) == (1, "exit code 3")
+
+
+@pytest.mark.usefixtures("tree")
+def test_a_step_that_hangs_is_stopped_and_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "STATIC", {"lint": ["sleep", "60"]})
+    monkeypatch.setattr(checks, "LIMIT_SECONDS", {"lint": 0.2})
+    started = time.monotonic()
+    (outcome,) = _run("lint")
+    assert time.monotonic() - started < 20
+    assert not outcome.good
+    assert outcome.note == "stopped after 0 s"
+
+
+def test_what_a_stopped_step_started_ends_with_it(tmp_path: Path) -> None:
+    script = f"sleep 60 & echo $! > {tmp_path}/pid; wait"
+    assert run_limited(["sh", "-c", script], 0.5, {"PATH": "/bin:/usr/bin"}) is None
+    pid = int((tmp_path / "pid").read_text())
+    deadline = time.monotonic() + 5
+    while _alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not _alive(pid)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("source", "good", "note"),
+    [(SKIPPED, False, "required, but all were skipped"), (SKIPPED + GOOD, True, ""), (BAD, False, "exit code 1")],
+)
+def test_a_required_kind_must_really_run(tree: Path, source: str, good: bool, note: str) -> None:
+    (tree / "tests" / "unit" / "test_it.py").write_text(source)
+    runner = Runner(fast=False, pytest_arguments=(), required=("unit",))
+    runner.run("unit")
+    (outcome,) = runner.outcomes
+    assert (outcome.good, outcome.note) == (good, note)
+
+
+@pytest.mark.usefixtures("tree")
+def test_a_required_kind_without_tests_fails() -> None:
+    runner = Runner(fast=False, pytest_arguments=(), required=("nic",))
+    runner.run("nic")
+    assert not runner.outcomes[0].good
+
+
+def test_ci_requires_the_tests_on_real_verbs() -> None:
+    assert "--require nic" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_the_closing_line_adds_everything_up() -> None:
+    outcomes = [
+        Outcome("lint", Counts(failed=1), 0.5, "exit code 1"),
+        Outcome("unit", Counts(passed=20, skipped=2), 3.0),
+    ]
+    assert closing_line(outcomes, 3.5).strip("= ") == "1 failed, 20 passed, 2 skipped in 3.50s"
+    table = summary(outcomes)
+    assert "lint         FAILED" in table
+    assert "unit         ok" in table
+
+
+def test_a_run_of_nothing_does_not_claim_to_have_passed() -> None:
+    assert closing_line([], 0.0).strip("= ") == "no tests ran in 0.00s"
+
+
+def test_a_missing_report_counts_nothing(tmp_path: Path) -> None:
+    assert read_junit(tmp_path / "none.xml") == Counts()
+    (tmp_path / "broken.xml").write_text("<testsuites><testsuite tests=")
+    assert read_junit(tmp_path / "broken.xml") == Counts()
+
+
+def test_by_default_everything_but_the_demo_runs() -> None:
+    assert chosen_steps([], fast=False, with_demo=False) == [*STATIC, *KINDS]
+    assert chosen_steps([], fast=False, with_demo=True)[-1] == "demo"
+
+
+def test_fast_leaves_out_the_fate_processes(tree: Path) -> None:
+    assert "fate" not in chosen_steps([], fast=True, with_demo=False)
+    (tree / "tests" / "unit" / "test_it.py").write_text("import pytest\n@pytest.mark.slow\n" + BAD + GOOD)
+    (outcome,) = _run("unit", fast=True)
+    assert outcome.counts == Counts(passed=1)
+
+
+def test_only_takes_the_named_steps_in_their_usual_order() -> None:
+    assert chosen_steps(["unit", "format"], fast=False, with_demo=False) == ["format", "unit"]
+
+
+def test_arguments_after_the_dashes_go_to_pytest() -> None:
+    options = parse(["--only", "unit", "--", "-k", "trace", "-x"])
+    assert options.only == ["unit"]
+    assert options.pytest_arguments == ["-k", "trace", "-x"]
+
+
+def test_an_unknown_kind_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--only", "units"])
+    assert "invalid choice: 'units'" in capsys.readouterr().err
+
+
+def test_every_folder_of_tests_is_a_kind_that_runs() -> None:
+    folders = {path.name for path in (ROOT / "tests").iterdir() if any(path.glob("test_*.py"))}
+    assert folders <= set(KINDS)

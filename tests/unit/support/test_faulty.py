@@ -1,0 +1,204 @@
+"""The fault injector itself: what is planned happens, and nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import select
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from fedrdma_fate.memory.region import SharedRegion
+from fedrdma_fate.ports import Completion, CompletionKind, Offer, RemoteSlot, Role, Slot
+from fedrdma_fate.wire.errors import ErrorCode, TransportError
+from tests.support.faulty import FaultPlan, FaultyEndpoint, FaultyTransport
+
+TARGET = RemoteSlot(1, 0, 1 << 20)
+LANDED = Completion(CompletionKind.LANDED, immediate=1, offset=8, length=16)
+IMMEDIATE = Completion(CompletionKind.IMMEDIATE, immediate=1)
+DONE = Completion(CompletionKind.WRITE_DONE, work_request=1)
+
+
+class Recorder:
+    """An endpoint that remembers what it was asked, and completes what it is told."""
+
+    transport = "recorder"
+
+    def __init__(self) -> None:
+        self.posted: list[tuple[object, ...]] = []
+        self.ready: list[Completion] = []
+        self.closed = 0
+
+    def expose(self, grant: int, slot: Slot) -> RemoteSlot:
+        return RemoteSlot(grant, 0, slot.length)
+
+    def withdraw(self, grant: int) -> None:
+        self.posted.append(("withdraw", grant))
+
+    def post_write(self, work_request: int, source: Slot, target: RemoteSlot, target_offset: int) -> None:
+        self.posted.append((work_request, source, target, target_offset))
+
+    def post_bytes(
+        self, work_request: int, data: bytes, target: RemoteSlot, target_offset: int, immediate: int
+    ) -> None:
+        self.posted.append((work_request, data, target, target_offset, immediate))
+
+    def poll_set(self) -> Sequence[tuple[int, int]]:
+        return [(0, select.POLLIN)]
+
+    def progress(self) -> Sequence[Completion]:
+        ready, self.ready = self.ready, []
+        return ready
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@dataclasses.dataclass
+class RecorderTransport:
+    """Gives out recorders."""
+
+    name: str = "recorder"
+    offer: Offer = dataclasses.field(default_factory=dict)
+
+    def open(self, role: Role) -> RecorderTransport:
+        del role
+        return self
+
+    def connect(self, peer: Offer, timeout: float) -> Recorder:
+        del peer, timeout
+        return Recorder()
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def slot(tmp_path: Path) -> Slot:
+    return Slot(SharedRegion.create(tmp_path / "region", 4096), 0, 4096)
+
+
+def faulty(plan: FaultPlan) -> tuple[FaultyEndpoint, Recorder]:
+    inner = Recorder()
+    return FaultyEndpoint(inner, plan), inner
+
+
+def lost(error: pytest.ExceptionInfo[TransportError]) -> bool:
+    return error.value.code is ErrorCode.LINK_LOST and "fault plan" in error.value.message
+
+
+def test_a_plan_without_faults_changes_nothing(slot: Slot) -> None:
+    endpoint, inner = faulty(FaultPlan())
+    endpoint.post_write(1, slot, TARGET, 7)
+    endpoint.post_bytes(2, b"abc", TARGET, 9, 3)
+    inner.ready = [DONE, LANDED, IMMEDIATE]
+    assert endpoint.progress() == [DONE, LANDED, IMMEDIATE]
+    assert inner.posted == [(1, slot, TARGET, 7), (2, b"abc", TARGET, 9, 3)]
+    assert endpoint.poll_set() == inner.poll_set()
+    endpoint.close()
+    endpoint.close()
+    assert inner.closed == 2
+
+
+def test_the_link_breaks_after_so_many_bytes(slot: Slot) -> None:
+    endpoint, inner = faulty(FaultPlan(break_after_bytes=4096 + 3))
+    endpoint.post_write(1, slot, TARGET, 0)
+    endpoint.post_bytes(2, b"abc", TARGET, 0, 1)
+    with pytest.raises(TransportError) as error:
+        endpoint.post_bytes(3, b"d", TARGET, 0, 1)
+    assert lost(error)
+    assert len(inner.posted) == 2
+    assert inner.closed == 1
+    with pytest.raises(TransportError):
+        endpoint.progress()
+    endpoint.close()
+
+
+@pytest.mark.parametrize("operation", ["expose", "withdraw", "post_write", "post_bytes", "progress"])
+def test_the_link_breaks_at_the_nth_call_of_an_operation(slot: Slot, operation: str) -> None:
+    endpoint, _ = faulty(FaultPlan(break_at=(operation, 2)))  # type: ignore[arg-type]
+    calls = {
+        "expose": lambda: endpoint.expose(1, slot),
+        "withdraw": lambda: endpoint.withdraw(1),
+        "post_write": lambda: endpoint.post_write(1, slot, TARGET, 0),
+        "post_bytes": lambda: endpoint.post_bytes(1, b"x", TARGET, 0, 1),
+        "progress": endpoint.progress,
+    }
+    for call in calls.values():
+        call()
+    for other in calls.keys() - {operation}:
+        calls[other]()
+    with pytest.raises(TransportError) as error:
+        calls[operation]()
+    assert lost(error)
+    endpoint.close()
+
+
+def test_silence_withholds_everything_and_breaks_nothing(slot: Slot) -> None:
+    endpoint, inner = faulty(FaultPlan(silent_after_writes=1))
+    endpoint.post_write(1, slot, TARGET, 0)
+    endpoint.post_write(2, slot, TARGET, 0)
+    inner.ready = [DONE, LANDED]
+    assert endpoint.progress() == []
+    assert endpoint.poll_set() == []
+    assert len(inner.posted) == 1
+    endpoint.close()
+
+
+def test_delayed_completions_all_come_in_order_and_keep_the_loop_awake() -> None:
+    endpoint, inner = faulty(FaultPlan(seed=1, delay_completions=4))
+    all_of_them = [Completion(CompletionKind.WRITE_DONE, work_request=number) for number in range(20)]
+    inner.ready = list(all_of_them)
+    came = [list(endpoint.progress())]
+    assert came[0] != all_of_them, "none was delayed"
+    assert len(endpoint.poll_set()) == 2
+    came += [list(endpoint.progress()) for _ in range(5)]
+    assert list(itertools.chain.from_iterable(came)) == all_of_them
+    assert len(endpoint.poll_set()) == 1
+    endpoint.close()
+
+
+def test_only_arrivals_are_doubled() -> None:
+    endpoint, inner = faulty(FaultPlan(duplicate_share=1.0))
+    inner.ready = [DONE, LANDED, IMMEDIATE]
+    assert endpoint.progress() == [DONE, LANDED, LANDED, IMMEDIATE, IMMEDIATE]
+    endpoint.close()
+
+
+def test_the_chosen_landed_write_has_one_byte_changed(slot: Slot) -> None:
+    endpoint, inner = faulty(FaultPlan(seed=3, corrupt_landed=frozenset({2})))
+    endpoint.expose(1, slot)
+    inner.ready = [LANDED]
+    endpoint.progress()
+    assert not any(slot.view)
+    inner.ready = [LANDED, LANDED]
+    endpoint.progress()
+    changed = [at for at, byte in enumerate(slot.view) if byte]
+    assert len(changed) == 1
+    assert LANDED.offset <= changed[0] < LANDED.offset + LANDED.length
+    endpoint.close()
+
+
+def test_the_chosen_posted_bytes_have_one_byte_changed_the_same_for_the_same_seed() -> None:
+    sent: list[list[object]] = []
+    for _ in range(2):
+        endpoint, inner = faulty(FaultPlan(seed=9, corrupt_posted_bytes=frozenset({2})))
+        for number in range(3):
+            endpoint.post_bytes(number, bytes(64), TARGET, 0, 1)
+        sent.append([entry[1] for entry in inner.posted])
+        endpoint.close()
+    assert sent[0] == sent[1]
+    assert [isinstance(data, bytes) and len(data) - data.count(0) for data in sent[0]] == [0, 1, 0]
+
+
+def test_plans_are_for_one_connection_each_and_then_all_is_well() -> None:
+    transport = FaultyTransport(RecorderTransport(), [FaultPlan(refuse_connect=True)])
+    with pytest.raises(TransportError) as error:
+        transport.open("active").connect({}, 1)
+    assert error.value.code is ErrorCode.TRANSPORT_UNAVAILABLE
+    endpoint = transport.open("active").connect({}, 1)
+    assert endpoint.progress() == []
+    endpoint.close()
+    assert transport.name == "recorder"
