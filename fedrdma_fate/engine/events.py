@@ -1,15 +1,15 @@
-"""What an engine link tells its owner, and what it is told."""
+"""What a link is told by its owner, and what it tells: messages, settings, and events as data."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Literal, Protocol
+from collections.abc import Callable, Sequence
+from typing import Literal
 
 from fedrdma_fate.core.digest import BLOCK_BYTES, DigestTable, block_digest, blocks_of, digest_of_blocks
-from fedrdma_fate.core.path import PathState
 from fedrdma_fate.core.plan import Chunk, ChunkPlan
 from fedrdma_fate.core.x.chunking import SMALLEST_CHUNK_BYTES
+from fedrdma_fate.engine.path_memory import KnownPath
 from fedrdma_fate.engine.repair_memory import MakeRegion
 from fedrdma_fate.ports import Slot
 from fedrdma_fate.wire.errors import ErrorCode
@@ -127,18 +127,6 @@ class TransferProgress:
     started: float
 
 
-PathSource = Literal["configured", "remembered", "probed", "measured"]
-"""How a path is known: from the configuration, from an earlier run, from a train of datagrams, from a transfer."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class KnownPath:
-    """What is known of a path, and how."""
-
-    state: PathState
-    source: PathSource
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class LinkSettings:
     """Parameters of a link.
@@ -164,48 +152,100 @@ class LinkSettings:
     repair_region: MakeRegion | None = None
 
 
-class LinkEvents(Protocol):
-    """Called on the link's thread, in order; must return at once.
+@dataclasses.dataclass(frozen=True, slots=True)
+class FrameToSend:
+    """Send this frame to the peer, in order."""
 
-    Only `slots_returned` may also be called on another thread: the one that tries to grant on a link that has ended.
-    """
+    frame: ControlFrame
 
-    def frame(self, frame: ControlFrame) -> None:
-        """Send this frame to the peer."""
-        ...
 
-    def path_up(self, attempt: int) -> None:
-        """The data path is connected, by this attempt."""
-        ...
+@dataclasses.dataclass(frozen=True, slots=True)
+class PathConnected:
+    """The data path is connected, by this attempt."""
 
-    def path_lost(self, attempt: int, reason: str) -> None:
-        """What this attempt connected is gone, or it was in vain; transfers are paused until there is a new one."""
-        ...
+    attempt: int
 
-    def offered(self, offer: Offer) -> None:
-        """A datagram announces a transfer, perhaps late: it may `begin_early`."""
-        ...
 
-    def grant_wanted(self, request: GrantRequest) -> None:
-        """The peer asks for a slot, after everything it has given back before."""
-        ...
+@dataclasses.dataclass(frozen=True, slots=True)
+class PathLost:
+    """What this attempt connected is gone, or it was in vain; transfers are paused until there is a new one."""
 
-    def received(self, offer: Offer, slot: Slot, payload_at: int, stats: TransferStats) -> None:
-        """A payload lies whole in its slot, which now belongs to the owner."""
-        ...
+    attempt: int
+    reason: str
 
-    def receive_failed(self, offer: Offer, slot: Slot, code: ErrorCode, reason: str) -> None:
-        """An announced payload will not come; its slot now belongs to the owner."""
-        ...
 
-    def slots_returned(self, slots: Sequence[Slot]) -> None:
-        """Granted slots that are no longer granted."""
-        ...
+@dataclasses.dataclass(frozen=True, slots=True)
+class TransferAnnounced:
+    """A datagram announces a transfer, perhaps late: it may `begin_early`."""
 
-    def sent(self, outgoing: Outgoing, stats: TransferStats) -> None:
-        """The peer has the payload, and nothing reads its slot any more."""
-        ...
+    offer: Offer
 
-    def send_failed(self, outgoing: Outgoing, code: ErrorCode, reason: str) -> None:
-        """The peer will not get the payload, and nothing reads its slot any more."""
-        ...
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GrantRequested:
+    """The peer asks for a slot, after everything it has given back before."""
+
+    request: GrantRequest
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PayloadReceived:
+    """A payload lies whole in its slot, from `payload_at` on; the slot now belongs to the owner."""
+
+    offer: Offer
+    slot: Slot
+    payload_at: int
+    stats: TransferStats
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ReceiveFailed:
+    """An announced payload will not come; its slot now belongs to the owner."""
+
+    offer: Offer
+    slot: Slot
+    code: ErrorCode
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SlotsReturned:
+    """Granted slots that are no longer granted."""
+
+    slots: tuple[Slot, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PayloadSent:
+    """The peer has the payload, and nothing reads its slot any more."""
+
+    outgoing: Outgoing
+    stats: TransferStats
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SendFailed:
+    """The peer will not get the payload, and nothing reads its slot any more."""
+
+    outgoing: Outgoing
+    code: ErrorCode
+    reason: str
+
+
+LinkEvent = (
+    FrameToSend
+    | PathConnected
+    | PathLost
+    | TransferAnnounced
+    | GrantRequested
+    | PayloadReceived
+    | ReceiveFailed
+    | SlotsReturned
+    | PayloadSent
+    | SendFailed
+)
+"""What a link tells its owner, in the order in which it happened."""
+
+Emit = Callable[[LinkEvent], None]
+"""Told on the thread that drives the link; must return at once. SlotsReturned may also come on another thread: the one
+that tries to grant on a link that has ended."""

@@ -24,10 +24,19 @@ from fedrdma_fate.core.plan import LARGEST_COUNT
 from fedrdma_fate.core.state_machines import ReceivingMachine
 from fedrdma_fate.core.x.chunking import TAGS, chunk_of_immediate
 from fedrdma_fate.engine.datagrams import COPIES, post_datagram
-from fedrdma_fate.engine.events import LinkEvents, LinkSettings, TransferProgress, TransferStats
+from fedrdma_fate.engine.events import (
+    Emit,
+    FrameToSend,
+    LinkSettings,
+    PayloadReceived,
+    ReceiveFailed,
+    SlotsReturned,
+    TransferProgress,
+    TransferStats,
+)
 from fedrdma_fate.engine.granted_slot import Ended, Granted, clear_stale_header, parsed
 from fedrdma_fate.engine.repair_memory import add_into, prepare
-from fedrdma_fate.engine.setup import receiving_machine
+from fedrdma_fate.engine.setup import open_receiver, uses_chunk_immediates
 from fedrdma_fate.ports import Completion, Endpoint, Slot
 from fedrdma_fate.wire.datagrams import Header
 from fedrdma_fate.wire.errors import ErrorCode, TransferError, TransportError
@@ -50,9 +59,9 @@ class IncomingTransfers:
     A grant that no transfer has been announced for lives no longer than the data path: the peer asks anew on the next.
     """
 
-    def __init__(self, settings: LinkSettings, events: LinkEvents) -> None:
+    def __init__(self, settings: LinkSettings, emit: Emit) -> None:
         self._settings = settings
-        self._events = events
+        self._emit = emit
         self._endpoint: Endpoint | None = None
         self._granted: dict[int, Granted] = {}
         self._tagged: dict[int, int] = {}
@@ -64,7 +73,7 @@ class IncomingTransfers:
     def grant(self, grant: int, slot: Slot, transfer: int) -> None:
         """Let the peer write into a slot: for the transfer that asked, or (0) as a credit."""
         if self._endpoint is None:
-            self._events.slots_returned([slot])
+            self._emit(SlotsReturned((slot,)))
             return
         self._granted[grant] = Granted(slot, transfer)
         # of two grants with one tag the first keeps it, and the other is for the modes without chunk immediates
@@ -96,7 +105,7 @@ class IncomingTransfers:
         granted = self._granted.get(offer.grant)
         if granted is not None and granted.offer is None:
             self._return([offer.grant])
-        self._events.frame(answer)
+        self._emit(FrameToSend(answer))
 
     def idle_credits(self) -> list[int]:
         """Standing grants that nothing has come through yet."""
@@ -116,7 +125,7 @@ class IncomingTransfers:
             return
         if not self._may_begin(offer):
             # taken back while the offer was on its way, or its chunks could not be told from another's
-            self._events.frame(Restart(self._settings.transport, offer.transfer))
+            self._emit(FrameToSend(Restart(self._settings.transport, offer.transfer)))
             return
         try:
             self._begin(offer, now)
@@ -132,13 +141,13 @@ class IncomingTransfers:
 
     def _may_begin(self, offer: Offer) -> bool:
         granted = self._granted.get(offer.grant)
-        mistaken = offer.mode == "fedrdma-x" and self._tagged.get(offer.grant % TAGS) != offer.grant
+        mistaken = uses_chunk_immediates(offer.mode) and self._tagged.get(offer.grant % TAGS) != offer.grant
         return self._endpoint is not None and granted is not None and granted.offer is None and not mistaken
 
     def _begin(self, offer: Offer, now: float) -> None:
         assert self._endpoint is not None
         granted = self._granted[offer.grant]
-        granted.receiver = receiving_machine(offer, granted.slot.length, self._endpoint.chunk_service)
+        granted.receiver = open_receiver(offer, granted.slot.length, self._endpoint.chunk_service)
         granted.offer = offer
         granted.started = now
         if self._settings.poll_headers:
@@ -156,7 +165,7 @@ class IncomingTransfers:
         for transfer, grant in transfers:
             granted = self._granted.get(grant)
             if granted is None or granted.offer is None or granted.offer.transfer != transfer:
-                self._events.frame(Restart(self._settings.transport, transfer))
+                self._emit(FrameToSend(Restart(self._settings.transport, transfer)))
 
     def on_immediate(self, grant: int, now: float) -> None:
         """A header was written behind everything before it."""
@@ -276,14 +285,14 @@ class IncomingTransfers:
         # one that is in use must not look like a credit to a sender that has forgotten what for
         transfer = granted.asked_by if granted.offer is None else granted.offer.transfer
         frame = Grant(self._settings.transport, grant, remote.key, remote.address, remote.length, transfer)
-        self._events.frame(frame)
+        self._emit(FrameToSend(frame))
         return frame
 
     def _return(self, grants: Iterable[int]) -> None:
         """Close these slots to the peer and give them to the owner; unknown ones are ignored."""
-        slots = [self._forget(grant).slot for grant in list(grants) if grant in self._granted]
+        slots = tuple(self._forget(grant).slot for grant in list(grants) if grant in self._granted)
         if slots:
-            self._events.slots_returned(slots)
+            self._emit(SlotsReturned(slots))
 
     def _take_chunk(self, grant: int, granted: Granted, landed: Completion, arrived_at: float, now: float) -> None:
         assert granted.receiver is not None
@@ -317,27 +326,27 @@ class IncomingTransfers:
                     if isinstance(frame, Delivered):
                         # besides: a packet of the control channel that is lost costs it 240 ms
                         post_datagram(self._endpoint, frame, COPIES)
-                    self._events.frame(frame)
+                    self._emit(FrameToSend(frame))
                 case SendReport(report):
-                    self._report(report)
+                    self._send_report(report)
                 case Finished():
                     if offer.wished_bytes:
                         prepare()
                     self._forget(grant)
                     self._remember(grant, Ended(offer.transfer, True))
                     stats = TransferStats(now - granted.started, 0, 0)
-                    self._events.received(offer, granted.slot, receiver.layout.payload_at, stats)
+                    self._emit(PayloadReceived(offer, granted.slot, receiver.layout.payload_at, stats))
                 case Failed(code, reason):
                     self._forget(grant)
                     self._remember(grant, Ended(offer.transfer, False))
-                    self._events.receive_failed(offer, granted.slot, code, reason)
+                    self._emit(ReceiveFailed(offer, granted.slot, code, reason))
                 case _:
                     raise RuntimeError(f"a receiver cannot ask for {action}")
 
-    def _report(self, report: Report) -> None:
+    def _send_report(self, report: Report) -> None:
         """By the data path where it has datagrams: on the control channel, a lost one would hold up all behind it."""
         if not post_datagram(self._endpoint, report):
-            self._events.frame(report)
+            self._emit(FrameToSend(report))
 
     def _remember(self, grant: int, ended: Ended) -> None:
         self._ended[grant] = ended

@@ -1,23 +1,30 @@
-"""One thread per peer and transport: waits for completions and commands, and feeds them to the state machines."""
+"""The data path to one peer, and every transfer on it, as turns without a thread: whoever drives it has the clock."""
 
 from __future__ import annotations
 
+import dataclasses
 import logging
-import os
-import select
-import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
 from fedrdma_fate.core.path import PathState
-from fedrdma_fate.engine.events import KnownPath, LinkEvents, LinkSettings, Outgoing, TransferProgress
+from fedrdma_fate.engine.events import (
+    Emit,
+    FrameToSend,
+    GrantRequested,
+    LinkSettings,
+    Outgoing,
+    PathConnected,
+    PathLost,
+    TransferAnnounced,
+    TransferProgress,
+)
 from fedrdma_fate.engine.incoming import IncomingTransfers
 from fedrdma_fate.engine.outgoing import OutgoingTransfers
+from fedrdma_fate.engine.path_memory import KnownPath
 from fedrdma_fate.engine.path_probing import PathProbing
 from fedrdma_fate.ports import Completion, CompletionKind, Draft, Endpoint, Slot
 from fedrdma_fate.ports import Offer as TransportOffer
-from fedrdma_fate.timerfd import Timer
 from fedrdma_fate.wire.datagrams import Header, PathProbe, PathProbeAnswer, decode_datagram
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, WireError, error_from_code
 from fedrdma_fate.wire.frames import (
@@ -41,231 +48,173 @@ logger = logging.getLogger(__name__)
 
 Clock = Callable[[], float]
 
-_COARSE_SECONDS = 0.02
-"""For what is due later than this, a millisecond more or less is nothing."""
+Command = Callable[["Link"], None]
+"""What the owner of a link wants done in its next turn."""
 
-_PUBLISH_SECONDS = 0.1
+_SNAPSHOT_SECONDS = 0.1
 """How old the snapshot may be that other threads see."""
 
 
-class Link:
-    """The data path to one peer over one transport, and every transfer on it.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wait:
+    """When a link wants its next turn: at a time of its clock, or when one of these descriptors is ready.
 
-    The public methods may be called from any thread; they only leave a command for the link's own thread.
+    Attributes:
+        until: at the latest; None: whenever a descriptor is ready. In the past: at once.
+        descriptors: (descriptor, select.POLL* mask) pairs.
     """
 
-    def __init__(self, peer: str, settings: LinkSettings, events: LinkEvents, clock: Clock = time.monotonic) -> None:
+    until: float | None
+    descriptors: Sequence[tuple[int, int]] = ()
+
+
+def earliest(*times: float | None) -> float | None:
+    """The first of these times, None where there is none."""
+    known = [time for time in times if time is not None]
+    return min(known) if known else None
+
+
+class Link:
+    """One link. Belongs to whoever gives it its turns: a `LinkThread`, or a test in virtual time.
+
+    Nothing blocks but `connect`, which waits for the other half of the data path.
+
+    Attributes:
+        heard_at: when the data path last showed a sign of life.
+        snapshot: what is under way, as it was some tenths of a second ago at most. Like `heard_at` and `known_path`,
+            any thread may read it.
+    """
+
+    def __init__(self, peer: str, settings: LinkSettings, emit: Emit, clock: Clock) -> None:
         self._peer = peer
         self._settings = settings
-        self._events = events
+        self._emit = emit
         self._clock = clock
-        self._outgoing = OutgoingTransfers(settings, events)
-        self._incoming = IncomingTransfers(settings, events)
+        self._outgoing = OutgoingTransfers(settings, emit)
+        self._incoming = IncomingTransfers(settings, emit)
         self._probing = PathProbing(self._outgoing.memory)
         self._endpoint: Endpoint | None = None
-        self._commands: deque[Callable[[float], None]] = deque()
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._wake_lock = threading.Lock()
-        self._timer = Timer()
-        self._closing = False
         self._attempt = 0
-        self._heard_at = 0.0
-        self._snapshot: list[TransferProgress] = []
+        self._due_at: float | None = None
         self._snapshot_at = 0.0
         self._changed = False
-        self._thread = threading.Thread(target=self._run, name=f"link-{peer}-{settings.transport}", daemon=True)
-        self._thread.start()
-
-    @property
-    def heard_at(self) -> float:
-        """When the data path last showed a sign of life; safe from any thread."""
-        return self._heard_at
+        self.heard_at = 0.0
+        self.snapshot: list[TransferProgress] = []
 
     @property
     def known_path(self) -> KnownPath | None:
-        """What is known of the path to the peer, None while nothing is; safe from any thread."""
+        """What is known of the path to the peer, None while nothing is."""
         return self._outgoing.memory.known
 
     # -- commands -------------------------------------------------------------------------------------------------
 
     def connect(self, draft: Draft, peer: TransportOffer, attempt: int) -> None:
         """Connect the data path; the old one, if any, is dropped first. Events will name the attempt."""
-        if not self._command(lambda _: self._connect(draft, peer, attempt)):
+        self._lose_path("the data path is being renewed", tell=False)
+        self._attempt = attempt
+        try:
+            endpoint = draft.connect(peer, self._settings.connect_timeout)
+        except FedRDMAError as error:
             draft.close()
+            self._emit(PathLost(attempt, str(error)))
+            return
+        self._endpoint = endpoint
+        self._emit(PathConnected(attempt))
+        now = self._clock()
+        self.heard_at = now
+        self._probing.path_up(endpoint, now)
+        self._incoming.path_up(endpoint, now)
+        self._outgoing.path_up(endpoint, now)
 
     def hint(self, rtt: float, rate: float | None) -> None:
         """What others know: the control channel's round trip in seconds, and a configured rate in bytes a second."""
-
-        def hint(_: float) -> None:
-            self._outgoing.memory.rtt_hint = rtt
-            if rate is not None:
-                self._outgoing.memory.learn(PathState(rate, rtt, None), "configured")
-
-        self._command(hint)
+        self._outgoing.memory.rtt_hint = rtt
+        if rate is not None:
+            self._outgoing.memory.learn(PathState(rate, rtt, None), "configured")
 
     def suspend(self, reason: str) -> None:
         """Drop the data path and pause: the control channel is gone."""
-
-        def suspend(_: float) -> None:
-            self._lose_path(reason, tell=False)
-            self._outgoing.control_lost()
-
-        self._command(suspend)
+        self._lose_path(reason, tell=False)
+        self._outgoing.control_lost()
 
     def send(self, outgoing: Outgoing) -> None:
         """Send a message."""
-        self._command(lambda now: self._outgoing.submit(outgoing, now))
+        self._outgoing.submit(outgoing, self._clock())
 
     def written(self, transfer: int) -> None:
         """More of a message's payload lies in its slot, as `Payload.written_from` says."""
-        self._command(lambda now: self._outgoing.on_written(transfer, now))
+        self._outgoing.on_written(transfer, self._clock())
 
     def cancel(self, transfer: int, code: ErrorCode, reason: str) -> None:
-        """Give a message up; `send_failed` follows, unless it has ended before."""
-        self._command(lambda now: self._outgoing.cancel(transfer, code, reason, now))
+        """Give a message up; SendFailed follows, unless it has ended before."""
+        self._outgoing.cancel(transfer, code, reason, self._clock())
 
     def grant(self, grant: int, slot: Slot, transfer: int = 0) -> None:
         """Let the peer write into this slot; without a data path it comes back at once."""
-        if not self._command(lambda _: self._incoming.grant(grant, slot, transfer)):
-            self._events.slots_returned([slot])
+        self._incoming.grant(grant, slot, transfer)
 
     def begin_early(self, offer: Offer) -> None:
         """Begin to receive what a datagram has announced, if that can be; else its frame decides."""
-        self._command(lambda now: self._incoming.on_early_offer(offer, now))
+        self._incoming.on_early_offer(offer, self._clock())
 
     def decline(self, offer: Offer, answer: ControlFrame) -> None:
         """Take the grant of an announced transfer back, and answer its sender."""
-        self._command(lambda _: self._incoming.decline(offer, answer))
+        self._incoming.decline(offer, answer)
 
     def recall_credits(self) -> None:
         """Ask the peer for all standing grants it has not used."""
+        for grant in self._incoming.idle_credits():
+            self._emit(FrameToSend(GrantRecall(self._settings.transport, grant)))
 
-        def recall(_: float) -> None:
-            for grant in self._incoming.idle_credits():
-                self._events.frame(GrantRecall(self._settings.transport, grant))
+    # -- turns ----------------------------------------------------------------------------------------------------
 
-        self._command(recall)
+    def turn(self, commands: deque[Command] | None = None) -> Wait:
+        """Do what is due, carry these commands out, and take in what has completed. When to come again.
 
-    def frame(self, frame: ControlFrame) -> None:
-        """A control frame about transfers came from the peer."""
-        self._command(lambda now: self._on_frame(frame, now))
-
-    def retire(self) -> None:
-        """End the link without waiting for its thread: granted slots come back, messages on their way are dropped."""
-        with self._wake_lock:
-            if not self._closing:
-                self._closing = True
-                os.eventfd_write(self._wake, 1)
-
-    def close(self, timeout: float = 5.0) -> None:
-        """Retire the link, and wait for its thread; whether it has ended can be seen in `alive`."""
-        self.retire()
-        if threading.current_thread() is not self._thread:
-            self._thread.join(timeout)
-
-    @property
-    def alive(self) -> bool:
-        """Whether the thread still runs."""
-        return self._thread.is_alive()
-
-    def progress(self) -> list[TransferProgress]:
-        """What is under way, as it was some tenths of a second ago at most; safe from any thread."""
-        return self._snapshot
-
-    # -- the thread -----------------------------------------------------------------------------------------------
-
-    def _command(self, command: Callable[[float], None]) -> bool:
-        """Leave a command; False when the link has ended."""
-        with self._wake_lock:
-            if self._closing:
-                return False
-            self._commands.append(command)
-            os.eventfd_write(self._wake, 1)
-            return True
-
-    def _run(self) -> None:
+        A data path that breaks meanwhile is lost and told of. After a bug of ours, all that is under way fails.
+        """
         try:
-            while not self._closing:
-                try:
-                    self._turn()
-                except Exception:
-                    logger.exception("link to %s over %s: internal error", self._peer, self._settings.transport)
-                    self._fail_everything()
-            self._finish()
-        finally:
-            with self._wake_lock:
-                self._closing = True
-                os.close(self._wake)
-            self._timer.close()
-
-    def _finish(self) -> None:
-        self._lose_path("the link has ended", tell=False)
-        self._run_commands()
-        self._incoming.end()
-        self._snapshot = []
-
-    def _fail_everything(self) -> None:
-        """After a bug of ours nothing under way can be trusted; what comes next begins on a new data path."""
-        reason = "internal error, see the gateway's log"
-        self._lose_path(reason, tell=True)
-        self._outgoing.fail_all(ErrorCode.UNEXPECTED_EVENT, reason)
-        self._incoming.end()
-
-    def _turn(self) -> None:
-        try:
-            self._run_commands()
-            self._wait_and_progress()
-            now = self._clock()
-            self._run_timers(now)
+            return self._turn(deque() if commands is None else commands)
         except FedRDMAError as error:
-            if error.code is not ErrorCode.LINK_LOST:
-                raise
-            self._lose_path(error.message, tell=True)
-            now = self._clock()
-        self._publish(now)
+            if error.code is ErrorCode.LINK_LOST:
+                self._lose_path(error.message, tell=True)
+            else:
+                self._fail_everything()
+        except Exception:
+            self._fail_everything()
+        self._due_at = self._clock()
+        return Wait(self._due_at)
 
-    def _run_commands(self) -> None:
-        while self._commands:
-            self._changed = True
-            self._commands.popleft()(self._clock())
+    def end(self, commands: deque[Command]) -> None:
+        """The last turn: granted slots go back, messages on their way are dropped; their owner knows better."""
+        self._lose_path("the link has ended", tell=False)
+        self._carry_out(commands)
+        self._incoming.end()
+        self.snapshot = []
 
-    def _wait_and_progress(self) -> None:
-        poller = select.poll()
-        poller.register(self._wake, select.POLLIN)
-        poller.register(self._timer.fileno, select.POLLIN)
+    def _turn(self, commands: deque[Command]) -> Wait:
+        now = self._clock()
+        if self._due_at is not None and now >= self._due_at:
+            self._run_timers(now)
+        self._carry_out(commands)
         endpoint = self._endpoint
-        completions: Sequence[Completion] = ()
-        if endpoint is not None:
-            completions = endpoint.progress()
-            self._dispatch(completions)
-        if endpoint is not None and self._endpoint is endpoint:
-            for descriptor, mask in endpoint.poll_set():
-                poller.register(descriptor, mask)
+        completions: Sequence[Completion] = () if endpoint is None else endpoint.progress()
+        self._take_in(completions)
         # what was just posted may complete without any descriptor becoming ready, so look again before waiting
-        ready = poller.poll(0 if completions else self._set_timer())
-        if any(descriptor == self._wake for descriptor, _ in ready):
-            os.eventfd_read(self._wake)
-        if any(descriptor == self._timer.fileno for descriptor, _ in ready):
-            self._timer.expired()
+        self._due_at = self._clock() if completions else self._due()
+        descriptors = endpoint.poll_set() if endpoint is not None and self._endpoint is endpoint else ()
+        return Wait(self._due_at, descriptors)
 
-    def _set_timer(self) -> float | None:
-        """Milliseconds to wait at most: for what is due after less than poll can tell apart, the timer is set."""
-        patience = self._patience()
-        if patience is None or patience <= 0:
-            return patience
-        if patience < _COARSE_SECONDS:
-            self._timer.set(patience)
-        return patience * 1000 + 1
+    def _carry_out(self, commands: deque[Command]) -> None:
+        while commands:
+            self._changed = True
+            commands.popleft()(self)
 
-    def _patience(self) -> float | None:
-        """Seconds until something is due."""
-        if self._commands or self._closing:
-            return 0
+    def _due(self) -> float | None:
+        """When something is due."""
         if self._incoming.wants_polling():
-            return self._settings.poll_interval
-        timers = (self._outgoing.timer(), self._incoming.timer(), self._probing.timer(), self._publish_due())
-        times = [due for due in timers if due is not None]
-        return max(0.0, min(times) - self._clock()) if times else None
+            return self._clock() + self._settings.poll_interval
+        return earliest(self._outgoing.timer(), self._incoming.timer(), self._probing.timer(), self._snapshot_due())
 
     def _run_timers(self, now: float) -> None:
         due = self._outgoing.timer()
@@ -276,23 +225,45 @@ class Link:
         if self._incoming.wants_polling():
             self._changed = True
             self._incoming.look_for_headers(now)
+        self._take_snapshot(now)
 
-    def _publish_due(self) -> float | None:
+    def _snapshot_due(self) -> float | None:
         """When the snapshot is to be taken again, None while it is right."""
-        return self._snapshot_at + _PUBLISH_SECONDS if self._changed else None
+        return self._snapshot_at + _SNAPSHOT_SECONDS if self._changed else None
 
-    def _publish(self, now: float) -> None:
-        due = self._publish_due()
+    def _take_snapshot(self, now: float) -> None:
+        due = self._snapshot_due()
         if due is not None and now >= due:
-            self._snapshot = self._outgoing.progress() + self._incoming.progress()
+            self.snapshot = self._outgoing.progress() + self._incoming.progress()
             self._snapshot_at = now
             self._changed = False
 
-    def _dispatch(self, completions: Sequence[Completion]) -> None:
+    def _fail_everything(self) -> None:
+        """After a bug of ours nothing under way can be trusted; what comes next begins on a new data path."""
+        logger.exception("link to %s over %s: internal error", self._peer, self._settings.transport)
+        reason = "internal error, see the gateway's log"
+        self._lose_path(reason, tell=True)
+        self._outgoing.fail_all(ErrorCode.UNEXPECTED_EVENT, reason)
+        self._incoming.end()
+
+    def _lose_path(self, reason: str, *, tell: bool) -> None:
+        endpoint, self._endpoint = self._endpoint, None
+        if endpoint is not None:
+            # first, so that no slot is written or read any more when its owner gets it back
+            endpoint.close()
+        self._probing.path_lost()
+        self._outgoing.path_lost()
+        self._incoming.path_lost(self._clock())
+        if tell:
+            self._emit(PathLost(self._attempt, reason))
+
+    # -- from the peer --------------------------------------------------------------------------------------------
+
+    def _take_in(self, completions: Sequence[Completion]) -> None:
         if not completions:
             return
         now = self._clock()
-        self._heard_at = now
+        self.heard_at = now
         self._changed = True
         for completion in completions:
             self._on_completion(completion, now)
@@ -324,20 +295,22 @@ class Link:
             case Header():
                 self._incoming.on_header(datagram, now)
             case Offer() if datagram.transport == self._settings.transport:
-                self._events.offered(datagram)
+                self._emit(TransferAnnounced(datagram))
             case Grant() if datagram.transport == self._settings.transport:
                 self._outgoing.on_early_grant(datagram, now)
             case PathProbe() | PathProbeAnswer():
                 self._probing.on_datagram(datagram, now)
 
-    def _on_frame(self, frame: ControlFrame, now: float) -> None:
+    def frame(self, frame: ControlFrame) -> None:
+        """A control frame about transfers came from the peer."""
+        now = self._clock()
         match frame:
             case Grant():
                 self._outgoing.on_grant(frame, now)
             case GrantRecall(grant=grant):
                 self._outgoing.on_recall(grant)
             case GrantRequest():
-                self._events.grant_wanted(frame)
+                self._emit(GrantRequested(frame))
             case GrantReturn(grant=grant):
                 self._incoming.on_return(grant)
             case Offer():
@@ -360,34 +333,3 @@ class Link:
                 self._incoming.on_abort(transfer, error_from_code(code, reason).code, reason, now)
             case _:
                 raise RuntimeError(f"a link has no use for {type(frame).__name__}")
-
-    def _connect(self, draft: Draft, peer: TransportOffer, attempt: int) -> None:
-        self._lose_path("the data path is being renewed", tell=False)
-        if self._closing:
-            draft.close()
-            return
-        self._attempt = attempt
-        try:
-            endpoint = draft.connect(peer, self._settings.connect_timeout)
-        except FedRDMAError as error:
-            draft.close()
-            self._events.path_lost(attempt, str(error))
-            return
-        self._endpoint = endpoint
-        self._events.path_up(attempt)
-        now = self._clock()
-        self._heard_at = now
-        self._probing.path_up(endpoint, now)
-        self._incoming.path_up(endpoint, now)
-        self._outgoing.path_up(endpoint, now)
-
-    def _lose_path(self, reason: str, *, tell: bool) -> None:
-        endpoint, self._endpoint = self._endpoint, None
-        if endpoint is not None:
-            # first, so that no slot is written or read any more when its owner gets it back
-            endpoint.close()
-        self._probing.path_lost()
-        self._outgoing.path_lost()
-        self._incoming.path_lost(self._clock())
-        if tell:
-            self._events.path_lost(self._attempt, reason)

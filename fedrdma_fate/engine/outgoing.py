@@ -23,10 +23,20 @@ from fedrdma_fate.core.credits import CreditBook, GrantCopies
 from fedrdma_fate.core.plan import SlotLayout
 from fedrdma_fate.core.sender import SenderState
 from fedrdma_fate.engine.datagrams import post_datagram
-from fedrdma_fate.engine.events import LinkEvents, LinkSettings, Outgoing, TransferProgress, TransferStats
-from fedrdma_fate.engine.outgoing_transfer import Active, Posted, Repeated, progress_of
+from fedrdma_fate.engine.events import (
+    Emit,
+    FrameToSend,
+    LinkSettings,
+    Outgoing,
+    PayloadSent,
+    SendFailed,
+    TransferProgress,
+    TransferStats,
+)
+from fedrdma_fate.engine.outgoing_transfer import OutgoingTransfer, Posted, Repeated, progress_of
+from fedrdma_fate.engine.path_memory import PathMemory
 from fedrdma_fate.engine.repair_memory import RepairRoom, prepare
-from fedrdma_fate.engine.setup import PathMemory, cut, release, sending_machine, wished_repairs
+from fedrdma_fate.engine.setup import close_transfer, open_transfer, uses_chunk_immediates, worthwhile_repairs
 from fedrdma_fate.ports import Endpoint
 from fedrdma_fate.wire.datagrams import Header
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, TransportError
@@ -45,15 +55,15 @@ _OFFER_REPEATS = 4
 class OutgoingTransfers:
     """All sending transfers of a link. Runs on the link's thread."""
 
-    def __init__(self, settings: LinkSettings, events: LinkEvents) -> None:
+    def __init__(self, settings: LinkSettings, emit: Emit) -> None:
         self._settings = settings
-        self._events = events
+        self._emit = emit
         self._endpoint: Endpoint | None = None
         self._credits = CreditBook()
         self._copies = GrantCopies()
         self._waiting: dict[int, Outgoing] = {}
-        self._active: dict[int, Active] = {}
-        self._lingering: list[Active] = []
+        self._active: dict[int, OutgoingTransfer] = {}
+        self._lingering: list[OutgoingTransfer] = []
         self._posted: dict[int, Posted] = {}
         self._given_up: set[int] = set()
         self._next_work_request = 0
@@ -78,8 +88,8 @@ class OutgoingTransfers:
         """Give a message up."""
         waiting = self._waiting.pop(transfer, None)
         if waiting is not None:
-            self._events.frame(Abort(transfer, code.value, reason))
-            self._events.send_failed(waiting, code, reason)
+            self._emit(FrameToSend(Abort(transfer, code.value, reason)))
+            self._emit(SendFailed(waiting, code, reason))
         active = self._active.get(transfer)
         if active is not None:
             self._carry_out(active, active.sender.cancel(code, reason), now)
@@ -95,7 +105,7 @@ class OutgoingTransfers:
         self._credits.clear()
         if self._active:
             transfers = tuple((transfer, active.grant.grant) for transfer, active in self._active.items())
-            self._events.frame(Reconcile(self._settings.transport, transfers))
+            self._emit(FrameToSend(Reconcile(self._settings.transport, transfers)))
         for outgoing in list(self._waiting.values()):
             self._seek_grant(outgoing, now)
 
@@ -110,18 +120,18 @@ class OutgoingTransfers:
             active.chunks_in_flight = 0
         ended, self._lingering = self._lingering, []
         for active in ended:
-            self._report(active)
+            self._tell_end(active)
 
     def fail_all(self, code: ErrorCode, reason: str) -> None:
         """None of the messages will be sent. To be called without a data path."""
         given_up = [*self._waiting.values(), *(active.outgoing for active in self._active.values())]
         for active in self._active.values():
             self._forget_repairs(active)
-            release(active.sender, self.memory)
+            close_transfer(active, self.memory)
         self._waiting.clear()
         self._active.clear()
         for outgoing in given_up:
-            self._events.send_failed(outgoing, code, reason)
+            self._emit(SendFailed(outgoing, code, reason))
 
     # -- from the peer --------------------------------------------------------------------------------------------
 
@@ -188,7 +198,7 @@ class OutgoingTransfers:
         """The peer has the payload, perhaps by an earlier link."""
         waiting = self._waiting.pop(transfer, None)
         if waiting is not None:
-            self._events.sent(waiting, TransferStats(0.0, 0, 0))
+            self._emit(PayloadSent(waiting, TransferStats(0.0, 0, 0)))
         active = self._active.get(transfer)
         if active is not None:
             self._carry_out(active, active.sender.on_delivered(now), now)
@@ -197,7 +207,7 @@ class OutgoingTransfers:
         """The peer will not take the payload."""
         waiting = self._waiting.pop(transfer, None)
         if waiting is not None:
-            self._events.send_failed(waiting, code, reason)
+            self._emit(SendFailed(waiting, code, reason))
         active = self._active.get(transfer)
         if active is not None:
             self._carry_out(active, active.sender.on_refused(code, reason), now)
@@ -208,7 +218,7 @@ class OutgoingTransfers:
         if active is not None:
             # what the transport still reads of them goes to a grant that is over
             self._forget_repairs(active)
-            release(active.sender, self.memory)
+            close_transfer(active, self.memory)
             self._give_back(active.grant.grant)
             self.submit(active.outgoing, now)
 
@@ -217,12 +227,12 @@ class OutgoingTransfers:
         posted = self._posted.pop(work_request, None)
         if posted is None:
             return
-        active = posted.active
+        active = posted.transfer
         active.chunks_in_flight -= posted.is_chunk
         if active.outcome is not None:
             if active.chunks_in_flight == 0 and active in self._lingering:
                 self._lingering.remove(active)
-                self._report(active)
+                self._tell_end(active)
         elif self._active.get(active.outgoing.transfer) is active:
             self._carry_out(active, active.sender.on_write_done(posted.own_request, now), now)
 
@@ -264,7 +274,7 @@ class OutgoingTransfers:
         else:
             for outgrown in self._credits.take_outgrown():
                 self._give_back(outgrown.grant)
-            self._events.frame(GrantRequest(self._settings.transport, outgoing.transfer, needed))
+            self._emit(FrameToSend(GrantRequest(self._settings.transport, outgoing.transfer, needed)))
 
     def _use_credits(self, now: float) -> None:
         for transfer, outgoing in list(self._waiting.items()):
@@ -274,31 +284,26 @@ class OutgoingTransfers:
                 self._begin(outgoing, grant, now)
 
     def _give_back(self, grant: int) -> None:
-        self._events.frame(GrantReturn(self._settings.transport, grant))
+        self._emit(FrameToSend(GrantReturn(self._settings.transport, grant)))
 
     def _begin(self, outgoing: Outgoing, grant: Grant, now: float) -> None:
         assert self._endpoint is not None
-        service = self._endpoint.chunk_service
-        outgoing = cut(outgoing, service, self.memory)
-        wish = wished_repairs(outgoing, service, self.memory, self._settings)
-        repairs = None if wish is None else self._repair_room.lend(wish, grant.length)
-        planned = None if repairs is None else repairs.plan
-        sender = sending_machine(outgoing, grant.grant, service, self.memory, self._settings, planned)
-        wished_bytes = 0 if wish is None else wish.wished_bytes
-        active = Active(outgoing, sender, grant, service, now, repairs=repairs, wished_bytes=wished_bytes)
+        active = open_transfer(
+            outgoing, grant, self._endpoint.chunk_service, self.memory, self._repair_room, self._settings, now
+        )
         self._active[outgoing.transfer] = active
         offer = active.offer
-        self._events.frame(offer)
-        if outgoing.mode == "fedrdma-x" and post_datagram(self._endpoint, offer):
+        self._emit(FrameToSend(offer))
+        if uses_chunk_immediates(outgoing.mode) and post_datagram(self._endpoint, offer):
             active.offering = Repeated(offer, Repeats(now, _OFFER_REPEATS))
         self._carry_out(active, active.sender.start(now), now)
 
-    def _resume(self, active: Active, grant: Grant, now: float) -> None:
+    def _resume(self, active: OutgoingTransfer, grant: Grant, now: float) -> None:
         active.grant = grant
         if active.sender.state is SenderState.PAUSED:
             self._carry_out(active, active.sender.resume(now, same_slot=True), now)
 
-    def _carry_out(self, active: Active, actions: Iterable[Action], now: float) -> None:
+    def _carry_out(self, active: OutgoingTransfer, actions: Iterable[Action], now: float) -> None:
         queue = deque(actions)
         while queue:
             action = queue.popleft()
@@ -315,7 +320,7 @@ class OutgoingTransfers:
                     value = active.outgoing.payload.digest(chunk)
                     queue.extend(active.sender.on_digest(chunk.index, value))
                 case SendFrame(frame):
-                    self._events.frame(frame)
+                    self._emit(FrameToSend(frame))
                 case Finished():
                     stats = TransferStats(now - active.started, active.sender.resent_bytes, active.writes)
                     self._end(active, stats, now)
@@ -324,9 +329,9 @@ class OutgoingTransfers:
                 case _:
                     raise RuntimeError(f"a sender cannot ask for {action}")
 
-    def _send_header(self, active: Active, action: WriteHeader, now: float) -> bool:
+    def _send_header(self, active: OutgoingTransfer, action: WriteHeader, now: float) -> bool:
         """By datagrams, where the data path has them and the mode asks for no order."""
-        if active.outgoing.mode != "fedrdma-x":
+        if not uses_chunk_immediates(active.outgoing.mode):
             return False
         header = Header(active.grant.grant, action.header.encode())
         if not post_datagram(self._endpoint, header):
@@ -334,7 +339,7 @@ class OutgoingTransfers:
         active.heading = Repeated(header, Repeats(now))
         return True
 
-    def _post(self, active: Active, action: Post, now: float) -> bool:
+    def _post(self, active: OutgoingTransfer, action: Post, now: float) -> bool:
         """Hand a write to the transport; False when the transfer cannot go on just now, or at all."""
         endpoint = self._endpoint
         if endpoint is None:
@@ -352,7 +357,7 @@ class OutgoingTransfers:
             return False
         return True
 
-    def _post_to(self, endpoint: Endpoint, active: Active, action: Post) -> None:
+    def _post_to(self, endpoint: Endpoint, active: OutgoingTransfer, action: Post) -> None:
         self._next_work_request += 1
         request = self._next_work_request
         target, at = active.target, action.at
@@ -372,28 +377,28 @@ class OutgoingTransfers:
         self._posted[request] = Posted(active, action.work_request, is_chunk)
         active.writes += 1
 
-    def _forget_repairs(self, active: Active) -> None:
+    def _forget_repairs(self, active: OutgoingTransfer) -> None:
         if active.repairs is not None:
             active.repairs = None
             self._repair_room.give_back()
 
-    def _end(self, active: Active, outcome: TransferStats | Failed, now: float) -> None:
+    def _end(self, active: OutgoingTransfer, outcome: TransferStats | Failed, now: float) -> None:
         """The transfer is over; its owner may have the slot when the transport has let go of it."""
         del self._active[active.outgoing.transfer]
-        release(active.sender, self.memory)
-        if wished_repairs(active.outgoing, active.service, self.memory, self._settings) is not None:
+        close_transfer(active, self.memory)
+        if worthwhile_repairs(active.outgoing, active.service, self.memory, self._settings) is not None:
             prepare()
         active.outcome = outcome
         active.ended_at = now
         if active.chunks_in_flight and self._endpoint is not None:
             self._lingering.append(active)
         else:
-            self._report(active)
+            self._tell_end(active)
 
-    def _report(self, active: Active) -> None:
+    def _tell_end(self, active: OutgoingTransfer) -> None:
         self._forget_repairs(active)
         match active.outcome:
             case TransferStats() as stats:
-                self._events.sent(active.outgoing, stats)
+                self._emit(PayloadSent(active.outgoing, stats))
             case Failed(code, reason):
-                self._events.send_failed(active.outgoing, code, reason)
+                self._emit(SendFailed(active.outgoing, code, reason))

@@ -23,7 +23,7 @@ class Repeated:
 
 
 @dataclasses.dataclass(slots=True, eq=False)
-class Active:
+class OutgoingTransfer:
     """A transfer that has a grant.
 
     Attributes:
@@ -99,7 +99,7 @@ class Active:
 class Posted:
     """A write under way: of which transfer, its number there, and whether it reads the slot."""
 
-    active: Active
+    transfer: OutgoingTransfer
     own_request: int
     is_chunk: bool
 

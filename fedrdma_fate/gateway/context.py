@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Protocol
 
+from fedrdma_fate.engine.link_thread import LinkThread, MakeLink
 from fedrdma_fate.gateway.config.schema import GatewayConfig
 from fedrdma_fate.gateway.messages.mailbox import Mailbox
 from fedrdma_fate.gateway.path_store import PathStore
@@ -78,6 +79,7 @@ class GatewayContext:
         tasks: background tasks, kept alive here and cancelled at the end.
         next_transfer: id of the latest transfer.
         path_store: what was learnt of the paths to the peers.
+        make_link: makes the links to the peers.
     """
 
     config: GatewayConfig
@@ -99,6 +101,7 @@ class GatewayContext:
     tasks: set[asyncio.Task[None]] = dataclasses.field(default_factory=set)
     next_transfer: int = dataclasses.field(default_factory=_first_transfer)
     path_store: PathStore = dataclasses.field(default_factory=PathStore)
+    make_link: MakeLink = LinkThread
 
     def new_transfer(self) -> int:
         """An id that no transfer of this run has had, nor (as good as) one of an earlier run."""

@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Iterable
 
-from fedrdma_fate.engine.link import Link
+from fedrdma_fate.engine.link_thread import LinkHandle
 from fedrdma_fate.gateway.assembly import Assembly, assemble
 from fedrdma_fate.gateway.background import spawn
 from fedrdma_fate.gateway.config.schema import GatewayConfig, split_address
@@ -171,7 +171,7 @@ def _has_unfinished(peer: Peer) -> bool:
     return peer.connected and bool(peer.sending.pending or peer.sending.lending.returnable)
 
 
-def _end_links(links: Iterable[Link], transports: contextlib.ExitStack) -> None:
+def _end_links(links: Iterable[LinkHandle], transports: contextlib.ExitStack) -> None:
     transports.close()
     deadline = time.monotonic() + _END_SECONDS
     for link in links:

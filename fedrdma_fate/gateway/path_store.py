@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from fedrdma_fate.core.path import PathState
-from fedrdma_fate.engine.events import KnownPath
+from fedrdma_fate.engine.path_memory import KnownPath
 
 logger = logging.getLogger(__name__)
 

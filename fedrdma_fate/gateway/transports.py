@@ -6,7 +6,8 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedrdma_fate.engine.events import KnownPath, LinkSettings
+from fedrdma_fate.engine.events import LinkSettings
+from fedrdma_fate.engine.path_memory import KnownPath
 from fedrdma_fate.engine.repair_memory import MakeRegion
 from fedrdma_fate.gateway.config.schema import GatewayConfig, PeerConfig, split_address
 from fedrdma_fate.memory.region import SharedRegion

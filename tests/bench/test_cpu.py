@@ -51,7 +51,7 @@ def test_time_is_charged_to_the_side_that_spends_it(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_transfer_that_does_not_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loopback, "_PATIENCE_TURNS", 20)
+    monkeypatch.setattr(loopback, "_MOST_TURNS", 20)
     with pytest.raises(FedRDMAError, match="does not end"):
         Loopback(64 * KIB, 100, 1e9).run()
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from fedrdma_fate.core.path import PathState
-from fedrdma_fate.engine.events import KnownPath
+from fedrdma_fate.engine.path_memory import KnownPath
 from fedrdma_fate.gateway.config.schema import parse_config
 from fedrdma_fate.gateway.daemon import Gateway
 from fedrdma_fate.gateway.path_store import PathStore

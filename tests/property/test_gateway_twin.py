@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fedrdma_fate.ports import ChunkService
 from fedrdma_fate.wire.frames import MessageKey, Mode
 from tests.support.endpoints import MemoryTransport, MemoryWire
-from tests.support.twin import Twin, run_virtually, threadless_links
+from tests.support.twin import Twin, run_virtually
 
 STEPS = 120
 MODES: tuple[Mode, ...] = ("fedrdma-e", "fedrdma", "grpc", "fedrdma-x")
@@ -144,5 +144,5 @@ async def _history(directory: Path, seed: int, notify: str, weights: dict[str, f
 def test_every_message_arrives_once_and_whole_and_all_memory_comes_back(
     weights: dict[str, float], seed: int, notify: str, lossy: bool
 ) -> None:
-    with tempfile.TemporaryDirectory() as directory, threadless_links():
+    with tempfile.TemporaryDirectory() as directory:
         run_virtually(_history(Path(directory), seed, notify, weights, lossy=lossy))

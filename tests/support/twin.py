@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import random
 import selectors
-import threading
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, TypeVar
 
-import pytest
-
-from fedrdma_fate.engine import link as link_module
-from fedrdma_fate.engine.events import Payload
-from fedrdma_fate.engine.link import Link
+from fedrdma_fate.engine.events import Emit, LinkSettings, Payload
+from fedrdma_fate.engine.link_thread import LinkHandle
 from fedrdma_fate.gateway.config.schema import parse_config
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.messages.mailbox import Mailbox, Message
-from fedrdma_fate.gateway.peers import peer as peer_module
 from fedrdma_fate.gateway.peers.control_channel import ControlStream
 from fedrdma_fate.gateway.peers.peer import Peer
 from fedrdma_fate.gateway.routing import Routes
@@ -81,35 +74,9 @@ def run_virtually(work: Coroutine[Any, Any, Result]) -> Result:
         asyncio.set_event_loop_policy(None)
 
 
-class _IdleThread:
-    """Stands in for the thread of a link, which the test turns by hand."""
-
-    def __init__(self, **_: object) -> None:
-        self.alive = True
-
-    def start(self) -> None: ...
-
-    def join(self, timeout: float | None = None) -> None: ...
-
-    def is_alive(self) -> bool:
-        return self.alive
-
-
-@contextlib.contextmanager
-def threadless_links() -> Iterator[None]:
-    """Links that are made meanwhile have no thread, and the clock of the running loop."""
-    threads = SimpleNamespace(Thread=_IdleThread, Lock=threading.Lock, current_thread=threading.current_thread)
-
-    def make(peer: str, settings: Any, events: Any) -> Link:
-        link = Link(peer, settings, events, asyncio.get_running_loop().time)
-        # a turn must not wait
-        link._patience = lambda: 0  # type: ignore[method-assign]
-        return link
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(link_module, "threading", threads)
-        patch.setattr(peer_module, "Link", make)
-        yield
+def threadless_link(peer: str, settings: LinkSettings, emit: Emit) -> LinkHandle:
+    """A link without a thread, with the clock of the running loop: the test gives it its turns."""
+    return LinkHandle(peer, settings, emit, asyncio.get_running_loop().time)
 
 
 @dataclasses.dataclass
@@ -125,18 +92,10 @@ class Half:
     def party(self) -> Party:
         return PARTIES[self.site]
 
-    def links(self) -> list[Link]:
+    def links(self) -> list[LinkHandle]:
         """All links that still have something to do."""
         retired = [link for link in self.peer.paths._retired if link.alive]
         return [*(path.link for path in self.peer.paths.paths.values()), *retired]
-
-    def turn(self, link: Link) -> None:
-        """One turn of a link's thread."""
-        if not link._closing:
-            link._turn()
-        else:
-            link._run()
-            link._thread.alive = False  # type: ignore[attr-defined]
 
     def credits_held(self) -> int:
         """Receive slots granted to the peer ahead of time."""
@@ -186,6 +145,7 @@ class Twin:
             make_region=lambda _, length: HeapRegion(length),
             trace=Trace(None),
             metrics=GatewayMetrics(),
+            make_link=threadless_link,
         )
         return Half(site, context, Peer(config.peers[0], context))
 
@@ -233,7 +193,7 @@ class Twin:
         """Each link of a site does what it can."""
         half = self.halves[site]
         for link in half.links():
-            half.turn(link)
+            link.turn()
         await self.settle()
 
     def break_paths(self) -> None:
@@ -277,7 +237,7 @@ class Twin:
             half.context.spill.close()
             half.peer.close("the test is over")
             for link in half.links():
-                half.turn(link)
+                link.turn()
         for wires in self._wires.values():
             for wire in wires.values():
                 for end in wire.ends:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedrdma_fate.wire.frames import MessageKey, Party, decode_frame
-from tests.support.twin import Twin, run_virtually, threadless_links
+from tests.support.twin import Twin, run_virtually
 
 BODY = random.Random(3).randbytes(200_000)
 Scenario = Callable[[Twin], Coroutine[Any, Any, None]]
@@ -28,8 +28,7 @@ def player(directory: Path) -> Play:
             twin.close()
 
     def play(scenario: Scenario, **settings: Any) -> None:
-        with threadless_links():
-            run_virtually(run(scenario, settings))
+        run_virtually(run(scenario, settings))
 
     return play
 

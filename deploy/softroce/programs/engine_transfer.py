@@ -14,7 +14,6 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Sequence
 from typing import Final, cast
 
 from deploy.softroce.programs.control import Control, control_connection, this_host
@@ -22,24 +21,29 @@ from deploy.softroce.programs.counters import read_counters
 from deploy.softroce.programs.links import open_draft, shared_region
 from fedrdma_fate.bench.quantities import parse_size
 from fedrdma_fate.core.plan import ChunkPlan, SlotLayout
-from fedrdma_fate.engine.events import LinkSettings, Outgoing, Payload, TransferStats
-from fedrdma_fate.engine.link import Link
+from fedrdma_fate.engine.events import (
+    FrameToSend,
+    GrantRequested,
+    LinkEvent,
+    LinkSettings,
+    Outgoing,
+    PathConnected,
+    PathLost,
+    Payload,
+    PayloadReceived,
+    PayloadSent,
+    ReceiveFailed,
+    SendFailed,
+    SlotsReturned,
+    TransferAnnounced,
+    TransferStats,
+)
+from fedrdma_fate.engine.link_thread import LinkThread
 from fedrdma_fate.memory.region import SharedRegion
 from fedrdma_fate.ports import Slot
 from fedrdma_fate.transport.verbs.device_selection import NAME
 from fedrdma_fate.transport.verbs.transport import VerbsSettings, VerbsTransport
-from fedrdma_fate.wire.errors import ErrorCode
-from fedrdma_fate.wire.frames import (
-    ControlFrame,
-    Grant,
-    GrantRequest,
-    MessageKey,
-    Mode,
-    Offer,
-    Party,
-    decode_frame,
-    encode_frame,
-)
+from fedrdma_fate.wire.frames import Grant, MessageKey, Mode, Party, decode_frame, encode_frame
 
 ATTEMPT = 1
 GRANT = 1
@@ -50,7 +54,7 @@ BLOCK_BYTES: Final = 1_000_003
 
 
 class Owner:
-    """What a gateway is to its link: passes frames on, and hears how the transfer ended. See `LinkEvents`."""
+    """What a gateway is to its link: passes frames on, and hears how the transfer ended."""
 
     def __init__(self, control: Control) -> None:
         self._control = control
@@ -62,51 +66,29 @@ class Owner:
         self.received_at: tuple[Slot, int] | None = None
         self.failure = ""
 
-    def frame(self, frame: ControlFrame) -> None:
-        """To the other host."""
-        self._control.send(encode_frame(frame))
-
-    def path_up(self, attempt: int) -> None:
-        """The transfer may begin."""
-        del attempt
-        self.up.set()
-
-    def path_lost(self, attempt: int, reason: str) -> None:
-        """Nobody connects it anew here."""
-        del attempt
-        self._fail(reason)
-
-    def offered(self, offer: Offer) -> None:
-        """The frame is enough."""
-
-    def grant_wanted(self, request: GrantRequest) -> None:
-        """The slot was granted ahead of time."""
-        self._fail(f"{request} for more than was granted ahead of time")
-
-    def received(self, offer: Offer, slot: Slot, payload_at: int, stats: TransferStats) -> None:
-        """Host 1 has it."""
-        del offer, stats
-        self.received_at = slot, payload_at
-        self.ended.set()
-
-    def receive_failed(self, offer: Offer, slot: Slot, code: ErrorCode, reason: str) -> None:
-        """Host 1 does not get it."""
-        del offer, slot
-        self._fail(f"{code.value}: {reason}")
-
-    def slots_returned(self, slots: Sequence[Slot]) -> None:
-        """Nobody waits for them."""
-
-    def sent(self, outgoing: Outgoing, stats: TransferStats) -> None:
-        """Host 0 knows that host 1 has it."""
-        del outgoing
-        self.stats = stats
-        self.ended.set()
-
-    def send_failed(self, outgoing: Outgoing, code: ErrorCode, reason: str) -> None:
-        """Host 0 knows that host 1 does not get it."""
-        del outgoing
-        self._fail(f"{code.value}: {reason}")
+    def on_event(self, event: LinkEvent) -> None:
+        """Frames go to the other host; the rest begins the transfer or ends it."""
+        match event:
+            case FrameToSend(frame):
+                self._control.send(encode_frame(frame))
+            case PathConnected():
+                self.up.set()
+            case PathLost(_, reason):
+                # nobody connects it anew here
+                self._fail(reason)
+            case GrantRequested(request):
+                self._fail(f"{request} for more than was granted ahead of time")
+            case PayloadReceived(_, slot, payload_at):
+                self.received_at = slot, payload_at
+                self.ended.set()
+            case PayloadSent(_, stats):
+                self.stats = stats
+                self.ended.set()
+            case ReceiveFailed(_, _, code, reason) | SendFailed(_, code, reason):
+                self._fail(f"{code.value}: {reason}")
+            case TransferAnnounced() | SlotsReturned():
+                # the frame is enough, and nobody waits for slots
+                pass
 
     def outcome(self) -> None:
         """Wait for the end.
@@ -139,10 +121,10 @@ def is_payload(view: memoryview) -> bool:
     return all(view[at : at + BLOCK_BYTES] == block[: len(view) - at] for at in range(0, len(view), BLOCK_BYTES))
 
 
-def run_link(control: Control, transport: VerbsTransport) -> tuple[Link, Owner]:
+def run_link(control: Control, transport: VerbsTransport) -> tuple[LinkThread, Owner]:
     """An engine on a connected data path, that hears the other host's frames."""
     owner = Owner(control)
-    link = Link("peer", LinkSettings(NAME, idle_timeout=IDLE_SECONDS), owner)
+    link = LinkThread("peer", LinkSettings(NAME, idle_timeout=IDLE_SECONDS), owner.on_event)
     draft = open_draft(transport)
     offer = control.exchange(dict(draft.offer))
 
@@ -162,7 +144,7 @@ def run_link(control: Control, transport: VerbsTransport) -> tuple[Link, Owner]:
     return link, owner
 
 
-def send(link: Link, owner: Owner, region: SharedRegion, mode: Mode, plan: ChunkPlan) -> dict[str, object]:
+def send(link: LinkThread, owner: Owner, region: SharedRegion, mode: Mode, plan: ChunkPlan) -> dict[str, object]:
     """Host 0's part."""
     payload = Payload(Slot(region, 0, max(1, plan.total_bytes)), plan.total_bytes)
     fill(payload.slot.view[: plan.total_bytes])
@@ -176,7 +158,7 @@ def send(link: Link, owner: Owner, region: SharedRegion, mode: Mode, plan: Chunk
     return {**report(mode, plan, owner.stats), "sent_bytes": read_counters().since(before).sent_bytes}
 
 
-def receive(link: Link, owner: Owner, region: SharedRegion, mode: Mode, plan: ChunkPlan) -> dict[str, object]:
+def receive(link: LinkThread, owner: Owner, region: SharedRegion, mode: Mode, plan: ChunkPlan) -> dict[str, object]:
     """Host 1's part."""
     link.grant(GRANT, Slot(region, 0, SlotLayout(plan, mode).slot_bytes))
     owner.outcome()

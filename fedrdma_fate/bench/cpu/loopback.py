@@ -1,33 +1,35 @@
-"""Both engines of one `fedrdma-x` transfer in one thread, in virtual time, over a device that costs nothing."""
+"""Both links of one `fedrdma-x` transfer in one thread, in virtual time, over a device that costs nothing."""
 
 from __future__ import annotations
 
 import ctypes
 import dataclasses
+import functools
 import mmap
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from fedrdma_fate.core.path import PathState
 from fedrdma_fate.core.plan import Chunk, ChunkPlan, SlotLayout
-from fedrdma_fate.engine.events import LinkSettings, Outgoing, Payload, TransferStats
-from fedrdma_fate.engine.incoming import IncomingTransfers
-from fedrdma_fate.engine.outgoing import OutgoingTransfers
-from fedrdma_fate.ports import ChunkService, Completion, CompletionKind, RemoteSlot, Slot
-from fedrdma_fate.wire.datagrams import Datagram, Header, decode_datagram
-from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
-from fedrdma_fate.wire.frames import (
-    ControlFrame,
-    Delivered,
-    Grant,
-    GrantRequest,
-    MessageKey,
-    Offer,
-    Party,
-    Report,
+from fedrdma_fate.engine.events import (
+    FrameToSend,
+    LinkEvent,
+    LinkSettings,
+    Outgoing,
+    Payload,
+    PayloadSent,
+    ReceiveFailed,
+    SendFailed,
 )
+from fedrdma_fate.engine.link import Command, Link
+from fedrdma_fate.engine.path_memory import KnownPath
+from fedrdma_fate.ports import ChunkService, Completion, CompletionKind, RemoteSlot, Slot
+from fedrdma_fate.ports import Offer as EndpointOffer
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
+from fedrdma_fate.wire.frames import ControlFrame, MessageKey, Party
 
 RTT_SECONDS = 0.02
 TURN_SECONDS = 0.0002
@@ -36,7 +38,7 @@ TURN_SECONDS = 0.0002
 _GRANT = 1
 _TRANSFER = 1
 _ANY_DIGEST = 1
-_PATIENCE_TURNS = 1_000_000
+_MOST_TURNS = 1_000_000
 
 
 class SparseRegion:
@@ -52,15 +54,27 @@ class SparseRegion:
 
 
 class FreeDevice:
-    """An endpoint whose writes cost nothing and arrive half a round trip later."""
+    """An endpoint whose writes cost nothing and arrive half a round trip later; its own draft, for it is there already.
+
+    Attributes:
+        peer: the other end.
+    """
 
     transport = "verbs"
+    offer: EndpointOffer = MappingProxyType({})
 
-    def __init__(self, service: ChunkService, region: SparseRegion) -> None:
+    def __init__(self, service: ChunkService, region: SparseRegion, clock: Callable[[], float]) -> None:
         self.chunk_service = service
-        self.outbox: list[Completion] = []
-        self.done: list[Completion] = []
+        self.peer = self
         self._region = region
+        self._clock = clock
+        self._done: list[Completion] = []
+        self._arriving: deque[tuple[float, Completion]] = deque()
+
+    def connect(self, peer: EndpointOffer, timeout: float) -> FreeDevice:
+        """Both ends have met."""
+        del peer, timeout
+        return self
 
     def expose(self, grant: int, slot: Slot) -> RemoteSlot:
         """The slot's offset serves as its address."""
@@ -79,80 +93,45 @@ class FreeDevice:
         """The header: the one thing that is really written."""
         at = target.address + target_offset
         self._region.view[at : at + len(data)] = data
-        self.outbox.append(Completion(CompletionKind.IMMEDIATE, immediate=immediate))
-        self.done.append(Completion(CompletionKind.WRITE_DONE, work_request))
+        self._send(Completion(CompletionKind.IMMEDIATE, immediate=immediate))
+        self._done.append(Completion(CompletionKind.WRITE_DONE, work_request))
 
     def post_chunk(
         self, work_request: int, source: Slot, target: RemoteSlot, target_offset: int, queue_pair: int, immediate: int
     ) -> None:
         """It arrives, with a digest that somebody else has computed."""
         del source, target, target_offset, queue_pair
-        self.outbox.append(Completion(CompletionKind.CHUNK_IMMEDIATE, immediate=immediate, digest=_ANY_DIGEST))
-        self.done.append(Completion(CompletionKind.WRITE_DONE, work_request))
+        self._send(Completion(CompletionKind.CHUNK_IMMEDIATE, immediate=immediate, digest=_ANY_DIGEST))
+        self._done.append(Completion(CompletionKind.WRITE_DONE, work_request))
 
     def post_datagram(self, data: bytes, copies: int = 1, padding: int = 0) -> bool:
         """It arrives."""
         del copies, padding
-        self.outbox.append(Completion(CompletionKind.DATAGRAM, data=data))
+        self._send(Completion(CompletionKind.DATAGRAM, data=data))
         return True
 
     def poll_set(self) -> Sequence[tuple[int, int]]:
         """Nothing to wait for."""
         return []
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether there are completions."""
+        return bool(self._done) or bool(self._arriving and self._arriving[0][0] <= self._clock())
+
     def progress(self) -> Sequence[Completion]:
-        """Completions of our own writes."""
-        done, self.done = self.done, []
-        return done
+        """Completions of our own writes, and what has arrived."""
+        completions, self._done = self._done, []
+        now = self._clock()
+        while self._arriving and self._arriving[0][0] <= now:
+            completions.append(self._arriving.popleft()[1])
+        return completions
 
     def close(self) -> None:
         """Nothing to do."""
 
-
-class Frames:
-    """What a link tells its owner, as far as it concerns one transfer."""
-
-    def __init__(self) -> None:
-        self.frames: list[ControlFrame] = []
-        self.is_sent = False
-        self.failure: tuple[ErrorCode, str] | None = None
-
-    def frame(self, frame: ControlFrame) -> None:
-        """For the other side."""
-        self.frames.append(frame)
-
-    def sent(self, outgoing: Outgoing, stats: TransferStats) -> None:
-        """The sender knows that all is there."""
-        del outgoing, stats
-        self.is_sent = True
-
-    def send_failed(self, outgoing: Outgoing, code: ErrorCode, reason: str) -> None:
-        """It will not be."""
-        del outgoing
-        self.failure = code, reason
-
-    def receive_failed(self, offer: Offer, slot: Slot, code: ErrorCode, reason: str) -> None:
-        """Nor at the receiver."""
-        del offer, slot
-        self.failure = code, reason
-
-    def received(self, offer: Offer, slot: Slot, payload_at: int, stats: TransferStats) -> None:
-        """Nothing to do."""
-
-    def slots_returned(self, slots: Sequence[Slot]) -> None:
-        """Nothing to do."""
-
-    def offered(self, offer: Offer) -> None:
-        """The frame is enough."""
-
-    def grant_wanted(self, request: GrantRequest) -> None:
-        """There is one already."""
-
-    def path_up(self, attempt: int) -> None:
-        """Nothing to do."""
-
-    def path_lost(self, attempt: int, reason: str) -> None:
-        """Nothing to do."""
+    def _send(self, completion: Completion) -> None:
+        self.peer._arriving.append((self._clock() + RTT_SECONDS / 2, completion))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -161,6 +140,46 @@ class ChunkCost:
 
     send_seconds: float
     receive_seconds: float
+
+
+class _Side:
+    """One end: its link, the frames on their way to it, and the processor time of its turns."""
+
+    def __init__(self, device: FreeDevice, known: KnownPath, clock: Callable[[], float]) -> None:
+        self.link = Link("loopback", LinkSettings("verbs", known=known), self._on_event, clock)
+        self.seconds = 0.0
+        self.frames: deque[tuple[float, ControlFrame]] = deque()
+        self.peer = self
+        self.is_sent = False
+        self._device = device
+        self._clock = clock
+        self._due: float | None = 0.0
+
+    def connect(self) -> None:
+        """The data path is there."""
+        self.link.connect(self._device, self._device.offer, 1)
+
+    def turn(self) -> None:
+        """Take in what has arrived, and do what is due; a thread would sleep until there is something."""
+        commands: deque[Command] = deque()
+        while self.frames and self.frames[0][0] <= self._clock():
+            commands.append(functools.partial(Link.frame, frame=self.frames.popleft()[1]))
+        is_due = self._due is not None and self._clock() >= self._due
+        if commands or is_due or self._device.is_ready:
+            began = time.thread_time()
+            self._due = self.link.turn(commands).until
+            self.seconds += time.thread_time() - began
+
+    def _on_event(self, event: LinkEvent) -> None:
+        match event:
+            case FrameToSend(frame):
+                self.peer.frames.append((self._clock() + RTT_SECONDS / 2, frame))
+            case PayloadSent():
+                self.is_sent = True
+            case SendFailed(_, code, reason) | ReceiveFailed(_, _, code, reason):
+                raise FedRDMAError(code, reason)
+            case _:
+                pass
 
 
 class Loopback:
@@ -176,16 +195,15 @@ class Loopback:
         plan = ChunkPlan(chunk_bytes * count, chunk_bytes)
         service = ChunkService(reliable=False, self_paced=False, queue_pairs=4)
         region = SparseRegion(SlotLayout(plan, "fedrdma-x").slot_bytes)
+        known = KnownPath(PathState(rate, RTT_SECONDS, 0.0), "measured")
         self._count = count
-        self._region = region
-        self._sender, self._receiver = FreeDevice(service, region), FreeDevice(service, region)
-        self._at_sender, self._at_receiver = Frames(), Frames()
-        settings = LinkSettings("verbs")
-        self._out = OutgoingTransfers(settings, self._at_sender)
-        self._in = IncomingTransfers(settings, self._at_receiver)
-        self._out.memory.learn(PathState(rate, RTT_SECONDS, 0.0), "measured")
-        self._under_way: deque[tuple[float, bool, Completion | ControlFrame]] = deque()
+        self._now = 0.0
+        device, other = (FreeDevice(service, region, self._clock) for _ in range(2))
+        device.peer, other.peer = other, device
+        self._sender, self._receiver = _Side(device, known, self._clock), _Side(other, known, self._clock)
+        self._sender.peer, self._receiver.peer = self._receiver, self._sender
         self._outgoing = _outgoing(plan, region)
+        self._granted = Slot(region, 0, region.length)
 
     def run(self) -> ChunkCost:
         """Send it; what a chunk cost each side.
@@ -193,81 +211,20 @@ class Loopback:
         Raises:
             FedRDMAError: the transfer failed.
         """
-        now, send_seconds, receive_seconds = 0.0, 0.0, 0.0
-        self._out.path_up(self._sender, now)
-        self._in.path_up(self._receiver, now)
-        self._in.grant(_GRANT, Slot(self._region, 0, self._region.length), _TRANSFER)
-        self._out.submit(self._outgoing, now)
-        for _ in range(_PATIENCE_TURNS):
-            self._exchange(now)
-            arrived = self._arrived(now)
-            began = time.thread_time()
-            self._turn_of_sender([what for at_sender, what in arrived if at_sender], now)
-            between = time.thread_time()
-            self._turn_of_receiver([what for at_sender, what in arrived if not at_sender], now)
-            send_seconds += between - began
-            receive_seconds += time.thread_time() - between
-            self._check()
-            if self._at_sender.is_sent:
-                return ChunkCost(send_seconds / self._count, receive_seconds / self._count)
-            now += TURN_SECONDS
+        self._sender.connect()
+        self._receiver.connect()
+        self._receiver.link.grant(_GRANT, self._granted, _TRANSFER)
+        self._sender.link.send(self._outgoing)
+        for _ in range(_MOST_TURNS):
+            self._sender.turn()
+            self._receiver.turn()
+            if self._sender.is_sent:
+                return ChunkCost(self._sender.seconds / self._count, self._receiver.seconds / self._count)
+            self._now += TURN_SECONDS
         raise FedRDMAError(ErrorCode.UNEXPECTED_EVENT, "the transfer does not end.")
 
-    def _turn_of_sender(self, arrived: Sequence[Completion | ControlFrame], now: float) -> None:
-        for completion in self._sender.progress():
-            self._out.on_write_done(completion.work_request, now)
-        for what in arrived:
-            match _decoded(what):
-                case Grant() as grant:
-                    self._out.on_grant(grant, now)
-                case Report() as report:
-                    self._out.on_report(report, now)
-                case Delivered(transfer=transfer):
-                    self._out.on_delivered(transfer, now)
-        due = self._out.timer()
-        if due is not None and now >= due:
-            self._out.on_timer(now)
-
-    def _turn_of_receiver(self, arrived: Sequence[Completion | ControlFrame], now: float) -> None:
-        for what in arrived:
-            match what:
-                case Completion(kind=CompletionKind.CHUNK_IMMEDIATE):
-                    self._in.on_chunk(what, now)
-                case Completion(kind=CompletionKind.IMMEDIATE, immediate=immediate):
-                    self._in.on_immediate(immediate, now)
-                case Completion(kind=CompletionKind.DATAGRAM):
-                    if isinstance(header := decode_datagram(what.data), Header):
-                        self._in.on_header(header, now)
-                case Offer():
-                    self._in.on_offer(what, now)
-        self._in.on_timer(now)
-
-    def _exchange(self, now: float) -> None:
-        """What either side has said or written sets out."""
-        due = now + RTT_SECONDS / 2
-        for events, device, to_sender in (
-            (self._at_sender, self._sender, False),
-            (self._at_receiver, self._receiver, True),
-        ):
-            self._under_way.extend((due, to_sender, what) for what in (*events.frames, *device.outbox))
-            events.frames.clear()
-            device.outbox.clear()
-
-    def _arrived(self, now: float) -> list[tuple[bool, Completion | ControlFrame]]:
-        arrived = []
-        while self._under_way and self._under_way[0][0] <= now:
-            _, to_sender, what = self._under_way.popleft()
-            arrived.append((to_sender, what))
-        return arrived
-
-    def _check(self) -> None:
-        failure = self._at_sender.failure or self._at_receiver.failure
-        if failure is not None:
-            raise FedRDMAError(*failure)
-
-
-def _decoded(what: Completion | ControlFrame) -> Datagram | ControlFrame:
-    return decode_datagram(what.data) if isinstance(what, Completion) else what
+    def _clock(self) -> float:
+        return self._now
 
 
 class _DigestedPayload(Payload):

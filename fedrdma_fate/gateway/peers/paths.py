@@ -7,10 +7,11 @@ import logging
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from fedrdma_fate.engine.events import KnownPath, Outgoing
-from fedrdma_fate.engine.link import Link
+from fedrdma_fate.engine.events import Outgoing
+from fedrdma_fate.engine.link_thread import LinkHandle
+from fedrdma_fate.engine.path_memory import KnownPath
 from fedrdma_fate.gateway.background import Timer
-from fedrdma_fate.gateway.peers.link_events import LinkRelay
+from fedrdma_fate.gateway.peers.link_events import LinkEvents
 from fedrdma_fate.ports import Draft, Role, Transport
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
 from fedrdma_fate.wire.frames import Connect, ControlFrame, Hello
@@ -32,8 +33,8 @@ class DataPath:
     """The data path over one transport.
 
     Attributes:
-        link: its engine.
-        relay: what the engine tells its events to.
+        link: its link.
+        events: carries what happens on it over to us.
         reason: why this transport was chosen.
         main: whether all modes use it, or only mode `grpc`.
         up: whether it is connected.
@@ -48,8 +49,8 @@ class DataPath:
         timer: the next attempt, or the end of waiting for the other half.
     """
 
-    link: Link
-    relay: LinkRelay
+    link: LinkHandle
+    events: LinkEvents
     reason: str
     main: bool
     up: bool = False
@@ -76,7 +77,7 @@ class DataPath:
     def retire(self) -> None:
         """End it; see `Link.retire`."""
         self.stop()
-        self.relay.retire()
+        self.events.retire()
         self.link.retire()
 
 
@@ -128,7 +129,7 @@ class DataPaths:
         self,
         site: str,
         transports: Mapping[str, Transport],
-        make_link: Callable[[str], tuple[Link, LinkRelay]],
+        make_link: Callable[[str], tuple[LinkHandle, LinkEvents]],
         send: Callable[[ControlFrame], object],
         call_later: Callable[[float, Callable[[], None]], Timer],
         clock: Callable[[], float],
@@ -139,7 +140,7 @@ class DataPaths:
         Args:
             site: the peer, for logs.
             transports: by name.
-            make_link: starts an engine for a transport.
+            make_link: makes a link over a transport.
             send: sends a frame to the peer.
             call_later: calls something on this thread after so many seconds.
             clock: seconds, of any origin.
@@ -156,7 +157,7 @@ class DataPaths:
         self._give_up = give_up
         self._role: Role = "passive"
         self._online = False
-        self._retired: list[Link] = []
+        self._retired: list[LinkHandle] = []
         self.paths: dict[str, DataPath] = {}
         self.unusable: dict[str, str] = {}
 
@@ -279,7 +280,7 @@ class DataPaths:
         self._retired = [link for link in self._retired if link.alive]
         self._retired.append(path.link)
 
-    def close(self) -> list[Link]:
+    def close(self) -> list[LinkHandle]:
         """End all links; those whose threads may still have to be waited for."""
         for transport in list(self.paths):
             self.abandon(transport)

@@ -6,15 +6,27 @@ import asyncio
 import functools
 import logging
 import time
-from collections.abc import Sequence
 
-from fedrdma_fate.engine.events import Outgoing, TransferProgress, TransferStats
-from fedrdma_fate.engine.link import Link
+from fedrdma_fate.engine.events import (
+    FrameToSend,
+    GrantRequested,
+    LinkEvent,
+    PathConnected,
+    PathLost,
+    PayloadReceived,
+    PayloadSent,
+    ReceiveFailed,
+    SendFailed,
+    SlotsReturned,
+    TransferAnnounced,
+    TransferProgress,
+)
+from fedrdma_fate.engine.link_thread import LinkHandle
 from fedrdma_fate.gateway.config.schema import PeerConfig
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.peers.control_channel import ControlStream
 from fedrdma_fate.gateway.peers.greeting import allowed_transports, own_hello
-from fedrdma_fate.gateway.peers.link_events import LinkRelay
+from fedrdma_fate.gateway.peers.link_events import LinkEvents
 from fedrdma_fate.gateway.peers.paths import DataPaths, choose_transport
 from fedrdma_fate.gateway.peers.probe_transfers import ProbeTransfers
 from fedrdma_fate.gateway.peers.receiving import Receiving
@@ -22,7 +34,7 @@ from fedrdma_fate.gateway.peers.repair_regions import RepairRegions
 from fedrdma_fate.gateway.peers.sending import Sending
 from fedrdma_fate.gateway.peers.watchdog import until_silent
 from fedrdma_fate.gateway.transports import link_settings
-from fedrdma_fate.ports import Role, Slot
+from fedrdma_fate.ports import Role
 from fedrdma_fate.wire.errors import ErrorCode, WireError
 from fedrdma_fate.wire.frames import (
     Abort,
@@ -140,7 +152,7 @@ class Peer:
         self._stream.write(encode_frame(frame))
         return True
 
-    def close(self, reason: str) -> list[Link]:
+    def close(self, reason: str) -> list[LinkHandle]:
         """Say goodbye and end all links; those whose threads may still have to be waited for."""
         self.send(Goodbye(reason))
         if self._stream is not None:
@@ -264,7 +276,7 @@ class Peer:
         for path in self.paths.paths.values():
             path.link.frame(frame)
 
-    def _link(self, transport: str) -> Link | None:
+    def _link(self, transport: str) -> LinkHandle | None:
         """The link that a frame is about; None when we have given it up, as the peer will learn."""
         if transport not in self._context.transports:
             raise WireError(ErrorCode.MALFORMED_FRAME, f"a frame about the unknown transport {transport!r}.")
@@ -320,22 +332,48 @@ class Peer:
         both = self._context.config.shm.lend and self.hello is not None and self.hello.borrows
         return both and self.connected and self.paths.main_transport == "shm"
 
-    def _make_link(self, transport: str) -> tuple[Link, LinkRelay]:
+    def _make_link(self, transport: str) -> tuple[LinkHandle, LinkEvents]:
         known = self._context.path_store.recall(self.config.site, transport)
         make = functools.partial(self._repair_regions.get, transport)
         settings = link_settings(self._context.config, self.config, transport, known, make)
-        relay = LinkRelay(self, transport, self._loop)
-        return Link(self.config.site, settings, relay), relay
+        events = LinkEvents(self._loop, functools.partial(self._on_link_event, transport))
+        return self._context.make_link(self.config.site, settings, events.emit), events
 
     def transfers(self) -> list[TransferProgress]:
         """Transfers under way, those that wait for the peer included."""
         on_links = [progress for path in self.paths.paths.values() for progress in path.link.progress()]
         return on_links + self.sending.waiting_for_path()
 
-    # -- from our links, on the event loop's thread; see relay.LinkOwner ------------------------------------------
+    # -- from our links -------------------------------------------------------------------------------------------
 
-    def path_up(self, transport: str, attempt: int) -> None:
-        """A data path is connected."""
+    def _on_link_event(self, transport: str, event: LinkEvent) -> None:
+        match event:
+            case FrameToSend(frame):
+                self.send(frame)
+            case PathConnected(attempt):
+                self._on_path_connected(transport, attempt)
+            case PathLost(attempt, reason):
+                self._on_path_lost(transport, attempt, reason)
+            case TransferAnnounced(offer):
+                self.receiving.on_early_offer(offer, self.paths.paths[transport].link)
+            case GrantRequested(request):
+                self.receiving.on_grant_request(request, self.paths.paths[transport].link)
+            case PayloadReceived(offer, slot, payload_at, stats):
+                self.receiving.received(offer, slot, payload_at, stats)
+                self._refill_ring(transport)
+            case ReceiveFailed(offer, slot, code, reason):
+                self.receiving.receive_failed(offer, slot, code, reason)
+                self._refill_ring(transport)
+            case SlotsReturned(slots):
+                self.receiving.slots_returned(slots)
+            case PayloadSent(outgoing, stats):
+                if not self.probes.sent(outgoing, stats):
+                    self.sending.sent(outgoing, stats, transport)
+            case SendFailed(outgoing, code, reason):
+                if not self.probes.send_failed(outgoing, code, reason):
+                    self.sending.send_failed(outgoing, code, reason)
+
+    def _on_path_connected(self, transport: str, attempt: int) -> None:
         if not self.paths.on_up(transport, attempt):
             return
         path = self.paths.paths[transport]
@@ -346,8 +384,7 @@ class Peer:
         self._context.trace.emit("link", peer=self.config.site, transport=transport, reason=path.reason)
         self.receiving.fill_ring(path.link, transport)
 
-    def path_lost(self, transport: str, attempt: int, reason: str) -> None:
-        """A data path is gone, or could not be connected."""
+    def _on_path_lost(self, transport: str, attempt: int, reason: str) -> None:
         path = self.paths.paths[transport]
         if path.attempt != attempt:
             return
@@ -359,38 +396,6 @@ class Peer:
         logger.warning("data path to %s over %s: %s", self.config.site, transport, reason)
         self._context.metrics.link_up(self.config.site, transport, False)
         self._context.trace.emit("link_lost", peer=self.config.site, transport=transport, reason=reason)
-
-    def offered(self, offer: Offer) -> None:
-        """A datagram announces a transfer."""
-        self.receiving.on_early_offer(offer, self.paths.paths[offer.transport].link)
-
-    def grant_wanted(self, request: GrantRequest) -> None:
-        """The peer asks for a receive slot."""
-        self.receiving.on_grant_request(request, self.paths.paths[request.transport].link)
-
-    def received(self, offer: Offer, slot: Slot, payload_at: int, stats: TransferStats) -> None:
-        """A payload has come."""
-        self.receiving.received(offer, slot, payload_at, stats)
-        self._refill_ring(offer.transport)
-
-    def receive_failed(self, offer: Offer, slot: Slot, code: ErrorCode, reason: str) -> None:
-        """An announced payload will not come."""
-        self.receiving.receive_failed(offer, slot, code, reason)
-        self._refill_ring(offer.transport)
-
-    def slots_returned(self, slots: Sequence[Slot]) -> None:
-        """Granted slots that are no longer granted."""
-        self.receiving.slots_returned(slots)
-
-    def sent(self, outgoing: Outgoing, stats: TransferStats, transport: str) -> None:
-        """The peer has a payload."""
-        if not self.probes.sent(outgoing, stats):
-            self.sending.sent(outgoing, stats, transport)
-
-    def send_failed(self, outgoing: Outgoing, code: ErrorCode, reason: str) -> None:
-        """The peer will not get a payload."""
-        if not self.probes.send_failed(outgoing, code, reason):
-            self.sending.send_failed(outgoing, code, reason)
 
     def _on_room(self) -> None:
         for transport in self.receiving.lacks_ahead():

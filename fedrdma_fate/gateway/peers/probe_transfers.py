@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from fedrdma_fate.core.plan import ChunkPlan
 from fedrdma_fate.engine.events import Outgoing, Payload, TransferStats
-from fedrdma_fate.engine.link import Link
+from fedrdma_fate.engine.link_thread import LinkHandle
 from fedrdma_fate.gateway.background import spawn
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.memory.pool import Lease, SlotPool
@@ -49,7 +49,7 @@ def lease_spare(pool: SlotPool, length: int, owner: str) -> Lease:
 class _UnderWay:
     """A payload on its way: the link that has it, what keeps its slot, and who waits for its end."""
 
-    link: Link
+    link: LinkHandle
     lease: Lease
     end: asyncio.Future[TransferStats]
 
@@ -91,7 +91,9 @@ class ProbeTransfers:
 
     # -- payloads -------------------------------------------------------------------------------------------------
 
-    def begin(self, link: Link, lease: Lease, plan: ChunkPlan, mode: Mode) -> tuple[int, asyncio.Future[TransferStats]]:
+    def begin(
+        self, link: LinkHandle, lease: Lease, plan: ChunkPlan, mode: Mode
+    ) -> tuple[int, asyncio.Future[TransferStats]]:
         """Send a payload; the lease is released when nothing reads its slot any more. The transfer, and its end."""
         transfer = PROBE_TRANSFERS_FROM + self._context.new_transfer()
         end: asyncio.Future[TransferStats] = asyncio.get_running_loop().create_future()
@@ -122,7 +124,7 @@ class ProbeTransfers:
             _fail(under_way, error_from_code(code.value, reason))
         return outgoing.transfer >= PROBE_TRANSFERS_FROM
 
-    def link_retired(self, link: Link) -> None:
+    def link_retired(self, link: LinkHandle) -> None:
         """A link tells us nothing any more."""
         for transfer, under_way in list(self._under_way.items()):
             if under_way.link is link:

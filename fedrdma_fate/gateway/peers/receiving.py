@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from fedrdma_fate.core.plan import HEADER_SPACE_BYTES
 from fedrdma_fate.engine.events import TransferStats
-from fedrdma_fate.engine.link import Link
+from fedrdma_fate.engine.link_thread import LinkHandle
 from fedrdma_fate.gateway.background import spawn
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.messages.mailbox import Message
@@ -67,7 +67,7 @@ class _Grant:
 class _Request:
     """A transfer that waits for room."""
 
-    link: Link
+    link: LinkHandle
     task: asyncio.Task[None]
 
 
@@ -93,7 +93,7 @@ class Receiving:
 
     # -- grants ---------------------------------------------------------------------------------------------------
 
-    def fill_ring(self, link: Link, transport: str) -> None:
+    def fill_ring(self, link: LinkHandle, transport: str) -> None:
         """Grant slots ahead of time, as many as are configured and as there is room for just now."""
         memory = self._context.config.memory
         standing = [grant.large for grant in self._granted.values() if grant.credit_of == transport]
@@ -115,7 +115,7 @@ class Receiving:
         standing = {grant.credit_of for grant in self._granted.values() if grant.large}
         return [transport for transport in self._ahead if transport not in standing]
 
-    def _grant_ahead(self, link: Link, transport: str) -> None:
+    def _grant_ahead(self, link: LinkHandle, transport: str) -> None:
         """A slot for another message like the last large one, which then starts without the round trip of asking.
 
         Only while there is room for one more besides: it is a convenience, and the memory belongs to those who ask.
@@ -135,7 +135,7 @@ class Receiving:
         part = int(self._context.receive_pool.region.length * FIRST_AHEAD_PART) // len(config.peers)
         return part if part > int(config.memory.ring_slot_bytes) else 0
 
-    def on_grant_request(self, request: GrantRequest, link: Link) -> None:
+    def on_grant_request(self, request: GrantRequest, link: LinkHandle) -> None:
         """The peer asks for a slot. It asks again on each new data path; what it has been granted is on its way."""
         transfer = request.transfer
         if transfer in self._ended:
@@ -144,7 +144,7 @@ class Receiving:
             task = spawn(self._context.tasks, self._answer_request(request, link))
             self._requests[transfer] = _Request(link, task)
 
-    def forget_requests(self, link: Link | None = None) -> None:
+    def forget_requests(self, link: LinkHandle | None = None) -> None:
         """The data path of this link, or every one, is gone: who waits for room asks again on the next."""
         for transfer, request in list(self._requests.items()):
             if link is None or request.link is link:
@@ -156,7 +156,7 @@ class Receiving:
         for slot in slots:
             self._take_back(slot).release()
 
-    async def _answer_request(self, request: GrantRequest, link: Link) -> None:
+    async def _answer_request(self, request: GrantRequest, link: LinkHandle) -> None:
         try:
             lease = await self._acquire(request)
         except FedRDMAError as error:
@@ -187,7 +187,7 @@ class Receiving:
             raise MemoryPoolError(ErrorCode.POOL_TIMEOUT, f"another probe of {self._peer} has the memory for probes.")
         return lease_spare(self._context.receive_pool, slot_bytes, self._owner)
 
-    def _grant(self, link: Link, grant: _Grant) -> None:
+    def _grant(self, link: LinkHandle, grant: _Grant) -> None:
         self._next_grant += 1
         slot = grant.lease.slot
         self._granted[slot.offset] = grant
@@ -204,7 +204,7 @@ class Receiving:
 
     # -- payloads -------------------------------------------------------------------------------------------------
 
-    def on_offer(self, offer: Offer, link: Link) -> None:
+    def on_offer(self, offer: Offer, link: LinkHandle) -> None:
         """A transfer begins: pass it on, unless it has ended before or is none of ours."""
         if offer.transfer in self._ended:
             link.decline(offer, self._ended[offer.transfer])
@@ -214,7 +214,7 @@ class Receiving:
             self._announced[offer.transfer] = offer
             link.frame(offer)
 
-    def on_early_offer(self, offer: Offer, link: Link) -> None:
+    def on_early_offer(self, offer: Offer, link: LinkHandle) -> None:
         """The same by a datagram, before or after the frame: it begins what is right, and the frame does all else."""
         is_probe = offer.transfer >= PROBE_TRANSFERS_FROM
         if offer.transfer not in self._ended and (is_probe or not self._misrouted(offer.key)):

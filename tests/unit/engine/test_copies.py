@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from fedrdma_fate.ports import ChunkService
-from fedrdma_fate.wire.datagrams import Datagram, Header
+from fedrdma_fate.ports import ChunkService, Completion, CompletionKind
+from fedrdma_fate.wire.datagrams import Datagram, Header, decode_datagram
 from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import (
     Delivered,
@@ -49,10 +49,14 @@ class Lossy(Pair):
         wire.chunk_service, wire.has_datagrams = LOSSY, True
         self.connect(wire)
 
-    def _on_datagram(self, datagram: Datagram) -> None:
-        if type(datagram) not in self.lost:
-            self.datagrams.append(datagram)
-            super()._on_datagram(datagram)
+    def lets_through(self, completion: Completion) -> bool:
+        if completion.kind is not CompletionKind.DATAGRAM:
+            return True
+        datagram = decode_datagram(completion.data)
+        if type(datagram) in self.lost:
+            return False
+        self.datagrams.append(datagram)
+        return True
 
     def pass_time(self, seconds: float) -> None:
         ends_at = self.now + seconds

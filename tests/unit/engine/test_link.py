@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import pytest
 
 from fedrdma_fate.engine.events import LinkSettings
-from fedrdma_fate.engine.link import Link
+from fedrdma_fate.engine.link_thread import LinkThread
 from fedrdma_fate.engine.outgoing import OutgoingTransfers
 from fedrdma_fate.ports import Offer as TransportOffer
 from fedrdma_fate.wire.errors import ErrorCode
@@ -31,8 +31,8 @@ class Ends:
         self.transport = MemoryTransport("memory", self.wires)
         self.sending, self.receiving = Recorded(), Recorded()
         settings = LinkSettings(transport="memory")
-        self.sender = Link("b", settings, self.sending)
-        self.receiver = Link("a", settings, self.receiving)
+        self.sender = LinkThread("b", settings, self.sending.emit)
+        self.receiver = LinkThread("a", settings, self.receiving.emit)
         self.attempts = 0
 
     def connect(self) -> None:
@@ -179,7 +179,7 @@ def test_an_idle_link_sleeps(ends: Ends) -> None:
     ends.receiver.grant(1, slot_for(message))
     ends.sender.send(message)
     ends.run_until(ends.sending.sent_messages)
-    eventually(lambda: ends.sender._publish_due() is None and ends.receiver._publish_due() is None)
+    eventually(lambda: all(link._link._snapshot_due() is None for link in (ends.sender, ends.receiver)))
     used = time.process_time()
     time.sleep(0.2)
     assert time.process_time() - used < 0.1

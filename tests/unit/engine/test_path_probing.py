@@ -8,9 +8,8 @@ import pytest
 
 from fedrdma_fate.core.path import PathState
 from fedrdma_fate.core.x.rate_control import Phase
-from fedrdma_fate.engine.events import KnownPath
+from fedrdma_fate.engine.path_memory import KnownPath, PathMemory
 from fedrdma_fate.engine.path_probing import PathProbing
-from fedrdma_fate.engine.setup import PathMemory
 from fedrdma_fate.ports import ChunkService
 from fedrdma_fate.wire.datagrams import (
     DATAGRAM_BYTES,

@@ -13,8 +13,9 @@ import pytest
 from fedrdma_fate.core.path import PathState
 from fedrdma_fate.core.plan import SlotLayout
 from fedrdma_fate.core.x.repair_code import LARGEST_REPAIR_BYTES, RepairPlan, plan_repairs
-from fedrdma_fate.engine.events import KnownPath, Outgoing
+from fedrdma_fate.engine.events import Outgoing
 from fedrdma_fate.engine.outgoing import OutgoingTransfers
+from fedrdma_fate.engine.path_memory import KnownPath
 from fedrdma_fate.engine.repair_memory import RepairRoom
 from fedrdma_fate.ports import ChunkService, Region, RemoteSlot, Slot
 from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError, TransportError

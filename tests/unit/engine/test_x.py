@@ -10,16 +10,11 @@ import pytest
 
 from fedrdma_fate.core.path import PathState
 from fedrdma_fate.core.x.chunking import (
-    FIRST_CHUNK_BYTES,
-    FIRST_RELIABLE_CHUNK_BYTES,
     TAGS,
-    best_chunk_bytes,
     immediate_of,
 )
-from fedrdma_fate.core.x.sender import XSender
-from fedrdma_fate.engine.events import LinkSettings, Outgoing
-from fedrdma_fate.engine.setup import SELF_PACED_WINDOW_BYTES, PathMemory, cut, receiving_machine, sending_machine
-from fedrdma_fate.ports import ChunkService, Completion, CompletionKind, Slot
+from fedrdma_fate.engine.events import Outgoing
+from fedrdma_fate.ports import ChunkService, Completion, CompletionKind
 from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import Abort, Delivered, GrantRequest, Offer, Refused, Report, Restart
 from tests.support.endpoints import HeapRegion, MemoryWire
@@ -213,70 +208,6 @@ def test_a_report_of_an_unknown_transfer_is_ignored(pair: Pair) -> None:
 # --- what is known of the path ---
 
 
-def recut(total: int) -> Outgoing:
-    region = HeapRegion(16)
-    slot = Slot(region, 0, 16)
-    made = outgoing(b"", mode="fedrdma-x")
-    plan = dataclasses.replace(made.plan, total_bytes=total, chunk_bytes=4 << 20)
-    return dataclasses.replace(made, payload=type(made.payload)(slot, 16), plan=plan, recut=True)
-
-
-def test_the_chunk_size_follows_what_is_known_of_the_path_unless_it_is_set() -> None:
-    memory, whole = PathMemory(), recut(1 << 28)
-    assert cut(whole, LOSSY, memory).plan.chunk_bytes == FIRST_CHUNK_BYTES
-    memory.learn(PathState(1.25e9, 0.02, None), "probed")
-    assert cut(whole, LOSSY, memory).plan.chunk_bytes == best_chunk_bytes(1.25e9, None, 500, 1 << 28)
-    memory.learn(PathState(1.25e9, 0.02, 0.001), "measured")
-    assert cut(whole, LOSSY, memory).plan.chunk_bytes == best_chunk_bytes(1.25e9, 0.001, 500, 1 << 28)
-    assert cut(whole, ChunkService(), memory).plan.chunk_bytes == 4 << 20, "a transport that paces itself"
-    by_hand = dataclasses.replace(whole, recut=False)
-    assert cut(by_hand, LOSSY, memory) is by_hand
-
-
-def test_over_queue_pairs_that_take_few_chunks_they_are_large_enough_to_fill_the_path() -> None:
-    memory, whole = PathMemory(), recut(1 << 28)
-    few = dataclasses.replace(LOSSY, reliable=True, queue_pairs=1, depth=16)
-    assert cut(whole, few, memory).plan.chunk_bytes == FIRST_RELIABLE_CHUNK_BYTES
-    memory.learn(PathState(1.25e9, 0.02, 0.5), "measured")
-    assert cut(whole, few, memory).plan.chunk_bytes == 4 << 20
-    many = dataclasses.replace(few, queue_pairs=64, depth=64)
-    assert cut(whole, many, memory).plan.chunk_bytes == best_chunk_bytes(1.25e9, 0.0, 500, 1 << 28)
-
-
-def test_a_window_that_was_set_by_hand_goes_before_any_other() -> None:
-    by_hand = LinkSettings("verbs", window_bytes=12345)
-    for service in (LOSSY, ChunkService()):
-        made = sending_machine(recut(1 << 28), 1, service, PathMemory(), by_hand)
-        assert isinstance(made, XSender)
-        assert made.settings.window_bytes == 12345
-        made = sending_machine(recut(1 << 28), 1, service, PathMemory(), LinkSettings("verbs"))
-        assert isinstance(made, XSender)
-        assert made.settings.window_bytes == (SELF_PACED_WINDOW_BYTES if service.self_paced else None)
-
-
-def test_a_payload_of_any_length_can_be_cut() -> None:
-    assert cut(recut(1 << 40), LOSSY, PathMemory()).plan.count <= 1 << 20
-
-
-def test_transfers_that_run_together_begin_with_a_share_and_the_whole_is_remembered() -> None:
-    memory = PathMemory()
-    memory.learn(PathState(8e6, 0.02, 0.0), "measured")
-    first = memory.begin()
-    second = memory.begin()
-    assert first.state() == PathState(8e6, 0.02, 0.0)
-    assert second.state() == PathState(4e6, 0.02, 0.0, capacity=8e6)
-    memory.end(second)
-    assert memory.state == PathState(8e6, 0.02, 0.0)
-    memory.end(first)
-    assert memory.state == PathState(8e6, 0.02, 0.0)
-
-
-def test_a_transfer_that_learnt_nothing_leaves_the_memory_as_it_is() -> None:
-    memory = PathMemory()
-    memory.end(memory.begin())
-    assert memory.state is None
-
-
 def test_a_later_transfer_of_a_link_knows_the_path_also_after_it_broke(pair: Pair) -> None:
     connect(pair, lost=frozenset())
     pair.outgoing.memory.learn(PathState(8e6, 0.02, 0.0), "measured")
@@ -287,12 +218,6 @@ def test_a_later_transfer_of_a_link_knows_the_path_also_after_it_broke(pair: Pai
     pair.lose_path()
     connect(pair, lost=frozenset())
     assert pair.outgoing.memory.state == learnt
-
-
-def test_the_mode_decides_which_machine_receives() -> None:
-    offer = Offer("memory", 9, KEY, "bytes", 10, "fedrdma-x", 5, 10, 0)
-    assert type(receiving_machine(offer, 5000, LOSSY)).__name__ == "XReceiver"
-    assert type(receiving_machine(_with(offer, mode="grpc"), 5000, LOSSY)).__name__ == "Receiver"
 
 
 def _with(offer: Offer, **changes: object) -> Offer:

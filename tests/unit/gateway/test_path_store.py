@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fedrdma_fate.core.path import PathState
-from fedrdma_fate.engine.events import KnownPath, PathSource
+from fedrdma_fate.engine.path_memory import KnownPath, PathSource
 from fedrdma_fate.gateway.path_store import LONGEST_AGE_SECONDS, PathStore
 
 NOW = 1.8e9

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from fedrdma_fate.core.plan import HEADER_SPACE_BYTES
-from fedrdma_fate.engine.link import Link
+from fedrdma_fate.engine.events import GrantRequested
+from fedrdma_fate.engine.link_thread import LinkHandle
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
 from fedrdma_fate.wire.frames import (
     GrantRequest,
@@ -68,7 +69,7 @@ def test_after_a_large_message_the_next_like_it_starts_without_asking_until_othe
         asked: list[GrantRequest] = []
         answer = receiving.on_grant_request
 
-        def on_grant_request(request: GrantRequest, link: Link) -> None:
+        def on_grant_request(request: GrantRequest, link: LinkHandle) -> None:
             asked.append(request)
             answer(request, link)
 
@@ -223,7 +224,7 @@ def test_a_request_for_a_slot_that_holds_no_header_is_refused(play: Play) -> Non
         await twin.connect()
         await work(twin)
         for slot_bytes in (-1, 0, 63):
-            peer_of(twin, "b").grant_wanted(GrantRequest("tcp", 1, slot_bytes))
+            peer_of(twin, "b")._on_link_event("tcp", GrantRequested(GrantRequest("tcp", 1, slot_bytes)))
             await twin.settle()
         assert [frame.code for frame in sent_by(twin, "b", Refused)] == [ErrorCode.MALFORMED_FRAME.value] * 3
         assert peer_of(twin, "b").receiving._requests == {}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedrdma_fate.engine.events import Payload
+from fedrdma_fate.engine.events import Payload, TransferAnnounced
 from fedrdma_fate.ports import ChunkService
 from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import Abort, MessageKey, Offer, Party, Refused, Restart
@@ -101,7 +101,7 @@ def test_a_datagram_that_comes_after_the_end_begins_nothing(play: Play, ending: 
             b.peer._on_frame(Abort(offer.transfer, ErrorCode.TRANSFER_ABORTED.value, "enough"))
         await work(twin)
         slots, messages = b.context.receive_pool.stats().slots, b.context.mailbox.summary()["messages"]
-        b.peer.offered(offer)
+        b.peer._on_link_event("tcp", TransferAnnounced(offer))
         await twin.turn("b")
         assert sent_by(twin, "b") == []
         assert (b.context.receive_pool.stats().slots, b.context.mailbox.summary()["messages"]) == (slots, messages)

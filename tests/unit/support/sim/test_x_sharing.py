@@ -11,7 +11,7 @@ from fedrdma_fate.core.path import PathState
 from fedrdma_fate.core.plan import ChunkPlan
 from fedrdma_fate.core.x.chunking import FIRST_CHUNK_BYTES, best_chunk_bytes
 from fedrdma_fate.core.x.sender import XSendSettings
-from fedrdma_fate.engine.setup import PathMemory
+from fedrdma_fate.engine.path_memory import PathMemory
 from tests.support.sim.bottleneck import Bottleneck, BottleneckProfile
 from tests.support.sim.clock import VirtualClock
 from tests.support.sim.x_flow import XFlow

@@ -1,0 +1,75 @@
+"""What is known of the path to a peer, and how: the same for all transfers of a link."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from fedrdma_fate.core.path import PathState
+from fedrdma_fate.core.x.rate_control import RateController
+
+PathSource = Literal["configured", "remembered", "probed", "measured"]
+"""How a path is known: from the configuration, from an earlier run, from a train of datagrams, from a transfer."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class KnownPath:
+    """What is known of a path, and how."""
+
+    state: PathState
+    source: PathSource
+
+
+PROBE_AGREES = 2.0
+"""A train whose rate is within this factor of what is remembered confirms it, and replaces it otherwise."""
+
+
+class PathMemory:
+    """What is known of the path to a peer, from transfer to transfer; a new data path changes nothing about it.
+
+    Attributes:
+        known: rate, round trip and loss, and how they are known; None while nothing is.
+        rtt_hint: round trip of the control channel, seconds, None while it is not known.
+    """
+
+    def __init__(self, known: KnownPath | None = None) -> None:
+        self.known = known
+        self.rtt_hint: float | None = None
+        self._users = 0
+
+    @property
+    def state(self) -> PathState | None:
+        """Rate, round trip and loss, None while nothing is known."""
+        return None if self.known is None else self.known.state
+
+    @property
+    def proved(self) -> bool:
+        """Whether a transfer of this run has found it."""
+        return self.known is not None and self.known.source == "measured"
+
+    def learn(self, state: PathState, source: PathSource) -> None:
+        """Something is known; what a transfer has found stands until another finds something else."""
+        before = self.known
+        if source != "measured" and before is not None:
+            if before.source == "measured" or source == "configured":
+                return
+            if before.source == "remembered" and 1 / PROBE_AGREES < state.rate / before.state.rate < PROBE_AGREES:
+                return
+        self.known = KnownPath(state, source)
+
+    def begin(self) -> RateController:
+        """A transfer begins: at its share of the rate, where others are under way."""
+        self._users += 1
+        known = self.state
+        if known is None:
+            return RateController()
+        capacity = max(known.capacity, known.rate)
+        share = dataclasses.replace(known, rate=known.rate / self._users, capacity=capacity)
+        return RateController(share, proved=self.proved)
+
+    def end(self, control: RateController) -> None:
+        """It has ended; what it found is remembered."""
+        found = control.state()
+        if found is not None and control.sampled:
+            self.learn(dataclasses.replace(found, rate=found.rate * self._users), "measured")
+        self._users -= 1

@@ -1,0 +1,84 @@
+"""How transfers are opened: the state machine by the mode, the cut and the window by what is known of the path."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from fedrdma_fate.core.path import PathState
+from fedrdma_fate.core.x.chunking import FIRST_CHUNK_BYTES, FIRST_RELIABLE_CHUNK_BYTES, best_chunk_bytes
+from fedrdma_fate.core.x.sender import XSender
+from fedrdma_fate.engine.events import LinkSettings, Outgoing
+from fedrdma_fate.engine.outgoing_transfer import OutgoingTransfer
+from fedrdma_fate.engine.path_memory import PathMemory
+from fedrdma_fate.engine.repair_memory import RepairRoom
+from fedrdma_fate.engine.setup import SELF_PACED_WINDOW_BYTES, open_receiver, open_transfer
+from fedrdma_fate.ports import ChunkService, Slot
+from fedrdma_fate.wire.frames import Grant, Offer
+from tests.support.endpoints import HeapRegion
+from tests.support.engine import KEY, outgoing
+
+LOSSY = ChunkService(reliable=False, self_paced=False, queue_pairs=2, mtu_bytes=500)
+
+
+def opened(
+    message: Outgoing, service: ChunkService, memory: PathMemory, settings: LinkSettings | None = None
+) -> OutgoingTransfer:
+    """The transfer of a message into a grant that is large enough."""
+    grant = Grant("memory", 1, 7, 0, 1 << 50, 0)
+    return open_transfer(message, grant, service, memory, RepairRoom(None), settings or LinkSettings("verbs"), 0.0)
+
+
+def recut(total: int) -> Outgoing:
+    region = HeapRegion(16)
+    slot = Slot(region, 0, 16)
+    made = outgoing(b"", mode="fedrdma-x")
+    plan = dataclasses.replace(made.plan, total_bytes=total, chunk_bytes=4 << 20)
+    return dataclasses.replace(made, payload=type(made.payload)(slot, 16), plan=plan, recut=True)
+
+
+def test_the_chunk_size_follows_what_is_known_of_the_path_unless_it_is_set() -> None:
+    memory, whole = PathMemory(), recut(1 << 28)
+    assert opened(whole, LOSSY, memory).outgoing.plan.chunk_bytes == FIRST_CHUNK_BYTES
+    memory.learn(PathState(1.25e9, 0.02, None), "probed")
+    assert opened(whole, LOSSY, memory).outgoing.plan.chunk_bytes == best_chunk_bytes(1.25e9, None, 500, 1 << 28)
+    memory.learn(PathState(1.25e9, 0.02, 0.001), "measured")
+    assert opened(whole, LOSSY, memory).outgoing.plan.chunk_bytes == best_chunk_bytes(1.25e9, 0.001, 500, 1 << 28)
+    assert opened(whole, ChunkService(), memory).outgoing.plan.chunk_bytes == 4 << 20, "a transport that paces itself"
+    by_hand = dataclasses.replace(whole, recut=False)
+    assert opened(by_hand, LOSSY, memory).outgoing.plan is by_hand.plan
+
+
+def test_over_queue_pairs_that_take_few_chunks_they_are_large_enough_to_fill_the_path() -> None:
+    memory, whole = PathMemory(), recut(1 << 28)
+    few = dataclasses.replace(LOSSY, reliable=True, queue_pairs=1, depth=16)
+    assert opened(whole, few, memory).outgoing.plan.chunk_bytes == FIRST_RELIABLE_CHUNK_BYTES
+    memory.learn(PathState(1.25e9, 0.02, 0.5), "measured")
+    assert opened(whole, few, memory).outgoing.plan.chunk_bytes == 4 << 20
+    many = dataclasses.replace(few, queue_pairs=64, depth=64)
+    assert opened(whole, many, memory).outgoing.plan.chunk_bytes == best_chunk_bytes(1.25e9, 0.0, 500, 1 << 28)
+
+
+def test_a_window_that_was_set_by_hand_goes_before_any_other() -> None:
+    by_hand = LinkSettings("verbs", window_bytes=12345)
+    for service in (LOSSY, ChunkService()):
+        made = opened(recut(1 << 28), service, PathMemory(), by_hand).sender
+        assert isinstance(made, XSender)
+        assert made.settings.window_bytes == 12345
+        made = opened(recut(1 << 28), service, PathMemory()).sender
+        assert isinstance(made, XSender)
+        assert made.settings.window_bytes == (SELF_PACED_WINDOW_BYTES if service.self_paced else None)
+
+
+def test_a_payload_of_any_length_can_be_cut() -> None:
+    assert opened(recut(1 << 40), LOSSY, PathMemory()).outgoing.plan.count <= 1 << 20
+
+
+def test_the_mode_decides_which_machine_receives() -> None:
+    offer = Offer("memory", 9, KEY, "bytes", 10, "fedrdma-x", 5, 10, 0)
+    assert type(open_receiver(offer, 5000, LOSSY)).__name__ == "XReceiver"
+    assert type(open_receiver(_with(offer, mode="grpc"), 5000, LOSSY)).__name__ == "Receiver"
+
+
+def _with(offer: Offer, **changes: object) -> Offer:
+    fields = {name: getattr(offer, name) for name in offer.__struct_fields__}
+    return Offer(**{**fields, **changes})  # type: ignore[arg-type]
