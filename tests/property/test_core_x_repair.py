@@ -6,12 +6,12 @@ import random
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from tests.property.test_x_transfer import Chaos
 
 from fedrdma_fate.core.actions import Action, AddInSlot, AddToRepairs, CopyStaged, Finished, PostRepair
 from fedrdma_fate.core.path import PathState
 from fedrdma_fate.core.plan import HEADER_SPACE_BYTES, ChunkPlan
 from fedrdma_fate.core.x.repair_code import RepairPlan, solve
+from tests.property.test_core_x_transfer import Chaos
 
 
 def summed(left: bytes, right: bytes) -> bytes:
