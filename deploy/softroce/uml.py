@@ -59,7 +59,7 @@ def init_script(job_file: Path, shared: Path) -> str:
         job_file: the `Job`, at its path on this machine.
         shared: a directory of this machine that the guest may write to, at the same path.
     """
-    guest = shlex.join([sys.executable, "-S", "-P", "-m", "deploy.softroce.guest", str(job_file)])
+    guest = shlex.join([sys.executable, "-S", "-m", "deploy.softroce.guest", str(job_file)])
     mount = shlex.join(["mount", "-t", "hostfs", "none", "-o", str(shared), f"/mnt/root{shared}"])
     guest = f"cd {shlex.quote(str(ROOT))} && PYTHONPATH=. PYTHONDONTWRITEBYTECODE=1 exec {guest}"
     return _INIT.format(shared=mount, root=shlex.quote(str(ROOT)), guest=shlex.quote(guest))

@@ -11,7 +11,6 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
 
 LAST_LINES = 20
 _GRACE_SECONDS = 10.0
@@ -50,7 +49,7 @@ class Children:
         self._children: list[Child] = []
         self.peak_total_bytes = 0
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Children:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -112,7 +112,7 @@ class LiveDisplay:
         self._transfers: Sequence[Mapping[str, Any]] = ()
         self._live = Live(console=console, get_renderable=self._render, refresh_per_second=5, transient=True)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> LiveDisplay:
         self._live.start()
         return self
 

@@ -12,7 +12,7 @@ import select
 import socket
 import time
 from collections.abc import Iterator
-from typing import IO, Any, Literal, Self
+from typing import IO, Any, Literal
 
 from fedrdma_fate.transport.verbs.device_selection import PortPreference, select_port
 from fedrdma_fate.transport.verbs.easy import Device, devices
@@ -92,7 +92,7 @@ class Waiter:
             sleeper.poll(PATIENCE_SECONDS * 1000)
         raise SystemExit(f"no completion within {PATIENCE_SECONDS:g} s")
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Waiter:
         return self
 
     def __exit__(self, *_: object) -> None:

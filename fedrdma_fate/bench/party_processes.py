@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
 
 import psutil
 
@@ -129,7 +128,7 @@ class PartyProcesses:
             self._end(0.0)
             raise
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Crew:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
 
 import psutil
 
@@ -85,7 +84,7 @@ class MemoryWatch:
         """Peak minus what was there before, of each group, bytes."""
         return [peak - before for peak, before in zip(self._peaks, self._before, strict=True)]
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> MemoryWatch:
         self._thread.start()
         return self
 

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal
 
 import msgspec
 
@@ -245,7 +245,7 @@ class GatewayClient:
         if own is not None:
             own.close()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> GatewayClient:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

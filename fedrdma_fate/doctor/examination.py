@@ -9,7 +9,7 @@ import resource
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from fedrdma_fate.client.client import ask_status
 from fedrdma_fate.doctor.fate import check_fate, check_hooks
@@ -66,7 +66,7 @@ class Machine:
     ask_fate: Callable[[], FateReport]
 
     @classmethod
-    def this(cls) -> Self:
+    def this(cls) -> Machine:
         """The machine that this process runs on."""
         return cls(
             python=sys.version_info[:2],

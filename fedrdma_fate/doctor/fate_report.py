@@ -1,4 +1,4 @@
-"""What a fresh interpreter makes of FATE and of our hooks: run as `python -P -m fedrdma_fate.doctor.fate_report`.
+"""What a fresh interpreter makes of FATE and of our hooks.
 
 A fresh one, because the hooks work at the start of an interpreter, and because FATE is not to be loaded into this one.
 """
@@ -18,6 +18,9 @@ from fedrdma_fate.wire.errors import FateError
 
 _AUTOLOAD = "fedrdma_fate.fate.autoload"
 PATIENCE_SECONDS = 60.0
+
+_LOOK = f"import sys; sys.path = [place for place in sys.path if place]; from {__name__} import main; main()"
+"""What it runs. Without the current directory, whatever lies there; `-P` does that from Python 3.11 on."""
 
 
 class FateReport(msgspec.Struct, frozen=True):
@@ -46,7 +49,7 @@ class FateReport(msgspec.Struct, frozen=True):
 
 def ask_fresh_interpreter(environment: Mapping[str, str] | None = None) -> FateReport:
     """The report of a fresh interpreter; `environment` is this process's when None."""
-    command = [sys.executable, "-P", "-m", __name__]
+    command = [sys.executable, "-c", _LOOK]
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
     except subprocess.TimeoutExpired:
@@ -111,7 +114,3 @@ def main() -> None:
         warnings.simplefilter("ignore")
         report = look()
     print(msgspec.json.encode(report).decode())
-
-
-if __name__ == "__main__":
-    main()

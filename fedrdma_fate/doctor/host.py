@@ -11,7 +11,9 @@ from fedrdma_fate.doctor.findings import Finding, fine
 VerbsNeed = Literal["required", "wanted", "unused"]
 """What a configuration asks of RDMA: `transport: verbs`, `auto`, or neither."""
 
-SUPPORTED_PYTHON = (3, 11)
+OLDEST_PYTHON, NEWEST_PYTHON = (3, 10), (3, 12)
+NEWEST_PYTHON_OF_FATE = (3, 11)
+"""FATE 2.2.0 needs `fate_utils`, of which there is no wheel for a newer one on x86-64, and no source."""
 HUGE_PAGES_FROM_BYTES = 256 * 1024 * 1024
 """Regions from this size on are worth huge pages."""
 
@@ -23,11 +25,12 @@ def check_python(version: tuple[int, int], system: str, processor: str) -> Findi
     found = f"Python {version[0]}.{version[1]} on {system} {processor}"
     if system != "Linux":
         return Finding("python", "error", found, "Shared memory and RDMA are those of Linux: use Linux on x86-64.")
-    if version != SUPPORTED_PYTHON:
-        wanted = ".".join(map(str, SUPPORTED_PYTHON))
-        return Finding("python", "error", found, f"Use Python {wanted}, which FATE 2.2.0 needs.")
+    if not OLDEST_PYTHON <= version <= NEWEST_PYTHON:
+        return Finding("python", "error", found, "Use Python 3.10 or 3.11, as FATE 2.2.0 does, or 3.12 for a gateway.")
     if processor not in ("x86_64", "AMD64"):
         return Finding("python", "warning", found, "Only x86-64 is tested.")
+    if version > NEWEST_PYTHON_OF_FATE:
+        return fine("python", f"{found}: for a gateway alone, as FATE 2.2.0 needs 3.10 or 3.11")
     return fine("python", found)
 
 

@@ -9,7 +9,7 @@ import datetime
 import json
 import logging
 from collections.abc import Iterator
-from typing import Literal, TextIO, get_args
+from typing import TYPE_CHECKING, Literal, TextIO, get_args
 
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode, FedRDMAError
 
@@ -17,6 +17,12 @@ LogFormat = Literal["human", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 ROOT_LOGGER = "fedrdma_fate"
+
+if TYPE_CHECKING:
+    _TextStreamHandler = logging.StreamHandler[TextIO]
+else:
+    # no generic class before Python 3.11
+    _TextStreamHandler = logging.StreamHandler
 
 _STANDARD_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -39,7 +45,7 @@ def configure(level: LogLevel, style: LogFormat, stream: TextIO) -> None:
     logger.propagate = False
 
 
-class _StreamHandler(logging.StreamHandler[TextIO]):
+class _StreamHandler(_TextStreamHandler):
     """Told apart from handlers that others add to our logger."""
 
 
@@ -77,7 +83,7 @@ def _fields(record: logging.LogRecord) -> Iterator[tuple[str, object]]:
 
 
 def _timestamp(record: logging.LogRecord) -> str:
-    moment = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
+    moment = datetime.datetime.fromtimestamp(record.created, datetime.timezone.utc)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import enum
 
 
-class ErrorCode(enum.StrEnum):
-    """One stable code per way to fail; the first digit is the layer that found it."""
+class ErrorCode(str, enum.Enum):
+    """One stable code per way to fail; the first digit is the layer that found it. Text of it is the code itself."""
 
     # 1: configuration
     CONFIG_UNKNOWN_KEY = "FR101"
@@ -49,6 +49,9 @@ class ErrorCode(enum.StrEnum):
     FATE_ABSENT = "FR702"
     UNSERIALISABLE = "FR703"
     PAYLOAD_MALFORMED = "FR704"
+
+    def __str__(self) -> str:
+        return str(self.value)
 
 
 class FedRDMAError(Exception):

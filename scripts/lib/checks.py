@@ -11,8 +11,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from scripts.lib.console import say
+from scripts.lib.console import CommandError, fail, say
 from scripts.lib.outcomes import Counts, Outcome, closing_line, read_junit, summary
+from scripts.lib.provision import only_one
+from scripts.lib.python310 import Python310, PythonAbsentError
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = Path(".venv/bin/python")
@@ -25,6 +27,15 @@ STATIC: dict[str, list[str]] = {
     "imports": ["lint-imports", "--no-cache"],
 }
 KINDS = ("unit", "property", "conformance", "fault", "fate", "nic", "bench")
+PYTHON310 = "python310"
+"""The step that runs some of them on Python 3.10, in the environment that FATE's guide makes."""
+ON_PYTHON310: dict[str, str] = {
+    "unit": "tests/unit",
+    "property": "tests/property",
+    "conformance": "tests/conformance",
+    "fate": "tests/fate/test_fate_flow.py",
+}
+"""What it runs of which kinds: one job is enough to see that FATE takes the backend there."""
 SIDE_BY_SIDE = ("unit", "property", "conformance", "nic")
 """Kinds whose tests may run beside each other, but for those marked `alone`."""
 MOST_WORKERS = 4
@@ -38,9 +49,9 @@ NONE_SELECTED = "none selected"
 def run_limited(command: Sequence[str], limit: float, environment: dict[str, str]) -> int | None:
     """Run a command with its output on ours; its exit code, or None when it was stopped after `limit` seconds.
 
-    It gets a process group of its own, so that what it started ends with it.
+    It gets a session, and so a process group, of its own, so that what it started ends with it.
     """
-    process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, process_group=0)
+    process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True)
     try:
         return process.wait(limit)
     except subprocess.TimeoutExpired:
@@ -63,20 +74,41 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
 class Runner:
     """Runs the chosen steps and keeps what came of each."""
 
-    def __init__(self, *, fast: bool, pytest_arguments: Sequence[str], required: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        *,
+        fast: bool,
+        pytest_arguments: Sequence[str],
+        required: Sequence[str] = (),
+        python: Path | None = None,
+        report_prefix: str = "",
+    ) -> None:
+        """
+        Args:
+            fast: leave out what is marked as slow, or as running FATE.
+            pytest_arguments: for every run of pytest.
+            required: steps that fail where no test ran.
+            python: runs the tests, `.venv`'s when None.
+            report_prefix: of the names of the reports.
+        """
         self.fast = fast
         self.required = frozenset(required)
         self.pytest_arguments = list(pytest_arguments)
         self.outcomes: list[Outcome] = []
+        self.python = python or PYTHON
+        self.report_prefix = report_prefix
         self.environment = dict(os.environ)
-        self.environment["PATH"] = f"{PYTHON.parent.resolve()}{os.pathsep}{self.environment.get('PATH', '')}"
+        # not resolved to the end: the interpreter of an environment is a link to one outside
+        self.environment["PATH"] = f"{self.python.parent.resolve()}{os.pathsep}{self.environment.get('PATH', '')}"
 
     def run(self, name: str) -> None:
         """Run one step by its name; a failure is recorded, never raised."""
         say(f"\n==> {name}")
         started = time.monotonic()
         if name in KINDS:
-            counts, note = self._as_required(name, *self._pytest(name))
+            counts, note = self._as_required(name, *self._pytest(name, f"tests/{name}"))
+        elif name == PYTHON310:
+            counts, note = self._as_required(name, *self._python310())
         else:
             counts, note = self._command(name)
         self.outcomes.append(Outcome(name, counts, time.monotonic() - started, note))
@@ -87,23 +119,47 @@ class Runner:
         note = "" if code == 0 else self._problem(name, code)
         return Counts(passed=int(code == 0), failed=int(code != 0)), note
 
-    def _pytest(self, kind: str) -> tuple[Counts, str]:
-        folder = Path("tests", kind)
-        if not folder.is_dir() or not any(folder.rglob("test_*.py")):
+    def _python310(self) -> tuple[Counts, str]:
+        """Some kinds of tests on Python 3.10; that FATE takes the wheel there, unchanged itself, counts as one more."""
+        site = Python310(Path.cwd())
+        try:
+            with only_one(site.root):
+                site.provide()
+        except PythonAbsentError as reason:
+            say(f"python 3.10: {reason}")
+            return Counts(), f"python 3.10: {reason}"
+        except CommandError as error:
+            fail(error)
+            return Counts(failed=1), "not installed"
+        inner = Runner(
+            fast=False, pytest_arguments=self.pytest_arguments, python=site.python, report_prefix=f"{PYTHON310}-"
+        )
+        counts, notes = Counts(passed=1), []
+        for kind, path in ON_PYTHON310.items():
+            say(f"\n==> {PYTHON310}: {path}")
+            started = time.monotonic()
+            more, note = inner._pytest(kind, path)
+            say(f"{PYTHON310}: {path}: {more} in {time.monotonic() - started:.1f} s")
+            counts += more
+            notes += [f"{kind}: {note}"] if note else []
+        return counts, "; ".join(notes)
+
+    def _pytest(self, kind: str, path: str) -> tuple[Counts, str]:
+        if not Path(path).is_file() and not any(Path(path).rglob("test_*.py")):
             return Counts(), "no tests of this kind"
         if kind not in SIDE_BY_SIDE:
-            return self._pytest_run(kind, kind, ())
+            return self._pytest_run(kind, path, kind, ())
         workers = f"--numprocesses={min(len(os.sched_getaffinity(0)), MOST_WORKERS)}"
-        together, note = self._pytest_run(kind, kind, ("not alone",), workers, "--dist=worksteal")
-        alone, note_alone = self._pytest_run(kind, f"{kind}-alone", ("alone",))
+        together, note = self._pytest_run(kind, path, kind, ("not alone",), workers, "--dist=worksteal")
+        alone, note_alone = self._pytest_run(kind, path, f"{kind}-alone", ("alone",))
         if NONE_SELECTED in (note, note_alone):
             return together + alone, note if note_alone == NONE_SELECTED else note_alone
         return together + alone, note or note_alone
 
-    def _pytest_run(self, kind: str, name: str, markers: Sequence[str], *options: str) -> tuple[Counts, str]:
-        report = REPORTS / f"{name}.xml"
+    def _pytest_run(self, kind: str, path: str, name: str, markers: Sequence[str], *options: str) -> tuple[Counts, str]:
+        report = REPORTS / f"{self.report_prefix}{name}.xml"
         expression = " and ".join([*markers, *([FAST_MARKERS] if self.fast else [])])
-        command = [str(PYTHON), "-m", "pytest", str(Path("tests", kind)), f"--junitxml={report}", "-m", expression]
+        command = [str(self.python), "-m", "pytest", path, f"--junitxml={report}", "-m", expression]
         code = run_limited([*command, *options, *self.pytest_arguments], self._limit(kind), self.environment)
         counts = read_junit(report)
         if code == PYTEST_NO_TESTS:
@@ -126,10 +182,10 @@ class Runner:
 
 def chosen_steps(only: Sequence[str], *, fast: bool, with_demo: bool) -> list[str]:
     """The steps to run, in order."""
-    every = [*STATIC, *KINDS, "demo"]
+    every = [*STATIC, *KINDS, PYTHON310, "demo"]
     if only:
         return [name for name in every if name in only]
-    left_out = {"fate"} if fast else set()
+    left_out = {"fate", PYTHON310} if fast else set()
     left_out |= set() if with_demo else {"demo"}
     return [name for name in every if name not in left_out]
 
@@ -138,25 +194,29 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="scripts/test",
         description="Set up .venv, then run ruff, mypy, import-linter and pytest. A failed step does not stop the "
-        "others; the summary at the end names each, and its last line counts them all.",
+        "others; the summary at the end names each, and its last line counts them all. The step python310 makes "
+        ".venv-py310, FATE on Python 3.10 as its guide installs it, where a Python 3.10 is found (PYTHON310=/path/to/"
+        "python3.10 names one), and runs unit, property and conformance tests and one FATE job there.",
         epilog="What follows -- goes to every pytest run, for example:  scripts/test --only unit -- -k trace -x  "
         "(with --numprocesses=0 no test runs beside another)",
     )
-    parser.add_argument("--fast", action="store_true", help="leave out what starts FATE processes or is marked slow")
+    parser.add_argument(
+        "--fast", action="store_true", help="leave out what starts FATE processes or is marked slow, and Python 3.10"
+    )
     parser.add_argument(
         "--only",
         action="append",
         default=[],
         metavar="KIND",
-        choices=[*STATIC, *KINDS, "demo"],
-        help=f"only this step; may be repeated: {', '.join([*STATIC, *KINDS, 'demo'])}",
+        choices=[*STATIC, *KINDS, PYTHON310, "demo"],
+        help=f"only this step; may be repeated: {', '.join([*STATIC, *KINDS, PYTHON310, 'demo'])}",
     )
     parser.add_argument(
         "--require",
         action="append",
         default=[],
         metavar="KIND",
-        choices=KINDS,
+        choices=[*KINDS, PYTHON310],
         help="fail when no test of this kind really ran, for example because all were skipped; may be repeated",
     )
     parser.add_argument("--with-demo", action="store_true", help="also run scripts/demo on its smallest preset")

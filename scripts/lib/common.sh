@@ -17,7 +17,7 @@ find_python() {
     fi
   done
   cat >&2 <<'HELP'
-error: no Python 3.11 was found (FATE 2.2.0 runs on no other). What to do:
+error: no Python 3.11 was found, which requirements.lock is for. What to do:
   Debian 12:                 apt-get install python3.11 python3.11-venv python3.11-dev build-essential
   Ubuntu without a 3.11:     install 3.11 with pyenv
   installed somewhere else:  PYTHON=/path/to/python3.11 scripts/setup

@@ -1,4 +1,8 @@
-"""`scripts/lock`: requirements.lock from pyproject.toml, with hashes and without a single address."""
+"""`scripts/lock`: the lock files, with hashes and without a single address.
+
+requirements.lock is made of pyproject.toml, requirements-py310.lock of what FATE's guide installs, without us, and
+requirements-py310-tests.lock of what the tests need beside it.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +16,11 @@ from pathlib import Path
 
 from scripts.lib import system
 from scripts.lib.console import CommandError, fail, say, step
+from scripts.lib.python310 import BUNDLED, GUIDE, TOOLS, VERSION, Python310
 from scripts.lib.uv import Uv, lock_entry
 
 ROOT = Path(__file__).resolve().parents[2]
 OPTIONS = (
-    "--python-version=3.11",
-    "--all-extras",
     "--generate-hashes",
     "--no-emit-index-url",
     "--no-annotate",
@@ -40,8 +43,8 @@ def check_no_address(lock: str) -> None:
         )
 
 
-def write_lock(root: Path, extra: Sequence[str]) -> None:
-    """Resolve pyproject.toml and replace requirements.lock.
+def write_locks(root: Path, extra: Sequence[str]) -> None:
+    """Resolve pyproject.toml, and what FATE's guide installs, and replace the lock files.
 
     Raises:
         CommandError: the dependencies do not resolve, or uv cannot be had.
@@ -53,11 +56,28 @@ def write_lock(root: Path, extra: Sequence[str]) -> None:
             system.ensure_packages()
             system.make_venv(root / ".venv")
             uv.install(lock_entry(lock.read_text(), "uv"))
-    with tempfile.TemporaryDirectory() as directory, step("resolving pyproject.toml with all extras"):
+    with step("resolving pyproject.toml with all extras"):
+        _resolve(uv, root / "pyproject.toml", lock, [python_version(system.LOCKED_PYTHON), "--all-extras", *extra])
+    with tempfile.TemporaryDirectory() as directory, step("resolving what FATE's guide installs"):
+        site, source = Python310(root), Path(directory, "requirements.in")
+        source.write_text(f"{GUIDE}\n{BUNDLED}\n")
+        _resolve(uv, source, site.lock, [python_version(VERSION), *extra])
+        source.write_text("\n".join(TOOLS))
+        _resolve(uv, source, site.tools_lock, [python_version(VERSION), f"--constraints={site.lock}", *extra])
+
+
+def python_version(version: tuple[int, int]) -> str:
+    """The option of uv that says for which Python to resolve."""
+    return f"--python-version={version[0]}.{version[1]}"
+
+
+def _resolve(uv: Uv, source: Path, lock: Path, options: Sequence[str]) -> None:
+    with tempfile.TemporaryDirectory() as directory:
         candidate = Path(directory, lock.name)
         # uv keeps the versions that it finds in the output file, unless asked to upgrade
-        shutil.copyfile(lock, candidate)
-        uv.compile(str(root / "pyproject.toml"), *OPTIONS, *extra, f"--output-file={candidate}")
+        if lock.exists():
+            shutil.copyfile(lock, candidate)
+        uv.compile(str(source), *OPTIONS, *options, f"--output-file={candidate}")
         resolved = candidate.read_text()
         check_no_address(resolved)
         lock.write_text(resolved)
@@ -66,8 +86,8 @@ def write_lock(root: Path, extra: Sequence[str]) -> None:
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="scripts/lock",
-        description="Write requirements.lock anew from pyproject.toml. Versions already locked are kept where they "
-        "still fit.",
+        description="Write requirements.lock anew from pyproject.toml, and the two of Python 3.10 from what FATE's "
+        "guide installs. Versions already locked are kept where they still fit.",
     )
     parser.add_argument("--upgrade", action="store_true", help="take the newest version of everything that may move")
     parser.add_argument("--upgrade-package", action="append", default=[], metavar="NAME", help="only of this package")
@@ -76,10 +96,10 @@ def main(arguments: Sequence[str]) -> int:
     extra = ["--upgrade"] if options.upgrade else []
     extra += [f"--upgrade-package={name}" for name in options.upgrade_package]
     try:
-        write_lock(ROOT, extra)
+        write_locks(ROOT, extra)
     except CommandError as error:
         return fail(error)
-    say("requirements.lock is written; scripts/setup installs it")
+    say("the lock files are written; scripts/setup and scripts/test install them")
     return 0
 
 

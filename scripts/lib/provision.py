@@ -41,7 +41,7 @@ class Provision:
         """
         lock_digest = digest_files([self.lock], self.root)
         wheel_digest = digest_files(wheel_sources(self.root), self.root)
-        usable = self.python.exists() and system.runs_python_3_11(self.python)
+        usable = self.python.exists() and system.runs_python(self.python, system.LOCKED_PYTHON)
         if not usable or self.stamp.read("lock") != lock_digest:
             self._install_environment()
             self.stamp.write({"lock": lock_digest})

@@ -12,6 +12,9 @@ from pathlib import Path
 
 from scripts.lib.console import CommandError, say, step
 
+LOCKED_PYTHON = (3, 11)
+"""What requirements.lock was resolved for, and `.venv` is made of."""
+
 ROOM_BYTES = 7 * 2**30
 """What the environment takes on disk, with some slack."""
 
@@ -37,9 +40,9 @@ def check_room(root: Path) -> None:
         say(f"warning: {free / 2**30:.1f} GiB are free here; the environment takes about {ROOM_BYTES / 2**30:.0f} GiB")
 
 
-def runs_python_3_11(python: Path) -> bool:
-    """Whether this is an interpreter that starts and is a CPython 3.11."""
-    check = "import sys; sys.exit(sys.version_info[:2] != (3, 11))"
+def runs_python(python: Path, version: tuple[int, int]) -> bool:
+    """Whether this is an interpreter that starts, and is of this version."""
+    check = f"import sys; sys.exit(sys.version_info[:2] != {version!r})"
     try:
         return subprocess.run([python, "-S", "-c", check], check=False, capture_output=True).returncode == 0
     except OSError:
@@ -84,17 +87,17 @@ def ensure_packages() -> None:
         )
 
 
-def make_venv(venv: Path) -> None:
-    """A virtual environment of this interpreter, with pip; an existing one of Python 3.11 is kept.
+def make_venv(venv: Path, interpreter: Path = Path(sys.executable), version: tuple[int, int] = LOCKED_PYTHON) -> None:
+    """A virtual environment of an interpreter, with pip; an existing one of this version is kept.
 
     Raises:
         CommandError: `venv` is something else, or cannot be made.
     """
     if venv.exists() and not (venv / "pyvenv.cfg").exists():
         raise CommandError(f"{venv} exists and is not a virtual environment.", f"Move it away:  mv {venv} {venv}.old")
-    kept = runs_python_3_11(venv / "bin" / "python")
+    kept = runs_python(venv / "bin" / "python", version)
     options = [] if kept else ["--clear"]
-    result = subprocess.run([sys.executable, "-m", "venv", *options, venv], check=False, capture_output=True, text=True)
+    result = subprocess.run([interpreter, "-m", "venv", *options, venv], check=False, capture_output=True, text=True)
     if result.returncode:
         raise CommandError(f"python -m venv failed: {(result.stdout + result.stderr).strip()}")
 

@@ -52,11 +52,11 @@ def run_with_retries(command: Sequence[str], environment: dict[str, str], what: 
 
 
 class Uv:
-    """uv in the virtual environment of `python`."""
+    """uv, for the virtual environment of `python`; it lies there too, unless said otherwise."""
 
-    def __init__(self, python: Path) -> None:
+    def __init__(self, python: Path, program: Path | None = None) -> None:
         self.python = python
-        self.program = python.parent / "uv"
+        self.program = program or python.parent / "uv"
 
     def install(self, entry: str) -> None:
         """Put uv itself there, with pip, by the lines that lock it.
@@ -71,15 +71,28 @@ class Uv:
             command = [str(self.python), "-m", "pip", "install", *options, "-r", requirements.name]
             run_with_retries(command, dict(os.environ), "installing uv")
 
-    def sync(self, lock: Path) -> None:
+    def sync(self, lock: Path, build_lock: Path | None = None) -> None:
         """Make the environment hold exactly what the lock names, hashes checked, also of what builds sources.
+
+        Args:
+            lock: what to install.
+            build_lock: names what builds sources, where `lock` does not.
 
         Raises:
             CommandError: it could not after several attempts.
         """
         options = ["--require-hashes", "--require-build-hashes", "--preview-features=build-dependency-hashes"]
-        options.append(f"--build-constraints={lock}")
+        options.append(f"--build-constraints={build_lock or lock}")
         run_with_retries(*self._pip("sync", *options, str(lock)), "installing the locked packages")
+
+    def add(self, lock: Path) -> None:
+        """Install what a lock names beside what is there, hashes checked.
+
+        Raises:
+            CommandError: it could not after several attempts.
+        """
+        options = ["--quiet", "--no-deps", "--require-hashes", f"--requirements={lock}"]
+        run_with_retries(*self._pip("install", *options), "installing the locked packages")
 
     def install_wheel(self, wheel: Path) -> None:
         """Install one wheel, replacing an earlier one of the same name; nothing is fetched.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,12 +17,12 @@ EPOCHS = 2
 
 
 def test_a_homo_nn_job_of_fate_flow_runs_over_the_backend(silos: Silos, tmp_path: Path) -> None:
-    home, data = tmp_path / "flow", tmp_path / "data"
+    data = tmp_path / "data"
     data.mkdir()
 
-    with running_fate_flow(home, {"gateways": silos.addresses, "get_timeout": 600}) as flow:
+    with running_fate_flow(tmp_path / "flow", {"gateways": silos.addresses, "get_timeout": 600}) as flow:
         done = subprocess.run(
-            [sys.executable, str(JOB), "--port", str(flow.port), "--data", str(data)],
+            [flow.python, str(JOB), "--port", str(flow.port), "--data", str(data)],
             env=flow.environment,
             capture_output=True,
             text=True,

@@ -190,12 +190,11 @@ def conversation(site: Site, *frames: bytes) -> list[object]:
         answers: list[object] = []
         async with grpc.aio.insecure_channel(site.config["listen"]["control"]) as channel:
             call = channel.stream_stream(METHOD)(requests())
-            async with asyncio.timeout(10):
-                async for raw in call:
-                    answers.append(decode_frame(raw))
+            async for raw in call:
+                answers.append(decode_frame(raw))
         return answers
 
-    return asyncio.run(talk())
+    return asyncio.run(asyncio.wait_for(talk(), 10))
 
 
 def greeting(site: str, protocol: int = PROTOCOL_VERSION) -> bytes:

@@ -86,13 +86,15 @@ class _Run:
         await twin.quiesce()
         while set(self.sent) - set(self.pulls):
             self.pull()
-        async with asyncio.timeout(300):
-            while not all(pull.done() for pull in self.pulls.values()):
-                for site in twin.halves:
-                    await twin.turn(site)
-                    await twin.carry(site)
-                await asyncio.sleep(0.01)
+        await asyncio.wait_for(self._until_all_came(), 300)
         await twin.quiesce()
+
+    async def _until_all_came(self) -> None:
+        while not all(pull.done() for pull in self.pulls.values()):
+            for site in self.twin.halves:
+                await self.twin.turn(site)
+                await self.twin.carry(site)
+            await asyncio.sleep(0.01)
 
 
 def _wire(chance: random.Random) -> MemoryWire:

@@ -1,6 +1,7 @@
-"""A FATE Flow server of a test's own: a copy of the installed package, laid out as in a deployment from source.
+"""A FATE Flow server of a test's own, set up and started by FATE's own commands, as its guide says.
 
-`fate_flow init` writes into the installed package, which tests must not do.
+`fate_flow init` writes into the installed package, which tests must not do: each server has a virtual environment of
+its own, in which only that package is a copy.
 """
 
 from __future__ import annotations
@@ -8,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -32,37 +35,53 @@ class FateFlow:
     Attributes:
         home: its configuration, data, jobs and logs.
         port: its HTTP port on loopback.
-        environment: what its processes, and clients that import its package, run with.
+        python: the interpreter of its environment, for clients that import its package.
+        environment: what its processes run with: its virtual environment is the active one.
     """
 
-    def __init__(self, home: Path, port: int) -> None:
-        self.home = home
+    def __init__(self, directory: Path, port: int) -> None:
+        self.home = directory / "home"
         self.port = port
-        self.environment = {**os.environ, "PYTHONPATH": str(home / "python"), "FATE_PROJECT_BASE": str(home)}
+        self.python = directory / "venv" / "bin" / "python"
+        path = f"{self.python.parent}{os.pathsep}{os.environ.get('PATH', '')}"
+        self.environment = {**os.environ, "PATH": path}
 
     def logs(self, limit: int = 6000) -> str:
         """The ends of the logs that tell why something failed."""
-        found = [*self.home.glob("logs/**/*ERROR*"), *self.home.glob("logs/**/stdout/**/*"), self.home / "console"]
+        found = [*self.home.glob("logs/**/*ERROR*"), *self.home.glob("logs/**/stdout/**/*"), *self.home.glob("logs/*")]
         texts = [f"== {path}\n{path.read_text(errors='replace')[-limit:]}" for path in found if path.is_file()]
         return "\n".join(text for text in texts if text.count("\n") > 1)
 
+    def command(self, *arguments: str) -> str:
+        """Run FATE's command `fate_flow`; what it prints.
+
+        Raises:
+            AssertionError: it failed.
+        """
+        # what the installed script does, which names the interpreter of the environment that was copied
+        command = [self.python, "-m", "fate_flow.commands.server_cli", *arguments]
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return re.sub(r"\x1b\[\d+m", "", done.stdout)
+
 
 @contextlib.contextmanager
-def running_fate_flow(home: Path, backend: dict[str, Any]) -> Iterator[FateFlow]:
+def running_fate_flow(directory: Path, backend: dict[str, Any]) -> Iterator[FateFlow]:
     """Start a server with conf/fate_flow.yaml as it comes, and in the end stop it and the tasks it has started.
 
     Args:
-        home: an empty directory.
+        directory: does not exist yet.
         backend: the entry `fedrdma` of the `federation` section.
 
     Raises:
         AssertionError: it does not answer, with its output.
     """
     http_port, grpc_port = free_ports(2)
-    server = FateFlow(home, http_port)
-    _lay_out(home)
+    server = FateFlow(directory, http_port)
+    _make_environment(server.python.parents[1])
+    server.command("init", "--ip", "127.0.0.1", "--port", str(http_port), "--home", str(server.home))
     ports = {"http_port": http_port, "grpc_port": grpc_port}
-    path = home / "conf" / "service_conf.yaml"
+    path = server.home / "conf" / "service_conf.yaml"
     conf = yaml.safe_load(path.read_text())
     conf["fateflow"] |= ports
     conf["computing"]["standalone"]["cores"] = 8
@@ -72,34 +91,46 @@ def running_fate_flow(home: Path, backend: dict[str, Any]) -> Iterator[FateFlow]
     local["federation"]["nginx"] |= ports
     local["federation"]["fedrdma"] = backend
     path.with_name("local.service_conf.yaml").write_text(yaml.safe_dump(local))
-    command = [sys.executable, str(home / "python" / "fate_flow" / "fate_flow_server.py")]
-    with (
-        (home / "console").open("wb") as console,
-        subprocess.Popen(command, stdout=console, stderr=console, cwd=home, env=server.environment) as process,
-    ):
-        try:
-            _wait_until_up(server, process)
-            yield server
-        finally:
-            _end(process)
+    process = _start(server)
+    try:
+        _wait_until_up(server, process)
+        yield server
+    finally:
+        _end(process)
 
 
-def _lay_out(home: Path) -> None:
+def _make_environment(venv: Path) -> None:
+    """A virtual environment that has all that ours has, and a copy of FATE Flow."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    own = venv / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+    # not a plain line with the path, which would leave out our own .pth file there
+    ours = sysconfig.get_path("purelib")
+    (own / "ours.pth").write_text(f"import site; site.addsitedir({ours!r})\n")
     spec = importlib.util.find_spec("fate_flow")
     assert spec is not None
     assert spec.origin is not None
-    package = Path(spec.origin).parent
-    copied = home / "python" / "fate_flow"
-    shutil.copytree(package, copied, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(package / "conf", home / "conf")
-    shutil.copy(package / "fateflow.env", home)
+    shutil.copytree(Path(spec.origin).parent, own / "fate_flow", ignore=shutil.ignore_patterns("__pycache__"))
 
 
-def _wait_until_up(server: FateFlow, process: subprocess.Popen[bytes]) -> None:
+def _start(server: FateFlow) -> psutil.Process:
+    """By `fate_flow start`, where its script works: it needs lsof, and no space in its path."""
+    if shutil.which("lsof") and " " not in str(server.home):
+        # it may say that the server is not up in time, and be right by a second
+        started = re.search(r"Process ID \(PID\): (\d+)", said := server.command("start"))
+        assert started is not None, said
+        return psutil.Process(int(started[1]))
+    program = server.python.parents[1].glob("lib/*/site-packages/fate_flow/fate_flow_server.py")
+    (server.home / "logs").mkdir(exist_ok=True)
+    with (server.home / "logs" / "console.log").open("wb") as console:
+        return psutil.Popen([server.python, *program], stdout=console, stderr=console, env=server.environment)
+
+
+def _wait_until_up(server: FateFlow, process: psutil.Process) -> None:
     deadline = time.monotonic() + _READY_SECONDS
     while not _answers(server):
-        if process.poll() is not None or time.monotonic() > deadline:
-            raise AssertionError(f"FATE Flow did not start: {(server.home / 'console').read_text()[-6000:]}")
+        running = process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        if not running or time.monotonic() > deadline:
+            raise AssertionError(f"FATE Flow did not start: {server.logs()}")
         time.sleep(0.2)
 
 
@@ -111,10 +142,10 @@ def _answers(server: FateFlow) -> bool:
         return False
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: psutil.Process) -> None:
     """End the server and every process under it."""
     with contextlib.suppress(psutil.NoSuchProcess):
-        family = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
+        family = [*process.children(recursive=True), process]
         for member in family:
             with contextlib.suppress(psutil.NoSuchProcess):
                 member.terminate()

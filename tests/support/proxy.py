@@ -7,7 +7,6 @@ import selectors
 import socket
 import threading
 from types import TracebackType
-from typing import Self
 
 
 class Proxy:
@@ -40,7 +39,7 @@ class Proxy:
         self._thread = threading.Thread(target=self._run, name="proxy", daemon=True)
         self._thread.start()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Proxy:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

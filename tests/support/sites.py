@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import yaml
 
@@ -307,7 +307,7 @@ class Sites(dict[str, Site]):
 
     @classmethod
     @contextlib.contextmanager
-    def running(cls, sites: Mapping[str, Site], runner: Runner) -> Iterator[Self]:
+    def running(cls, sites: Mapping[str, Site], runner: Runner) -> Iterator[Sites]:
         """Start them all."""
         made = cls(sites)
         made.runner = runner

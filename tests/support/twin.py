@@ -60,10 +60,19 @@ class _ImpatientSelector(selectors.DefaultSelector):  # type: ignore[misc,valid-
         return []
 
 
+class _VirtualLoops(asyncio.DefaultEventLoopPolicy):
+    def new_event_loop(self) -> VirtualLoop:
+        return VirtualLoop()
+
+
 def run_virtually(work: Coroutine[Any, Any, Result]) -> Result:
     """Run a coroutine on a virtual loop."""
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        return runner.run(work)
+    # Python 3.10 has no asyncio.Runner, which would take the loop as an argument
+    asyncio.set_event_loop_policy(_VirtualLoops())
+    try:
+        return asyncio.run(work)
+    finally:
+        asyncio.set_event_loop_policy(None)
 
 
 def threadless_link(peer: str, settings: LinkSettings, emit: Emit) -> LinkHandle:

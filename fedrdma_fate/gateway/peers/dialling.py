@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Mapping
 
+from fedrdma_fate.gateway.deadlines import within
 from fedrdma_fate.gateway.peers.control_channel import ControlStream, dial
 from fedrdma_fate.gateway.peers.peer import Peer
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, TransportError, WireError
@@ -100,8 +101,7 @@ class Dialler:
             WireError: MALFORMED_FRAME or PROTOCOL_VERSION.
         """
         try:
-            async with asyncio.timeout(self._greeting_timeout):
-                raw = await stream.read()
+            raw = await within(self._greeting_timeout, stream.read())
         except TimeoutError:
             raise _unreachable(f"{whose} does not answer within {self._greeting_timeout:g} s") from None
         if raw is None:

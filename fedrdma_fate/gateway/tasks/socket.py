@@ -20,6 +20,7 @@ from fedrdma_fate.client.protocol import (
     encode_message,
     frame_length,
 )
+from fedrdma_fate.gateway.deadlines import within
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, WireError
 
 logger = logging.getLogger(__name__)
@@ -94,8 +95,7 @@ class TaskSocket:
             self._server = None
             self._path.unlink(missing_ok=True)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_ANSWERS_SECONDS):
-                await self._quiet.wait()
+            await within(_LAST_ANSWERS_SECONDS, self._quiet.wait())
         for connection in list(self._connections):
             connection.cancel()
         if self._connections:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-import tomllib
+import sys
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -24,6 +24,11 @@ from fedrdma_fate.wire.frames import ControlFrame, MessageKey, Party
 from fedrdma_fate.wire.header import HEADER_BYTES, MAGIC, ChunkHeader, HeaderKind
 from scripts.lib.config_reference import attribute_docs, describe_type, render_page
 from tests.support.repository import ROOT
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 DOCS = ROOT / "docs"
 PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md"), *(ROOT / "deploy").glob("*.md")])

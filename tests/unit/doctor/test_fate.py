@@ -91,6 +91,15 @@ def test_a_fresh_interpreter_reports_the_fate_of_this_environment() -> None:
     assert report.registered is report.hooked
 
 
+def test_a_fresh_interpreter_does_not_take_the_current_directory_for_an_installation(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "fate").mkdir()
+    (tmp_path / "fate" / "__init__.py").write_text("__version__ = 'from the current directory'\n")
+    monkeypatch.chdir(tmp_path)
+    assert ask_fresh_interpreter().fate != "from the current directory"
+
+
 def test_a_fresh_interpreter_sees_that_the_hooks_are_switched_off() -> None:
     report = ask_fresh_interpreter({**os.environ, "FEDRDMA_FATE_DISABLE": "1"})
     assert (report.disabled, report.hooked, report.registered) == (True, False, False)

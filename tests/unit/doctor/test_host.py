@@ -44,15 +44,22 @@ def test_the_worst_of_findings_is_the_gravest_level() -> None:
 # --- Python ---
 
 
-def test_the_supported_python_on_linux_is_fine() -> None:
-    assert check_python((3, 11), "Linux", "x86_64") == fine("python", "Python 3.11 on Linux x86_64")
+@pytest.mark.parametrize("version", [(3, 10), (3, 11)])
+def test_a_python_that_fate_runs_on_is_fine_on_linux(version: tuple[int, int]) -> None:
+    assert check_python(version, "Linux", "x86_64") == fine("python", f"Python 3.{version[1]} on Linux x86_64")
+
+
+def test_a_python_that_only_a_gateway_runs_on_is_fine_and_says_so() -> None:
+    finding = check_python((3, 12), "Linux", "x86_64")
+    assert finding.level == "ok"
+    assert "for a gateway alone" in finding.found
 
 
 @pytest.mark.parametrize(
     ("version", "system", "processor", "level", "word"),
     [
-        ((3, 12), "Linux", "x86_64", "error", "3.11"),
-        ((3, 10), "Linux", "x86_64", "error", "3.11"),
+        ((3, 13), "Linux", "x86_64", "error", "3.10 or 3.11"),
+        ((3, 9), "Linux", "x86_64", "error", "3.10 or 3.11"),
         ((3, 11), "Darwin", "arm64", "error", "Linux"),
         ((3, 11), "Linux", "aarch64", "warning", "x86-64"),
     ],

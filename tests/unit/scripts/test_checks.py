@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from scripts.lib import checks
-from scripts.lib.checks import KINDS, STATIC, Runner, chosen_steps, parse, run_limited
+from scripts.lib.checks import KINDS, PYTHON310, STATIC, Runner, chosen_steps, parse, run_limited
+from scripts.lib.console import CommandError
 from scripts.lib.outcomes import Counts, Outcome, closing_line, read_junit, summary
+from scripts.lib.python310 import Python310, PythonAbsentError
 from tests.support.repository import ROOT
 
 GOOD = "def test_good(): pass\n"
@@ -178,15 +180,74 @@ def test_a_missing_report_counts_nothing(tmp_path: Path) -> None:
 
 
 def test_by_default_everything_but_the_demo_runs() -> None:
-    assert chosen_steps([], fast=False, with_demo=False) == [*STATIC, *KINDS]
+    assert chosen_steps([], fast=False, with_demo=False) == [*STATIC, *KINDS, PYTHON310]
     assert chosen_steps([], fast=False, with_demo=True)[-1] == "demo"
 
 
 def test_fast_leaves_out_the_fate_processes(tree: Path) -> None:
-    assert "fate" not in chosen_steps([], fast=True, with_demo=False)
+    assert {"fate", PYTHON310}.isdisjoint(chosen_steps([], fast=True, with_demo=False))
     (tree / "tests" / "unit" / "test_it.py").write_text("import pytest\n@pytest.mark.slow\n" + BAD + GOOD)
     (outcome,) = _run("unit", fast=True)
     assert outcome.counts == Counts(passed=1)
+
+
+def _python310(monkeypatch: pytest.MonkeyPatch, trouble: Exception | None = None, *required: str) -> Outcome:
+    """The step, where its environment is that of this test."""
+
+    def provide(site: Python310) -> None:
+        if trouble is not None:
+            raise trouble
+        site.python.parent.mkdir(parents=True)
+        site.python.symlink_to(sys.executable)
+
+    monkeypatch.setattr(Python310, "provide", provide)
+    runner = Runner(fast=False, pytest_arguments=(), required=required)
+    runner.run(PYTHON310)
+    return runner.outcomes[0]
+
+
+def test_on_python_3_10_some_kinds_run_and_the_installation_counts_as_one(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tree / "tests" / "fate").mkdir()
+    (tree / "tests" / "fate" / "test_fate_flow.py").write_text(GOOD)
+    (tree / "tests" / "fate" / "test_launcher.py").write_text(BAD)
+    outcome = _python310(monkeypatch)
+    assert outcome.counts == Counts(passed=3, failed=1, skipped=1)
+    assert outcome.note == "property: exit code 1; conformance: no tests of this kind"
+    reports = {path.name for path in (tree / "build" / "test-reports").iterdir()}
+    assert reports == {"python310-unit.xml", "python310-property.xml", "python310-fate.xml"}
+
+
+def test_tests_on_python_3_10_run_by_its_interpreter(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "import shutil, sys\ndef test_it(): assert '.venv-py310' in sys.executable and '.venv-py310' in {}\n"
+    (tree / "tests" / "unit" / "test_it.py").write_text(code.format("shutil.which('python')"))
+    (tree / "tests" / "property" / "test_it.py").write_text(GOOD)
+    assert _python310(monkeypatch).counts == Counts(passed=3)
+
+
+@pytest.mark.usefixtures("tree")
+def test_without_a_python_3_10_the_step_is_good_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcome = _python310(monkeypatch, PythonAbsentError("not found on PATH"))
+    assert (outcome.good, outcome.counts, outcome.note) == (True, Counts(), "python 3.10: not found on PATH")
+    assert "python 3.10: not found on PATH" in capsys.readouterr().out.splitlines()
+    assert "no tests ran (python 3.10: not found on PATH)" in summary([outcome])
+
+
+@pytest.mark.usefixtures("tree")
+def test_where_python_3_10_is_required_its_absence_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not _python310(monkeypatch, PythonAbsentError("not found on PATH"), PYTHON310).good
+
+
+@pytest.mark.usefixtures("tree")
+def test_an_environment_of_python_3_10_that_cannot_be_made_fails_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcome = _python310(monkeypatch, CommandError("this replaced what FATE had: numpy==1.26.4."))
+    assert (outcome.counts, outcome.note) == (Counts(failed=1), "not installed")
+    assert "numpy==1.26.4" in capsys.readouterr().err
 
 
 def test_only_takes_the_named_steps_in_their_usual_order() -> None:

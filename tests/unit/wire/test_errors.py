@@ -50,6 +50,11 @@ def test_every_code_is_written_alike() -> None:
     assert all(re.fullmatch(r"FR[1-7]\d\d", code.value) for code in ErrorCode)
 
 
+def test_the_text_of_a_code_is_the_code_in_every_python() -> None:
+    code = ErrorCode.IDLE_TIMEOUT
+    assert (str(code), f"{code}", f"{code:>6}", "".join([code])) == ("FR302", "FR302", " FR302", "FR302")
+
+
 def test_the_text_names_code_message_and_remedy() -> None:
     assert str(TransferError(ErrorCode.IDLE_TIMEOUT, "no progress.", "Look at the link.")) == (
         "[FR302] no progress. Look at the link."
