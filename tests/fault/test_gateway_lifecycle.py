@@ -21,6 +21,7 @@ from fedrdma_fate.engine.events import KnownPath
 from fedrdma_fate.gateway.config import parse_config
 from fedrdma_fate.gateway.daemon import Gateway
 from fedrdma_fate.gateway.path_store import PathStore
+from fedrdma_fate.transport.unix_sockets import address_of
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
 from tests.support.sites import InThread, Site, eventually, gateway_site, party, start_gateways
 
@@ -124,7 +125,8 @@ def put(section: str, key: str, value: Any) -> Callable[[Site, contextlib.ExitSt
 
 def serve_the_socket(site: Site, stack: contextlib.ExitStack) -> None:
     listener = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-    listener.bind(site.address.removeprefix("unix://"))
+    with address_of(Path(site.address.removeprefix("unix://"))) as address:
+        listener.bind(address)
     listener.listen()
 
 

@@ -28,6 +28,7 @@ from fedrdma_fate.gateway.protocol import (
     decode_reply,
     encode_message,
 )
+from fedrdma_fate.transport.unix_sockets import address_of
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, MemoryPoolError
 from tests.support.sites import Site, eventually, party, start_gateways
 
@@ -385,7 +386,8 @@ def attached(site: Site) -> socket.socket:
 def connection(site: Site) -> socket.socket:
     raw = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     raw.settimeout(10)
-    raw.connect(site.address.removeprefix("unix://"))
+    with address_of(Path(site.address.removeprefix("unix://"))) as address:
+        raw.connect(address)
     return raw
 
 
