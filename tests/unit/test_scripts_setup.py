@@ -255,7 +255,8 @@ def test_a_directory_in_the_way_is_not_overwritten(tmp_path: Path) -> None:
 def test_a_download_that_fails_once_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uv_module, "PAUSE_SECONDS", 0.0)
     marker = tmp_path / "second"
-    run_with_retries(["sh", "-c", f"test -e {marker} || {{ touch {marker}; exit 1; }}"], {}, "downloading")
+    once = 'test -e "$1" || { touch "$1"; exit 1; }'
+    run_with_retries(["sh", "-c", once, "sh", str(marker)], {}, "downloading")
     assert marker.exists()
 
 
