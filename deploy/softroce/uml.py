@@ -32,7 +32,7 @@ _PR_SET_PDEATHSIG = 1
 _INIT = """\
 #!/bin/sh
 # first process of the guest: everything writable for as long as the guest lives, then the guest program
-PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+PATH={tools}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export PATH
 mount -t proc proc /proc
 mount -t tmpfs tmpfs /mnt
@@ -58,13 +58,14 @@ def init_script(job_file: Path, shared: Path) -> str:
     """The guest's first process, as a shell script.
 
     Args:
-        job_file: the `Job`, at its path on this machine.
+        job_file: the `Job`, at its path on this machine; beside it lies `bin`, with programs to use before others.
         shared: a directory of this machine that the guest may write to, at the same path.
     """
     guest = shlex.join([sys.executable, "-S", "-P", "-m", "deploy.softroce.guest", str(job_file)])
     mount = shlex.join(["mount", "-t", "hostfs", "none", "-o", str(shared), f"/mnt/root{shared}"])
     guest = f"cd {shlex.quote(str(ROOT))} && PYTHONPATH=. PYTHONDONTWRITEBYTECODE=1 exec {guest}"
-    return _INIT.format(shared=mount, root=shlex.quote(str(ROOT)), guest=shlex.quote(guest))
+    tools = shlex.quote(str(job_file.parent / "bin"))
+    return _INIT.format(tools=tools, shared=mount, root=shlex.quote(str(ROOT)), guest=shlex.quote(guest))
 
 
 def kernel_command(kernel: Path, directory: Path, *, memory_bytes: int, virtual_time: bool, channel: int) -> list[str]:
@@ -110,6 +111,7 @@ class Guest:
         self._channel = os.fdopen(reading, "rb", buffering=0)
         try:
             job.write(self._directory / "job.json")
+            _provide_mount(self._directory / "bin")
             init = self._directory / "init"
             init.write_text(init_script(self._directory / "job.json", shared))
             init.chmod(0o755)
@@ -192,6 +194,18 @@ class Guest:
     def _tidy(self) -> None:
         self._channel.close()
         shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def _provide_mount(directory: Path) -> None:
+    """A `mount` that runs as whoever calls it.
+
+    The machine's has the set-uid bit; a guest in a user namespace sees it owned by nobody, and would run it as that.
+    """
+    directory.mkdir()
+    mount = shutil.which("mount")
+    if mount is not None:
+        shutil.copyfile(mount, directory / "mount")
+        (directory / "mount").chmod(0o755)
 
 
 def _die_with_parent() -> None:
