@@ -145,6 +145,12 @@ class Recorder(Provision):
     def _provide_pyverbs(self) -> None:
         """Would change the interpreter that runs the tests."""
 
+    def _provide_iperf3(self) -> None:
+        """Would fetch it where the machine has none."""
+
+    def _provide_testbed_tools(self) -> None:
+        """Would install them where the machine has none."""
+
 
 def _provision(tree: Path) -> list[str]:
     recorder = Recorder(tree)
