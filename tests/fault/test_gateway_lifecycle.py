@@ -23,6 +23,7 @@ from fedrdma_fate.gateway.daemon import Gateway
 from fedrdma_fate.gateway.path_store import PathStore
 from fedrdma_fate.transport.unix_sockets import address_of
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
+from tests.support.shared_memory import room_for_regions
 from tests.support.sites import InThread, Site, eventually, gateway_site, party, start_gateways
 
 A, B = party("guest:1"), party("host:2")
@@ -33,7 +34,7 @@ BODY = os.urandom(700_000)
 @pytest.fixture
 def memory() -> Iterator[Path]:
     """A directory in shared memory of the test's own."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="fedrdma-test-") as name:
+    with tempfile.TemporaryDirectory(dir=room_for_regions(), prefix="fedrdma-test-") as name:
         yield Path(name)
 
 
