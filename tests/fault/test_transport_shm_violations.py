@@ -175,7 +175,7 @@ def test_a_directory_that_cannot_hold_a_socket_makes_the_transport_unavailable(t
 def test_where_proc_is_missing_a_long_directory_makes_the_transport_unavailable_and_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unix_sockets, "_DESCRIPTORS", tmp_path / "no-proc")
+    monkeypatch.setattr(unix_sockets, "_DESCRIPTORS", "/no-proc")
     long = tmp_path / ("x" * 120)
     long.mkdir()
     with contextlib.closing(SharedRegion.create(tmp_path / "region", 4096)) as region:
