@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import threading
@@ -26,7 +27,7 @@ BEGAN = "TESTBED_BEGAN"
 """Where a program finds when all programs were started, by the clock that `time.monotonic` reads."""
 
 # `ip netns exec` gives the program a mount namespace too; shared memory shall not reach another host either
-_OWN_SHARED_MEMORY = ("sh", "-c", 'mount -t tmpfs tmpfs /dev/shm && exec "$@"', "sh")
+_OWN_SHARED_MEMORY = ("sh", "-c", '"$0" -t tmpfs tmpfs /dev/shm && exec "$@"')
 
 
 class Channel:
@@ -113,7 +114,15 @@ def _change(steps: Sequence[Step], began: float, channel: Channel) -> None:
 
 def _start(program: Program, directory: str, began: float) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        ["ip", "netns", "exec", program.namespace, *_OWN_SHARED_MEMORY, *program.command],
+        [
+            "ip",
+            "netns",
+            "exec",
+            program.namespace,
+            *_OWN_SHARED_MEMORY,
+            shutil.which("mount") or "mount",
+            *program.command,
+        ],
         env={**program.environment, BEGAN: repr(began)},
         cwd=directory,
         stdin=subprocess.DEVNULL,

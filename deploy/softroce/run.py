@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import shutil
 import tempfile
@@ -36,6 +37,7 @@ class Run:
         commands: one for each host.
         output: directory that the guest may write to; None: one that is thrown away.
         timeout: seconds of wall time, from the boot on.
+        silence: seconds without a line from any program after which nothing is expected any more.
         environment: of every program, beside what tells it who it is.
         watch_queues: find out how full the bottlenecks' buffers get.
         changes: of the WAN while the programs run.
@@ -51,6 +53,7 @@ class Run:
     environment: Mapping[str, str] = dataclasses.field(default_factory=lambda: dict(os.environ))
     watch_queues: bool = False
     changes: tuple[Change, ...] = ()
+    silence: float = math.inf
 
     def __post_init__(self) -> None:
         if self.output is not None and "," in str(self.output.resolve()):
@@ -65,7 +68,7 @@ class Outcome:
 
     Attributes:
         statuses: exit status by host, of those that ended; 128 and the signal's number where one ended a program.
-        timed_out: the run was stopped because its time was over.
+        timed_out: the run was stopped because its time was over, or it was silent for too long.
         lost: packets of each host that the WAN lost, as it was asked to (`--loss`).
         overflowed: packets that did not fit into the bottleneck's buffer in front of each host.
         queues: most bytes seen in the bottleneck's buffer in front of each host, where they were watched, in windows of
@@ -141,7 +144,7 @@ def _execute(run: Run, output: Path, show: ShowLine) -> Outcome:
     deadline = time.monotonic() + run.timeout
     with Guest(run.kernel, job, output, memory_bytes=run.memory_bytes, virtual_time=run.virtual_time) as guest:
         try:
-            for event in guest.events(deadline):
+            for event in guest.events(deadline, run.silence):
                 if event["event"] == "line":
                     show(event["host"], event["stream"], event["text"])
                 elif event["event"] == "exit":

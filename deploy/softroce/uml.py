@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import math
 import os
 import select
 import shlex
@@ -14,11 +15,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from deploy.softroce.errors import GuestError
+from deploy.softroce.guest_memory import find_place
 from deploy.softroce.job import Job
 
 Event = dict[str, Any]
@@ -30,7 +32,7 @@ _PR_SET_PDEATHSIG = 1
 _INIT = """\
 #!/bin/sh
 # first process of the guest: everything writable for as long as the guest lives, then the guest program
-PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+PATH={tools}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export PATH
 mount -t proc proc /proc
 mount -t tmpfs tmpfs /mnt
@@ -56,20 +58,21 @@ def init_script(job_file: Path, shared: Path) -> str:
     """The guest's first process, as a shell script.
 
     Args:
-        job_file: the `Job`, at its path on this machine.
+        job_file: the `Job`, at its path on this machine; beside it lies `bin`, with programs to use before others.
         shared: a directory of this machine that the guest may write to, at the same path.
     """
     guest = shlex.join([sys.executable, "-S", "-m", "deploy.softroce.guest", str(job_file)])
     mount = shlex.join(["mount", "-t", "hostfs", "none", "-o", str(shared), f"/mnt/root{shared}"])
     guest = f"cd {shlex.quote(str(ROOT))} && PYTHONPATH=. PYTHONDONTWRITEBYTECODE=1 exec {guest}"
-    return _INIT.format(shared=mount, root=shlex.quote(str(ROOT)), guest=shlex.quote(guest))
+    tools = shlex.quote(str(job_file.parent / "bin"))
+    return _INIT.format(tools=tools, shared=mount, root=shlex.quote(str(ROOT)), guest=shlex.quote(guest))
 
 
 def kernel_command(kernel: Path, directory: Path, *, memory_bytes: int, virtual_time: bool, channel: int) -> list[str]:
     """The command that boots a guest.
 
     Args:
-        directory: in which `init` lies and the kernel keeps its own files.
+        directory: in which `init` lies and the kernel, started there, keeps its own files.
         channel: file descriptor that becomes the guest's second console.
     """
     return [
@@ -78,8 +81,10 @@ def kernel_command(kernel: Path, directory: Path, *, memory_bytes: int, virtual_
         "rootfstype=hostfs",
         "rootflags=/",
         "ro",
-        f"init={directory / 'init'}",
-        f"uml_dir={directory}",
+        # the kernel takes quotes off; it would cut at a space otherwise
+        f'init="{directory / "init"}"',
+        # its control socket lies in there: by no more of a path than a socket may have
+        "uml_dir=.",
         "umid=guest",
         "con=null",
         "con0=null,fd:1",
@@ -95,7 +100,7 @@ class Guest:
     """One boot. Use as a context manager: nothing of the guest is left when it ends.
 
     Raises:
-        GuestError: the kernel could not be started.
+        TestbedError: there is no room for its memory, or the kernel could not be started.
     """
 
     def __init__(self, kernel: Path, job: Job, shared: Path, *, memory_bytes: int, virtual_time: bool) -> None:
@@ -106,20 +111,22 @@ class Guest:
         self._channel = os.fdopen(reading, "rb", buffering=0)
         try:
             job.write(self._directory / "job.json")
+            _provide_mount(self._directory / "bin")
             init = self._directory / "init"
             init.write_text(init_script(self._directory / "job.json", shared))
             init.chmod(0o755)
             command = kernel_command(
                 kernel, self._directory, memory_bytes=memory_bytes, virtual_time=virtual_time, channel=writing
             )
-            self._process = self._boot(command, writing)
+            place = find_place(memory_bytes)
+            self._process = self._boot([*place.prefix, *command], place.environment, writing)
         except BaseException:
             self._tidy()
             raise
         finally:
             os.close(writing)
 
-    def _boot(self, command: list[str], channel: int) -> subprocess.Popen[bytes]:
+    def _boot(self, command: list[str], environment: Mapping[str, str], channel: int) -> subprocess.Popen[bytes]:
         try:
             with self._log.open("wb") as log:
                 return subprocess.Popen(
@@ -128,6 +135,8 @@ class Guest:
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     pass_fds=[channel],
+                    cwd=self._directory,
+                    env=environment,
                     start_new_session=True,
                     preexec_fn=_die_with_parent,
                 )
@@ -146,17 +155,18 @@ class Guest:
         self._process.wait()
         self._tidy()
 
-    def events(self, deadline: float) -> Iterator[Event]:
+    def events(self, deadline: float, silence: float = math.inf) -> Iterator[Event]:
         """What the guest says, until all its programs have ended.
 
         Args:
             deadline: by `time.monotonic()`.
+            silence: seconds without a word from it that are too long.
 
         Raises:
-            TimeoutError: the deadline passed first.
+            TimeoutError: the deadline passed first, or it was silent for too long.
             GuestError: the guest failed; with the end of its kernel's log.
         """
-        for line in self._lines(deadline):
+        for line in self._lines(deadline, silence):
             event: Event = json.loads(line)
             if event["event"] == "failed":
                 raise GuestError(f"the guest could not be set up: {event['message']}")
@@ -167,10 +177,12 @@ class Guest:
         log = self._log.read_text(errors="replace").splitlines()[-15:]
         raise GuestError("the guest went down before its programs ended.", "\n".join(["its last words:", *log]))
 
-    def _lines(self, deadline: float) -> Iterator[bytes]:
+    def _lines(self, deadline: float, silence: float) -> Iterator[bytes]:
         pending = b""
         while True:
-            ready, _, _ = select.select([self._channel], [], [], max(0.0, deadline - time.monotonic()))
+            patience = min(deadline - time.monotonic(), silence)
+            waiting = None if patience == math.inf else max(0.0, patience)
+            ready, _, _ = select.select([self._channel], [], [], waiting)
             if not ready:
                 raise TimeoutError
             block = self._channel.read(65536)
@@ -182,6 +194,18 @@ class Guest:
     def _tidy(self) -> None:
         self._channel.close()
         shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def _provide_mount(directory: Path) -> None:
+    """A `mount` that runs as whoever calls it.
+
+    The machine's has the set-uid bit; a guest in a user namespace sees it owned by nobody, and would run it as that.
+    """
+    directory.mkdir()
+    mount = shutil.which("mount")
+    if mount is not None:
+        shutil.copyfile(mount, directory / "mount")
+        (directory / "mount").chmod(0o755)
 
 
 def _die_with_parent() -> None:

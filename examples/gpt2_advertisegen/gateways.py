@@ -9,7 +9,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import yaml
 
 from examples.gpt2_advertisegen.plan import ARBITER, CLIENTS, PARTIES, RunFiles
 from examples.gpt2_advertisegen.processes import Child, Children, JobFailedError
+from fedrdma_fate.bench.report import format_bytes
 from fedrdma_fate.client.client import ask_status
 from fedrdma_fate.core.plan import DEFAULT_CHUNK_BYTES, ChunkPlan, SlotLayout
 from fedrdma_fate.gateway.config.schema import TransportName
@@ -28,6 +29,9 @@ MASKED_VALUE_BYTES = 16
 """A masked value travels as two float64: fraction and whole part."""
 
 AGGREGATED_VALUE_BYTES = 8
+
+SHARED = Path("/dev/shm")
+"""Where memory is shared. Containers have 64 MB of it unless they are told otherwise."""
 
 _MEBIBYTE = 2**20
 _RING_SLOTS = 2
@@ -102,7 +106,7 @@ class Gateways:
         """
         Args:
             files: the run's files.
-            sockets: directory for the unix sockets, with a short path.
+            sockets: directory for the unix sockets.
             mode: how payloads travel.
             transport: data path between the gateways.
             controls: host:port of the control channels of all three, wherever they run.
@@ -125,8 +129,22 @@ class Gateways:
         """Address of the gateway of a party's site, for its tasks."""
         return f"unix://{self._sockets / party.role}.sock"
 
-    def start(self, children: Children, pools: dict[Party, PoolBytes], environment: dict[str, str], root: Path) -> None:
+    def start(
+        self,
+        children: Children,
+        pools: dict[Party, PoolBytes],
+        environment: dict[str, str],
+        root: Path,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
         """Start a gateway for each party in `pools`, and return when every one is connected to both others.
+
+        Args:
+            children: gets the processes.
+            pools: sizes of each one's memory.
+            environment: of the processes.
+            root: where they start.
+            tell: told where the memory lies, if that makes the run slower.
 
         Raises:
             JobFailedError: one ended, or they do not find each other.
@@ -134,6 +152,8 @@ class Gateways:
         self._own = tuple(pools)
         pools_bytes = sum(pool.send + pool.receive for pool in pools.values())
         self._memory = pool_directory(self._files, pools_bytes)
+        if self._memory.is_relative_to(self._files.output):
+            tell(f"the gateways' memory, {format_bytes(pools_bytes)}, lies on disk: {SHARED} has no room for it")
         # only memory that is there from the start can stay registered with an RDMA device
         self._warm = self._transport == "verbs" or pools_bytes <= psutil.virtual_memory().total // _WARM_SHARE
         for party in self._own:
@@ -236,9 +256,8 @@ def pool_directory(files: RunFiles, needed: int) -> Path:
 
     It is the run's own, so that nothing stays behind when a gateway is killed.
     """
-    shared = Path("/dev/shm")
-    if os.access(shared, os.W_OK) and shutil.disk_usage(shared).free > needed:
-        return Path(tempfile.mkdtemp(prefix="fedrdma-run-", dir=shared))
+    if os.access(SHARED, os.W_OK) and shutil.disk_usage(SHARED).free > needed:
+        return Path(tempfile.mkdtemp(prefix="fedrdma-run-", dir=SHARED))
     return Path(tempfile.mkdtemp(prefix="pools-", dir=files.output))
 
 

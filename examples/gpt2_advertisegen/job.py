@@ -65,7 +65,7 @@ class Job:
         if ours:
             self._progress.stage("starting three gateways")
             pools = {party: pool_bytes(party, model.trainable, model.trainable_arrays) for party in PARTIES}
-            gateways.start(children, pools, self._workspace.environment, ROOT)
+            gateways.start(children, pools, self._workspace.environment, ROOT, self._progress.stage)
         self._progress.stage("starting three silos")
         return {
             party: self._workspace.start_silo(children, party, model, gateways.address(party) if ours else "")

@@ -103,7 +103,7 @@ class SiloRun:
                 model = workspace.prepare(children)
                 self._progress.stage("starting the gateway, waiting for the other two")
                 pools = {place.party: pool_bytes(place.party, model.trainable, model.trainable_arrays)}
-                gateways.start(children, pools, workspace.environment, ROOT)
+                gateways.start(children, pools, workspace.environment, ROOT, self._progress.stage)
                 self._progress.stage("starting the silo")
                 silo = workspace.start_silo(children, place.party, model, gateways.address(place.party))
                 workspace.follow(children, {place.party: silo}, gateways)

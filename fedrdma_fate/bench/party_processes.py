@@ -128,7 +128,7 @@ class PartyProcesses:
             self._end(0.0)
             raise
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> PartyProcesses:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

@@ -16,6 +16,7 @@ from fedrdma_fate.client.protocol import (
     encode_message,
     frame_length,
 )
+from fedrdma_fate.unix_sockets import address_of
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError, WireError, error_from_code
 
 AnyReply = TypeVar("AnyReply", bound=Reply)
@@ -34,7 +35,8 @@ def connect(path: Path, patience: float) -> socket.socket:
     while True:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            connection.connect(str(path))
+            with address_of(path) as address:
+                connection.connect(address)
         except OSError as error:
             connection.close()
             if time.monotonic() >= deadline:
@@ -54,7 +56,8 @@ def call_once(path: Path, request: Request, patience: float) -> Reply:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(patience)
         try:
-            connection.connect(str(path))
+            with address_of(path) as address:
+                connection.connect(address)
         except OSError as error:
             raise unreachable(path, error) from error
         return call(connection, request, path)

@@ -19,6 +19,7 @@ from fedrdma_fate.transport.endpoint import offered_text, offered_token, unavail
 from fedrdma_fate.transport.rendezvous import Rendezvous, RendezvousError, dial
 from fedrdma_fate.transport.shm_endpoint import NAME, Attach, AttachedRegion, ShmEndpoint
 from fedrdma_fate.transport.shm_keys import KeyTable, PeerKeys
+from fedrdma_fate.unix_sockets import address_of
 from fedrdma_fate.wire.errors import MemoryPoolError
 
 
@@ -42,7 +43,8 @@ class ShmTransport:
         self._socket_path = self._directory / f"shm-{secrets.token_hex(8)}.sock"
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            listener.bind(str(self._socket_path))
+            with address_of(self._socket_path) as address:
+                listener.bind(address)
             self._socket_path.chmod(0o600)
             listener.listen(128)
         except OSError as error:
@@ -50,7 +52,8 @@ class ShmTransport:
             raise unavailable(
                 NAME,
                 f"cannot listen on {self._socket_path}: {error.strerror or error}",
-                "The directory must exist, be writable, and its path be shorter than 80 bytes.",
+                "Set memory.directory to one that exists and is writable; where /proc is not mounted, to one with a "
+                "short path, like /dev/shm.",
             ) from error
         self._rendezvous = Rendezvous(listener)
 
@@ -145,13 +148,14 @@ class _ShmDraft:
     def _meet(self, peer: Offer, timeout: float) -> socket.socket:
         if self._token:
             return self._rendezvous.wait(self._token, 1, timeout)[0]
-        path, token = offered_text(NAME, peer, "socket"), offered_token(NAME, peer)
+        path, token = Path(offered_text(NAME, peer, "socket")), offered_token(NAME, peer)
 
         def connect(seconds: float) -> socket.socket:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
                 connection.settimeout(seconds)
-                connection.connect(path)
+                with address_of(path) as address:
+                    connection.connect(address)
             except OSError:
                 connection.close()
                 raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import select
 import shutil
 import subprocess
 import sys
@@ -41,23 +42,53 @@ SIDE_BY_SIDE = ("unit", "property", "conformance", "nic")
 MOST_WORKERS = 4
 LIMIT_SECONDS: dict[str, float] = {"fate": 1500.0, "nic": 1500.0, "demo": 900.0}
 DEFAULT_LIMIT_SECONDS = 600.0
+"""A step that prints nothing for so long is stopped; how long it takes in all depends on the machine. Some tests take
+minutes, and those that start FATE processes a quarter of an hour, without a word."""
+LOOK_SECONDS = 0.1
+"""Between two looks at whether a silent step has ended."""
 FAST_MARKERS = "not fate and not slow"
 PYTEST_NO_TESTS = 5
 NONE_SELECTED = "none selected"
 
 
 def run_limited(command: Sequence[str], limit: float, environment: dict[str, str]) -> int | None:
-    """Run a command with its output on ours; its exit code, or None when it was stopped after `limit` seconds.
+    """Run a command with its output on ours; its exit code, or None when it was stopped after `limit` silent seconds.
 
     It gets a session, and so a process group, of its own, so that what it started ends with it.
     """
-    process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True)
+    process = subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
     try:
-        return process.wait(limit)
-    except subprocess.TimeoutExpired:
-        return None
+        return process.wait() if _pass_on(process, process.stdout.fileno(), limit) else None
     finally:
         _end_group(process)
+        process.stdout.close()
+
+
+def _pass_on(process: subprocess.Popen[bytes], output: int, limit: float) -> bool:
+    """Print what a command prints until it ends; False when it is silent for too long."""
+    heard = time.monotonic()
+    while True:
+        ready, _, _ = select.select([output], [], [], LOOK_SECONDS)
+        if ready and (block := os.read(output, 65536)):
+            sys.stdout.buffer.write(block)
+            sys.stdout.buffer.flush()
+            heard = time.monotonic()
+            continue
+        # what it started may have its output open still, or it has closed its own
+        if process.poll() is not None:
+            return True
+        if time.monotonic() - heard > limit:
+            return False
+        if ready:
+            time.sleep(LOOK_SECONDS)
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
@@ -159,7 +190,9 @@ class Runner:
     def _pytest_run(self, kind: str, path: str, name: str, markers: Sequence[str], *options: str) -> tuple[Counts, str]:
         report = REPORTS / f"{self.report_prefix}{name}.xml"
         expression = " and ".join([*markers, *([FAST_MARKERS] if self.fast else [])])
-        command = [str(self.python), "-m", "pytest", path, f"--junitxml={report}", "-m", expression]
+        command = [str(self.python), "-u", "-m", "pytest", path, f"--junitxml={report}", "-m", expression]
+        if sys.stdout.isatty():
+            command.append("--color=yes")
         code = run_limited([*command, *options, *self.pytest_arguments], self._limit(kind), self.environment)
         counts = read_junit(report)
         if code == PYTEST_NO_TESTS:
@@ -177,7 +210,7 @@ class Runner:
         return LIMIT_SECONDS.get(name, DEFAULT_LIMIT_SECONDS)
 
     def _problem(self, name: str, code: int | None) -> str:
-        return f"stopped after {self._limit(name):.0f} s" if code is None else f"exit code {code}"
+        return f"stopped after {self._limit(name):.0f} s without a word" if code is None else f"exit code {code}"
 
 
 def chosen_steps(only: Sequence[str], *, fast: bool, with_demo: bool) -> list[str]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from scripts.lib import iperf3, system, verbs
+from scripts.lib import iperf3, system, testbed_tools, verbs
 from scripts.lib.console import CommandError, fail, say, step
 from scripts.lib.debian import PackageUnavailableError
 from scripts.lib.stamps import Stamp, digest_files, wheel_sources
@@ -50,6 +50,7 @@ class Provision:
             self.stamp.write({"lock": lock_digest, "wheel": wheel_digest})
         self._provide_pyverbs()
         self._provide_iperf3()
+        self._provide_testbed_tools()
 
     def _install_environment(self) -> None:
         system.check_platform()
@@ -78,13 +79,20 @@ class Provision:
             without = "fedrdma bench wan leaves out the rows that need it"
             _provide("iperf3", lambda: iperf3.provide(self.venv), without)
 
+    def _provide_testbed_tools(self) -> None:
+        if not testbed_tools.are_there():
+            without = "scripts/testbed and the tests in it are left out"
+            _provide(testbed_tools.PACKAGE, testbed_tools.provide, without, testbed_tools.remedy())
 
-def _provide(name: str, provide: Callable[[], str], without: str) -> None:
+
+def _provide(name: str, provide: Callable[[], str], without: str, remedy: str = "") -> None:
     """Put something into the environment that can be done without, and say what came of it."""
     try:
         say(f"==> {name}: {provide()}")
     except PackageUnavailableError as reason:
         say(f"note: no {name} ({reason}); {without}")
+        if remedy:
+            say(f"  Run as root:  {remedy}")
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import pytest
 from fedrdma_fate.memory.region import SharedRegion
 from tests.conformance.pairs import PARAMETERS, TRANSPORTS, MakeTransport, Pair, connected
 from tests.support.rdma import skip_without_device
+from tests.support.shared_memory import room_for_regions
 
 REGION_BYTES = 80 * 1024 * 1024
 
@@ -18,7 +19,7 @@ REGION_BYTES = 80 * 1024 * 1024
 @pytest.fixture(scope="session")
 def shared_directory() -> Iterator[Path]:
     """A directory in shared memory."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="fedrdma-test-") as name:
+    with tempfile.TemporaryDirectory(dir=room_for_regions(), prefix="fedrdma-test-") as name:
         yield Path(name)
 
 

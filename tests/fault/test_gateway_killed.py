@@ -16,6 +16,7 @@ import pytest
 
 from fedrdma_fate.client.client import GatewayClient
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError
+from tests.support.shared_memory import room_for_regions
 from tests.support.sites import InProcesses, Site, Sites, eventually, party, start_gateways
 
 A, B = party("guest:1"), party("host:2")
@@ -29,7 +30,7 @@ MEMORY = {"send_bytes": "16MiB", "receive_bytes": "16MiB", "ring_slots": 2, "rin
 @pytest.fixture(scope="module")
 def shared_memory() -> Iterator[Path]:
     """A directory in shared memory of the tests' own."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="fedrdma-test-") as name:
+    with tempfile.TemporaryDirectory(dir=room_for_regions(), prefix="fedrdma-test-") as name:
         yield Path(name)
 
 

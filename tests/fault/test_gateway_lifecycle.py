@@ -21,7 +21,9 @@ from fedrdma_fate.engine.path_memory import KnownPath
 from fedrdma_fate.gateway.config.schema import parse_config
 from fedrdma_fate.gateway.daemon import Gateway
 from fedrdma_fate.gateway.path_store import PathStore
+from fedrdma_fate.unix_sockets import address_of
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
+from tests.support.shared_memory import room_for_regions
 from tests.support.sites import InThread, Site, eventually, gateway_site, party, start_gateways
 
 A, B = party("guest:1"), party("host:2")
@@ -32,7 +34,7 @@ BODY = os.urandom(700_000)
 @pytest.fixture
 def memory() -> Iterator[Path]:
     """A directory in shared memory of the test's own."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="fedrdma-test-") as name:
+    with tempfile.TemporaryDirectory(dir=room_for_regions(), prefix="fedrdma-test-") as name:
         yield Path(name)
 
 
@@ -124,7 +126,8 @@ def put(section: str, key: str, value: Any) -> Callable[[Site, contextlib.ExitSt
 
 def serve_the_socket(site: Site, stack: contextlib.ExitStack) -> None:
     listener = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-    listener.bind(site.address.removeprefix("unix://"))
+    with address_of(Path(site.address.removeprefix("unix://"))) as address:
+        listener.bind(address)
     listener.listen()
 
 

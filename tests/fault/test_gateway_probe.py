@@ -18,6 +18,7 @@ from fedrdma_fate.gateway import assembly as assembly_module
 from fedrdma_fate.gateway.peers import probing
 from fedrdma_fate.gateway.peers import receiving as receiving_module
 from fedrdma_fate.gateway.transports import TransportSet, make_transports
+from fedrdma_fate.unix_sockets import address_of
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, MemoryPoolError
 from tests.support.faulty import FaultPlan, FaultyTransport
 from tests.support.sites import InProcesses, InThread, Site, Sites, eventually, party, start_gateways
@@ -322,7 +323,8 @@ def test_who_asks_and_goes_away_ends_the_probe_and_disturbs_no_path(
     sites: Sites, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.socket(socket.AF_UNIX) as asker:
-        asker.connect(str(socket_path(sites["a"].address)))
+        with address_of(socket_path(sites["a"].address)) as address:
+            asker.connect(address)
         monkeypatch.setattr(probing, "COLD_SECONDS", 5.0)
         asker.sendall(encode_message(AskProbe("b", 48 * MIB, 60.0)))
         eventually(lambda: sites["a"].pool("send")["total_leases"] == 1)

@@ -16,6 +16,7 @@ import pytest
 
 from fedrdma_fate.client.client import GatewayClient
 from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES
+from tests.support.shared_memory import room_for_regions
 from tests.support.sites import InProcesses, Site, Sites, eventually, party, start_gateways
 
 PARTIES = ("guest:1", "host:2", "arbiter:3")
@@ -90,7 +91,7 @@ def identity(event: Mapping[str, Any]) -> tuple[str, ...]:
 def processes(tmp_path: Path) -> Iterator[Sites]:
     """Two gateways, each a process of its own, in shared memory of their own."""
     with (
-        tempfile.TemporaryDirectory(dir="/dev/shm", prefix="fedrdma-test-") as memory,
+        tempfile.TemporaryDirectory(dir=room_for_regions(), prefix="fedrdma-test-") as memory,
         start_gateways(
             {"a": ["guest:1"], "b": ["host:2"]}, tmp_path, runner=InProcesses(), memory={"directory": memory}
         ) as sites,

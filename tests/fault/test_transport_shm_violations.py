@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import tempfile
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from fedrdma_fate import unix_sockets
 from fedrdma_fate.memory.region import SharedRegion
 from fedrdma_fate.ports import Completion, CompletionKind, RemoteSlot, Slot
 from fedrdma_fate.transport.shm import ShmTransport
@@ -161,10 +163,23 @@ def test_a_region_that_is_gone_makes_the_transport_unavailable(tmp_path: Path) -
 
 def test_a_directory_that_cannot_hold_a_socket_makes_the_transport_unavailable(tmp_path: Path) -> None:
     region = SharedRegion.create(tmp_path / "region", 4096)
-    long = tmp_path / ("x" * 120)
-    long.mkdir()
-    for directory in (long, tmp_path / "absent"):
+    no_directory = tmp_path / "region"
+    for directory in (no_directory, tmp_path / "absent"):
         with pytest.raises(TransportError) as error:
             ShmTransport(directory, region, SharedRegion.attach)
         assert error.value.code is ErrorCode.TRANSPORT_UNAVAILABLE
+        assert "memory.directory" in error.value.remedy
     region.close()
+
+
+def test_where_proc_is_missing_a_long_directory_makes_the_transport_unavailable_and_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unix_sockets, "_DESCRIPTORS", "/no-proc")
+    long = tmp_path / ("x" * 120)
+    long.mkdir()
+    with contextlib.closing(SharedRegion.create(tmp_path / "region", 4096)) as region:
+        with pytest.raises(TransportError) as error:
+            ShmTransport(long, region, SharedRegion.attach)
+        assert error.value.code is ErrorCode.TRANSPORT_UNAVAILABLE
+        assert "a short path" in error.value.remedy

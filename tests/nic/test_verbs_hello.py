@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 
@@ -28,7 +29,7 @@ def test_the_example_greets_the_other_host() -> None:
 
 @pytest.mark.nic
 def test_without_a_device_the_example_says_so() -> None:
-    alone = ["sh", "-c", f"rdma link delete $TESTBED_DEVICE; exec {sys.executable} -m examples.verbs_hello"]
+    alone = ["sh", "-c", f"rdma link delete $TESTBED_DEVICE; exec {shlex.join(EXAMPLE)}"]
     result = subprocess.run([*COMMAND, *alone], cwd=ROOT, capture_output=True, text=True, check=False, timeout=90)
     assert result.returncode == 1
     assert "no RDMA device" in result.stderr

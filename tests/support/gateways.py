@@ -19,6 +19,7 @@ import yaml
 
 from fedrdma_fate.client.client import ask_status
 from fedrdma_fate.wire.errors import GatewayError
+from tests.support.shared_memory import room_for_regions
 
 PartyTuple = tuple[str, str]
 
@@ -130,6 +131,7 @@ def _defaults(silos: Silos, party: PartyTuple, ports: dict[PartyTuple, int]) -> 
         "security": "off",
         "listen": {"control": f"127.0.0.1:{ports[party]}", "data": "127.0.0.1:0", "socket": silos.address(party)},
         "memory": {
+            "directory": str(room_for_regions()),
             "send_bytes": "32MiB",
             "receive_bytes": "64MiB",
             "ring_slots": 2,

@@ -26,6 +26,7 @@ from fedrdma_fate.gateway.daemon import Gateway
 from fedrdma_fate.wire.errors import GatewayError
 from fedrdma_fate.wire.frames import Mode, Party
 from tests.support.ports import free_ports
+from tests.support.shared_memory import room_for_regions
 
 Result = TypeVar("Result")
 
@@ -145,7 +146,7 @@ def gateway_site(
         # what is lent takes no data path, which most tests are about
         "shm": {"lend": False},
         "listen": {"control": f"127.0.0.1:{port}", "socket": f"unix://{sockets}/{name}.sock"},
-        "memory": {**SMALL, "spill_directory": str(home / "spill")},
+        "memory": {**SMALL, "directory": str(room_for_regions()), "spill_directory": str(home / "spill")},
         "timeouts": {"idle": 20.0, "connect": 5.0, "drain": 2.0},
         "peers": [dict(peer) for peer in peers],
         "trace": str(home / "trace.jsonl"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import sys
 from collections import defaultdict
@@ -10,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from deploy.softroce.errors import TestbedError
+from deploy.softroce.guest_memory import find_place
 from deploy.softroce.kernel import find_kernel
 from deploy.softroce.run import Run, execute, missing_tools
 from deploy.softroce.schedule import parse_change
@@ -18,6 +20,8 @@ from fedrdma_fate.quantities import parse_loss, parse_rate, parse_size, parse_ti
 from tests.support.repository import ROOT
 
 PROGRAMS = ROOT / "tests" / "nic" / "programs"
+MOST_MEMORY = "2500MB"
+"""What the guest of the largest test has."""
 
 
 class TimedOutError(Exception):
@@ -51,6 +55,7 @@ def why_no_testbed() -> str | None:
         return f"no testbed: needs the Debian packages {', '.join(sorted(set(missing.values())))}"
     try:
         find_kernel("nic")
+        find_place(parse_size(MOST_MEMORY))
     except TestbedError as error:
         return f"no testbed: {error.message}"
     try:
@@ -81,6 +86,7 @@ def run_on_hosts(
     kernel: str = "nic",
     memory: str = "2GiB",
     timeout: float = 100.0,
+    silence: float = math.inf,
     output: Path | None = None,
     environment: Mapping[str, str] | None = None,
     at: Sequence[str] = (),
@@ -91,6 +97,7 @@ def run_on_hosts(
         on: other commands for some of the hosts.
         rate, nic_rate, rtt, loss, buffer, memory: quantities as `scripts/testbed run` takes them.
         timeout: seconds of wall time.
+        silence: seconds without a line from any program after which the run is stopped as well.
         output: directory that the programs find as $TESTBED_OUT.
         environment: variables on top of this process's own.
         at: changes of the WAN, as `scripts/testbed run --at` takes them.
@@ -121,6 +128,7 @@ def run_on_hosts(
         virtual_time=virtual_time,
         memory_bytes=parse_size(memory),
         timeout=timeout,
+        silence=silence,
         output=output,
         environment={"PYTHONPATH": str(ROOT), **os.environ, **(environment or {})},
         changes=tuple(parse_change(change) for change in at),

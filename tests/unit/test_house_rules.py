@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.repository import ROOT
+
 FOLDERS = ("fedrdma_fate", "scripts", "deploy", "examples", "tests")
 LONG_LINES = 500
 """A file of more lines than this has more than one subject, unless it says why it has not."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
+import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,8 @@ from fedrdma_fate.bench.baselines.interface import RowError, Schedule, Service, 
 from fedrdma_fate.gateway.peers.receiving import FIRST_AHEAD_FRACTION
 from fedrdma_fate.memory.region import PAGE_BYTES
 from fedrdma_fate.wire.frames import Mode
+
+logger = logging.getLogger(__name__)
 
 HEADROOM_BYTES = 64 * 2**20
 """Room in a pool beside one payload: standing grants, staging chunks, headers."""
@@ -179,10 +183,12 @@ class GatewayPair:
         require_fate()
         control = f"127.0.0.1:{_free_port()}"
         with contextlib.ExitStack() as stack:
-            shared = stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-", dir=_SHARED_MEMORY))
+            configs = {side: self._config(side, control, largest_bytes) for side in PARTIES}
+            parent = _memory_parent(configs.values(), workspace)
+            shared = stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-", dir=parent))
 
             def run(side: Side) -> GatewayProcess:
-                config = self._config(side, control, largest_bytes)
+                config = configs[side]
                 config["memory"] |= {"directory": shared, "spill_directory": str(workspace)}
                 gateway = GatewayProcess(config, workspace)
                 stack.callback(gateway.stop)
@@ -217,6 +223,17 @@ class GatewayPair:
             "timeouts": {"drain": _DRAIN_SECONDS},
             "peers": [{"site": other, "parties": [_party(other)], "address": None if sends else control}],
         }
+
+
+def _memory_parent(configs: Iterable[Mapping[str, Any]], workspace: Path) -> Path:
+    """Where the gateways' memory lies: shared memory if all of it fits, else the workspace, on disk."""
+    needed = sum(config["memory"][key] for config in configs for key in ("send_bytes", "receive_bytes"))
+    if _SHARED_MEMORY.is_dir() and shutil.disk_usage(_SHARED_MEMORY).free > needed:
+        return _SHARED_MEMORY
+    logger.warning(
+        "%s has no room for %d bytes: the gateways' memory lies on disk, which is slower", _SHARED_MEMORY, needed
+    )
+    return workspace
 
 
 def _party(side: Side) -> str:

@@ -21,6 +21,7 @@ from fedrdma_fate.client.protocol import (
     frame_length,
 )
 from fedrdma_fate.gateway.deadlines import within
+from fedrdma_fate.unix_sockets import address_of
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, WireError
 
 logger = logging.getLogger(__name__)
@@ -221,7 +222,8 @@ def _bind(path: Path) -> socket.socket:
     try:
         # before it has a name, so that nobody else can ever connect
         os.fchmod(listener.fileno(), 0o600)
-        listener.bind(str(path))
+        with address_of(path) as address:
+            listener.bind(address)
     except OSError:
         listener.close()
         raise
@@ -231,7 +233,8 @@ def _bind(path: Path) -> socket.socket:
 async def _is_served(path: Path) -> bool:
     """Whether somebody serves this unix socket."""
     try:
-        _, writer = await asyncio.open_unix_connection(str(path))
+        with address_of(path) as address:
+            _, writer = await asyncio.open_unix_connection(address)
     except OSError:
         return False
     writer.close()

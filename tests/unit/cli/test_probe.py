@@ -18,6 +18,7 @@ from fedrdma_fate.cli.probe import render, settings
 from fedrdma_fate.client.protocol import Error, encode_message
 from fedrdma_fate.gateway.config.schema import load_config
 from fedrdma_fate.gateway.peers import probing
+from fedrdma_fate.unix_sockets import address_of
 from tests.support.sites import Sites, start_gateways
 
 LAYOUT = {"a": ["guest:1"], "b": ["host:2"]}
@@ -163,7 +164,8 @@ def test_bounds_that_are_none_are_refused(options: list[str]) -> None:
 def test_a_gateway_of_an_older_version_is_told_from_one_that_is_not_there(tmp_path: Path) -> None:
     path = tmp_path / "old.sock"
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(path))
+        with address_of(path) as address:
+            listener.bind(address)
         listener.listen()
 
         def answer() -> None:

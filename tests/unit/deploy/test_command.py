@@ -7,14 +7,16 @@ import lzma
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from deploy.softroce import __main__ as command
-from deploy.softroce import local
+from deploy.softroce import guest_memory, local, uml
 from deploy.softroce import run as run_module
 from deploy.softroce.__main__ import TESTBED_FAILED, dropped, explain, host_commands, main, make_parser, make_run
 from deploy.softroce.errors import NoKernelError, TestbedError
+from deploy.softroce.guest_memory import Place, find_place, first_tmpfs
 from deploy.softroce.job import Job, Program
 from deploy.softroce.kernel import find_kernel
 from deploy.softroce.local import default_netdev, device_on
@@ -157,7 +159,11 @@ def test_a_kernel_that_stops_at_once_shows_its_last_words(kernel: Path, capsys: 
     assert "Kernel panic: no guest here" in error
 
 
-def test_a_kernel_for_another_machine_is_an_error(kernel: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_kernel_for_another_machine_is_an_error(
+    kernel: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # as where there is room: a shell that mounts a tmpfs first would complain in its own words
+    monkeypatch.setattr(uml, "find_place", lambda _: Place((), {}))
     kernel.write_bytes(b"\x7fELF\x02\x01\x01" + b"\0" * 57)
     assert main(["run", "--kernel", str(kernel), "--", "true"]) == TESTBED_FAILED
     assert "does not start" in capsys.readouterr().err
@@ -207,6 +213,81 @@ def test_only_virtual_time_is_asked_of_the_kernel_when_wanted(tmp_path: Path) ->
     }
     assert set(lines[True]) - set(lines[False]) == {"time-travel=inf-cpu"}
     assert {"mem=2048M", "con1=null,fd:5", "ro"} <= set(lines[False])
+
+
+def test_the_kernel_finds_its_first_process_in_a_directory_with_spaces_and_its_socket_by_a_short_path() -> None:
+    directory = Path("/a b/" + "deep/" * 30)
+    line = kernel_command(Path("linux"), directory, memory_bytes=2**31, virtual_time=False, channel=5)
+    assert f'init="{directory}/init"' in line
+    assert [each for each in line if " " in each] == [f'init="{directory}/init"']
+    assert "uml_dir=." in line
+
+
+# --- where the guest's memory lies ---
+
+MOUNTS = """\
+/dev/root / ext4 rw 0 0
+tmpfs /dev/shm tmpfs rw,size=65536k 0 0
+tmpfs /my\\040files tmpfs rw 0 0
+tmpfs /tmp tmpfs rw 0 0
+/dev/other /tmp/disk ext4 rw 0 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("environment", "found"),
+    [({}, "/dev/shm"), ({"TMPDIR": "/tmp"}, "/tmp"), ({"TMP": "/var"}, "/dev/shm"), ({"TMPDIR": ""}, "/dev/shm")],
+)
+def test_a_guest_s_memory_lies_in_the_first_tmpfs_of_those_that_its_kernel_tries(
+    environment: dict[str, str], found: str
+) -> None:
+    assert first_tmpfs(environment, MOUNTS) == Path(found)
+
+
+def test_a_tmpfs_is_found_by_its_mount_also_with_a_space_and_a_disk_in_it_is_none(tmp_path: Path) -> None:
+    inner, disk = tmp_path / "my files" / "inner", tmp_path / "my files" / "disk"
+    inner.mkdir(parents=True)
+    disk.mkdir()
+    escaped = str(tmp_path / "my files").replace(" ", "\\040")
+    mounts = f"tmpfs {escaped} tmpfs rw 0 0\n/dev/x {escaped}/disk ext4 rw 0 0\n"
+    assert first_tmpfs({"TMPDIR": str(inner)}, mounts) == inner
+    assert first_tmpfs({"TMPDIR": str(disk)}, mounts) is None
+
+
+def test_a_guest_that_has_room_is_started_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guest_memory, "first_tmpfs", lambda *_: Path("/dev/shm"))
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=2**31))
+    assert find_place(2**31, {"TMPDIR": "/x"}) == Place((), {"TMPDIR": "/x"})
+
+
+def test_a_guest_without_room_gets_a_tmpfs_of_its_own_where_that_can_be_mounted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: list[str] = []
+
+    def works(command: list[str]) -> bool:
+        tried.append(" ".join(command[:3]))
+        return "--user" in command
+
+    monkeypatch.setattr(guest_memory, "first_tmpfs", lambda *_: Path("/tmp"))
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=64 * 2**20))
+    monkeypatch.setattr(guest_memory, "_works", works)
+    place = find_place(2**31, {"TMPDIR": "/tmp", "HOME": "/x"})
+    assert tried == ["unshare --mount sh", "unshare --user --map-root-user"]
+    assert place.prefix[-2:] == (str(2**31), "/dev/shm")
+    # the kernel must not find the small one again
+    assert place.environment == {"HOME": "/x"}
+
+
+def test_a_guest_without_room_anywhere_is_not_booted_and_the_user_told_how_much_it_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(guest_memory, "first_tmpfs", lambda *_: Path("/dev/shm"))
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=64 * 2**20))
+    monkeypatch.setattr(guest_memory, "_works", lambda _: False)
+    with pytest.raises(TestbedError, match="/dev/shm has 64 MiB free") as error:
+        find_place(2**31)
+    assert "--shm-size=2048m" in error.value.remedy
 
 
 def test_the_first_process_survives_odd_directory_names() -> None:

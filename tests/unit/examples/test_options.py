@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from examples.gpt2_advertisegen.gateways import Gateways, loopback_controls, pool_bytes, pool_directory
+from examples.gpt2_advertisegen.gateways import Gateways, PoolBytes, loopback_controls, pool_bytes, pool_directory
 from examples.gpt2_advertisegen.options import JobOptions, ModelShape
 from examples.gpt2_advertisegen.plan import ARBITER, CLIENTS, GUEST, PARTIES, RunFiles
+from examples.gpt2_advertisegen.processes import Children, JobFailedError
 from fedrdma_fate.core.plan import ChunkPlan, SlotLayout
 from fedrdma_fate.gateway.config.schema import parse_config
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
@@ -104,3 +106,19 @@ def test_the_memory_of_pools_is_that_of_the_files_that_gateways_made_in_its_dire
 def test_pools_that_shared_memory_cannot_hold_go_to_disk(tmp_path: Path) -> None:
     directory = pool_directory(RunFiles(tmp_path), needed=2**60)
     assert directory.parent == tmp_path
+
+
+def test_who_runs_the_job_is_told_when_the_pools_lie_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    shared = tmp_path / "shm"
+    shared.mkdir()
+    monkeypatch.setattr("examples.gpt2_advertisegen.gateways.SHARED", shared)
+    for free, output in ((2**60, "roomy"), (64 * 10**6, "small")):
+        monkeypatch.setattr("shutil.disk_usage", lambda _, free=free: SimpleNamespace(free=free))
+        files = RunFiles(tmp_path / output)
+        files.output.mkdir()
+        gateways = Gateways(files, tmp_path, "fedrdma-e", "auto", loopback_controls(), ready_seconds=0.0)
+        with Children() as children, pytest.raises(JobFailedError):
+            gateways.start(children, {GUEST: PoolBytes(2**25, 2**26)}, {}, tmp_path, told.append)
+        gateways.remove_pools()
+    assert told == [f"the gateways' memory, 101 MB, lies on disk: {shared} has no room for it"]

@@ -115,17 +115,34 @@ def test_a_step_that_hangs_is_stopped_and_fails(monkeypatch: pytest.MonkeyPatch)
     (outcome,) = _run("lint")
     assert time.monotonic() - started < 20
     assert not outcome.good
-    assert outcome.note == "stopped after 0 s"
+    assert outcome.note == "stopped after 0 s without a word"
 
 
 def test_what_a_stopped_step_started_ends_with_it(tmp_path: Path) -> None:
-    script = f"sleep 60 & echo $! > {tmp_path}/pid; wait"
-    assert run_limited(["sh", "-c", script], 0.5, {"PATH": "/bin:/usr/bin"}) is None
+    script = 'sleep 60 & echo $! > "$1/pid"; wait'
+    assert run_limited(["sh", "-c", script, "sh", str(tmp_path)], 0.5, {"PATH": "/bin:/usr/bin"}) is None
     pid = int((tmp_path / "pid").read_text())
     deadline = time.monotonic() + 5
     while _alive(pid) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not _alive(pid)
+
+
+def test_a_slow_step_that_goes_on_saying_something_is_not_stopped(capsys: pytest.CaptureFixture[str]) -> None:
+    script = "for turn in 1 2 3 4 5 6 7 8; do echo $turn; sleep 0.25; done; exit 5"
+    assert run_limited(["sh", "-c", script], 1.0, {"PATH": "/bin:/usr/bin"}) == 5
+    assert capsys.readouterr().out.split() == list("12345678")
+
+
+def test_a_step_ends_when_it_ends_although_something_it_started_keeps_its_output_open() -> None:
+    started = time.monotonic()
+    assert run_limited(["sh", "-c", "sleep 30 & echo done"], 20.0, {"PATH": "/bin:/usr/bin"}) == 0
+    assert time.monotonic() - started < 15
+
+
+def test_a_step_that_closes_its_output_is_waited_for_as_long_as_any_silent_one() -> None:
+    assert run_limited(["sh", "-c", "exec >&- 2>&-; sleep 0.5; exit 3"], 20.0, {"PATH": "/bin:/usr/bin"}) == 3
+    assert run_limited(["sh", "-c", "exec >&- 2>&-; sleep 30"], 0.5, {"PATH": "/bin:/usr/bin"}) is None
 
 
 def _alive(pid: int) -> bool:

@@ -150,6 +150,12 @@ class Recorder(Provision):
     def _provide_pyverbs(self) -> None:
         """Would change the interpreter that runs the tests."""
 
+    def _provide_iperf3(self) -> None:
+        """Would fetch it where the machine has none."""
+
+    def _provide_testbed_tools(self) -> None:
+        """Would install them where the machine has none."""
+
 
 def _provision(tree: Path) -> list[str]:
     recorder = Recorder(tree)
@@ -260,7 +266,8 @@ def test_a_directory_in_the_way_is_not_overwritten(tmp_path: Path) -> None:
 def test_a_download_that_fails_once_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uv_module, "PAUSE_SECONDS", 0.0)
     marker = tmp_path / "second"
-    run_with_retries(["sh", "-c", f"test -e {marker} || {{ touch {marker}; exit 1; }}"], {}, "downloading")
+    once = 'test -e "$1" || { touch "$1"; exit 1; }'
+    run_with_retries(["sh", "-c", once, "sh", str(marker)], {}, "downloading")
     assert marker.exists()
 
 

@@ -193,6 +193,13 @@ def test_an_address_is_host_and_port(address: str, parts: tuple[str, int]) -> No
     assert split_address("listen.data", address) == parts
 
 
+@pytest.mark.parametrize(
+    "path", ["/run/x.sock", "/var/my files/x y.sock", "/" + "long/" * 100 + "x.sock"], ids=["short", "space", "long"]
+)
+def test_a_socket_may_lie_anywhere(path: str) -> None:
+    assert socket_path(f"unix://{path}") == Path(path)
+
+
 @pytest.mark.parametrize("address", ["unix://relative", "/run/x.sock", "unix:///" + "x" * 120])
 def test_a_socket_address_that_cannot_be_one_is_refused(address: str) -> None:
     with pytest.raises(ConfigError, match="unix:///absolute/path"):

@@ -31,6 +31,7 @@ from fedrdma_fate.client.protocol import (
     decode_reply,
     encode_message,
 )
+from fedrdma_fate.unix_sockets import address_of
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, MemoryPoolError
 from tests.support.sites import Site, eventually, party, start_gateways
 
@@ -388,7 +389,8 @@ def attached(site: Site) -> socket.socket:
 def connection(site: Site) -> socket.socket:
     raw = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     raw.settimeout(10)
-    raw.connect(site.address.removeprefix("unix://"))
+    with address_of(Path(site.address.removeprefix("unix://"))) as address:
+        raw.connect(address)
     return raw
 
 
