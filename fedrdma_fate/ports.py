@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Protocol
 
-Offer = Mapping[str, str | int]
+EndpointAddress = Mapping[str, str | int]
 """What one end of a data path tells the other so that it can connect; travels in a `Connect` frame."""
 
 Role = Literal["active", "passive"]
@@ -223,11 +223,11 @@ class Draft(Protocol):
     """A data path about to be connected: this side's half."""
 
     @property
-    def offer(self) -> Offer:
+    def address(self) -> EndpointAddress:
         """What the peer's `connect` needs of this side."""
         ...
 
-    def connect(self, peer: Offer, timeout: float) -> Endpoint:
+    def connect(self, peer: EndpointAddress, timeout: float) -> Endpoint:
         """Meet the other half; blocks for `timeout` seconds at most.
 
         Raises:

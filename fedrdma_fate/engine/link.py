@@ -23,8 +23,7 @@ from fedrdma_fate.engine.incoming import IncomingTransfers
 from fedrdma_fate.engine.outgoing import OutgoingTransfers
 from fedrdma_fate.engine.path_memory import KnownPath
 from fedrdma_fate.engine.path_probing import PathProbing
-from fedrdma_fate.ports import Completion, CompletionKind, Draft, Endpoint, Slot
-from fedrdma_fate.ports import Offer as TransportOffer
+from fedrdma_fate.ports import Completion, CompletionKind, Draft, Endpoint, EndpointAddress, Slot
 from fedrdma_fate.wire.datagrams import Header, PathProbe, PathProbeAnswer, decode_datagram
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, WireError, error_from_code
 from fedrdma_fate.wire.frames import (
@@ -108,7 +107,7 @@ class Link:
 
     # -- commands -------------------------------------------------------------------------------------------------
 
-    def connect(self, draft: Draft, peer: TransportOffer, attempt: int) -> None:
+    def connect(self, draft: Draft, peer: EndpointAddress, attempt: int) -> None:
         """Connect the data path; the old one, if any, is dropped first. Events will name the attempt."""
         self._lose_path("the data path is being renewed", tell=False)
         self._attempt = attempt

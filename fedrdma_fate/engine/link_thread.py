@@ -12,8 +12,7 @@ from typing import Protocol
 from fedrdma_fate.engine.events import Emit, LinkSettings, Outgoing, SlotsReturned, TransferProgress
 from fedrdma_fate.engine.link import Clock, Command, Link, Wait
 from fedrdma_fate.engine.path_memory import KnownPath
-from fedrdma_fate.ports import Draft, Slot
-from fedrdma_fate.ports import Offer as TransportOffer
+from fedrdma_fate.ports import Draft, EndpointAddress, Slot
 from fedrdma_fate.timerfd import Timer
 from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import ControlFrame, Offer
@@ -54,7 +53,7 @@ class LinkHandle:
 
     # -- commands, see Link ---------------------------------------------------------------------------------------
 
-    def connect(self, draft: Draft, peer: TransportOffer, attempt: int) -> None:
+    def connect(self, draft: Draft, peer: EndpointAddress, attempt: int) -> None:
         """Connect the data path; a draft for a link that has ended is closed."""
 
         def connect(link: Link) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedrdma_fate.ports import ChunkService, Offer
+from fedrdma_fate.ports import ChunkService, EndpointAddress
 from fedrdma_fate.wire.errors import ErrorCode, TransportError
 
 
@@ -51,7 +51,7 @@ def unavailable(transport: str, reason: str, remedy: str = "") -> TransportError
     return TransportError(ErrorCode.TRANSPORT_UNAVAILABLE, f"no {transport} data path: {reason}.", remedy)
 
 
-def offered_text(transport: str, offer: Offer, name: str) -> str:
+def address_text(transport: str, offer: EndpointAddress, name: str) -> str:
     """A text that the peer's offer must hold.
 
     Raises:
@@ -63,7 +63,7 @@ def offered_text(transport: str, offer: Offer, name: str) -> str:
     return value
 
 
-def offered_number(transport: str, offer: Offer, name: str, highest: int) -> int:
+def address_number(transport: str, offer: EndpointAddress, name: str, highest: int) -> int:
     """A number from 1 to `highest` that the peer's offer must hold.
 
     Raises:
@@ -75,13 +75,13 @@ def offered_number(transport: str, offer: Offer, name: str, highest: int) -> int
     return value
 
 
-def offered_token(transport: str, offer: Offer) -> bytes:
+def address_token(transport: str, offer: EndpointAddress) -> bytes:
     """The token of the peer's waiting half.
 
     Raises:
         TransportError: TRANSPORT_UNAVAILABLE when there is none.
     """
-    text = offered_text(transport, offer, "token")
+    text = address_text(transport, offer, "token")
     try:
         return bytes.fromhex(text)
     except ValueError:

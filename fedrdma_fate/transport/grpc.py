@@ -16,8 +16,8 @@ from concurrent import futures
 
 import grpc
 
-from fedrdma_fate.ports import Draft, Endpoint, Offer, Role
-from fedrdma_fate.transport.endpoint import offered_number, offered_text, offered_token, unavailable
+from fedrdma_fate.ports import Draft, Endpoint, EndpointAddress, Role
+from fedrdma_fate.transport.endpoint import address_number, address_text, address_token, unavailable
 from fedrdma_fate.transport.grpc_endpoint import LARGEST_MESSAGE, NAME, GrpcEndpoint
 from fedrdma_fate.transport.grpc_pipe import MessagePipe
 
@@ -194,10 +194,10 @@ class _PassiveDraft:
         self._address = address
 
     @property
-    def offer(self) -> Offer:
+    def address(self) -> EndpointAddress:
         return {**self._address, "token": self._token.hex()}
 
-    def connect(self, peer: Offer, timeout: float) -> Endpoint:  # noqa: ARG002 - the active side offers nothing
+    def connect(self, peer: EndpointAddress, timeout: float) -> Endpoint:  # noqa: ARG002 - the active side offers nothing
         """Wait for the peer's call.
 
         Raises:
@@ -217,17 +217,17 @@ class _PassiveDraft:
 
 class _ActiveDraft:
     @property
-    def offer(self) -> Offer:
+    def address(self) -> EndpointAddress:
         return {}
 
-    def connect(self, peer: Offer, timeout: float) -> Endpoint:
+    def connect(self, peer: EndpointAddress, timeout: float) -> Endpoint:
         """Call the peer.
 
         Raises:
             TransportError: TRANSPORT_UNAVAILABLE when it does not answer in time, or not as it should.
         """
-        host, port = offered_text(NAME, peer, "host"), offered_number(NAME, peer, "port", 65535)
-        token = offered_token(NAME, peer)
+        host, port = address_text(NAME, peer, "host"), address_number(NAME, peer, "port", 65535)
+        token = address_token(NAME, peer)
         deadline = time.monotonic() + timeout
         channel = grpc.insecure_channel(_place(host, port), options=_CLIENT_OPTIONS)
         pipe = MessagePipe()

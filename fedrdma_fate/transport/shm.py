@@ -14,8 +14,8 @@ import secrets
 import socket
 from pathlib import Path
 
-from fedrdma_fate.ports import Draft, Endpoint, Offer, Region, Role
-from fedrdma_fate.transport.endpoint import offered_text, offered_token, unavailable
+from fedrdma_fate.ports import Draft, Endpoint, EndpointAddress, Region, Role
+from fedrdma_fate.transport.endpoint import address_text, address_token, unavailable
 from fedrdma_fate.transport.rendezvous import Rendezvous, RendezvousError, dial
 from fedrdma_fate.transport.shm_endpoint import NAME, Attach, AttachedRegion, ShmEndpoint
 from fedrdma_fate.transport.shm_keys import KeyTable, PeerKeys
@@ -104,10 +104,10 @@ class _ShmDraft:
             self._offer |= {"socket": str(socket_path), "token": token.hex()}
 
     @property
-    def offer(self) -> Offer:
+    def address(self) -> EndpointAddress:
         return self._offer
 
-    def connect(self, peer: Offer, timeout: float) -> Endpoint:
+    def connect(self, peer: EndpointAddress, timeout: float) -> Endpoint:
         """Map the peer's region and meet the peer.
 
         Raises:
@@ -139,16 +139,16 @@ class _ShmDraft:
             self._keys.close()
             self._keys = None
 
-    def _attach_region(self, peer: Offer) -> AttachedRegion:
+    def _attach_region(self, peer: EndpointAddress) -> AttachedRegion:
         try:
-            return self._attach(Path(offered_text(NAME, peer, "region")))
+            return self._attach(Path(address_text(NAME, peer, "region")))
         except MemoryPoolError as error:
             raise unavailable(NAME, error.message, error.remedy) from error
 
-    def _meet(self, peer: Offer, timeout: float) -> socket.socket:
+    def _meet(self, peer: EndpointAddress, timeout: float) -> socket.socket:
         if self._token:
             return self._rendezvous.wait(self._token, 1, timeout)[0]
-        path, token = Path(offered_text(NAME, peer, "socket")), offered_token(NAME, peer)
+        path, token = Path(address_text(NAME, peer, "socket")), address_token(NAME, peer)
 
         def connect(seconds: float) -> socket.socket:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -164,8 +164,8 @@ class _ShmDraft:
         return dial(connect, token, 1, timeout)[0]
 
 
-def _open_keys(peer: Offer) -> PeerKeys:
-    path = Path(offered_text(NAME, peer, "keys"))
+def _open_keys(peer: EndpointAddress) -> PeerKeys:
+    path = Path(address_text(NAME, peer, "keys"))
     try:
         return PeerKeys(path)
     except (OSError, ValueError) as error:

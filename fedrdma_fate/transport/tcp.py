@@ -14,13 +14,13 @@ import socket
 import struct
 from collections.abc import Callable, Sequence
 
-from fedrdma_fate.ports import Completion, CompletionKind, Draft, Endpoint, Offer, RemoteSlot, Role, Slot
+from fedrdma_fate.ports import Completion, CompletionKind, Draft, Endpoint, EndpointAddress, RemoteSlot, Role, Slot
 from fedrdma_fate.transport.endpoint import (
     EndpointHealth,
     ReliableEndpoint,
-    offered_number,
-    offered_text,
-    offered_token,
+    address_number,
+    address_text,
+    address_token,
     unavailable,
 )
 from fedrdma_fate.transport.exposure import ExposureTable, ProtocolViolation
@@ -124,18 +124,18 @@ class _PassiveDraft:
         self._port = port
 
     @property
-    def offer(self) -> Offer:
+    def address(self) -> EndpointAddress:
         host = self._settings.advertised_host or self._settings.host
         return {"host": host, "port": self._port, "token": self._token.hex(), "streams": self._settings.streams}
 
-    def connect(self, peer: Offer, timeout: float) -> Endpoint:
+    def connect(self, peer: EndpointAddress, timeout: float) -> Endpoint:
         """Wait for the peer to dial.
 
         Raises:
             TransportError: TRANSPORT_UNAVAILABLE when it has not come in time.
         """
         try:
-            streams = min(offered_number(NAME, peer, "streams", MOST_CONNECTIONS), self._settings.streams)
+            streams = min(address_number(NAME, peer, "streams", MOST_CONNECTIONS), self._settings.streams)
             connections = self._rendezvous.wait(self._token, streams, timeout)
         except RendezvousError as error:
             raise unavailable(NAME, str(error), "Can the peer reach the advertised data address?") from error
@@ -153,18 +153,18 @@ class _ActiveDraft:
         self._settings = settings
 
     @property
-    def offer(self) -> Offer:
+    def address(self) -> EndpointAddress:
         return {"streams": self._settings.streams}
 
-    def connect(self, peer: Offer, timeout: float) -> Endpoint:
+    def connect(self, peer: EndpointAddress, timeout: float) -> Endpoint:
         """Dial the peer.
 
         Raises:
             TransportError: TRANSPORT_UNAVAILABLE when it does not answer in time, or not as it should.
         """
-        host, port = offered_text(NAME, peer, "host"), offered_number(NAME, peer, "port", 65535)
-        streams = min(offered_number(NAME, peer, "streams", MOST_CONNECTIONS), self._settings.streams)
-        token = offered_token(NAME, peer)
+        host, port = address_text(NAME, peer, "host"), address_number(NAME, peer, "port", 65535)
+        streams = min(address_number(NAME, peer, "streams", MOST_CONNECTIONS), self._settings.streams)
+        token = address_token(NAME, peer)
 
         def connect(seconds: float) -> socket.socket:
             return socket.create_connection((host, port), seconds)

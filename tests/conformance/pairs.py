@@ -170,8 +170,8 @@ def connect(active: Transport, passive: Transport, timeout: float = 5.0) -> tupl
     """Connect two transports as two gateways would."""
     dialling, waiting = active.open("active"), passive.open("passive")
     with ThreadPoolExecutor(1) as executor:
-        answered = executor.submit(waiting.connect, dialling.offer, timeout)
-        dialled = dialling.connect(waiting.offer, timeout)
+        answered = executor.submit(waiting.connect, dialling.address, timeout)
+        dialled = dialling.connect(waiting.address, timeout)
         return dialled, answered.result()
 
 

@@ -19,7 +19,7 @@ def main() -> None:
     directory = Path(sys.argv[2])
     region = SharedRegion.create(directory / "peer", 1 << 20)
     draft = TRANSPORTS[sys.argv[1]](Site(directory, region)).open("active")
-    print(json.dumps(dict(draft.offer)), flush=True)
+    print(json.dumps(dict(draft.address)), flush=True)
     endpoint = draft.connect(json.loads(sys.stdin.readline()), 10)
     print(json.dumps(dataclasses.asdict(endpoint.expose(1, Slot(region, 0, region.length)))), flush=True)
     while True:

@@ -85,7 +85,7 @@ def test_a_killed_peer_is_noticed(name: str, shared_directory: Path) -> None:
         assert process.stdout is not None
         try:
             offer = json.loads(process.stdout.readline())
-            process.stdin.write(json.dumps(dict(draft.offer)) + "\n")
+            process.stdin.write(json.dumps(dict(draft.address)) + "\n")
             process.stdin.flush()
             side = Side(draft.connect(offer, 10), region)
             target = RemoteSlot(**json.loads(process.stdout.readline()))
@@ -205,7 +205,7 @@ def test_waiting_for_a_peer_that_does_not_come_ends_in_time(transport: Transport
     draft = transport.open("passive")
     began = time.monotonic()
     with pytest.raises(TransportError) as error:
-        draft.connect(other.offer, 0.2)
+        draft.connect(other.address, 0.2)
     other.close()
     assert error.value.code is ErrorCode.TRANSPORT_UNAVAILABLE
     assert 0.15 < time.monotonic() - began < 2
@@ -215,7 +215,7 @@ def test_dialling_a_peer_that_does_not_wait_ends_in_time(transport: Transport) -
     draft, silent = transport.open("active"), transport.open("passive")
     began = time.monotonic()
     with pytest.raises(TransportError) as error:
-        draft.connect(silent.offer, 0.3)
+        draft.connect(silent.address, 0.3)
     silent.close()
     assert error.value.code is ErrorCode.TRANSPORT_UNAVAILABLE
     assert time.monotonic() - began < 2
@@ -228,7 +228,7 @@ def test_dialling_a_closed_transport_fails(
     regions: tuple[SharedRegion, SharedRegion],
 ) -> None:
     gone = make(Site(shared_directory, regions[1]))
-    offer = dict(gone.open("passive").offer)
+    offer = dict(gone.open("passive").address)
     gone.close()
     gone.close()
     with pytest.raises(TransportError) as error:
@@ -239,10 +239,10 @@ def test_dialling_a_closed_transport_fails(
 @pytest.mark.parametrize("spoil", ["missing", "wrong"])
 def test_a_senseless_offer_is_refused(transport: Transport, spoil: str) -> None:
     waiting = transport.open("passive")
-    for name in waiting.offer:
+    for name in waiting.address:
         if name == "streams" and spoil == "wrong":
             continue
-        offer = dict(waiting.offer)
+        offer = dict(waiting.address)
         if spoil == "missing":
             del offer[name]
         else:
@@ -255,10 +255,10 @@ def test_a_senseless_offer_is_refused(transport: Transport, spoil: str) -> None:
 
 def test_an_unknown_token_is_not_let_in(transport: Transport) -> None:
     waiting = transport.open("passive")
-    offer = {**waiting.offer, "token": "00" * 16}
+    offer = {**waiting.address, "token": "00" * 16}
     dialling = transport.open("active")
     with ThreadPoolExecutor(1) as executor:
-        passive = executor.submit(waiting.connect, dialling.offer, 0.5)
+        passive = executor.submit(waiting.connect, dialling.address, 0.5)
         with pytest.raises(TransportError):
             dialling.connect(offer, 2)
         with pytest.raises(TransportError):
@@ -271,8 +271,8 @@ def test_several_links_of_one_transport_connect_at_once_each_with_its_own_peer(
     waiting = [transport.open("passive") for _ in range(6)]
     dialling = [transport.open("active") for _ in range(6)]
     with ThreadPoolExecutor(12) as executor:
-        answered = [executor.submit(w.connect, d.offer, 5) for w, d in zip(waiting, dialling, strict=True)]
-        dialled = [executor.submit(d.connect, w.offer, 5) for w, d in zip(waiting, dialling, strict=True)]
+        answered = [executor.submit(w.connect, d.address, 5) for w, d in zip(waiting, dialling, strict=True)]
+        dialled = [executor.submit(d.connect, w.address, 5) for w, d in zip(waiting, dialling, strict=True)]
     pairs = [(a.result(), b.result()) for a, b in zip(dialled, answered, strict=True)]
     for active, passive in pairs:
         active.close()
@@ -282,7 +282,7 @@ def test_several_links_of_one_transport_connect_at_once_each_with_its_own_peer(
 
 def test_closing_the_transport_wakes_those_who_wait(transport: Transport) -> None:
     waiting = transport.open("passive")
-    peer_offer = dict(transport.open("active").offer)
+    peer_offer = dict(transport.open("active").address)
     failures: list[TransportError] = []
 
     def wait() -> None:

@@ -13,8 +13,7 @@ import pytest
 from fedrdma_fate.gateway import assembly as assembly_module
 from fedrdma_fate.gateway.peers import paths as paths_module
 from fedrdma_fate.gateway.transports import TransportSet, make_transports
-from fedrdma_fate.ports import Offer as TransportOffer
-from fedrdma_fate.ports import Role
+from fedrdma_fate.ports import EndpointAddress, Role
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
 from fedrdma_fate.wire.frames import Mode
 from tests.support.faulty import FaultPlan, FaultyTransport
@@ -235,8 +234,8 @@ class Redirected:
         self._port = port
 
     @property
-    def offer(self) -> TransportOffer:
-        offered: TransportOffer = self._inner.offer
+    def address(self) -> EndpointAddress:
+        offered: EndpointAddress = self._inner.address
         return {**offered, "port": self._port} if "port" in offered else offered
 
     def open(self, role: Role) -> Redirected:

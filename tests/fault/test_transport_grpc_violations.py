@@ -55,7 +55,7 @@ def victim(tmp_path: Path) -> Iterator[Victim]:
     messages: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
     with grpc.insecure_channel(f"127.0.0.1:{transport.port}") as channel, ThreadPoolExecutor(1) as executor:
         waiting = executor.submit(draft.connect, {}, 5)
-        token = bytes.fromhex(str(draft.offer["token"]))
+        token = bytes.fromhex(str(draft.address["token"]))
         method: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(f"/{SERVICE}/{METHOD}")
         call = method(iter(messages.get, None), metadata=((TOKEN_KEY, token),))
         endpoint = waiting.result()

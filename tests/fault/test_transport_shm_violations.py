@@ -52,8 +52,8 @@ def ends() -> Iterator[Ends]:
         regions = [SharedRegion.create(directory / side, 16384) for side in "ab"]
         transports = [ShmTransport(directory, region, SharedRegion.attach) for region in regions]
         waiting, dialling = transports[0].open("passive"), transports[1].open("active")
-        answered = executor.submit(waiting.connect, dialling.offer, 5)
-        peer = dialling.connect(waiting.offer, 5)
+        answered = executor.submit(waiting.connect, dialling.address, 5)
+        peer = dialling.connect(waiting.address, 5)
         victim = answered.result()
         assert isinstance(victim, ShmEndpoint)
         assert isinstance(peer, ShmEndpoint)
@@ -153,7 +153,7 @@ def test_a_region_that_is_gone_makes_the_transport_unavailable(tmp_path: Path) -
     transport = ShmTransport(tmp_path, region, SharedRegion.attach)
     waiting, dialling = transport.open("passive"), transport.open("active")
     with pytest.raises(TransportError) as error:
-        dialling.connect({**waiting.offer, "region": str(tmp_path / "nowhere")}, 1)
+        dialling.connect({**waiting.address, "region": str(tmp_path / "nowhere")}, 1)
     assert error.value.code is ErrorCode.TRANSPORT_UNAVAILABLE
     waiting.close()
     transport.close()

@@ -98,7 +98,7 @@ def victim() -> Iterator[Victim]:
         draft = transport.open("passive")
         waiting = executor.submit(draft.connect, {"streams": 2}, 5)
         address = ("127.0.0.1", transport.port)
-        token = bytes.fromhex(str(draft.offer["token"]))
+        token = bytes.fromhex(str(draft.address["token"]))
         sockets = dial(lambda seconds: socket.create_connection(address, seconds), token, 2, 5)
         for connection in sockets:
             connection.setblocking(True)

@@ -14,7 +14,16 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fedrdma_fate.ports import ChunkService, Completion, CompletionKind, Endpoint, Offer, RemoteSlot, Role, Slot
+from fedrdma_fate.ports import (
+    ChunkService,
+    Completion,
+    CompletionKind,
+    Endpoint,
+    EndpointAddress,
+    RemoteSlot,
+    Role,
+    Slot,
+)
 from fedrdma_fate.wire.datagrams import DATAGRAM_BYTES
 from fedrdma_fate.wire.errors import ErrorCode, TransportError
 
@@ -252,10 +261,10 @@ class MemoryDraft:
         self._token = token
 
     @property
-    def offer(self) -> Offer:
+    def address(self) -> EndpointAddress:
         return {} if self._token is None else {"token": self._token}
 
-    def connect(self, peer: Offer, timeout: float) -> Endpoint:
+    def connect(self, peer: EndpointAddress, timeout: float) -> Endpoint:
         """Take our end of the wire; nothing is waited for."""
         if self._transport.refusing:
             raise TransportError(ErrorCode.TRANSPORT_UNAVAILABLE, f"no way through within {timeout:g} s.")

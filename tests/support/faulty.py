@@ -17,7 +17,7 @@ from fedrdma_fate.ports import (
     CompletionKind,
     Draft,
     Endpoint,
-    Offer,
+    EndpointAddress,
     RemoteSlot,
     Role,
     Slot,
@@ -93,10 +93,10 @@ class FaultyDraft:
         self._plan = plan
 
     @property
-    def offer(self) -> Offer:
-        return self._inner.offer
+    def address(self) -> EndpointAddress:
+        return self._inner.address
 
-    def connect(self, peer: Offer, timeout: float) -> Endpoint:
+    def connect(self, peer: EndpointAddress, timeout: float) -> Endpoint:
         """Connect, unless the plan refuses.
 
         Raises:

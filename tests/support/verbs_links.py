@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from fedrdma_fate.ports import Completion, CompletionKind, Endpoint, Offer, RemoteSlot
+from fedrdma_fate.ports import Completion, CompletionKind, Endpoint, EndpointAddress, RemoteSlot
 from fedrdma_fate.transport.verbs.device_selection import PortPreference
 from fedrdma_fate.transport.verbs.transport import VerbsSettings, VerbsTransport
 from tests.support.endpoints import HeapRegion
@@ -85,13 +85,15 @@ class FakeLink:
             self.active.progress()
             self.passive.progress()
 
-    def connect(self, timeout: float = 2.0, spoil: Callable[[Offer], Offer] = lambda offer: offer) -> None:
+    def connect(
+        self, timeout: float = 2.0, spoil: Callable[[EndpointAddress], EndpointAddress] = lambda offer: offer
+    ) -> None:
         """Connect both sides anew, by offers of which the passive side's may be spoiled on its way."""
         dialling, waiting = self.active.transport.open("active"), self.passive.transport.open("passive")
         with ThreadPoolExecutor(1) as executor:
-            answered = executor.submit(waiting.connect, dialling.offer, timeout)
+            answered = executor.submit(waiting.connect, dialling.address, timeout)
             try:
-                self.active.endpoint = dialling.connect(spoil(waiting.offer), timeout)
+                self.active.endpoint = dialling.connect(spoil(waiting.address), timeout)
             finally:
                 # whoever cannot meet must not hang
                 if answered.exception(timeout + 1) is None:

@@ -126,7 +126,7 @@ def run_link(control: Control, transport: VerbsTransport) -> tuple[LinkThread, O
     owner = Owner(control)
     link = LinkThread("peer", LinkSettings(NAME, idle_timeout=IDLE_SECONDS), owner.on_event)
     draft = open_draft(transport)
-    offer = control.exchange(dict(draft.offer))
+    offer = control.exchange(dict(draft.address))
 
     def relay() -> None:
         while message := control.receive():

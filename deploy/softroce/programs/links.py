@@ -34,7 +34,7 @@ def open_draft(transport: VerbsTransport) -> Draft:
 def connect(transport: VerbsTransport, control: Control) -> Endpoint:
     """A link between the two hosts."""
     draft = open_draft(transport)
-    return draft.connect(control.exchange(dict(draft.offer)), PATIENCE_SECONDS)
+    return draft.connect(control.exchange(dict(draft.address)), PATIENCE_SECONDS)
 
 
 def progress_until(endpoint: Endpoint, enough: Callable[[Sequence[Completion]], bool]) -> list[Completion]:

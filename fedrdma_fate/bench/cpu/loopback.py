@@ -26,8 +26,7 @@ from fedrdma_fate.engine.events import (
 )
 from fedrdma_fate.engine.link import Command, Link
 from fedrdma_fate.engine.path_memory import KnownPath
-from fedrdma_fate.ports import ChunkService, Completion, CompletionKind, RemoteSlot, Slot
-from fedrdma_fate.ports import Offer as EndpointOffer
+from fedrdma_fate.ports import ChunkService, Completion, CompletionKind, EndpointAddress, RemoteSlot, Slot
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
 from fedrdma_fate.wire.frames import ControlFrame, MessageKey, Party
 
@@ -62,7 +61,7 @@ class FreeDevice:
     """
 
     transport = "verbs"
-    offer: EndpointOffer = MappingProxyType({})
+    address: EndpointAddress = MappingProxyType({})
 
     def __init__(self, service: ChunkService, region: SparseRegion, clock: Callable[[], float]) -> None:
         self.chunk_service = service
@@ -72,7 +71,7 @@ class FreeDevice:
         self._done: list[Completion] = []
         self._arriving: deque[tuple[float, Completion]] = deque()
 
-    def connect(self, peer: EndpointOffer, timeout: float) -> FreeDevice:
+    def connect(self, peer: EndpointAddress, timeout: float) -> FreeDevice:
         """Both ends have met."""
         del peer, timeout
         return self
@@ -158,7 +157,7 @@ class _Side:
 
     def connect(self) -> None:
         """The data path is there."""
-        self.link.connect(self._device, self._device.offer, 1)
+        self.link.connect(self._device, self._device.address, 1)
 
     def turn(self) -> None:
         """Take in what has arrived, and do what is due; a thread would sleep until there is something."""

@@ -305,7 +305,7 @@ class DataPaths:
             path.draft = draft
             path.connecting = True
             path.timer = self._call_later(self._answer_timeout, lambda: self._unanswered(transport))
-            self._send(Connect(transport, path.reason, path.attempt, path.main, dict(draft.offer)))
+            self._send(Connect(transport, path.reason, path.attempt, path.main, dict(draft.address)))
 
     def _unanswered(self, transport: str) -> None:
         self.on_lost(transport, f"{self._site} did not answer within {self._answer_timeout:g} s")
@@ -319,7 +319,7 @@ class DataPaths:
         path.attempt = frame.attempt
         draft = self._open(frame.transport, "passive")
         if draft is not None:
-            self._send(Connect(frame.transport, frame.reason, frame.attempt, frame.main, dict(draft.offer)))
+            self._send(Connect(frame.transport, frame.reason, frame.attempt, frame.main, dict(draft.address)))
             path.link.connect(draft, frame.offer, frame.attempt)
 
     def _on_answer(self, frame: Connect) -> None:

@@ -12,8 +12,8 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Literal, cast
 
-from fedrdma_fate.ports import Draft, Endpoint, Offer, Region, Role
-from fedrdma_fate.transport.endpoint import offered_number, offered_text, offered_token, unavailable
+from fedrdma_fate.ports import Draft, Endpoint, EndpointAddress, Region, Role
+from fedrdma_fate.transport.endpoint import address_number, address_text, address_token, unavailable
 from fedrdma_fate.transport.verbs.chunks import ChunkNumbers, KindNumbers
 from fedrdma_fate.transport.verbs.device import DeviceContext
 from fedrdma_fate.transport.verbs.device_selection import NAME, PortPreference, select_port
@@ -207,10 +207,10 @@ class _VerbsDraft:
         }
 
     @property
-    def offer(self) -> Offer:
+    def address(self) -> EndpointAddress:
         return self._offer
 
-    def connect(self, peer: Offer, timeout: float) -> Endpoint:
+    def connect(self, peer: EndpointAddress, timeout: float) -> Endpoint:
         """Connect the queue pairs, and test them.
 
         Raises:
@@ -224,7 +224,7 @@ class _VerbsDraft:
             undo.callback(self._ended, self)
             undo.callback(pairs.close)
             offer = _read_offer(peer)
-            handshake = Handshake(pairs, self._role, self._token, offered_token(NAME, peer))
+            handshake = Handshake(pairs, self._role, self._token, address_token(NAME, peer))
             try:
                 pairs.connect(offer, self._first_packet, self._settings.patience)
                 handshake.run(timeout)
@@ -265,30 +265,30 @@ def _join(numbers: Iterable[int]) -> str:
     return ",".join(map(str, numbers))
 
 
-def _read_offer(peer: Offer) -> PeerOffer:
-    gid = offered_text(NAME, peer, "gid")
+def _read_offer(peer: EndpointAddress) -> PeerOffer:
+    gid = address_text(NAME, peer, "gid")
     try:
         ipaddress.IPv6Address(gid)
     except ValueError:
         raise unavailable(NAME, f"the peer's offer has no valid 'gid', but {gid!r}") from None
-    mtu = offered_number(NAME, peer, "mtu", MTUS[-1])
+    mtu = address_number(NAME, peer, "mtu", MTUS[-1])
     if mtu not in MTUS:
         raise unavailable(NAME, f"the peer's offer has no valid 'mtu', but {mtu}")
-    first_packet = offered_number(NAME, peer, "psn", _24_BITS)
-    signal = offered_number(NAME, peer, "signal", _24_BITS)
+    first_packet = address_number(NAME, peer, "psn", _24_BITS)
+    signal = address_number(NAME, peer, "signal", _24_BITS)
     return PeerOffer(gid, first_packet, mtu, signal, _numbers(peer, "pairs"), _chunk_numbers(peer))
 
 
-def _chunk_numbers(peer: Offer) -> ChunkNumbers:
-    reliable = KindNumbers(_numbers(peer, "chunks_rc"), offered_number(NAME, peer, "datagrams_rc", _24_BITS))
+def _chunk_numbers(peer: EndpointAddress) -> ChunkNumbers:
+    reliable = KindNumbers(_numbers(peer, "chunks_rc"), address_number(NAME, peer, "datagrams_rc", _24_BITS))
     if not peer.get("chunks_uc"):
         return ChunkNumbers(reliable)
-    unreliable = KindNumbers(_numbers(peer, "chunks_uc"), offered_number(NAME, peer, "datagrams_uc", _24_BITS))
+    unreliable = KindNumbers(_numbers(peer, "chunks_uc"), address_number(NAME, peer, "datagrams_uc", _24_BITS))
     return ChunkNumbers(reliable, unreliable)
 
 
-def _numbers(peer: Offer, name: str) -> tuple[int, ...]:
-    text = offered_text(NAME, peer, name)
+def _numbers(peer: EndpointAddress, name: str) -> tuple[int, ...]:
+    text = address_text(NAME, peer, name)
     try:
         numbers = tuple(int(number) for number in text.split(","))
     except ValueError:

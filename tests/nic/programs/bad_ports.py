@@ -58,8 +58,8 @@ def path_mtus() -> list[int]:
     try:
         dialling, waiting = near.open("active"), far.open("passive")
         with ThreadPoolExecutor(1) as executor:
-            answered = executor.submit(waiting.connect, dialling.offer, 5.0)
-            ends = [dialling.connect(waiting.offer, 5.0), answered.result()]
+            answered = executor.submit(waiting.connect, dialling.address, 5.0)
+            ends = [dialling.connect(waiting.address, 5.0), answered.result()]
     finally:
         QueuePair.connect = connect  # type: ignore[method-assign]
     for end in ends:

@@ -12,7 +12,7 @@ from pathlib import Path
 from fedrdma_fate.core.digest import chunk_digest
 from fedrdma_fate.core.plan import Chunk
 from fedrdma_fate.engine.events import Payload
-from fedrdma_fate.ports import ChunkService, Completion, CompletionKind, Endpoint, Offer, RemoteSlot, Slot
+from fedrdma_fate.ports import ChunkService, Completion, CompletionKind, Endpoint, EndpointAddress, RemoteSlot, Slot
 from fedrdma_fate.wire.datagrams import DATAGRAM_BYTES
 from fedrdma_fate.wire.errors import ErrorCode, TransportError
 from tests.support.sim.bottleneck import Bottleneck, Nic
@@ -326,12 +326,12 @@ class BottleneckEndpoint(SimEndpoint):
 class SimDraft:
     """Half of a data path that is there already."""
 
-    offer: Offer = {}  # noqa: RUF012
+    address: EndpointAddress = {}  # noqa: RUF012
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
 
-    def connect(self, peer: Offer, timeout: float) -> Endpoint:
+    def connect(self, peer: EndpointAddress, timeout: float) -> Endpoint:
         """Nothing is waited for."""
         del peer, timeout
         return self._endpoint

@@ -13,7 +13,7 @@ import pytest
 from fedrdma_fate.engine.events import LinkSettings
 from fedrdma_fate.engine.link_thread import LinkThread
 from fedrdma_fate.engine.outgoing import OutgoingTransfers
-from fedrdma_fate.ports import Offer as TransportOffer
+from fedrdma_fate.ports import EndpointAddress
 from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import Delivered, Grant, GrantRecall, GrantRequest, Offer, Ping
 from tests.support.endpoints import HeapRegion, MemoryTransport, MemoryWire
@@ -39,7 +39,7 @@ class Ends:
         """A new data path, up on both sides."""
         self.attempts += 1
         passive, active = self.transport.open("passive"), self.transport.open("active")
-        offer: TransportOffer = passive.offer
+        offer: EndpointAddress = passive.address
         self.receiver.connect(passive, {}, self.attempts)
         self.sender.connect(active, offer, self.attempts)
         for side in (self.sending, self.receiving):
@@ -211,10 +211,10 @@ def test_a_draft_for_a_link_that_has_ended_is_closed(ends: Ends) -> None:
 
     class Draft:
         @property
-        def offer(self) -> TransportOffer:
+        def address(self) -> EndpointAddress:
             return {}
 
-        def connect(self, peer: TransportOffer, timeout: float) -> NoReturn:
+        def connect(self, peer: EndpointAddress, timeout: float) -> NoReturn:
             raise AssertionError((peer, timeout))
 
         def close(self) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedrdma_fate.memory.region import SharedRegion
-from fedrdma_fate.ports import Completion, CompletionKind, Offer, RemoteSlot, Role, Slot
+from fedrdma_fate.ports import Completion, CompletionKind, EndpointAddress, RemoteSlot, Role, Slot
 from fedrdma_fate.wire.errors import ErrorCode, TransportError
 from tests.support.faulty import FaultPlan, FaultyEndpoint, FaultyTransport
 
@@ -61,13 +61,13 @@ class RecorderTransport:
     """Gives out recorders."""
 
     name: str = "recorder"
-    offer: Offer = dataclasses.field(default_factory=dict)
+    address: EndpointAddress = dataclasses.field(default_factory=dict)
 
     def open(self, role: Role) -> RecorderTransport:
         del role
         return self
 
-    def connect(self, peer: Offer, timeout: float) -> Recorder:
+    def connect(self, peer: EndpointAddress, timeout: float) -> Recorder:
         del peer, timeout
         return Recorder()
 

@@ -14,8 +14,7 @@ from fedrdma_fate.gateway.peers.paths import (
     DataPaths,
     choose_transport,
 )
-from fedrdma_fate.ports import Offer as TransportOffer
-from fedrdma_fate.ports import Role
+from fedrdma_fate.ports import EndpointAddress, Role
 from fedrdma_fate.wire.errors import ErrorCode, TransportError
 from fedrdma_fate.wire.frames import Connect, Hello
 
@@ -59,7 +58,7 @@ class FakeLink:
         self.retired = False
         self.alive = True
 
-    def connect(self, draft: Draft, peer: TransportOffer, attempt: int) -> None:
+    def connect(self, draft: Draft, peer: EndpointAddress, attempt: int) -> None:
         del draft, peer
         self.connected.append(attempt)
 
@@ -80,7 +79,7 @@ class Draft:
         self.closed = False
 
     @property
-    def offer(self) -> TransportOffer:
+    def address(self) -> EndpointAddress:
         return {"token": "x"}
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from fedrdma_fate.ports import CompletionKind, Offer, RemoteSlot
+from fedrdma_fate.ports import CompletionKind, EndpointAddress, RemoteSlot
 from fedrdma_fate.transport.verbs.interface import EventKind, Piece, Target
 from fedrdma_fate.transport.verbs.link_messages import LinkMessageKind
 from fedrdma_fate.transport.verbs.queue_pairs import STAGE_BYTES
@@ -44,7 +44,9 @@ def lost(side: FakeSide, step: Callable[[], None] | None = None) -> str:
     return error.value.message
 
 
-def refused_by(made: FakeLink, spoil: Callable[[Offer], Offer] = lambda offer: offer) -> TransportError:
+def refused_by(
+    made: FakeLink, spoil: Callable[[EndpointAddress], EndpointAddress] = lambda offer: offer
+) -> TransportError:
     """The error with which the active side does not connect; nothing is left of the attempt."""
     with pytest.raises(TransportError) as error:
         made.connect(0.3, spoil)
@@ -157,9 +159,9 @@ def test_an_immediate_that_came_during_the_link_test_is_not_lost() -> None:
     draft, other = made.active.transport.open("active"), made.passive.transport.open("passive")
     receiver = made.active.data_pairs[0]
     with ThreadPoolExecutor(1) as executor:
-        waiting = executor.submit(other.connect, draft.offer, 2)
+        waiting = executor.submit(other.connect, draft.address, 2)
         receiver.consume_receive(0, GRANT)
-        made.active.endpoint = draft.connect(other.offer, 2)
+        made.active.endpoint = draft.connect(other.address, 2)
         made.passive.endpoint = waiting.result()
     made.active.progress()
     assert made.active.of(CompletionKind.IMMEDIATE) == [GRANT]
