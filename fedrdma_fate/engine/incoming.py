@@ -23,11 +23,10 @@ from fedrdma_fate.core.digest import chunk_digest
 from fedrdma_fate.core.plan import LARGEST_COUNT
 from fedrdma_fate.core.state_machines import ReceivingMachine
 from fedrdma_fate.core.x.chunking import TAGS, chunk_of_immediate
-from fedrdma_fate.engine.datagrams import COPIES, post_datagram
+from fedrdma_fate.engine.datagram_posting import COPIES, post_datagram
 from fedrdma_fate.engine.events import (
     Emit,
     FrameToSend,
-    LinkSettings,
     PayloadReceived,
     ReceiveFailed,
     SlotsReturned,
@@ -36,6 +35,7 @@ from fedrdma_fate.engine.events import (
 )
 from fedrdma_fate.engine.granted_slot import Ended, Granted, clear_stale_header, parsed
 from fedrdma_fate.engine.repair_memory import add_into, prepare
+from fedrdma_fate.engine.settings import LinkSettings
 from fedrdma_fate.engine.setup import open_receiver, uses_chunk_immediates
 from fedrdma_fate.ports import Completion, Endpoint, Slot
 from fedrdma_fate.wire.datagrams import Header

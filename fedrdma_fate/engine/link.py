@@ -12,8 +12,6 @@ from fedrdma_fate.engine.events import (
     Emit,
     FrameToSend,
     GrantRequested,
-    LinkSettings,
-    Outgoing,
     PathConnected,
     PathLost,
     TransferAnnounced,
@@ -23,6 +21,8 @@ from fedrdma_fate.engine.incoming import IncomingTransfers
 from fedrdma_fate.engine.outgoing import OutgoingTransfers
 from fedrdma_fate.engine.path_memory import KnownPath
 from fedrdma_fate.engine.path_probing import PathProbing
+from fedrdma_fate.engine.payload import Outgoing
+from fedrdma_fate.engine.settings import LinkSettings
 from fedrdma_fate.ports import Completion, CompletionKind, Draft, Endpoint, EndpointAddress, Slot
 from fedrdma_fate.wire.datagrams import Header, PathProbe, PathProbeAnswer, decode_datagram
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, WireError, error_from_code

@@ -9,9 +9,11 @@ import time
 from collections import deque
 from typing import Protocol
 
-from fedrdma_fate.engine.events import Emit, LinkSettings, Outgoing, SlotsReturned, TransferProgress
+from fedrdma_fate.engine.events import Emit, SlotsReturned, TransferProgress
 from fedrdma_fate.engine.link import Clock, Command, Link, Wait
 from fedrdma_fate.engine.path_memory import KnownPath
+from fedrdma_fate.engine.payload import Outgoing
+from fedrdma_fate.engine.settings import LinkSettings
 from fedrdma_fate.ports import Draft, EndpointAddress, Slot
 from fedrdma_fate.timerfd import Timer
 from fedrdma_fate.wire.errors import ErrorCode

@@ -22,20 +22,13 @@ from fedrdma_fate.core.backoff import Backoff
 from fedrdma_fate.core.credits import Credits, GrantDeduplicator
 from fedrdma_fate.core.plan import SlotLayout
 from fedrdma_fate.core.sender import SenderState
-from fedrdma_fate.engine.datagrams import post_datagram
-from fedrdma_fate.engine.events import (
-    Emit,
-    FrameToSend,
-    LinkSettings,
-    Outgoing,
-    PayloadSent,
-    SendFailed,
-    TransferProgress,
-    TransferStats,
-)
+from fedrdma_fate.engine.datagram_posting import post_datagram
+from fedrdma_fate.engine.events import Emit, FrameToSend, PayloadSent, SendFailed, TransferProgress, TransferStats
 from fedrdma_fate.engine.outgoing_transfer import OutgoingTransfer, Posted, Repeated, progress_of
 from fedrdma_fate.engine.path_memory import PathMemory
-from fedrdma_fate.engine.repair_memory import RepairRoom, prepare
+from fedrdma_fate.engine.payload import Outgoing
+from fedrdma_fate.engine.repair_memory import RepairBuffer, prepare
+from fedrdma_fate.engine.settings import LinkSettings
 from fedrdma_fate.engine.setup import close_transfer, open_transfer, uses_chunk_immediates, worthwhile_repairs
 from fedrdma_fate.ports import Endpoint
 from fedrdma_fate.wire.datagrams import Header
@@ -45,6 +38,7 @@ from fedrdma_fate.wire.frames import Abort, Grant, GrantRequest, GrantReturn, Re
 logger = logging.getLogger(__name__)
 
 _IMMEDIATES = 1 << 32
+"""An immediate value has 32 bits, and names the grant."""
 
 Post = WriteChunk | PostChunk | PostRepair | WriteHeader
 
@@ -67,7 +61,7 @@ class OutgoingTransfers:
         self._posted: dict[int, Posted] = {}
         self._given_up: set[int] = set()
         self._next_work_request = 0
-        self._repair_room = RepairRoom(settings.repair_region)
+        self._repair_buffer = RepairBuffer(settings.repair_region)
         self.memory = PathMemory(settings.known)
 
     # -- commands -------------------------------------------------------------------------------------------------
@@ -289,7 +283,7 @@ class OutgoingTransfers:
     def _begin(self, outgoing: Outgoing, grant: Grant, now: float) -> None:
         assert self._endpoint is not None
         active = open_transfer(
-            outgoing, grant, self._endpoint.chunk_service, self.memory, self._repair_room, self._settings, now
+            outgoing, grant, self._endpoint.chunk_service, self.memory, self._repair_buffer, self._settings, now
         )
         self._active[outgoing.transfer] = active
         offer = active.offer
@@ -380,7 +374,7 @@ class OutgoingTransfers:
     def _forget_repairs(self, active: OutgoingTransfer) -> None:
         if active.repairs is not None:
             active.repairs = None
-            self._repair_room.give_back()
+            self._repair_buffer.release()
 
     def _end(self, active: OutgoingTransfer, outcome: TransferStats | Failed, now: float) -> None:
         """The transfer is over; its owner may have the slot when the transport has let go of it."""

@@ -7,7 +7,8 @@ import dataclasses
 from fedrdma_fate.core.actions import Failed
 from fedrdma_fate.core.backoff import Backoff
 from fedrdma_fate.core.state_machines import SendingMachine
-from fedrdma_fate.engine.events import Outgoing, TransferProgress, TransferStats
+from fedrdma_fate.engine.events import TransferProgress, TransferStats
+from fedrdma_fate.engine.payload import Outgoing
 from fedrdma_fate.engine.repair_memory import RepairSums
 from fedrdma_fate.ports import ChunkService, RemoteSlot
 from fedrdma_fate.wire.datagrams import Datagram

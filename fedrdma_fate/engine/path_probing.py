@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from fedrdma_fate.core.path_probe import TRAIN_DATAGRAMS, ProbedSide, ProbingSide, Train
-from fedrdma_fate.engine.datagrams import post_datagram
+from fedrdma_fate.engine.datagram_posting import post_datagram
 from fedrdma_fate.engine.path_memory import PathMemory
 from fedrdma_fate.ports import Endpoint
 from fedrdma_fate.wire.datagrams import PathProbe, PathProbeAnswer

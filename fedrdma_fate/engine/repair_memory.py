@@ -57,17 +57,17 @@ class RepairSums:
             add_into(self.slot(number).view, piece.view)
 
 
-class RepairRoom:
+class RepairBuffer:
     """Memory for the repair chunks of one transfer of a link at a time; made when it is first wanted."""
 
     def __init__(self, make: MakeRegion | None) -> None:
         self._make = make
         self._region: Region | None = None
-        self._lent = False
+        self._in_use = False
 
-    def lend(self, wish: RepairPlan, slot_bytes: int) -> RepairSums | None:
+    def acquire(self, wish: RepairPlan, slot_bytes: int) -> RepairSums | None:
         """Room for as many of these as fit a slot of that length, until it is given back; None when there is none."""
-        if self._lent or self._make is None or not prepare():
+        if self._in_use or self._make is None or not prepare():
             return None
         plan = wish.within(slot_bytes)
         if plan is None:
@@ -79,9 +79,9 @@ class RepairRoom:
                 logger.info("no repair chunks: %s", error)
                 self._make = None
                 return None
-        self._lent = True
+        self._in_use = True
         return RepairSums(plan, self._region)
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """The transport reads it no more."""
-        self._lent = False
+        self._in_use = False

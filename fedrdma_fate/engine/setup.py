@@ -18,17 +18,18 @@ from fedrdma_fate.core.x.chunking import (
 from fedrdma_fate.core.x.receiver import XReceiver, XReceiveSettings
 from fedrdma_fate.core.x.repair_code import RepairPlan, plan_repairs, repairs_of_offer
 from fedrdma_fate.core.x.sender import XSender, XSendSettings
-from fedrdma_fate.engine.events import LinkSettings, Outgoing
 from fedrdma_fate.engine.outgoing_transfer import OutgoingTransfer
 from fedrdma_fate.engine.path_memory import PathMemory
-from fedrdma_fate.engine.repair_memory import RepairRoom
+from fedrdma_fate.engine.payload import Outgoing
+from fedrdma_fate.engine.repair_memory import RepairBuffer
+from fedrdma_fate.engine.settings import LinkSettings
 from fedrdma_fate.ports import ChunkService
 from fedrdma_fate.wire.frames import Grant, Mode, Offer
 
 SELF_PACED_WINDOW_BYTES = 32 * 1024 * 1024
 """Bytes in flight where the transport finds the rate: more than it needs to keep every stream busy."""
 
-REPORT_SECONDS = 0.004
+REPORT_DELAY_SECONDS = 0.004
 """What a report takes besides the round trip: they come every 2 ms, and later from a busy host."""
 
 
@@ -42,7 +43,7 @@ def open_transfer(
     grant: Grant,
     service: ChunkService,
     memory: PathMemory,
-    room: RepairRoom,
+    buffer: RepairBuffer,
     settings: LinkSettings,
     now: float,
 ) -> OutgoingTransfer:
@@ -52,7 +53,7 @@ def open_transfer(
     """
     outgoing = _cut(outgoing, service, memory)
     wish = worthwhile_repairs(outgoing, service, memory, settings)
-    repairs = None if wish is None else room.lend(wish, grant.length)
+    repairs = None if wish is None else buffer.acquire(wish, grant.length)
     planned = None if repairs is None else repairs.plan
     sender = _sending_machine(outgoing, grant.grant, service, memory, settings, planned)
     wished_bytes = 0 if wish is None else wish.wished_bytes
@@ -60,7 +61,7 @@ def open_transfer(
 
 
 def close_transfer(transfer: OutgoingTransfer, memory: PathMemory) -> None:
-    """It has ended: keep what it learnt of the path."""
+    """It has ended, or begins anew: keep what it learnt of the path."""
     if isinstance(transfer.sender, XSender):
         memory.end(transfer.sender.control)
 
@@ -74,7 +75,8 @@ def worthwhile_repairs(
     known = memory.state if memory.proved else None
     if known is None or not known.loss:
         return None
-    return plan_repairs(outgoing.plan, service.mtu_bytes, known.loss, known.rate * (known.min_rtt + REPORT_SECONDS))
+    bytes_a_round = known.rate * (known.min_rtt + REPORT_DELAY_SECONDS)
+    return plan_repairs(outgoing.plan, service.mtu_bytes, known.loss, bytes_a_round)
 
 
 def open_receiver(offer: Offer, slot_bytes: int, service: ChunkService) -> ReceivingMachine:

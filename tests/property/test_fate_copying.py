@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fedrdma_fate.core.digest import BLOCK_BYTES, block_digest
 from fedrdma_fate.core.plan import ChunkPlan
-from fedrdma_fate.engine.events import Payload
+from fedrdma_fate.engine.payload import Payload
 from fedrdma_fate.fate import copying
 from fedrdma_fate.fate.copying import Placement, write_backwards
 from fedrdma_fate.ports import Slot

@@ -11,11 +11,8 @@ from fedrdma_fate.engine.events import (
     FrameToSend,
     GrantRequested,
     LinkEvent,
-    LinkSettings,
-    Outgoing,
     PathConnected,
     PathLost,
-    Payload,
     PayloadReceived,
     PayloadSent,
     ReceiveFailed,
@@ -25,6 +22,8 @@ from fedrdma_fate.engine.events import (
     TransferStats,
 )
 from fedrdma_fate.engine.link import Link, earliest
+from fedrdma_fate.engine.payload import Outgoing, Payload
+from fedrdma_fate.engine.settings import LinkSettings
 from fedrdma_fate.ports import Completion, Slot
 from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import ControlFrame, GrantRequest, MessageKey, Mode, Offer, Party

@@ -11,8 +11,10 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fedrdma_fate.engine.events import Emit, LinkSettings, Payload
+from fedrdma_fate.engine.events import Emit
 from fedrdma_fate.engine.link_thread import LinkHandle
+from fedrdma_fate.engine.payload import Payload
+from fedrdma_fate.engine.settings import LinkSettings
 from fedrdma_fate.gateway.config.schema import parse_config
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.messages.mailbox import Mailbox, Message

@@ -24,11 +24,8 @@ from fedrdma_fate.engine.events import (
     FrameToSend,
     GrantRequested,
     LinkEvent,
-    LinkSettings,
-    Outgoing,
     PathConnected,
     PathLost,
-    Payload,
     PayloadReceived,
     PayloadSent,
     ReceiveFailed,
@@ -38,6 +35,8 @@ from fedrdma_fate.engine.events import (
     TransferStats,
 )
 from fedrdma_fate.engine.link_thread import LinkThread
+from fedrdma_fate.engine.payload import Outgoing, Payload
+from fedrdma_fate.engine.settings import LinkSettings
 from fedrdma_fate.memory.region import SharedRegion
 from fedrdma_fate.ports import Slot
 from fedrdma_fate.quantities import parse_size

@@ -14,18 +14,11 @@ from types import MappingProxyType
 
 from fedrdma_fate.core.path import PathState
 from fedrdma_fate.core.plan import Chunk, ChunkPlan, SlotLayout
-from fedrdma_fate.engine.events import (
-    FrameToSend,
-    LinkEvent,
-    LinkSettings,
-    Outgoing,
-    Payload,
-    PayloadSent,
-    ReceiveFailed,
-    SendFailed,
-)
+from fedrdma_fate.engine.events import FrameToSend, LinkEvent, PayloadSent, ReceiveFailed, SendFailed
 from fedrdma_fate.engine.link import Command, Link
 from fedrdma_fate.engine.path_memory import KnownPath
+from fedrdma_fate.engine.payload import Outgoing, Payload
+from fedrdma_fate.engine.settings import LinkSettings
 from fedrdma_fate.ports import ChunkService, Completion, CompletionKind, EndpointAddress, RemoteSlot, Slot
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
 from fedrdma_fate.wire.frames import ControlFrame, MessageKey, Party

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from fedrdma_fate.engine.events import Outgoing
+from fedrdma_fate.engine.payload import Outgoing
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.memory.pool import Lease
 from fedrdma_fate.memory.shared_slots import range_is_held

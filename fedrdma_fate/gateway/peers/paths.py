@@ -7,9 +7,9 @@ import logging
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from fedrdma_fate.engine.events import Outgoing
 from fedrdma_fate.engine.link_thread import LinkHandle
 from fedrdma_fate.engine.path_memory import KnownPath
+from fedrdma_fate.engine.payload import Outgoing
 from fedrdma_fate.gateway.background import Timer
 from fedrdma_fate.gateway.peers.link_events import LinkEvents
 from fedrdma_fate.ports import Draft, Role, Transport

@@ -8,8 +8,9 @@ import time
 from collections.abc import Callable
 
 from fedrdma_fate.core.plan import ChunkPlan
-from fedrdma_fate.engine.events import Outgoing, Payload, TransferStats
+from fedrdma_fate.engine.events import TransferStats
 from fedrdma_fate.engine.link_thread import LinkHandle
+from fedrdma_fate.engine.payload import Outgoing, Payload
 from fedrdma_fate.gateway.background import spawn
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.memory.pool import Lease, SlotPool

@@ -11,8 +11,9 @@ from typing import Protocol
 from fedrdma_fate.core.link_tuner import Finding, LinkTuner
 from fedrdma_fate.core.plan import ChunkPlan, SlotLayout
 from fedrdma_fate.core.tuning import LinkTraits
-from fedrdma_fate.engine.events import Outgoing, Payload, TransferProgress, TransferStats
+from fedrdma_fate.engine.events import TransferProgress, TransferStats
 from fedrdma_fate.engine.path_memory import KnownPath
+from fedrdma_fate.engine.payload import Outgoing, Payload
 from fedrdma_fate.gateway.config.schema import PeerConfig
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.peers.lending import Lending

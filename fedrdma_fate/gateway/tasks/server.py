@@ -32,7 +32,7 @@ from fedrdma_fate.client.protocol import (
     StatusReport,
     Written,
 )
-from fedrdma_fate.engine.events import Payload
+from fedrdma_fate.engine.payload import Payload
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.messages.mailbox import Message
 from fedrdma_fate.gateway.peers.sending import Sending

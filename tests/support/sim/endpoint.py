@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fedrdma_fate.core.digest import chunk_digest
 from fedrdma_fate.core.plan import Chunk
-from fedrdma_fate.engine.events import Payload
+from fedrdma_fate.engine.payload import Payload
 from fedrdma_fate.ports import ChunkService, Completion, CompletionKind, Endpoint, EndpointAddress, RemoteSlot, Slot
 from fedrdma_fate.wire.datagrams import DATAGRAM_BYTES
 from fedrdma_fate.wire.errors import ErrorCode, TransportError

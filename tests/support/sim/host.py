@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 
-from fedrdma_fate.engine.events import Emit, LinkSettings
+from fedrdma_fate.engine.events import Emit
 from fedrdma_fate.engine.link import Command, Link
+from fedrdma_fate.engine.settings import LinkSettings
 from tests.support.sim.clock import VirtualClock
 from tests.support.sim.endpoint import SimDraft, SimEndpoint
 

@@ -13,14 +13,13 @@ from fedrdma_fate.engine.events import (
     FrameToSend,
     GrantRequested,
     LinkEvent,
-    LinkSettings,
-    Outgoing,
-    Payload,
     PayloadReceived,
     PayloadSent,
     ReceiveFailed,
     SendFailed,
 )
+from fedrdma_fate.engine.payload import Outgoing, Payload
+from fedrdma_fate.engine.settings import LinkSettings
 from fedrdma_fate.ports import Slot
 from fedrdma_fate.wire.errors import ErrorCode, error_from_code
 from fedrdma_fate.wire.frames import (

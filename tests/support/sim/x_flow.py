@@ -11,8 +11,6 @@ from fedrdma_fate.core.plan import ChunkPlan, SlotLayout
 from fedrdma_fate.engine.events import (
     FrameToSend,
     LinkEvent,
-    LinkSettings,
-    Outgoing,
     PayloadReceived,
     PayloadSent,
     ReceiveFailed,
@@ -21,6 +19,8 @@ from fedrdma_fate.engine.events import (
     TransferStats,
 )
 from fedrdma_fate.engine.path_memory import KnownPath
+from fedrdma_fate.engine.payload import Outgoing
+from fedrdma_fate.engine.settings import LinkSettings
 from fedrdma_fate.ports import ChunkService
 from fedrdma_fate.wire.frames import MessageKey, Party
 from tests.support.sim.bottleneck import Bottleneck

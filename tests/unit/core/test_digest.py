@@ -19,7 +19,7 @@ from fedrdma_fate.core.digest import (
     payload_digest,
 )
 from fedrdma_fate.core.plan import ChunkPlan
-from fedrdma_fate.engine.events import Payload
+from fedrdma_fate.engine.payload import Payload
 from fedrdma_fate.memory.region import SharedRegion
 from fedrdma_fate.ports import Slot
 

@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 
 import pytest
 
-from fedrdma_fate.engine.events import LinkSettings
 from fedrdma_fate.engine.link_thread import LinkThread
 from fedrdma_fate.engine.outgoing import OutgoingTransfers
+from fedrdma_fate.engine.settings import LinkSettings
 from fedrdma_fate.ports import EndpointAddress
 from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import Delivered, Grant, GrantRecall, GrantRequest, Offer, Ping

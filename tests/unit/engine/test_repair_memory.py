@@ -13,10 +13,10 @@ import pytest
 from fedrdma_fate.core.path import PathState
 from fedrdma_fate.core.plan import SlotLayout
 from fedrdma_fate.core.x.repair_code import LARGEST_REPAIR_BYTES, RepairPlan, plan_repairs
-from fedrdma_fate.engine.events import Outgoing
 from fedrdma_fate.engine.outgoing import OutgoingTransfers
 from fedrdma_fate.engine.path_memory import KnownPath
-from fedrdma_fate.engine.repair_memory import RepairRoom
+from fedrdma_fate.engine.payload import Outgoing
+from fedrdma_fate.engine.repair_memory import RepairBuffer
 from fedrdma_fate.ports import ChunkService, Region, RemoteSlot, Slot
 from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError, TransportError
 from fedrdma_fate.wire.frames import Offer, Refused, Report
@@ -150,7 +150,7 @@ def test_where_no_memory_can_be_had_for_them_there_are_none() -> None:
     pair.let_time_pass(PATIENCE_SECONDS)
     assert bodies(pair) == [BODY]
     plan = RepairPlan(message().plan, 40, 4)
-    assert RepairRoom(None).lend(plan, ROOM_BYTES) is None
+    assert RepairBuffer(None).acquire(plan, ROOM_BYTES) is None
 
 
 def test_a_gateway_that_has_not_loaded_what_adding_takes_does_without_until_it_has(
@@ -159,15 +159,15 @@ def test_a_gateway_that_has_not_loaded_what_adding_takes_does_without_until_it_h
     loaded: list[str] = []
     monkeypatch.setattr("importlib.import_module", loaded.append)
     monkeypatch.delitem(sys.modules, "numpy")
-    room = RepairRoom(HeapRegion)
+    buffer = RepairBuffer(HeapRegion)
     plan = RepairPlan(message().plan, 40, 4)
-    assert room.lend(plan, ROOM_BYTES) is None
+    assert buffer.acquire(plan, ROOM_BYTES) is None
     for thread in threading.enumerate():
         if thread.name == "load-numpy":
             thread.join()
     assert loaded == ["numpy"]
     monkeypatch.undo()
-    assert room.lend(plan, ROOM_BYTES) is not None
+    assert buffer.acquire(plan, ROOM_BYTES) is not None
 
 
 def test_one_that_cannot_be_posted_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,10 +7,11 @@ import dataclasses
 from fedrdma_fate.core.path import PathState
 from fedrdma_fate.core.x.chunking import FIRST_CHUNK_BYTES, FIRST_RELIABLE_CHUNK_BYTES, best_chunk_bytes
 from fedrdma_fate.core.x.sender import XSender
-from fedrdma_fate.engine.events import LinkSettings, Outgoing
 from fedrdma_fate.engine.outgoing_transfer import OutgoingTransfer
 from fedrdma_fate.engine.path_memory import PathMemory
-from fedrdma_fate.engine.repair_memory import RepairRoom
+from fedrdma_fate.engine.payload import Outgoing
+from fedrdma_fate.engine.repair_memory import RepairBuffer
+from fedrdma_fate.engine.settings import LinkSettings
 from fedrdma_fate.engine.setup import SELF_PACED_WINDOW_BYTES, open_receiver, open_transfer
 from fedrdma_fate.ports import ChunkService, Slot
 from fedrdma_fate.wire.frames import Grant, Offer
@@ -25,7 +26,7 @@ def opened(
 ) -> OutgoingTransfer:
     """The transfer of a message into a grant that is large enough."""
     grant = Grant("memory", 1, 7, 0, 1 << 50, 0)
-    return open_transfer(message, grant, service, memory, RepairRoom(None), settings or LinkSettings("verbs"), 0.0)
+    return open_transfer(message, grant, service, memory, RepairBuffer(None), settings or LinkSettings("verbs"), 0.0)
 
 
 def recut(total: int) -> Outgoing:

@@ -13,7 +13,7 @@ from fedrdma_fate.core.x.chunking import (
     TAGS,
     immediate_of,
 )
-from fedrdma_fate.engine.events import Outgoing
+from fedrdma_fate.engine.payload import Outgoing
 from fedrdma_fate.ports import ChunkService, Completion, CompletionKind
 from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import Abort, Delivered, GrantRequest, Offer, Refused, Report, Restart

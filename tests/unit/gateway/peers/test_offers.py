@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fedrdma_fate.engine.events import Payload, TransferAnnounced
+from fedrdma_fate.engine.events import TransferAnnounced
+from fedrdma_fate.engine.payload import Payload
 from fedrdma_fate.ports import ChunkService
 from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import Abort, MessageKey, Offer, Party, Refused, Restart

@@ -81,7 +81,7 @@ def test_a_message_of_or_for_a_party_that_is_not_there_is_refused_and_both_sides
 
 
 def _put_as(twin: Twin, key: MessageKey, body: bytes) -> None:
-    from fedrdma_fate.engine.events import Payload
+    from fedrdma_fate.engine.payload import Payload
 
     half = twin.halves["a"]
     if len(body) <= INLINE_LIMIT_BYTES:

@@ -1,0 +1,100 @@
+"""What a link is given to send: the bytes of a message in their slot, and where they are to go."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from fedrdma_fate.core.digest import BLOCK_BYTES, DigestTable, block_digest, blocks_of, digest_of_blocks
+from fedrdma_fate.core.plan import Chunk, ChunkPlan
+from fedrdma_fate.core.x.chunking import SMALLEST_CHUNK_BYTES
+from fedrdma_fate.ports import Slot
+from fedrdma_fate.wire.frames import MessageKey, MessageKind, Mode
+
+
+class Payload:
+    """Bytes of a message in a send slot; digests are computed once for all its destinations.
+
+    Two links may race for the same digest; both compute the same value, so no lock is needed.
+
+    Attributes:
+        slot: where it lies.
+        total_bytes: its length.
+        written_from: it is being written, from its end to its start, and lies there from here on; 0 when it is whole.
+    """
+
+    def __init__(self, slot: Slot, total_bytes: int, written_from: int = 0) -> None:
+        self.slot = slot
+        self.total_bytes = total_bytes
+        self.written_from = written_from
+        self._tables: dict[int, DigestTable] = {}
+        self._odd: dict[tuple[int, int], int] = {}
+        self._block_digests: dict[int, int] = {}
+
+    def on_written(self, written_from: int, block_digests: Sequence[int]) -> None:
+        """More of it lies there; whoever has written it may know the digests of blocks, the first from there on.
+
+        Blocks are counted from the start of the payload here.
+        """
+        first = -(-written_from // BLOCK_BYTES)
+        self._block_digests.update(enumerate(block_digests, first))
+        self.written_from = written_from
+
+    def part(self, chunk: Chunk) -> Slot:
+        """The piece of the slot that holds a chunk."""
+        return self.slot.part(chunk.offset, chunk.length)
+
+    def digest(self, chunk: Chunk) -> int:
+        """xxh3-64 of a chunk."""
+        if chunk.length < SMALLEST_CHUNK_BYTES or chunk.offset % chunk.length:
+            # a last chunk
+            where = (chunk.offset, chunk.length)
+            if where not in self._odd:
+                self._odd[where] = self._compute(chunk)
+            return self._odd[where]
+        table = self._tables.get(chunk.length)
+        if table is None:
+            table = self._tables[chunk.length] = DigestTable(self.total_bytes // chunk.length)
+        number = chunk.offset // chunk.length
+        if number not in table:
+            table[number] = self._compute(chunk)
+        return table[number]
+
+    def _compute(self, chunk: Chunk) -> int:
+        view = self.part(chunk).view
+        return digest_of_blocks(
+            [
+                self._known_block(chunk.offset + start, end - start) or block_digest(view[start:end])
+                for start, end in blocks_of(chunk.length)
+            ]
+        )
+
+    def _known_block(self, offset: int, length: int) -> int | None:
+        """The digest of a block of a chunk, where that is a block of the payload whose digest is known."""
+        number, inside = divmod(offset, BLOCK_BYTES)
+        if inside or length != min(BLOCK_BYTES, self.total_bytes - offset):
+            return None
+        return self._block_digests.get(number)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A message to send to one peer.
+
+    Attributes:
+        transfer: id, unique in this gateway's life.
+        key: the message.
+        kind: what the payload holds.
+        payload: its bytes.
+        plan: how it is cut.
+        mode: how it travels.
+        recut: the plan is only good for its length: it is cut anew for what is known of the path when it begins.
+    """
+
+    transfer: int
+    key: MessageKey
+    kind: MessageKind
+    payload: Payload
+    plan: ChunkPlan
+    mode: Mode
+    recut: bool = False

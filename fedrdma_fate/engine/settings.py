@@ -1,0 +1,33 @@
+"""Parameters of a link."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from fedrdma_fate.engine.path_memory import KnownPath
+from fedrdma_fate.engine.repair_memory import MakeRegion
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LinkSettings:
+    """Parameters of a link.
+
+    Attributes:
+        transport: name of its data path.
+        poll_headers: find headers by looking at the slots (`notify: poll`) instead of by completion events.
+        idle_timeout: seconds without progress after which a transfer fails.
+        connect_timeout: seconds for connecting the data path.
+        poll_interval: seconds between two looks at the slots.
+        known: of the path, from an earlier run.
+        window_bytes: most bytes of a `fedrdma-x` transfer in flight, where that was set by hand.
+        repair_region: makes memory for repair chunks; None: there are to be none.
+    """
+
+    transport: str
+    poll_headers: bool = False
+    idle_timeout: float = 60.0
+    connect_timeout: float = 10.0
+    poll_interval: float = 0.0005
+    known: KnownPath | None = None
+    window_bytes: int | None = None
+    repair_region: MakeRegion | None = None
