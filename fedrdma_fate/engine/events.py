@@ -130,5 +130,5 @@ LinkEvent = (
 """What a link tells its owner, in the order in which it happened."""
 
 Emit = Callable[[LinkEvent], None]
-"""Told on the thread that drives the link; must return at once. SlotsReturned may also come on another thread: the one
-that tries to grant on a link that has ended."""
+"""Told on the thread that drives the link; must return at once, and raise nothing. SlotsReturned may also come on
+another thread: the one that tries to grant on a link that has ended."""

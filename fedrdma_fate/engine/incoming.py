@@ -242,8 +242,9 @@ class IncomingTransfers:
 
     def wants_polling(self) -> bool:
         """Whether somebody has to look for headers."""
-        in_use = any(entry.receiver is not None for entry in self._granted.values())
-        return self._settings.poll_headers and self._endpoint is not None and in_use
+        if not self._settings.poll_headers or self._endpoint is None:
+            return False
+        return any(entry.receiver is not None for entry in self._granted.values())
 
     def look_for_headers(self, now: float) -> None:
         """`notify: poll` (paper, section 3.2): look at the first bytes of every slot in use."""

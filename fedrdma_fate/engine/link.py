@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from fedrdma_fate.core.path import PathState
 from fedrdma_fate.engine.events import (
@@ -54,23 +54,19 @@ _SNAPSHOT_SECONDS = 0.1
 """How old the snapshot may be that other threads see."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(NamedTuple):
     """When a link wants its next turn: at a time of its clock, or when one of these descriptors is ready.
 
     Attributes:
-        until: at the latest; None: whenever a descriptor is ready. In the past: at once.
+        until: when something is due; None: nothing is. In the past: at once.
         descriptors: (descriptor, select.POLL* mask) pairs.
+        look_again: something has just completed. More may complete without any descriptor becoming ready, so whoever
+            waits for descriptors must look again before that.
     """
 
     until: float | None
     descriptors: Sequence[tuple[int, int]] = ()
-
-
-def earliest(*times: float | None) -> float | None:
-    """The first of these times, None where there is none."""
-    known = [time for time in times if time is not None]
-    return min(known) if known else None
+    look_again: bool = False
 
 
 class Link:
@@ -95,7 +91,8 @@ class Link:
         self._endpoint: Endpoint | None = None
         self._attempt = 0
         self._due_at: float | None = None
-        self._snapshot_at = 0.0
+        self._ended = False
+        self._snapshot_due_at = 0.0
         self._changed = False
         self.heard_at = 0.0
         self.snapshot: list[TransferProgress] = []
@@ -108,8 +105,14 @@ class Link:
     # -- commands -------------------------------------------------------------------------------------------------
 
     def connect(self, draft: Draft, peer: EndpointAddress, attempt: int) -> None:
-        """Connect the data path; the old one, if any, is dropped first. Events will name the attempt."""
+        """Connect the data path; the old one, if any, is dropped first. Events will name the attempt.
+
+        Where the link has ended, the draft is closed, and nothing is told of it.
+        """
         self._lose_path("the data path is being renewed", tell=False)
+        if self._ended:
+            draft.close()
+            return
         self._attempt = attempt
         try:
             endpoint = draft.connect(peer, self._settings.connect_timeout)
@@ -173,47 +176,74 @@ class Link:
         A data path that breaks meanwhile is lost and told of. After a bug of ours, all that is under way fails.
         """
         try:
-            return self._turn(deque() if commands is None else commands)
-        except FedRDMAError as error:
-            if error.code is ErrorCode.LINK_LOST:
+            try:
+                return self._turn(deque() if commands is None else commands)
+            except FedRDMAError as error:
+                if error.code is not ErrorCode.LINK_LOST:
+                    raise
                 self._lose_path(error.message, tell=True)
-            else:
-                self._fail_everything()
         except Exception:
-            self._fail_everything()
-        self._due_at = self._clock()
-        return Wait(self._due_at)
+            self.fail()
+        return Wait(None, (), look_again=True)
 
     def end(self, commands: deque[Command]) -> None:
-        """The last turn: granted slots go back, messages on their way are dropped; their owner knows better."""
-        self._lose_path("the link has ended", tell=False)
-        self._carry_out(commands)
+        """The last turn: granted slots go back, messages on their way are dropped; their owner knows better.
+
+        A data path that is still to be connected is not, and nothing is told of it.
+        """
+        self._ended = True
+        try:
+            self._lose_path("the link has ended", tell=False)
+            self._carry_out(commands)
+        finally:
+            self._incoming.end()
+            self.snapshot = []
+
+    def fail(self) -> None:
+        """After a bug of ours nothing under way can be trusted; what comes next begins on a new data path.
+
+        To be called where the exception is handled, which is logged.
+        """
+        logger.exception("link to %s over %s: internal error", self._peer, self._settings.transport)
+        reason = "internal error, see the gateway's log"
+        self._lose_path(reason, tell=True)
+        self._outgoing.fail_all(ErrorCode.UNEXPECTED_EVENT, reason)
         self._incoming.end()
-        self.snapshot = []
+
+    def progress(self) -> list[TransferProgress]:
+        """What is under way just now."""
+        return self._outgoing.progress() + self._incoming.progress()
 
     def _turn(self, commands: deque[Command]) -> Wait:
         now = self._clock()
-        if self._due_at is not None and now >= self._due_at:
+        if self._incoming.wants_polling() or (self._due_at is not None and now >= self._due_at):
             self._run_timers(now)
-        self._carry_out(commands)
+        if commands:
+            self._carry_out(commands)
         endpoint = self._endpoint
         completions: Sequence[Completion] = () if endpoint is None else endpoint.progress()
-        self._take_in(completions)
-        # what was just posted may complete without any descriptor becoming ready, so look again before waiting
-        self._due_at = self._clock() if completions else self._due()
+        if completions:
+            self._take_in(completions)
+        self._due_at = self._due(now)
         descriptors = endpoint.poll_set() if endpoint is not None and self._endpoint is endpoint else ()
-        return Wait(self._due_at, descriptors)
+        return Wait(self._due_at, descriptors, bool(completions))
 
     def _carry_out(self, commands: deque[Command]) -> None:
         while commands:
             self._changed = True
             commands.popleft()(self)
 
-    def _due(self) -> float | None:
+    def _due(self, now: float) -> float | None:
         """When something is due."""
         if self._incoming.wants_polling():
-            return self._clock() + self._settings.poll_interval
-        return earliest(self._outgoing.timer(), self._incoming.timer(), self._probing.timer(), self._snapshot_due())
+            return now + self._settings.poll_interval
+        due = self._outgoing.timer()
+        for other in (self._incoming.timer(), self._probing.timer()):
+            if other is not None and (due is None or other < due):
+                due = other
+        if self._changed and (due is None or self._snapshot_due_at < due):
+            due = self._snapshot_due_at
+        return due
 
     def _run_timers(self, now: float) -> None:
         due = self._outgoing.timer()
@@ -226,24 +256,11 @@ class Link:
             self._incoming.look_for_headers(now)
         self._take_snapshot(now)
 
-    def _snapshot_due(self) -> float | None:
-        """When the snapshot is to be taken again, None while it is right."""
-        return self._snapshot_at + _SNAPSHOT_SECONDS if self._changed else None
-
     def _take_snapshot(self, now: float) -> None:
-        due = self._snapshot_due()
-        if due is not None and now >= due:
-            self.snapshot = self._outgoing.progress() + self._incoming.progress()
-            self._snapshot_at = now
+        if self._changed and now >= self._snapshot_due_at:
+            self.snapshot = self.progress()
+            self._snapshot_due_at = now + _SNAPSHOT_SECONDS
             self._changed = False
-
-    def _fail_everything(self) -> None:
-        """After a bug of ours nothing under way can be trusted; what comes next begins on a new data path."""
-        logger.exception("link to %s over %s: internal error", self._peer, self._settings.transport)
-        reason = "internal error, see the gateway's log"
-        self._lose_path(reason, tell=True)
-        self._outgoing.fail_all(ErrorCode.UNEXPECTED_EVENT, reason)
-        self._incoming.end()
 
     def _lose_path(self, reason: str, *, tell: bool) -> None:
         endpoint, self._endpoint = self._endpoint, None
@@ -259,8 +276,6 @@ class Link:
     # -- from the peer --------------------------------------------------------------------------------------------
 
     def _take_in(self, completions: Sequence[Completion]) -> None:
-        if not completions:
-            return
         now = self._clock()
         self.heard_at = now
         self._changed = True

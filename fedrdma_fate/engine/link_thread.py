@@ -57,14 +57,7 @@ class LinkHandle:
 
     def connect(self, draft: Draft, peer: EndpointAddress, attempt: int) -> None:
         """Connect the data path; a draft for a link that has ended is closed."""
-
-        def connect(link: Link) -> None:
-            if self._closing:
-                draft.close()
-            else:
-                link.connect(draft, peer, attempt)
-
-        if not self._command(connect):
+        if not self._command(lambda link: link.connect(draft, peer, attempt)):
             draft.close()
 
     def hint(self, rtt: float, rate: float | None) -> None:
@@ -173,7 +166,11 @@ class LinkThread(LinkHandle):
             while not self._ended:
                 wait = self.turn()
                 if not self._ended:
-                    self._wait(wait)
+                    try:
+                        self._wait(wait)
+                    except Exception:
+                        # a descriptor that cannot be waited for, say: the thread must go on
+                        self._link.fail()
         finally:
             with self._lock:
                 self._closing = True
@@ -186,15 +183,15 @@ class LinkThread(LinkHandle):
         poller.register(self._timer.fileno, select.POLLIN)
         for descriptor, mask in wait.descriptors:
             poller.register(descriptor, mask)
-        ready = {descriptor for descriptor, _ in poller.poll(self._milliseconds(wait))}
-        if self._signal in ready:
-            os.eventfd_read(self._signal)
-        if self._timer.fileno in ready:
-            self._timer.expired()
+        for descriptor, _ in poller.poll(self._milliseconds(wait)):
+            if descriptor == self._signal:
+                os.eventfd_read(self._signal)
+            elif descriptor == self._timer.fileno:
+                self._timer.expired()
 
     def _milliseconds(self, wait: Wait) -> float | None:
         """To wait at most: for what is due after less than poll can tell apart, the timer is set."""
-        if self._commands or self._closing:
+        if wait.look_again or self._commands or self._closing:
             return 0
         if wait.until is None:
             return None

@@ -29,6 +29,7 @@ from fedrdma_fate.obs.metrics import GatewayMetrics
 from fedrdma_fate.obs.trace import Trace
 from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, MessageKey, Mode, Party
 from tests.support.endpoints import HeapRegion, MemoryTransport, MemoryWire
+from tests.support.engine import StrictLink
 
 Result = TypeVar("Result")
 
@@ -79,7 +80,9 @@ def run_virtually(work: Coroutine[Any, Any, Result]) -> Result:
 
 def threadless_link(peer: str, settings: LinkSettings, emit: Emit) -> LinkHandle:
     """A link without a thread, with the clock of the running loop: the test gives it its turns."""
-    return LinkHandle(peer, settings, emit, asyncio.get_running_loop().time)
+    handle = LinkHandle(peer, settings, emit, asyncio.get_running_loop().time)
+    handle._link = StrictLink(peer, settings, emit, asyncio.get_running_loop().time)
+    return handle
 
 
 @dataclasses.dataclass

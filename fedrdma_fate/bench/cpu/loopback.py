@@ -144,6 +144,7 @@ class _Side:
         self.frames: deque[tuple[float, ControlFrame]] = deque()
         self.peer = self
         self.is_sent = False
+        self.failure: FedRDMAError | None = None
         self._device = device
         self._clock = clock
         self._due: float | None = 0.0
@@ -170,7 +171,7 @@ class _Side:
             case PayloadSent():
                 self.is_sent = True
             case SendFailed(_, code, reason) | ReceiveFailed(_, _, code, reason):
-                raise FedRDMAError(code, reason)
+                self.failure = FedRDMAError(code, reason)
             case _:
                 pass
 
@@ -209,8 +210,10 @@ class Loopback:
         self._receiver.link.grant(_GRANT, self._granted, _TRANSFER)
         self._sender.link.send(self._outgoing)
         for _ in range(_MOST_TURNS):
-            self._sender.turn()
-            self._receiver.turn()
+            for side in (self._sender, self._receiver):
+                side.turn()
+                if side.failure is not None:
+                    raise side.failure
             if self._sender.is_sent:
                 return ChunkCost(self._sender.seconds / self._count, self._receiver.seconds / self._count)
             self._now += TURN_SECONDS

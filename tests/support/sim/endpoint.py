@@ -86,7 +86,7 @@ class ExposedSlots:
         """Bytes land at an address.
 
         Raises:
-            IndexError: beyond the end of a slot.
+            ValueError: beyond the end of a slot.
         """
         found = self.find(at)
         if found is not None and data:
@@ -177,6 +177,7 @@ class ReliableEndpoint(SimEndpoint):
         """A chunk; zeros that nobody has written are not carried, only their time."""
         self.chunk_bytes += source.length
         data = b"" if isinstance(source.region, SparseRegion) else bytes(source.view)
+        assert 0 <= target_offset <= target_offset + source.length <= target.length, "outside of what was granted"
         self._post(Write(work_request, target.address + target_offset, source.length, data, False))
 
     def post_bytes(

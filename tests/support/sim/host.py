@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import deque
 
 from fedrdma_fate.engine.events import Emit
-from fedrdma_fate.engine.link import Command, Link
+from fedrdma_fate.engine.link import Command
 from fedrdma_fate.engine.settings import LinkSettings
+from tests.support.engine import StrictLink
 from tests.support.sim.clock import VirtualClock
 from tests.support.sim.endpoint import SimDraft, SimEndpoint
 
@@ -15,7 +16,7 @@ class SimHost:
     """Drives a link on the virtual clock, where a thread would drive it on the real one."""
 
     def __init__(self, clock: VirtualClock, peer: str, settings: LinkSettings, emit: Emit) -> None:
-        self.link = Link(peer, settings, emit, lambda: clock.now)
+        self.link = StrictLink(peer, settings, emit, lambda: clock.now)
         self._clock = clock
         self._commands: deque[Command] = deque()
         self._next_turn: float | None = None
@@ -38,8 +39,8 @@ class SimHost:
         self._turn_at(self._clock.now)
 
     def end(self) -> None:
-        """The link ends; nothing more comes of it."""
-        self.link.end(deque())
+        """The link ends, with what it had still to do; nothing more comes of it."""
+        self.link.end(self._commands)
         self._next_turn = None
 
     def _turn_at(self, when: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import random
+from collections import Counter
 from typing import Literal
 
 from fedrdma_fate.core.actions import Failed, Finished
@@ -17,7 +18,9 @@ from fedrdma_fate.engine.events import (
     PayloadSent,
     ReceiveFailed,
     SendFailed,
+    SlotsReturned,
 )
+from fedrdma_fate.engine.link import Link
 from fedrdma_fate.engine.payload import Outgoing, Payload
 from fedrdma_fate.engine.settings import LinkSettings
 from fedrdma_fate.ports import Slot
@@ -137,6 +140,9 @@ class _World:
         self._to_sender = ControlChannel(self._clock, scenario.link, self._take_to_sender)
         self._to_receiver = ControlChannel(self._clock, scenario.link, self._take_to_receiver)
         self._next_grant = 0
+        self._granted: Counter[int] = Counter()
+        # kept, so that no two have one address
+        self._slots: list[Slot] = []
         self._ended: Delivered | Refused | None = None
         self._paths: list[ReliablePath] = []
         self._started = 0.0
@@ -150,7 +156,7 @@ class _World:
         self._connect()
         # ahead of time, so that the transfer starts without asking
         slot_bytes = SlotLayout(scenario.plan, scenario.mode).slot_bytes
-        self._receiver.do(lambda link: link.grant(self._new_grant(), self._new_slot(slot_bytes)))
+        self._give(self._new_slot(slot_bytes), 0)
         self._clock.run(scenario.link.rtt + (scenario.link.control_rtt or 0.0))
         self._started = self._clock.now
         for planned in scenario.faults.breaks:
@@ -158,12 +164,15 @@ class _World:
         outgoing = Outgoing(_TRANSFER, _KEY, "bytes", self._payload(), scenario.plan, scenario.mode)
         self._sender.do(lambda link: link.send(outgoing))
         self._clock.run(self._started + limit)
+        self._receiver.end()
+        assert not any(self._granted.values()), f"slots that came back so often less than once: {self._granted}"
         chunk_bytes = sum(path.sender.chunk_bytes for path in self._paths)
+        assert not self._delivered or chunk_bytes >= scenario.plan.total_bytes, "delivered, and never sent"
         return Outcome(
             delivered=tuple(self._delivered),
             sent=tuple(self._sent),
             received=tuple(self._received),
-            seconds=self._ended_at - self._started,
+            seconds=max(0.0, self._ended_at - self._started),
             writes=sum(path.sender.writes for path in self._paths),
             resent_bytes=max(0, chunk_bytes - scenario.plan.total_bytes),
         )
@@ -241,10 +250,6 @@ class _World:
     def _new_receiver(self) -> SimHost:
         return SimHost(self._clock, "sender", self._settings, self._on_receiver_event)
 
-    def _new_grant(self) -> int:
-        self._next_grant += 1
-        return self._next_grant
-
     def _new_slot(self, length: int) -> Slot:
         """One as an earlier transfer left it: full of its bytes, its header cleared."""
         if self._scenario.payload is None:
@@ -267,9 +272,15 @@ class _World:
 
     def _abort(self, frame: Abort) -> None:
         """The link may have forgotten the transfer, or never have known it; then the sender's word is the end."""
-        self._receiver.do(lambda link: link.frame(frame))
         failed = Failed(error_from_code(frame.code, frame.reason).code, frame.reason)
-        self._receiver.do(lambda _: self._end_receiving(failed))
+
+        def abort(link: Link) -> None:
+            known = any(transfer.direction == "receive" for transfer in link.progress())
+            link.frame(frame)
+            if not known and self._ended is None:
+                self._end_receiving(failed)
+
+        self._receiver.do(abort)
 
     def _on_receiver_event(self, event: LinkEvent) -> None:
         match event:
@@ -277,12 +288,16 @@ class _World:
                 self._to_sender.send(frame)
             case GrantRequested(request):
                 self._grant(request)
+            case SlotsReturned(slots):
+                self._granted.subtract(slot.region.address for slot in slots)
             case PayloadReceived(offer, slot, payload_at):
+                self._granted.subtract([slot.region.address])
                 zeros = self._scenario.payload is None
                 self._delivered.append(b"" if zeros else bytes(slot.part(payload_at, offer.total_bytes).view))
                 self._ended = Delivered(_TRANSFER)
                 self._end(self._received, Finished())
-            case ReceiveFailed(_, _, code, reason):
+            case ReceiveFailed(_, slot, code, reason):
+                self._granted.subtract([slot.region.address])
                 self._end_receiving(Failed(code, reason))
             case _:
                 pass
@@ -292,12 +307,19 @@ class _World:
             self._to_sender.send(self._ended)
             return
         slot = self._new_slot(request.slot_bytes)
-        self._receiver.do(lambda link: link.grant(self._new_grant(), slot, request.transfer))
+        self._give(slot, request.transfer)
+
+    def _give(self, slot: Slot, transfer: int) -> None:
+        """Grant a slot; it must come back, once."""
+        self._next_grant += 1
+        grant = self._next_grant
+        self._granted[slot.region.address] += 1
+        self._slots.append(slot)
+        self._receiver.do(lambda link: link.grant(grant, slot, transfer))
 
     def _end_receiving(self, failed: Failed) -> None:
-        if self._ended is None:
-            self._ended = Refused(_TRANSFER, failed.code.value, failed.reason)
-            self._end(self._received, failed)
+        self._ended = self._ended or Refused(_TRANSFER, failed.code.value, failed.reason)
+        self._end(self._received, failed)
 
     def _end(self, ends: list[Finished | Failed], end: Finished | Failed) -> None:
         ends.append(end)

@@ -113,7 +113,7 @@ class XFlow:
     @property
     def arrived_bytes(self) -> int:
         """Payload bytes of the transfer under way that the sender knows to have arrived."""
-        return sum(transfer.done_bytes for transfer in self._sender.link._outgoing.progress())
+        return sum(transfer.done_bytes for transfer in self._sender.link.progress())
 
     def goodput_bps(self, since: float, until: float) -> float:
         """Bits a second that landed in a span of time."""

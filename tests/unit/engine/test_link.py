@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import os
+import select
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import pytest
 
+from fedrdma_fate.engine.link import Link
 from fedrdma_fate.engine.link_thread import LinkThread
 from fedrdma_fate.engine.outgoing import OutgoingTransfers
 from fedrdma_fate.engine.settings import LinkSettings
 from fedrdma_fate.ports import EndpointAddress
 from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import Delivered, Grant, GrantRecall, GrantRequest, Offer, Ping
-from tests.support.endpoints import HeapRegion, MemoryTransport, MemoryWire
+from tests.support.endpoints import HeapRegion, MemoryEndpoint, MemoryTransport, MemoryWire
 from tests.support.engine import Recorded, outgoing, slot_for
 from tests.support.sites import eventually
 
@@ -179,7 +183,7 @@ def test_an_idle_link_sleeps(ends: Ends) -> None:
     ends.receiver.grant(1, slot_for(message))
     ends.sender.send(message)
     ends.run_until(ends.sending.sent_messages)
-    eventually(lambda: all(link._link._snapshot_due() is None for link in (ends.sender, ends.receiver)))
+    eventually(lambda: all(not link._link._changed for link in (ends.sender, ends.receiver)))
     used = time.process_time()
     time.sleep(0.2)
     assert time.process_time() - used < 0.1
@@ -206,23 +210,26 @@ def test_a_slot_granted_on_a_link_that_has_ended_comes_back_at_once(ends: Ends) 
     assert ends.receiving.returned == [slot]
 
 
+class UnwantedDraft:
+    """One that must be closed, and never connected."""
+
+    address: EndpointAddress = MappingProxyType({})
+
+    def __init__(self) -> None:
+        self.closed = threading.Event()
+
+    def connect(self, peer: EndpointAddress, timeout: float) -> NoReturn:
+        raise AssertionError((peer, timeout))
+
+    def close(self) -> None:
+        self.closed.set()
+
+
 def test_a_draft_for_a_link_that_has_ended_is_closed(ends: Ends) -> None:
-    closed = threading.Event()
-
-    class Draft:
-        @property
-        def address(self) -> EndpointAddress:
-            return {}
-
-        def connect(self, peer: EndpointAddress, timeout: float) -> NoReturn:
-            raise AssertionError((peer, timeout))
-
-        def close(self) -> None:
-            closed.set()
-
+    draft = UnwantedDraft()
     ends.sender.close()
-    ends.sender.connect(Draft(), {}, 1)
-    assert closed.is_set()
+    ends.sender.connect(draft, {}, 1)
+    assert draft.closed.is_set()
 
 
 # --- bugs of ours ---
@@ -272,3 +279,63 @@ def test_nothing_is_lost_when_a_post_finds_the_path_broken(ends: Ends) -> None:
     ends.run_until(ends.receiving.wanted)
     ends.receiver.grant(2, slot_for(message), 1)
     ends.run_until(ends.sending.sent_messages)
+
+
+def test_a_descriptor_that_cannot_be_waited_for_loses_the_path_and_not_the_thread(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends.connect()
+    slot = HeapRegion(5000).slot()
+    ends.receiver.grant(1, slot)
+    monkeypatch.setattr(MemoryEndpoint, "poll_set", lambda _: [(-1, select.POLLIN)])
+    ends.receiver.recall_credits()
+    ends.receiving.wait_for(ends.receiving.paths, 2)
+    ends.receiving.wait_for(ends.receiving.returned)
+    assert ends.receiving.returned == [slot]
+    monkeypatch.undo()
+    ends.connect()
+    assert ends.receiver.alive
+
+
+def test_a_path_whose_end_cannot_even_be_closed_is_lost_and_slots_come_back(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: MemoryEndpoint) -> NoReturn:
+        monkeypatch.undo()
+        raise OSError(5, f"{self} cannot be closed")
+
+    ends.connect()
+    slot = HeapRegion(5000).slot()
+    ends.receiver.grant(1, slot)
+    eventually(lambda: [frame for frame in ends.receiving.frames if isinstance(frame, Grant)])
+    monkeypatch.setattr(MemoryEndpoint, "close", refuse)
+    ends.wires[1].break_down("the test cut it")
+    ends.receiving.wait_for(ends.receiving.returned)
+    assert ends.receiving.returned == [slot]
+    ends.connect()
+    assert ends.receiver.alive
+
+
+# --- turns ---
+
+
+def test_however_often_a_link_is_woken_headers_are_looked_for_and_timers_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    events = Recorded()
+    link = Link("a", LinkSettings("memory", poll_headers=True), events.emit, lambda: now)
+    looks: list[float] = []
+    monkeypatch.setattr(link._incoming, "wants_polling", lambda: True)
+    monkeypatch.setattr(link._incoming, "look_for_headers", looks.append)
+    for _ in range(100):
+        now += 0.0004
+        link.turn()
+    assert len(looks) == 100
+
+
+def test_a_draft_in_the_last_turn_of_a_link_is_closed_and_not_connected() -> None:
+    draft = UnwantedDraft()
+    events = Recorded()
+    link = Link("a", LinkSettings("memory"), events.emit, lambda: 0.0)
+    link.end(deque([lambda link: link.connect(draft, {}, 1)]))
+    assert draft.closed.is_set()
+    assert events.paths == []

@@ -25,6 +25,8 @@ class ByteMemory:
         return bytes(self._bytes[at : at + length])
 
     def write(self, at: int, data: bytes) -> None:
+        if not 0 <= at <= at + len(data) <= len(self._bytes):
+            raise IndexError(f"[{at}, {at + len(data)}) is outside a memory of {len(self._bytes)} bytes")
         self._bytes[at : at + len(data)] = data
 
 

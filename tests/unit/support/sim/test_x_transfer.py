@@ -18,6 +18,8 @@ from tests.support.sim.clock import VirtualClock
 from tests.support.sim.cubic import CubicFlow
 from tests.support.sim.x_flow import XFlow
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 FOREVER = 4 << 30
 
