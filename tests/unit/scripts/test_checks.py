@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -215,7 +216,9 @@ def _python310(monkeypatch: pytest.MonkeyPatch, trouble: Exception | None = None
         if trouble is not None:
             raise trouble
         site.python.parent.mkdir(parents=True)
-        site.python.symlink_to(sys.executable)
+        # not a link, which would not see the packages of the environment that it leads to
+        site.python.write_text(f'#!/bin/sh\nTOLD_BY=python310 exec {shlex.quote(sys.executable)} "$@"\n')
+        site.python.chmod(0o755)
 
     monkeypatch.setattr(Python310, "provide", provide)
     runner = Runner(fast=False, pytest_arguments=(), required=required)
@@ -236,10 +239,13 @@ def test_on_python_3_10_some_kinds_run_and_the_installation_counts_as_one(
     assert reports == {"python310-unit.xml", "python310-property.xml", "python310-fate.xml"}
 
 
-def test_tests_on_python_3_10_run_by_its_interpreter(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    code = "import shutil, sys\ndef test_it(): assert '.venv-py310' in sys.executable and '.venv-py310' in {}\n"
-    (tree / "tests" / "unit" / "test_it.py").write_text(code.format("shutil.which('python')"))
-    (tree / "tests" / "property" / "test_it.py").write_text(GOOD)
+def test_tests_on_python_3_10_run_by_its_interpreter_which_is_first_on_their_path(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = "import os\ndef test_told(): assert os.environ['TOLD_BY'] == 'python310'\n"
+    first = "import shutil\ndef test_first(): assert '.venv-py310' in shutil.which('python')\n"
+    (tree / "tests" / "unit" / "test_it.py").write_text(told)
+    (tree / "tests" / "property" / "test_it.py").write_text(first)
     assert _python310(monkeypatch).counts == Counts(passed=3)
 
 
