@@ -37,6 +37,8 @@ ON_PYTHON310: dict[str, str] = {
     "fate": "tests/fate/test_fate_flow.py",
 }
 """What it runs of which kinds: one job is enough to see that FATE takes the backend there."""
+SHORT_ON_PYTHON310 = frozenset({"unit", "property", "conformance"})
+"""Of these, without what is marked slow: long runs in virtual time tell nothing of a Python version."""
 SIDE_BY_SIDE = ("unit", "property", "conformance", "nic")
 """Kinds whose tests may run beside each other, but for those marked `alone`."""
 MOST_WORKERS = 4
@@ -123,6 +125,7 @@ class Runner:
             report_prefix: of the names of the reports.
         """
         self.fast = fast
+        self.without_slow = False
         self.required = frozenset(required)
         self.pytest_arguments = list(pytest_arguments)
         self.outcomes: list[Outcome] = []
@@ -169,6 +172,7 @@ class Runner:
         for kind, path in ON_PYTHON310.items():
             say(f"\n==> {PYTHON310}: {path}")
             started = time.monotonic()
+            inner.without_slow = kind in SHORT_ON_PYTHON310
             more, note = inner._pytest(kind, path)
             say(f"{PYTHON310}: {path}: {more} in {time.monotonic() - started:.1f} s")
             counts += more
@@ -189,7 +193,8 @@ class Runner:
 
     def _pytest_run(self, kind: str, path: str, name: str, markers: Sequence[str], *options: str) -> tuple[Counts, str]:
         report = REPORTS / f"{self.report_prefix}{name}.xml"
-        expression = " and ".join([*markers, *([FAST_MARKERS] if self.fast else [])])
+        left_out = [FAST_MARKERS] if self.fast else ["not slow"] if self.without_slow else []
+        expression = " and ".join([*markers, *left_out])
         command = [str(self.python), "-u", "-m", "pytest", path, f"--junitxml={report}", "-m", expression]
         if sys.stdout.isatty():
             command.append("--color=yes")
