@@ -392,6 +392,20 @@ def test_every_class_on_the_ways_through_the_code_is_one() -> None:
     assert named - everything == set()
 
 
+def test_the_page_of_the_rate_names_constants_that_there_are() -> None:
+    sources = list((PACKAGE / "core").rglob("*.py"))
+    everything = set().union(*(_defined(ast.parse(path.read_text())) for path in sources))
+    named = set(re.findall(r"`([A-Z]+_[A-Z_]+)`", _read("fedrdma-x-rate.md")))
+    assert len(named) > 20
+    assert named - everything == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_blank_line_follows_each_heading(page: Path) -> None:
+    prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert re.findall(r"^#+ .*\n(?=[^\n])", prose, flags=re.MULTILINE) == []
+
+
 # --- transports ---
 
 NAMES_A_TRANSPORT = re.compile(r'"(?:verbs|tcp|shm)"')
