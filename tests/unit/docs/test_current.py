@@ -386,9 +386,15 @@ def test_a_name_beside_the_wrong_file_is_found(text: str) -> None:
     assert len(_misplaced(text)) == 1
 
 
-def test_every_class_on_the_ways_through_the_code_is_one() -> None:
+def _way_of_a_payload() -> str:
+    return _read("architecture.md").partition("## The way of a payload")[2].partition("## Layers")[0]
+
+
+@pytest.mark.parametrize("text", [_ways_through_the_code(), _way_of_a_payload()], ids=["ways", "payload"])
+def test_every_class_that_a_way_through_the_code_names_is_one(text: str) -> None:
     everything = set().union(*(_defined(ast.parse(path.read_text())) for path in PACKAGE.rglob("*.py")))
-    named = set(re.findall(r"`([A-Z]\w*[a-z]\w*(?:\.\w+)?)`", _ways_through_the_code()))
+    named = set(re.findall(r"`(_?[A-Z]\w*[a-z]\w*(?:\.\w+)?)`", text))
+    assert len(named) > 8
     assert named - everything == set()
 
 
