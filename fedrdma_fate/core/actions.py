@@ -1,4 +1,4 @@
-"""What a state machine asks its driver to do. The driver (engine or simulator) carries actions out in order."""
+"""What a state machine asks for. The engine carries it out, in order; the simulator, in turn, drives the engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of the path of a `fedrdma-x` transfer, and what each report adds to it."""
+"""What `fedrdma-x` knows of a path, kept from transfer to transfer, and what each report of a transfer teaches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class PathState:
         min_rtt: least round trip seen, seconds.
         loss: probability that a packet is lost, None while nothing is known of it.
         capacity: what the path gave us alone, lately; 0 when it is the rate.
-        shared_seconds: for how much longer, in seconds of sending, others are expected.
+        shared_seconds: for how much longer, in seconds of sending, competitors are expected.
     """
 
     rate: float

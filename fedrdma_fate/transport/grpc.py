@@ -17,7 +17,7 @@ from concurrent import futures
 import grpc
 
 from fedrdma_fate.ports import Draft, Endpoint, EndpointAddress, Role
-from fedrdma_fate.transport.endpoint import address_number, address_text, address_token, unavailable
+from fedrdma_fate.transport.endpoint_base import address_number, address_text, address_token, unavailable
 from fedrdma_fate.transport.grpc_endpoint import LARGEST_MESSAGE, NAME, GrpcEndpoint
 from fedrdma_fate.transport.grpc_pipe import MessagePipe
 
@@ -197,7 +197,7 @@ class _PassiveDraft:
     def address(self) -> EndpointAddress:
         return {**self._address, "token": self._token.hex()}
 
-    def connect(self, peer: EndpointAddress, timeout: float) -> Endpoint:  # noqa: ARG002 - the active side offers nothing
+    def connect(self, peer: EndpointAddress, timeout: float) -> Endpoint:  # noqa: ARG002 - the active side has no address
         """Wait for the peer's call.
 
         Raises:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from fedrdma_fate.ports import Completion, CompletionKind, RemoteSlot, Slot
-from fedrdma_fate.transport.endpoint import EndpointHealth, ReliableEndpoint
+from fedrdma_fate.transport.endpoint_base import EndpointHealth, ReliableEndpoint
 from fedrdma_fate.transport.exposure import ExposureTable, ProtocolViolation
 from fedrdma_fate.transport.grpc_pipe import QUEUED_MESSAGES, MessagePipe
 from fedrdma_fate.transport.inbound import Inbound, PeerAccuses

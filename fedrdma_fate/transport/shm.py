@@ -15,8 +15,8 @@ import socket
 from pathlib import Path
 
 from fedrdma_fate.ports import Draft, Endpoint, EndpointAddress, Region, Role
-from fedrdma_fate.transport.endpoint import address_text, address_token, unavailable
-from fedrdma_fate.transport.rendezvous import Rendezvous, RendezvousError, dial
+from fedrdma_fate.transport.endpoint_base import address_text, address_token, unavailable
+from fedrdma_fate.transport.listener import ConnectError, Listener, dial
 from fedrdma_fate.transport.shm_endpoint import NAME, Attach, AttachedRegion, ShmEndpoint
 from fedrdma_fate.transport.shm_keys import KeyTable, PeerKeys
 from fedrdma_fate.unix_sockets import address_of
@@ -41,21 +41,21 @@ class ShmTransport:
         self._attach = attach
         self._directory = directory.resolve()
         self._socket_path = self._directory / f"shm-{secrets.token_hex(8)}.sock"
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             with address_of(self._socket_path) as address:
-                listener.bind(address)
+                listening.bind(address)
             self._socket_path.chmod(0o600)
-            listener.listen(128)
+            listening.listen(128)
         except OSError as error:
-            listener.close()
+            listening.close()
             raise unavailable(
                 NAME,
                 f"cannot listen on {self._socket_path}: {error.strerror or error}",
                 "Set memory.directory to one that exists and is writable; where /proc is not mounted, to one with a "
                 "short path, like /dev/shm.",
             ) from error
-        self._rendezvous = Rendezvous(listener)
+        self._listener = Listener(listening)
 
     @property
     def name(self) -> str:
@@ -68,17 +68,17 @@ class ShmTransport:
             TransportError: TRANSPORT_UNAVAILABLE when the transport is closed or its directory is gone.
         """
         try:
-            token = self._rendezvous.expect() if role == "passive" else b""
+            token = self._listener.expect() if role == "passive" else b""
             keys = KeyTable(self._directory / f"shm-{secrets.token_hex(8)}.keys")
-        except RendezvousError as error:
+        except ConnectError as error:
             raise unavailable(NAME, str(error)) from error
         except OSError as error:
             raise unavailable(NAME, f"cannot make a key table in {self._directory}: {error.strerror}") from error
-        return _ShmDraft(self._region, self._attach, keys, self._rendezvous, token, self._socket_path)
+        return _ShmDraft(self._region, self._attach, keys, self._listener, token, self._socket_path)
 
     def close(self) -> None:
         """Stop listening; links that are connected live on."""
-        self._rendezvous.close()
+        self._listener.close()
         self._socket_path.unlink(missing_ok=True)
 
 
@@ -90,22 +90,22 @@ class _ShmDraft:
         region: Region,
         attach: Attach,
         keys: KeyTable,
-        rendezvous: Rendezvous,
+        listener: Listener,
         token: bytes,
         socket_path: Path,
     ) -> None:
         self._region = region
         self._attach = attach
         self._keys: KeyTable | None = keys
-        self._rendezvous = rendezvous
+        self._listener = listener
         self._token = token
-        self._offer: dict[str, str | int] = {"region": str(region.path.resolve()), "keys": str(keys.path)}
+        self._address: dict[str, str | int] = {"region": str(region.path.resolve()), "keys": str(keys.path)}
         if token:
-            self._offer |= {"socket": str(socket_path), "token": token.hex()}
+            self._address |= {"socket": str(socket_path), "token": token.hex()}
 
     @property
     def address(self) -> EndpointAddress:
-        return self._offer
+        return self._address
 
     def connect(self, peer: EndpointAddress, timeout: float) -> Endpoint:
         """Map the peer's region and meet the peer.
@@ -124,7 +124,7 @@ class _ShmDraft:
             undo.callback(peer_region.close)
             try:
                 connection = self._meet(peer, timeout)
-            except RendezvousError as error:
+            except ConnectError as error:
                 raise unavailable(NAME, str(error)) from error
             undo.pop_all()
         # each side opened the other's table before it dialled or waited, so the name has served
@@ -134,7 +134,7 @@ class _ShmDraft:
 
     def close(self) -> None:
         """Drop the draft, and a connection that came for it."""
-        self._rendezvous.forget(self._token)
+        self._listener.forget(self._token)
         if self._keys is not None:
             self._keys.close()
             self._keys = None
@@ -147,7 +147,7 @@ class _ShmDraft:
 
     def _meet(self, peer: EndpointAddress, timeout: float) -> socket.socket:
         if self._token:
-            return self._rendezvous.wait(self._token, 1, timeout)[0]
+            return self._listener.wait(self._token, 1, timeout)[0]
         path, token = Path(address_text(NAME, peer, "socket")), address_token(NAME, peer)
 
         def connect(seconds: float) -> socket.socket:

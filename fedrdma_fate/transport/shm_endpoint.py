@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from fedrdma_fate.ports import Completion, CompletionKind, Region, RemoteSlot, Slot
-from fedrdma_fate.transport.endpoint import EndpointHealth, ReliableEndpoint
+from fedrdma_fate.transport.endpoint_base import EndpointHealth, ReliableEndpoint
 from fedrdma_fate.transport.exposure import ExposureTable, ProtocolViolation, check_target
 from fedrdma_fate.transport.shm_keys import KeyTable, PeerKeys, PeerStuck
 

@@ -15,7 +15,7 @@ import struct
 from collections.abc import Callable, Sequence
 
 from fedrdma_fate.ports import Completion, CompletionKind, Draft, Endpoint, EndpointAddress, RemoteSlot, Role, Slot
-from fedrdma_fate.transport.endpoint import (
+from fedrdma_fate.transport.endpoint_base import (
     EndpointHealth,
     ReliableEndpoint,
     address_number,
@@ -25,8 +25,8 @@ from fedrdma_fate.transport.endpoint import (
 )
 from fedrdma_fate.transport.exposure import ExposureTable, ProtocolViolation
 from fedrdma_fate.transport.inbound import Inbound, PeerAccuses, PeerClosed
+from fedrdma_fate.transport.listener import MOST_CONNECTIONS, ConnectError, Listener, dial
 from fedrdma_fate.transport.outbound import LARGEST_LOCAL_PIECE, LARGEST_PIECE, Outbound
-from fedrdma_fate.transport.rendezvous import MOST_CONNECTIONS, Rendezvous, RendezvousError, dial
 from fedrdma_fate.transport.tcp_streams import StreamReader, StreamWriter
 
 NAME = "tcp"
@@ -80,14 +80,14 @@ class TcpTransport:
         self._settings = settings
         family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
         try:
-            listener = socket.create_server((settings.host, settings.port), family=family, backlog=128)
+            listening = socket.create_server((settings.host, settings.port), family=family, backlog=128)
         except OSError as error:
             place = f"{settings.host}:{settings.port}"
             raise unavailable(
                 NAME, f"cannot listen on {place}: {error.strerror}", "Set listen.data to a free address."
             ) from error
-        self._port: int = listener.getsockname()[1]
-        self._rendezvous = Rendezvous(listener)
+        self._port: int = listening.getsockname()[1]
+        self._listener = Listener(listening)
 
     @property
     def name(self) -> str:
@@ -107,20 +107,20 @@ class TcpTransport:
         if role == "active":
             return _ActiveDraft(self._settings)
         try:
-            return _PassiveDraft(self._settings, self._rendezvous, self._port)
-        except RendezvousError as error:
+            return _PassiveDraft(self._settings, self._listener, self._port)
+        except ConnectError as error:
             raise unavailable(NAME, str(error)) from error
 
     def close(self) -> None:
         """Stop listening; links that are connected live on."""
-        self._rendezvous.close()
+        self._listener.close()
 
 
 class _PassiveDraft:
-    def __init__(self, settings: TcpSettings, rendezvous: Rendezvous, port: int) -> None:
+    def __init__(self, settings: TcpSettings, listener: Listener, port: int) -> None:
         self._settings = settings
-        self._rendezvous = rendezvous
-        self._token = rendezvous.expect()
+        self._listener = listener
+        self._token = listener.expect()
         self._port = port
 
     @property
@@ -136,8 +136,8 @@ class _PassiveDraft:
         """
         try:
             streams = min(address_number(NAME, peer, "streams", MOST_CONNECTIONS), self._settings.streams)
-            connections = self._rendezvous.wait(self._token, streams, timeout)
-        except RendezvousError as error:
+            connections = self._listener.wait(self._token, streams, timeout)
+        except ConnectError as error:
             raise unavailable(NAME, str(error), "Can the peer reach the advertised data address?") from error
         finally:
             self.close()
@@ -145,7 +145,7 @@ class _PassiveDraft:
 
     def close(self) -> None:
         """Drop the draft, and connections that came for it."""
-        self._rendezvous.forget(self._token)
+        self._listener.forget(self._token)
 
 
 class _ActiveDraft:
@@ -171,7 +171,7 @@ class _ActiveDraft:
 
         try:
             return TcpEndpoint(dial(connect, token, streams, timeout), self._settings)
-        except RendezvousError as error:
+        except ConnectError as error:
             raise unavailable(NAME, f"{host}:{port}: {error}") from error
 
     def close(self) -> None:

@@ -79,7 +79,7 @@ class Connect(Frame, frozen=True, tag="connect"):
         reason: why it was chosen, for logs and status.
         attempt: counts connections of this link; the dialling side counts up. The other asks for one with 0.
         main: whether all modes use it, or only mode `grpc`.
-        offer: what the transport needs of the other side (address, token, QP number, …).
+        offer: an `EndpointAddress`: what the transport needs of the other side (address, token, QP number, …).
     """
 
     transport: str

@@ -84,10 +84,10 @@ def test_a_killed_peer_is_noticed(name: str, shared_directory: Path) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            offer = json.loads(process.stdout.readline())
+            address = json.loads(process.stdout.readline())
             process.stdin.write(json.dumps(dict(draft.address)) + "\n")
             process.stdin.flush()
-            side = Side(draft.connect(offer, 10), region)
+            side = Side(draft.connect(address, 10), region)
             target = RemoteSlot(**json.loads(process.stdout.readline()))
             side.write(1, 0, MIB, target)
             while not side.done:
@@ -228,39 +228,39 @@ def test_dialling_a_closed_transport_fails(
     regions: tuple[SharedRegion, SharedRegion],
 ) -> None:
     gone = make(Site(shared_directory, regions[1]))
-    offer = dict(gone.open("passive").address)
+    address = dict(gone.open("passive").address)
     gone.close()
     gone.close()
     with pytest.raises(TransportError) as error:
-        transport.open("active").connect(offer, 5)
+        transport.open("active").connect(address, 5)
     assert error.value.code is ErrorCode.TRANSPORT_UNAVAILABLE
 
 
 @pytest.mark.parametrize("spoil", ["missing", "wrong"])
-def test_a_senseless_offer_is_refused(transport: Transport, spoil: str) -> None:
+def test_a_senseless_address_is_refused(transport: Transport, spoil: str) -> None:
     waiting = transport.open("passive")
     for name in waiting.address:
         if name == "streams" and spoil == "wrong":
             continue
-        offer = dict(waiting.address)
+        address = dict(waiting.address)
         if spoil == "missing":
-            del offer[name]
+            del address[name]
         else:
-            offer[name] = -1 if isinstance(offer[name], int) else "no such thing"
+            address[name] = -1 if isinstance(address[name], int) else "no such thing"
         with pytest.raises(TransportError) as error:
-            transport.open("active").connect(offer, 0.5)
+            transport.open("active").connect(address, 0.5)
         assert error.value.code is ErrorCode.TRANSPORT_UNAVAILABLE
     waiting.close()
 
 
 def test_an_unknown_token_is_not_let_in(transport: Transport) -> None:
     waiting = transport.open("passive")
-    offer = {**waiting.address, "token": "00" * 16}
+    address = {**waiting.address, "token": "00" * 16}
     dialling = transport.open("active")
     with ThreadPoolExecutor(1) as executor:
         passive = executor.submit(waiting.connect, dialling.address, 0.5)
         with pytest.raises(TransportError):
-            dialling.connect(offer, 2)
+            dialling.connect(address, 2)
         with pytest.raises(TransportError):
             passive.result()
 
@@ -282,12 +282,12 @@ def test_several_links_of_one_transport_connect_at_once_each_with_its_own_peer(
 
 def test_closing_the_transport_wakes_those_who_wait(transport: Transport) -> None:
     waiting = transport.open("passive")
-    peer_offer = dict(transport.open("active").address)
+    peer_address = dict(transport.open("active").address)
     failures: list[TransportError] = []
 
     def wait() -> None:
         try:
-            waiting.connect(peer_offer, 30)
+            waiting.connect(peer_address, 30)
         except TransportError as error:
             failures.append(error)
 

@@ -16,7 +16,7 @@ import pytest
 from fedrdma_fate.core.digest import chunk_digest
 from fedrdma_fate.memory.region import SharedRegion
 from fedrdma_fate.ports import Completion, CompletionKind, Endpoint, RemoteSlot, Slot
-from fedrdma_fate.transport.rendezvous import dial
+from fedrdma_fate.transport.listener import dial
 from fedrdma_fate.transport.stream_frames import (
     HEAD_BYTES,
     INLINE_BYTES,

@@ -23,7 +23,7 @@ from fedrdma_fate.ports import (
     Slot,
     Transport,
 )
-from fedrdma_fate.transport.endpoint import EndpointHealth, unavailable
+from fedrdma_fate.transport.endpoint_base import EndpointHealth, unavailable
 
 Operation = Literal["expose", "withdraw", "post_write", "post_bytes", "post_chunk", "progress"]
 

@@ -86,9 +86,9 @@ class FakeLink:
             self.passive.progress()
 
     def connect(
-        self, timeout: float = 2.0, spoil: Callable[[EndpointAddress], EndpointAddress] = lambda offer: offer
+        self, timeout: float = 2.0, spoil: Callable[[EndpointAddress], EndpointAddress] = lambda address: address
     ) -> None:
-        """Connect both sides anew, by offers of which the passive side's may be spoiled on its way."""
+        """Connect both sides anew, by addresses of which the passive side's may be spoiled on its way."""
         dialling, waiting = self.active.transport.open("active"), self.passive.transport.open("passive")
         with ThreadPoolExecutor(1) as executor:
             answered = executor.submit(waiting.connect, dialling.address, timeout)

@@ -40,9 +40,9 @@ RECENT_SECONDS = 5.0
 """So long after the last sign of competitors we probe no further than our share: CUBIC takes seconds to reach its
 own."""
 
-EXPECTED_SECONDS = 12.0
-"""After the last sign of competitors the path is still believed to be able to give what it gave us alone: besides
-RECENT_SECONDS for seven more, in which probing may find it again."""
+SHARED_SECONDS = 12.0
+"""After the last sign of competitors the path counts as shared for so long, and is still believed to be able to give
+what it gave us alone: besides RECENT_SECONDS for seven more, in which probing may find it again."""
 
 
 class QueueVerdict(enum.Enum):
@@ -58,12 +58,12 @@ class Competition:
 
     Attributes:
         capacity: what the path gave us alone.
-        expected_seconds: for how much longer competitors are expected; 0: we are alone.
+        shared_seconds: for how much longer competitors are expected; 0: we are alone.
     """
 
-    def __init__(self, capacity: float, expected_seconds: float) -> None:
+    def __init__(self, capacity: float, shared_seconds: float) -> None:
         self.capacity = capacity
-        self.expected_seconds = expected_seconds
+        self.shared_seconds = shared_seconds
         self._at: float | None = None
         self._samples = 0
         self._queued_samples = 0
@@ -73,7 +73,7 @@ class Competition:
     @property
     def is_recent(self) -> bool:
         """Whether competitors were seen so lately that nothing above the fair share is for us."""
-        return self.expected_seconds > EXPECTED_SECONDS - RECENT_SECONDS
+        return self.shared_seconds > SHARED_SECONDS - RECENT_SECONDS
 
     @property
     def fair_rate(self) -> float:
@@ -83,7 +83,7 @@ class Competition:
     def on_time(self, now: float) -> None:
         """Time passes while we send."""
         if self._at is not None:
-            self.expected_seconds = max(0.0, self.expected_seconds - (now - self._at))
+            self.shared_seconds = max(0.0, self.shared_seconds - (now - self._at))
         self._at = now
 
     def on_queue(self, queue_seconds: float) -> None:
@@ -111,8 +111,8 @@ class Competition:
         is_competing = is_queued and (self.is_recent or self._was_queued or not maybe_own_queue)
         self._was_queued = is_queued
         if is_competing:
-            self.expected_seconds = EXPECTED_SECONDS
-        if self.expected_seconds > 0:
+            self.shared_seconds = SHARED_SECONDS
+        if self.shared_seconds > 0:
             self.capacity = max(self.capacity, rate)
         elif not is_queued:
             self.capacity, self._was_alone = max(rate, self.capacity * CAPACITY_DECAY), True
@@ -122,11 +122,11 @@ class Competition:
 
     def on_newcomer(self) -> None:
         """A queue came up although our rate had suited the path: someone has begun to send."""
-        self.expected_seconds = EXPECTED_SECONDS
+        self.shared_seconds = SHARED_SECONDS
 
     def on_path_longer(self) -> None:
         """What looked like a queue was a longer path."""
-        self.expected_seconds = 0.0
+        self.shared_seconds = 0.0
 
     def reduced(self, rate: float) -> float:
         """What to come down to from this rate, while competitors queue."""

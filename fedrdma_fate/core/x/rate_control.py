@@ -128,10 +128,10 @@ REPORT_ALLOWANCE_SECONDS = 0.01
 """And what is sent in this time: reports come every 2 ms, and later from a busy host, and a window that is too small
 for that looks like a slow path."""
 
-BLIND_AFTER_STARTUP_ROUNDS = 3
+IGNORE_CONGESTION_AFTER_STARTUP_ROUNDS = 3
 """Round trips after STARTUP whose queue and losses are those of the packet train, which went unpaced."""
 
-BLIND_AFTER_REDUCTION_ROUNDS = 2
+IGNORE_CONGESTION_AFTER_REDUCTION_ROUNDS = 2
 """Round trips after a reduction: one until it shows at the receiver's, one while the queue drains."""
 
 
@@ -237,7 +237,7 @@ class RateController:
         # also where no competitors are expected any more: a transfer may end just when it has come down for them
         competition = self._competition
         capacity = competition.capacity if competition.capacity > self._bandwidth else 0.0
-        return PathState(self._bandwidth, self._rtt.least, self._loss.loss, capacity, competition.expected_seconds)
+        return PathState(self._bandwidth, self._rtt.least, self._loss.loss, capacity, competition.shared_seconds)
 
     # -- the cycle ------------------------------------------------------------------------------------------------
 
@@ -370,7 +370,7 @@ class RateController:
         if self.phase is Phase.STARTUP:
             # the round trip that taught this was mostly idle: its queue is gone
             self._enter(Phase.CRUISE, now, self._cruise_seconds)
-            self._ignore_congestion_until = now + BLIND_AFTER_STARTUP_ROUNDS * self._rtt.least
+            self._ignore_congestion_until = now + IGNORE_CONGESTION_AFTER_STARTUP_ROUNDS * self._rtt.least
             self._maybe_own_queue_until = self._uncertain_until(now)
 
     def _end_round(self, now: float) -> None:
@@ -440,7 +440,7 @@ class RateController:
         self._longer_path.note_rate(self._bandwidth)
         self._bandwidth = rate
         self._max_rate.restart(rate, now)
-        self._ignore_congestion_until = now + BLIND_AFTER_REDUCTION_ROUNDS * self._rtt.least
+        self._ignore_congestion_until = now + IGNORE_CONGESTION_AFTER_REDUCTION_ROUNDS * self._rtt.least
         self._maybe_own_queue_until = self._uncertain_until(now)
         self._drain(now)
 

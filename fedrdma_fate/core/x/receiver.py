@@ -17,7 +17,7 @@ from fedrdma_fate.wire.errors import ErrorCode, WireError
 from fedrdma_fate.wire.frames import Delivered, Refused, Report, ResendChunks
 from fedrdma_fate.wire.header import ChunkHeader, HeaderKind, decode_header
 
-REPORT_SECONDS = 0.002
+REPORT_INTERVAL_SECONDS = 0.002
 """At most one report in this time: a tenth of a round trip of 20 ms, and few enough for both ends' processors. Ours."""
 
 
@@ -34,7 +34,7 @@ class XReceiveSettings:
     """
 
     tag: int
-    report_seconds: float | None = REPORT_SECONDS
+    report_seconds: float | None = REPORT_INTERVAL_SECONDS
     max_resends: int = 3
     repairs: RepairPlan | None = None
 

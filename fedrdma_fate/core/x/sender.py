@@ -73,7 +73,7 @@ TRAIN_DIVISOR = 4
 """After a train of which nothing arrived in time, so much less goes unpaced: 1 MiB. Ours: the buffer may be small."""
 
 BURST_SECONDS = 0.001
-"""The token bucket holds what the rate gives in this time: BBR.send_wake_bytes, draft-ietf-ccwg-bbr, section 5.6.3."""
+"""The token bucket holds what the rate gives in this time: BBR.send_quantum, draft-ietf-ccwg-bbr, section 5.6.3."""
 
 WAKE_SECONDS = 0.0002
 """It is asked for what the rate gives in this time at once. Ours: a thread that woke for each chunk of 16 KiB would do

@@ -47,7 +47,7 @@ def lease_spare(pool: SlotPool, length: int, owner: str) -> Lease:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Transfer:
+class _ProbeTransfer:
     """A payload of a probe on its way: the link that has it, what keeps its slot, and who waits for its end."""
 
     link: LinkHandle
@@ -70,7 +70,7 @@ class ProbeTransfers:
         # no party can be configured that is spelt so: a gateway that knows no probes refuses them
         own, other = Party("gateway", f":{context.config.site}"), Party("gateway", f":{peer}")
         self._key = MessageKey("probe", "", "", own, other)
-        self._transfers: dict[int, _Transfer] = {}
+        self._transfers: dict[int, _ProbeTransfer] = {}
         self._pings: dict[float, asyncio.Future[float]] = {}
 
     # -- pings ----------------------------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ class ProbeTransfers:
         end: asyncio.Future[TransferStats] = asyncio.get_running_loop().create_future()
         # somebody may wait no longer when it fails
         end.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self._transfers[transfer] = _Transfer(link, lease, end)
+        self._transfers[transfer] = _ProbeTransfer(link, lease, end)
         payload = Payload(lease.slot, plan.total_bytes)
         link.send(Outgoing(transfer, self._key, "bytes", payload, plan, mode))
         return transfer, end
@@ -133,19 +133,19 @@ class ProbeTransfers:
                 _fail(under_way, error_from_code(ErrorCode.LINK_LOST.value, "the data path was given up"))
                 spawn(self._context.tasks, _release_when_ended(under_way))
 
-    def _end(self, transfer: int) -> _Transfer | None:
+    def _end(self, transfer: int) -> _ProbeTransfer | None:
         under_way = self._transfers.pop(transfer, None)
         if under_way is not None:
             under_way.lease.release()
         return under_way
 
 
-def _fail(under_way: _Transfer, error: FedRDMAError) -> None:
+def _fail(under_way: _ProbeTransfer, error: FedRDMAError) -> None:
     if not under_way.end.done():
         under_way.end.set_exception(error)
 
 
-async def _release_when_ended(under_way: _Transfer) -> None:
+async def _release_when_ended(under_way: _ProbeTransfer) -> None:
     """Its thread may still read the slot."""
     await asyncio.to_thread(under_way.link.close)
     under_way.lease.release()

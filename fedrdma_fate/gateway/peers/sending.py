@@ -68,7 +68,7 @@ LENT = "lent"
 
 
 @dataclasses.dataclass(slots=True)
-class _Transfer:
+class _PendingPayload:
     """A payload on its way to the peer.
 
     Attributes:
@@ -120,7 +120,7 @@ class Sending:
         self._shares_memory = shares_memory
         self.lending = Lending(peer.site, context, send)
         self._inline: dict[int, Inline] = {}
-        self._transfers: dict[int, _Transfer] = {}
+        self._transfers: dict[int, _PendingPayload] = {}
         self._notices: deque[Undeliverable] = deque(maxlen=REMEMBERED_NOTICES)
         self.rtt_seconds: float | None = None
         self.tuners: defaultdict[str, LinkTuner] = defaultdict(LinkTuner)
@@ -152,11 +152,11 @@ class Sending:
         plan = self._plan(used, payload.total_bytes)
         recut = used == "fedrdma-x" and self._chunk_bytes is None
         outgoing = Outgoing(self._context.new_transfer(), key, kind, payload, plan, used, recut)
-        under_way = _Transfer(outgoing, lease, alone=not self._transfers, whole=not payload.written_from)
+        pending = _PendingPayload(outgoing, lease, alone=not self._transfers, whole=not payload.written_from)
         for other in self._transfers.values():
             other.alone = False
-        self._transfers[outgoing.transfer] = under_way
-        self._hand(under_way)
+        self._transfers[outgoing.transfer] = pending
+        self._hand(pending)
 
     def lends(self, mode: Mode | None) -> bool:
         """Whether payloads of a job that asks for `mode` are lent, as long as there is room."""
@@ -170,24 +170,24 @@ class Sending:
 
     def on_written(self, payload: Payload) -> None:
         """More of a payload lies in its slot."""
-        for under_way in self._of(payload):
-            self._links.written(under_way.path, under_way.outgoing.transfer)
+        for pending in self._of(payload):
+            self._links.written(pending.path, pending.outgoing.transfer)
 
     def abandon(self, payload: Payload) -> None:
         """A payload will never be whole."""
         reason = "the task that pushed it did not write it to its end"
-        for under_way in self._of(payload):
-            self._context.mailbox.sessions.forget_push(under_way.outgoing.key)
-            if not self._links.cancel(under_way.path, under_way.outgoing.transfer, ErrorCode.TRANSFER_ABORTED, reason):
-                self.send_failed(under_way.outgoing, ErrorCode.TRANSFER_ABORTED, reason)
+        for pending in self._of(payload):
+            self._context.mailbox.sessions.forget_push(pending.outgoing.key)
+            if not self._links.cancel(pending.path, pending.outgoing.transfer, ErrorCode.TRANSFER_ABORTED, reason):
+                self.send_failed(pending.outgoing, ErrorCode.TRANSFER_ABORTED, reason)
 
-    def _of(self, payload: Payload) -> list[_Transfer]:
-        return [under_way for under_way in self._transfers.values() if under_way.outgoing.payload is payload]
+    def _of(self, payload: Payload) -> list[_PendingPayload]:
+        return [pending for pending in self._transfers.values() if pending.outgoing.payload is payload]
 
-    def _hand(self, under_way: _Transfer) -> None:
-        whole = not under_way.outgoing.payload.written_from
-        lent = whole and self.lends(under_way.outgoing.mode) and self.lending.lend(under_way.outgoing, under_way.lease)
-        under_way.path = LENT if lent else self._links.dispatch(under_way.outgoing)
+    def _hand(self, pending: _PendingPayload) -> None:
+        whole = not pending.outgoing.payload.written_from
+        lent = whole and self.lends(pending.outgoing.mode) and self.lending.lend(pending.outgoing, pending.lease)
+        pending.path = LENT if lent else self._links.dispatch(pending.outgoing)
 
     def check_served(self, destination: Party) -> None:
         """Where the peer has said which parties it serves, see that this is one of them.
@@ -284,8 +284,8 @@ class Sending:
     def on_refused(self, transfer: int, code: str, reason: str) -> bool:
         """The peer will not have a message; whether it went by no data path."""
         if self.lending.end(transfer):
-            under_way = self._transfers[transfer]
-            self.send_failed(under_way.outgoing, error_from_code(code, reason).code, reason)
+            pending = self._transfers[transfer]
+            self.send_failed(pending.outgoing, error_from_code(code, reason).code, reason)
             return True
         inline = self._inline.pop(transfer, None)
         if inline is None:

@@ -8,7 +8,7 @@ import logging
 import socket
 from collections.abc import Callable, Iterable, Sequence
 
-from fedrdma_fate.transport.endpoint import unavailable
+from fedrdma_fate.transport.endpoint_base import unavailable
 from fedrdma_fate.transport.verbs.interface import DeviceInfo, GidEntry, LocalPort, PortInfo
 from fedrdma_fate.wire.errors import TransportError
 

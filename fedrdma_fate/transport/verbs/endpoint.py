@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from fedrdma_fate.ports import ChunkService, Completion, CompletionKind, RemoteSlot, Slot
 from fedrdma_fate.timerfd import Timer
-from fedrdma_fate.transport.endpoint import EndpointHealth
+from fedrdma_fate.transport.endpoint_base import EndpointHealth
 from fedrdma_fate.transport.exposure import ProtocolViolation, check_target
 from fedrdma_fate.transport.verbs.chunks import CHUNK_SENDS, ChunkOutbound
 from fedrdma_fate.transport.verbs.device_selection import NAME

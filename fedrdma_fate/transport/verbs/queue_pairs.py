@@ -30,7 +30,7 @@ EMPTY = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class PeerOffer:
+class PeerAddress:
     """What the other side said of its half.
 
     Attributes:
@@ -109,7 +109,7 @@ class LinkQueuePairs:
             undo.callback(self.chunks.close)
             self._undo = undo.pop_all()
 
-    def connect(self, peer: PeerOffer, first_packet: int, patience: Patience) -> None:
+    def connect(self, peer: PeerAddress, first_packet: int, patience: Patience) -> None:
         """Bring every queue pair to RTS. Of unequal numbers of queue pairs the smaller is used, as is the smaller MTU.
 
         Raises:

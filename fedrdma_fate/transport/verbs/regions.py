@@ -10,7 +10,7 @@ import time
 import weakref
 
 from fedrdma_fate.ports import Region, Slot
-from fedrdma_fate.transport.endpoint import unavailable
+from fedrdma_fate.transport.endpoint_base import unavailable
 from fedrdma_fate.transport.verbs.device_selection import NAME
 from fedrdma_fate.transport.verbs.interface import (
     Device,

@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterable
 from typing import Literal, cast
 
 from fedrdma_fate.ports import Draft, Endpoint, EndpointAddress, Region, Role
-from fedrdma_fate.transport.endpoint import address_number, address_text, address_token, unavailable
+from fedrdma_fate.transport.endpoint_base import address_number, address_text, address_token, unavailable
 from fedrdma_fate.transport.verbs.chunks import ChunkNumbers, KindNumbers
 from fedrdma_fate.transport.verbs.device import DeviceContext
 from fedrdma_fate.transport.verbs.device_selection import NAME, PortPreference, select_port
 from fedrdma_fate.transport.verbs.endpoint import VerbsEndpoint
 from fedrdma_fate.transport.verbs.handshake import Handshake, HandshakeError
 from fedrdma_fate.transport.verbs.interface import MTUS, Patience, Verbs, VerbsError
-from fedrdma_fate.transport.verbs.queue_pairs import LinkQueuePairs, PeerOffer
+from fedrdma_fate.transport.verbs.queue_pairs import LinkQueuePairs, PeerAddress
 
 logger = logging.getLogger(__name__)
 
@@ -193,7 +193,7 @@ class _VerbsDraft:
         self._first_packet = secrets.randbelow(_24_BITS) + 1
         port = pairs.context.port
         chunks = pairs.chunks.numbers
-        self._offer: dict[str, str | int] = {
+        self._address: dict[str, str | int] = {
             "gid": port.gid,
             "psn": self._first_packet,
             "mtu": port.mtu,
@@ -208,7 +208,7 @@ class _VerbsDraft:
 
     @property
     def address(self) -> EndpointAddress:
-        return self._offer
+        return self._address
 
     def connect(self, peer: EndpointAddress, timeout: float) -> Endpoint:
         """Connect the queue pairs, and test them.
@@ -223,15 +223,15 @@ class _VerbsDraft:
         with contextlib.ExitStack() as undo:
             undo.callback(self._ended, self)
             undo.callback(pairs.close)
-            offer = _read_offer(peer)
+            peer_address = _read_address(peer)
             handshake = Handshake(pairs, self._role, self._token, address_token(NAME, peer))
             try:
-                pairs.connect(offer, self._first_packet, self._settings.patience)
+                pairs.connect(peer_address, self._first_packet, self._settings.patience)
                 handshake.run(timeout)
             except (VerbsError, HandshakeError) as error:
                 raise unavailable(
                     NAME,
-                    f"{self._offer['gid']} and {offer.gid}: {error}",
+                    f"{self._address['gid']} and {peer_address.gid}: {error}",
                     "Can UDP port 4791 pass both ways, and do both GIDs belong to one network?",
                 ) from error
             endpoint = VerbsEndpoint(pairs, handshake.early, busy=self._settings.poll == "busy")
@@ -265,7 +265,7 @@ def _join(numbers: Iterable[int]) -> str:
     return ",".join(map(str, numbers))
 
 
-def _read_offer(peer: EndpointAddress) -> PeerOffer:
+def _read_address(peer: EndpointAddress) -> PeerAddress:
     gid = address_text(NAME, peer, "gid")
     try:
         ipaddress.IPv6Address(gid)
@@ -276,7 +276,7 @@ def _read_offer(peer: EndpointAddress) -> PeerOffer:
         raise unavailable(NAME, f"the peer's offer has no valid 'mtu', but {mtu}")
     first_packet = address_number(NAME, peer, "psn", _24_BITS)
     signal = address_number(NAME, peer, "signal", _24_BITS)
-    return PeerOffer(gid, first_packet, mtu, signal, _numbers(peer, "pairs"), _chunk_numbers(peer))
+    return PeerAddress(gid, first_packet, mtu, signal, _numbers(peer, "pairs"), _chunk_numbers(peer))
 
 
 def _chunk_numbers(peer: EndpointAddress) -> ChunkNumbers:

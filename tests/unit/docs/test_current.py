@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import sys
@@ -31,6 +32,8 @@ else:
     import tomli as tomllib
 
 DOCS = ROOT / "docs"
+PACKAGE = ROOT / "fedrdma_fate"
+FOLDERS = ("fedrdma_fate", "scripts", "deploy", "examples", "tests")
 PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md"), *(ROOT / "deploy").glob("*.md")])
 
 
@@ -60,6 +63,30 @@ def test_links_lead_somewhere(page: Path) -> None:
         if fragment:
             headings = re.findall(r"^#+ (.*)$", target.read_text(), flags=re.MULTILINE)
             assert fragment in [_anchor(heading) for heading in headings]
+
+
+def _sources() -> set[str]:
+    return {str(path.relative_to(ROOT)) for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")}
+
+
+def _is_source(name: str, page: Path, sources: set[str]) -> bool:
+    """Whether a page may call a file so: from the root, below the package, from where the page lies, or by its name."""
+    if "/" not in name:
+        return any(source.endswith(f"/{name}") for source in sources)
+    beside = (page.parent / name).resolve()
+    return name in sources or f"fedrdma_fate/{name}" in sources or beside.is_file()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_python_file_that_a_page_names_is_there(page: Path) -> None:
+    sources = _sources()
+    named = re.findall(r"`([\w./-]+\.py)`", page.read_text())
+    assert [name for name in named if not _is_source(name, page, sources)] == []
+
+
+@pytest.mark.parametrize("name", ["core/no_such.py", "no_such.py", "transport/sender.py", "../core/sender.py"])
+def test_a_python_file_that_is_not_there_is_found(name: str) -> None:
+    assert not _is_source(name, DOCS / "contributors.md", _sources())
 
 
 def test_every_page_can_be_reached_from_the_index() -> None:
@@ -302,18 +329,119 @@ def test_the_header_lies_as_the_protocol_page_says() -> None:
     assert values[:11] == [MAGIC, 1, 2, 0, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77]
 
 
+# --- the ways through the code ---
+
+
+def _defined(tree: ast.AST) -> set[str]:
+    """What a source file defines: functions, classes and constants, and of classes `Class.method` besides."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.ClassDef(name=name, body=body):
+                names |= {name} | {f"{name}.{member.name}" for member in body if isinstance(member, ast.FunctionDef)}
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                names.add(name)
+            case ast.Assign(targets=[ast.Name(id=name)]):
+                names.add(name)
+    return names
+
+
+def _beside_paths(text: str) -> Iterator[tuple[str, str]]:
+    """File and identifier, where a text has them side by side: `file`, `name` or `name` (`file`)."""
+    for path, name in re.findall(r"`([\w/]+\.py)`,\s+`([A-Za-z_][\w.]*)`", text):
+        if not name.endswith(".py"):
+            yield path, name
+    for name, path in re.findall(r"`([A-Za-z_][\w.]*)`\s+\(`([\w/]+\.py)`\)", text):
+        yield path, name
+
+
+def _misplaced(text: str) -> list[tuple[str, str]]:
+    """Files of the package, and names beside them that they do not define."""
+    return [
+        (path, name)
+        for path, name in _beside_paths(text)
+        if name not in _defined(ast.parse((ROOT / "fedrdma_fate" / path).read_text()))
+    ]
+
+
+def _ways_through_the_code() -> str:
+    return _read("contributors.md").partition("## Three ways through the code")[2].partition("## How to add a mode")[0]
+
+
+def test_names_beside_a_file_are_defined_in_it_on_the_ways_through_the_code() -> None:
+    ways = _ways_through_the_code()
+    assert len(list(_beside_paths(ways))) > 15
+    assert _misplaced(ways) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "`engine/setup.py`, `sending_machine`",
+        "`LinkThread.frame` (`engine/link_thread.py`)",
+        "by `best_chunk_bytes`\n   (`engine/setup.py`)",
+    ],
+)
+def test_a_name_beside_the_wrong_file_is_found(text: str) -> None:
+    assert len(_misplaced(text)) == 1
+
+
+def _way_of_a_payload() -> str:
+    return _read("architecture.md").partition("## The way of a payload")[2].partition("## Layers")[0]
+
+
+@pytest.mark.parametrize("text", [_ways_through_the_code(), _way_of_a_payload()], ids=["ways", "payload"])
+def test_every_class_that_a_way_through_the_code_names_is_one(text: str) -> None:
+    everything = set().union(*(_defined(ast.parse(path.read_text())) for path in PACKAGE.rglob("*.py")))
+    named = set(re.findall(r"`(_?[A-Z]\w*[a-z]\w*(?:\.\w+)?)`", text))
+    assert len(named) > 8
+    assert named - everything == set()
+
+
+def test_the_page_of_the_rate_names_constants_that_there_are() -> None:
+    sources = list((PACKAGE / "core").rglob("*.py"))
+    everything = set().union(*(_defined(ast.parse(path.read_text())) for path in sources))
+    named = set(re.findall(r"`([A-Z]+_[A-Z_]+)`", _read("fedrdma-x-rate.md")))
+    assert len(named) > 20
+    assert named - everything == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_blank_line_follows_each_heading(page: Path) -> None:
+    prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert re.findall(r"^#+ .*\n(?=[^\n])", prose, flags=re.MULTILINE) == []
+
+
+# --- transports ---
+
+NAMES_A_TRANSPORT = re.compile(r'"(?:verbs|tcp|shm)"')
+"""Not `grpc`, which is a mode as well, and asked for as such."""
+
+
+def test_the_contributors_guide_names_every_file_that_names_a_transport() -> None:
+    apart = ("transport", "bench")
+    """Transports name themselves, and what is measured is named after them."""
+    sources = [path for path in PACKAGE.rglob("*.py") if path.relative_to(PACKAGE).parts[0] not in apart]
+    naming = {str(path.relative_to(PACKAGE)) for path in sources if NAMES_A_TRANSPORT.search(path.read_text())}
+    section = _read("contributors.md").partition("## How to add a transport")[2].partition("## How to add a mode")[0]
+    assert _files_of_table(section) == naming
+
+
+def _files_of_table(section: str) -> set[str]:
+    """The files in the first column of the table of a section."""
+    return {name for row in re.findall(r"^\| (`.*?) \|", section, re.M) for name in re.findall(r"`(.*?)`", row)}
+
+
 # --- modes ---
 
 COMPARES_A_MODE = re.compile(r'(?:==|!=|\bin) \(?"fedrdma(?:-[ex])?"|mode\)? (?:==|!=|in) \(?"grpc"')
 
 
 def test_the_contributors_guide_names_every_file_that_asks_for_the_mode() -> None:
-    package = ROOT / "fedrdma_fate"
-    sources = [path for folder in ("core", "engine", "gateway") for path in (package / folder).rglob("*.py")]
-    asking = {str(path.relative_to(package)) for path in sources if COMPARES_A_MODE.search(path.read_text())}
+    sources = [path for folder in ("core", "engine", "gateway") for path in (PACKAGE / folder).rglob("*.py")]
+    asking = {str(path.relative_to(PACKAGE)) for path in sources if COMPARES_A_MODE.search(path.read_text())}
     section = _read("contributors.md").partition("## How to add a mode")[2].partition("In this order")[0]
-    named = {name for row in re.findall(r"^\| (`.*?) \|", section, re.M) for name in re.findall(r"`(.*?)`", row)}
-    assert named == asking
+    assert _files_of_table(section) == asking
 
 
 # --- dependencies ---

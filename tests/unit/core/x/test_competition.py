@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedrdma_fate.core.x.competition import EXPECTED_SECONDS, RECENT_SECONDS, Competition, QueueVerdict
+from fedrdma_fate.core.x.competition import RECENT_SECONDS, SHARED_SECONDS, Competition, QueueVerdict
 
 RATE = 100e6
 
@@ -62,7 +62,7 @@ def test_others_are_expected_for_a_while_of_sending() -> None:
     assert not competition.is_recent
     assert cruised(competition, 0.0, RATE / 2) is QueueVerdict.NONE
     assert competition.capacity == RATE, "what the path gave us alone is not forgotten yet"
-    competition.on_time(EXPECTED_SECONDS + 0.1)
+    competition.on_time(SHARED_SECONDS + 0.1)
     for _ in range(100):
         cruised(competition, 0.0, RATE / 2)
     assert competition.capacity == RATE / 2

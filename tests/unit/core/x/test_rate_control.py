@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from fedrdma_fate.core.path import PathState, Sample
-from fedrdma_fate.core.x.competition import EXPECTED_SECONDS
+from fedrdma_fate.core.x.competition import SHARED_SECONDS
 from fedrdma_fate.core.x.rate_control import Phase, RateController
 
 RTT = 0.02
@@ -79,7 +79,7 @@ def test_a_queue_that_does_not_give_way_makes_us_yield_half() -> None:
 
 
 def test_the_next_transfer_neither_begins_at_the_whole_rate_nor_halves_its_share() -> None:
-    control = controller(rate=RATE / 2, capacity=RATE, shared_seconds=EXPECTED_SECONDS)
+    control = controller(rate=RATE / 2, capacity=RATE, shared_seconds=SHARED_SECONDS)
     assert control.rate <= 0.5 * RATE
     play(control, 0.0, 3.0, RTT + 0.009, drained=0.003)
     assert control.competing
@@ -88,7 +88,7 @@ def test_the_next_transfer_neither_begins_at_the_whole_rate_nor_halves_its_share
 
 
 def test_rounds_of_loss_beside_a_full_queue_make_us_yield_below_the_fair_share() -> None:
-    control = controller(capacity=RATE, shared_seconds=EXPECTED_SECONDS)
+    control = controller(capacity=RATE, shared_seconds=SHARED_SECONDS)
     play(control, 0.0, 2.0, RTT + 0.004, lost=2)
     assert settled(control).rate < 0.49 * RATE
     assert control.loss == 0.0, "what a full buffer drops says nothing about the path"

@@ -45,7 +45,7 @@ def lost(side: FakeSide, step: Callable[[], None] | None = None) -> str:
 
 
 def refused_by(
-    made: FakeLink, spoil: Callable[[EndpointAddress], EndpointAddress] = lambda offer: offer
+    made: FakeLink, spoil: Callable[[EndpointAddress], EndpointAddress] = lambda address: address
 ) -> TransportError:
     """The error with which the active side does not connect; nothing is left of the attempt."""
     with pytest.raises(TransportError) as error:
@@ -107,26 +107,26 @@ def test_a_completion_queue_that_is_too_short_is_told(monkeypatch: pytest.Monkey
         ("token", "xyz", "'token'"),
     ],
 )
-def test_an_offer_that_cannot_be_is_refused_by_the_field(field: str, value: str | int, complaint: str) -> None:
-    assert complaint in refused_by(unconnected(), lambda offer: {**offer, field: value}).message
+def test_an_address_that_cannot_be_is_refused_by_the_field(field: str, value: str | int, complaint: str) -> None:
+    assert complaint in refused_by(unconnected(), lambda address: {**address, field: value}).message
 
 
 def test_somebody_else_at_the_peers_queue_pair_is_not_taken_for_the_peer() -> None:
     made = unconnected()
-    error = refused_by(made, lambda offer: {**offer, "token": "00" * 16})
+    error = refused_by(made, lambda address: {**address, "token": "00" * 16})
     assert "not heard within" in error.message or "somebody else" in error.message
 
 
 def test_a_peer_that_does_not_acknowledge_fails_the_link_test_and_the_error_names_both_gids() -> None:
     made = unconnected()
-    error = refused_by(made, lambda offer: {**offer, "signal": 9999})
+    error = refused_by(made, lambda address: {**address, "signal": 9999})
     assert "::ffff:127.0.0.1 and ::ffff:127.0.0.1: the link test failed: retry exceeded" in error.message
     assert "4791" in error.remedy
 
 
 def test_one_queue_pair_that_carries_nothing_fails_the_link_test() -> None:
     made = unconnected()
-    error = refused_by(made, lambda offer: {**offer, "pairs": f"{str(offer['pairs']).split(',')[0]},9999"})
+    error = refused_by(made, lambda address: {**address, "pairs": f"{str(address['pairs']).split(',')[0]},9999"})
     assert "link test failed" in error.message
 
 

@@ -34,7 +34,7 @@ MOST_CONNECTIONS = 64
 _POLL_IN = select.POLLIN
 
 
-class RendezvousError(Exception):
+class ConnectError(Exception):
     """The two halves did not meet, and why."""
 
 
@@ -45,15 +45,15 @@ class _Pending:
     received: bytearray = dataclasses.field(default_factory=bytearray)
 
 
-class Rendezvous:
+class Listener:
     """Serves one listening socket for whoever waits: the first waiter accepts for all, then hands on.
 
     Safe to use from several threads.
     """
 
-    def __init__(self, listener: socket.socket) -> None:
-        listener.setblocking(False)
-        self._listener = listener
+    def __init__(self, listening: socket.socket) -> None:
+        listening.setblocking(False)
+        self._socket = listening
         self._turn = threading.Condition()
         self._serving = False
         self._closed = False
@@ -65,12 +65,12 @@ class Rendezvous:
         """Register a link; its connections may come from now on.
 
         Raises:
-            RendezvousError: the rendezvous is closed.
+            ConnectError: it is closed.
         """
         token = secrets.token_bytes(_TOKEN_BYTES)
         with self._turn:
             if self._closed:
-                raise RendezvousError("the listener is closed")
+                raise ConnectError("the listener is closed")
             self._expected[token] = {}
         return token
 
@@ -86,19 +86,19 @@ class Rendezvous:
         """Wait for all `count` connections of the link, welcome them, and return them in order of their number.
 
         Raises:
-            RendezvousError: they have not all come within `timeout` seconds, or the link was forgotten meanwhile.
+            ConnectError: they have not all come within `timeout` seconds, or the link was forgotten meanwhile.
         """
         deadline = time.monotonic() + timeout
         with self._turn:
             while True:
                 arrived = self._expected.get(token)
                 if self._closed or arrived is None:
-                    raise RendezvousError("the listener was closed while waiting for the peer")
+                    raise ConnectError("the listener was closed while waiting for the peer")
                 if len(arrived) == count and max(arrived) < count:
                     break
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
-                    raise RendezvousError(f"{len(arrived)} of the peer's {count} connections came within {timeout:g} s")
+                    raise ConnectError(f"{len(arrived)} of the peer's {count} connections came within {timeout:g} s")
                 if self._serving:
                     self._turn.wait(remaining)
                 else:
@@ -107,7 +107,7 @@ class Rendezvous:
         return _welcome([arrived[number] for number in range(count)])
 
     def close(self) -> None:
-        """Stop listening; those who wait get RendezvousError. May be repeated."""
+        """Stop listening; those who wait get ConnectError. May be repeated."""
         with self._turn:
             if self._closed:
                 return
@@ -122,7 +122,7 @@ class Rendezvous:
             for pending in self._pending.values():
                 pending.connection.close()
             self._pending.clear()
-            self._listener.close()
+            self._socket.close()
             os.close(self._wake)
             self._turn.notify_all()
 
@@ -134,7 +134,7 @@ class Rendezvous:
         """Wait, without the lock, for something to happen on any socket; then handle it, with the lock."""
         poller = select.poll()
         poller.register(self._wake, _POLL_IN)
-        poller.register(self._listener, _POLL_IN)
+        poller.register(self._socket, _POLL_IN)
         for pending in self._pending.values():
             poller.register(pending.connection, _POLL_IN)
             timeout = min(timeout, max(0.0, pending.deadline - time.monotonic()))
@@ -153,13 +153,13 @@ class Rendezvous:
         for descriptor in ready & self._pending.keys():
             self._hear(descriptor)
         self._drop_silent()
-        if self._listener.fileno() in ready:
+        if self._socket.fileno() in ready:
             self._accept()
 
     def _accept(self) -> None:
         # a connection that was reset before we took it, or no descriptor left: the peer's dial fails on its own
         with contextlib.suppress(OSError):
-            connection, _ = self._listener.accept()
+            connection, _ = self._socket.accept()
             connection.setblocking(False)
             if len(self._pending) >= MOST_PENDING:
                 self._close_pending(next(iter(self._pending)))
@@ -208,7 +208,7 @@ def dial(connect: Callable[[float], socket.socket], token: bytes, count: int, ti
         timeout: seconds for all of it.
 
     Raises:
-        RendezvousError: the peer cannot be reached, does not know the token, or did not answer in time.
+        ConnectError: the peer cannot be reached, does not know the token, or did not answer in time.
     """
     deadline = time.monotonic() + timeout
     connections: list[socket.socket] = []
@@ -221,11 +221,11 @@ def dial(connect: Callable[[float], socket.socket], token: bytes, count: int, ti
         for connection in connections:
             _await_welcome(connection, deadline)
             connection.setblocking(False)
-    except (OSError, RendezvousError) as error:
+    except (OSError, ConnectError) as error:
         for connection in connections:
             connection.close()
         reason = f"the peer did not answer within {timeout:g} s" if isinstance(error, TimeoutError) else str(error)
-        raise RendezvousError(reason) from error
+        raise ConnectError(reason) from error
     return connections
 
 
@@ -235,10 +235,10 @@ def _await_welcome(connection: socket.socket, deadline: float) -> None:
         connection.settimeout(_remaining(deadline))
         more = connection.recv(len(_WELCOME) - len(received))
         if not more:
-            raise RendezvousError("the peer closed the connection; it does not wait for this link (any more)")
+            raise ConnectError("the peer closed the connection; it does not wait for this link (any more)")
         received += more
     if received != _WELCOME:
-        raise RendezvousError(f"the peer answered {received!r}; it is not a fedrdma-fate gateway of this version")
+        raise ConnectError(f"the peer answered {received!r}; it is not a fedrdma-fate gateway of this version")
 
 
 def _remaining(deadline: float) -> float:
@@ -255,5 +255,5 @@ def _welcome(connections: list[socket.socket]) -> list[socket.socket]:
     except OSError as error:
         for connection in connections:
             connection.close()
-        raise RendezvousError(f"the peer went away again: {error.strerror}") from error
+        raise ConnectError(f"the peer went away again: {error.strerror}") from error
     return connections

@@ -1,4 +1,4 @@
-"""What the endpoints of all transports share: whether they still live, and how offers are read."""
+"""What the endpoints of all transports share: whether they still live, and how the peer's address is read."""
 
 from __future__ import annotations
 
@@ -51,37 +51,37 @@ def unavailable(transport: str, reason: str, remedy: str = "") -> TransportError
     return TransportError(ErrorCode.TRANSPORT_UNAVAILABLE, f"no {transport} data path: {reason}.", remedy)
 
 
-def address_text(transport: str, offer: EndpointAddress, name: str) -> str:
-    """A text that the peer's offer must hold.
+def address_text(transport: str, peer: EndpointAddress, name: str) -> str:
+    """A text that the peer's address must hold.
 
     Raises:
         TransportError: TRANSPORT_UNAVAILABLE when it does not.
     """
-    value = offer.get(name)
+    value = peer.get(name)
     if not isinstance(value, str) or not value:
         raise unavailable(transport, f"the peer's offer has no valid {name!r}, but {value!r}")
     return value
 
 
-def address_number(transport: str, offer: EndpointAddress, name: str, highest: int) -> int:
-    """A number from 1 to `highest` that the peer's offer must hold.
+def address_number(transport: str, peer: EndpointAddress, name: str, highest: int) -> int:
+    """A number from 1 to `highest` that the peer's address must hold.
 
     Raises:
         TransportError: TRANSPORT_UNAVAILABLE when it does not.
     """
-    value = offer.get(name)
+    value = peer.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= highest:
         raise unavailable(transport, f"the peer's offer has no valid {name!r}, but {value!r}")
     return value
 
 
-def address_token(transport: str, offer: EndpointAddress) -> bytes:
+def address_token(transport: str, peer: EndpointAddress) -> bytes:
     """The token of the peer's waiting half.
 
     Raises:
         TransportError: TRANSPORT_UNAVAILABLE when there is none.
     """
-    text = address_text(transport, offer, "token")
+    text = address_text(transport, peer, "token")
     try:
         return bytes.fromhex(text)
     except ValueError:
