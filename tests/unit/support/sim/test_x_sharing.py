@@ -19,14 +19,18 @@ pytestmark = pytest.mark.slow
 
 MIB = 1 << 20
 RATE_BPS = 1e9
-BETWEEN_SECONDS = 0.03
+BETWEEN_SECONDS = (0.02, 0.04)
+"""A round computes now a little longer and now a little shorter: jobs do not keep step."""
 
 
 class Job:
     """Sends one payload after the other over one link."""
 
-    def __init__(self, clock: VirtualClock, link: Bottleneck, payload_bytes: int, begins: float) -> None:
+    def __init__(
+        self, clock: VirtualClock, link: Bottleneck, payload_bytes: int, begins: float, chance: random.Random
+    ) -> None:
         self._clock = clock
+        self._chance = chance
         self._payload_bytes = payload_bytes
         path = PathState(0.985 * RATE_BPS / 8, link.profile.rtt, None)
         plan = ChunkPlan(payload_bytes, FIRST_CHUNK_BYTES)
@@ -42,14 +46,14 @@ class Job:
     def _on_end(self) -> None:
         assert self._flow.outcome == Finished()
         self._delivered_bytes += self._payload_bytes
-        self._clock.after(BETWEEN_SECONDS, self._flow.start)
+        self._clock.after(self._chance.uniform(*BETWEEN_SECONDS), self._flow.start)
 
 
 def shares(count: int, payload_bytes: int, buffer_bytes: float, apart: float) -> list[float]:
     """Of the link, over 10 s after the last of so many jobs has begun, from the least to the most."""
     clock = VirtualClock()
     link = Bottleneck(clock, BottleneckProfile(RATE_BPS, buffer_bytes=buffer_bytes, nic_bps=10e9), random.Random(1))
-    jobs = [Job(clock, link, payload_bytes, apart * number) for number in range(count)]
+    jobs = [Job(clock, link, payload_bytes, apart * number, random.Random(number)) for number in range(count)]
     begin = apart * (count - 1)
     clock.run(begin)
     before = [job.arrived_bytes for job in jobs]
