@@ -22,6 +22,7 @@ from fedrdma_fate.wire.errors import ErrorCode, GatewayError, WireError, error_f
 AnyReply = TypeVar("AnyReply", bound=Reply)
 
 _RETRY_SECONDS = 0.1
+"""Between two attempts to reach a gateway that may be about to listen."""
 _START_GATEWAY = "Start it with `fedrdma gateway --config FILE`, and check `listen.socket` there."
 
 

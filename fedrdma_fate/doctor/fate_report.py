@@ -18,6 +18,7 @@ from fedrdma_fate.wire.errors import FateError
 
 _AUTOLOAD = "fedrdma_fate.fate.autoload"
 PATIENCE_SECONDS = 60.0
+"""For an interpreter that imports FATE, and with it torch: on a cold disk that takes a while; longer, and it hangs."""
 
 _LOOK = f"import sys; sys.path = [place for place in sys.path if place]; from {__name__} import main; main()"
 """What it runs. Without the current directory, whatever lies there; `-P` does that from Python 3.11 on."""

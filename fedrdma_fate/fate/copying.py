@@ -25,8 +25,10 @@ FIRST_NEWS_BYTES = 8 * 2**20
 """So much is written before it is told for the first time; then as much again as is known, up to MOST_NEWS_BYTES."""
 
 MOST_NEWS_BYTES = 64 * 2**20
+"""At most so much is written before it is told: what a link sends meanwhile must not run out."""
 
 _MOST_THREADS = 4
+"""That copy: a few fill the memory bus, and the cores are for other tasks as well."""
 _BYTES_PER_THREAD = 16 * 2**20
 """Below, starting a thread costs more than it saves."""
 

@@ -33,6 +33,7 @@ MOST_UNSENT = 64 * 1024
 """Bytes of notices that may wait for the peer to read; beyond, nothing more is copied."""
 
 READ_BYTES = 64 * 1024
+"""Of notices, read at once: as many as may wait unsent at the peer."""
 MOST_TEXT = 4096
 """Bytes of a reason."""
 

@@ -18,7 +18,9 @@ METHOD = "/fedrdma.v1.Control/Session"
 SERVICE = "fedrdma.v1.Control"
 
 _LAST_WORDS_SECONDS = 0.5
+"""For what was queued last, the Goodbye with the reason, to get out before the channel is torn down."""
 _MOST_FRAME_BYTES = 4 * 1024 * 1024
+"""gRPC's own default for what is received, here for what is sent as well: 64 times an Inline frame's payload."""
 _OPTIONS = [
     ("grpc.max_receive_message_length", _MOST_FRAME_BYTES),
     ("grpc.max_send_message_length", _MOST_FRAME_BYTES),

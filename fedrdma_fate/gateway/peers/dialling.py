@@ -17,7 +17,10 @@ from fedrdma_fate.wire.header import PROTOCOL_VERSION
 logger = logging.getLogger(__name__)
 
 FIRST_REDIAL_SECONDS = 0.2
+"""Before the second attempt to reach a peer: one that was just restarted may be there by then."""
 LAST_REDIAL_SECONDS = 5.0
+"""Between two attempts at most, after doubling: so long after its return a peer is connected again. Also how long a
+channel must have lasted for the next attempt to come soon."""
 
 COURTESY_SECONDS = 1.0
 """Of two sites that may both dial, the one with the greater name waits so long for the other to do it."""

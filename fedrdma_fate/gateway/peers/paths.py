@@ -19,7 +19,9 @@ from fedrdma_fate.wire.frames import Connect, ControlFrame, Hello
 logger = logging.getLogger(__name__)
 
 FIRST_RETRY_SECONDS = 0.2
+"""Before the second attempt to connect a data path, as for control channels."""
 LAST_RETRY_SECONDS = 10.0
+"""Between two attempts at most, after doubling: a data path has the other transports to fall back to meanwhile."""
 
 ATTEMPTS_BEFORE_FALLBACK = 3
 """A path that has never come up is given up after so many attempts."""

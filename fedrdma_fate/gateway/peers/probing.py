@@ -38,11 +38,14 @@ logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 PINGS = 10
+"""The least round trip of so many counts: one at least that nothing held up."""
 COLD_SECONDS = 0.25
 """So long nothing is sent before a chunk counts as the first one."""
 
 _PATH_POLL_SECONDS = 0.02
+"""Between two looks for a data path that is being connected."""
 _NOISE_BYTES = 1 << 20
+"""Random bytes that are made once and repeated through the slot, which is cheaper than to make all of them."""
 _OWNER = "probe"
 _RUN_AGAIN = "Probe again when it is connected: `fedrdma status` shows it."
 

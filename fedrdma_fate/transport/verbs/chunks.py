@@ -35,6 +35,7 @@ _SENDS = 32
 """Different ones that may be under way."""
 _PADDING_BYTES = PADDED_DATAGRAM_BYTES - DATAGRAM_BYTES
 _ARRIVAL = 0
+"""Work request of the receives that wait for chunks, which bring no bytes of their own."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -66,7 +66,9 @@ _EVENTS = {
 _ROCE_V2 = 2
 """GID type in the table that `query_gid_table` gives."""
 _MOST_GIDS = 512
+"""Entries of a device's GID table, of all its ports, that are looked at: each address of an interface has two."""
 _HOP_LIMIT = 64
+"""Routers between two sites: what Linux gives IP packets unless told otherwise (net.ipv4.ip_default_ttl)."""
 _MIN_RNR_TIMER = 12
 """0.64 ms: how long a peer waits that found no receive posted."""
 _EVENT_DESCRIPTOR = "anon_inode:[infinibandevent]"

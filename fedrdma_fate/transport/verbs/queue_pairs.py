@@ -22,6 +22,7 @@ SENDS = 128
 IMMEDIATES = 128
 """Receives posted on each; a peer with more immediates under way has to wait."""
 STAGES = 64
+"""Places for fenced writes, so many may be under way; further ones wait."""
 STAGE_BYTES = 4096
 """Most bytes of a fenced write."""
 

@@ -30,7 +30,9 @@ BIND_SECONDS = 5.0
 """A bind is local and takes microseconds; a device that takes longer is broken."""
 
 _FIRST_PACKET = 1
+"""Packet sequence number of a queue pair that is connected to itself: any is as good."""
 _DEPTH = 16
+"""Entries of its send queue. A bind is waited for before the next, so that more than one is to spare."""
 
 
 class RegionTable:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Literal, cast
 
 from fedrdma_fate.ports import Draft, Endpoint, EndpointAddress, Region, Role
-from fedrdma_fate.transport.endpoint_base import address_number, address_text, address_token, unavailable
+from fedrdma_fate.transport.endpoint_base import TOKEN_BYTES, address_number, address_text, address_token, unavailable
 from fedrdma_fate.transport.verbs.chunks import ChunkNumbers, KindNumbers
 from fedrdma_fate.transport.verbs.device import DeviceContext
 from fedrdma_fate.transport.verbs.device_selection import NAME, PortPreference, select_port
@@ -25,10 +25,11 @@ from fedrdma_fate.transport.verbs.queue_pairs import LinkQueuePairs, PeerAddress
 logger = logging.getLogger(__name__)
 
 MOST_QUEUE_PAIRS = 64
+"""Of a kind, for one link: bounds what a configuration, or the address of a peer, can ask of the device."""
 
 ChunkServicePreference = Literal["auto", "rc", "uc"]
 _24_BITS = (1 << 24) - 1
-_TOKEN_BYTES = 16
+"""The largest number of a queue pair, and of a packet (InfiniBand)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -189,7 +190,7 @@ class _VerbsDraft:
         self._pairs: LinkQueuePairs | None = pairs
         self._ended = ended
         self._lock = threading.Lock()
-        self._token = secrets.token_bytes(_TOKEN_BYTES)
+        self._token = secrets.token_bytes(TOKEN_BYTES)
         self._first_packet = secrets.randbelow(_24_BITS) + 1
         port = pairs.context.port
         chunks = pairs.chunks.numbers
