@@ -58,7 +58,7 @@ class PayloadSpec:
             at += math.prod(shape)
 
 
-class Payload:
+class PayloadArrays:
     """The arrays themselves, in one warm buffer.
 
     Attributes:

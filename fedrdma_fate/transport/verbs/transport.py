@@ -19,7 +19,7 @@ from fedrdma_fate.transport.verbs.device import DeviceContext
 from fedrdma_fate.transport.verbs.device_selection import NAME, PortPreference, select_port
 from fedrdma_fate.transport.verbs.endpoint import VerbsEndpoint
 from fedrdma_fate.transport.verbs.handshake import Handshake, HandshakeError
-from fedrdma_fate.transport.verbs.interface import MTUS, Patience, Verbs, VerbsError
+from fedrdma_fate.transport.verbs.interface import MTUS, RetrySettings, Verbs, VerbsError
 from fedrdma_fate.transport.verbs.queue_pairs import LinkQueuePairs, PeerAddress
 
 logger = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class VerbsSettings:
         chunk_service: queue pairs that chunks go by: `rc`, or `uc` where both devices have them; `auto` is `uc`, for
             loss may appear at any time, and what a reliable queue pair loses cannot be seen.
         poll: wait for completion events, or (`busy`) keep a core looking.
-        patience: how long a queue pair waits for a silent peer. The default waits 0.27 s for an acknowledgement, more
+        retry: how long a queue pair waits for a silent peer. The default waits 0.27 s for an acknowledgement, more
             than a round trip of 200 ms, and gives up after seven turns, 1.9 s.
     """
 
@@ -52,7 +52,7 @@ class VerbsSettings:
     chunk_queue_pairs: int = 4
     chunk_service: ChunkServicePreference = "auto"
     poll: Literal["event", "busy"] = "event"
-    patience: Patience = dataclasses.field(default_factory=Patience)
+    retry: RetrySettings = dataclasses.field(default_factory=RetrySettings)
 
     def __post_init__(self) -> None:
         for count in (self.queue_pairs, self.chunk_queue_pairs):
@@ -227,7 +227,7 @@ class _VerbsDraft:
             peer_address = _read_address(peer)
             handshake = Handshake(pairs, self._role, self._token, address_token(NAME, peer))
             try:
-                pairs.connect(peer_address, self._first_packet, self._settings.patience)
+                pairs.connect(peer_address, self._first_packet, self._settings.retry)
                 handshake.run(timeout)
             except (VerbsError, HandshakeError) as error:
                 raise unavailable(
