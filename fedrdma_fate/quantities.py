@@ -6,6 +6,10 @@ import re
 from collections.abc import Mapping
 from decimal import Decimal
 
+MEGABYTE = 10**6
+GIGABYTE = 10**9
+GIB = 2**30
+
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z%]*)")
 
 _RATES = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}

@@ -16,7 +16,7 @@ from typing import IO, Any, Literal
 
 from fedrdma_fate.transport.verbs.device_selection import PortPreference, select_port
 from fedrdma_fate.transport.verbs.easy import Device, devices
-from fedrdma_fate.transport.verbs.interface import Outcome, PairAddress, Patience, Piece, Target, WorkCompletion
+from fedrdma_fate.transport.verbs.interface import Outcome, PairAddress, Piece, RetrySettings, Target, WorkCompletion
 
 GREETING = b"hello by RDMA WRITE"
 GREETING_AT = 4096
@@ -66,7 +66,7 @@ class Waiter:
         _say(control, {**own, "address": self.address, "key": self.region.remote_key})
         peer = _hear(control)
         address = PairAddress(peer["pair"], peer["psn"], peer["gid"])
-        self.pair.connect(self.port, address, first_packet, min(self.port.mtu, peer["mtu"]), Patience())
+        self.pair.connect(self.port, address, first_packet, min(self.port.mtu, peer["mtu"]), RetrySettings())
         return Target(peer["address"], peer["key"])
 
     def piece(self, offset: int, length: int) -> Piece:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import cast
 
 from fedrdma_fate.bench.baselines.interface import Receiver, Sender
-from fedrdma_fate.bench.payload import Array, Payload, PayloadSpec, digest
+from fedrdma_fate.bench.payload import Array, PayloadArrays, PayloadSpec, digest
 from fedrdma_fate.bench.processes import end_with_parent
 
 
@@ -118,7 +118,7 @@ class _Party:
 
     def __init__(self, end: Sender | Receiver) -> None:
         self._end = end
-        self._payload: Payload | None = None
+        self._payload: PayloadArrays | None = None
         self._received: Sequence[Array] = ()
 
     def carry_out(self, step: Step) -> Answer:
@@ -137,9 +137,9 @@ class _Party:
         self._received = ()
         self._end.close()
 
-    def _prepare(self, spec: PayloadSpec) -> Payload:
+    def _prepare(self, spec: PayloadSpec) -> PayloadArrays:
         if self._payload is None or self._payload.spec != spec:
-            self._payload = Payload(spec)
+            self._payload = PayloadArrays(spec)
         return self._payload
 
     def _put(self, iteration: int) -> Interval:

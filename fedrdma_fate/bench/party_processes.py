@@ -23,6 +23,7 @@ STEP_SECONDS = 900.0
 """Longest time for one step."""
 
 END_SECONDS = 20.0
+"""A party that has not ended by then, after it was asked to, is killed."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -17,12 +17,14 @@ from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 Array = npt.NDArray[Any]
 DType = Literal["float64", "uint8"]
 
+# GPT-2 small: Radford et al., "Language Models are Unsupervised Multitask Learners", 2019, and its published weights
 GPT2_WIDTH = 768
 GPT2_LAYERS = 12
 GPT2_VOCABULARY = 50257
 GPT2_POSITIONS = 1024
 
 _STAMP_BYTES = 4096
+"""A page: one value in each is changed for every iteration."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class PayloadSpec:
             at += math.prod(shape)
 
 
-class Payload:
+class PayloadArrays:
     """The arrays themselves, in one warm buffer.
 
     Attributes:

@@ -9,6 +9,7 @@ from typing import Any
 
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 
+# as wide as the text of a page, and fine enough for a screen
 _WIDTH_INCHES = 7.2
 _HEIGHT_INCHES = 3.8
 _DOTS_PER_INCH = 130

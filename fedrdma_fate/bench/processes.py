@@ -16,7 +16,9 @@ import psutil
 
 _PROC = Path("/proc")
 _CHILDREN_REFRESH_SECONDS = 0.05
+"""Between two looks for new descendants, which cost more than looks at memory."""
 _PR_SET_PDEATHSIG = 1
+"""Of prctl(2)."""
 
 
 def family(pids: Sequence[int]) -> list[int]:

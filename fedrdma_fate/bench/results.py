@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from fedrdma_fate.bench.plots import Series, bar_plot
 from fedrdma_fate.bench.report import DataTable, Plot, format_bytes, format_seconds
+from fedrdma_fate.quantities import MEGABYTE
 
 REFERENCES: Mapping[str, str] = {
     "x_memcpy": "memcpy",
@@ -15,8 +16,6 @@ REFERENCES: Mapping[str, str] = {
     "x_fate_standalone": "fate-standalone",
 }
 """Ratio by ratio, the row it is made with."""
-
-MEGABYTE = 10**6
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

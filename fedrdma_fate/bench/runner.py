@@ -18,6 +18,7 @@ FIRST_MESSAGE = PayloadSpec("first message", ((2 * 2**20,),), "uint8")
 federation cuts it into slices, as it will the payload."""
 
 WATCH_SECONDS = 0.001
+"""Between two looks at memory, in exchanges that are not timed: copies of a payload live longer than this."""
 SLOW_WATCH_SECONDS = 0.02
 """Between two looks at memory, where they must not disturb the timing that goes on meanwhile."""
 

@@ -15,6 +15,7 @@ from rich.console import Console
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 
 _WIDTH_OF_A_FILE = 160
+"""Columns, where the output is no terminal and has no width of its own: room for the tables of the benchmarks."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the document for programs.")
 kernel_option = click.option("--kernel", default="nic", show_default=True, help="nic, stock, or the path of a kernel.")

@@ -30,6 +30,7 @@ from fedrdma_fate.cli.failure import told_plainly
 
 LOG_NAME = "bench-wan.measured.jsonl"
 _INTERRUPTED_STATUS = 130
+"""As of a program that Ctrl-C has ended in a shell: 128 and the number of SIGINT."""
 
 
 @click.command()

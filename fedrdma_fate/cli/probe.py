@@ -22,6 +22,7 @@ from fedrdma_fate.gateway.config.sizes import parse_byte_count
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 
 LONGEST_SECONDS = 600.0
+"""A probe sends as fast as the path lets it, beside the jobs: ten minutes at most."""
 
 
 @click.command()

@@ -34,6 +34,7 @@ from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
 from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, MessageKind, Mode, Party
 
 _STATUS_SECONDS = 10.0
+"""For the status, which a gateway that is well gives at once: its event loop does nothing that takes long."""
 
 
 class Received:

@@ -27,13 +27,13 @@ from fedrdma_fate.wire.frames import Mode, Party
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Membership:
-    """Who connects: the gateway's socket, the session, the party, the mode it asks for, and its patience in seconds."""
+    """Who connects: the gateway's socket, the session, the party, the mode it asks for, and its time-out in seconds."""
 
     path: Path
     session: str
     party: Party
     mode: Mode | None
-    patience: float
+    timeout: float
 
 
 class Connections:
@@ -47,7 +47,7 @@ class Connections:
         """Attach.
 
         Raises:
-            GatewayError: GATEWAY_UNREACHABLE after `patience` seconds, WRONG_PARTY, CLIENT_PROTOCOL.
+            GatewayError: GATEWAY_UNREACHABLE after `timeout` seconds, WRONG_PARTY, CLIENT_PROTOCOL.
             MemoryPoolError: REGION_UNAVAILABLE when the send region cannot be mapped.
         """
         self._membership = membership
@@ -57,7 +57,7 @@ class Connections:
         self._idle: list[socket.socket] = []
         self._owed: deque[int] = deque()
         # the first connection only carries releases
-        self._releases, attached = self._open(membership.patience)
+        self._releases, attached = self._open(membership.timeout)
         self._incarnation = attached.incarnation
         try:
             self._send_region = map_for_writing(Path(attached.send_region))
@@ -139,10 +139,10 @@ class Connections:
             )
         return connection
 
-    def _open(self, patience: float) -> tuple[socket.socket, Attached]:
+    def _open(self, timeout: float) -> tuple[socket.socket, Attached]:
         """Connect and attach; a gateway that is not there yet is waited for."""
         member = self._membership
-        connection = connect(member.path, patience)
+        connection = connect(member.path, timeout)
         try:
             attach = Attach(CLIENT_PROTOCOL_VERSION, self._client_id, member.session, member.party, member.mode)
             return connection, expect(call(connection, attach, member.path), Attached)

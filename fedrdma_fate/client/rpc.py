@@ -22,16 +22,17 @@ from fedrdma_fate.wire.errors import ErrorCode, GatewayError, WireError, error_f
 AnyReply = TypeVar("AnyReply", bound=Reply)
 
 _RETRY_SECONDS = 0.1
+"""Between two attempts to reach a gateway that may be about to listen."""
 _START_GATEWAY = "Start it with `fedrdma gateway --config FILE`, and check `listen.socket` there."
 
 
-def connect(path: Path, patience: float) -> socket.socket:
+def connect(path: Path, timeout: float) -> socket.socket:
     """Connect to the socket of a gateway; one that is not there yet is waited for.
 
     Raises:
-        GatewayError: GATEWAY_UNREACHABLE after `patience` seconds.
+        GatewayError: GATEWAY_UNREACHABLE after `timeout` seconds.
     """
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + timeout
     while True:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -46,15 +47,15 @@ def connect(path: Path, patience: float) -> socket.socket:
             return connection
 
 
-def call_once(path: Path, request: Request, patience: float) -> Reply:
+def call_once(path: Path, request: Request, timeout: float) -> Reply:
     """One request on a connection of its own, which attaches to no session; the reply may be an `Error`.
 
     Raises:
-        GatewayError: GATEWAY_UNREACHABLE when nobody is there, or nothing comes for `patience` seconds;
+        GatewayError: GATEWAY_UNREACHABLE when nobody is there, or nothing comes for `timeout` seconds;
             CLIENT_PROTOCOL when the reply is none.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(patience)
+        connection.settimeout(timeout)
         try:
             with address_of(path) as address:
                 connection.connect(address)

@@ -17,7 +17,8 @@ import msgspec
 from fedrdma_fate.wire.errors import FateError
 
 _AUTOLOAD = "fedrdma_fate.fate.autoload"
-PATIENCE_SECONDS = 60.0
+REPORT_TIMEOUT_SECONDS = 60.0
+"""For an interpreter that imports FATE, and with it torch: on a cold disk that takes a while; longer, and it hangs."""
 
 _LOOK = f"import sys; sys.path = [place for place in sys.path if place]; from {__name__} import main; main()"
 """What it runs. Without the current directory, whatever lies there; `-P` does that from Python 3.11 on."""
@@ -51,9 +52,9 @@ def ask_fresh_interpreter(environment: Mapping[str, str] | None = None) -> FateR
     """The report of a fresh interpreter; `environment` is this process's when None."""
     command = [sys.executable, "-c", _LOOK]
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=REPORT_TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired:
-        return FateReport(crash=f"it does not end within {PATIENCE_SECONDS:g} s")
+        return FateReport(crash=f"it does not end within {REPORT_TIMEOUT_SECONDS:g} s")
     except OSError as error:
         return FateReport(crash=str(error))
     return read_report(done.stdout, done.stderr)

@@ -21,18 +21,20 @@ from fedrdma_fate.core.digest import BLOCK_BYTES, block_digest
 UNIT_BYTES = 8 * BLOCK_BYTES
 """What a thread writes before it looks for more."""
 
-FIRST_NEWS_BYTES = 8 * 2**20
-"""So much is written before it is told for the first time; then as much again as is known, up to MOST_NEWS_BYTES."""
+FIRST_PROGRESS_BYTES = 8 * 2**20
+"""Written before it is told for the first time; then as much again as is known, up to MOST_PROGRESS_BYTES."""
 
-MOST_NEWS_BYTES = 64 * 2**20
+MOST_PROGRESS_BYTES = 64 * 2**20
+"""At most so much is written before it is told: what a link sends meanwhile must not run out."""
 
 _MOST_THREADS = 4
+"""That copy: a few fill the memory bus, and the cores are for other tasks as well."""
 _BYTES_PER_THREAD = 16 * 2**20
 """Below, starting a thread costs more than it saves."""
 
 Array = npt.NDArray[Any]
 
-News = Callable[[int, Sequence[int]], None]
+Progress = Callable[[int, Sequence[int]], None]
 """Told that everything lies there from this offset on, with the digests of its blocks that were not told before, the
 first of them from there on."""
 
@@ -100,27 +102,27 @@ class _Unit(NamedTuple):
         return digests
 
 
-def write_backwards(placements: Iterable[Placement], buffer: memoryview, news: News | None = None) -> None:
+def write_backwards(placements: Iterable[Placement], buffer: memoryview, progress: Progress | None = None) -> None:
     """Write all of them; the iterable is asked by one thread at a time, and so are their values.
 
     Args:
         placements: the last first; they cover the buffer without gaps.
         buffer: writable.
-        news: told how far it has come, each time by one thread; without it, no digests are computed.
+        progress: told how far it has come, each time by one thread; without it, no digests are computed.
     """
-    ledger = None if news is None else _Ledger(len(buffer), news)
+    written = None if progress is None else _WrittenUnits(len(buffer), progress)
     units = _cut_into_units(placements, buffer)
     turn = threading.Lock()
 
     def work() -> None:
         while (unit := _next(units, turn)) is not None:
-            if ledger is None:
+            if written is None:
                 unit.write()
             else:
-                ledger.note(unit, unit.write_and_digest(buffer))
+                written.note(unit, unit.write_and_digest(buffer))
 
-    # whoever wants news has work to do on the way: it needs a core as well
-    cores = len(os.sched_getaffinity(0)) - (news is not None)
+    # whoever is told has work to do on the way: it needs a core as well
+    cores = len(os.sched_getaffinity(0)) - (progress is not None)
     helpers = min(_MOST_THREADS, cores, len(buffer) // _BYTES_PER_THREAD) - 1
     if helpers < 1:
         work()
@@ -132,14 +134,14 @@ def write_backwards(placements: Iterable[Placement], buffer: memoryview, news: N
         other.result()
 
 
-class _Ledger:
+class _WrittenUnits:
     """Which units are written, and what was told of them. Used by all threads."""
 
-    def __init__(self, total_bytes: int, news: News) -> None:
-        self._news = news
+    def __init__(self, total_bytes: int, progress: Progress) -> None:
+        self._progress = progress
         self._written_from = total_bytes
         self._told_from = total_bytes
-        self._due_bytes = FIRST_NEWS_BYTES
+        self._due_bytes = FIRST_PROGRESS_BYTES
         self._ahead: dict[int, tuple[int, list[int]]] = {}
         self._untold: list[list[int]] = []
         self._lock = threading.Lock()
@@ -158,9 +160,9 @@ class _Ledger:
     def _tell(self) -> None:
         untold = [digest for digests in reversed(self._untold) for digest in digests]
         self._untold.clear()
-        self._due_bytes = min(2 * self._due_bytes, MOST_NEWS_BYTES)
+        self._due_bytes = min(2 * self._due_bytes, MOST_PROGRESS_BYTES)
         self._told_from = self._written_from
-        self._news(self._written_from, untold)
+        self._progress(self._written_from, untold)
 
 
 def _cut_into_units(placements: Iterable[Placement], buffer: memoryview) -> Iterator[_Unit]:

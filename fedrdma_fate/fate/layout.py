@@ -12,6 +12,7 @@ import msgspec
 from fedrdma_fate.wire.errors import ErrorCode, FateError
 
 ALIGNMENT_BYTES = 64
+"""Of each buffer: a cache line, and the longest vector of a processor (AVX-512): views are aligned for any use."""
 MAGIC = b"FRPO"
 FORMAT_VERSION = 1
 

@@ -21,6 +21,7 @@ RAW_BYTES_FROM = 64 * 1024
 """Byte strings from this length on become segments."""
 
 _COMPARE_BLOCK_BYTES = 1024 * 1024
+"""Compared at once: bounds the copies that are made of arrays which are not contiguous."""
 _MAX_DIMENSIONS = 32  # NumPy's limit
 
 # A byte order, one type code, an item size and, for times, a unit; no objects, fields or subarrays.

@@ -10,7 +10,7 @@ from typing import Any
 from fate.arch.federation.api import TableRemotePersistentPickler
 from safetensors import SafetensorError  # type: ignore[attr-defined]
 
-from fedrdma_fate.fate.copying import News, Placement, raw_placement, write_backwards
+from fedrdma_fate.fate.copying import Placement, Progress, raw_placement, write_backwards
 from fedrdma_fate.fate.layout import Segment, align, encode_prefix
 from fedrdma_fate.fate.segments import Source, describe
 from fedrdma_fate.wire.errors import ErrorCode, FateError, FedRDMAError
@@ -40,18 +40,18 @@ class ObjectPlan:
         """Bytes that `write_into` needs."""
         return len(self._prefix) + (self._segments[-1].offset + self._segments[-1].length if self._segments else 0)
 
-    def write_into(self, buffer: memoryview, news: News | None = None) -> None:
+    def write_into(self, buffer: memoryview, progress: Progress | None = None) -> None:
         """Write everything, from the end to the start; each raw buffer is copied once.
 
         Args:
             buffer: writable, exactly `total_bytes` long.
-            news: told how far it has come; see `copying.News`.
+            progress: told how far it has come; see `copying.Progress`.
 
         Raises:
             FateError: UNSERIALISABLE when torch refuses to give the values of a tensor.
         """
         try:
-            write_backwards(self._placements(), buffer, news)
+            write_backwards(self._placements(), buffer, progress)
         except pickle.PicklingError as error:
             raise _unserialisable(self._what, error.__cause__ or error) from error
 

@@ -27,6 +27,7 @@ FORMAT_VERSION = 1
 # magic, version, flags, number of pairs; the lengths of all keys, those of all values (u64 each), and the pairs follow
 _HEADER = struct.Struct("<4sHHQ")
 _LAST = 1
+"""Flag of the last message of a partition."""
 
 Pair = tuple[bytes, bytes]
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 logger = logging.getLogger(__name__)
 
 
-class Timer(Protocol):
+class TimerHandle(Protocol):
     """A call that is going to be made."""
 
     def cancel(self) -> None:

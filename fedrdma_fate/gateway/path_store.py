@@ -25,6 +25,8 @@ LONGEST_AGE_SECONDS = 7 * 86400.0
 """Older knowledge is worth less than a new look."""
 
 _MOST_BYTES = 1 << 20
+"""Of a file that is read: a record has some hundred, so there is room for thousands of paths. What is cut off here
+cannot be parsed, and is ignored as any other damaged file."""
 
 
 class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -15,6 +15,7 @@ from pathlib import Path
 _PREFIX = "fedrdma-"
 _LOCK_NAME = "pid"
 _LABEL_LIMIT = 64
+"""Characters of the label in the name of a directory, which may have 255 bytes with what stands around it."""
 _GRACE_SECONDS = 60.0
 """A directory without a lock file is one being made, unless it has been so for this long."""
 

@@ -12,6 +12,7 @@ MADV_POPULATE_WRITE = 23
 """Allocate and map the pages of a range for writing (Linux 5.14)."""
 
 _BACKGROUND_BYTES = 64 * 2**20
+"""Shorter mappings are populated at once: a thread is for those that would keep the caller waiting."""
 
 
 def advise(mapping: mmap.mmap, advice: int, start: int = 0, length: int | None = None) -> bool:

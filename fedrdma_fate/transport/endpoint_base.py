@@ -5,6 +5,9 @@ from __future__ import annotations
 from fedrdma_fate.ports import ChunkService, EndpointAddress
 from fedrdma_fate.wire.errors import ErrorCode, TransportError
 
+TOKEN_BYTES = 16
+"""Of what names a half that waits for its other half: random, so that nobody else meets it."""
+
 
 class EndpointHealth:
     """Remembers why an endpoint lost its link; the first reason stands."""

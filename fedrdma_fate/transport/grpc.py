@@ -17,7 +17,7 @@ from concurrent import futures
 import grpc
 
 from fedrdma_fate.ports import Draft, Endpoint, EndpointAddress, Role
-from fedrdma_fate.transport.endpoint_base import address_number, address_text, address_token, unavailable
+from fedrdma_fate.transport.endpoint_base import TOKEN_BYTES, address_number, address_text, address_token, unavailable
 from fedrdma_fate.transport.grpc_endpoint import LARGEST_MESSAGE, NAME, GrpcEndpoint
 from fedrdma_fate.transport.grpc_pipe import MessagePipe
 
@@ -29,7 +29,6 @@ MOST_LINKS = 64
 """Links that dial in at once; each keeps a thread of the server busy."""
 
 _WELCOME = b"FRDMok\x00\x01"
-_TOKEN_BYTES = 16
 _OPTIONS = (
     ("grpc.max_receive_message_length", LARGEST_MESSAGE),
     ("grpc.max_send_message_length", LARGEST_MESSAGE),
@@ -139,7 +138,7 @@ class _Calls:
         yield from pipe.outgoing()
 
     def expect(self) -> bytes:
-        token = secrets.token_bytes(_TOKEN_BYTES)
+        token = secrets.token_bytes(TOKEN_BYTES)
         with self._changed:
             if self._closed:
                 raise unavailable(NAME, "the server is closed")

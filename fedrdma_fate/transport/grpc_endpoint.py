@@ -10,7 +10,7 @@ from fedrdma_fate.ports import Completion, CompletionKind, RemoteSlot, Slot
 from fedrdma_fate.transport.endpoint_base import EndpointHealth, ReliableEndpoint
 from fedrdma_fate.transport.exposure import ExposureTable, ProtocolViolation
 from fedrdma_fate.transport.grpc_pipe import QUEUED_MESSAGES, MessagePipe
-from fedrdma_fate.transport.inbound import Inbound, PeerAccuses
+from fedrdma_fate.transport.inbound import Inbound, PeerReportsViolation
 from fedrdma_fate.transport.outbound import Outbound
 from fedrdma_fate.transport.stream_frames import (
     HEAD_BYTES,
@@ -50,7 +50,7 @@ class GrpcEndpoint(ReliableEndpoint):
         self._pipe = pipe
         self._channel = channel
         self._closed = False
-        self._denounced = False
+        self._violation_reported = False
         self._exposures = ExposureTable()
         self._completions: list[Completion] = []
         self._outbound = Outbound(streams=1, largest_piece=MESSAGE_BYTES)
@@ -116,7 +116,7 @@ class GrpcEndpoint(ReliableEndpoint):
         if self._closed:
             return
         self._closed = True
-        in_order = self._denounced or not self._outbound.unacknowledged
+        in_order = self._violation_reported or not self._outbound.unacknowledged
         self._pipe.close(LINGER_SECONDS if in_order else 0)
         if self._channel is not None:
             self._channel.close()
@@ -130,12 +130,12 @@ class GrpcEndpoint(ReliableEndpoint):
                 if message is None:
                     break
                 self._on_message(memoryview(message))
-        except PeerAccuses as accusation:
-            self._lose(str(accusation))
+        except PeerReportsViolation as reported:
+            self._lose(str(reported))
         except ProtocolViolation as violation:
             self._pipe.put(violation_frame(str(violation)))
             self._pipe.finish()
-            self._denounced = True
+            self._violation_reported = True
             self._lose(f"the peer broke the protocol: {violation}")
         if ended is not None:
             self._lose(ended)
@@ -158,7 +158,7 @@ class GrpcEndpoint(ReliableEndpoint):
             case Op.ACK:
                 self._inbound.acknowledged(head.sequence)
             case Op.VIOLATION:
-                raise PeerAccuses(f"the peer says: {bytes(body).decode(errors='replace')}")
+                raise PeerReportsViolation(f"the peer says: {bytes(body).decode(errors='replace')}")
             case Op.WRITE | Op.CHUNK:
                 arrival = self._inbound.begin(head)
                 self._inbound.target(arrival, head)[:] = body

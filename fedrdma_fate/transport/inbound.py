@@ -15,7 +15,7 @@ class PeerClosed(Exception):  # noqa: N818 - internal: the endpoint turns it int
     """The peer's end of the link is closed."""
 
 
-class PeerAccuses(PeerClosed):
+class PeerReportsViolation(PeerClosed):
     """The peer says what we did wrong, and drops the link."""
 
 

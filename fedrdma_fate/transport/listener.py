@@ -17,10 +17,11 @@ import threading
 import time
 from collections.abc import Callable
 
+from fedrdma_fate.transport.endpoint_base import TOKEN_BYTES
+
 _HELLO = struct.Struct("<8s16sHH")
 _HELLO_MAGIC = b"FRDMhi\x00\x01"
 _WELCOME = b"FRDMok\x00\x01"
-_TOKEN_BYTES = 16
 
 HANDSHAKE_SECONDS = 5.0
 """A connection that has not said hello by then is closed."""
@@ -67,7 +68,7 @@ class Listener:
         Raises:
             ConnectError: it is closed.
         """
-        token = secrets.token_bytes(_TOKEN_BYTES)
+        token = secrets.token_bytes(TOKEN_BYTES)
         with self._turn:
             if self._closed:
                 raise ConnectError("the listener is closed")

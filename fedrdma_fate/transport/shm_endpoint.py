@@ -33,6 +33,7 @@ MOST_UNSENT = 64 * 1024
 """Bytes of notices that may wait for the peer to read; beyond, nothing more is copied."""
 
 READ_BYTES = 64 * 1024
+"""Of notices, read at once: as many as may wait unsent at the peer."""
 MOST_TEXT = 4096
 """Bytes of a reason."""
 
@@ -273,14 +274,14 @@ class ShmEndpoint(ReliableEndpoint):
         try:
             action()
         except ProtocolViolation as violation:
-            self._denounce(str(violation))
+            self._report_violation(str(violation))
             self._drop(f"the protocol was broken: {violation}")
         except (_PeerClosed, PeerStuck) as ended:
             self._drop(str(ended))
         except OSError as error:
-            self._drop(self._last_words() or str(error))
+            self._drop(self._close_reason() or str(error))
 
-    def _last_words(self) -> str:
+    def _close_reason(self) -> str:
         """Why the peer dropped the link, if it said so before the connection broke."""
         try:
             self._hear()
@@ -290,7 +291,7 @@ class ShmEndpoint(ReliableEndpoint):
             return ""
         return ""
 
-    def _denounce(self, reason: str) -> None:
+    def _report_violation(self, reason: str) -> None:
         text = reason.encode()[:MOST_TEXT]
         self._unsent += _NOTICE.pack(Op.VIOLATION, 0, 0, 0, len(text)) + text
         try:

@@ -23,7 +23,9 @@ _ENTRY = struct.Struct("<Q")
 # l_type, l_whence, l_start, l_len, l_pid of the kernel's struct flock
 _LOCK = struct.Struct("@hhqqi0q")
 _INDEX_BITS = 16
+"""The low bits of a key: the place of its entry in the table."""
 _RANDOM_BITS = 47
+"""Those above, the highest of them set: nobody guesses a key, none is 0, and all are positive as signed numbers."""
 
 ENTRIES = 1 << _INDEX_BITS
 """Grants that can be live at once on a link."""

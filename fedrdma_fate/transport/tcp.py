@@ -24,7 +24,7 @@ from fedrdma_fate.transport.endpoint_base import (
     unavailable,
 )
 from fedrdma_fate.transport.exposure import ExposureTable, ProtocolViolation
-from fedrdma_fate.transport.inbound import Inbound, PeerAccuses, PeerClosed
+from fedrdma_fate.transport.inbound import Inbound, PeerClosed, PeerReportsViolation
 from fedrdma_fate.transport.listener import MOST_CONNECTIONS, ConnectError, Listener, dial
 from fedrdma_fate.transport.outbound import LARGEST_LOCAL_PIECE, LARGEST_PIECE, Outbound
 from fedrdma_fate.transport.tcp_streams import StreamReader, StreamWriter
@@ -280,27 +280,27 @@ class TcpEndpoint(ReliableEndpoint):
         try:
             action()
         except ProtocolViolation as violation:
-            self._denounce(str(violation))
+            self._report_violation(str(violation))
             self._drop(f"the peer broke the protocol: {violation}")
-        except PeerAccuses as accusation:
-            self._drop(str(accusation))
+        except PeerReportsViolation as reported:
+            self._drop(str(reported))
         except (PeerClosed, OSError) as error:
-            self._drop(self._last_words() or str(error))
+            self._drop(self._close_reason() or str(error))
 
-    def _last_words(self) -> str:
-        """Take in what had come on every stream before the link broke; what the peer accuses us of, if it does."""
-        words = ""
+    def _close_reason(self) -> str:
+        """Take in what had come on every stream before the link broke; the violation that the peer reports, if any."""
+        reason = ""
         for reader in self._readers:
             try:
                 reader.receive()
-            except PeerAccuses as accusation:
-                words = str(accusation)
+            except PeerReportsViolation as reported:
+                reason = str(reported)
             except (PeerClosed, OSError, ProtocolViolation):
                 continue
-        return words
+        return reason
 
-    def _denounce(self, reason: str) -> None:
-        any(writer.denounce(reason) for writer in self._writers)
+    def _report_violation(self, reason: str) -> None:
+        any(writer.report_violation(reason) for writer in self._writers)
 
     def _drop(self, reason: str) -> None:
         if self._health.lost:

@@ -8,7 +8,7 @@ import socket
 
 from fedrdma_fate.core.digest import BLOCK_BYTES
 from fedrdma_fate.ports import Slot
-from fedrdma_fate.transport.inbound import Arrival, Inbound, PeerAccuses, PeerClosed
+from fedrdma_fate.transport.inbound import Arrival, Inbound, PeerClosed, PeerReportsViolation
 from fedrdma_fate.transport.outbound import Outbound
 from fedrdma_fate.transport.stream_frames import HEAD_BYTES, Head, Op, unpack_head, violation_frame
 
@@ -58,7 +58,7 @@ class StreamReader:
 
         Raises:
             ProtocolViolation: the peer may not write that.
-            PeerClosed: there will be no more; PeerAccuses when it said why.
+            PeerClosed: there will be no more; PeerReportsViolation when it said why.
             OSError: the connection broke.
         """
         budget = RECEIVE_BUDGET
@@ -88,7 +88,7 @@ class StreamReader:
             return
         head, arrival = self._head, self._arrival
         if head.op == Op.VIOLATION:
-            raise PeerAccuses(f"the peer says: {self._scratch.decode(errors='replace')}")
+            raise PeerReportsViolation(f"the peer says: {self._scratch.decode(errors='replace')}")
         if head.op == Op.FENCED:
             self.parked = True
             return
@@ -185,7 +185,7 @@ class StreamWriter:
         except BlockingIOError:
             return False
 
-    def denounce(self, reason: str) -> bool:
+    def report_violation(self, reason: str) -> bool:
         """Send last words, if the stream stands between two frames; whether it did."""
         if self._head or self._source is not None:
             return False

@@ -1,4 +1,4 @@
-"""Writing from the end to the start: every byte, the news of it, and the digests."""
+"""Writing from the end to the start: every byte, how far it has come, and the digests."""
 
 from __future__ import annotations
 
@@ -69,15 +69,15 @@ def test_what_is_told_is_true_and_all_of_it_is_told(arrays: list[Array], threads
     buffer = bytearray(b"\xa5" * len(expected))
     told: list[tuple[int, list[int]]] = []
 
-    def news(written_from: int, digests: Sequence[int]) -> None:
+    def progress(written_from: int, digests: Sequence[int]) -> None:
         assert buffer[written_from:] == expected[written_from:]
         told.append((written_from, list(digests)))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(copying, "FIRST_NEWS_BYTES", BLOCK_BYTES)
+        patch.setattr(copying, "FIRST_PROGRESS_BYTES", BLOCK_BYTES)
         patch.setattr(copying, "_BYTES_PER_THREAD", 1 if threads else 1 << 40)
         patch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2, 3})
-        write_backwards(iter(placements), memoryview(buffer), news)
+        write_backwards(iter(placements), memoryview(buffer), progress)
 
     assert buffer == expected
     steps = [written_from for written_from, _ in told]
@@ -90,7 +90,7 @@ def test_what_is_told_is_true_and_all_of_it_is_told(arrays: list[Array], threads
 
 @given(arrays_of_all_kinds)
 @settings(deadline=None, max_examples=20)
-def test_without_news_the_same_is_written(arrays: list[Array]) -> None:
+def test_without_progress_the_same_is_written(arrays: list[Array]) -> None:
     placements, expected = layout(arrays)
     buffer = bytearray(b"\xa5" * len(expected))
     write_backwards(iter(placements), memoryview(buffer))

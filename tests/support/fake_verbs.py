@@ -19,9 +19,9 @@ from fedrdma_fate.transport.verbs.interface import (
     Outcome,
     PairAddress,
     PairKind,
-    Patience,
     Piece,
     PortInfo,
+    RetrySettings,
     Target,
     VerbsError,
     WorkCompletion,
@@ -121,8 +121,8 @@ class FakePair:
         device.network.pairs[self.number] = self
         device.pairs.append(self)
 
-    def connect(self, port: LocalPort, peer: PairAddress, first_packet: int, mtu: int, patience: Patience) -> None:
-        del port, first_packet, patience
+    def connect(self, port: LocalPort, peer: PairAddress, first_packet: int, mtu: int, retry: RetrySettings) -> None:
+        del port, first_packet, retry
         self.peer, self.mtu = peer.number, mtu
 
     def write(

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from fedrdma_fate.bench.baselines.interface import Schedule, Service, SideBytes
-from fedrdma_fate.bench.payload import Array, Payload, PayloadSpec, plain_bytes
+from fedrdma_fate.bench.payload import Array, PayloadArrays, PayloadSpec, plain_bytes
 
 LARGE = plain_bytes(32 * 2**20)
 SMALL = plain_bytes(5000)
@@ -29,7 +29,7 @@ class FileSender:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    def put(self, iteration: int, payload: Payload) -> None:
+    def put(self, iteration: int, payload: PayloadArrays) -> None:
         with (self._directory / "part").open("wb") as file:
             file.write(payload.flat.data)
         (self._directory / "part").rename(self._directory / str(iteration))
@@ -57,7 +57,7 @@ class FileReceiver:
 class HoardingSender(FileSender):
     """Makes a copy of the payload on the way."""
 
-    def put(self, iteration: int, payload: Payload) -> None:
+    def put(self, iteration: int, payload: PayloadArrays) -> None:
         copy = payload.flat.copy()
         time.sleep(PAUSE)
         del copy
@@ -93,12 +93,12 @@ class StaleReceiver(FileReceiver):
 
 
 class FailingSender(FileSender):
-    def put(self, iteration: int, payload: Payload) -> None:
+    def put(self, iteration: int, payload: PayloadArrays) -> None:
         raise ValueError(f"the cable is cut at {iteration} by {payload.spec.name}")
 
 
 class DyingSender(FileSender):
-    def put(self, iteration: int, payload: Payload) -> None:
+    def put(self, iteration: int, payload: PayloadArrays) -> None:
         del iteration, payload
         os._exit(7)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from fedrdma_fate.bench.payload import Array, Payload, PayloadSpec
+from fedrdma_fate.bench.payload import Array, PayloadArrays, PayloadSpec
 from fedrdma_fate.wire.errors import ErrorCode, FateError
 
 Side = Literal["sender", "receiver"]
@@ -22,7 +22,7 @@ class FateSender:
     def __init__(self, context: Any) -> None:
         self._context = context
 
-    def put(self, iteration: int, payload: Payload) -> None:
+    def put(self, iteration: int, payload: PayloadArrays) -> None:
         """Put all arrays as one object."""
         self._context.indexed_ctx(iteration).hosts.put(MESSAGE, payload.arrays)
 

@@ -19,8 +19,10 @@ from fedrdma_fate.client.client import ask_status
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 
 STOP_SECONDS = 20.0
+"""A gateway that has not ended by then, after it was asked to, is killed."""
 
 _LOG_TAIL_LINES = 5
+"""Of its log that an error shows: the last one says why it ended, those before what it did."""
 
 
 class GatewayProcess:

@@ -35,14 +35,21 @@ HEADROOM_BYTES = 64 * 2**20
 """Room in a pool beside one payload: standing grants, staging chunks, headers."""
 
 START_SECONDS = 60.0
+"""For both gateways to start and to connect: their pools are touched page by page meanwhile."""
 SETTLE_SECONDS = 60.0
+"""For all slots to come back after a payload; longer, and one was lost."""
 MESSAGE_SECONDS = 600.0
+"""For one message, the largest over the slowest row; longer, and the row has failed."""
 
 _LOOK_SECONDS = 0.005
+"""Between two looks at the gateways' status, which are answered by the event loop that is being measured."""
 _DRAIN_SECONDS = 1.0
+"""A gateway that is stopped waits so long for messages: after a failure one may be left that nobody takes."""
 _SHARED_MEMORY = Path("/dev/shm")
 _RING_BYTES = 8 * 2**20
+"""Of standing grants for each data path: what HEADROOM_BYTES leaves room for, also where a link has two."""
 _RING_SLOTS = 2
+"""That they are cut into."""
 _AHEAD_BYTES = 256 * 1024
 """The slot that is granted ahead for the next message of fedrdma-x is so much longer than the payload, at most."""
 

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
-from fedrdma_fate.bench.payload import Array, Payload, PayloadSpec
+from fedrdma_fate.bench.payload import Array, PayloadArrays, PayloadSpec
 
 
 class RowError(Exception):
@@ -19,7 +19,7 @@ class RowError(Exception):
 class Sender(Protocol):
     """Lives in the sending party's process."""
 
-    def put(self, iteration: int, payload: Payload) -> None:
+    def put(self, iteration: int, payload: PayloadArrays) -> None:
         """Send the payload; may return before it has arrived. Iterations have different numbers."""
         ...
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from fedrdma_fate.bench.baselines.interface import Schedule, Service
-from fedrdma_fate.bench.payload import Array, Payload, PayloadSpec
+from fedrdma_fate.bench.payload import Array, PayloadArrays, PayloadSpec
 
 
 class MemcpyEnd:
@@ -20,7 +20,7 @@ class MemcpyEnd:
         # filled, not just allocated: otherwise the copy would pay for the page faults
         self._target = np.full(largest_bytes, 0xFF, np.uint8)
 
-    def put(self, iteration: int, payload: Payload) -> None:
+    def put(self, iteration: int, payload: PayloadArrays) -> None:
         """Copy."""
         del iteration
         np.copyto(self._target[: payload.flat.size], payload.flat)

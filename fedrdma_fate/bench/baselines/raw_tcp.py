@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from fedrdma_fate.bench.baselines.interface import Schedule, Service
-from fedrdma_fate.bench.payload import Array, Payload, PayloadSpec
+from fedrdma_fate.bench.payload import Array, PayloadArrays, PayloadSpec
 
 
 class RawTcpSender:
@@ -20,7 +20,7 @@ class RawTcpSender:
     def __init__(self, port: int) -> None:
         self._connection = socket.create_connection(("127.0.0.1", port))
 
-    def put(self, iteration: int, payload: Payload) -> None:
+    def put(self, iteration: int, payload: PayloadArrays) -> None:
         """Returns when the kernel has taken the last byte."""
         del iteration
         self._connection.sendall(payload.flat.data)

@@ -24,12 +24,15 @@ from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
 from fedrdma_fate.wire.frames import ControlFrame, MessageKey, Party
 
 RTT_SECONDS = 0.02
+"""Round trip of the path: the paper's, and that of `bench wan` unless told otherwise."""
 TURN_SECONDS = 0.0002
 """How often the link's thread looks: what the token bucket wants."""
 
+# the only ones there are
 _GRANT = 1
 _TRANSFER = 1
 _ANY_DIGEST = 1
+"""Of every chunk: what digests cost is measured apart."""
 _MOST_TURNS = 1_000_000
 """200 s of virtual time: a transfer that takes longer does not end."""
 

@@ -14,9 +14,11 @@ from fedrdma_fate.bench.paper.networks import Experiment
 from fedrdma_fate.bench.report import format_bytes
 from fedrdma_fate.bench.wan.runner import Hosts
 from fedrdma_fate.bench.wan.wan_link import WanLink
+from fedrdma_fate.quantities import GIB
 
 _PROGRAM = "deploy.softroce.programs.engine_transfer"
-_GUEST_BYTES = 2**30
+_GUEST_BYTES = GIB
+"""Of memory for the guest itself, beside the payloads."""
 _ENABLE_BYTES = 4096
 """About the path's MTU."""
 

@@ -26,6 +26,7 @@ from fedrdma_fate.bench.wan.wan_link import WanLink
 
 ROWS = ("grpc", "fedrdma-e", "fedrdma-x")
 _PAPER_RATE = 10**10
+"""Bits a second: the only rate at which the paper states what a round takes."""
 PAPER_MODES_FROM_BPS = 10**9
 """Where the paper's begin: far below, a chunk of theirs takes longer than a device waits for its acknowledgement."""
 

@@ -13,18 +13,15 @@ from fedrdma_fate.bench.paper.published import NOT_STATED, BandwidthColumn, colu
 from fedrdma_fate.bench.plots import Series, bar_plot
 from fedrdma_fate.bench.report import DataTable, Plot, format_bytes
 from fedrdma_fate.bench.wan.wan_link import WanLink
-from fedrdma_fate.core.tuning import LinkTraits, plan_transfer
-from fedrdma_fate.quantities import parse_size
+from fedrdma_fate.core.tuning import LINK_ENABLE_FROM_BPS, LinkTraits, plan_transfer
+from fedrdma_fate.quantities import GIGABYTE, MEGABYTE, parse_size
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 
-GIGABYTE = 10**9
-MEGABYTE = 10**6
 STEADY_CHUNK_BYTES = PAPER_CHUNK_BYTES
 """The paper's, and what the formula is checked with."""
 CHUNKS = (MEGABYTE, STEADY_CHUNK_BYTES, 4 * 2**20, 12 * MEGABYTE)
 """Besides the whole payload. 4 MiB is the modes' default, 4.2 MB."""
 ENABLED_CHUNKS = (STEADY_CHUNK_BYTES, 12 * MEGABYTE)
-LINK_ENABLE_FROM_BPS = 4 * 10**9
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -23,8 +23,8 @@ from fedrdma_fate.bench.plots import Series, bar_plot
 from fedrdma_fate.bench.report import DataTable, Plot, format_bytes
 from fedrdma_fate.bench.results import Measurement
 from fedrdma_fate.bench.wan.wan_link import WanLink
+from fedrdma_fate.quantities import GIGABYTE
 
-GIGABYTE = 10**9
 CPU_WATTS = 10.0
 """Of a busy core: an assumption, not a measurement."""
 

@@ -13,11 +13,12 @@ from typing import Any
 
 from fedrdma_fate.bench.selection import select_by_name
 from fedrdma_fate.bench.wan.results import Transfer
+from fedrdma_fate.quantities import GIB
 
-GIB = 2**30
 MOST_REGISTERED_BYTES = 10**9
 """Of a payload in a registered region of the testbed: Soft-RoCE has refused 1 GiB."""
 PACKET_PAYLOAD_BYTES = 4096
+"""The path MTU of the testbed's devices, RDMA's largest."""
 PACKET_HEADER_BYTES = 58
 """Ethernet, IPv4, UDP, the base transport header and the checksum of a RoCE v2 packet."""
 CHUNK_ALLOWANCE_BYTES = 256

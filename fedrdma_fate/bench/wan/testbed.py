@@ -21,7 +21,9 @@ _TESTBED = "deploy.softroce"
 _MARK = Path("deploy", "softroce", "__main__.py")
 _SENDER, _RECEIVER = "0", "1"
 _STOP_SECONDS = 20.0
+"""The testbed keeps to its limit, and ends when it is asked to; one that takes so much longer is killed."""
 _TIMED_OUT = 124
+"""Exit status of a program that the testbed has ended at its limit, timeout(1)'s."""
 _OWN_PREFIX = "testbed: "
 _PROBLEM = "error: "
 _SEPARATOR = "; "

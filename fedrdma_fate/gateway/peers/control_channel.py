@@ -17,8 +17,10 @@ logger = logging.getLogger(__name__)
 METHOD = "/fedrdma.v1.Control/Session"
 SERVICE = "fedrdma.v1.Control"
 
-_LAST_WORDS_SECONDS = 0.5
+_CLOSE_REASON_SECONDS = 0.5
+"""For what was queued last, the Goodbye with the reason, to get out before the channel is torn down."""
 _MOST_FRAME_BYTES = 4 * 1024 * 1024
+"""gRPC's own default for what is received, here for what is sent as well: 64 times an Inline frame's payload."""
 _OPTIONS = [
     ("grpc.max_receive_message_length", _MOST_FRAME_BYTES),
     ("grpc.max_send_message_length", _MOST_FRAME_BYTES),
@@ -112,7 +114,7 @@ class ControlServer:
     async def stop(self) -> None:
         """Stop listening and end all streams."""
         if self._server is not None:
-            await self._server.stop(grace=_LAST_WORDS_SECONDS)
+            await self._server.stop(grace=_CLOSE_REASON_SECONDS)
             self._server = None
 
     async def _serve(
@@ -152,7 +154,7 @@ async def dial(address: str, credentials: grpc.ChannelCredentials | None) -> Asy
         stream.close()
         try:
             # let what was queued last (a Goodbye) get out before the channel is torn down
-            await asyncio.wait([pump], timeout=_LAST_WORDS_SECONDS)
+            await asyncio.wait([pump], timeout=_CLOSE_REASON_SECONDS)
         finally:
             call.cancel()
             pump.cancel()

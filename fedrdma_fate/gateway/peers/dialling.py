@@ -17,9 +17,12 @@ from fedrdma_fate.wire.header import PROTOCOL_VERSION
 logger = logging.getLogger(__name__)
 
 FIRST_REDIAL_SECONDS = 0.2
+"""Before the second attempt to reach a peer: one that was just restarted may be there by then."""
 LAST_REDIAL_SECONDS = 5.0
+"""Between two attempts at most, after doubling: so long after its return a peer is connected again. Also how long a
+channel must have lasted for the next attempt to come soon."""
 
-COURTESY_SECONDS = 1.0
+SECOND_DIALLER_SECONDS = 1.0
 """Of two sites that may both dial, the one with the greater name waits so long for the other to do it."""
 
 
@@ -39,11 +42,11 @@ class Dialler:
 
     async def keep_dialling(self, peer: Peer, address: str) -> None:
         """Dial the peer whenever it is not connected, for ever; less and less often while that is in vain."""
-        courtesy = COURTESY_SECONDS if self._site > peer.config.site else 0.0
+        delay = SECOND_DIALLER_SECONDS if self._site > peer.config.site else 0.0
         pause = 0.0
         while True:
             await peer.offline.wait()
-            await asyncio.sleep(pause + courtesy)
+            await asyncio.sleep(pause + delay)
             if peer.connected:
                 continue
             began = time.monotonic()

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from fedrdma_fate.engine.link_thread import LinkHandle
 from fedrdma_fate.engine.path_memory import KnownPath
 from fedrdma_fate.engine.payload import Outgoing
-from fedrdma_fate.gateway.background import Timer
+from fedrdma_fate.gateway.background import TimerHandle
 from fedrdma_fate.gateway.peers.link_events import LinkEvents
 from fedrdma_fate.ports import Draft, Role, Transport
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
@@ -19,12 +19,14 @@ from fedrdma_fate.wire.frames import Connect, ControlFrame, Hello
 logger = logging.getLogger(__name__)
 
 FIRST_RETRY_SECONDS = 0.2
+"""Before the second attempt to connect a data path, as for control channels."""
 LAST_RETRY_SECONDS = 10.0
+"""Between two attempts at most, after doubling: a data path has the other transports to fall back to meanwhile."""
 
 ATTEMPTS_BEFORE_FALLBACK = 3
 """A path that has never come up is given up after so many attempts."""
 
-PATIENCE_SECONDS = 120.0
+GIVE_UP_SECONDS = 120.0
 """One that has been up, and whose attempts keep failing while the control channel is there, after so long."""
 
 
@@ -62,7 +64,7 @@ class DataPath:
     down_since: float = 0.0
     retry_seconds: float = FIRST_RETRY_SECONDS
     draft: Draft | None = None
-    timer: Timer | None = None
+    timer: TimerHandle | None = None
 
     def stop(self) -> None:
         """Drop what was being done to connect it."""
@@ -131,7 +133,7 @@ class DataPaths:
         transports: Mapping[str, Transport],
         make_link: Callable[[str], tuple[LinkHandle, LinkEvents]],
         send: Callable[[ControlFrame], object],
-        call_later: Callable[[float, Callable[[], None]], Timer],
+        call_later: Callable[[float, Callable[[], None]], TimerHandle],
         clock: Callable[[], float],
         answer_timeout: float,
         give_up: Callable[[str], None],
@@ -239,7 +241,7 @@ class DataPaths:
         if self._role == "passive":
             self._answer(frame)
         elif frame.attempt == 0:
-            self._grant_wish(frame)
+            self._on_request(frame)
         else:
             self._on_answer(frame)
 
@@ -265,7 +267,7 @@ class DataPaths:
         path.failures += 1
         if path.failures == 1:
             path.down_since = self._clock()
-        if self._is_hopeless(path) and transport != "grpc":
+        if self._is_to_be_given_up(path) and transport != "grpc":
             self.unusable[transport] = reason.rstrip(".")
             if path.main and self._role == "active":
                 self._give_up(transport)
@@ -286,10 +288,10 @@ class DataPaths:
             self.abandon(transport)
         return self._retired
 
-    def _is_hopeless(self, path: DataPath) -> bool:
+    def _is_to_be_given_up(self, path: DataPath) -> bool:
         if path.failures < ATTEMPTS_BEFORE_FALLBACK:
             return False
-        return not path.ever_up or self._clock() - path.down_since > PATIENCE_SECONDS
+        return not path.ever_up or self._clock() - path.down_since > GIVE_UP_SECONDS
 
     def _start(self, transport: str) -> None:
         path = self.paths.get(transport)
@@ -330,7 +332,7 @@ class DataPaths:
             path.connecting = True
             path.link.connect(draft, frame.offer, frame.attempt)
 
-    def _grant_wish(self, frame: Connect) -> None:
+    def _on_request(self, frame: Connect) -> None:
         """The passive side has lost a path, though it may look up from here, or needs one for mode grpc."""
         path = self.paths.get(frame.transport)
         if path is None and frame.transport == "grpc":

@@ -38,11 +38,14 @@ logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 PINGS = 10
+"""The least round trip of so many counts: one at least that nothing held up."""
 COLD_SECONDS = 0.25
 """So long nothing is sent before a chunk counts as the first one."""
 
 _PATH_POLL_SECONDS = 0.02
-_NOISE_BYTES = 1 << 20
+"""Between two looks for a data path that is being connected."""
+_RANDOM_BYTES = 1 << 20
+"""Random bytes that are made once and repeated through the slot, which is cheaper than to make all of them."""
 _OWNER = "probe"
 _RUN_AGAIN = "Probe again when it is connected: `fedrdma status` shows it."
 
@@ -206,8 +209,8 @@ class _Probe:
 
     # -- one payload ----------------------------------------------------------------------------------------------
 
-    async def _send(self, plan: ChunkPlan, patience: float) -> Trial:
-        """Send a payload, and wait for `patience` seconds until it has arrived."""
+    async def _send(self, plan: ChunkPlan, timeout: float) -> Trial:
+        """Send a payload, and wait for `timeout` seconds until it has arrived."""
         path = await self._usable_path()
         attempt, began = path.attempt, time.monotonic()
         lease = lease_spare(self._context.send_pool, plan.total_bytes, _OWNER)
@@ -220,7 +223,7 @@ class _Probe:
         self._sent_bytes += plan.total_bytes
         transfer, end = self._peer.probes.begin(path.link, lease, plan, self._mode)
         try:
-            stats = await self._unless_gone(end, patience)
+            stats = await self._unless_gone(end, timeout)
         except (TimeoutError, TransferError) as error:
             self._peer.probes.cancel(transfer, "the probe does not wait any longer")
             logger.info("a probe of %s was lost: %s", self._peer.config.site, error)
@@ -231,21 +234,21 @@ class _Probe:
         same_path = self._peer.paths.main is path and path.attempt == attempt
         return Trial(plan, stats.seconds, survived=same_path and stats.resent_bytes == 0)
 
-    async def _unless_gone(self, result: asyncio.Future[Result], patience: float) -> Result:
+    async def _unless_gone(self, result: asyncio.Future[Result], timeout: float) -> Result:
         """Wait for a result as long as the peer is there.
 
         Raises:
             TransportError: PEER_UNREACHABLE.
-            TimeoutError: after `patience` seconds.
+            TimeoutError: after `timeout` seconds.
         """
         gone = asyncio.create_task(self._peer.offline.wait())
         try:
-            await asyncio.wait((result, gone), timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((result, gone), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
             if result.done():
                 return result.result()
             if gone.done():
                 raise self._unreachable("went away during the probe")
-            raise TimeoutError(f"nothing came within {patience:.1f} s")
+            raise TimeoutError(f"nothing came within {timeout:.1f} s")
         finally:
             gone.cancel()
 
@@ -309,9 +312,9 @@ class _Probe:
 
 def _fill(slot: Slot) -> None:
     """With noise: what the memory held before is not for this peer, and zeros might be compressed on the way."""
-    noise = os.urandom(min(_NOISE_BYTES, slot.length))
-    for at in range(0, slot.length, _NOISE_BYTES):
-        piece = slot.view[at : at + _NOISE_BYTES]
+    noise = os.urandom(min(_RANDOM_BYTES, slot.length))
+    for at in range(0, slot.length, _RANDOM_BYTES):
+        piece = slot.view[at : at + _RANDOM_BYTES]
         piece[:] = noise[: len(piece)]
 
 

@@ -38,6 +38,8 @@ from fedrdma_fate.wire.header import HEADER_BYTES
 logger = logging.getLogger(__name__)
 
 _AHEAD_STEP_BYTES = 64 * 1024
+"""Slots granted ahead are multiples of this, one step or two longer than the last message: the next may differ by a few
+bytes."""
 
 FIRST_AHEAD_FRACTION = 3 / 8
 """Of the receive region, for the first large messages of all peers; what is left is room for others, and for probes."""

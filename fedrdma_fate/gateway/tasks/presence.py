@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from fedrdma_fate.gateway.background import Timer
+from fedrdma_fate.gateway.background import TimerHandle
 from fedrdma_fate.wire.frames import Party
 
 ABSENCE_SECONDS = 3600.0
@@ -17,7 +17,7 @@ class _Tasks:
     """The tasks of a party in a session: how many, and what is called when there have been none for long."""
 
     count: int = 0
-    timer: Timer | None = None
+    timer: TimerHandle | None = None
 
 
 class Presence:
@@ -26,7 +26,7 @@ class Presence:
     def __init__(
         self,
         on_absent: Callable[[str, Party], object],
-        call_later: Callable[[float, Callable[[], None]], Timer],
+        call_later: Callable[[float, Callable[[], None]], TimerHandle],
         absence: float = ABSENCE_SECONDS,
     ) -> None:
         """

@@ -27,6 +27,7 @@ from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, Wire
 logger = logging.getLogger(__name__)
 
 _LAST_ANSWERS_SECONDS = 1.0
+"""For requests that are being answered when the gateway ends; then their connections are closed."""
 
 READ_AHEAD = 32
 """Requests of one connection that are read before the first of them is answered."""

@@ -14,9 +14,9 @@ from fedrdma_fate.transport.verbs.interface import (
     LocalPort,
     PairAddress,
     PairKind,
-    Patience,
     Piece,
     QueuePair,
+    RetrySettings,
     VerbsError,
     WorkCompletion,
 )
@@ -35,6 +35,7 @@ _SENDS = 32
 """Different ones that may be under way."""
 _PADDING_BYTES = PADDED_DATAGRAM_BYTES - DATAGRAM_BYTES
 _ARRIVAL = 0
+"""Work request of the receives that wait for chunks, which bring no bytes of their own."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -157,7 +158,7 @@ class ChunkPairs:
         )
 
     def connect(
-        self, port: LocalPort, peer: ChunkNumbers, gid: str, packets: tuple[int, int], mtu: int, patience: Patience
+        self, port: LocalPort, peer: ChunkNumbers, gid: str, packets: tuple[int, int], mtu: int, retry: RetrySettings
     ) -> None:
         """Bring those of the better kind that both have to RTS, with receives posted; the others are destroyed.
 
@@ -167,7 +168,7 @@ class ChunkPairs:
             gid: address of its port.
             packets: first packet sequence number of ours, and of the peer's.
             mtu: path MTU in bytes.
-            patience: of reliable ones.
+            retry: of reliable ones.
 
         Raises:
             VerbsError: the device does not take it.
@@ -179,7 +180,7 @@ class ChunkPairs:
         mine = self._made[self.kind]
         self.datagrams = DatagramChannel(mine.pop(0), self._scratch, self._offset)
         self.datagrams.post_receives()
-        self.datagrams.pair.connect(port, PairAddress(theirs.datagrams, first, gid), own, mtu, patience)
+        self.datagrams.pair.connect(port, PairAddress(theirs.datagrams, first, gid), own, mtu, retry)
         self.pairs = mine[: len(theirs.chunks)]
         for pair in itertools.chain(*self._made.values()):
             if pair not in self.pairs:
@@ -187,7 +188,7 @@ class ChunkPairs:
         for pair, number in zip(self.pairs, theirs.chunks, strict=False):
             for _ in range(CHUNK_RECEIVES):
                 self.post_receive(pair)
-            pair.connect(port, PairAddress(number, first, gid), own, mtu, patience)
+            pair.connect(port, PairAddress(number, first, gid), own, mtu, retry)
 
     def post_receive(self, pair: QueuePair) -> None:
         """Post a receive for a chunk's immediate.

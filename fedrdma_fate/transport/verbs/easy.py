@@ -36,9 +36,9 @@ from fedrdma_fate.transport.verbs.interface import (
     Outcome,
     PairAddress,
     PairKind,
-    Patience,
     Piece,
     PortInfo,
+    RetrySettings,
     Target,
     VerbsError,
     WorkCompletion,
@@ -66,7 +66,9 @@ _EVENTS = {
 _ROCE_V2 = 2
 """GID type in the table that `query_gid_table` gives."""
 _MOST_GIDS = 512
+"""Entries of a device's GID table, of all its ports, that are looked at: each address of an interface has two."""
 _HOP_LIMIT = 64
+"""Routers between two sites: what Linux gives IP packets unless told otherwise (net.ipv4.ip_default_ttl)."""
 _MIN_RNR_TIMER = 12
 """0.64 ms: how long a peer waits that found no receive posted."""
 _EVENT_DESCRIPTOR = "anon_inode:[infinibandevent]"
@@ -177,7 +179,7 @@ class QueuePair:
             self._pair.to_init(initial)
         self.number: int = self._pair.qp_num
 
-    def connect(self, port: LocalPort, peer: PairAddress, first_packet: int, mtu: int, patience: Patience) -> None:
+    def connect(self, port: LocalPort, peer: PairAddress, first_packet: int, mtu: int, retry: RetrySettings) -> None:
         """Bring it to RTR and RTS: from now on it receives and sends.
 
         Args:
@@ -185,7 +187,7 @@ class QueuePair:
             peer: the other queue pair.
             first_packet: sequence number of our first packet, which the peer must know.
             mtu: path MTU in bytes, equal at both ends.
-            patience: when to give up.
+            retry: when to give up.
         """
         route = GlobalRoute(
             dgid=GID(ipaddress.IPv6Address(peer.gid).exploded), sgid_index=port.gid_index, hop_limit=_HOP_LIMIT
@@ -197,8 +199,8 @@ class QueuePair:
         attributes.rq_psn, attributes.sq_psn = peer.first_packet, first_packet
         attributes.max_rd_atomic = attributes.max_dest_rd_atomic = 1
         attributes.min_rnr_timer = _MIN_RNR_TIMER
-        attributes.timeout, attributes.retry_cnt = patience.timeout_exponent, patience.retries
-        attributes.rnr_retry = patience.receiver_retries
+        attributes.timeout, attributes.retry_cnt = retry.timeout_exponent, retry.retries
+        attributes.rnr_retry = retry.receiver_retries
         with _verbs(f"cannot connect queue pair {self.number} to {peer.number} of {peer.gid}"):
             self._pair.to_rts(attributes)
 

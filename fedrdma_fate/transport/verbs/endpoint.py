@@ -28,7 +28,7 @@ from fedrdma_fate.transport.verbs.outbound import VerbsOutbound, Write
 from fedrdma_fate.transport.verbs.queue_pairs import EMPTY, SENDS, STAGE_BYTES, LinkQueuePairs
 
 KEEPALIVE_SECONDS = 1.0
-"""A silent peer is asked for life so often; with the queue pairs' patience, a dead one is known 2.9 s later at most."""
+"""A silent peer is asked for life so often; with the queue pairs' retries, a dead one is known 2.9 s later at most."""
 
 GOODBYE_SECONDS = 0.5
 """How long closing waits for the peer to have heard of it."""
@@ -202,7 +202,9 @@ class VerbsEndpoint:
     def _key_is_possible(self, target: RemoteSlot | Target) -> bool:
         possible = 0 < target.key < _MOST_KEY
         if not possible:
-            self._guarded(lambda: _blame(f"the peer granted the key {target.key:#x}, which no device can have"))
+            self._guarded(
+                lambda: _raise_violation(f"the peer granted the key {target.key:#x}, which no device can have")
+            )
         return possible
 
     def _flush(self) -> None:
@@ -331,5 +333,5 @@ class VerbsEndpoint:
                     poller.poll(left * 1000)
 
 
-def _blame(what: str) -> None:
+def _raise_violation(what: str) -> None:
     raise ProtocolViolation(what)

@@ -11,6 +11,7 @@ from fedrdma_fate.transport.verbs.link_messages import LinkMessage, LinkMessageK
 from fedrdma_fate.transport.verbs.queue_pairs import LinkQueuePairs
 
 _PROBE = 1
+"""Work request of the write of no bytes that tests a queue pair."""
 _NOWHERE = Target(0, 0)
 
 

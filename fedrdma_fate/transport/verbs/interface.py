@@ -143,7 +143,7 @@ class PairAddress:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Patience:
+class RetrySettings:
     """How long a reliable queue pair tries.
 
     Attributes:
@@ -257,7 +257,7 @@ class QueuePair(Protocol):
         """What the peer's `PairAddress` says."""
         ...
 
-    def connect(self, port: LocalPort, peer: PairAddress, first_packet: int, mtu: int, patience: Patience) -> None:
+    def connect(self, port: LocalPort, peer: PairAddress, first_packet: int, mtu: int, retry: RetrySettings) -> None:
         """INIT was reached when it was made; go to RTR and RTS."""
         ...
 

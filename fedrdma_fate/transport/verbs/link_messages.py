@@ -18,7 +18,9 @@ from fedrdma_fate.transport.verbs.interface import (
 from fedrdma_fate.transport.verbs.regions import registration_failed
 
 LINK_MESSAGE_BYTES = 512
+"""Of a notice: its kind, and a text for people, which is cut to fit."""
 RECEIVES = 16
+"""Posted for the notices of the peer: twice as many as it may have under way."""
 SENDS = 8
 """Notices that may be under way; beyond, nothing is said."""
 WORK_REQUESTS = SENDS + 2

@@ -10,9 +10,9 @@ from fedrdma_fate.transport.verbs.device import DeviceContext
 from fedrdma_fate.transport.verbs.interface import (
     CompletionQueue,
     PairAddress,
-    Patience,
     Piece,
     QueuePair,
+    RetrySettings,
     VerbsError,
 )
 from fedrdma_fate.transport.verbs.link_messages import RECEIVES, WORK_REQUESTS, LinkMessageChannel, Scratch
@@ -22,6 +22,7 @@ SENDS = 128
 IMMEDIATES = 128
 """Receives posted on each; a peer with more immediates under way has to wait."""
 STAGES = 64
+"""Places for fenced writes, so many may be under way; further ones wait."""
 STAGE_BYTES = 4096
 """Most bytes of a fenced write."""
 
@@ -109,7 +110,7 @@ class LinkQueuePairs:
             undo.callback(self.chunks.close)
             self._undo = undo.pop_all()
 
-    def connect(self, peer: PeerAddress, first_packet: int, patience: Patience) -> None:
+    def connect(self, peer: PeerAddress, first_packet: int, retry: RetrySettings) -> None:
         """Bring every queue pair to RTS. Of unequal numbers of queue pairs the smaller is used, as is the smaller MTU.
 
         Raises:
@@ -123,9 +124,9 @@ class LinkQueuePairs:
         for pair, number in zip(
             [*self.data, self.messages.pair], [*peer.data[: len(self.data)], peer.signal], strict=True
         ):
-            pair.connect(port, PairAddress(number, peer.first_packet, peer.gid), first_packet, mtu, patience)
+            pair.connect(port, PairAddress(number, peer.first_packet, peer.gid), first_packet, mtu, retry)
         packets = (first_packet, peer.first_packet)
-        self.chunks.connect(port, peer.chunks, peer.gid, packets, mtu, patience)
+        self.chunks.connect(port, peer.chunks, peer.gid, packets, mtu, retry)
         self.mtu = mtu
 
     def receive_immediate(self, pair: QueuePair) -> None:

@@ -19,8 +19,8 @@ from fedrdma_fate.transport.verbs.interface import (
     MemoryWindow,
     Outcome,
     PairAddress,
-    Patience,
     Piece,
+    RetrySettings,
     VerbsError,
     WorkCompletion,
 )
@@ -30,7 +30,9 @@ BIND_SECONDS = 5.0
 """A bind is local and takes microseconds; a device that takes longer is broken."""
 
 _FIRST_PACKET = 1
+"""Packet sequence number of a queue pair that is connected to itself: any is as good."""
 _DEPTH = 16
+"""Entries of its send queue. A bind is waited for before the next, so that more than one is to spare."""
 
 
 class RegionTable:
@@ -109,7 +111,7 @@ class WindowBinder:
         self._queue = device.completion_queue(2 * _DEPTH)
         self._pair = device.queue_pair(self._queue, port.port, sends=_DEPTH, receives=1)
         own = PairAddress(self._pair.number, _FIRST_PACKET, port.gid)
-        self._pair.connect(port, own, _FIRST_PACKET, port.mtu, Patience())
+        self._pair.connect(port, own, _FIRST_PACKET, port.mtu, RetrySettings())
 
     def open(self, region: MemoryRegion, address: int, length: int) -> MemoryWindow:
         """A window onto [address, address + length).

@@ -13,22 +13,23 @@ from collections.abc import Callable, Iterable
 from typing import Literal, cast
 
 from fedrdma_fate.ports import Draft, Endpoint, EndpointAddress, Region, Role
-from fedrdma_fate.transport.endpoint_base import address_number, address_text, address_token, unavailable
+from fedrdma_fate.transport.endpoint_base import TOKEN_BYTES, address_number, address_text, address_token, unavailable
 from fedrdma_fate.transport.verbs.chunks import ChunkNumbers, KindNumbers
 from fedrdma_fate.transport.verbs.device import DeviceContext
 from fedrdma_fate.transport.verbs.device_selection import NAME, PortPreference, select_port
 from fedrdma_fate.transport.verbs.endpoint import VerbsEndpoint
 from fedrdma_fate.transport.verbs.handshake import Handshake, HandshakeError
-from fedrdma_fate.transport.verbs.interface import MTUS, Patience, Verbs, VerbsError
+from fedrdma_fate.transport.verbs.interface import MTUS, RetrySettings, Verbs, VerbsError
 from fedrdma_fate.transport.verbs.queue_pairs import LinkQueuePairs, PeerAddress
 
 logger = logging.getLogger(__name__)
 
 MOST_QUEUE_PAIRS = 64
+"""Of a kind, for one link: bounds what a configuration, or the address of a peer, can ask of the device."""
 
 ChunkServicePreference = Literal["auto", "rc", "uc"]
 _24_BITS = (1 << 24) - 1
-_TOKEN_BYTES = 16
+"""The largest number of a queue pair, and of a packet (InfiniBand)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class VerbsSettings:
         chunk_service: queue pairs that chunks go by: `rc`, or `uc` where both devices have them; `auto` is `uc`, for
             loss may appear at any time, and what a reliable queue pair loses cannot be seen.
         poll: wait for completion events, or (`busy`) keep a core looking.
-        patience: how long a queue pair waits for a silent peer. The default waits 0.27 s for an acknowledgement, more
+        retry: how long a queue pair waits for a silent peer. The default waits 0.27 s for an acknowledgement, more
             than a round trip of 200 ms, and gives up after seven turns, 1.9 s.
     """
 
@@ -51,7 +52,7 @@ class VerbsSettings:
     chunk_queue_pairs: int = 4
     chunk_service: ChunkServicePreference = "auto"
     poll: Literal["event", "busy"] = "event"
-    patience: Patience = dataclasses.field(default_factory=Patience)
+    retry: RetrySettings = dataclasses.field(default_factory=RetrySettings)
 
     def __post_init__(self) -> None:
         for count in (self.queue_pairs, self.chunk_queue_pairs):
@@ -189,7 +190,7 @@ class _VerbsDraft:
         self._pairs: LinkQueuePairs | None = pairs
         self._ended = ended
         self._lock = threading.Lock()
-        self._token = secrets.token_bytes(_TOKEN_BYTES)
+        self._token = secrets.token_bytes(TOKEN_BYTES)
         self._first_packet = secrets.randbelow(_24_BITS) + 1
         port = pairs.context.port
         chunks = pairs.chunks.numbers
@@ -226,7 +227,7 @@ class _VerbsDraft:
             peer_address = _read_address(peer)
             handshake = Handshake(pairs, self._role, self._token, address_token(NAME, peer))
             try:
-                pairs.connect(peer_address, self._first_packet, self._settings.patience)
+                pairs.connect(peer_address, self._first_packet, self._settings.retry)
                 handshake.run(timeout)
             except (VerbsError, HandshakeError) as error:
                 raise unavailable(

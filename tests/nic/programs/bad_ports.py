@@ -45,10 +45,10 @@ def path_mtus() -> list[int]:
         peer: boundary.PairAddress,
         first_packet: int,
         mtu: int,
-        patience: boundary.Patience,
+        retry: boundary.RetrySettings,
     ) -> None:
         used.append(mtu)
-        connect(pair, port, peer, first_packet, mtu, patience)
+        connect(pair, port, peer, first_packet, mtu, retry)
 
     run(on_host(1, "ip", "link", "set", "eth0", "mtu", "1500"))
     # its packets have to fit through the other end of the cable as well, which they do: it carries more

@@ -10,8 +10,8 @@ import weakref
 
 from fedrdma_fate.cli.main import main
 from fedrdma_fate.transport.verbs.easy import QueuePair
-from fedrdma_fate.transport.verbs.interface import Patience
-from fedrdma_fate.transport.verbs.queue_pairs import LinkQueuePairs, PeerOffer
+from fedrdma_fate.transport.verbs.interface import RetrySettings
+from fedrdma_fate.transport.verbs.queue_pairs import LinkQueuePairs, PeerAddress
 
 
 def break_on_signal() -> None:
@@ -19,8 +19,8 @@ def break_on_signal() -> None:
     links: list[weakref.ref[LinkQueuePairs]] = []
     connect = LinkQueuePairs.connect
 
-    def remember(pairs: LinkQueuePairs, peer: PeerOffer, first_packet: int, patience: Patience) -> None:
-        connect(pairs, peer, first_packet, patience)
+    def remember(pairs: LinkQueuePairs, peer: PeerAddress, first_packet: int, retry: RetrySettings) -> None:
+        connect(pairs, peer, first_packet, retry)
         links.append(weakref.ref(pairs))
 
     def fail(number: int, _: object) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedrdma_fate.bench.payload import Payload, digest, named_payload, plain_bytes
+from fedrdma_fate.bench.payload import PayloadArrays, digest, named_payload, plain_bytes
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 
 PAGE_BYTES = 4096
@@ -44,19 +44,19 @@ def test_an_unknown_payload_is_an_error_that_names_it_and_what_would_do(name: st
 
 @pytest.mark.parametrize("count", [1, 7, PAGE_BYTES, 3 * PAGE_BYTES + 1])
 def test_plain_bytes_are_exactly_as_many_as_asked_for(count: int) -> None:
-    payload = Payload(plain_bytes(count))
+    payload = PayloadArrays(plain_bytes(count))
     assert payload.flat.nbytes == sum(array.nbytes for array in payload.arrays) == count
 
 
 def test_arrays_are_views_of_one_buffer_that_fill_it() -> None:
-    payload = Payload(named_payload("lora-2"))
+    payload = PayloadArrays(named_payload("lora-2"))
     assert all(np.shares_memory(array, payload.flat) for array in payload.arrays)
     assert b"".join(array.tobytes() for array in payload.arrays) == payload.flat.tobytes()
 
 
 @pytest.mark.parametrize("name", ["lora-2", "bytes"])
 def test_every_page_differs_between_iterations(name: str) -> None:
-    payload = Payload(plain_bytes(10 * PAGE_BYTES + 5) if name == "bytes" else named_payload(name))
+    payload = PayloadArrays(plain_bytes(10 * PAGE_BYTES + 5) if name == "bytes" else named_payload(name))
     payload.stamp(1)
     first = payload.flat.copy()
     payload.stamp(2)
@@ -65,14 +65,14 @@ def test_every_page_differs_between_iterations(name: str) -> None:
 
 
 def test_what_was_sent_in_another_iteration_has_another_digest() -> None:
-    payload = Payload(named_payload("lora-1"))
+    payload = PayloadArrays(named_payload("lora-1"))
     digests = [payload.stamp(iteration) for iteration in range(5)]
     assert len(set(digests)) == 5
     assert payload.stamp(0) == digests[0]
 
 
 def test_a_copy_has_the_same_digest() -> None:
-    payload = Payload(named_payload("lora-1"))
+    payload = PayloadArrays(named_payload("lora-1"))
     sent = payload.stamp(0)
     assert digest([array.copy() for array in payload.arrays]) == sent
 

@@ -78,7 +78,7 @@ def test_an_interpreter_that_cannot_be_started_is_reported(monkeypatch: pytest.M
 
 
 def test_an_interpreter_that_does_not_end_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fate_report, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(fate_report, "REPORT_TIMEOUT_SECONDS", 0.0)
     assert "does not end" in ask_fresh_interpreter().crash
 
 

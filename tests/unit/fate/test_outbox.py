@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedrdma_fate.fate import outbox as outbox_module
-from fedrdma_fate.fate.copying import News
+from fedrdma_fate.fate.copying import Progress
 from fedrdma_fate.fate.outbox import Outbox
 from fedrdma_fate.fate.serialise import ObjectPlan, plan_object
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError, MemoryPoolError
@@ -160,7 +160,7 @@ def test_a_failure_while_writing_gives_the_slot_back(outbox: Outbox, client: Fak
     class Failing(ObjectPlan):
         total_bytes = 100_000
 
-        def write_into(self, _buffer: memoryview, _news: News | None = None) -> None:
+        def write_into(self, _buffer: memoryview, _progress: Progress | None = None) -> None:
             raise RuntimeError("device lost")
 
     with pytest.raises(RuntimeError, match="device lost"):
@@ -207,7 +207,7 @@ def test_a_failure_while_writing_what_was_handed_over_gives_the_slot_back(outbox
     class Failing(ObjectPlan):
         total_bytes = outbox_module.EARLY_FROM_BYTES
 
-        def write_into(self, _buffer: memoryview, _news: News | None = None) -> None:
+        def write_into(self, _buffer: memoryview, _progress: Progress | None = None) -> None:
             raise RuntimeError("device lost")
 
     client.early = "committed"

@@ -10,7 +10,7 @@ import pytest
 from fedrdma_fate.gateway.peers.paths import (
     ATTEMPTS_BEFORE_FALLBACK,
     FIRST_RETRY_SECONDS,
-    PATIENCE_SECONDS,
+    GIVE_UP_SECONDS,
     DataPaths,
     choose_transport,
 )
@@ -243,14 +243,14 @@ def test_a_path_that_has_been_up_is_given_up_only_after_a_long_time() -> None:
         world.paths.on_lost("tcp", "refused")
         if not world.given_up:
             world.fire()
-    assert world.now > PATIENCE_SECONDS
+    assert world.now > GIVE_UP_SECONDS
 
 
 def test_the_last_resort_is_never_given_up() -> None:
     world = World()
     world.paths.need("grpc", "the fallback", main=True)
     for _ in range(20):
-        world.now += PATIENCE_SECONDS
+        world.now += GIVE_UP_SECONDS
         world.paths.on_lost("grpc", "refused")
         world.fire()
     assert world.given_up == []
