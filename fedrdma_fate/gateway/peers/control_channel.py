@@ -34,7 +34,8 @@ class ControlStream:
     """Frames in order, both ways. Writing never waits; frames are queued until the stream takes them.
 
     Attributes:
-        end_reason: why the peer's side ended, where gRPC says so, as `: reason`; else an empty string.
+        end_reason: why nothing more comes, where that is known, to follow what is said of the peer; else an empty
+            string.
     """
 
     def __init__(self) -> None:
@@ -51,6 +52,11 @@ class ControlStream:
     async def read(self) -> bytes | None:
         """The next frame, or None when the stream has ended."""
         return None if self._closed and self._incoming.empty() else await self._incoming.get()
+
+    def stop_reading(self, reason: str) -> None:
+        """Let `read` say that the stream has ended, for a reason; what is queued for the peer still goes."""
+        self.end_reason = reason
+        self._incoming.put_nowait(None)
 
     def close(self) -> None:
         """Send what is queued, then end the stream. May be repeated."""

@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Mapping
 
-from fedrdma_fate.gateway.deadlines import within
 from fedrdma_fate.gateway.peers.control_channel import ControlStream, dial
 from fedrdma_fate.gateway.peers.peer import Peer
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, TransportError, WireError
@@ -103,10 +102,14 @@ class Dialler:
             TransportError: PEER_UNREACHABLE when none comes, or the other side refuses us.
             WireError: MALFORMED_FRAME or PROTOCOL_VERSION.
         """
+        too_late = f" within {self._greeting_timeout:g} s"
+        timer = asyncio.get_running_loop().call_later(self._greeting_timeout, stream.stop_reading, too_late)
         try:
-            raw = await within(self._greeting_timeout, stream.read())
-        except TimeoutError:
-            raise _unreachable(f"{whose} does not answer within {self._greeting_timeout:g} s") from None
+            # in this very task: a further one would take turns of the loop, in which a stranger's end of the stream
+            # can come before our answer to it is written
+            raw = await stream.read()
+        finally:
+            timer.cancel()
         if raw is None:
             raise _unreachable(f"{whose} does not answer{stream.end_reason}")
         frame = decode_frame(raw)

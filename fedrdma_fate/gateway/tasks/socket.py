@@ -20,7 +20,6 @@ from fedrdma_fate.client.protocol import (
     encode_message,
     frame_length,
 )
-from fedrdma_fate.gateway.deadlines import within
 from fedrdma_fate.unix_sockets import address_of
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, WireError
 
@@ -96,8 +95,11 @@ class TaskSocket:
             self._server.close()
             self._server = None
             self._path.unlink(missing_ok=True)
-        with contextlib.suppress(TimeoutError):
-            await within(_LAST_ANSWERS_SECONDS, self._quiet.wait())
+        quiet = asyncio.create_task(self._quiet.wait())
+        try:
+            await asyncio.wait([quiet], timeout=_LAST_ANSWERS_SECONDS)
+        finally:
+            quiet.cancel()
         for connection in list(self._connections):
             connection.cancel()
         if self._connections:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fedrdma_fate.gateway.peers.control_channel import ControlStream
+from fedrdma_fate.gateway.peers.dialling import Dialler
 from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import (
     Delivered,
@@ -16,9 +17,10 @@ from fedrdma_fate.wire.frames import (
     GrantRequest,
     Inline,
     Offer,
+    decode_frame,
     encode_frame,
 )
-from tests.support.twin import PARTIES, Twin
+from tests.support.twin import PARTIES, Twin, run_virtually
 from tests.support.twin_play import BODY, Play, key_to, peer_of, pull, work
 
 
@@ -194,6 +196,68 @@ def test_a_peer_that_serves_other_parties_than_configured_is_warned_about(
 
     play(scenario)
     assert "b serves host:2, arbiter:2; it is configured here as serving host:2" in caplog.text
+
+
+# --- greetings ---
+
+
+async def said_to(stream: ControlStream) -> list[str]:
+    """The reasons of all goodbyes on an accepted stream, until it ends."""
+    frames = [decode_frame(raw) async for raw in stream.outgoing()]
+    return [frame.reason for frame in frames if isinstance(frame, Goodbye)]
+
+
+def test_a_stranger_that_says_nothing_is_told_so_after_the_time_it_has() -> None:
+    async def scenario() -> None:
+        stream = ControlStream()
+        began = asyncio.get_running_loop().time()
+        await Dialler("a", {}, 5.0).accept(stream)
+        assert asyncio.get_running_loop().time() - began == pytest.approx(5.0, abs=0.1)
+        (reason,) = await said_to(stream)
+        assert "does not answer within 5 s" in reason
+
+    run_virtually(scenario())
+
+
+def test_a_stranger_that_ends_the_stream_at_once_is_still_told_why_it_is_refused() -> None:
+    async def scenario() -> None:
+        stream = ControlStream()
+        accepting = asyncio.create_task(Dialler("a", {}, 5.0).accept(stream))
+        await asyncio.sleep(1)
+        # the end of the stream is seen a turn of the loop after the frame, at the earliest
+        stream._incoming.put_nowait(b"no greeting")
+        await asyncio.sleep(0)
+        stream.close()
+        await accepting
+        (reason,) = await said_to(stream)
+        assert "FR201" in reason
+
+    run_virtually(scenario())
+
+
+def test_a_gateway_that_stops_waits_for_no_greeting() -> None:
+    async def scenario() -> None:
+        accepting = asyncio.create_task(Dialler("a", {}, 5.0).accept(ControlStream()))
+        await asyncio.sleep(1)
+        accepting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await accepting
+
+    run_virtually(scenario())
+
+
+def test_a_channel_lasts_longer_than_the_time_for_its_greeting(play: Play) -> None:
+    async def scenario(twin: Twin) -> None:
+        half = twin.halves["a"]
+        stream = ControlStream()
+        accepting = asyncio.create_task(Dialler("a", {"b": half.peer}, 5.0).accept(stream))
+        stream._incoming.put_nowait(encode_frame(twin.halves["b"].peer.own_hello()))
+        await asyncio.sleep(6)
+        assert half.peer.connected
+        stream.close()
+        await accepting
+
+    play(scenario)
 
 
 def _with_parties(config: Any, parties: tuple[str, ...]) -> Any:
