@@ -19,7 +19,7 @@ REGION_BYTES = 80 * 1024 * 1024
 @pytest.fixture(scope="session")
 def shared_directory() -> Iterator[Path]:
     """A directory in shared memory."""
-    with tempfile.TemporaryDirectory(dir=room_for_regions(), prefix="fedrdma-test-") as name:
+    with tempfile.TemporaryDirectory(dir=room_for_regions(), prefix="test-of-fedrdma-") as name:
         yield Path(name)
 
 

@@ -30,7 +30,7 @@ MEMORY = {"send_bytes": "16MiB", "receive_bytes": "16MiB", "ring_slots": 2, "rin
 @pytest.fixture(scope="module")
 def shared_memory() -> Iterator[Path]:
     """A directory in shared memory of the tests' own."""
-    with tempfile.TemporaryDirectory(dir=room_for_regions(), prefix="fedrdma-test-") as name:
+    with tempfile.TemporaryDirectory(dir=room_for_regions(), prefix="test-of-fedrdma-") as name:
         yield Path(name)
 
 

@@ -34,7 +34,7 @@ BODY = os.urandom(700_000)
 @pytest.fixture
 def memory() -> Iterator[Path]:
     """A directory in shared memory of the test's own."""
-    with tempfile.TemporaryDirectory(dir=room_for_regions(), prefix="fedrdma-test-") as name:
+    with tempfile.TemporaryDirectory(dir=room_for_regions(), prefix="test-of-fedrdma-") as name:
         yield Path(name)
 
 

@@ -91,7 +91,7 @@ def identity(event: Mapping[str, Any]) -> tuple[str, ...]:
 def processes(tmp_path: Path) -> Iterator[Sites]:
     """Two gateways, each a process of its own, in shared memory of their own."""
     with (
-        tempfile.TemporaryDirectory(dir=room_for_regions(), prefix="fedrdma-test-") as memory,
+        tempfile.TemporaryDirectory(dir=room_for_regions(), prefix="test-of-fedrdma-") as memory,
         start_gateways(
             {"a": ["guest:1"], "b": ["host:2"]}, tmp_path, runner=InProcesses(), memory={"directory": memory}
         ) as sites,

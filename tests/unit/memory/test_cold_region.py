@@ -17,7 +17,7 @@ MEBIBYTE = 2**20
 
 @pytest.fixture
 def region() -> Iterator[SharedRegion]:
-    path = Path("/dev/shm") / f"fedrdma-test-cold-{os.getpid()}"
+    path = Path("/dev/shm") / f"test-of-fedrdma-cold-{os.getpid()}"
     made = SharedRegion.create(path, 16 * MEBIBYTE, warm=False)
     yield made
     made.close()

@@ -24,7 +24,7 @@ LENGTH = 4 * PAGE_BYTES
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="fedrdma-test-") as name:
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="test-of-fedrdma-") as name:
         yield Path(name)
 
 
