@@ -54,17 +54,58 @@ class SendSettings:
     max_resends: int = 16
 
 
-class Sender:
+class SenderBase:
+    """What all senders do alike: how a transfer fails, and that it pauses.
+
+    Attributes:
+        transfer: its id.
+        state: where the transfer stands.
+    """
+
+    def __init__(self, transfer: int) -> None:
+        self.transfer = transfer
+        self.state = SenderState.IDLE
+
+    @property
+    def finished(self) -> bool:
+        """Whether the transfer is over, well or not."""
+        return self.state in (SenderState.DELIVERED, SenderState.FAILED)
+
+    def on_refused(self, code: ErrorCode, reason: str) -> list[Action]:
+        """The receiver will not deliver it."""
+        if self.finished:
+            return []
+        self.state = SenderState.FAILED
+        return [Failed(code, reason)]
+
+    def cancel(self, code: ErrorCode, reason: str) -> list[Action]:
+        """Give up, and tell the peer."""
+        if self.finished:
+            return []
+        self.state = SenderState.FAILED
+        return [SendFrame(Abort(self.transfer, code.value, reason)), Failed(code, reason)]
+
+    def pause(self) -> None:
+        """The data path is gone: nothing in flight is known to have arrived."""
+        if self.finished or self.state is SenderState.IDLE:
+            return
+        self.state = SenderState.PAUSED
+        self._forget_in_flight()
+
+    def _forget_in_flight(self) -> None:
+        """What was in flight is to be sent again, unless the peer has it after all."""
+        raise NotImplementedError
+
+
+class Sender(SenderBase):
     """Sends one payload into one granted slot. Every method returns the actions to carry out, in order.
 
     Times are in seconds of one clock.
 
     Attributes:
-        transfer: its id.
         plan: how the payload is cut.
         settings: parameters.
         layout: what lies where in the slot.
-        state: where the transfer stands.
         resent_bytes: of chunks that were sent again.
     """
 
@@ -76,11 +117,10 @@ class Sender:
             settings: parameters.
             written_from: the payload is still being written, from its end to its start, and lies there from here on.
         """
-        self.transfer = transfer
+        super().__init__(transfer)
         self.plan = plan
         self.settings = settings
         self.layout = SlotLayout(plan, settings.mode)
-        self.state = SenderState.IDLE
         self.resent_bytes = 0
         self._digests: dict[int, int] = {}
         self._digesting: set[int] = set()
@@ -94,11 +134,6 @@ class Sender:
         self._fruitless_resends = 0
         self._next_work_request = 0
         self._last_progress = 0.0
-
-    @property
-    def finished(self) -> bool:
-        """Whether the transfer is over, well or not."""
-        return self.state in (SenderState.DELIVERED, SenderState.FAILED)
 
     @property
     def arrived_bytes(self) -> int:
@@ -204,24 +239,6 @@ class Sender:
         self.state = SenderState.DELIVERED
         return [Finished()]
 
-    def on_refused(self, code: ErrorCode, reason: str) -> list[Action]:
-        """The receiver will not deliver it."""
-        if self.finished:
-            return []
-        self.state = SenderState.FAILED
-        return [Failed(code, reason)]
-
-    def pause(self) -> None:
-        """The data path is gone: nothing in flight is known to have arrived."""
-        if self.finished or self.state is SenderState.IDLE:
-            return
-        self.state = SenderState.PAUSED
-        self._in_flight.clear()
-        self._headers_in_flight.clear()
-        self._awaiting_digest = None
-        # a driver that drops its work with the data path is asked again
-        self._digesting.clear()
-
     def resume(self, now: float, *, same_slot: bool) -> list[Action]:
         """The data path is back; send what had not arrived. With another slot, everything. Does nothing when finished.
 
@@ -234,13 +251,6 @@ class Sender:
         if not same_slot:
             self._arrived.clear()
         return self._go_on((index for index in range(self.plan.count) if index not in self._arrived), now)
-
-    def cancel(self, code: ErrorCode, reason: str) -> list[Action]:
-        """Give up, and tell the peer."""
-        if self.finished:
-            return []
-        self.state = SenderState.FAILED
-        return [SendFrame(Abort(self.transfer, code.value, reason)), Failed(code, reason)]
 
     def timer(self) -> float | None:
         """When to call `on_timer`, or None.
@@ -262,6 +272,13 @@ class Sender:
             return []
         done = f"{self.arrived_bytes} of {self.plan.total_bytes} bytes"
         return self.cancel(ErrorCode.IDLE_TIMEOUT, f"no progress for {now - self._last_progress:g} s after {done}")
+
+    def _forget_in_flight(self) -> None:
+        self._in_flight.clear()
+        self._headers_in_flight.clear()
+        self._awaiting_digest = None
+        # a driver that drops its work with the data path is asked again
+        self._digesting.clear()
 
     def _expect(self, state: SenderState) -> None:
         if self.state is not state:

@@ -26,7 +26,7 @@ from fedrdma_fate.gateway.transports import make_transports
 from fedrdma_fate.memory.pool import SlotPool
 from fedrdma_fate.memory.region_directory import RegionDirectory
 from fedrdma_fate.memory.spill import SpillStore
-from fedrdma_fate.obs.metrics import GatewayMetrics, MetricsServer, Occupancy, PoolUse
+from fedrdma_fate.obs.metrics import GatewayMetrics, Occupancy, PoolUse
 from fedrdma_fate.obs.trace import Trace
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -53,7 +53,6 @@ class Assembly:
         control: accepts control channels.
         tasks: answers this site's tasks.
         socket: accepts them.
-        metrics: the Prometheus endpoint, if there is one.
     """
 
     context: GatewayContext
@@ -63,7 +62,6 @@ class Assembly:
     control: ControlServer
     tasks: TaskServer
     socket: TaskSocket
-    metrics: MetricsServer | None
 
 
 def assemble(config: GatewayConfig, undo: contextlib.ExitStack, status: Callable[[], dict[str, object]]) -> Assembly:
@@ -85,6 +83,7 @@ def assemble(config: GatewayConfig, undo: contextlib.ExitStack, status: Callable
     sending = {site: peer.sending for site, peer in peers.items()}
     tasks = TaskServer(context, sending, status, Probing(context, peers).measure)
     undo.callback(tasks.close)
+    _serve_metrics(config, undo, metrics, context)
     return Assembly(
         context=context,
         transports=transports,
@@ -93,7 +92,6 @@ def assemble(config: GatewayConfig, undo: contextlib.ExitStack, status: Callable
         control=ControlServer(config.listen.control, None, dialler.accept),
         tasks=tasks,
         socket=TaskSocket(socket_path(config.listen.socket), tasks),
-        metrics=_serve_metrics(config, undo, metrics, context),
     )
 
 
@@ -135,13 +133,11 @@ def _make_context(
 
 def _serve_metrics(
     config: GatewayConfig, undo: contextlib.ExitStack, metrics: GatewayMetrics, context: GatewayContext
-) -> MetricsServer | None:
+) -> None:
     metrics.watch(lambda: _occupancy(context))
-    if config.listen.metrics is None:
-        return None
-    server = metrics.start_http(*split_address("listen.metrics", config.listen.metrics))
-    undo.callback(server.close)
-    return server
+    if config.listen.metrics is not None:
+        server = metrics.start_http(*split_address("listen.metrics", config.listen.metrics))
+        undo.callback(server.close)
 
 
 def _occupancy(context: GatewayContext) -> Occupancy:

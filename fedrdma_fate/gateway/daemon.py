@@ -79,12 +79,6 @@ class Gateway:
             await self._end()
         logger.info("gateway of %s has stopped", self._config.site)
 
-    @property
-    def metrics_address(self) -> tuple[str, int] | None:
-        """Where the metrics are served, if they are."""
-        metrics = None if self._assembly is None else self._assembly.metrics
-        return None if metrics is None else metrics.address
-
     def status(self) -> dict[str, object]:
         """The status document.
 

@@ -63,11 +63,6 @@ class Lease:
         self._holding()
         return self._slot
 
-    @property
-    def released(self) -> bool:
-        """Whether this holder has let go."""
-        return self._pool is None
-
     def share(self, owner: str | None = None) -> Lease:
         """One more holder of the same slot, for `owner` or, without one, for the same owner.
 

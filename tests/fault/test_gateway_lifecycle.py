@@ -10,7 +10,7 @@ import socket
 import tempfile
 import threading
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,18 @@ from fedrdma_fate.gateway.daemon import Gateway
 from fedrdma_fate.gateway.path_store import PathStore
 from fedrdma_fate.unix_sockets import address_of
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
+from tests.support.ports import free_ports
 from tests.support.shared_memory import room_for_regions
-from tests.support.sites import InThread, Site, eventually, gateway_site, party, start_gateways
+from tests.support.sites import (
+    InThread,
+    Site,
+    Sites,
+    eventually,
+    gateway_site,
+    linked_sites,
+    party,
+    start_gateways,
+)
 
 A, B = party("guest:1"), party("host:2")
 LAYOUT = {"a": ["guest:1"], "b": ["host:2"]}
@@ -264,16 +274,26 @@ def test_addresses_that_others_can_reach_are_warned_about_while_security_is_off(
 # --- metrics ---
 
 
-def scraped(runner: Any, site: Site) -> dict[str, float]:
+@contextlib.contextmanager
+def measured_gateways(layout: Mapping[str, Sequence[str]], directory: Path, sockets: Path) -> Iterator[Sites]:
+    """Gateways of these sites, each with a metrics endpoint."""
+    sites = linked_sites(layout, directory, sockets)
+    for site, port in zip(sites.values(), free_ports(len(sites)), strict=True):
+        site.config["listen"]["metrics"] = f"127.0.0.1:{port}"
+    with Sites.running(sites, InThread()) as running:
+        yield running
+
+
+def scraped(site: Site) -> dict[str, float]:
     """The metrics of a site, by name with labels."""
-    address = runner.gateways[site.name].metrics_address
-    with urllib.request.urlopen(f"http://{address[0]}:{address[1]}/metrics", timeout=10) as reply:
+    with urllib.request.urlopen(f"http://{site.config['listen']['metrics']}/metrics", timeout=10) as reply:
         lines = reply.read().decode().splitlines()
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[:1] != "#")}
 
 
-def test_the_metrics_endpoint_counts_what_happened(tmp_path: Path) -> None:
-    with start_gateways(LAYOUT, tmp_path, listen={"metrics": "127.0.0.1:0"}) as sites:
+def test_the_metrics_endpoint_counts_what_happened(tmp_path: Path, sockets: Path) -> None:
+    with measured_gateways(LAYOUT, tmp_path, sockets) as sites:
+        sites.wait_until_connected()
         with sites["a"].client() as a, sites["b"].client() as b:
             for number in range(3):
                 lease = a.lease(len(BODY))
@@ -283,7 +303,7 @@ def test_the_metrics_endpoint_counts_what_happened(tmp_path: Path) -> None:
             held = [b.get(f"m{number}", "t", A, timeout=20) for number in range(3)]
             b.get("small", "t", A, timeout=20)
             eventually(lambda: sites["a"].status()["peers"][0]["pending_messages"] == 0)
-            of_a, of_b = scraped(sites.runner, sites["a"]), scraped(sites.runner, sites["b"])
+            of_a, of_b = scraped(sites["a"]), scraped(sites["b"])
             del held
         way = 'peer="b",transport="tcp"'
         assert of_a[f'fedrdma_payload_bytes_total{{direction="sent",mode="fedrdma-e",{way}}}'] == 3 * len(BODY)
@@ -300,13 +320,11 @@ def test_the_metrics_endpoint_counts_what_happened(tmp_path: Path) -> None:
         # three held by the task, and the ring
         assert of_b['fedrdma_leases{pool="receive"}'] == 3 + 2
         sites.runner.stop(sites["b"])
-        eventually(lambda: scraped(sites.runner, sites["a"])[f"fedrdma_links_up{{{way}}}"] == 0)
+        eventually(lambda: scraped(sites["a"])[f"fedrdma_links_up{{{way}}}"] == 0)
 
 
-def test_the_metrics_show_who_waits(tmp_path: Path) -> None:
-    with start_gateways(
-        {"a": ["guest:1", "host:1"]}, tmp_path, connected=False, listen={"metrics": "127.0.0.1:0"}
-    ) as sites:
+def test_the_metrics_show_who_waits(tmp_path: Path, sockets: Path) -> None:
+    with measured_gateways({"a": ["guest:1", "host:1"]}, tmp_path, sockets) as sites:
         site = sites["a"]
         with site.client() as guest, site.client(of="host:1") as host:
             held = guest.lease(7 << 20)
@@ -318,7 +336,7 @@ def test_the_metrics_show_who_waits(tmp_path: Path) -> None:
                 thread.start()
 
             def waiting() -> tuple[float, float]:
-                metrics = scraped(sites.runner, site)
+                metrics = scraped(site)
                 return tuple(metrics[f'fedrdma_waiting_requests{{request="{kind}"}}'] for kind in ("put", "get"))  # type: ignore[return-value]
 
             eventually(lambda: waiting() == (1, 1))

@@ -8,15 +8,13 @@ from collections.abc import Iterable
 
 from fedrdma_fate.core.actions import (
     Action,
-    Failed,
     Finished,
     PostChunk,
-    SendFrame,
     WriteHeader,
 )
 from fedrdma_fate.core.path import Sample
 from fedrdma_fate.core.plan import Chunk, ChunkPlan, SlotLayout
-from fedrdma_fate.core.sender import SenderState
+from fedrdma_fate.core.sender import SenderBase, SenderState
 from fedrdma_fate.core.x.arrival_map import ArrivalMap
 from fedrdma_fate.core.x.chunking import immediate_of
 from fedrdma_fate.core.x.estimators import DELIVERY_WINDOW_SECONDS, DeliveryRateEstimator, chunk_loss
@@ -28,7 +26,7 @@ from fedrdma_fate.core.x.repair import RepairSender
 from fedrdma_fate.core.x.repair_code import RepairPlan, copies_of_last, copies_of_repeat
 from fedrdma_fate.core.x.send_queue import SendQueue
 from fedrdma_fate.wire.errors import ErrorCode
-from fedrdma_fate.wire.frames import Abort, Report
+from fedrdma_fate.wire.frames import Report
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -87,18 +85,16 @@ SILENT_WINDOW_CHUNKS = 4
 """Chunks in flight while nothing arrives: enough to find out when it does again. BBR.MinPipeCwnd."""
 
 
-class XSender:
+class XSender(SenderBase):
     """Sends one payload into one granted slot. Every method returns the actions to carry out, in order.
 
     Times are in seconds of one clock; those in reports are of the receiver's, and only their differences count.
 
     Attributes:
-        transfer: its id.
         plan: how the payload is cut.
         settings: parameters.
         control: finds the rate.
         layout: what lies where in the slot.
-        state: where the transfer stands.
         resent_bytes: sent besides the payload: chunks again, copies, repair chunks.
         arrived_bytes: payload bytes known to lie in the receiver's slot.
     """
@@ -114,13 +110,12 @@ class XSender:
             control: finds the rate.
             written_from: the payload is still being written, from its end to its start, and lies there from here on.
         """
-        self.transfer = transfer
+        super().__init__(transfer)
         self.plan = plan
         self.settings = settings
         self.control = control
         control.chunk_bytes = plan.chunk_bytes
         self.layout = SlotLayout(plan, "fedrdma-x")
-        self.state = SenderState.IDLE
         self.resent_bytes = 0
         self.arrived_bytes = 0
         self._packets = max(1, -(-plan.chunk_bytes // settings.mtu_bytes))
@@ -141,11 +136,6 @@ class XSender:
         self._timeout = RetransmitTimeout()
         self._repairs = None if settings.repairs is None else RepairSender(settings.repairs)
         self._ready_at: float | None = None
-
-    @property
-    def finished(self) -> bool:
-        """Whether the transfer is over, well or not."""
-        return self.state in (SenderState.DELIVERED, SenderState.FAILED)
 
     # -- events ---------------------------------------------------------------------------------------------------
 
@@ -234,29 +224,6 @@ class XSender:
         self.state = SenderState.DELIVERED
         return [Finished()]
 
-    def on_refused(self, code: ErrorCode, reason: str) -> list[Action]:
-        """The receiver will not deliver it."""
-        if self.finished:
-            return []
-        self.state = SenderState.FAILED
-        return [Failed(code, reason)]
-
-    def cancel(self, code: ErrorCode, reason: str) -> list[Action]:
-        """Give up, and tell the peer."""
-        if self.finished:
-            return []
-        self.state = SenderState.FAILED
-        return [SendFrame(Abort(self.transfer, code.value, reason)), Failed(code, reason)]
-
-    def pause(self) -> None:
-        """The data path is gone: nothing in flight is known to have arrived."""
-        if self.finished or self.state is SenderState.IDLE:
-            return
-        self.state = SenderState.PAUSED
-        self._queue.retransmit(self._in_flight.clear())
-        self._requests.clear()
-        self._header.pause()
-
     def resume(self, now: float, *, same_slot: bool) -> list[Action]:
         """The data path is back; send what is not known to have arrived. With another slot, everything."""
         if self.state is not SenderState.PAUSED:
@@ -292,6 +259,11 @@ class XSender:
         return self._pump(now)
 
     # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _forget_in_flight(self) -> None:
+        self._queue.retransmit(self._in_flight.clear())
+        self._requests.clear()
+        self._header.pause()
 
     @property
     def _round_trip(self) -> float:

@@ -97,9 +97,9 @@ def test_releasing_twice_does_not_take_the_other_holders_hold(pool: SlotPool) ->
     second = first.share()
     first.release()
     first.release()
-    assert first.released
-    assert not second.released
     assert pool.stats().slots == 1
+    second.release()
+    assert pool.stats().slots == 0
 
 
 def test_a_released_lease_gives_no_access_to_bytes_that_may_be_anothers(pool: SlotPool) -> None:
@@ -115,8 +115,11 @@ def test_a_dead_task_loses_all_its_leases_and_nobody_else_any(pool: SlotPool) ->
     dead = [leased(pool, 1, "dead") for _ in range(3)]
     alive = leased(pool, 2, "alive")
     assert pool.release_owner("dead") == 3
-    assert all(lease.released for lease in dead)
-    assert not alive.released
+    for lease in dead:
+        with pytest.raises(MemoryPoolError) as caught:
+            lease.share()
+        assert caught.value.code is ErrorCode.LEASE_UNKNOWN
+    assert alive.slot.length == 2 * PAGE_BYTES
     assert pool.stats().leased_bytes == 2 * PAGE_BYTES
     assert pool.release_owner("dead") == 0
 
