@@ -25,6 +25,7 @@ from fedrdma_fate.engine.link_thread import LinkHandle
 from fedrdma_fate.gateway.config.schema import PeerConfig
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.peers.control_channel import ControlStream
+from fedrdma_fate.gateway.peers.entitlement import Entitlement
 from fedrdma_fate.gateway.peers.greeting import allowed_transports, own_hello
 from fedrdma_fate.gateway.peers.link_events import LinkEvents
 from fedrdma_fate.gateway.peers.paths import DataPaths, choose_transport
@@ -85,6 +86,7 @@ class Peer:
         self.rtt_seconds: float | None = None
         self.offline = asyncio.Event()
         self.offline.set()
+        self._entitlement = Entitlement(config.site, context.config.site, context.routes)
         self.receiving = Receiving(config.site, context, self.send)
         self.probes = ProbeTransfers(config.site, context, self.send)
         self.paths = DataPaths(
@@ -219,6 +221,10 @@ class Peer:
     # -- frames ---------------------------------------------------------------------------------------------------
 
     def _on_frame(self, frame: ControlFrame) -> None:
+        # before anything else, so that no frame can name a message that is none of this peer's and ours
+        if objection := self._entitlement.objection(frame):
+            self._refuse(frame, objection)
+            return
         match frame:
             case Ping(stamp=stamp):
                 self.send(Pong(stamp))
@@ -256,6 +262,18 @@ class Peer:
                 self.sending.on_lend_returned(transfer)
             case _:
                 self._on_path_frame(frame)
+
+    def _refuse(self, frame: ControlFrame, reason: str) -> None:
+        """Do nothing of what a frame asks for; whoever sends a message learns why it is not taken."""
+        match frame:
+            case Offer():
+                if (link := self._link(frame.transport)) is not None:
+                    link.decline(frame, self.receiving.refuse(frame, ErrorCode.WRONG_PARTY, reason))
+            case Inline() | Lend():
+                self.send(self.receiving.refuse(frame, ErrorCode.WRONG_PARTY, reason))
+            case _:
+                code, kind = ErrorCode.WRONG_PARTY.value, type(frame).__name__
+                logger.error("ignored %s from %s: [%s] %s", kind, self.config.site, code, reason)
 
     def _on_path_frame(self, frame: ControlFrame) -> None:
         """Frames that name the data path they are about."""
@@ -335,7 +353,8 @@ class Peer:
     def _make_link(self, transport: str) -> tuple[LinkHandle, LinkEvents]:
         known = self._context.path_store.recall(self.config.site, transport)
         make = functools.partial(self._repair_regions.get, transport)
-        settings = link_settings(self._context.config, self.config, transport, known, make)
+        admits = self._entitlement.admits
+        settings = link_settings(self._context.config, self.config, transport, known, make, admits=admits)
         events = LinkEvents(self._loop, functools.partial(self._on_link_event, transport))
         return self._context.make_link(self.config.site, settings, events.emit), events
 

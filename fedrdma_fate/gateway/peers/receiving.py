@@ -72,7 +72,10 @@ class _Request:
 
 
 class Receiving:
-    """Everything that one peer sends us. Belongs to the event loop's thread."""
+    """Everything that one peer sends us. Belongs to the event loop's thread.
+
+    What names a message has passed the peer's `Entitlement` before it comes here.
+    """
 
     def __init__(
         self,
@@ -205,19 +208,16 @@ class Receiving:
     # -- payloads -------------------------------------------------------------------------------------------------
 
     def on_offer(self, offer: Offer, link: LinkHandle) -> None:
-        """A transfer begins: pass it on, unless it has ended before or is none of ours."""
+        """A transfer begins: pass it on, unless it has ended before."""
         if offer.transfer in self._ended:
             link.decline(offer, self._ended[offer.transfer])
-        elif offer.transfer < PROBE_TRANSFERS_FROM and (misrouted := self._misrouted(offer.key)):
-            link.decline(offer, self._refuse(offer, ErrorCode.WRONG_PARTY, misrouted))
         else:
             self._announced[offer.transfer] = offer
             link.frame(offer)
 
     def on_early_offer(self, offer: Offer, link: LinkHandle) -> None:
         """The same by a datagram, before or after the frame: it begins what is right, and the frame does all else."""
-        is_probe = offer.transfer >= PROBE_TRANSFERS_FROM
-        if offer.transfer not in self._ended and (is_probe or not self._misrouted(offer.key)):
+        if offer.transfer not in self._ended:
             link.begin_early(offer)
 
     def received(self, offer: Offer, slot: Slot, payload_at: int, stats: TransferStats) -> None:
@@ -278,9 +278,6 @@ class Receiving:
             if not self.borrowing.holds(transfer):
                 self._send(LendReturn(transfer))
             return
-        if misrouted := self._misrouted(lend.key):
-            self._send(self._refuse(lend, ErrorCode.WRONG_PARTY, misrouted))
-            return
         try:
             message = self.borrowing.take(lend)
         except MemoryPoolError as error:
@@ -298,12 +295,9 @@ class Receiving:
         if inline.transfer in self._ended:
             self._send(self._ended[inline.transfer])
             return
-        if misrouted := self._misrouted(inline.key):
-            self._send(self._refuse(inline, ErrorCode.WRONG_PARTY, misrouted))
-            return
         if len(inline.body) > INLINE_LIMIT_BYTES:
             reason = f"{len(inline.body)} bytes came inline, {INLINE_LIMIT_BYTES} is the limit"
-            self._send(self._refuse(inline, ErrorCode.MALFORMED_FRAME, reason))
+            self._send(self.refuse(inline, ErrorCode.MALFORMED_FRAME, reason))
             return
         self._remember(Delivered(inline.transfer))
         message = Message(inline.key, inline.kind, len(inline.body), body=inline.body)
@@ -328,18 +322,10 @@ class Receiving:
         while len(self._ended) > REMEMBERED_TRANSFERS:
             self._ended.popitem(last=False)
 
-    def _refuse(self, frame: Offer | Inline | Lend, code: ErrorCode, reason: str) -> Refused:
+    def refuse(self, frame: Offer | Inline | Lend, code: ErrorCode, reason: str) -> Refused:
+        """The answer to a message that is not taken; it is in the log, too."""
         logger.error("refused %s from %s: [%s] %s", frame.key, self._peer, code.value, reason)
         return Refused(frame.transfer, code.value, reason)
-
-    def _misrouted(self, key: MessageKey) -> str:
-        """Why this peer may not send this message to us, or an empty string."""
-        routes = self._context.routes
-        if not routes.is_local(key.destination):
-            return f"{key.destination} is not served at {self._context.config.site}"
-        if routes.find(key.source) != self._peer:
-            return f"{self._context.config.site} does not know {key.source} as a party of {self._peer}"
-        return ""
 
     def _trace_delivered(
         self, frame: Offer | Inline | Lend, total_bytes: int, mode: str, transport: str, seconds: float, kept: bool
