@@ -20,7 +20,6 @@ from fedrdma_fate.gateway.peers.control_channel import METHOD
 from fedrdma_fate.memory.spill import SpillStore
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, MemoryPoolError
 from fedrdma_fate.wire.frames import (
-    ControlFrame,
     Goodbye,
     Hello,
     MessageKey,
@@ -200,23 +199,12 @@ def test_a_peer_cannot_make_the_task_fail_that_waits_for_anothers_message(
         pulled = executor.submit(pull, a, "m", "host:2")
         eventually(lambda: sites["a"].status()["mailbox"]["waiting_pulls"])
         key = MessageKey("s", "m", "t", party("host:2"), party("guest:1"))
-        tell(runner, "c", "a", Undeliverable(key, ErrorCode.TRANSFER_ABORTED.value, "forged"))
+        runner.tell("c", "a", Undeliverable(key, ErrorCode.TRANSFER_ABORTED.value, "forged"))
         eventually(lambda: "ignored Undeliverable from c" in caplog.text)
         assert not pulled.done()
         push(b, "m", BODY, "guest:1")
         assert pulled.result(20) == BODY
     assert f"[{ErrorCode.WRONG_PARTY.value}] a does not know host:2 as a party of c" in caplog.text
-
-
-def tell(runner: InThread, site: str, other: str, frame: ControlFrame) -> None:
-    """Have a gateway send a frame that it never would."""
-
-    async def send() -> None:
-        assembly = runner.gateways[site]._assembly
-        assert assembly is not None
-        assert assembly.peers[other].send(frame)
-
-    runner.run(send())
 
 
 # --- strangers on the control channel ---

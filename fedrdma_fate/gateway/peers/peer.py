@@ -6,6 +6,7 @@ import asyncio
 import functools
 import logging
 import time
+from pathlib import Path
 
 from fedrdma_fate.engine.events import (
     FrameToSend,
@@ -35,8 +36,10 @@ from fedrdma_fate.gateway.peers.repair_regions import RepairRegions
 from fedrdma_fate.gateway.peers.sending import Sending
 from fedrdma_fate.gateway.peers.watchdog import until_silent
 from fedrdma_fate.gateway.transports import link_settings
+from fedrdma_fate.memory.region_directory import send_region_beside
 from fedrdma_fate.ports import Role
-from fedrdma_fate.wire.errors import ErrorCode, WireError
+from fedrdma_fate.transport.shm import presented_region
+from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError, WireError
 from fedrdma_fate.wire.frames import (
     Abort,
     ChunkAck,
@@ -87,7 +90,7 @@ class Peer:
         self.offline = asyncio.Event()
         self.offline.set()
         self._entitlement = Entitlement(config.site, context.config.site, context.routes)
-        self.receiving = Receiving(config.site, context, self.send)
+        self.receiving = Receiving(config.site, context, self.send, self._lender_region)
         self.probes = ProbeTransfers(config.site, context, self.send)
         self.paths = DataPaths(
             config.site,
@@ -349,6 +352,26 @@ class Peer:
         """Whether the peer is here, on this host, and takes what is lent to it."""
         both = self._context.config.shm.lend and self.hello is not None and self.hello.borrows
         return both and self.connected and self.paths.main_transport == "shm"
+
+    def _lender_region(self) -> Path:
+        """The send region that the peer may lend from, by what it presented when its data path was connected.
+
+        Raises:
+            MemoryPoolError: REGION_UNAVAILABLE when it may lend nothing.
+            TransportError: TRANSPORT_UNAVAILABLE when it has presented none.
+        """
+        context, main = self._context, self.paths.main
+        if not context.config.shm.lend:
+            reason = "`shm.lend` is off"
+        elif main is None or self.paths.main_transport != "shm":
+            reason = f"messages of {self.config.site} come over {self.paths.main_transport or 'nothing yet'}, not shm"
+        elif "shm" not in allowed_transports(self.config, context):
+            reason = f"`transport` excludes shm towards {self.config.site}"
+        elif self.hello is None or self.hello.host != context.host:
+            reason = f"{self.config.site} is on another host"
+        else:
+            return send_region_beside(presented_region(main.presented))
+        raise MemoryPoolError(ErrorCode.REGION_UNAVAILABLE, f"nothing is borrowed at {context.config.site}: {reason}.")
 
     def _make_link(self, transport: str) -> tuple[LinkHandle, LinkEvents]:
         known = self._context.path_store.recall(self.config.site, transport)

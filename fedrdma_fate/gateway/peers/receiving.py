@@ -7,6 +7,7 @@ import dataclasses
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
 from fedrdma_fate.core.plan import HEADER_SPACE_BYTES
 from fedrdma_fate.engine.events import TransferStats
@@ -19,7 +20,7 @@ from fedrdma_fate.gateway.peers.probe_transfers import lease_spare
 from fedrdma_fate.gateway.spilling import make_room
 from fedrdma_fate.memory.pool import Lease
 from fedrdma_fate.ports import Slot
-from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, MemoryPoolError, WireError
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, MemoryPoolError, TransportError, WireError
 from fedrdma_fate.wire.frames import (
     INLINE_LIMIT_BYTES,
     PROBE_TRANSFERS_FROM,
@@ -82,8 +83,16 @@ class Receiving:
         peer: str,
         context: GatewayContext,
         send: Callable[[Delivered | Refused | LendDecline | LendReturn], object],
+        lender_region: Callable[[], Path],
     ) -> None:
-        self.borrowing = Borrowing(context, send)
+        """
+        Args:
+            peer: name of its site.
+            context: the gateway's.
+            send: sends a frame, if there is a control channel.
+            lender_region: see `Borrowing`.
+        """
+        self.borrowing = Borrowing(context, send, lender_region)
         self._peer = peer
         self._context = context
         self._send = send
@@ -280,7 +289,8 @@ class Receiving:
             return
         try:
             message = self.borrowing.take(lend)
-        except MemoryPoolError as error:
+        except (MemoryPoolError, TransportError) as error:
+            logger.warning("declined %s, which %s lends: %s", lend.key, self._peer, error)
             self._send(LendDecline(transfer, error.message))
             return
         self._remember(Delivered(transfer))
