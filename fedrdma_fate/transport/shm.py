@@ -73,7 +73,11 @@ class ShmTransport:
         except ConnectError as error:
             raise unavailable(NAME, str(error)) from error
         except OSError as error:
-            raise unavailable(NAME, f"cannot make a key table in {self._directory}: {error.strerror}") from error
+            raise unavailable(
+                NAME,
+                f"cannot make a key table in {self._directory}: {error.strerror}",
+                "Make room there, or point memory.directory at a larger tmpfs.",
+            ) from error
         return _ShmDraft(self._region, self._attach, keys, self._listener, token, self._socket_path)
 
     def close(self) -> None:

@@ -134,7 +134,11 @@ class Receiving:
         """
         wished = self._ahead.get(transport) or self._first_ahead(transport)
         pool = self._context.receive_pool
-        lease = pool.lease(wished, self._owner) if wished and pool.has_room_for(wished, wished) else None
+        try:
+            lease = pool.lease(wished, self._owner) if wished and pool.has_room_for(wished, wished) else None
+        except MemoryPoolError as error:
+            logger.info("no receive slot ahead of time for %s: %s", self._peer, error)
+            return
         if lease is not None:
             self._grant(link, _Grant(lease, credit_of=transport, large=True))
 
