@@ -301,6 +301,9 @@ class Link:
         except WireError as error:
             logger.warning("link to %s: ignored a datagram: %s", self._peer, error)
             return
+        if not self._settings.admits(datagram):
+            # where it is sent as a frame as well, that one is answered
+            return
         match datagram:
             case Report():
                 self._outgoing.on_report(datagram, now)

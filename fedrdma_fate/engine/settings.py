@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 from fedrdma_fate.engine.path_memory import KnownPath
 from fedrdma_fate.engine.repair_memory import MakeRegion
+from fedrdma_fate.wire.frames import Frame
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -21,6 +23,8 @@ class LinkSettings:
         known: of the path, from an earlier run.
         window_bytes: most bytes of a `fedrdma-x` transfer in flight, where that was set by hand.
         repair_region: makes memory for repair chunks; None: there are to be none.
+        admits: whether a datagram of the peer may be acted upon, by the messages that it names; others are dropped.
+            Called on the link's thread. Control frames have been looked at before they come to the link.
     """
 
     transport: str
@@ -31,3 +35,4 @@ class LinkSettings:
     known: KnownPath | None = None
     window_bytes: int | None = None
     repair_region: MakeRegion | None = None
+    admits: Callable[[Frame], bool] = lambda _frame: True

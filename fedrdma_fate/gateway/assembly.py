@@ -24,7 +24,7 @@ from fedrdma_fate.gateway.tasks.socket import TaskSocket
 from fedrdma_fate.gateway.trace_events import TraceEvents
 from fedrdma_fate.gateway.transports import make_transports
 from fedrdma_fate.memory.pool import SlotPool
-from fedrdma_fate.memory.region_directory import RegionDirectory
+from fedrdma_fate.memory.region_directory import RECEIVE_REGION, SEND_REGION, RegionDirectory
 from fedrdma_fate.memory.spill import SpillStore
 from fedrdma_fate.obs.metrics import GatewayMetrics, Occupancy, PoolUse
 from fedrdma_fate.obs.trace import Trace
@@ -101,8 +101,8 @@ def _make_context(
     memory = config.memory
     regions = RegionDirectory.open(memory.directory, config.site)
     undo.callback(regions.close)
-    send_region = regions.create_region("send", memory.send_bytes, warm=memory.warm)
-    receive_region = regions.create_region("receive", memory.receive_bytes, warm=memory.warm)
+    send_region = regions.create_region(SEND_REGION, memory.send_bytes, warm=memory.warm)
+    receive_region = regions.create_region(RECEIVE_REGION, memory.receive_bytes, warm=memory.warm)
     spill = SpillStore(memory.spill_directory, config.site)
     undo.callback(spill.close)
     trace = Trace(config.trace)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fedrdma_fate.engine.path_memory import KnownPath
@@ -18,6 +18,7 @@ from fedrdma_fate.transport.tcp import TcpSettings, TcpTransport
 from fedrdma_fate.transport.verbs.device_selection import PortPreference
 from fedrdma_fate.transport.verbs.transport import VerbsSettings, VerbsTransport
 from fedrdma_fate.wire.errors import ErrorCode, TransportError
+from fedrdma_fate.wire.frames import Frame
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +72,8 @@ def link_settings(
     transport: str,
     known: KnownPath | None,
     repair_region: MakeRegion | None = None,
+    *,
+    admits: Callable[[Frame], bool],
 ) -> LinkSettings:
     """Parameters of the link to a peer over one of them.
 
@@ -80,6 +83,7 @@ def link_settings(
         transport: name of the transport.
         known: of the path, from an earlier run.
         repair_region: makes memory for repair chunks.
+        admits: whether a datagram of the peer may be acted upon.
     """
     return LinkSettings(
         transport=transport,
@@ -89,6 +93,7 @@ def link_settings(
         known=known,
         window_bytes=peer.window or config.window,
         repair_region=repair_region if config.repair_chunks else None,
+        admits=admits,
     )
 
 

@@ -25,9 +25,10 @@ class SharedRegion:
     On a tmpfs mounted with `huge=advise`, `within_size` or `always` its pages are huge pages.
     """
 
-    def __init__(self, path: Path, fileno: int, mapping: mmap.mmap, *, owner: bool) -> None:
+    def __init__(self, path: Path, fileno: int, mapping: mmap.mmap, *, owner: bool, warm: bool) -> None:
         """Wrap a mapping; takes over `fileno`. Use `create` or `attach`."""
         self._path = path
+        self._warm = warm
         self._fileno = fileno
         self._length = len(mapping)
         self._owner = owner
@@ -49,7 +50,8 @@ class SharedRegion:
         fileno = -1
         try:
             fileno = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            return cls(path, fileno, _allocate(fileno, length) if warm else _reserve(fileno, length), owner=True)
+            mapping = _allocate(fileno, length) if warm else _reserve(fileno, length)
+            return cls(path, fileno, mapping, owner=True, warm=warm)
         except OSError as error:
             if fileno >= 0:
                 os.close(fileno)
@@ -81,7 +83,7 @@ class SharedRegion:
         except (OSError, ValueError) as error:
             os.close(fileno)
             raise region_unreachable(path, error) from error
-        return cls(path, fileno, mapping, owner=False)
+        return cls(path, fileno, mapping, owner=False, warm=warm)
 
     @property
     def path(self) -> Path:
@@ -104,11 +106,15 @@ class SharedRegion:
         return self._view
 
     def take(self, offset: int, length: int) -> None:
-        """Give a piece of a cold region its pages; zeroed.
+        """Give a piece of a cold region its pages, zeroed where it had none; a warm one has them.
+
+        Only fallocate says that there is no memory for a page: to touch one that is missing is a SIGBUS then.
 
         Raises:
             MemoryPoolError: REGION_UNAVAILABLE when there is no memory for them.
         """
+        if self._warm:
+            return
         try:
             os.posix_fallocate(self._fileno, offset, max(length, 1))
         except OSError as error:

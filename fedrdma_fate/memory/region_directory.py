@@ -8,6 +8,14 @@ from fedrdma_fate.memory.owned_directory import OwnedDirectory
 from fedrdma_fate.memory.region import PAGE_BYTES, SharedRegion
 from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
 
+SEND_REGION, RECEIVE_REGION = "send", "receive"
+"""File names of a gateway's two regions, which lie beside each other."""
+
+
+def send_region_beside(receive_region: Path) -> Path:
+    """The send region of the gateway that has this receive region."""
+    return receive_region.with_name(SEND_REGION)
+
 
 class RegionDirectory:
     """Makes the regions of one gateway and removes them all at the end.

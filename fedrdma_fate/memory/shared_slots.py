@@ -11,7 +11,7 @@ import fcntl
 import os
 import stat
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fedrdma_fate.memory.region import PAGE_BYTES, region_unreachable
@@ -46,7 +46,12 @@ class BorrowedFile:
     """A piece of another gateway's region that is lent to us: open and held, not mapped."""
 
     def __init__(
-        self, path: Path, offset: int, length: int, own: Region, when_closed: Callable[[], object] | None = None
+        self,
+        path: Path,
+        offset: int,
+        length: int,
+        own: Sequence[Region],
+        when_closed: Callable[[], object] | None = None,
     ) -> None:
         """Open and hold it.
 
@@ -54,7 +59,7 @@ class BorrowedFile:
             path: file of the region, as the lender says.
             offset: where the piece starts in it.
             length: bytes.
-            own: a region of ours: the file has to be of the same file system and user.
+            own: regions of ours: the file has to be of the same file system and user as the first, and none of them.
             when_closed: called once, when the piece is let go.
 
         Raises:
@@ -110,11 +115,13 @@ class BorrowedFile:
                 self._when_closed()
 
 
-def _check_lendable(fileno: int, path: Path, offset: int, length: int, own: Region) -> None:
-    """A peer must not make our tasks map anything but a gateway's region."""
-    file, ours = os.fstat(fileno), os.fstat(own.fileno)
-    if not stat.S_ISREG(file.st_mode) or (file.st_dev, file.st_uid) != (ours.st_dev, ours.st_uid):
+def _check_lendable(fileno: int, path: Path, offset: int, length: int, own: Sequence[Region]) -> None:
+    """A peer must not make our tasks map anything but its own gateway's region."""
+    file, ours = os.fstat(fileno), [os.fstat(region.fileno) for region in own]
+    if not stat.S_ISREG(file.st_mode) or (file.st_dev, file.st_uid) != (ours[0].st_dev, ours[0].st_uid):
         reason = "it is not a file of our user in our shared memory"
+    elif any(os.path.samestat(file, each) for each in ours):
+        reason = "it is a region of our own"
     elif offset % PAGE_BYTES or offset < 0 or length <= 0 or offset + length > file.st_size:
         reason = f"[{offset}, {offset + length}) is not a slot of its {file.st_size} bytes"
     else:

@@ -73,7 +73,11 @@ class ShmTransport:
         except ConnectError as error:
             raise unavailable(NAME, str(error)) from error
         except OSError as error:
-            raise unavailable(NAME, f"cannot make a key table in {self._directory}: {error.strerror}") from error
+            raise unavailable(
+                NAME,
+                f"cannot make a key table in {self._directory}: {error.strerror}",
+                "Make room there, or point memory.directory at a larger tmpfs.",
+            ) from error
         return _ShmDraft(self._region, self._attach, keys, self._listener, token, self._socket_path)
 
     def close(self) -> None:
@@ -141,7 +145,7 @@ class _ShmDraft:
 
     def _attach_region(self, peer: EndpointAddress) -> AttachedRegion:
         try:
-            return self._attach(Path(address_text(NAME, peer, "region")))
+            return self._attach(presented_region(peer))
         except MemoryPoolError as error:
             raise unavailable(NAME, error.message, error.remedy) from error
 
@@ -162,6 +166,15 @@ class _ShmDraft:
             return connection
 
         return dial(connect, token, 1, timeout)[0]
+
+
+def presented_region(peer: EndpointAddress) -> Path:
+    """The receive region that the peer's half of a link names.
+
+    Raises:
+        TransportError: TRANSPORT_UNAVAILABLE when it names none.
+    """
+    return Path(address_text(NAME, peer, "region"))
 
 
 def _open_keys(peer: EndpointAddress) -> PeerKeys:

@@ -18,6 +18,7 @@ from fedrdma_fate.ports import Completion, CompletionKind, Region, RemoteSlot, S
 from fedrdma_fate.transport.endpoint_base import EndpointHealth, ReliableEndpoint
 from fedrdma_fate.transport.exposure import ExposureTable, ProtocolViolation, check_target
 from fedrdma_fate.transport.shm_keys import KeyTable, PeerKeys, PeerStuck
+from fedrdma_fate.wire.errors import MemoryPoolError
 
 NAME = "shm"
 
@@ -64,6 +65,14 @@ class _Notice(NamedTuple):
 
 class AttachedRegion(Region, Protocol):
     """A region of another process, mapped here until it is closed."""
+
+    def take(self, offset: int, length: int) -> None:
+        """Give a piece its pages, unless the region had all of them when it was mapped.
+
+        Raises:
+            MemoryPoolError: REGION_UNAVAILABLE when there is no memory for them.
+        """
+        ...
 
     def close(self) -> None:
         """Unmap it."""
@@ -200,6 +209,8 @@ class ShmEndpoint(ReliableEndpoint):
         to = self._peer_region.address + posted.address + posted.copied
         source = posted.source
         with self._peer_keys.holding(posted.target.key):
+            # the peer should have, but it is this process that would die of a page that cannot be had
+            self._peer_region.take(posted.address + posted.copied, piece)
             if isinstance(source, bytes):
                 ctypes.memmove(to, source, piece)
             else:
@@ -276,7 +287,7 @@ class ShmEndpoint(ReliableEndpoint):
         except ProtocolViolation as violation:
             self._report_violation(str(violation))
             self._drop(f"the protocol was broken: {violation}")
-        except (_PeerClosed, PeerStuck) as ended:
+        except (_PeerClosed, PeerStuck, MemoryPoolError) as ended:
             self._drop(str(ended))
         except OSError as error:
             self._drop(self._close_reason() or str(error))
@@ -310,5 +321,5 @@ class ShmEndpoint(ReliableEndpoint):
         self._peer_region.close()
         try:
             self._keys.close()
-        except PeerStuck as stuck:
+        except (PeerStuck, OSError) as stuck:
             logger.error("slots of a lost shm link may still be written to: %s", stuck)

@@ -3,13 +3,15 @@
 The exposing side owns the file; a writer locks the key's byte shared while it copies. Withdrawing clears the key first
 and then takes the same byte exclusively once, so when it returns no copy is running and none will start. The locks are
 open-file-description locks: the kernel drops them when a writer dies.
+
+Neither side maps the table: a page that is missing, because shared memory is full or the other side has cut the file
+short, would be a SIGBUS, and is an error here.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import mmap
 import os
 import secrets
 import struct
@@ -30,6 +32,9 @@ _RANDOM_BITS = 47
 ENTRIES = 1 << _INDEX_BITS
 """Grants that can be live at once on a link."""
 
+TABLE_BYTES = ENTRIES * _ENTRY.size
+"""Length of the file."""
+
 REVOKE_SECONDS = 5.0
 """A copy under way is waited for so long; it takes milliseconds unless its process was stopped."""
 
@@ -42,15 +47,19 @@ class KeyTable:
     """The keys that one endpoint has given out."""
 
     def __init__(self, path: Path) -> None:
-        """Make the file.
+        """Make the file, with all its bytes, so that no key is without room later.
 
         Raises:
-            OSError: it cannot be made.
+            OSError: it cannot be made, as where shared memory is full; no file is left.
         """
         self.path = path
         self._fileno = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        os.ftruncate(self._fileno, ENTRIES * _ENTRY.size)
-        self._map = mmap.mmap(self._fileno, ENTRIES * _ENTRY.size)
+        try:
+            os.posix_fallocate(self._fileno, 0, TABLE_BYTES)
+        except OSError:
+            self.unlink()
+            os.close(self._fileno)
+            raise
         self._free = list(range(ENTRIES - 1, -1, -1))
         self._live: set[int] = set()
         self._revoked: dict[int, int] = {}
@@ -65,7 +74,7 @@ class KeyTable:
             raise ValueError(f"{ENTRIES} grants are exposed already")
         index = self._free.pop()
         key = ((secrets.randbits(_RANDOM_BITS - 1) | 1 << (_RANDOM_BITS - 1)) << _INDEX_BITS) | index
-        _ENTRY.pack_into(self._map, index * _ENTRY.size, key)
+        self._write(index, key)
         self._live.add(index)
         return key
 
@@ -76,7 +85,7 @@ class KeyTable:
             PeerStuck: a write under it does not end.
         """
         index = key % ENTRIES
-        _ENTRY.pack_into(self._map, index * _ENTRY.size, 0)
+        self._write(index, 0)
         self._live.discard(index)
         self._await_writers(index, 1)
         self._revoked[index] = key
@@ -97,13 +106,15 @@ class KeyTable:
             PeerStuck: a write does not end; the file is given back all the same.
         """
         self.unlink()
-        for index in self._live:
-            _ENTRY.pack_into(self._map, index * _ENTRY.size, 0)
         try:
+            for index in self._live:
+                self._write(index, 0)
             self._await_writers(0, ENTRIES)
         finally:
-            self._map.close()
             os.close(self._fileno)
+
+    def _write(self, index: int, key: int) -> None:
+        os.pwrite(self._fileno, _ENTRY.pack(key), index * _ENTRY.size)
 
     def _await_writers(self, index: int, count: int) -> None:
         deadline = time.monotonic() + REVOKE_SECONDS
@@ -125,11 +136,10 @@ class PeerKeys:
             OSError, ValueError: it is not there, or not what it should be.
         """
         self._fileno = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            self._map = mmap.mmap(self._fileno, ENTRIES * _ENTRY.size, prot=mmap.PROT_READ)
-        except (OSError, ValueError):
+        found = os.fstat(self._fileno).st_size
+        if found != TABLE_BYTES:
             os.close(self._fileno)
-            raise
+            raise ValueError(f"a key table has {TABLE_BYTES} bytes, not {found}")
 
     @contextlib.contextmanager
     def holding(self, key: int) -> Iterator[None]:
@@ -141,7 +151,9 @@ class PeerKeys:
         index = key % ENTRIES
         locked = _lock(self._fileno, fcntl.F_RDLCK, index)
         try:
-            if not locked or _ENTRY.unpack_from(self._map, index * _ENTRY.size)[0] != key:
+            raw = os.pread(self._fileno, _ENTRY.size, index * _ENTRY.size)
+            # less is read where the peer has cut its table short
+            if not locked or len(raw) < _ENTRY.size or _ENTRY.unpack(raw)[0] != key:
                 raise ProtocolViolation("a write names a key that was never granted or was withdrawn")
             yield
         finally:
@@ -150,7 +162,6 @@ class PeerKeys:
 
     def close(self) -> None:
         """Give the file back."""
-        self._map.close()
         os.close(self._fileno)
 
 

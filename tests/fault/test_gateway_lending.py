@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from fedrdma_fate.client.client import GatewayClient, Received
+from fedrdma_fate.gateway.assembly import Assembly
 from fedrdma_fate.gateway.peers import borrowing, lending
-from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
+from fedrdma_fate.wire.errors import ErrorCode, GatewayError, MemoryPoolError
+from fedrdma_fate.wire.frames import Lend, MessageKey
+from tests.support.shared_memory import room_for_regions
 from tests.support.sites import InProcesses, InThread, Runner, Site, Sites, eventually, party, start_gateways
 
 A, B, C = party("guest:1"), party("host:2"), party("host:3")
@@ -236,6 +241,131 @@ def test_what_tasks_of_a_gateway_that_is_gone_still_use_is_not_used_for_anything
         assert received.buffer == body
         del received
         eventually(lambda: (send_slots(sites["a"]), lent(sites["a"])) == (0, 0))
+
+
+# --- what is not a peer's to lend ---
+
+THREE = {"a": ["guest:1"], "b": ["host:2"], "c": ["host:3"]}
+
+
+def of_c(transfer: int, region: Path | str, offset: int = 0) -> Lend:
+    """A frame by which c says that its message for a lies there."""
+    return Lend(transfer, MessageKey("s", "forged", "t", C, A), "bytes", MEBIBYTE, str(region), offset)
+
+
+def region_of(runner: InThread, site: str, name: str) -> Path:
+    context = assembly_of(runner, site).context
+    return (context.send_pool if name == "send" else context.receive_pool).region.path
+
+
+def assembly_of(runner: InThread, site: str) -> Assembly:
+    assembly = runner.gateways[site]._assembly
+    assert assembly is not None
+    return assembly
+
+
+def assert_declined(sites: Sites, caplog: pytest.LogCaptureFixture, why: str, count: int = 1) -> None:
+    """Nothing of what c said it lends came to a; why that is, is in the log of both."""
+    eventually(lambda: caplog.text.count("declined s/forged/t host:3->guest:1, which c lends") == count)
+    eventually(lambda: caplog.text.count("a does not borrow") == count)
+    assert why in caplog.text
+    with sites["a"].client() as a, pytest.raises(GatewayError) as caught:
+        a.get("forged", "t", C, timeout=0.2)
+    assert caught.value.code is ErrorCode.PULL_TIMEOUT
+    assert [event for event in sites["a"].events("delivered") if event["source"] == "host:3"] == []
+
+
+@pytest.mark.parametrize(("whose", "name"), [("a", "receive"), ("a", "send"), ("b", "send"), ("b", "receive")])
+def test_a_peer_cannot_lend_what_lies_in_our_regions_or_in_anothers(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, whose: str, name: str
+) -> None:
+    secret = os.urandom(MEBIBYTE)
+    runner = InThread()
+    # by the paper's mode, b's message is copied into our receive region
+    with lenders(tmp_path, layout=THREE, runner=runner, mode="fedrdma") as sites, sites["b"].client() as b:
+        push(b, secret, A, name="secret")
+        eventually(lambda: sites["a"].status()["mailbox"]["messages"] == 1)
+        region = region_of(runner, whose, name)
+        runner.tell("c", "a", of_c(1, region))
+        assert_declined(sites, caplog, f"cannot borrow from {region}")
+        with sites["a"].client() as a:
+            assert a.get("secret", "t", B, timeout=20).buffer == secret
+
+
+def test_a_peer_that_presents_our_own_region_as_its_own_cannot_lend_from_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    runner = InThread()
+    with lenders(tmp_path, layout=THREE, runner=runner) as sites:
+        own = region_of(runner, "a", "send")
+        path = assembly_of(runner, "a").peers["c"].paths.main
+        assert path is not None
+        path.presented = {**path.presented, "region": str(own.with_name("receive"))}
+        runner.tell("c", "a", of_c(1, own))
+        assert_declined(sites, caplog, "it is a region of our own")
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"transport": "tcp"}, "messages of c come over tcp, not shm"),
+        ({"shm": {"lend": False}}, "`shm.lend` is off"),
+    ],
+)
+def test_a_peer_cannot_lend_where_nothing_is_borrowed_from_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, settings: dict[str, Any], why: str
+) -> None:
+    runner = InThread()
+    with lenders(tmp_path, layout=THREE, runner=runner, **settings) as sites:
+        runner.tell("c", "a", of_c(1, region_of(runner, "c", "send")))
+        assert_declined(sites, caplog, why)
+
+
+def test_a_peer_of_another_host_or_one_that_shm_is_not_allowed_with_cannot_lend(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    runner = InThread()
+    with lenders(tmp_path, layout=THREE, runner=runner) as sites:
+        peer = assembly_of(runner, "a").peers["c"]
+        hello, config = peer.hello, peer.config
+        assert hello is not None
+        peer.hello = msgspec.structs.replace(hello, host="elsewhere")
+        runner.tell("c", "a", of_c(1, region_of(runner, "c", "send")))
+        assert_declined(sites, caplog, "c is on another host")
+        peer.hello, peer.config = hello, msgspec.structs.replace(config, transport="tcp")
+        runner.tell("c", "a", of_c(2, region_of(runner, "c", "send")))
+        assert_declined(sites, caplog, "`transport` excludes shm towards c", 2)
+
+
+def test_a_peer_that_has_presented_no_region_cannot_lend(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    runner = InThread()
+    with lenders(tmp_path, layout=THREE, runner=runner) as sites:
+        path = assembly_of(runner, "a").peers["c"].paths.main
+        assert path is not None
+        path.presented = {}
+        runner.tell("c", "a", of_c(1, region_of(runner, "c", "send")))
+        assert_declined(sites, caplog, "no valid 'region'")
+
+
+def test_the_same_frame_is_taken_where_it_names_the_peers_own_send_region(tmp_path: Path) -> None:
+    runner = InThread()
+    with lenders(tmp_path, layout=THREE, runner=runner) as sites, sites["a"].client() as a:
+        region = region_of(runner, "c", "send").resolve()
+        runner.tell("c", "a", of_c(1, region))
+        received = a.get("forged", "t", C, timeout=20)
+        assert len(received.buffer) == MEBIBYTE
+
+
+def test_messages_are_lent_where_the_directory_is_reached_by_a_link(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=room_for_regions(), prefix="fedrdma-test-") as name:
+        link = tmp_path / "link"
+        link.symlink_to(name)
+        body = os.urandom(MEBIBYTE)
+        memory = {"directory": str(link)}
+        with lenders(tmp_path, memory=memory) as sites, sites["a"].client() as a, sites["b"].client() as b:
+            push(a, body)
+            assert pull(b).buffer == body
+            eventually(lambda: how(sites["a"]) == ["lent"])
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
@@ -18,7 +19,15 @@ from fedrdma_fate.gateway import spilling
 from fedrdma_fate.gateway.peers.control_channel import METHOD
 from fedrdma_fate.memory.spill import SpillStore
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, MemoryPoolError
-from fedrdma_fate.wire.frames import Goodbye, Hello, Ping, decode_frame, encode_frame
+from fedrdma_fate.wire.frames import (
+    Goodbye,
+    Hello,
+    MessageKey,
+    Ping,
+    Undeliverable,
+    decode_frame,
+    encode_frame,
+)
 from fedrdma_fate.wire.header import PROTOCOL_VERSION
 from tests.support.sites import InThread, Site, Sites, eventually, party, start_gateways
 
@@ -174,6 +183,28 @@ def test_a_push_to_a_party_that_the_peer_says_it_does_not_serve_is_refused(tmp_p
             push(a, "m", BODY, "host:3")
         assert caught.value.code is ErrorCode.WRONG_PARTY
         assert "does not serve host:3, but host:2" in caught.value.message
+
+
+def test_a_peer_cannot_make_the_task_fail_that_waits_for_anothers_message(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    layout = {"a": ["guest:1"], "b": ["host:2"], "c": ["host:3"]}
+    runner = InThread()
+    with (
+        start_gateways(layout, tmp_path, runner=runner) as sites,
+        sites["a"].client() as a,
+        sites["b"].client() as b,
+        ThreadPoolExecutor(1) as executor,
+    ):
+        pulled = executor.submit(pull, a, "m", "host:2")
+        eventually(lambda: sites["a"].status()["mailbox"]["waiting_pulls"])
+        key = MessageKey("s", "m", "t", party("host:2"), party("guest:1"))
+        runner.tell("c", "a", Undeliverable(key, ErrorCode.TRANSFER_ABORTED.value, "forged"))
+        eventually(lambda: "ignored Undeliverable from c" in caplog.text)
+        assert not pulled.done()
+        push(b, "m", BODY, "guest:1")
+        assert pulled.result(20) == BODY
+    assert f"[{ErrorCode.WRONG_PARTY.value}] a does not know host:2 as a party of c" in caplog.text
 
 
 # --- strangers on the control channel ---

@@ -24,7 +24,7 @@ from fedrdma_fate.client.client import GatewayClient, ask_status
 from fedrdma_fate.gateway.config.schema import parse_config
 from fedrdma_fate.gateway.daemon import Gateway
 from fedrdma_fate.wire.errors import GatewayError
-from fedrdma_fate.wire.frames import Mode, Party
+from fedrdma_fate.wire.frames import ControlFrame, Mode, Party
 from tests.support.ports import free_ports
 from tests.support.shared_memory import room_for_regions
 
@@ -240,6 +240,16 @@ class InThread:
     def run(self, work: Coroutine[Any, Any, Result], timeout: float = 30.0) -> Result:
         """Run something on the gateways' loop, and wait for it."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout)
+
+    def tell(self, site: str, other: str, frame: ControlFrame) -> None:
+        """Have a gateway send a peer of its a frame that it never would."""
+
+        async def send() -> None:
+            assembly = self.gateways[site]._assembly
+            assert assembly is not None
+            assert assembly.peers[other].send(frame), f"{site} is not connected to {other}"
+
+        self.run(send())
 
     @staticmethod
     async def _start(site: Site) -> Gateway:

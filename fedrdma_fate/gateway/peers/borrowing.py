@@ -11,6 +11,7 @@ from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.messages.mailbox import Message
 from fedrdma_fate.gateway.spilling import take_in
 from fedrdma_fate.memory.shared_slots import BorrowedFile
+from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
 from fedrdma_fate.wire.frames import Lend, LendReturn
 
 _MAPPED_SECONDS = 1.0
@@ -20,8 +21,17 @@ _MAPPED_SECONDS = 1.0
 class Borrowing:
     """What one peer has lent to us. Belongs to the event loop's thread."""
 
-    def __init__(self, context: GatewayContext, send: Callable[[LendReturn], object]) -> None:
+    def __init__(
+        self, context: GatewayContext, send: Callable[[LendReturn], object], lender_region: Callable[[], Path]
+    ) -> None:
+        """
+        Args:
+            context: the gateway's.
+            send: sends a frame, if there is a control channel.
+            lender_region: the one file that the peer may lend from; raises FedRDMAError where it may lend nothing.
+        """
         self._context = context
+        self._lender_region = lender_region
         self._send = send
         self._borrowed: dict[int, Message] = {}
         self._leaving = False
@@ -40,9 +50,16 @@ class Borrowing:
 
         Raises:
             MemoryPoolError: REGION_UNAVAILABLE when it is nothing that we can use.
+            TransportError: TRANSPORT_UNAVAILABLE when the peer has not presented a region over `shm`.
         """
-        own = self._context.receive_pool.region
-        path, give_back = Path(lend.region), functools.partial(self._give_back, lend.transfer)
+        path = self._lender_region()
+        if lend.region != str(path):
+            raise MemoryPoolError(
+                ErrorCode.REGION_UNAVAILABLE,
+                f"cannot borrow from {lend.region}: the peer's send region is {path}, by what it presented over shm.",
+            )
+        own = (self._context.receive_pool.region, self._context.send_pool.region)
+        give_back = functools.partial(self._give_back, lend.transfer)
         borrowed = BorrowedFile(path, lend.offset, lend.total_bytes, own, give_back)
         message = Message(lend.key, lend.kind, lend.total_bytes, borrowed=borrowed)
         self._borrowed[lend.transfer] = message

@@ -160,7 +160,8 @@ class Lending:
 
     def _offer(self, loan: _Loan) -> None:
         message, slot = loan.outgoing, loan.lease.slot
-        region = str(slot.region.path)
+        # as the shm path presents the region beside it, which the peer compares
+        region = str(slot.region.path.resolve())
         self._send(Lend(message.transfer, message.key, message.kind, message.payload.total_bytes, region, slot.offset))
 
     def _recall_all(self, *, final: bool) -> None:

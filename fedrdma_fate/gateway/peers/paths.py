@@ -12,7 +12,7 @@ from fedrdma_fate.engine.path_memory import KnownPath
 from fedrdma_fate.engine.payload import Outgoing
 from fedrdma_fate.gateway.background import TimerHandle
 from fedrdma_fate.gateway.peers.link_events import LinkEvents
-from fedrdma_fate.ports import Draft, Role, Transport
+from fedrdma_fate.ports import Draft, EndpointAddress, Role, Transport
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
 from fedrdma_fate.wire.frames import Connect, ControlFrame, Hello
 
@@ -48,6 +48,7 @@ class DataPath:
         down_since: when the first of them did.
         retry_seconds: how long to wait before the next attempt.
         draft: our half of the attempt, until the other half comes.
+        presented: the peer's half of the latest attempt that had one.
         timer: the next attempt, or the end of waiting for the other half.
     """
 
@@ -64,6 +65,7 @@ class DataPath:
     down_since: float = 0.0
     retry_seconds: float = FIRST_RETRY_SECONDS
     draft: Draft | None = None
+    presented: EndpointAddress = dataclasses.field(default_factory=dict)
     timer: TimerHandle | None = None
 
     def stop(self) -> None:
@@ -319,6 +321,7 @@ class DataPaths:
         path.stop()
         path.reason = frame.reason
         path.attempt = frame.attempt
+        path.presented = frame.offer
         draft = self._open(frame.transport, "passive")
         if draft is not None:
             self._send(Connect(frame.transport, frame.reason, frame.attempt, frame.main, dict(draft.address)))
@@ -328,6 +331,7 @@ class DataPaths:
         path = self.paths.get(frame.transport)
         if path is not None and path.draft is not None and frame.attempt == path.attempt:
             draft, path.draft = path.draft, None
+            path.presented = frame.offer
             path.stop()
             path.connecting = True
             path.link.connect(draft, frame.offer, frame.attempt)

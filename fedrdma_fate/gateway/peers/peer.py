@@ -6,6 +6,7 @@ import asyncio
 import functools
 import logging
 import time
+from pathlib import Path
 
 from fedrdma_fate.engine.events import (
     FrameToSend,
@@ -25,6 +26,7 @@ from fedrdma_fate.engine.link_thread import LinkHandle
 from fedrdma_fate.gateway.config.schema import PeerConfig
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.peers.control_channel import ControlStream
+from fedrdma_fate.gateway.peers.entitlement import Entitlement
 from fedrdma_fate.gateway.peers.greeting import allowed_transports, own_hello
 from fedrdma_fate.gateway.peers.link_events import LinkEvents
 from fedrdma_fate.gateway.peers.paths import DataPaths, choose_transport
@@ -34,8 +36,10 @@ from fedrdma_fate.gateway.peers.repair_regions import RepairRegions
 from fedrdma_fate.gateway.peers.sending import Sending
 from fedrdma_fate.gateway.peers.watchdog import until_silent
 from fedrdma_fate.gateway.transports import link_settings
+from fedrdma_fate.memory.region_directory import send_region_beside
 from fedrdma_fate.ports import Role
-from fedrdma_fate.wire.errors import ErrorCode, WireError
+from fedrdma_fate.transport.shm import presented_region
+from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError, WireError
 from fedrdma_fate.wire.frames import (
     Abort,
     ChunkAck,
@@ -85,7 +89,8 @@ class Peer:
         self.rtt_seconds: float | None = None
         self.offline = asyncio.Event()
         self.offline.set()
-        self.receiving = Receiving(config.site, context, self.send)
+        self._entitlement = Entitlement(config.site, context.config.site, context.routes)
+        self.receiving = Receiving(config.site, context, self.send, self._lender_region)
         self.probes = ProbeTransfers(config.site, context, self.send)
         self.paths = DataPaths(
             config.site,
@@ -219,6 +224,10 @@ class Peer:
     # -- frames ---------------------------------------------------------------------------------------------------
 
     def _on_frame(self, frame: ControlFrame) -> None:
+        # before anything else, so that no frame can name a message that is none of this peer's and ours
+        if objection := self._entitlement.objection(frame):
+            self._refuse(frame, objection)
+            return
         match frame:
             case Ping(stamp=stamp):
                 self.send(Pong(stamp))
@@ -256,6 +265,18 @@ class Peer:
                 self.sending.on_lend_returned(transfer)
             case _:
                 self._on_path_frame(frame)
+
+    def _refuse(self, frame: ControlFrame, reason: str) -> None:
+        """Do nothing of what a frame asks for; whoever sends a message learns why it is not taken."""
+        match frame:
+            case Offer():
+                if (link := self._link(frame.transport)) is not None:
+                    link.decline(frame, self.receiving.refuse(frame, ErrorCode.WRONG_PARTY, reason))
+            case Inline() | Lend():
+                self.send(self.receiving.refuse(frame, ErrorCode.WRONG_PARTY, reason))
+            case _:
+                code, kind = ErrorCode.WRONG_PARTY.value, type(frame).__name__
+                logger.error("ignored %s from %s: [%s] %s", kind, self.config.site, code, reason)
 
     def _on_path_frame(self, frame: ControlFrame) -> None:
         """Frames that name the data path they are about."""
@@ -332,10 +353,31 @@ class Peer:
         both = self._context.config.shm.lend and self.hello is not None and self.hello.borrows
         return both and self.connected and self.paths.main_transport == "shm"
 
+    def _lender_region(self) -> Path:
+        """The send region that the peer may lend from, by what it presented when its data path was connected.
+
+        Raises:
+            MemoryPoolError: REGION_UNAVAILABLE when it may lend nothing.
+            TransportError: TRANSPORT_UNAVAILABLE when it has presented none.
+        """
+        context, main = self._context, self.paths.main
+        if not context.config.shm.lend:
+            reason = "`shm.lend` is off"
+        elif main is None or self.paths.main_transport != "shm":
+            reason = f"messages of {self.config.site} come over {self.paths.main_transport or 'nothing yet'}, not shm"
+        elif "shm" not in allowed_transports(self.config, context):
+            reason = f"`transport` excludes shm towards {self.config.site}"
+        elif self.hello is None or self.hello.host != context.host:
+            reason = f"{self.config.site} is on another host"
+        else:
+            return send_region_beside(presented_region(main.presented))
+        raise MemoryPoolError(ErrorCode.REGION_UNAVAILABLE, f"nothing is borrowed at {context.config.site}: {reason}.")
+
     def _make_link(self, transport: str) -> tuple[LinkHandle, LinkEvents]:
         known = self._context.path_store.recall(self.config.site, transport)
         make = functools.partial(self._repair_regions.get, transport)
-        settings = link_settings(self._context.config, self.config, transport, known, make)
+        admits = self._entitlement.admits
+        settings = link_settings(self._context.config, self.config, transport, known, make, admits=admits)
         events = LinkEvents(self._loop, functools.partial(self._on_link_event, transport))
         return self._context.make_link(self.config.site, settings, events.emit), events
 

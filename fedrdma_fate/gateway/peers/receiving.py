@@ -7,6 +7,7 @@ import dataclasses
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
 from fedrdma_fate.core.plan import HEADER_SPACE_BYTES
 from fedrdma_fate.engine.events import TransferStats
@@ -19,7 +20,7 @@ from fedrdma_fate.gateway.peers.probe_transfers import lease_spare
 from fedrdma_fate.gateway.spilling import make_room
 from fedrdma_fate.memory.pool import Lease
 from fedrdma_fate.ports import Slot
-from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, MemoryPoolError, WireError
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, MemoryPoolError, TransportError, WireError
 from fedrdma_fate.wire.frames import (
     INLINE_LIMIT_BYTES,
     PROBE_TRANSFERS_FROM,
@@ -74,15 +75,26 @@ class _Request:
 
 
 class Receiving:
-    """Everything that one peer sends us. Belongs to the event loop's thread."""
+    """Everything that one peer sends us. Belongs to the event loop's thread.
+
+    What names a message has passed the peer's `Entitlement` before it comes here.
+    """
 
     def __init__(
         self,
         peer: str,
         context: GatewayContext,
         send: Callable[[Delivered | Refused | LendDecline | LendReturn], object],
+        lender_region: Callable[[], Path],
     ) -> None:
-        self.borrowing = Borrowing(context, send)
+        """
+        Args:
+            peer: name of its site.
+            context: the gateway's.
+            send: sends a frame, if there is a control channel.
+            lender_region: see `Borrowing`.
+        """
+        self.borrowing = Borrowing(context, send, lender_region)
         self._peer = peer
         self._context = context
         self._send = send
@@ -124,7 +136,11 @@ class Receiving:
         """
         wished = self._ahead.get(transport) or self._first_ahead(transport)
         pool = self._context.receive_pool
-        lease = pool.lease(wished, self._owner) if wished and pool.has_room_for(wished, wished) else None
+        try:
+            lease = pool.lease(wished, self._owner) if wished and pool.has_room_for(wished, wished) else None
+        except MemoryPoolError as error:
+            logger.info("no receive slot ahead of time for %s: %s", self._peer, error)
+            return
         if lease is not None:
             self._grant(link, _Grant(lease, credit_of=transport, large=True))
 
@@ -207,19 +223,16 @@ class Receiving:
     # -- payloads -------------------------------------------------------------------------------------------------
 
     def on_offer(self, offer: Offer, link: LinkHandle) -> None:
-        """A transfer begins: pass it on, unless it has ended before or is none of ours."""
+        """A transfer begins: pass it on, unless it has ended before."""
         if offer.transfer in self._ended:
             link.decline(offer, self._ended[offer.transfer])
-        elif offer.transfer < PROBE_TRANSFERS_FROM and (misrouted := self._misrouted(offer.key)):
-            link.decline(offer, self._refuse(offer, ErrorCode.WRONG_PARTY, misrouted))
         else:
             self._announced[offer.transfer] = offer
             link.frame(offer)
 
     def on_early_offer(self, offer: Offer, link: LinkHandle) -> None:
         """The same by a datagram, before or after the frame: it begins what is right, and the frame does all else."""
-        is_probe = offer.transfer >= PROBE_TRANSFERS_FROM
-        if offer.transfer not in self._ended and (is_probe or not self._misrouted(offer.key)):
+        if offer.transfer not in self._ended:
             link.begin_early(offer)
 
     def received(self, offer: Offer, slot: Slot, payload_at: int, stats: TransferStats) -> None:
@@ -280,12 +293,10 @@ class Receiving:
             if not self.borrowing.holds(transfer):
                 self._send(LendReturn(transfer))
             return
-        if misrouted := self._misrouted(lend.key):
-            self._send(self._refuse(lend, ErrorCode.WRONG_PARTY, misrouted))
-            return
         try:
             message = self.borrowing.take(lend)
-        except MemoryPoolError as error:
+        except (MemoryPoolError, TransportError) as error:
+            logger.warning("declined %s, which %s lends: %s", lend.key, self._peer, error)
             self._send(LendDecline(transfer, error.message))
             return
         self._remember(Delivered(transfer))
@@ -300,12 +311,9 @@ class Receiving:
         if inline.transfer in self._ended:
             self._send(self._ended[inline.transfer])
             return
-        if misrouted := self._misrouted(inline.key):
-            self._send(self._refuse(inline, ErrorCode.WRONG_PARTY, misrouted))
-            return
         if len(inline.body) > INLINE_LIMIT_BYTES:
             reason = f"{len(inline.body)} bytes came inline, {INLINE_LIMIT_BYTES} is the limit"
-            self._send(self._refuse(inline, ErrorCode.MALFORMED_FRAME, reason))
+            self._send(self.refuse(inline, ErrorCode.MALFORMED_FRAME, reason))
             return
         self._remember(Delivered(inline.transfer))
         message = Message(inline.key, inline.kind, len(inline.body), body=inline.body)
@@ -330,18 +338,10 @@ class Receiving:
         while len(self._ended) > REMEMBERED_TRANSFERS:
             self._ended.popitem(last=False)
 
-    def _refuse(self, frame: Offer | Inline | Lend, code: ErrorCode, reason: str) -> Refused:
+    def refuse(self, frame: Offer | Inline | Lend, code: ErrorCode, reason: str) -> Refused:
+        """The answer to a message that is not taken; it is in the log, too."""
         logger.error("refused %s from %s: [%s] %s", frame.key, self._peer, code.value, reason)
         return Refused(frame.transfer, code.value, reason)
-
-    def _misrouted(self, key: MessageKey) -> str:
-        """Why this peer may not send this message to us, or an empty string."""
-        routes = self._context.routes
-        if not routes.is_local(key.destination):
-            return f"{key.destination} is not served at {self._context.config.site}"
-        if routes.find(key.source) != self._peer:
-            return f"{self._context.config.site} does not know {key.source} as a party of {self._peer}"
-        return ""
 
     def _trace_delivered(
         self, frame: Offer | Inline | Lend, total_bytes: int, mode: str, transport: str, seconds: float, kept: bool

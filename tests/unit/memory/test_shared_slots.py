@@ -51,7 +51,7 @@ def slot(region: SharedRegion) -> Slot:
 
 
 def borrow(slot: Slot, own: SharedRegion) -> BorrowedFile:
-    return BorrowedFile(slot.region.path, slot.offset, slot.length, own)
+    return BorrowedFile(slot.region.path, slot.offset, slot.length, [own])
 
 
 def test_a_slot_is_held_from_when_it_is_borrowed_until_it_is_closed(slot: Slot, own: SharedRegion) -> None:
@@ -66,7 +66,7 @@ def test_a_slot_is_held_from_when_it_is_borrowed_until_it_is_closed(slot: Slot, 
 def test_whoever_wants_to_know_is_told_once_that_a_borrowed_slot_is_held_no_more(slot: Slot, own: SharedRegion) -> None:
     held_when_told: list[bool] = []
     borrowed = BorrowedFile(
-        slot.region.path, slot.offset, slot.length, own, lambda: held_when_told.append(range_is_held(slot))
+        slot.region.path, slot.offset, slot.length, [own], lambda: held_when_told.append(range_is_held(slot))
     )
     assert held_when_told == []
     borrowed.close()
@@ -77,7 +77,7 @@ def test_whoever_wants_to_know_is_told_once_that_a_borrowed_slot_is_held_no_more
 def test_nobody_is_told_of_what_could_not_be_borrowed(region: SharedRegion, own: SharedRegion) -> None:
     told: list[str] = []
     with pytest.raises(MemoryPoolError):
-        BorrowedFile(region.path, 1, PAGE_BYTES, own, lambda: told.append("closed"))
+        BorrowedFile(region.path, 1, PAGE_BYTES, [own], lambda: told.append("closed"))
     assert told == []
 
 
@@ -172,7 +172,7 @@ def test_a_region_that_has_become_shorter_is_an_error_and_leaves_no_spill_file(
 )
 def test_what_is_no_slot_cannot_be_borrowed(region: SharedRegion, own: SharedRegion, offset: int, length: int) -> None:
     with pytest.raises(MemoryPoolError) as caught:
-        BorrowedFile(region.path, offset, length, own)
+        BorrowedFile(region.path, offset, length, [own])
     assert caught.value.code is ErrorCode.REGION_UNAVAILABLE
 
 
@@ -186,9 +186,22 @@ def test_files_elsewhere_links_directories_and_files_that_are_not_there_cannot_b
     before = len(os.listdir("/proc/self/fd"))
     for path in (elsewhere, link, directory, directory / "nothing", Path("a\0b")):
         with pytest.raises(MemoryPoolError) as caught:
-            BorrowedFile(path, 0, PAGE_BYTES, own)
+            BorrowedFile(path, 0, PAGE_BYTES, [own])
         assert caught.value.code is ErrorCode.REGION_UNAVAILABLE
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_no_region_of_our_own_can_be_borrowed_by_whatever_name(
+    region: SharedRegion, own: SharedRegion, directory: Path
+) -> None:
+    other_name = directory / "other name"
+    os.link(region.path, other_name)
+    before = len(os.listdir("/proc/self/fd"))
+    for path in (own.path, region.path, other_name):
+        with pytest.raises(MemoryPoolError, match="a region of our own"):
+            BorrowedFile(path, 0, PAGE_BYTES, [own, region])
+    assert len(os.listdir("/proc/self/fd")) == before
+    BorrowedFile(other_name, 0, PAGE_BYTES, [own]).close()
 
 
 def test_what_cannot_be_locked_says_so(tmp_path: Path) -> None:

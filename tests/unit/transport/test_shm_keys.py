@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 
 from fedrdma_fate.transport import shm_keys
 from fedrdma_fate.transport.exposure import ProtocolViolation
-from fedrdma_fate.transport.shm_keys import ENTRIES, KeyTable, PeerKeys, PeerStuck
+from fedrdma_fate.transport.shm_keys import ENTRIES, TABLE_BYTES, KeyTable, PeerKeys, PeerStuck
 
 
 @pytest.fixture
@@ -116,9 +117,48 @@ def test_more_live_keys_than_entries_are_refused_and_places_are_used_again(table
     assert table.publish() != keys[7]
 
 
-def test_a_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "short").write_bytes(b"short")
-    with pytest.raises(ValueError):
-        PeerKeys(tmp_path / "short")
+def test_a_table_has_all_its_bytes_from_the_start(table: KeyTable) -> None:
+    assert os.stat(table.path).st_blocks * 512 >= TABLE_BYTES == os.stat(table.path).st_size
+
+
+def test_a_table_that_is_cut_short_has_no_live_key_and_its_reader_goes_on(table: KeyTable, peer: PeerKeys) -> None:
+    keys = [table.publish() for _ in range(1000)]
+    os.truncate(table.path, 4)
+    for key in (keys[0], keys[-1]):
+        with pytest.raises(ProtocolViolation), peer.holding(key):
+            raise AssertionError("the body must not run")
+    table.revoke(keys[-1])
+
+
+def test_a_table_that_was_never_filled_has_no_live_key(tmp_path: Path) -> None:
+    with (tmp_path / "sparse").open("wb") as sparse:
+        sparse.truncate(TABLE_BYTES)
+    peer = PeerKeys(tmp_path / "sparse")
+    with pytest.raises(ProtocolViolation), peer.holding(1 << 62):
+        raise AssertionError("the body must not run")
+    peer.close()
+
+
+def test_a_table_that_cannot_be_filled_leaves_neither_file_nor_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError, match="No space left"):
+        KeyTable(tmp_path / "keys")
+    assert list(tmp_path.iterdir()) == []
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("length", [5, TABLE_BYTES - 1, TABLE_BYTES + 1])
+def test_a_file_that_is_no_table_is_refused(tmp_path: Path, length: int) -> None:
+    (tmp_path / "other").write_bytes(bytes(length))
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(ValueError, match=f"not {length}"):
+        PeerKeys(tmp_path / "other")
+    assert len(os.listdir("/proc/self/fd")) == before
     with pytest.raises(FileNotFoundError):
         PeerKeys(tmp_path / "absent")

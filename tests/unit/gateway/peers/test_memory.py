@@ -10,7 +10,7 @@ import pytest
 from fedrdma_fate.core.plan import HEADER_SPACE_BYTES
 from fedrdma_fate.engine.events import GrantRequested
 from fedrdma_fate.engine.link_thread import LinkHandle
-from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, MemoryPoolError
 from fedrdma_fate.wire.frames import (
     GrantRequest,
     Refused,
@@ -228,5 +228,34 @@ def test_a_request_for_a_slot_that_holds_no_header_is_refused(play: Play) -> Non
             await twin.settle()
         assert [frame.code for frame in sent_by(twin, "b", Refused)] == [ErrorCode.MALFORMED_FRAME.value] * 3
         assert peer_of(twin, "b").receiving._requests == {}
+
+    play(scenario)
+
+
+class NoPages:
+    """Keeps the pages of a cold region whose file system is full."""
+
+    def take(self, offset: int, length: int) -> None:
+        raise MemoryPoolError(ErrorCode.REGION_UNAVAILABLE, f"no memory for {length} bytes at {offset}.")
+
+    def give_back(self, offset: int, length: int) -> None:
+        raise AssertionError(f"{length} bytes at {offset} were never taken")
+
+
+def test_where_there_are_no_pages_for_a_slot_ahead_of_time_none_is_granted_and_later_it_is(play: Play) -> None:
+    async def scenario(twin: Twin) -> None:
+        await twin.connect()
+        await work(twin)
+        half = twin.halves["b"]
+        pool, link = half.context.receive_pool, peer_of(twin, "b").paths.main.link
+        half.peer.receiving._ahead["tcp"] = 300_000
+        before = pool.stats()
+        pool._pages = NoPages()
+        half.peer.receiving.fill_ring(link, "tcp")
+        assert pool.stats() == before
+        pool._pages = None
+        half.peer.receiving.fill_ring(link, "tcp")
+        assert half.credits_held() == 3
+        await twin.quiesce()
 
     play(scenario)

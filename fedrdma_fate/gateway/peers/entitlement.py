@@ -1,0 +1,84 @@
+"""Which messages a peer may speak of: those from its own parties to ours, whatever the frame says of them."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from fedrdma_fate.gateway.routing import Routes
+from fedrdma_fate.wire.frames import PROBE_TRANSFERS_FROM, Frame, MessageKey, Offer
+
+
+class Entitlement:
+    """What one peer may name in its frames and datagrams.
+
+    Which fields of a frame hold a MessageKey is found from their types, so that a new frame is checked without being
+    mentioned here. Frames that name a transfer or a grant alone are looked up among those of the same peer, by whoever
+    acts on them. May be used by several threads.
+    """
+
+    def __init__(self, peer: str, site: str, routes: Routes) -> None:
+        """
+        Args:
+            peer: name of the peer's site.
+            site: name of this site, for people.
+            routes: which site serves which party.
+        """
+        self._peer = peer
+        self._site = site
+        self._routes = routes
+        self._fields: dict[type[Frame], tuple[str, ...]] = {}
+
+    def objection(self, frame: Frame) -> str:
+        """Why the peer may not name a message that this frame names, or an empty string."""
+        fields = self._fields.get(type(frame))
+        if fields is None:
+            fields = self._fields[type(frame)] = fields_with_messages(type(frame))
+        if not fields or _is_of_a_probe(frame):
+            return ""
+        keys = (key for field in fields for key in _keys_in(getattr(frame, field)))
+        return next((text for key in keys if (text := self._misrouted(key))), "")
+
+    def admits(self, frame: Frame) -> bool:
+        """Whether the peer may name all messages that this frame names."""
+        return not self.objection(frame)
+
+    def _misrouted(self, key: MessageKey) -> str:
+        if not self._routes.is_local(key.destination):
+            return f"{key.destination} is not served at {self._site}"
+        if self._routes.find(key.source) != self._peer:
+            return f"{self._site} does not know {key.source} as a party of {self._peer}"
+        return ""
+
+
+def fields_with_messages(kind: type[Frame]) -> tuple[str, ...]:
+    """The fields of a frame that hold message keys, at any depth."""
+    return tuple(field.name for field in msgspec.structs.fields(kind) if _holds_keys(field.type))
+
+
+def _is_of_a_probe(frame: Frame) -> bool:
+    """A probe's key is that of no message: what arrives under it is dropped, and nobody waits for it."""
+    return isinstance(frame, Offer) and frame.transfer >= PROBE_TRANSFERS_FROM
+
+
+def _holds_keys(kind: object) -> bool:
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return kind is MessageKey or any(_holds_keys(field.type) for field in msgspec.structs.fields(kind))
+    return any(_holds_keys(argument) for argument in typing.get_args(kind))
+
+
+def _keys_in(value: object) -> Iterator[MessageKey]:
+    if isinstance(value, MessageKey):
+        yield value
+        return
+    parts: tuple[object, ...] = ()
+    if isinstance(value, msgspec.Struct):
+        parts = tuple(getattr(value, field) for field in value.__struct_fields__)
+    elif isinstance(value, Mapping):
+        parts = (*value.keys(), *value.values())
+    elif isinstance(value, list | tuple | set | frozenset):
+        parts = tuple(value)
+    for part in parts:
+        yield from _keys_in(part)
