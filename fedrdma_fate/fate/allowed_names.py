@@ -61,6 +61,12 @@ def _names(uses: Use, module: str, *names: str) -> Iterable[Name]:
 
 
 # --- what has to be looked at, argument by argument ---
+#
+# By type first: what a stream has made may say of itself that it is equal to anything.
+
+
+def _kinds(values: Iterable[Any]) -> list[type]:
+    return [type(value) for value in values]
 
 
 def _one_argument(arguments: tuple[Any, ...]) -> bool:
@@ -77,14 +83,15 @@ def _sizes(arguments: tuple[Any, ...]) -> bool:
 
 
 def _device(arguments: tuple[Any, ...]) -> bool:
-    kinds = [type(argument) for argument in arguments]
-    return kinds in ([str], [str, int])
+    return _kinds(arguments) in ([str], [str, int])
 
 
 def _empty_array(arguments: tuple[Any, ...]) -> bool:
     import numpy as np
 
-    return len(arguments) == 3 and arguments[0] is np.ndarray and arguments[1:] == ((0,), b"b")
+    if len(arguments) != 3 or arguments[0] is not np.ndarray or _kinds(arguments[1:]) != [tuple, bytes]:
+        return False
+    return _kinds(arguments[1]) == [int] and arguments[1:] == ((0,), b"b")
 
 
 def _array_of_objects(array: Any, state: Any) -> bool:
@@ -110,14 +117,16 @@ _DTYPE_CODE = re.compile(r"[biufcOSU][0-9]{1,9}")  # no fields, no units
 
 
 def _dtype_code(arguments: tuple[Any, ...]) -> bool:
-    if len(arguments) != 3 or type(arguments[0]) is not str or arguments[1:] != (False, True):
+    if _kinds(arguments) != [str, bool, bool] or arguments[1:] != (False, True):
         return False
     return _DTYPE_CODE.fullmatch(arguments[0]) is not None
 
 
 def _dtype_state(dtype: Any, state: Any) -> bool:
     """NumPy's own state for this dtype, in either byte order: it believes flags, such as that items are no objects."""
-    if type(state) is not tuple or len(state) < 2 or state[1] not in ("<", ">", "|"):
+    if type(state) is not tuple or not set(_kinds(state)) <= {int, str, type(None)}:
+        return False
+    if len(state) < 2 or state[1] not in ("<", ">", "|"):
         return False
     same: bool = dtype.newbyteorder(state[1]).__reduce__()[2] == state
     return same
@@ -131,7 +140,8 @@ def _index_of_labels(arguments: tuple[Any, ...]) -> bool:
     if len(arguments) != 2 or arguments[0] is not Index or type(arguments[1]) is not dict:
         return False
     keywords = arguments[1]
-    return keywords.keys() == {"data", "name"} and type(keywords["data"]) is np.ndarray
+    named = all(type(key) is str for key in keywords) and keywords.keys() == {"data", "name"}
+    return named and type(keywords["data"]) is np.ndarray
 
 
 # --- the names ---

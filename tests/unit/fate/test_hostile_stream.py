@@ -383,6 +383,18 @@ def test_an_array_of_objects_comes_as_it_was(receive: Receive) -> None:
         pytest.param(filled_array((1,), dtype("i8"), b"01234567"), id="integers, which are segments"),
         pytest.param(filled_array((1,), OBJECTS, b"01234567"), id="pointers"),
         pytest.param(dtype("f8,O8"), id="a dtype with fields"),
+        pytest.param(
+            called(named("numpy", "dtype"), text("O8"), pickled(0), pickled(1)), id="what is only equal to a dtype's"
+        ),
+        pytest.param(
+            called(
+                named("numpy.core.multiarray", "_reconstruct"),
+                named("numpy", "ndarray"),
+                pickled((False,)),
+                pickled(b"b"),
+            ),
+            id="what is only equal to an empty shape",
+        ),
         pytest.param(dtype("V8"), id="a dtype without a type"),
         pytest.param(called(named("numpy", "dtype"), named("numpy", "ndarray")), id="a dtype of a class"),
         pytest.param(
