@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedrdma_fate.client.client import ask_status
-from fedrdma_fate.doctor.fate import check_fate, check_hooks
+from fedrdma_fate.doctor.fate import check_fate, check_hooks, check_tables
 from fedrdma_fate.doctor.fate_report import FateReport, ask_fresh_interpreter
 from fedrdma_fate.doctor.findings import Finding
 from fedrdma_fate.doctor.host import (
@@ -105,6 +105,7 @@ def examine(machine: Machine, config_path: Path | None, address: str | None) -> 
         *([] if status is None else check_peers(status)),
         check_fate(report),
         check_hooks(report),
+        check_tables(report),
     ]
 
 

@@ -47,3 +47,19 @@ def check_hooks(report: FateReport) -> Finding:
             check, "error", f"loaded, but {names} does not know the federation fedrdma", "See docs/errors/FR701.md."
         )
     return fine(check, "in place: the federation fedrdma is known")
+
+
+def check_tables(report: FateReport) -> Finding:
+    """Whether FATE's computing engine lets tables of a peer name whatever they like."""
+    check = "fate tables"
+    if report.crash:
+        return Finding(check, "error", "not seen, as FATE was not", "See above.")
+    if report.fate is None:
+        return fine(check, "no FATE to unpickle them")
+    if report.tables != "restricted":
+        found = f"a peer's tables are unpickled {report.tables or 'unknown'}: a peer can run code in this site's tasks"
+        return Finding(check, "warning", found, "See docs/fate.md, tables of a peer.")
+    if report.table_names_problem:
+        found = f"a peer's tables are unpickled restricted, but {report.table_names} {report.table_names_problem}"
+        return Finding(check, "warning", found, "See docs/fate.md, tables of a peer.")
+    return fine(check, f"a peer's tables may name what {report.table_names} lists, and nothing else")

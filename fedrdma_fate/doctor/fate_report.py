@@ -35,6 +35,9 @@ class FateReport(msgspec.Struct, frozen=True):
         registered: whether FATE's library knows the federation `fedrdma`.
         flow: FATE Flow's version, None where it is not installed.
         flow_registered: whether FATE Flow knows it.
+        tables: how FATE's computing engine unpickles tables, `restricted` or `unrestricted`; empty where not seen.
+        table_names: where its restriction lists what it lets through; empty where it does not restrict.
+        table_names_problem: why that list does not restrict, or cannot be read; empty when neither is so.
         crash: why nothing could be seen, or an empty string.
     """
 
@@ -45,6 +48,9 @@ class FateReport(msgspec.Struct, frozen=True):
     registered: bool = False
     flow: str | None = None
     flow_registered: bool = False
+    tables: str = ""
+    table_names: str = ""
+    table_names_problem: str = ""
     crash: str = ""
 
 
@@ -74,6 +80,8 @@ def look() -> FateReport:
     hooked = autoload is not None and autoload.is_installed()
     fate = _version("fate")
     flow = _version("fate_flow")
+    tables = _tables() if fate else ""
+    table_names, table_names_problem = _table_names() if tables == "restricted" else ("", "")
     return FateReport(
         hooked=hooked,
         disabled=os.environ.get("FEDRDMA_FATE_DISABLE") == "1",
@@ -82,6 +90,9 @@ def look() -> FateReport:
         registered=fate is not None and _knows_us("fate.arch.federation._builder"),
         flow=flow,
         flow_registered=flow is not None and _knows_us("fate_flow.entity.types._engine"),
+        tables=tables,
+        table_names=table_names,
+        table_names_problem=table_names_problem,
     )
 
 
@@ -107,6 +118,31 @@ def _knows_us(module: str) -> bool:
         return hasattr(importlib.import_module(module).FederationEngine, "FEDRDMA")
     except (ImportError, AttributeError):
         return False
+
+
+def _tables() -> str:
+    try:
+        return str(importlib.import_module("fate.arch.config").cfg.safety.serdes.restricted_type)
+    except (ImportError, AttributeError):
+        return ""
+
+
+def _table_names() -> tuple[str, str]:
+    try:
+        names = importlib.import_module("fate.arch.computing.serdes._restricted_serdes").Whitelist
+        path = str(names.get_whitelist_path())
+    except (ImportError, AttributeError) as error:
+        return "", str(error)
+    try:
+        exact, prefixes = names.get_whitelist(), names.get_whitelist_glob()
+    except Exception as error:
+        # a file that is not there, or holds something else than a table of lists
+        return path, f"cannot be read ({error})"
+    if prefixes:
+        return path, f"lets everything through below {', '.join(sorted(prefixes))}"
+    if "_load_from_bytes" in exact.get("torch.storage", ()):
+        return path, "lists _load_from_bytes of torch.storage, which unpickles whatever it is given"
+    return path, ""
 
 
 def main() -> None:

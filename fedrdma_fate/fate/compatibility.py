@@ -17,6 +17,9 @@ _PUSH_PARAMETERS = (
     "value", "federation", "computing", "name", "tag", "parties", "max_message_size", "num_partitions_of_slice_table",
 )  # fmt: skip
 _PULL_PARAMETERS = ("buffers", "ctx", "federation", "name", "tag", "party")
+_PERSISTENT_IDS = (
+    "_TablePersistentId", "_ContextPersistentId", "_TorchSafeTensorPersistentId", "_NumpySafeTensorPersistentId",
+)  # fmt: skip
 
 
 def version_mismatch(package: str) -> str | None:
@@ -66,7 +69,7 @@ def _object_path_mismatches(serdes: ModuleType) -> list[str]:
         "TableRemotePersistentPickler.push": _PUSH_PARAMETERS,
         "TableRemotePersistentUnpickler.pull": _PULL_PARAMETERS,
     }
-    problems = missing_attributes(serdes, list(expected))
+    problems = missing_attributes(serdes, [*expected, *_PERSISTENT_IDS])
     for path, parameters in expected.items():
         if _has(serdes, path) and tuple(inspect.signature(_get(serdes, path)).parameters) != parameters:
             problems.append(f"{serdes.__name__}.{path} does not take {', '.join(parameters)}")

@@ -2,48 +2,72 @@
 
 from __future__ import annotations
 
-import io
+from collections.abc import Mapping
 from typing import Any
 
-from fate.arch.federation.api import TableRemotePersistentUnpickler
+from fate.arch.federation.api import TableMeta
+from fate.arch.federation.api._serdes import (
+    _ContextPersistentId,
+    _NumpySafeTensorPersistentId,
+    _TablePersistentId,
+    _TorchSafeTensorPersistentId,
+)
 
+from fedrdma_fate.fate.allowed_names import ALLOWED_NAMES, Name
 from fedrdma_fate.fate.layout import ObjectView, decode_object, malformed
 from fedrdma_fate.fate.segments import restore
+from fedrdma_fate.fate.unpickler import unpickle
 from fedrdma_fate.wire.errors import FedRDMAError
 
+_NO_SEGMENTS = ObjectView(memoryview(b""), (), ())
 
-class SegmentUnpickler(TableRemotePersistentUnpickler):  # type: ignore[misc]
-    """FATE's restricted unpickler, with integer persistent ids as segment numbers.
+_WHOLE = b"\x00"  # how FATE marks a pickle that it has not cut into a table of slices
+
+
+class _PersistentIds:
+    """What is behind the persistent ids of one stream: integers are segments, the others FATE's own.
 
     Attributes:
-        refusal: what FATE's part raised, if it did: a forbidden class, a table that could not be pulled.
+        failure: what pulling a table raised, if it did.
     """
 
     def __init__(
         self, ctx: Any, federation: Any, name: str, tag: str, party: tuple[str, str], content: ObjectView
     ) -> None:
-        super().__init__(ctx, federation, name, tag, party, io.BytesIO(content.stream))
-        self.refusal: Exception | None = None
+        self.failure: Exception | None = None
+        self._ctx = ctx
+        self._federation = federation
+        self._name = name
+        self._tag = tag
+        self._party = party
         self._content = content
         self._byte_strings: dict[int, Any] = {}
 
-    def persistent_load(self, pid: Any) -> Any:
-        """The segment behind a number, else what FATE makes of the id."""
-        if type(pid) is int:
-            return self._load_segment(pid)
-        try:
-            return super().persistent_load(pid)
-        except Exception as error:
-            self.refusal = error
-            raise
+    @property
+    def hold_tensors(self) -> bool:
+        """Whether a number may stand for a tensor."""
+        return any(segment.kind == "tensor" for segment in self._content.segments)
 
-    def find_class(self, module: str, name: str) -> Any:
-        """A class, if FATE's restriction lets it through."""
-        try:
-            return super().find_class(module, name)
-        except Exception as error:
-            self.refusal = error
-            raise
+    def __call__(self, pid: Any) -> Any:
+        """See `unpickler.PersistentLoad`.
+
+        Raises:
+            FateError: PAYLOAD_MALFORMED when nothing is behind it.
+            Exception: what pulling a table raises.
+        """
+        kind = type(pid)
+        if kind is int:
+            return self._load_segment(pid)
+        if kind is _ContextPersistentId:
+            return self._ctx
+        if kind is _TablePersistentId:
+            return self._pull_table(vars(pid))
+        if kind is _TorchSafeTensorPersistentId or kind is _NumpySafeTensorPersistentId:
+            if type(vars(pid).get("bytes")) is not bytes:
+                raise malformed("an array in it is no bytes")
+            # the class's own, for the instance has the attributes that the stream gave it
+            return kind.load(pid, self)
+        raise malformed(f"it has a persistent id of type {kind.__qualname__}")
 
     def _load_segment(self, number: int) -> Any:
         if not 0 <= number < len(self._content.segments):
@@ -56,8 +80,28 @@ class SegmentUnpickler(TableRemotePersistentUnpickler):  # type: ignore[misc]
             self._byte_strings[number] = value
         return value
 
+    def _pull_table(self, described: Mapping[str, Any]) -> Any:
+        key, meta = described.get("key"), described.get("table_meta")
+        fields = ("num_partitions", "key_serdes_type", "value_serdes_type", "partitioner_type")
+        whole = type(meta) is TableMeta and all(type(vars(meta).get(field)) is int for field in fields)
+        if type(key) is not str or not whole:
+            raise malformed("a table in it is not described as FATE describes one")
+        try:
+            return self._federation.pull_table(key, self._tag, [self._party], table_metas=[meta])[0]
+        except Exception as error:
+            self.failure = error
+            raise
 
-def load_object(buffer: memoryview, ctx: Any, federation: Any, name: str, tag: str, party: tuple[str, str]) -> Any:
+
+def load_object(
+    buffer: memoryview,
+    ctx: Any,
+    federation: Any,
+    name: str,
+    tag: str,
+    party: tuple[str, str],
+    names: Mapping[tuple[str, str], Name] = ALLOWED_NAMES,
+) -> Any:
     """The object in `buffer`, which its arrays and tensors keep alive.
 
     Args:
@@ -67,17 +111,40 @@ def load_object(buffer: memoryview, ctx: Any, federation: Any, name: str, tag: s
         name: name of the message.
         tag: its tag.
         party: its source as (role, party id).
+        names: what it may use.
 
     Raises:
-        FateError: PAYLOAD_MALFORMED when the bytes are no object.
-        ValueError: FATE's restricted unpickling forbids a class in it.
+        FateError: PAYLOAD_MALFORMED when the bytes are no object, NAME_FORBIDDEN when it uses other names.
     """
-    unpickler = SegmentUnpickler(ctx, federation, name, tag, party, decode_object(buffer))
+    content = decode_object(buffer)
+    return _load(content.stream, _PersistentIds(ctx, federation, name, tag, party, content), names)
+
+
+def load_fate_bytes(
+    content: bytes,
+    ctx: Any,
+    federation: Any,
+    name: str,
+    tag: str,
+    party: tuple[str, str],
+    names: Mapping[tuple[str, str], Name] = ALLOWED_NAMES,
+) -> Any:
+    """The object in bytes that FATE's own pickler wrote; see `load_object`.
+
+    FATE cuts large ones into a table of slices, which its computing engine would unpickle. Our federation has no limit
+    from which it does so, so those are refused.
+    """
+    if content[:1] != _WHOLE:
+        raise malformed(f"bytes start with {content[:1]!r}, and are no pickle in one piece")
+    return _load(content[1:], _PersistentIds(ctx, federation, name, tag, party, _NO_SEGMENTS), names)
+
+
+def _load(stream: bytes | memoryview, pids: _PersistentIds, names: Mapping[tuple[str, str], Name]) -> Any:
     try:
-        return unpickler.load()
+        return unpickle(stream, names, pids, holds_tensors=pids.hold_tensors)
     except FedRDMAError:
         raise
     except Exception as error:
-        if error is unpickler.refusal:
+        if error is pids.failure:
             raise
         raise malformed(f"its pickle stream does not load ({error!r})") from error

@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fate.arch.federation.api import Federation, TableRemotePersistentPickler, TableRemotePersistentUnpickler
 
 from fedrdma_fate.client.client import Received
 from fedrdma_fate.fate import tables
+from fedrdma_fate.fate.allowed_names import Name
 from fedrdma_fate.fate.compatibility import require_supported_fate
-from fedrdma_fate.fate.deserialise import load_object
+from fedrdma_fate.fate.deserialise import load_fate_bytes, load_object
 from fedrdma_fate.fate.gateway_client import Connector, GatewayConnector, PartyTuple, SoloConnector, to_party
 from fedrdma_fate.fate.hooks import install_object_path
 from fedrdma_fate.fate.journal import Journal
@@ -21,6 +22,7 @@ from fedrdma_fate.fate.layout import malformed
 from fedrdma_fate.fate.outbox import Outbox
 from fedrdma_fate.fate.serialise import plan_object
 from fedrdma_fate.fate.settings import FederationOptions
+from fedrdma_fate.fate.unpickler import names_with
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 from fedrdma_fate.wire.frames import Party
 
@@ -34,12 +36,13 @@ class DuplicateMessageError(GatewayError, ValueError):
 class ReceivedObject:
     """An object that has come but was not looked into yet."""
 
-    def __init__(self, message: Received) -> None:
+    def __init__(self, message: Received, names: Mapping[tuple[str, str], Name]) -> None:
         self._message = message
+        self._names = names
 
     def load_object(self, ctx: Any, federation: Any, name: str, tag: str, party: PartyTuple) -> Any:
         """The object; its arrays and tensors are views of the receive slot."""
-        return load_object(self._message.buffer, ctx, federation, name, tag, party)
+        return load_object(self._message.buffer, ctx, federation, name, tag, party, self._names)
 
 
 class FedRDMAFederation(Federation):  # type: ignore[misc]
@@ -63,7 +66,7 @@ class FedRDMAFederation(Federation):  # type: ignore[misc]
             party: the local party as (role, party id).
             parties: everybody in the session.
             gateway: `unix:///path` of the socket of this site's gateway; not needed where the party is alone.
-            options: mode, time-outs and journal.
+            options: mode, time-outs, journal, and names that received objects may use.
             connector: how to reach a gateway, instead of `gateway`.
 
         Raises:
@@ -76,6 +79,7 @@ class FedRDMAFederation(Federation):  # type: ignore[misc]
         super().__init__(federation_session_id, party, list(parties))
         self._computing = computing_session
         self._options = options or FederationOptions()
+        self._names = names_with(self._options.allowed_names)
         self._connector = connector or _connector(federation_session_id, party, parties, gateway, self._options)
         self._journal = Journal(self._options.journal_path, federation_session_id, to_party(party))
         self._client = self._connector.connect()
@@ -136,6 +140,14 @@ class FedRDMAFederation(Federation):  # type: ignore[misc]
         received: list[Any] = super().pull_bytes(name, tag, parties)
         return received
 
+    def load_bytes(self, content: bytes, ctx: Any, name: str, tag: str, party: PartyTuple) -> Any:
+        """The object in pulled bytes that FATE's own pickler wrote.
+
+        Raises:
+            FateError: PAYLOAD_MALFORMED or NAME_FORBIDDEN.
+        """
+        return load_fate_bytes(content, ctx, self, name, tag, party, self._names)
+
     def pull_table(
         self, name: str, tag: str, parties: Sequence[PartyTuple], table_metas: Sequence[Any] | None = None
     ) -> list[Any]:
@@ -158,7 +170,7 @@ class FedRDMAFederation(Federation):  # type: ignore[misc]
         seconds = time.monotonic() - started
         for message, source in zip(messages, sources, strict=True):
             self._journal.record("get", message.kind, name, tag, len(message.buffer), seconds, [source])
-        return [_unwrap(message, name) for message in messages]
+        return [self._unwrap(message, name) for message in messages]
 
     def _push_table(self, table: Any, name: str, tag: str, parties: Sequence[PartyTuple]) -> None:
         destinations = [to_party(party) for party in parties]
@@ -209,6 +221,13 @@ class FedRDMAFederation(Federation):  # type: ignore[misc]
             for source in sources
         ]
 
+    def _unwrap(self, message: Received, name: str) -> bytes | ReceivedObject:
+        if message.kind == "object":
+            return ReceivedObject(message, self._names)
+        if message.kind == "bytes":
+            return bytes(message.buffer)
+        raise malformed(f"{name!r} is of kind {message.kind!r}, not an object")
+
     def __getstate__(self) -> None:
         # functions that FATE sends to its workers sometimes close over the context; connections stay here
         return None
@@ -239,11 +258,3 @@ def _connector(
     if set(everybody) <= {local}:
         return SoloConnector(session, local)
     return GatewayConnector(gateway, session, local, everybody, options.mode, options.connect_timeout)
-
-
-def _unwrap(message: Received, name: str) -> bytes | ReceivedObject:
-    if message.kind == "object":
-        return ReceivedObject(message)
-    if message.kind == "bytes":
-        return bytes(message.buffer)
-    raise malformed(f"{name!r} is of kind {message.kind!r}, not an object")

@@ -19,6 +19,10 @@ class ObjectFederation(Protocol):
         """Send an object to some parties."""
         ...
 
+    def load_bytes(self, content: bytes, ctx: Any, name: str, tag: str, party: PartyTuple) -> Any:
+        """The object in pulled bytes that FATE's own pickler wrote."""
+        ...
+
 
 @runtime_checkable
 class PulledObject(Protocol):
@@ -63,6 +67,8 @@ def _wrap_pull(original: Any) -> Any:
     def pull(cls: Any, buffers: Any, ctx: Any, federation: Any, name: str, tag: str, party: PartyTuple) -> Any:
         if isinstance(buffers, PulledObject):
             return buffers.load_object(ctx, federation, name, tag, party)
+        if isinstance(federation, ObjectFederation):
+            return federation.load_bytes(buffers, ctx, name, tag, party)
         return original(cls, buffers, ctx, federation, name, tag, party)
 
     return pull

@@ -18,6 +18,9 @@ ENGINE_NAME = "fedrdma"
 
 _Seconds = Annotated[float, msgspec.Meta(gt=0)]
 
+# an exact pair: what is behind a dot in the name would be an attribute of whatever the name stands for
+_ExactName = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*\Z")]
+
 
 class FederationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a task uses its gateway.
@@ -28,6 +31,8 @@ class FederationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         put_timeout: seconds that a put waits for room in the gateway's send pool; None leaves it to the gateway.
         get_timeout: seconds that a get waits for a message; None waits for ever.
         journal: file for a record of every put and get, or None.
+        allowed_names: further names that received objects may use, each as `module:name`, exact, without dots in the
+            name; see FR705. A peer may call them with whatever it likes.
     """
 
     mode: Mode | None = None
@@ -35,6 +40,7 @@ class FederationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     put_timeout: _Seconds | None = None
     get_timeout: _Seconds | None = None
     journal: str | None = None
+    allowed_names: tuple[_ExactName, ...] = ()
 
     @property
     def journal_path(self) -> Path | None:

@@ -49,6 +49,7 @@ class ErrorCode(str, enum.Enum):
     FATE_ABSENT = "FR702"
     UNSERIALISABLE = "FR703"
     PAYLOAD_MALFORMED = "FR704"
+    NAME_FORBIDDEN = "FR705"
 
     def __str__(self) -> str:
         return str(self.value)

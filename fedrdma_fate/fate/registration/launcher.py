@@ -26,6 +26,7 @@ class FedRDMALauncherArguments:
         fedrdma_put_timeout: seconds, 0 for the gateway's own.
         fedrdma_get_timeout: seconds, 0 for ever.
         fedrdma_journal: file for a record of every put and get.
+        fedrdma_allowed_names: further names that received objects may use: `module:name`, separated by commas.
     """
 
     federation_engine: str = "standalone"
@@ -37,6 +38,7 @@ class FedRDMALauncherArguments:
     fedrdma_put_timeout: float = 0.0
     fedrdma_get_timeout: float = 0.0
     fedrdma_journal: str = ""
+    fedrdma_allowed_names: str = ""
 
 
 def _extend_context_helper(module: ModuleType) -> None:
@@ -91,6 +93,7 @@ def settings_from(arguments: Any) -> dict[str, Any]:
         "put_timeout": arguments.fedrdma_put_timeout or None,
         "get_timeout": arguments.fedrdma_get_timeout or None,
         "journal": arguments.fedrdma_journal or None,
+        "allowed_names": [entry.strip() for entry in arguments.fedrdma_allowed_names.split(",") if entry.strip()],
     }
 
 

@@ -26,6 +26,7 @@ def federation_spec(parties_spec: Any) -> Any:
         put_timeout=(float | None, None),
         get_timeout=(float | None, None),
         journal=(str | None, None),
+        allowed_names=(list[str], []),
     )
     metadata = pydantic.create_model(
         "FedRDMAMetadataSpec", federation_id=(str, ...), parties=(parties_spec, ...), fedrdma_config=(config, ...)

@@ -6,9 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from fate.arch.computing.serdes._restricted_serdes import Whitelist
+from fate.arch.config import cfg
 
 from fedrdma_fate.doctor import fate_report
-from fedrdma_fate.doctor.fate import check_fate, check_hooks
+from fedrdma_fate.doctor.fate import check_fate, check_hooks, check_tables
 from fedrdma_fate.doctor.fate_report import FateReport, ask_fresh_interpreter, read_report
 
 GOOD = FateReport(hooked=True, fate="2.2.0", registered=True, flow="2.2.0", flow_registered=True)
@@ -57,6 +59,64 @@ def test_hooks_that_are_not_in_place_are_told(changes: dict[str, object], level:
     assert finding.remedy
 
 
+def test_tables_that_are_unpickled_without_a_restriction_are_a_warning_with_what_a_peer_can_do() -> None:
+    finding = check_tables(changed(tables="unrestricted"))
+    assert finding.level == "warning"
+    assert "run code" in finding.found
+    assert "docs/fate.md" in finding.remedy
+
+
+def test_tables_that_are_restricted_to_a_list_are_fine() -> None:
+    finding = check_tables(changed(tables="restricted", table_names="/etc/names.yaml"))
+    assert finding.level == "ok"
+    assert "/etc/names.yaml" in finding.found
+
+
+def test_a_restriction_that_does_not_restrict_is_a_warning() -> None:
+    finding = check_tables(changed(tables="restricted", table_names="/n.yaml", table_names_problem="lets all through"))
+    assert finding.level == "warning"
+    assert "/n.yaml lets all through" in finding.found
+
+
+def test_tables_are_no_matter_without_fate_and_unknown_where_nothing_was_seen() -> None:
+    assert check_tables(ABSENT).level == "ok"
+    assert check_tables(FateReport(crash="no")).level == "error"
+    assert check_tables(changed(tables="")).level == "warning"
+
+
+@pytest.mark.parametrize(
+    ("listed", "problem"),
+    [
+        ("{}", ""),
+        ("collections: [OrderedDict]", ""),
+        ("fate.*: []", "below fate."),
+        ("torch.storage: [_load_from_bytes]", "unpickles whatever"),
+        ("- a list", "cannot be read"),
+        (None, "cannot be read"),
+    ],
+)
+def test_the_report_tells_what_the_restriction_of_tables_lets_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: str | None, problem: str
+) -> None:
+    names = tmp_path / "names.yaml"
+    if listed is not None:
+        names.write_text(listed)
+    for name, value in {
+        "loaded": False,
+        "deserialize_whitelist": {},
+        "deserialize_glob_whitelist": set(),
+        "get_whitelist_path": classmethod(lambda _cls: str(names)),
+    }.items():
+        monkeypatch.setattr(Whitelist, name, value)
+
+    with cfg.temp_override({"safety.serdes.restricted_type": "restricted"}):
+        report = fate_report.look()
+
+    assert (report.tables, report.table_names) == ("restricted", str(names))
+    assert problem in report.table_names_problem
+    assert bool(report.table_names_problem) is bool(problem)
+
+
 def test_an_interpreter_that_crashes_is_an_error_with_its_last_line() -> None:
     report = read_report("", "Traceback\nImportError: no module\n")
     assert report.crash == "ImportError: no module"
@@ -89,6 +149,8 @@ def test_a_fresh_interpreter_reports_the_fate_of_this_environment() -> None:
     assert report.mismatch == ""
     # whether the .pth file is installed is the environment's business, that hooks work where they are is ours
     assert report.registered is report.hooked
+    # FATE's default, which the environment of the tests leaves as it is
+    assert (report.tables, report.table_names) == ("unrestricted", "")
 
 
 def test_a_fresh_interpreter_does_not_take_the_current_directory_for_an_installation(

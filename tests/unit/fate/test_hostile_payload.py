@@ -165,10 +165,6 @@ def test_a_pickle_stream_that_is_garbage_is_refused(stream: bytes) -> None:
     assert_malformed(payload([], stream))
 
 
-def test_a_persistent_id_that_fate_does_not_know_is_what_it_is_with_fate() -> None:
-    assert load(payload([], b"\x80\x04X\x01\x00\x00\x00aQ.")) is None
-
-
 @pytest.mark.parametrize("value", [{"a": np.arange(40.0), "b": [b"x" * 70_000, np.zeros((3, 3))]}])
 def test_every_truncation_and_every_flipped_byte_before_the_segments_is_refused_or_harmless(value: Any) -> None:
     plan = plan_object(value, Federation(), "name", "tag", [PARTY])
@@ -181,8 +177,8 @@ def test_every_truncation_and_every_flipped_byte_before_the_segments_is_refused_
     for at in range(prefix):
         broken = bytearray(whole)
         broken[at] ^= 0xFF
-        # a flipped byte of the pickle stream may make another legal stream, or name a class that FATE refuses
-        with contextlib.suppress(FateError, ValueError, ImportError, AttributeError):
+        # a flipped byte of the pickle stream may make another legal stream
+        with contextlib.suppress(FateError):
             load(broken)
 
 

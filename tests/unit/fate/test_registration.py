@@ -110,6 +110,12 @@ def test_the_most_precise_gateway_is_taken(party: Party, address: str) -> None:
         ({"gateway": 3}, ErrorCode.CONFIG_BAD_VALUE, "gateway"),
         ({"get_timeout": -1}, ErrorCode.CONFIG_BAD_VALUE, "get_timeout"),
         ({"mode": "rdma"}, ErrorCode.CONFIG_BAD_VALUE, "mode"),
+        ({"allowed_names": "a:b"}, ErrorCode.CONFIG_BAD_VALUE, "allowed_names"),
+        ({"allowed_names": ["pickle.loads"]}, ErrorCode.CONFIG_BAD_VALUE, "allowed_names"),
+        ({"allowed_names": ["a:b.c"]}, ErrorCode.CONFIG_BAD_VALUE, "allowed_names"),
+        ({"allowed_names": ["a:*"]}, ErrorCode.CONFIG_BAD_VALUE, "allowed_names"),
+        ({"allowed_names": ["a.:b"]}, ErrorCode.CONFIG_BAD_VALUE, "allowed_names"),
+        ({"allowed_names": ["a:b\n"]}, ErrorCode.CONFIG_BAD_VALUE, "allowed_names"),
         ({"gateways": ["unix:///g"]}, ErrorCode.CONFIG_BAD_VALUE, "gateways"),
         ({}, ErrorCode.CONFIG_BAD_VALUE, "guest:9999"),
         ({"gateways": {"host:10000": "unix:///g"}}, ErrorCode.CONFIG_BAD_VALUE, "guest:9999"),
@@ -152,6 +158,7 @@ def test_the_launcher_builds_the_engine_of_the_command_line(
         "--fedrdma_gateways=guest:9999=unix:///a,host:10000=unix:///b",
         "--fedrdma_mode=fedrdma",
         "--fedrdma_get_timeout=7",
+        "--fedrdma_allowed_names=bank.models:Score, bank:Limit",
         f"--data_dir={tmp_path}",
     )
 
@@ -160,7 +167,10 @@ def test_the_launcher_builds_the_engine_of_the_command_line(
     session, _, party, parties, values = built[0]
     assert (session, party, parties) == ("session", PARTIES[1], PARTIES)
     assert parse_settings(values) == BackendSettings(
-        gateways={"guest:9999": "unix:///a", "host:10000": "unix:///b"}, mode="fedrdma", get_timeout=7.0
+        gateways={"guest:9999": "unix:///a", "host:10000": "unix:///b"},
+        mode="fedrdma",
+        get_timeout=7.0,
+        allowed_names=("bank.models:Score", "bank:Limit"),
     )
 
 
@@ -203,13 +213,15 @@ def test_the_component_entrypoint_parses_and_loads_the_engine(built: list[tuple[
     from fate.components.core import load_federation
     from fate.components.core.spec.task import TaskCleanupConfigSpec, TaskConfigSpec
 
-    section = federation_section({"gateway": "unix:///g.sock", "get_timeout": 5})
+    section = federation_section({"gateway": "unix:///g.sock", "get_timeout": 5, "allowed_names": ["bank:Limit"]})
     config = TaskCleanupConfigSpec.parse_obj({"computing": COMPUTING, "federation": section})
 
     assert load_federation(config.federation, "computing") == "federation"
 
     assert built[0][:4] == ("session", "computing", PARTIES[0], PARTIES)
-    assert parse_settings(built[0][4]) == BackendSettings(gateway="unix:///g.sock", get_timeout=5.0)
+    assert parse_settings(built[0][4]) == BackendSettings(
+        gateway="unix:///g.sock", get_timeout=5.0, allowed_names=("bank:Limit",)
+    )
     assert "FedRDMAFederationSpec" in TaskConfigSpec.schema_json()
 
 
@@ -268,6 +280,7 @@ def test_fate_flow_writes_the_section_with_the_partys_own_gateway(parser: Any) -
     from fate_flow.entity.spec.dag._task import TaskCleanupConfigSpec
 
     parser.PROXY = {"fedrdma": {"gateways": {"guest:9999": "unix:///a", "host:10000": "unix:///b"}, "put_timeout": 9}}
+    parser.PROXY["fedrdma"]["allowed_names"] = ["bank:Limit"]
 
     section = Task().generate_federation_conf()
 
@@ -278,7 +291,7 @@ def test_fate_flow_writes_the_section_with_the_partys_own_gateway(parser: Any) -
     assert written["metadata"]["parties"]["local"] == {"role": "host", "partyid": "10000"}
     assert [party["partyid"] for party in written["metadata"]["parties"]["parties"]] == ["9999", "10000", "10001"]
     assert parse_settings(written["metadata"]["fedrdma_config"]) == BackendSettings(
-        gateway="unix:///b", put_timeout=9.0
+        gateway="unix:///b", put_timeout=9.0, allowed_names=("bank:Limit",)
     )
 
 
