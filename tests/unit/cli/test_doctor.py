@@ -43,7 +43,9 @@ def machine(tmp_path: Path) -> Machine:
         load_verbs=lambda: FakeVerbs(device_info("mlx5_0")),
         address_is_ours=lambda _: True,
         ask_status=lambda _: STATUS,
-        ask_fate=lambda: FateReport(hooked=True, fate="2.2.0", registered=True),
+        ask_fate=lambda: FateReport(
+            hooked=True, fate="2.2.0", registered=True, tables="restricted", table_names="/etc/names.yaml"
+        ),
     )
 
 
@@ -54,7 +56,7 @@ def doctor(machine: Machine, monkeypatch: pytest.MonkeyPatch, *options: str) -> 
 
 CHECKS = [
     *("python", "configuration", "shared memory", "huge pages", "rdma mlx5_0 port 1", "pyverbs", "rdma choice"),
-    *("memlock", "gateway", "fate", "fate hooks"),
+    *("memlock", "gateway", "fate", "fate hooks", "fate tables"),
 ]
 
 
