@@ -15,7 +15,7 @@ from fedrdma_fate.client.address import socket_path
 from fedrdma_fate.client.probe import ask_probe
 from fedrdma_fate.client.protocol import AskProbe, encode_message
 from fedrdma_fate.gateway import assembly as assembly_module
-from fedrdma_fate.gateway.peers import probing
+from fedrdma_fate.gateway.peers import entitlement, probing
 from fedrdma_fate.gateway.peers import receiving as receiving_module
 from fedrdma_fate.gateway.transports import TransportSet, make_transports
 from fedrdma_fate.unix_sockets import address_of
@@ -270,7 +270,8 @@ def test_a_path_that_does_not_come_up_again_is_told(sites: Sites) -> None:
 def test_a_gateway_of_another_version_that_knows_no_probes_is_told(
     sites: Sites, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(receiving_module, "PROBE_TRANSFERS_FROM", 1 << 60)
+    for module in (entitlement, receiving_module):
+        monkeypatch.setattr(module, "PROBE_TRANSFERS_FROM", 1 << 60)
     error = refused(sites["a"])
     assert error.code is ErrorCode.PROTOCOL_VERSION
     assert "knows no probes" in error.message
