@@ -16,13 +16,12 @@ import torch
 import transformers
 from fate.arch import Context
 from fate.arch.computing.backends.standalone import CSession
-from fate.arch.computing.serdes._restricted_serdes import Whitelist
-from fate.arch.config import cfg
 
 from examples.gpt2_advertisegen.events import FateTimings
 from examples.gpt2_advertisegen.federations import open_federation
 from examples.gpt2_advertisegen.model import trainable_state
 from examples.gpt2_advertisegen.plan import SiloConfig, SiloOutcome, slug
+from examples.gpt2_advertisegen.tables import restrict_tables
 from examples.gpt2_advertisegen.training import run_client, run_server
 from fedrdma_fate.obs.trace import Trace
 
@@ -52,17 +51,6 @@ def run_silo(config: SiloConfig) -> SiloOutcome:
         federation.destroy()
     events.emit("finished")
     return SiloOutcome(model_sha256=digest, peak_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
-
-
-def restrict_tables() -> None:
-    """Have FATE's computing engine take no name at all from tables, which by default may run any code.
-
-    A site sets this in its FATE for all jobs (docs/fate.md, tables of a peer). This job sends arrays, and FATE's own
-    federation, which it can be compared with, slices of bytes.
-    """
-    cfg.config.safety.serdes.restricted_type = "restricted"
-    Whitelist.deserialize_whitelist = {}
-    Whitelist.loaded = True
 
 
 def state_digest(state: Mapping[str, torch.Tensor]) -> str:

@@ -1,4 +1,4 @@
-"""A silo's process: what FATE may unpickle in it."""
+"""What FATE may unpickle from tables in a silo's process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fate.arch.computing.serdes import get_serdes_by_type
 from fate.arch.computing.serdes._restricted_serdes import Whitelist
 from fate.arch.config import cfg
 
-from examples.gpt2_advertisegen.silo import restrict_tables
+from examples.gpt2_advertisegen.tables import restrict_tables
 
 
 @pytest.fixture
