@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Literal, Protocol
 
 EndpointAddress = Mapping[str, str | int]
@@ -16,11 +15,11 @@ Role = Literal["active", "passive"]
 
 
 class Region(Protocol):
-    """A memory region: one file in shared memory, mapped once, faulted in, registered once."""
+    """A memory region: one file in memory, mapped once, faulted in, registered once."""
 
     @property
-    def path(self) -> Path:
-        """File that other processes of this host map."""
+    def name(self) -> str:
+        """What to call it, such as `receive`."""
         ...
 
     @property
@@ -35,7 +34,7 @@ class Region(Protocol):
 
     @property
     def fileno(self) -> int:
-        """Open descriptor of the file, for sendfile."""
+        """Open descriptor of the file, for sendfile, and for other processes of this host."""
         ...
 
     @property
@@ -139,6 +138,23 @@ class ChunkService:
         return None if self.depth is None else self.depth * self.queue_pairs
 
 
+class LentRegion(Protocol):
+    """The send region of a gateway of this host, of which it may lend messages; see `Endpoint.lent_region`."""
+
+    @property
+    def length(self) -> int:
+        """Bytes."""
+        ...
+
+    def open_for_reading(self) -> int:
+        """A descriptor of an opening of its own, to read, map and lock; whoever asked closes it. From any thread.
+
+        Raises:
+            OSError: there is none to be had, as after the data path was lost.
+        """
+        ...
+
+
 class Endpoint(Protocol):
     """One end of the data path to one peer: its queue pairs and completion queue.
 
@@ -177,6 +193,11 @@ class Endpoint(Protocol):
         Raises:
             TransferError: GRANT_VIOLATION when it would not lie inside the target.
         """
+        ...
+
+    @property
+    def lent_region(self) -> LentRegion | None:
+        """The peer's send region, where it is on this host and has presented it; the same as long as the path lives."""
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""Addresses of unix sockets whose path may be of any length.
+"""Unix sockets: addresses whose path may be of any length, who is at the other end, and descriptors that are passed.
 
 The kernel takes few bytes of path. A socket whose path has more is reached through a descriptor of its directory, under
 /proc/self/fd; it lies where it was asked for all the same, so both ends need not agree on how they name it.
@@ -9,7 +9,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterator
+import socket
+import struct
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 LONGEST_DIRECT_BYTES = 107
@@ -17,6 +20,9 @@ LONGEST_DIRECT_BYTES = 107
 
 LONGEST_NAME_BYTES = 80
 """Of a socket's file name: `/proc/self/fd/` and a descriptor of up to eleven digits leave that much, and one slash."""
+
+_CREDENTIALS = struct.Struct("3i")
+"""struct ucred of Linux: process, user, group (unix(7), SO_PEERCRED)."""
 
 _DESCRIPTORS = "/proc/self/fd"
 """Where Linux shows a process its own open files, directories among them."""
@@ -46,3 +52,52 @@ def address_of(path: Path) -> Iterator[str]:
 def name_fits(path: Path) -> bool:
     """Whether a socket of this file name can be reached wherever it lies."""
     return len(os.fsencode(path.name)) <= LONGEST_NAME_BYTES
+
+
+def peer_user(connection: socket.socket) -> int:
+    """The user at the other end, who connected or listened: the kernel's word, not theirs.
+
+    Raises:
+        OSError: it is no connection, or the kernel does not say.
+    """
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(raw)[1])
+
+
+def receive_with_descriptors(
+    connection: socket.socket, length: int, most_descriptors: int, deadline: float | None = None
+) -> tuple[bytes, list[int]]:
+    """Exactly so many bytes of a stream, and the descriptors that came with them; whoever asked closes those.
+
+    Args:
+        connection: one that waits for what it reads.
+        length: bytes.
+        most_descriptors: more are dropped by the kernel, as are those for which this process has no room.
+        deadline: by time.monotonic; None: the connection's own time-out, for each piece.
+
+    Raises:
+        EOFError: the other end closed it before.
+        OSError: it broke; TimeoutError after the deadline. No descriptor is left open.
+    """
+    received, descriptors = bytearray(), list[int]()
+    try:
+        while len(received) < length:
+            if deadline is not None:
+                connection.settimeout(max(deadline - time.monotonic(), 0.001))
+            wanted = length - len(received)
+            piece, came, _, _ = socket.recv_fds(connection, wanted, most_descriptors, socket.MSG_CMSG_CLOEXEC)
+            descriptors += came
+            if not piece:
+                raise EOFError("the other end closed the connection")
+            received += piece
+    except BaseException:
+        close_all(descriptors)
+        raise
+    return bytes(received), descriptors
+
+
+def close_all(descriptors: Sequence[int]) -> None:
+    """Close descriptors that came and are not wanted."""
+    for descriptor in descriptors:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import os
 from collections.abc import Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
@@ -28,7 +29,7 @@ from fedrdma_fate.client.protocol import (
     StatusReport,
     Written,
 )
-from fedrdma_fate.client.rpc import AnyReply, call_once, expect
+from fedrdma_fate.client.rpc import AnyReply, call_once, expect, expect_with_descriptor
 from fedrdma_fate.memory.mapping import map_copy_on_write
 from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
 from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, MessageKind, Mode, Party
@@ -214,22 +215,24 @@ class GatewayClient:
             FedRDMAError: the message was pushed and could not be delivered; the code says why.
         """
         own = self._own()
-        reply = own.call(Get(name, tag, source, timeout))
+        reply, descriptors = own.call_for_descriptors(Get(name, tag, source, timeout))
         if isinstance(reply, GotInline):
             return Received(reply.kind, memoryview(bytearray(reply.body)))
-        slot = expect(reply, GotSlot)
         try:
-            buffer = map_copy_on_write(
-                Path(slot.path),
-                slot.offset,
-                slot.total_bytes,
-                lambda: own.release(slot.lease),
-                prefault=slot.place != "spilled",
-                hold=slot.place == "borrowed",
-            )
+            slot, descriptor = expect_with_descriptor(reply, descriptors, GotSlot)
+        except MemoryPoolError:
+            if isinstance(reply, GotSlot):
+                own.release(reply.lease)
+            raise
+        try:
+            prefault = slot.place != "spilled"
+            released = functools.partial(own.release, slot.lease)
+            buffer = map_copy_on_write(descriptor, slot.offset, slot.total_bytes, released, prefault=prefault)
         except BaseException:
             own.release(slot.lease)
             raise
+        finally:
+            os.close(descriptor)
         return Received(slot.kind, buffer)
 
     def leave(self) -> None:

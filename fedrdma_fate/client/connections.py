@@ -19,8 +19,9 @@ from fedrdma_fate.client.protocol import (
     Request,
     encode_message,
 )
-from fedrdma_fate.client.rpc import call, connect, expect
+from fedrdma_fate.client.rpc import call_for_descriptors, connect, expect_with_descriptor
 from fedrdma_fate.memory.mapping import WritableMapping, map_for_writing
+from fedrdma_fate.unix_sockets import close_all
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 from fedrdma_fate.wire.frames import Mode, Party
 
@@ -57,13 +58,15 @@ class Connections:
         self._idle: list[socket.socket] = []
         self._owed: deque[int] = deque()
         # the first connection only carries releases
-        self._releases, attached = self._open(membership.timeout)
+        self._releases, attached, region = self._open(membership.timeout)
         self._incarnation = attached.incarnation
         try:
-            self._send_region = map_for_writing(Path(attached.send_region))
+            self._send_region = map_for_writing(region)
         except BaseException:
             self._releases.close()
             raise
+        finally:
+            os.close(region)
 
     @property
     def of_this_process(self) -> bool:
@@ -76,9 +79,19 @@ class Connections:
         Raises:
             GatewayError: GATEWAY_UNREACHABLE; SESSION_CLOSED when the gateway was restarted; CLIENT_PROTOCOL.
         """
+        reply, descriptors = self.call_for_descriptors(request)
+        close_all(descriptors)
+        return reply
+
+    def call_for_descriptors(self, request: Request) -> tuple[Reply, list[int]]:
+        """As `call`; the reply, and the descriptors that came with it, which whoever called closes.
+
+        Raises:
+            GatewayError: as `call`.
+        """
         connection = self._take()
         try:
-            reply = call(connection, request, self._membership.path)
+            answer = call_for_descriptors(connection, request, self._membership.path)
         except BaseException:
             connection.close()
             self._drop_idle()
@@ -86,7 +99,7 @@ class Connections:
         with self._lock:
             self._idle.append(connection)
         self._pay()
-        return reply
+        return answer
 
     def slot(self, offset: int, length: int) -> memoryview:
         """A leased piece of the send region."""
@@ -128,7 +141,8 @@ class Connections:
         with self._lock:
             if self._idle:
                 return self._idle.pop()
-        connection, attached = self._open(0.0)
+        connection, attached, region = self._open(0.0)
+        os.close(region)
         if attached.incarnation != self._incarnation:
             connection.close()
             raise GatewayError(
@@ -139,13 +153,14 @@ class Connections:
             )
         return connection
 
-    def _open(self, timeout: float) -> tuple[socket.socket, Attached]:
-        """Connect and attach; a gateway that is not there yet is waited for."""
+    def _open(self, timeout: float) -> tuple[socket.socket, Attached, int]:
+        """Connect and attach, which brings a descriptor of the send region; a gateway to come is waited for."""
         member = self._membership
         connection = connect(member.path, timeout)
         try:
             attach = Attach(CLIENT_PROTOCOL_VERSION, self._client_id, member.session, member.party, member.mode)
-            return connection, expect(call(connection, attach, member.path), Attached)
+            reply, descriptors = call_for_descriptors(connection, attach, member.path)
+            return connection, *expect_with_descriptor(reply, descriptors, Attached)
         except BaseException:
             connection.close()
             raise

@@ -10,12 +10,14 @@ import msgspec
 from fedrdma_fate.wire.errors import ErrorCode, WireError
 from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, MessageKind, Mode, Party
 
-CLIENT_PROTOCOL_VERSION = 3
+CLIENT_PROTOCOL_VERSION = 4
 
 LENGTH_PREFIX = struct.Struct("<I")
 MAX_FRAME_BYTES = INLINE_LIMIT_BYTES + 1024 * 1024
 """No frame is longer: payloads beyond the inline limit go through slots."""
 
+MOST_DESCRIPTORS = 1
+"""With a reply: of the memory that it speaks of."""
 
 Place = Literal["region", "borrowed", "spilled"]
 """What file a payload lies in: the gateway's own region, that of another gateway on the host, or a spill file."""
@@ -173,14 +175,12 @@ class NotYet(_Message, frozen=True, tag="not-yet"):
 
 
 class Attached(_Message, frozen=True, tag="attached"):
-    """Welcome.
+    """Welcome. With it comes a descriptor of the send region, to be mapped by the task.
 
     Attributes:
-        send_region: file of the send region, to be mapped by the task.
         incarnation: this run of the gateway.
     """
 
-    send_region: str
     incarnation: str
 
 
@@ -199,13 +199,12 @@ class GotInline(_Message, frozen=True, tag="got-inline"):
 
 
 class GotSlot(_Message, frozen=True, tag="got-slot"):
-    """The message lies in a file.
+    """The message lies in a file, whose descriptor comes with this.
 
     Attributes:
         kind: what the payload holds.
         lease: to be released when nothing maps it any more.
         place: what file it is.
-        path: file.
         offset: where the payload starts in it, page-aligned.
         total_bytes: its length.
     """
@@ -213,7 +212,6 @@ class GotSlot(_Message, frozen=True, tag="got-slot"):
     kind: MessageKind
     lease: int
     place: Place
-    path: str
     offset: int
     total_bytes: int
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from fedrdma_fate.client.protocol import (
     LENGTH_PREFIX,
+    MOST_DESCRIPTORS,
     Error,
     Reply,
     Request,
@@ -16,8 +18,8 @@ from fedrdma_fate.client.protocol import (
     encode_message,
     frame_length,
 )
-from fedrdma_fate.unix_sockets import address_of
-from fedrdma_fate.wire.errors import ErrorCode, GatewayError, WireError, error_from_code
+from fedrdma_fate.unix_sockets import address_of, close_all, receive_with_descriptors
+from fedrdma_fate.wire.errors import ErrorCode, GatewayError, MemoryPoolError, WireError, error_from_code
 
 AnyReply = TypeVar("AnyReply", bound=Reply)
 
@@ -70,13 +72,28 @@ def call(connection: socket.socket, request: Request, path: Path) -> Reply:
     Raises:
         GatewayError: GATEWAY_UNREACHABLE when the connection breaks, CLIENT_PROTOCOL when the reply is none.
     """
+    reply, descriptors = call_for_descriptors(connection, request, path)
+    close_all(descriptors)
+    return reply
+
+
+def call_for_descriptors(connection: socket.socket, request: Request, path: Path) -> tuple[Reply, list[int]]:
+    """As `call`; the reply, and the descriptors that came with it, which whoever called closes.
+
+    Raises:
+        GatewayError: as `call`; then no descriptor is left open.
+    """
+    descriptors: list[int] = []
     try:
         connection.sendall(encode_message(request))
-        prefix = _receive_exactly(connection, LENGTH_PREFIX.size)
-        return decode_reply(_receive_exactly(connection, frame_length(prefix)))
+        prefix, descriptors = receive_with_descriptors(connection, LENGTH_PREFIX.size, MOST_DESCRIPTORS)
+        body, _ = receive_with_descriptors(connection, frame_length(prefix), 0)
+        return decode_reply(body), descriptors
     except (OSError, EOFError) as error:
+        close_all(descriptors)
         raise unreachable(path, error) from error
     except WireError as error:
+        close_all(descriptors)
         raise GatewayError(
             ErrorCode.CLIENT_PROTOCOL, error.message, "Run the same fedrdma-fate version in FATE and in the gateway."
         ) from error
@@ -95,16 +112,28 @@ def expect(reply: Reply, expected: type[AnyReply]) -> AnyReply:
     raise GatewayError(ErrorCode.CLIENT_PROTOCOL, f"the gateway answered {type(reply).__name__}.")
 
 
+def expect_with_descriptor(reply: Reply, descriptors: Sequence[int], expected: type[AnyReply]) -> tuple[AnyReply, int]:
+    """The reply that was expected, and the descriptor that belongs to it.
+
+    Raises:
+        FedRDMAError: what the gateway answered instead.
+        MemoryPoolError: REGION_UNAVAILABLE when the descriptor did not get here; then none is left open.
+    """
+    try:
+        answer = expect(reply, expected)
+    except BaseException:
+        close_all(descriptors)
+        raise
+    if len(descriptors) != 1:
+        close_all(descriptors)
+        raise MemoryPoolError(
+            ErrorCode.REGION_UNAVAILABLE,
+            "no descriptor of the gateway's memory came: this process has too many files open.",
+            "Raise its limit (`ulimit -n`).",
+        )
+    return answer, descriptors[0]
+
+
 def unreachable(path: Path, error: Exception) -> GatewayError:
     """The error for a gateway that does not answer."""
     return GatewayError(ErrorCode.GATEWAY_UNREACHABLE, f"no gateway answers at unix://{path}: {error}.", _START_GATEWAY)
-
-
-def _receive_exactly(connection: socket.socket, length: int) -> bytes:
-    received = bytearray()
-    while len(received) < length:
-        piece = connection.recv(length - len(received))
-        if not piece:
-            raise EOFError("the gateway closed the connection")
-        received += piece
-    return bytes(received)

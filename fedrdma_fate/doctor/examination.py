@@ -17,19 +17,18 @@ from fedrdma_fate.doctor.fate_report import FateReport, ask_fresh_interpreter
 from fedrdma_fate.doctor.findings import Finding
 from fedrdma_fate.doctor.host import (
     LockedMemory,
-    Room,
     VerbsNeed,
     check_huge_pages,
     check_memlock,
     check_python,
     check_shared_memory,
-    mount_of,
     read_huge_page_policy,
     read_privilege,
 )
 from fedrdma_fate.doctor.rdma import check_choice, check_ports, check_pyverbs, read_ports
 from fedrdma_fate.doctor.site import check_config, check_gateway, check_peers, verbs_need
 from fedrdma_fate.gateway.config.schema import GatewayConfig, ListenConfig, MemoryConfig, VerbsConfig
+from fedrdma_fate.memory.room import available_bytes
 from fedrdma_fate.transport.verbs.device_selection import PortPreference, address_is_ours
 from fedrdma_fate.transport.verbs.interface import Verbs
 from fedrdma_fate.transport.verbs.transport import load_verbs
@@ -46,7 +45,7 @@ class Machine:
         sysfs: /sys.
         proc: /proc.
         memlock: the limit of locked memory in bytes, None for none.
-        room: bytes of the file system that holds a directory; raises OSError where there is none.
+        available_bytes: memory that a process may still take.
         load_verbs: see `transport.verbs.transport.load_verbs`.
         address_is_ours: see `transport.verbs.device_selection.address_is_ours`.
         ask_status: see `client.client.ask_status`.
@@ -59,7 +58,7 @@ class Machine:
     sysfs: Path
     proc: Path
     memlock: Callable[[], int | None]
-    room: Callable[[Path], Room]
+    available_bytes: Callable[[], int]
     load_verbs: Callable[[], Verbs]
     address_is_ours: Callable[[str], bool]
     ask_status: Callable[[str], Mapping[str, Any]]
@@ -75,7 +74,7 @@ class Machine:
             sysfs=Path("/sys"),
             proc=Path("/proc"),
             memlock=_memlock,
-            room=_room,
+            available_bytes=available_bytes,
             load_verbs=load_verbs,
             address_is_ours=address_is_ours,
             ask_status=ask_status,
@@ -110,16 +109,12 @@ def examine(machine: Machine, config_path: Path | None, address: str | None) -> 
 
 
 def _check_memory(machine: Machine, memory: MemoryConfig, runs: bool) -> list[Finding]:
-    mount = mount_of(memory.directory, machine.proc)
-    try:
-        room = machine.room(memory.directory)
-    except OSError:
-        room = None
+    usable = os.access(memory.directory, os.W_OK | os.X_OK)
     needed = memory.send_bytes + memory.receive_bytes
     largest = max(memory.send_bytes, memory.receive_bytes)
     return [
-        check_shared_memory(memory.directory, room, mount, needed, taken=runs),
-        check_huge_pages(mount, read_huge_page_policy(machine.sysfs), largest),
+        check_shared_memory(memory.directory, usable, machine.available_bytes(), needed, taken=runs),
+        check_huge_pages(read_huge_page_policy(machine.sysfs), largest),
     ]
 
 
@@ -141,8 +136,3 @@ def _check_rdma(machine: Machine, config: GatewayConfig | None) -> list[Finding]
 def _memlock() -> int | None:
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     return None if soft == resource.RLIM_INFINITY else soft
-
-
-def _room(directory: Path) -> Room:
-    system = os.statvfs(directory)
-    return Room(system.f_bavail * system.f_frsize, system.f_blocks * system.f_frsize)

@@ -17,7 +17,7 @@ NEWEST_PYTHON_OF_FATE = (3, 11)
 HUGE_PAGES_FROM_BYTES = 256 * 1024 * 1024
 """Regions from this size on are worth huge pages."""
 
-_HUGE_MOUNTS = ("always", "within_size", "advise")
+_HUGE_POLICIES = ("always", "within_size", "advise", "force")
 
 
 def check_python(version: tuple[int, int], system: str, processor: str) -> Finding:
@@ -82,91 +82,44 @@ def read_privilege(proc: Path) -> bool:
         return False
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Mount:
-    """The file system that holds a directory.
-
-    Attributes:
-        kind: such as `tmpfs`.
-        options: its options.
-    """
-
-    kind: str
-    options: tuple[str, ...]
-
-
-def mount_of(directory: Path, proc: Path) -> Mount | None:
-    """The mount that a directory lies in, None where that cannot be told; `proc` is /proc."""
-    try:
-        lines = (proc / "self" / "mounts").read_text().splitlines()
-    except OSError:
-        return None
-    found: tuple[int, Mount] | None = None
-    for line in lines:
-        fields = line.split()
-        if len(fields) < 4 or not directory.is_relative_to(fields[1]):
-            continue
-        # of two mounts on one point, the later hides the earlier
-        if found is None or len(fields[1]) >= found[0]:
-            found = len(fields[1]), Mount(fields[2], tuple(fields[3].split(",")))
-    return None if found is None else found[1]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Room:
-    """Bytes of a file system."""
-
-    free_bytes: int
-    total_bytes: int
-
-
 def check_shared_memory(
-    directory: Path, room: Room | None, mount: Mount | None, needed_bytes: int, *, taken: bool
+    directory: Path, usable: bool, available_bytes: int, needed_bytes: int, *, taken: bool
 ) -> Finding:
-    """Whether both regions fit into `memory.directory`.
+    """Whether there is memory for both regions, and `memory.directory` to meet gateways of this host.
 
     Args:
         directory: that one.
-        room: what is there, None when the directory cannot be asked.
-        mount: its file system, where that is known.
+        usable: whether it is there and may be written to.
+        available_bytes: memory that a process may still take.
         needed_bytes: of both regions.
         taken: whether the gateway runs, and has them already.
     """
     check = "shared memory"
-    if room is None:
-        remedy = "Point memory.directory at a tmpfs that exists and that the gateway's user may write, like /dev/shm."
-        return Finding(check, "error", f"{directory} is not there", remedy)
-    free, total = size_text(room.free_bytes), size_text(room.total_bytes)
-    found = f"{directory}: {free} of {total} free; both regions are {size_text(needed_bytes)}"
+    if not usable:
+        remedy = "Point memory.directory at one that exists and that the gateway's user may write, like /dev/shm."
+        return Finding(check, "error", f"{directory} is not there, or not ours to write", remedy)
+    found = f"{size_text(available_bytes)} available; both regions are {size_text(needed_bytes)}"
     if taken:
-        found += ", which the running gateway has"
-    elif room.free_bytes < needed_bytes:
-        remedy = (
-            f"Enlarge it (`mount -o remount,size=SIZE {directory}`; in a container, its shm size), or lower "
-            "memory.send_bytes and memory.receive_bytes."
-        )
+        return fine(check, f"{found}, which the running gateway has")
+    if available_bytes < needed_bytes:
+        remedy = "Free memory, raise the container's limit, or lower memory.send_bytes and memory.receive_bytes."
         return Finding(check, "error", found, remedy)
-    if mount is not None and mount.kind not in ("tmpfs", "hugetlbfs"):
-        return Finding(check, "warning", f"{found}; it is a {mount.kind}", "Use a tmpfs: a disk makes transfers slow.")
     return fine(check, found)
 
 
-def check_huge_pages(mount: Mount | None, policy: str, largest_region_bytes: int) -> Finding:
+def check_huge_pages(policy: str, largest_region_bytes: int) -> Finding:
     """Whether large regions get huge pages.
 
     Args:
-        mount: the file system of `memory.directory`, where that is known.
         policy: the kernel's for shared memory, see `read_huge_page_policy`.
         largest_region_bytes: of the larger region.
     """
-    options = dict(option.partition("=")[::2] for option in mount.options) if mount else {}
-    huge = options.get("huge", "never")
-    found = f"huge={huge} on the mount, {policy} in the kernel"
-    if policy == "force" or (huge in _HUGE_MOUNTS and policy != "deny"):
+    found = f"shmem_enabled is {policy}"
+    if policy in _HUGE_POLICIES:
         return fine("huge pages", found)
     if largest_region_bytes < HUGE_PAGES_FROM_BYTES:
         return fine("huge pages", f"{found}; these regions are too small to gain from them")
-    remedy = "Large regions are taken and mapped slower: see docs/sizing.md, Large regions, for the mount option."
+    remedy = "Large regions are taken and mapped slower: see docs/sizing.md, Large regions."
     return Finding("huge pages", "warning", found, remedy)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from fedrdma_fate.engine.payload import Outgoing
-from fedrdma_fate.ports import Slot
+from fedrdma_fate.ports import LentRegion, Slot
 from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import ControlFrame, GrantRequest, MessageKey, Mode, Offer
 
@@ -44,9 +44,15 @@ class FrameToSend:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PathConnected:
-    """The data path is connected, by this attempt."""
+    """The data path is connected, by this attempt.
+
+    Attributes:
+        attempt: which one.
+        lent_region: see `Endpoint.lent_region`.
+    """
 
     attempt: int
+    lent_region: LentRegion | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

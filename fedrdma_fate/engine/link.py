@@ -121,7 +121,7 @@ class Link:
             self._emit(PathLost(attempt, str(error)))
             return
         self._endpoint = endpoint
-        self._emit(PathConnected(attempt))
+        self._emit(PathConnected(attempt, endpoint.lent_region))
         now = self._clock()
         self.heard_at = now
         self._probing.path_up(endpoint, now)

@@ -33,12 +33,13 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def host_identity(memory_directory: Path) -> str:
-    """Equal for two gateways on one running kernel that see the same tmpfs and run as the same user."""
+    """Equal for two gateways on one running kernel that see the same directory and run as the same user."""
     try:
         boot = _BOOT_ID.read_text().strip()
     except OSError:
         boot = os.uname().nodename
-    return f"{boot}/{memory_directory.stat().st_dev}/{os.getuid()}"
+    directory = memory_directory.stat()
+    return f"{boot}/{directory.st_dev}/{directory.st_ino}/{os.getuid()}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from fedrdma_fate.gateway.background import spawn
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.messages.mailbox import Message
 from fedrdma_fate.memory.pool import Lease, SlotPool
-from fedrdma_fate.memory.shared_slots import BorrowedFile
+from fedrdma_fate.memory.shared_slots import BorrowedSlot
 from fedrdma_fate.memory.spill import Spilled
 from fedrdma_fate.wire.errors import FedRDMAError, MemoryPoolError
 
@@ -64,7 +64,7 @@ def take_in(context: GatewayContext, message: Message) -> None:
         message.moving = spawn(context.tasks, _take_in(context, message, message.borrowed))
 
 
-async def _take_in(context: GatewayContext, message: Message, borrowed: BorrowedFile) -> None:
+async def _take_in(context: GatewayContext, message: Message, borrowed: BorrowedSlot) -> None:
     lease = _room_at_once(context.receive_pool, message)
     try:
         if lease is not None:

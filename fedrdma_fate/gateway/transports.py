@@ -11,6 +11,7 @@ from fedrdma_fate.engine.repair_memory import MakeRegion
 from fedrdma_fate.engine.settings import LinkSettings
 from fedrdma_fate.gateway.config.schema import GatewayConfig, PeerConfig, split_address
 from fedrdma_fate.memory.region import SharedRegion
+from fedrdma_fate.memory.shared_slots import PresentedRegion
 from fedrdma_fate.ports import Region, Transport
 from fedrdma_fate.transport.grpc import GrpcSettings, GrpcTransport
 from fedrdma_fate.transport.shm import ShmTransport
@@ -36,15 +37,15 @@ class TransportSet(dict[str, Transport]):
 
 
 def make_transports(
-    config: GatewayConfig, directory: Path, receive_region: Region, *other_regions: Region
+    config: GatewayConfig, directory: Path, receive_region: Region, send_region: Region
 ) -> TransportSet:
     """Every transport, listening, by name; `verbs` where it is wanted and this host has it.
 
     Args:
         config: the configuration.
-        directory: the gateway's own directory in shared memory, where sockets may be made.
+        directory: the gateway's own directory, where sockets may be made.
         receive_region: the region whose slots peers write into.
-        other_regions: further regions that the transports shall make ready now, not in the first transfer.
+        send_region: the region that payloads are sent from.
 
     Raises:
         TransportError: TRANSPORT_UNAVAILABLE when an address cannot be had, or `transport: verbs` is configured and
@@ -56,9 +57,9 @@ def make_transports(
     advertised = config.listen.advertise
     try:
         made["tcp"] = TcpTransport(TcpSettings(host, port, advertised, config.tcp.streams))
-        made["shm"] = ShmTransport(directory, receive_region, SharedRegion.attach)
+        made["shm"] = _make_shm(config, directory, receive_region, send_region)
         made["grpc"] = GrpcTransport(GrpcSettings(grpc_host, grpc_port, advertised))
-        _add_verbs(made, config, (receive_region, *other_regions))
+        _add_verbs(made, config, (receive_region, send_region))
     except BaseException:
         for transport in made.values():
             transport.close()
@@ -95,6 +96,11 @@ def link_settings(
         repair_region=repair_region if config.repair_chunks else None,
         admits=admits,
     )
+
+
+def _make_shm(config: GatewayConfig, directory: Path, receive_region: Region, send_region: Region) -> Transport:
+    lends = send_region if config.shm.lend else None
+    return ShmTransport(directory, receive_region, SharedRegion.attach, PresentedRegion, lends)
 
 
 def _add_verbs(made: TransportSet, config: GatewayConfig, regions: Sequence[Region]) -> None:

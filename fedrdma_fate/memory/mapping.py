@@ -11,11 +11,9 @@ import mmap
 import os
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 
 from fedrdma_fate.memory.paging import MADV_POPULATE_WRITE, advise, populate_for_reading
-from fedrdma_fate.memory.region import PAGE_BYTES, region_unreachable
-from fedrdma_fate.memory.shared_slots import hold_range
+from fedrdma_fate.memory.region import PAGE_BYTES, region_unusable
 
 _EXTENT_BYTES = 2 * 1024 * 1024
 """What is faulted in is remembered by the extent: the size of a huge page."""
@@ -60,23 +58,17 @@ class WritableMapping:
         self._resident[first:end] = bytes([1]) * (end - first)
 
 
-def map_for_writing(path: Path) -> WritableMapping:
-    """Map a gateway's send region; once per client, which then asks it for slots.
+def map_for_writing(fileno: int) -> WritableMapping:
+    """Map a gateway's send region, given its descriptor; once per client, which then asks it for slots.
 
     Raises:
-        MemoryPoolError: REGION_UNAVAILABLE when the region is gone or not ours to map.
+        MemoryPoolError: REGION_UNAVAILABLE when it is not ours to map.
     """
-    return WritableMapping(_map_file(path, 0, 0, mmap.ACCESS_WRITE))
+    return WritableMapping(_map_file(fileno, 0, 0, mmap.ACCESS_WRITE))
 
 
 def map_copy_on_write(
-    path: Path,
-    offset: int,
-    length: int,
-    on_release: Callable[[], None],
-    *,
-    prefault: bool = True,
-    hold: bool = False,
+    fileno: int, offset: int, length: int, on_release: Callable[[], None], *, prefault: bool = True
 ) -> memoryview:
     """A private, writable view of a piece of a region or spill file; writing to it changes nothing elsewhere.
 
@@ -86,22 +78,21 @@ def map_copy_on_write(
     alive, nor when mapping failed. Each mapping holds one file descriptor until then.
 
     Args:
-        path: the region's or spill file.
+        fileno: of the region or the spill file; the mapping has a copy of it, and with it what is locked by it.
         offset: where the piece starts, a multiple of the page size.
         length: bytes.
         on_release: called without arguments.
         prefault: map all pages now: 20 to 30 ms a GB, where the first reader would spend 35 to 60 on page faults. Not
             for a spill file, which would be read from disk here and now.
-        hold: the bytes are lent: mark them as in use, in the eyes of their owner (see `lending`).
 
     Raises:
-        MemoryPoolError: REGION_UNAVAILABLE when the file is gone, shorter, or not ours to map.
+        MemoryPoolError: REGION_UNAVAILABLE when the file is shorter, or not ours to map.
         ValueError: offset is not a multiple of the page size, or length is negative.
     """
     if offset % PAGE_BYTES or offset < 0 or length < 0:
         raise ValueError(f"cannot map {length} bytes at {offset}: a multiple of {PAGE_BYTES} is needed")
     # to mmap a length of 0 means all of the file, and an empty file cannot be mapped
-    mapping = _map_file(path, offset, length, mmap.ACCESS_COPY, hold) if length else mmap.mmap(-1, PAGE_BYTES)
+    mapping = _map_file(fileno, offset, length, mmap.ACCESS_COPY) if length else mmap.mmap(-1, PAGE_BYTES)
     if prefault:
         populate_for_reading(mapping)
     release = weakref.finalize(mapping, _call_in_process, os.getpid(), on_release)
@@ -110,18 +101,11 @@ def map_copy_on_write(
     return memoryview(mapping)[:length]
 
 
-def _map_file(path: Path, offset: int, length: int, access: int, hold: bool = False) -> mmap.mmap:
+def _map_file(fileno: int, offset: int, length: int, access: int) -> mmap.mmap:
     try:
-        fileno = os.open(path, (os.O_RDWR if access == mmap.ACCESS_WRITE else os.O_RDONLY) | os.O_CLOEXEC)
-        try:
-            if hold:
-                # the mapping keeps a duplicate of this descriptor, and with it the lock
-                hold_range(fileno, offset, length)
-            return mmap.mmap(fileno, length, access=access, offset=offset)
-        finally:
-            os.close(fileno)
+        return mmap.mmap(fileno, length, access=access, offset=offset)
     except (OSError, ValueError) as error:
-        raise region_unreachable(path, error) from error
+        raise region_unusable("memory of the gateway", error) from error
 
 
 def _call_in_process(process: int, on_release: Callable[[], None]) -> None:

@@ -1,93 +1,96 @@
-"""A memory region in shared memory, kept for the life of the gateway: warm, or filled with pages slot by slot."""
+"""A memory region, shared by descriptor and kept for the life of the gateway: warm, or given pages slot by slot."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import mmap
 import os
-from pathlib import Path
 
+from fedrdma_fate import memory_files
 from fedrdma_fate.memory.paging import MADV_POPULATE_WRITE, advise
+from fedrdma_fate.memory.room import available_bytes
 from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
 
 PAGE_BYTES = mmap.PAGESIZE
 _BLOCK_BYTES = 512
 """Unit of st_blocks."""
 
+_FREE_MEMORY = "Free memory, lower memory.send_bytes or memory.receive_bytes, or raise the container's limit."
+
 
 class SharedRegion:
-    """One file in shared memory, mapped whole.
+    """One sealed file in memory, mapped whole.
 
     Made by the gateway with `create`, opened elsewhere with `attach`. A warm region has all its pages from the start;
     a cold one has none but those of slots between `take` and `give_back`.
-    On a tmpfs mounted with `huge=advise`, `within_size` or `always` its pages are huge pages.
+    Its pages are huge pages where the kernel gives them to shared memory on advice.
     """
 
-    def __init__(self, path: Path, fileno: int, mapping: mmap.mmap, *, owner: bool, warm: bool) -> None:
+    def __init__(self, name: str, fileno: int, mapping: mmap.mmap, *, warm: bool) -> None:
         """Wrap a mapping; takes over `fileno`. Use `create` or `attach`."""
-        self._path = path
+        self._name = name
         self._warm = warm
         self._fileno = fileno
         self._length = len(mapping)
-        self._owner = owner
         self._map = mapping
         self._view = memoryview(mapping)
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
 
     @classmethod
-    def create(cls, path: Path, length: int, *, warm: bool = True) -> SharedRegion:
+    def create(cls, name: str, length: int, *, warm: bool = True) -> SharedRegion:
         """Make the file and map it, with every page when it is to be warm.
 
         Raises:
-            MemoryPoolError: REGION_UNAVAILABLE when the directory cannot hold `length` bytes.
+            MemoryPoolError: REGION_UNAVAILABLE when there is no memory for `length` bytes.
         """
         if length <= 0 or length % PAGE_BYTES:
             raise MemoryPoolError(
                 ErrorCode.REGION_UNAVAILABLE, f"a region needs a positive multiple of {PAGE_BYTES} bytes, not {length}."
             )
+        if warm:
+            _check_room(length, f"the {name} region of {length} bytes")
         fileno = -1
         try:
-            fileno = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            fileno = memory_files.make(f"fedrdma-{name}")
             mapping = _allocate(fileno, length) if warm else _reserve(fileno, length)
-            return cls(path, fileno, mapping, owner=True, warm=warm)
+            memory_files.seal(fileno)
+            return cls(name, fileno, mapping, warm=warm)
         except OSError as error:
             if fileno >= 0:
                 os.close(fileno)
-                path.unlink(missing_ok=True)
-            room = " There is not enough room." if error.errno in (errno.ENOSPC, errno.ENOMEM) else ""
             raise MemoryPoolError(
                 ErrorCode.REGION_UNAVAILABLE,
-                f"cannot make a region of {length} bytes at {path}: {error.strerror}.{room}",
-                "Lower memory.send_bytes or memory.receive_bytes, or point memory.directory at a larger tmpfs.",
+                f"cannot make the {name} region of {length} bytes: {error.strerror}.",
+                "Lower memory.send_bytes or memory.receive_bytes.",
             ) from error
 
     @classmethod
-    def attach(cls, path: Path) -> SharedRegion:
-        """Map a region made by another process of this host.
+    def attach(cls, fileno: int, length: int, name: str = "peer's") -> SharedRegion:
+        """Map a region made by another process of this host, for writing.
+
+        Args:
+            fileno: its descriptor, which is taken over, whatever comes of it.
+            length: bytes that it is said to have.
+            name: what to call it.
 
         Raises:
-            MemoryPoolError: REGION_UNAVAILABLE when the file is not there or not ours to map.
+            MemoryPoolError: REGION_UNAVAILABLE when it is none, could be cut short, or is not ours to write.
         """
         try:
-            fileno = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        except OSError as error:
-            raise region_unreachable(path, error) from error
-        try:
-            file = os.fstat(fileno)
+            memory_files.check(fileno, length)
             # to map a cold region's pages would be to allocate them
-            warm = file.st_blocks * _BLOCK_BYTES >= file.st_size
+            warm = os.fstat(fileno).st_blocks * _BLOCK_BYTES >= length
             populate = mmap.MAP_POPULATE if warm else 0
-            mapping = mmap.mmap(fileno, file.st_size, flags=mmap.MAP_SHARED | populate)
+            mapping = mmap.mmap(fileno, length, flags=mmap.MAP_SHARED | populate)
         except (OSError, ValueError) as error:
             os.close(fileno)
-            raise region_unreachable(path, error) from error
-        return cls(path, fileno, mapping, owner=False, warm=warm)
+            raise region_unusable(f"the {name} region", error) from error
+        return cls(name, fileno, mapping, warm=warm)
 
     @property
-    def path(self) -> Path:
-        return self._path
+    def name(self) -> str:
+        return self._name
 
     @property
     def length(self) -> int:
@@ -115,13 +118,14 @@ class SharedRegion:
         """
         if self._warm:
             return
+        _check_room(length, f"{length} bytes of the {self._name} region")
         try:
             os.posix_fallocate(self._fileno, offset, max(length, 1))
         except OSError as error:
             raise MemoryPoolError(
                 ErrorCode.REGION_UNAVAILABLE,
-                f"no memory for {length} bytes of {self._path}: {error.strerror}.",
-                "Free memory of the tmpfs, or use `memory.warm: true` to have it all from the start on.",
+                f"no memory for {length} bytes of the {self._name} region: {error.strerror}.",
+                _FREE_MEMORY,
             ) from error
 
     def give_back(self, offset: int, length: int) -> None:
@@ -129,7 +133,7 @@ class SharedRegion:
         advise(self._map, mmap.MADV_REMOVE, offset, -(-length // PAGE_BYTES) * PAGE_BYTES)
 
     def close(self) -> None:
-        """Unmap, and remove the file if we made it. May be repeated.
+        """Unmap. May be repeated.
 
         The pages live on in processes that still map them, and here while an array still views them.
         """
@@ -137,23 +141,29 @@ class SharedRegion:
             return
         os.close(self._fileno)
         self._fileno = -1
-        if self._owner:
-            self._path.unlink(missing_ok=True)
         # where a slice or an array is still held somewhere, the mapping goes when it does
         with contextlib.suppress(BufferError):
             self._view.release()
             self._map.close()
 
 
-def region_unreachable(path: Path, error: OSError | ValueError) -> MemoryPoolError:
-    """The error for a region or spill file that this process cannot map."""
+def region_unusable(what: str, error: OSError | ValueError) -> MemoryPoolError:
+    """The error for memory of another process, or a spill file, that cannot be used here."""
     reason = error.strerror if isinstance(error, OSError) else error
     return MemoryPoolError(
         ErrorCode.REGION_UNAVAILABLE,
-        f"cannot map {path}: {reason}.",
-        "Gateway and tasks must run on one host, as the same user, and see the same memory.directory; "
-        "after a gateway's restart its old regions are gone.",
+        f"cannot use {what}: {reason}.",
+        "Gateway and tasks must be of one version and run on one host, with descriptors to spare (`ulimit -n`).",
     )
+
+
+def _check_room(length: int, what: str) -> None:
+    """Raise where there is less memory than that: taken all the same, it would cost some process its life."""
+    available = available_bytes()
+    if length > available:
+        raise MemoryPoolError(
+            ErrorCode.REGION_UNAVAILABLE, f"no memory for {what}: {available} bytes are available.", _FREE_MEMORY
+        )
 
 
 def _reserve(fileno: int, length: int) -> mmap.mmap:
@@ -170,7 +180,7 @@ def _allocate(fileno: int, length: int) -> mmap.mmap:
         # Before fallocate, which knows nothing of this mapping's advice and would take small pages.
         advise(mapping, mmap.MADV_HUGEPAGE)
         resident = advise(mapping, MADV_POPULATE_WRITE)
-        # Only fallocate tells ENOSPC from other trouble; without it a full tmpfs would kill us at first touch.
+        # Only fallocate says that there is no memory; without it we would be killed at first touch.
         os.posix_fallocate(fileno, 0, length)
     except OSError:
         mapping.close()

@@ -1,4 +1,4 @@
-"""The gateway's own directory of shared-memory regions."""
+"""The memory regions of one gateway, and its directory where other gateways of the host find it."""
 
 from __future__ import annotations
 
@@ -9,18 +9,14 @@ from fedrdma_fate.memory.region import PAGE_BYTES, SharedRegion
 from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
 
 SEND_REGION, RECEIVE_REGION = "send", "receive"
-"""File names of a gateway's two regions, which lie beside each other."""
-
-
-def send_region_beside(receive_region: Path) -> Path:
-    """The send region of the gateway that has this receive region."""
-    return receive_region.with_name(SEND_REGION)
+"""Names of a gateway's two regions."""
 
 
 class RegionDirectory:
-    """Makes the regions of one gateway and removes them all at the end.
+    """Makes the regions of one gateway and gives them all back at the end.
 
-    Shared memory outlives the process that made it; what a crashed gateway left is removed when the next one opens.
+    The memory goes with the last process that has it; of the directory, what a crashed gateway left is removed when the
+    next one opens.
     """
 
     def __init__(self, directory: OwnedDirectory) -> None:
@@ -33,7 +29,7 @@ class RegionDirectory:
         """Make `<parent>/fedrdma-<site>-<random>`.
 
         Args:
-            parent: `memory.directory` of the configuration, a tmpfs.
+            parent: `memory.directory` of the configuration.
             site: name of the gateway's site.
 
         Raises:
@@ -44,8 +40,8 @@ class RegionDirectory:
         except OSError as error:
             raise MemoryPoolError(
                 ErrorCode.REGION_UNAVAILABLE,
-                f"cannot make a directory for shared memory in {parent}: {error.strerror}.",
-                "Point memory.directory at a tmpfs that exists and that the gateway's user may write, like /dev/shm.",
+                f"cannot make a directory in {parent}: {error.strerror}.",
+                "Point memory.directory at one that exists and that the gateway's user may write, like /dev/shm.",
             ) from error
 
     @property
@@ -54,18 +50,18 @@ class RegionDirectory:
         return self._directory.path
 
     def create_region(self, name: str, length: int, *, warm: bool = True) -> SharedRegion:
-        """A region of `length` bytes, rounded up to whole pages, in the file `name`.
+        """A region of `length` bytes, rounded up to whole pages.
 
         Raises:
             MemoryPoolError: REGION_UNAVAILABLE when there is no room for it.
         """
         pages = -(-length // PAGE_BYTES)
-        region = SharedRegion.create(self.path / name, pages * PAGE_BYTES, warm=warm)
+        region = SharedRegion.create(name, pages * PAGE_BYTES, warm=warm)
         self._regions.append(region)
         return region
 
     def close(self) -> None:
-        """Unmap the regions and remove the directory. May be repeated."""
+        """Give the regions back and remove the directory. May be repeated."""
         for region in self._regions:
             region.close()
         self._regions.clear()

@@ -7,15 +7,16 @@ the lender can find out whether a slot is still in use after losing the gateway 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
-import stat
 import struct
-from collections.abc import Callable, Sequence
-from pathlib import Path
+import threading
+from collections.abc import Callable
 
-from fedrdma_fate.memory.region import PAGE_BYTES, region_unreachable
-from fedrdma_fate.ports import Region, Slot
+from fedrdma_fate import memory_files
+from fedrdma_fate.memory.region import PAGE_BYTES, region_unusable
+from fedrdma_fate.ports import LentRegion, Slot
 from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
 
 _FLOCK = struct.Struct("hhqqi0q")
@@ -42,68 +43,99 @@ def range_is_held(slot: Slot) -> bool:
     return False
 
 
-class BorrowedFile:
+class PresentedRegion:
+    """The send region of a gateway of this host, which may lend pieces of it to us. Any thread may use it."""
+
+    def __init__(self, fileno: int, length: int) -> None:
+        """Keep it.
+
+        Args:
+            fileno: its descriptor, which is taken over, whatever comes of it.
+            length: bytes that it is said to have.
+
+        Raises:
+            MemoryPoolError: REGION_UNAVAILABLE when it is no memory file of that length, or could be cut short.
+        """
+        try:
+            memory_files.check(fileno, length)
+        except (OSError, ValueError) as error:
+            os.close(fileno)
+            raise region_unusable("the send region of a peer", error) from error
+        self._lock = threading.Lock()
+        self._fileno = fileno
+        self._length = length
+
+    @property
+    def length(self) -> int:
+        return self._length
+
+    def open_for_reading(self) -> int:
+        """See `ports.LentRegion`."""
+        with self._lock:
+            if self._fileno < 0:
+                raise OSError(errno.EBADF, "the data path to its gateway was lost")
+            return memory_files.open_for_reading(self._fileno)
+
+    def close(self) -> None:
+        """Open it no more. May be repeated."""
+        with self._lock:
+            if self._fileno >= 0:
+                os.close(self._fileno)
+                self._fileno = -1
+
+
+class BorrowedSlot:
     """A piece of another gateway's region that is lent to us: open and held, not mapped."""
 
     def __init__(
-        self,
-        path: Path,
-        offset: int,
-        length: int,
-        own: Sequence[Region],
-        when_closed: Callable[[], object] | None = None,
+        self, region: LentRegion, offset: int, length: int, when_closed: Callable[[], object] | None = None
     ) -> None:
         """Open and hold it.
 
         Args:
-            path: file of the region, as the lender says.
+            region: the lender's send region.
             offset: where the piece starts in it.
             length: bytes.
-            own: regions of ours: the file has to be of the same file system and user as the first, and none of them.
             when_closed: called once, when the piece is let go.
 
         Raises:
             MemoryPoolError: REGION_UNAVAILABLE when this is nothing that can be borrowed.
         """
-        self.path = path
+        if offset % PAGE_BYTES or offset < 0 or length <= 0 or offset + length > region.length:
+            raise MemoryPoolError(
+                ErrorCode.REGION_UNAVAILABLE,
+                f"cannot borrow [{offset}, {offset + length}): it is no slot of a region of {region.length} bytes.",
+            )
         self.offset = offset
         self.length = length
         self._when_closed: Callable[[], object] | None = None
+        self._fileno = -1
         try:
-            self._fileno = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except (OSError, ValueError) as error:
-            raise region_unreachable(path, error) from error
-        try:
-            _check_lendable(self._fileno, path, offset, length, own)
+            # an opening of its own for each: the lock ends with the last descriptor of it, wherever that is
+            self._fileno = region.open_for_reading()
             hold_range(self._fileno, offset, length)
         except OSError as error:
             self.close()
-            raise region_unreachable(path, error) from error
-        except MemoryPoolError:
-            self.close()
-            raise
+            raise region_unusable("what a peer lends", error) from error
         self._when_closed = when_closed
 
     @property
     def fileno(self) -> int:
-        """The open descriptor; -1 when closed."""
+        """The open descriptor; -1 when closed. Who has a copy of it holds the piece."""
         return self._fileno
 
     def read_into(self, target: memoryview) -> None:
         """Copy the piece to the start of `target`; other threads may run meanwhile.
 
         Raises:
-            MemoryPoolError: REGION_UNAVAILABLE when the file has become shorter or cannot be read.
+            MemoryPoolError: REGION_UNAVAILABLE when it cannot be read.
         """
         done = 0
         while done < self.length:
             try:
-                count = os.preadv(self._fileno, [target[done : self.length]], self.offset + done)
+                done += os.preadv(self._fileno, [target[done : self.length]], self.offset + done)
             except OSError as error:
-                raise region_unreachable(self.path, error) from error
-            if not count:
-                raise region_unreachable(self.path, ValueError("it has become shorter"))
-            done += count
+                raise region_unusable("what a peer lends", error) from error
 
     def close(self) -> None:
         """Let it go. May be repeated."""
@@ -113,20 +145,6 @@ class BorrowedFile:
                 os.close(fileno)
             if self._when_closed is not None:
                 self._when_closed()
-
-
-def _check_lendable(fileno: int, path: Path, offset: int, length: int, own: Sequence[Region]) -> None:
-    """A peer must not make our tasks map anything but its own gateway's region."""
-    file, ours = os.fstat(fileno), [os.fstat(region.fileno) for region in own]
-    if not stat.S_ISREG(file.st_mode) or (file.st_dev, file.st_uid) != (ours[0].st_dev, ours[0].st_uid):
-        reason = "it is not a file of our user in our shared memory"
-    elif any(os.path.samestat(file, each) for each in ours):
-        reason = "it is a region of our own"
-    elif offset % PAGE_BYTES or offset < 0 or length <= 0 or offset + length > file.st_size:
-        reason = f"[{offset}, {offset + length}) is not a slot of its {file.st_size} bytes"
-    else:
-        return
-    raise MemoryPoolError(ErrorCode.REGION_UNAVAILABLE, f"cannot borrow from {path}: {reason}.")
 
 
 def _lock(kind: int, offset: int, length: int) -> bytes:

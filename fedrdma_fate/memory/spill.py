@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from fedrdma_fate.memory.owned_directory import OwnedDirectory
-from fedrdma_fate.memory.shared_slots import BorrowedFile
+from fedrdma_fate.memory.shared_slots import BorrowedSlot
 from fedrdma_fate.ports import Slot
 from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
 
@@ -27,6 +27,21 @@ class Spilled:
 
     path: Path
     length: int
+
+    def open(self) -> int:
+        """A descriptor for reading; whoever asked closes it.
+
+        Raises:
+            MemoryPoolError: SPILL_FAILED when there is none to be had.
+        """
+        try:
+            return os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise MemoryPoolError(
+                ErrorCode.SPILL_FAILED,
+                f"cannot open the spilled message {self.path}: {error.strerror}.",
+                "Raise the gateway's limit of open files (`ulimit -n`).",
+            ) from error
 
     def discard(self) -> None:
         """Remove the file; whoever has it mapped keeps its bytes. May be repeated."""
@@ -73,7 +88,7 @@ class SpillStore:
         payload = slot.part(payload_offset, payload_length).view
         return self._keep(payload_length, lambda path: _write_new_file(path, payload))
 
-    def spill_borrowed(self, borrowed: BorrowedFile) -> Spilled:
+    def spill_borrowed(self, borrowed: BorrowedSlot) -> Spilled:
         """Copy a borrowed payload to a file of its own; else as `spill`.
 
         Raises:
@@ -119,7 +134,7 @@ def _write_new_file(path: Path, payload: memoryview) -> None:
             written += os.write(fileno, payload[written:])
 
 
-def _copy_to_new_file(path: Path, borrowed: BorrowedFile) -> None:
+def _copy_to_new_file(path: Path, borrowed: BorrowedSlot) -> None:
     with _new_file(path) as fileno:
         copied = 0
         while copied < borrowed.length:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedrdma_fate.ports import ChunkService, EndpointAddress
+from fedrdma_fate.ports import ChunkService, EndpointAddress, LentRegion
 from fedrdma_fate.wire.errors import ErrorCode, TransportError
 
 TOKEN_BYTES = 16
@@ -37,6 +37,11 @@ class EndpointHealth:
 
 class ReliableEndpoint:
     """Base of endpoints whose path loses nothing and paces itself: what `fedrdma-x` asks of them is the same."""
+
+    @property
+    def lent_region(self) -> LentRegion | None:
+        """None: the peer's memory is its own."""
+        return None
 
     @property
     def chunk_service(self) -> ChunkService:

@@ -1,57 +1,76 @@
 """Two gateways on one host: the sender copies straight into the peer's receive region.
 
-What is protected: a write is checked against the slot the peer granted and against the mapped region before a byte is
-copied, under the peer's live key (`shm_keys`), so a write that comes too late touches nothing; the exposing side checks
-the key of every notice again. What is not: both processes run as one user and map the same file, so a peer that is
-hostile, not just wrong, can write anywhere in the receive region, here or with a debugger. Use `tcp` towards a site
-that is not trusted so far.
+What is protected: the two are of one host and one user, by the word of the kernel; each uses what the other passed it
+by descriptor and nothing that it named; a write is checked against the slot the peer granted and against the mapped
+region before a byte is copied, under the peer's live key (`shm_keys`), so a write that comes too late touches nothing;
+the exposing side checks the key of every notice again. What is not: both processes run as one user and map the same
+memory, so a peer that is hostile, not just wrong, can write anywhere in the receive region, here or with a debugger.
+Use `tcp` towards a site that is not trusted so far.
 """
 
 from __future__ import annotations
 
 import contextlib
-import secrets
+import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from fedrdma_fate.ports import Draft, Endpoint, EndpointAddress, Region, Role
 from fedrdma_fate.transport.endpoint_base import address_text, address_token, unavailable
 from fedrdma_fate.transport.listener import ConnectError, Listener, dial
-from fedrdma_fate.transport.shm_endpoint import NAME, Attach, AttachedRegion, ShmEndpoint
+from fedrdma_fate.transport.shm_endpoint import (
+    NAME,
+    AcceptLent,
+    Attach,
+    AttachedRegion,
+    ReceivedLentRegion,
+    ShmEndpoint,
+)
 from fedrdma_fate.transport.shm_keys import KeyTable, PeerKeys
+from fedrdma_fate.transport.shm_meeting import MeetingPlace, Presented, present, reach
 from fedrdma_fate.unix_sockets import address_of
 from fedrdma_fate.wire.errors import MemoryPoolError
+
+_Taken = TypeVar("_Taken")
+
+_LINKS_WAITING = 128
+"""Connections that the kernel keeps until we take them: more than a gateway has peers on its host."""
 
 
 class ShmTransport:
     """Links to gateways of the same host and user."""
 
-    def __init__(self, directory: Path, region: Region, attach: Attach) -> None:
+    def __init__(
+        self, directory: Path, region: Region, attach: Attach, accept_lent: AcceptLent, lends: Region | None = None
+    ) -> None:
         """Start to listen.
 
         Args:
-            directory: where the unix socket and the key tables of links being connected lie; peers must see it.
+            directory: of this gateway alone, for its socket; those of its peers lie beside it.
             region: the receive region; every slot that is exposed lies in it.
             attach: maps a region of another process.
+            accept_lent: keeps another gateway's send region, of which it may lend.
+            lends: our send region, where peers may read what we lend them; None lends nothing.
 
         Raises:
             TransportError: TRANSPORT_UNAVAILABLE when the directory will not do.
         """
-        self._region = region
-        self._attach = attach
-        self._directory = directory.resolve()
-        self._socket_path = self._directory / f"shm-{secrets.token_hex(8)}.sock"
+        self._regions = _Regions(region, lends, attach, accept_lent)
+        self._place = MeetingPlace(directory)
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            with address_of(self._socket_path) as address:
+            # before it has a name, so that nobody else can ever connect
+            os.fchmod(listening.fileno(), 0o600)
+            with address_of(self._place.path) as address:
                 listening.bind(address)
-            self._socket_path.chmod(0o600)
-            listening.listen(128)
+            listening.listen(_LINKS_WAITING)
         except OSError as error:
             listening.close()
             raise unavailable(
                 NAME,
-                f"cannot listen on {self._socket_path}: {error.strerror or error}",
+                f"cannot listen on {self._place.path}: {error.strerror or error}",
                 "Set memory.directory to one that exists and is writable; where /proc is not mounted, to one with a "
                 "short path, like /dev/shm.",
             ) from error
@@ -65,54 +84,72 @@ class ShmTransport:
         """Start one data path.
 
         Raises:
-            TransportError: TRANSPORT_UNAVAILABLE when the transport is closed or its directory is gone.
+            TransportError: TRANSPORT_UNAVAILABLE when the transport is closed or there is no memory for its keys.
         """
         try:
+            keys = KeyTable()
             token = self._listener.expect() if role == "passive" else b""
-            keys = KeyTable(self._directory / f"shm-{secrets.token_hex(8)}.keys")
         except ConnectError as error:
+            keys.close()
             raise unavailable(NAME, str(error)) from error
         except OSError as error:
-            raise unavailable(
-                NAME,
-                f"cannot make a key table in {self._directory}: {error.strerror}",
-                "Make room there, or point memory.directory at a larger tmpfs.",
-            ) from error
-        return _ShmDraft(self._region, self._attach, keys, self._listener, token, self._socket_path)
+            raise unavailable(NAME, f"cannot make a key table: {error.strerror}", "Free memory.") from error
+        return _ShmDraft(self._regions, keys, self._listener, token, self._place)
 
     def close(self) -> None:
         """Stop listening; links that are connected live on."""
         self._listener.close()
-        self._socket_path.unlink(missing_ok=True)
+        self._place.path.unlink(missing_ok=True)
+
+
+class _Regions:
+    """What every link of a gateway presents, and how it takes what the peer presents.
+
+    A region of ours that a peer presents as its own is refused: it has its descriptor from us, and would have us write
+    over messages of others, or take them for its own.
+    """
+
+    def __init__(self, receive: Region, lends: Region | None, attach: Attach, accept_lent: AcceptLent) -> None:
+        self.receive = receive
+        self.lends = lends
+        self._attach = attach
+        self._accept_lent = accept_lent
+
+    def attach(self, fileno: int, length: int) -> AttachedRegion:
+        """Map the peer's receive region; see `Attach`."""
+        self._refuse_ours(fileno)
+        return self._attach(fileno, length)
+
+    def accept_lent(self, fileno: int, length: int) -> ReceivedLentRegion:
+        """Keep the peer's send region; see `AcceptLent`."""
+        self._refuse_ours(fileno)
+        return self._accept_lent(fileno, length)
+
+    def _refuse_ours(self, fileno: int) -> None:
+        file = os.fstat(fileno)
+        if any(os.path.samestat(file, os.fstat(each.fileno)) for each in (self.receive, self.lends) if each):
+            os.close(fileno)
+            raise ValueError("it is a region of our own")
 
 
 class _ShmDraft:
     """One half of a link; the side with a token waits, the other dials."""
 
     def __init__(
-        self,
-        region: Region,
-        attach: Attach,
-        keys: KeyTable,
-        listener: Listener,
-        token: bytes,
-        socket_path: Path,
+        self, regions: _Regions, keys: KeyTable, listener: Listener, token: bytes, place: MeetingPlace
     ) -> None:
-        self._region = region
-        self._attach = attach
+        self._regions = regions
         self._keys: KeyTable | None = keys
         self._listener = listener
         self._token = token
-        self._address: dict[str, str | int] = {"region": str(region.path.resolve()), "keys": str(keys.path)}
-        if token:
-            self._address |= {"socket": str(socket_path), "token": token.hex()}
+        self._place = place
 
     @property
     def address(self) -> EndpointAddress:
-        return self._address
+        return {"meeting": self._place.id, "token": self._token.hex()} if self._token else {}
 
     def connect(self, peer: EndpointAddress, timeout: float) -> Endpoint:
-        """Map the peer's region and meet the peer.
+        """Meet the peer, and map what it presents.
 
         Raises:
             TransportError: TRANSPORT_UNAVAILABLE when either fails.
@@ -122,19 +159,13 @@ class _ShmDraft:
             raise unavailable(NAME, "the draft was connected or closed before")
         with contextlib.ExitStack() as undo:
             undo.callback(self.close)
-            peer_keys = _open_keys(peer)
-            undo.callback(peer_keys.close)
-            peer_region = self._attach_region(peer)
-            undo.callback(peer_region.close)
-            try:
-                connection = self._meet(peer, timeout)
-            except ConnectError as error:
-                raise unavailable(NAME, str(error)) from error
+            connection, presented = self._meet(peer, keys, timeout)
+            undo.callback(connection.close)
+            endpoint = self._take(connection, keys, presented)
             undo.pop_all()
-        # each side opened the other's table before it dialled or waited, so the name has served
-        keys.unlink()
+        connection.setblocking(False)
         self._keys = None
-        return ShmEndpoint(connection, self._region, keys, peer_region, peer_keys)
+        return endpoint
 
     def close(self) -> None:
         """Drop the draft, and a connection that came for it."""
@@ -143,47 +174,48 @@ class _ShmDraft:
             self._keys.close()
             self._keys = None
 
-    def _attach_region(self, peer: EndpointAddress) -> AttachedRegion:
+    def _meet(self, peer: EndpointAddress, keys: KeyTable, timeout: float) -> tuple[socket.socket, Presented]:
+        connection: socket.socket | None = None
         try:
-            return self._attach(presented_region(peer))
-        except MemoryPoolError as error:
-            raise unavailable(NAME, error.message, error.remedy) from error
+            connection = self._connection(peer, timeout)
+            return connection, present(connection, keys, self._regions.receive, self._regions.lends, timeout)
+        except (ConnectError, OSError) as error:
+            if connection is not None:
+                connection.close()
+            raise unavailable(
+                NAME,
+                str(error),
+                "Both gateways must run on one host, as the same user, with the same memory.directory.",
+            ) from error
 
-    def _meet(self, peer: EndpointAddress, timeout: float) -> socket.socket:
+    def _connection(self, peer: EndpointAddress, timeout: float) -> socket.socket:
         if self._token:
             return self._listener.wait(self._token, 1, timeout)[0]
-        path, token = Path(address_text(NAME, peer, "socket")), address_token(NAME, peer)
+        path, token = self._place.find(address_text(NAME, peer, "meeting")), address_token(NAME, peer)
+        return dial(lambda seconds: reach(path, seconds), token, 1, timeout)[0]
 
-        def connect(seconds: float) -> socket.socket:
-            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            try:
-                connection.settimeout(seconds)
-                with address_of(path) as address:
-                    connection.connect(address)
-            except OSError:
-                connection.close()
-                raise
-            return connection
-
-        return dial(connect, token, 1, timeout)[0]
-
-
-def presented_region(peer: EndpointAddress) -> Path:
-    """The receive region that the peer's half of a link names.
-
-    Raises:
-        TransportError: TRANSPORT_UNAVAILABLE when it names none.
-    """
-    return Path(address_text(NAME, peer, "region"))
+    def _take(self, connection: socket.socket, keys: KeyTable, presented: Presented) -> ShmEndpoint:
+        """The endpoint, of what the peer presented; nothing of that is left open where it will not do."""
+        with contextlib.ExitStack() as undo:
+            undo.callback(presented.close)
+            peer_keys = _understood("key table", lambda: PeerKeys(presented.take_keys()))
+            undo.callback(peer_keys.close)
+            peer_region = _understood(
+                "receive region", lambda: self._regions.attach(presented.take_region(), presented.region_bytes)
+            )
+            undo.callback(peer_region.close)
+            lent = presented.take_lent()
+            accepted = None
+            if lent is not None:
+                accepted = _understood("send region", lambda: self._regions.accept_lent(lent, presented.lent_bytes))
+            undo.pop_all()
+        return ShmEndpoint(connection, self._regions.receive, keys, peer_region, peer_keys, accepted)
 
 
-def _open_keys(peer: EndpointAddress) -> PeerKeys:
-    path = Path(address_text(NAME, peer, "keys"))
+def _understood(what: str, take: Callable[[], _Taken]) -> _Taken:
     try:
-        return PeerKeys(path)
+        return take()
     except (OSError, ValueError) as error:
-        raise unavailable(
-            NAME,
-            f"cannot open the peer's key table {path}: {error}",
-            "Both gateways must run on one host, as the same user, and see the same memory.directory.",
-        ) from error
+        raise unavailable(NAME, f"the {what} that the peer presented will not do: {error}") from error
+    except MemoryPoolError as error:
+        raise unavailable(NAME, error.message.rstrip("."), error.remedy) from error

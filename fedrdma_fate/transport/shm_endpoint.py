@@ -11,10 +11,9 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from fedrdma_fate.ports import Completion, CompletionKind, Region, RemoteSlot, Slot
+from fedrdma_fate.ports import Completion, CompletionKind, LentRegion, Region, RemoteSlot, Slot
 from fedrdma_fate.transport.endpoint_base import EndpointHealth, ReliableEndpoint
 from fedrdma_fate.transport.exposure import ExposureTable, ProtocolViolation, check_target
 from fedrdma_fate.transport.shm_keys import KeyTable, PeerKeys, PeerStuck
@@ -79,7 +78,18 @@ class AttachedRegion(Region, Protocol):
         ...
 
 
-Attach = Callable[[Path], AttachedRegion]
+class ReceivedLentRegion(LentRegion, Protocol):
+    """The peer's send region, until it is closed."""
+
+    def close(self) -> None:
+        """Open it no more; what was opened stays."""
+        ...
+
+
+Attach = Callable[[int, int], AttachedRegion]
+"""Maps a region of another process: its descriptor, which is taken over, and its length."""
+AcceptLent = Callable[[int, int], ReceivedLentRegion]
+"""The same for a send region, which is not mapped."""
 
 
 class _PeerClosed(Exception):  # noqa: N818 - turned into LINK_LOST
@@ -108,6 +118,7 @@ class ShmEndpoint(ReliableEndpoint):
         keys: KeyTable,
         peer_region: AttachedRegion,
         peer_keys: PeerKeys,
+        lent: ReceivedLentRegion | None,
     ) -> None:
         self._health = EndpointHealth(NAME)
         self._connection = connection
@@ -115,6 +126,7 @@ class ShmEndpoint(ReliableEndpoint):
         self._keys = keys
         self._peer_region = peer_region
         self._peer_keys = peer_keys
+        self._lent = lent
         self._exposures = ExposureTable()
         self._posted: deque[_Posted] = deque()
         self._completions: list[Completion] = []
@@ -126,6 +138,11 @@ class ShmEndpoint(ReliableEndpoint):
     def transport(self) -> str:
         return NAME
 
+    @property
+    def lent_region(self) -> LentRegion | None:
+        """The peer's send region, if it lends."""
+        return self._lent
+
     def expose(self, grant: int, slot: Slot) -> RemoteSlot:
         """Let the peer write into the slot; addresses count from the start of the region.
 
@@ -133,8 +150,8 @@ class ShmEndpoint(ReliableEndpoint):
             ValueError: the grant is exposed already, or the slot lies in a region that the peer does not map.
         """
         self._health.check()
-        if slot.region.path != self._own_region.path:
-            raise ValueError(f"a slot of {slot.region.path} cannot be exposed, only of {self._own_region.path}")
+        if slot.region is not self._own_region:
+            raise ValueError(f"a slot of the {slot.region.name} region is not what the peer has mapped")
         self._exposures.require_new(grant)
         return self._exposures.expose(grant, slot, base=slot.offset, key=self._keys.publish())
 
@@ -319,6 +336,8 @@ class ShmEndpoint(ReliableEndpoint):
         self._posted.clear()
         self._peer_keys.close()
         self._peer_region.close()
+        if self._lent is not None:
+            self._lent.close()
         try:
             self._keys.close()
         except (PeerStuck, OSError) as stuck:

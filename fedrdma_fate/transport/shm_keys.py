@@ -1,11 +1,11 @@
 """Live keys in a small shared file, so that a writer of the same host sees that a grant was withdrawn before it writes.
 
-The exposing side owns the file; a writer locks the key's byte shared while it copies. Withdrawing clears the key first
+The exposing side owns the file, and passes a descriptor of it that is for reading and of an opening of its own, since
+locks belong to an opening. A writer locks the key's byte shared while it copies. Withdrawing clears the key first
 and then takes the same byte exclusively once, so when it returns no copy is running and none will start. The locks are
 open-file-description locks: the kernel drops them when a writer dies.
 
-Neither side maps the table: a page that is missing, because shared memory is full or the other side has cut the file
-short, would be a SIGBUS, and is an error here.
+Neither side maps the table, which is read and written a key at a time.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import secrets
 import struct
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
+from fedrdma_fate import memory_files
 from fedrdma_fate.transport.exposure import ProtocolViolation
 
 _ENTRY = struct.Struct("<Q")
@@ -46,18 +46,17 @@ class PeerStuck(Exception):  # noqa: N818 - internal: the endpoint turns it into
 class KeyTable:
     """The keys that one endpoint has given out."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self) -> None:
         """Make the file, with all its bytes, so that no key is without room later.
 
         Raises:
-            OSError: it cannot be made, as where shared memory is full; no file is left.
+            OSError: it cannot be made.
         """
-        self.path = path
-        self._fileno = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self._fileno = memory_files.make("fedrdma-keys")
         try:
             os.posix_fallocate(self._fileno, 0, TABLE_BYTES)
+            memory_files.seal(self._fileno)
         except OSError:
-            self.unlink()
             os.close(self._fileno)
             raise
         self._free = list(range(ENTRIES - 1, -1, -1))
@@ -95,23 +94,30 @@ class KeyTable:
         """Whether this was the last key in its place: a write may have ended before, and its notice come after."""
         return self._revoked.get(key % ENTRIES) == key
 
-    def unlink(self) -> None:
-        """Remove the name; those who have the file open keep it. May be repeated."""
-        self.path.unlink(missing_ok=True)
+    def open_for_reading(self) -> int:
+        """A descriptor for the writer; see `PeerKeys`.
+
+        Raises:
+            OSError: there is none to be had.
+        """
+        return memory_files.open_for_reading(self._fileno)
 
     def close(self) -> None:
-        """End all keys and give the file back.
+        """End all keys and give the file back. May be repeated.
 
         Raises:
             PeerStuck: a write does not end; the file is given back all the same.
         """
-        self.unlink()
+        fileno = self._fileno
+        if fileno < 0:
+            return
         try:
             for index in self._live:
                 self._write(index, 0)
             self._await_writers(0, ENTRIES)
         finally:
-            os.close(self._fileno)
+            self._fileno = -1
+            os.close(fileno)
 
     def _write(self, index: int, key: int) -> None:
         os.pwrite(self._fileno, _ENTRY.pack(key), index * _ENTRY.size)
@@ -129,17 +135,21 @@ class KeyTable:
 class PeerKeys:
     """The peer's keys, as a writer sees them."""
 
-    def __init__(self, path: Path) -> None:
-        """Open the peer's file.
+    def __init__(self, fileno: int) -> None:
+        """Use the peer's file.
+
+        Args:
+            fileno: its descriptor, of an opening of its own; it is taken over, whatever comes of it.
 
         Raises:
-            OSError, ValueError: it is not there, or not what it should be.
+            OSError, ValueError: it is not what it should be.
         """
-        self._fileno = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        found = os.fstat(self._fileno).st_size
-        if found != TABLE_BYTES:
-            os.close(self._fileno)
-            raise ValueError(f"a key table has {TABLE_BYTES} bytes, not {found}")
+        try:
+            memory_files.check(fileno, TABLE_BYTES)
+        except (OSError, ValueError):
+            os.close(fileno)
+            raise
+        self._fileno = fileno
 
     @contextlib.contextmanager
     def holding(self, key: int) -> Iterator[None]:
@@ -152,8 +162,7 @@ class PeerKeys:
         locked = _lock(self._fileno, fcntl.F_RDLCK, index)
         try:
             raw = os.pread(self._fileno, _ENTRY.size, index * _ENTRY.size)
-            # less is read where the peer has cut its table short
-            if not locked or len(raw) < _ENTRY.size or _ENTRY.unpack(raw)[0] != key:
+            if not locked or _ENTRY.unpack(raw)[0] != key:
                 raise ProtocolViolation("a write names a key that was never granted or was withdrawn")
             yield
         finally:

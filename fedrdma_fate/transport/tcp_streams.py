@@ -218,7 +218,7 @@ class StreamWriter:
             try:
                 sent = os.sendfile(self._connection.fileno(), source.region.fileno, source.offset + self._sent, rest)
                 if not sent:
-                    raise OSError(errno.EIO, f"{source.region.path} is shorter than its slots")
+                    raise OSError(errno.EIO, f"the {source.region.name} region is shorter than its slots")
                 return sent
             except OSError as error:
                 if error.errno not in _NO_SENDFILE:

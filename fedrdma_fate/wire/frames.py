@@ -183,15 +183,13 @@ class Lend(Frame, frozen=True, tag="lend"):
         key: the message.
         kind: what the payload holds.
         total_bytes: payload length.
-        region: file of the send region.
-        offset: where the payload starts in it, page-aligned.
+        offset: where the payload starts in the send region, page-aligned.
     """
 
     transfer: int
     key: MessageKey
     kind: MessageKind
     total_bytes: int
-    region: str
     offset: int
 
 

@@ -18,7 +18,7 @@ HEADER_BYTES = 64
 MAGIC = 0x4D445246
 """`FRDM`, read as little-endian: no header is there while a slot holds something else, or zeros."""
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 """Counts the formats of this header and of the control frames; two sites with different ones do not talk."""
 
 _FIELDS = struct.Struct("<IBBHQQQQQII")

@@ -18,15 +18,18 @@ REGION_BYTES = 80 * 1024 * 1024
 
 @pytest.fixture(scope="session")
 def shared_directory() -> Iterator[Path]:
-    """A directory in shared memory."""
+    """The directory of both gateways."""
     with tempfile.TemporaryDirectory(dir=room_for_regions(), prefix="test-of-fedrdma-") as name:
-        yield Path(name)
+        # as a gateway's own directory is called, beside which its peers have theirs
+        directory = Path(name) / "fedrdma-test"
+        directory.mkdir()
+        yield directory
 
 
 @pytest.fixture(scope="session")
-def regions(shared_directory: Path) -> Iterator[tuple[SharedRegion, SharedRegion]]:
+def regions() -> Iterator[tuple[SharedRegion, SharedRegion]]:
     """A region of each gateway, faulted in once for all tests."""
-    pair = tuple(SharedRegion.create(shared_directory / name, REGION_BYTES) for name in ("active", "passive"))
+    pair = tuple(SharedRegion.create(name, REGION_BYTES) for name in ("active", "passive"))
     yield pair[0], pair[1]
     for region in pair:
         region.close()

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pytest
 
 from fedrdma_fate.memory.region import SharedRegion
+from fedrdma_fate.memory.shared_slots import PresentedRegion
 from fedrdma_fate.ports import Completion, CompletionKind, Endpoint, Region, RemoteSlot, Slot, Transport
 from fedrdma_fate.transport.grpc import GrpcSettings, GrpcTransport
 from fedrdma_fate.transport.shm import ShmTransport
@@ -37,7 +38,7 @@ TRANSPORTS: dict[str, MakeTransport] = {
     "tcp-1": lambda _: TcpTransport(TcpSettings(streams=1)),
     "tcp-2": lambda _: TcpTransport(TcpSettings(streams=2)),
     "tcp-5-zero-copy": lambda _: TcpTransport(TcpSettings(streams=5, zero_copy=True)),
-    "shm": lambda site: ShmTransport(site.directory, site.region, SharedRegion.attach),
+    "shm": lambda site: ShmTransport(site.directory, site.region, SharedRegion.attach, PresentedRegion, site.region),
     "grpc": lambda _: GrpcTransport(GrpcSettings()),
     "verbs-1": lambda site: verbs_transport(site, queue_pairs=1),
     "verbs-3": lambda site: verbs_transport(site, queue_pairs=3),

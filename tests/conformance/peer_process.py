@@ -17,7 +17,7 @@ from tests.conformance.pairs import TRANSPORTS, Site, wait_for
 
 def main() -> None:
     directory = Path(sys.argv[2])
-    region = SharedRegion.create(directory / "peer", 1 << 20)
+    region = SharedRegion.create("peer", 1 << 20)
     draft = TRANSPORTS[sys.argv[1]](Site(directory, region)).open("active")
     print(json.dumps(dict(draft.address)), flush=True)
     endpoint = draft.connect(json.loads(sys.stdin.readline()), 10)

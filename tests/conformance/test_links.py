@@ -76,7 +76,7 @@ def test_a_peer_that_closes_in_the_middle_of_a_write_is_noticed(pair: Pair) -> N
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_a_killed_peer_is_noticed(name: str, shared_directory: Path) -> None:
     skip_without_device(name)
-    region = SharedRegion.create(shared_directory / f"killed-{name}", MIB)
+    region = SharedRegion.create(f"killed-{name}", MIB)
     transport = TRANSPORTS[name](Site(shared_directory, region))
     draft = transport.open("passive")
     command = [sys.executable, "-m", "tests.conformance.peer_process", name, str(shared_directory)]
@@ -101,7 +101,6 @@ def test_a_killed_peer_is_noticed(name: str, shared_directory: Path) -> None:
     side.endpoint.close()
     transport.close()
     region.close()
-    (shared_directory / "peer").unlink()
 
 
 def test_what_completed_before_a_loss_is_still_reported(pair: Pair) -> None:
@@ -266,10 +265,11 @@ def test_an_unknown_token_is_not_let_in(transport: Transport) -> None:
 
 
 def test_several_links_of_one_transport_connect_at_once_each_with_its_own_peer(
-    transport: Transport, regions: tuple[SharedRegion, SharedRegion]
+    transport: Transport, make: MakeTransport, shared_directory: Path, regions: tuple[SharedRegion, SharedRegion]
 ) -> None:
+    other = make(Site(shared_directory, regions[1]))
     waiting = [transport.open("passive") for _ in range(6)]
-    dialling = [transport.open("active") for _ in range(6)]
+    dialling = [other.open("active") for _ in range(6)]
     with ThreadPoolExecutor(12) as executor:
         answered = [executor.submit(w.connect, d.address, 5) for w, d in zip(waiting, dialling, strict=True)]
         dialled = [executor.submit(d.connect, w.address, 5) for w, d in zip(waiting, dialling, strict=True)]
@@ -278,6 +278,7 @@ def test_several_links_of_one_transport_connect_at_once_each_with_its_own_peer(
         active.close()
         loss(Side(passive, regions[0]))
         passive.close()
+    other.close()
 
 
 def test_closing_the_transport_wakes_those_who_wait(transport: Transport) -> None:

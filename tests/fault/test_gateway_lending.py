@@ -16,7 +16,7 @@ from fedrdma_fate.client.client import GatewayClient, Received
 from fedrdma_fate.gateway.assembly import Assembly
 from fedrdma_fate.gateway.peers import borrowing, lending
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError, MemoryPoolError
-from fedrdma_fate.wire.frames import Lend, MessageKey
+from fedrdma_fate.wire.frames import Connect, Lend, MessageKey
 from tests.support.shared_memory import room_for_regions
 from tests.support.sites import InProcesses, InThread, Runner, Site, Sites, eventually, party, start_gateways
 
@@ -196,7 +196,7 @@ def test_a_message_that_cannot_be_borrowed_is_sent(
     def refuse(*_: object) -> None:
         raise MemoryPoolError(ErrorCode.REGION_UNAVAILABLE, "another user's file.")
 
-    monkeypatch.setattr(borrowing, "BorrowedFile", refuse)
+    monkeypatch.setattr(borrowing, "BorrowedSlot", refuse)
     body = os.urandom(MEBIBYTE)
     with lenders(tmp_path) as sites, sites["a"].client() as a, sites["b"].client() as b:
         for name in ("first", "second"):
@@ -248,14 +248,9 @@ def test_what_tasks_of_a_gateway_that_is_gone_still_use_is_not_used_for_anything
 THREE = {"a": ["guest:1"], "b": ["host:2"], "c": ["host:3"]}
 
 
-def of_c(transfer: int, region: Path | str, offset: int = 0) -> Lend:
-    """A frame by which c says that its message for a lies there."""
-    return Lend(transfer, MessageKey("s", "forged", "t", C, A), "bytes", MEBIBYTE, str(region), offset)
-
-
-def region_of(runner: InThread, site: str, name: str) -> Path:
-    context = assembly_of(runner, site).context
-    return (context.send_pool if name == "send" else context.receive_pool).region.path
+def of_c(transfer: int, offset: int = 0) -> Lend:
+    """A frame by which c says that its message for a lies there in its send region."""
+    return Lend(transfer, MessageKey("s", "forged", "t", C, A), "bytes", MEBIBYTE, offset)
 
 
 def assembly_of(runner: InThread, site: str) -> Assembly:
@@ -275,9 +270,19 @@ def assert_declined(sites: Sites, caplog: pytest.LogCaptureFixture, why: str, co
     assert [event for event in sites["a"].events("delivered") if event["source"] == "host:3"] == []
 
 
-@pytest.mark.parametrize(("whose", "name"), [("a", "receive"), ("a", "send"), ("b", "send"), ("b", "receive")])
-def test_a_peer_cannot_lend_what_lies_in_our_regions_or_in_anothers(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, whose: str, name: str
+@pytest.mark.parametrize("offset", [1, -4096, 8 * MEBIBYTE, 8 * MEBIBYTE - 4096, 2**62])
+def test_a_peer_can_lend_slots_of_its_send_region_and_nothing_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, offset: int
+) -> None:
+    runner = InThread()
+    with lenders(tmp_path, layout=THREE, runner=runner) as sites:
+        runner.tell("c", "a", of_c(1, offset))
+        assert_declined(sites, caplog, "it is no slot of a region of")
+
+
+@pytest.mark.parametrize("whose", ["send", "receive"])
+def test_a_peer_that_presents_our_own_region_as_its_own_gets_no_link_over_shm(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, whose: str
 ) -> None:
     secret = os.urandom(MEBIBYTE)
     runner = InThread()
@@ -285,24 +290,21 @@ def test_a_peer_cannot_lend_what_lies_in_our_regions_or_in_anothers(
     with lenders(tmp_path, layout=THREE, runner=runner, mode="fedrdma") as sites, sites["b"].client() as b:
         push(b, secret, A, name="secret")
         eventually(lambda: sites["a"].status()["mailbox"]["messages"] == 1)
-        region = region_of(runner, whose, name)
-        runner.tell("c", "a", of_c(1, region))
-        assert_declined(sites, caplog, f"cannot borrow from {region}")
+        ours, theirs = assembly_of(runner, "a").context, assembly_of(runner, "c")
+        pool = ours.send_pool if whose == "send" else ours.receive_pool
+        theirs.context.transports["shm"]._regions.lends = pool.region  # type: ignore[attr-defined]
+
+        async def renew() -> None:
+            theirs.peers["a"]._lose("renewed by the test")
+
+        runner.run(renew())
+        eventually(lambda: "it is a region of our own" in caplog.text)
+        runner.tell("c", "a", of_c(1))
         with sites["a"].client() as a:
+            with pytest.raises(GatewayError) as caught:
+                a.get("forged", "t", C, timeout=0.2)
+            assert caught.value.code is ErrorCode.PULL_TIMEOUT
             assert a.get("secret", "t", B, timeout=20).buffer == secret
-
-
-def test_a_peer_that_presents_our_own_region_as_its_own_cannot_lend_from_it(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    runner = InThread()
-    with lenders(tmp_path, layout=THREE, runner=runner) as sites:
-        own = region_of(runner, "a", "send")
-        path = assembly_of(runner, "a").peers["c"].paths.main
-        assert path is not None
-        path.presented = {**path.presented, "region": str(own.with_name("receive"))}
-        runner.tell("c", "a", of_c(1, own))
-        assert_declined(sites, caplog, "it is a region of our own")
 
 
 @pytest.mark.parametrize(
@@ -317,43 +319,88 @@ def test_a_peer_cannot_lend_where_nothing_is_borrowed_from_it(
 ) -> None:
     runner = InThread()
     with lenders(tmp_path, layout=THREE, runner=runner, **settings) as sites:
-        runner.tell("c", "a", of_c(1, region_of(runner, "c", "send")))
+        runner.tell("c", "a", of_c(1))
         assert_declined(sites, caplog, why)
 
 
-def test_a_peer_of_another_host_or_one_that_shm_is_not_allowed_with_cannot_lend(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_peer_that_has_presented_no_send_region_cannot_lend(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     runner = InThread()
     with lenders(tmp_path, layout=THREE, runner=runner) as sites:
+        main = assembly_of(runner, "a").peers["c"].paths.main
+        assert main is not None
+        main.lent_region = None
+        runner.tell("c", "a", of_c(1))
+        assert_declined(sites, caplog, "c has not presented its send region")
+
+
+def test_the_same_frame_is_taken_where_it_names_a_slot_of_the_peers_send_region(tmp_path: Path) -> None:
+    runner = InThread()
+    with lenders(tmp_path, layout=THREE, runner=runner) as sites, sites["a"].client() as a:
+        runner.tell("c", "a", of_c(1))
+        received = a.get("forged", "t", C, timeout=20)
+        assert len(received.buffer) == MEBIBYTE
+
+
+def test_what_is_lent_before_the_data_path_is_there_waits_for_it(tmp_path: Path) -> None:
+    runner = InThread()
+    with lenders(tmp_path, layout=THREE, runner=runner) as sites, sites["a"].client() as a:
+        peer = assembly_of(runner, "a").peers["c"]
+
+        async def lend_early() -> None:
+            main = peer.paths.main
+            assert main is not None
+            up, region = main.up, main.lent_region
+            main.up, main.lent_region = False, None
+            peer.receiving.on_lend(of_c(1))
+            assert not peer.receiving.borrowing.holds(1)
+            # neither lost nor given back by a lender that wants its slot
+            peer.receiving.borrowing.on_recall(1, final=False)
+            main.up, main.lent_region = up, region
+            peer.receiving.retry_early_lends()
+
+        runner.run(lend_early())
+        assert len(a.get("forged", "t", C, timeout=20).buffer) == MEBIBYTE
+
+
+# --- what a peer may make us open ---
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_peer_cannot_make_us_open_a_file_by_naming_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, transport: str
+) -> None:
+    private = tmp_path / "private"
+    private.write_bytes(b"mine" * 4096)
+    private.chmod(0o600)
+    offer = {"region": str(private), "keys": str(private), "socket": str(private), "token": "00" * 16}
+    runner = InThread()
+    with lenders(tmp_path, layout=THREE, runner=runner, transport=transport) as sites:
+        for site, attempt in (("a", 1000), ("c", 1000)):
+            other = "c" if site == "a" else "a"
+            runner.tell(site, other, Connect("shm", "because", attempt, True, offer))
+        if transport == "tcp":
+            eventually(lambda: "'shm', which is not offered" in caplog.text)
+        eventually(sites["a"].connected, 30)
+        body = os.urandom(MEBIBYTE)
+        with sites["c"].client() as c, sites["a"].client() as a:
+            push(c, body, A)
+            assert a.get("m", "t", C, timeout=30).buffer == body
+    assert private.read_bytes() == b"mine" * 4096
+
+
+def test_a_peer_of_another_host_or_one_that_shm_is_not_allowed_with_gets_no_answer_about_shm(tmp_path: Path) -> None:
+    runner = InThread()
+    with lenders(tmp_path, layout=THREE, runner=runner):
         peer = assembly_of(runner, "a").peers["c"]
         hello, config = peer.hello, peer.config
         assert hello is not None
+        assert peer._allows("shm")
         peer.hello = msgspec.structs.replace(hello, host="elsewhere")
-        runner.tell("c", "a", of_c(1, region_of(runner, "c", "send")))
-        assert_declined(sites, caplog, "c is on another host")
+        assert not peer._allows("shm")
+        assert peer._allows("grpc")
         peer.hello, peer.config = hello, msgspec.structs.replace(config, transport="tcp")
-        runner.tell("c", "a", of_c(2, region_of(runner, "c", "send")))
-        assert_declined(sites, caplog, "`transport` excludes shm towards c", 2)
-
-
-def test_a_peer_that_has_presented_no_region_cannot_lend(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    runner = InThread()
-    with lenders(tmp_path, layout=THREE, runner=runner) as sites:
-        path = assembly_of(runner, "a").peers["c"].paths.main
-        assert path is not None
-        path.presented = {}
-        runner.tell("c", "a", of_c(1, region_of(runner, "c", "send")))
-        assert_declined(sites, caplog, "no valid 'region'")
-
-
-def test_the_same_frame_is_taken_where_it_names_the_peers_own_send_region(tmp_path: Path) -> None:
-    runner = InThread()
-    with lenders(tmp_path, layout=THREE, runner=runner) as sites, sites["a"].client() as a:
-        region = region_of(runner, "c", "send").resolve()
-        runner.tell("c", "a", of_c(1, region))
-        received = a.get("forged", "t", C, timeout=20)
-        assert len(received.buffer) == MEBIBYTE
+        assert not peer._allows("shm")
+        assert peer._allows("tcp")
 
 
 def test_messages_are_lent_where_the_directory_is_reached_by_a_link(tmp_path: Path) -> None:

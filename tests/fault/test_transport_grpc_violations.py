@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import grpc
 import pytest
@@ -48,8 +47,8 @@ class Victim:
 
 
 @pytest.fixture
-def victim(tmp_path: Path) -> Iterator[Victim]:
-    region = SharedRegion.create(tmp_path / "region", 16384)
+def victim() -> Iterator[Victim]:
+    region = SharedRegion.create("region", 16384)
     transport = GrpcTransport(GrpcSettings())
     draft = transport.open("passive")
     messages: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()

@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -92,8 +90,8 @@ class Victim:
 
 @pytest.fixture
 def victim() -> Iterator[Victim]:
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory, ThreadPoolExecutor(1) as executor:
-        region = SharedRegion.create(Path(directory) / "region", 16384)
+    with ThreadPoolExecutor(1) as executor:
+        region = SharedRegion.create("region", 16384)
         transport = TcpTransport(TcpSettings(streams=2))
         draft = transport.open("passive")
         waiting = executor.submit(draft.connect, {"streams": 2}, 5)

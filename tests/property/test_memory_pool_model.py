@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,7 +20,7 @@ POOL_PAGES = 32
 class FakeRegion:
     """A region in ordinary memory."""
 
-    path = Path("fake")
+    name = "fake"
     address = 0
     fileno = -1
 

@@ -12,7 +12,6 @@ import select
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from fedrdma_fate.ports import (
     ChunkService,
@@ -20,6 +19,7 @@ from fedrdma_fate.ports import (
     CompletionKind,
     Endpoint,
     EndpointAddress,
+    LentRegion,
     RemoteSlot,
     Role,
     Slot,
@@ -33,9 +33,9 @@ _keys = itertools.count(1)
 class HeapRegion:
     """A region on the heap; nobody else can map it."""
 
-    def __init__(self, length: int, path: Path = Path("/nowhere")) -> None:
+    def __init__(self, length: int, name: str = "heap") -> None:
         self._buffer = (ctypes.c_char * length)()
-        self.path = path
+        self.name = name
         self.length = length
         self.address = ctypes.addressof(self._buffer)
         self.fileno = -1
@@ -139,6 +139,10 @@ class MemoryEndpoint:
     ) -> None:
         """Queue a write with immediate at the peer."""
         self._post(_Write(work_request, data, target.key, target.address + target_offset, immediate))
+
+    @property
+    def lent_region(self) -> LentRegion | None:
+        return None
 
     @property
     def chunk_service(self) -> ChunkService:

@@ -18,6 +18,7 @@ from fedrdma_fate.ports import (
     Draft,
     Endpoint,
     EndpointAddress,
+    LentRegion,
     RemoteSlot,
     Role,
     Slot,
@@ -162,6 +163,10 @@ class FaultyEndpoint:
             data = self._corrupted(data)
         if self._posting(len(data)):
             self._inner.post_bytes(work_request, data, target, target_offset, immediate)
+
+    @property
+    def lent_region(self) -> LentRegion | None:
+        return self._endpoint.lent_region
 
     @property
     def chunk_service(self) -> ChunkService:

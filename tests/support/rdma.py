@@ -59,7 +59,7 @@ def skip_without_device(transport: str = "verbs") -> None:
 
 def port_for(side: HasRegion) -> TestPort:
     """The port of one of two sides, which the name of its region tells: of two ports, the passive side has the last."""
-    return usable_ports()[-1 if side.region.path.name == "passive" else 0]
+    return usable_ports()[-1 if side.region.name == "passive" else 0]
 
 
 def verbs_transport(

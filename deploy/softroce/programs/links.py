@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import select
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 from deploy.softroce.programs.control import PATIENCE_SECONDS, Control, this_host
 from fedrdma_fate.memory.region import PAGE_BYTES, SharedRegion
@@ -18,12 +16,11 @@ from fedrdma_fate.transport.verbs.transport import VerbsTransport
 @contextlib.contextmanager
 def shared_region(length: int) -> Iterator[SharedRegion]:
     """A region of at least so many bytes."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="fedrdma-program-") as name:
-        region = SharedRegion.create(Path(name) / "region", -(-length // PAGE_BYTES) * PAGE_BYTES)
-        try:
-            yield region
-        finally:
-            region.close()
+    region = SharedRegion.create("program's", -(-length // PAGE_BYTES) * PAGE_BYTES)
+    try:
+        yield region
+    finally:
+        region.close()
 
 
 def open_draft(transport: VerbsTransport) -> Draft:

@@ -9,7 +9,6 @@ import mmap
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from types import MappingProxyType
 
 from fedrdma_fate.core.path import PathState
@@ -45,7 +44,7 @@ class SparseRegion:
         self.length = length
         self.view = memoryview(self._map)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
-        self.path = Path("/dev/null")
+        self.name = "sparse"
         self.fileno = -1
 
 
@@ -61,6 +60,7 @@ class FreeDevice:
 
     def __init__(self, service: ChunkService, region: SparseRegion, clock: Callable[[], float]) -> None:
         self.chunk_service = service
+        self.lent_region = None
         self.peer = self
         self._region = region
         self._clock = clock

@@ -107,7 +107,7 @@ class MemoryConfig(_Section, frozen=True):
     """Shared memory and spill.
 
     Attributes:
-        directory: tmpfs directory for the regions.
+        directory: where gateways of this host meet: sockets lie there. All of them need the same one.
         send_bytes: size of the send region; the largest payload that can be pushed.
         receive_bytes: size of the receive region; the budget for messages on their way and not yet pulled.
         warm: take all memory when the gateway starts, and keep it; false takes it slot by slot, which costs page faults

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
+from fedrdma_fate import memory_files
 from fedrdma_fate.client.protocol import Place
 from fedrdma_fate.gateway.messages.sessions import Sessions
 from fedrdma_fate.memory.pool import Lease
-from fedrdma_fate.memory.shared_slots import BorrowedFile
+from fedrdma_fate.memory.region import region_unusable
+from fedrdma_fate.memory.shared_slots import BorrowedSlot
 from fedrdma_fate.memory.spill import Spilled
 from fedrdma_fate.ports import Region
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, error_from_code
@@ -42,20 +44,28 @@ class Message:
     body: bytes | None = None
     lease: Lease | None = None
     payload_at: int = 0
-    borrowed: BorrowedFile | None = None
+    borrowed: BorrowedSlot | None = None
     spilled: Spilled | None = None
     moving: asyncio.Task[None] | None = None
 
-    @property
-    def place(self) -> tuple[Place, Path, int]:
-        """What kind of file the payload lies in, the file and where in it, for a task to map."""
+    def locate(self) -> tuple[Place, int, int]:
+        """What kind of file the payload lies in, a descriptor of it, and where in it, for a task to map.
+
+        The descriptor belongs to whoever asked. Of what was borrowed it holds the lender's slot, too.
+
+        Raises:
+            MemoryPoolError: SPILL_FAILED or REGION_UNAVAILABLE when there is no descriptor to be had.
+        """
         if self.spilled is not None:
-            return "spilled", self.spilled.path, 0
-        if self.borrowed is not None:
-            return "borrowed", self.borrowed.path, self.borrowed.offset
-        assert self.lease is not None
-        slot = self.lease.slot
-        return "region", slot.region.path, slot.offset + self.payload_at
+            return "spilled", self.spilled.open(), 0
+        try:
+            if self.borrowed is not None:
+                return "borrowed", os.dup(self.borrowed.fileno), self.borrowed.offset
+            assert self.lease is not None
+            slot = self.lease.slot
+            return "region", memory_files.open_for_reading(slot.region.fileno), slot.offset + self.payload_at
+        except OSError as error:
+            raise region_unusable(f"the memory of {self.key}", error) from error
 
     def discard(self) -> None:
         """Give its memory or file back; while it is being moved, afterwards. May be repeated."""
@@ -182,6 +192,16 @@ class Mailbox:
                 "pushed.",
             )
         return future.result()
+
+    def return_(self, message: Message) -> None:
+        """A message that was taken could not be handed over: it waits again, for the same pull made anew."""
+        key = message.key
+        if self.sessions.is_closed(key.session, key.destination):
+            message.discard()
+            return
+        self.sessions.forget_pull(key)
+        self._messages[key] = message
+        self.on_waiting(key.session, key.destination)
 
     def _put_back(self, future: asyncio.Future[Message]) -> None:
         """The task went away just when it was to get its message, which stays for another one of its party."""

@@ -123,6 +123,11 @@ class Sessions:
         """The message was handed out."""
         self._of(key.session).pulled.add(key)
 
+    def forget_pull(self, key: MessageKey) -> None:
+        """It was not handed out after all."""
+        if (known := self._sessions.get(key.session)) is not None:
+            known.pulled.discard(key)
+
     def was_pulled(self, key: MessageKey) -> bool:
         """Whether the message was handed out before."""
         state = self._sessions.get(key.session)

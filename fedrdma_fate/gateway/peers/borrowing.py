@@ -5,35 +5,43 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable
-from pathlib import Path
 
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.messages.mailbox import Message
 from fedrdma_fate.gateway.spilling import take_in
-from fedrdma_fate.memory.shared_slots import BorrowedFile
+from fedrdma_fate.memory.shared_slots import BorrowedSlot
+from fedrdma_fate.ports import LentRegion
 from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
 from fedrdma_fate.wire.frames import Lend, LendReturn
 
 _MAPPED_SECONDS = 1.0
 """A task that was told where its message lies has mapped it by then."""
 
+MOST_EARLY = 1024
+"""Lent messages that wait for the data path to be connected, which takes less than a second; others are declined."""
+
 
 class Borrowing:
     """What one peer has lent to us. Belongs to the event loop's thread."""
 
     def __init__(
-        self, context: GatewayContext, send: Callable[[LendReturn], object], lender_region: Callable[[], Path]
+        self,
+        context: GatewayContext,
+        send: Callable[[LendReturn], object],
+        lender_region: Callable[[], LentRegion | None],
     ) -> None:
         """
         Args:
             context: the gateway's.
             send: sends a frame, if there is a control channel.
-            lender_region: the one file that the peer may lend from; raises FedRDMAError where it may lend nothing.
+            lender_region: what the peer may lend from, None as long as it is still to come; raises MemoryPoolError
+                where it may lend nothing.
         """
         self._context = context
         self._lender_region = lender_region
         self._send = send
         self._borrowed: dict[int, Message] = {}
+        self._early: dict[int, Lend] = {}
         self._leaving = False
 
     @property
@@ -45,29 +53,33 @@ class Borrowing:
         """Whether we have this one."""
         return transfer in self._borrowed
 
-    def take(self, lend: Lend) -> Message:
-        """Take a message as lent.
+    def take(self, lend: Lend) -> Message | None:
+        """Take a message as lent; None where it has come before its region, and waits for `take_early`.
 
         Raises:
             MemoryPoolError: REGION_UNAVAILABLE when it is nothing that we can use.
-            TransportError: TRANSPORT_UNAVAILABLE when the peer has not presented a region over `shm`.
         """
-        path = self._lender_region()
-        if lend.region != str(path):
-            raise MemoryPoolError(
-                ErrorCode.REGION_UNAVAILABLE,
-                f"cannot borrow from {lend.region}: the peer's send region is {path}, by what it presented over shm.",
-            )
-        own = (self._context.receive_pool.region, self._context.send_pool.region)
+        region = self._lender_region()
+        if region is None:
+            self._wait(lend)
+            return None
         give_back = functools.partial(self._give_back, lend.transfer)
-        borrowed = BorrowedFile(path, lend.offset, lend.total_bytes, own, give_back)
+        borrowed = BorrowedSlot(region, lend.offset, lend.total_bytes, give_back)
         message = Message(lend.key, lend.kind, lend.total_bytes, borrowed=borrowed)
         self._borrowed[lend.transfer] = message
         return message
 
+    def take_early(self) -> list[Lend]:
+        """What has come before its region; it is no longer kept here."""
+        early, self._early = list(self._early.values()), {}
+        return early
+
     def on_recall(self, transfer: int, *, final: bool) -> None:
         """The lender wants a slot back: copy what nobody has pulled yet."""
         message = self._borrowed.get(transfer)
+        if transfer in self._early:
+            # not taken yet, and nothing of it can be copied
+            return
         if message is None:
             self._send(LendReturn(transfer))
         elif self._context.mailbox.waits_here(message):
@@ -78,6 +90,8 @@ class Borrowing:
 
     def peer_lost(self) -> None:
         """The lender may be gone, and its memory soon: copy what nobody has pulled yet."""
+        # it offers them again when it is back
+        self._early.clear()
         for message in list(self._borrowed.values()):
             if self._context.mailbox.waits_here(message):
                 take_in(self._context, message)
@@ -88,6 +102,14 @@ class Borrowing:
             if self._context.mailbox.waits_here(message):
                 message.discard()
         self._leaving = True
+
+    def _wait(self, lend: Lend) -> None:
+        if len(self._early) >= MOST_EARLY:
+            raise MemoryPoolError(
+                ErrorCode.REGION_UNAVAILABLE,
+                f"more than {MOST_EARLY} messages came before the data path was there.",
+            )
+        self._early[lend.transfer] = lend
 
     def _give_back(self, transfer: int) -> None:
         if self._borrowed.pop(transfer, None) is not None and not self._leaving:

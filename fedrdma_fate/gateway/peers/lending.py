@@ -160,9 +160,7 @@ class Lending:
 
     def _offer(self, loan: _Loan) -> None:
         message, slot = loan.outgoing, loan.lease.slot
-        # as the shm path presents the region beside it, which the peer compares
-        region = str(slot.region.path.resolve())
-        self._send(Lend(message.transfer, message.key, message.kind, message.payload.total_bytes, region, slot.offset))
+        self._send(Lend(message.transfer, message.key, message.kind, message.payload.total_bytes, slot.offset))
 
     def _recall_all(self, *, final: bool) -> None:
         for transfer, loan in self._loans.items():

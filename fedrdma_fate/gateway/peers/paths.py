@@ -12,7 +12,7 @@ from fedrdma_fate.engine.path_memory import KnownPath
 from fedrdma_fate.engine.payload import Outgoing
 from fedrdma_fate.gateway.background import TimerHandle
 from fedrdma_fate.gateway.peers.link_events import LinkEvents
-from fedrdma_fate.ports import Draft, EndpointAddress, Role, Transport
+from fedrdma_fate.ports import Draft, LentRegion, Role, Transport
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
 from fedrdma_fate.wire.frames import Connect, ControlFrame, Hello
 
@@ -48,7 +48,7 @@ class DataPath:
         down_since: when the first of them did.
         retry_seconds: how long to wait before the next attempt.
         draft: our half of the attempt, until the other half comes.
-        presented: the peer's half of the latest attempt that had one.
+        lent_region: what the peer may lend from, as long as it is connected.
         timer: the next attempt, or the end of waiting for the other half.
     """
 
@@ -65,12 +65,13 @@ class DataPath:
     down_since: float = 0.0
     retry_seconds: float = FIRST_RETRY_SECONDS
     draft: Draft | None = None
-    presented: EndpointAddress = dataclasses.field(default_factory=dict)
+    lent_region: LentRegion | None = None
     timer: TimerHandle | None = None
 
     def stop(self) -> None:
         """Drop what was being done to connect it."""
         self.up = self.connecting = False
+        self.lent_region = None
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
@@ -133,6 +134,7 @@ class DataPaths:
         self,
         site: str,
         transports: Mapping[str, Transport],
+        allows: Callable[[str], bool],
         make_link: Callable[[str], tuple[LinkHandle, LinkEvents]],
         send: Callable[[ControlFrame], object],
         call_later: Callable[[float, Callable[[], None]], TimerHandle],
@@ -144,6 +146,7 @@ class DataPaths:
         Args:
             site: the peer, for logs.
             transports: by name.
+            allows: whether one may be used with this peer, whoever asks for it.
             make_link: makes a link over a transport.
             send: sends a frame to the peer.
             call_later: calls something on this thread after so many seconds.
@@ -153,6 +156,7 @@ class DataPaths:
         """
         self._site = site
         self._transports = transports
+        self._allows = allows
         self._make_link = make_link
         self._send = send
         self._call_later = call_later
@@ -235,10 +239,14 @@ class DataPaths:
                 self._start(transport)
         return path
 
+    def offers(self, transport: str) -> bool:
+        """Whether there may be a path to the peer over this transport."""
+        return transport in self._transports and self._allows(transport)
+
     def on_connect(self, frame: Connect) -> None:
         """The peer's half of an attempt, or its wish for one."""
-        if frame.transport not in self._transports:
-            logger.warning("%s asks for the transport %r, which is not offered", self._site, frame.transport)
+        if not self.offers(frame.transport):
+            logger.warning("%s asks for the transport %.32r, which is not offered", self._site, frame.transport)
             return
         if self._role == "passive":
             self._answer(frame)
@@ -247,13 +255,14 @@ class DataPaths:
         else:
             self._on_answer(frame)
 
-    def on_up(self, transport: str, attempt: int) -> bool:
+    def on_up(self, transport: str, attempt: int, lent_region: LentRegion | None = None) -> bool:
         """A path was connected by this attempt; whether it may be used."""
         path = self.paths.get(transport)
         if path is None or path.attempt != attempt or not self._online:
             return False
         path.stop()
         path.up = path.ever_up = True
+        path.lent_region = lent_region
         path.last_error = ""
         path.failures = 0
         path.retry_seconds = FIRST_RETRY_SECONDS
@@ -321,7 +330,6 @@ class DataPaths:
         path.stop()
         path.reason = frame.reason
         path.attempt = frame.attempt
-        path.presented = frame.offer
         draft = self._open(frame.transport, "passive")
         if draft is not None:
             self._send(Connect(frame.transport, frame.reason, frame.attempt, frame.main, dict(draft.address)))
@@ -331,7 +339,6 @@ class DataPaths:
         path = self.paths.get(frame.transport)
         if path is not None and path.draft is not None and frame.attempt == path.attempt:
             draft, path.draft = path.draft, None
-            path.presented = frame.offer
             path.stop()
             path.connecting = True
             path.link.connect(draft, frame.offer, frame.attempt)

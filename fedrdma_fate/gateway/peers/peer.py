@@ -6,7 +6,6 @@ import asyncio
 import functools
 import logging
 import time
-from pathlib import Path
 
 from fedrdma_fate.engine.events import (
     FrameToSend,
@@ -36,9 +35,7 @@ from fedrdma_fate.gateway.peers.repair_regions import RepairRegions
 from fedrdma_fate.gateway.peers.sending import Sending
 from fedrdma_fate.gateway.peers.watchdog import until_silent
 from fedrdma_fate.gateway.transports import link_settings
-from fedrdma_fate.memory.region_directory import send_region_beside
-from fedrdma_fate.ports import Role
-from fedrdma_fate.transport.shm import presented_region
+from fedrdma_fate.ports import LentRegion, Role
 from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError, WireError
 from fedrdma_fate.wire.frames import (
     Abort,
@@ -95,6 +92,7 @@ class Peer:
         self.paths = DataPaths(
             config.site,
             context.transports,
+            self._allows,
             self._make_link,
             self.send,
             self._loop.call_later,
@@ -315,7 +313,8 @@ class Peer:
 
     def _on_connect(self, frame: Connect) -> None:
         main = self.paths.main_transport
-        if frame.main and frame.attempt and main is not None and main != frame.transport:
+        changed = frame.main and frame.attempt and main is not None and main != frame.transport
+        if changed and main is not None and self.paths.offers(frame.transport):
             # the active side has changed its mind
             self._give_up_main(main)
         path = self.paths.paths.get(frame.transport)
@@ -339,6 +338,7 @@ class Peer:
             self.paths.paths[transport].main = False
         else:
             self._abandon(transport)
+        self.receiving.retry_early_lends()
 
     def _abandon(self, transport: str) -> None:
         self.receiving.forget_requests(self.paths.paths[transport].link)
@@ -353,25 +353,30 @@ class Peer:
         both = self._context.config.shm.lend and self.hello is not None and self.hello.borrows
         return both and self.connected and self.paths.main_transport == "shm"
 
-    def _lender_region(self) -> Path:
-        """The send region that the peer may lend from, by what it presented when its data path was connected.
+    def _allows(self, transport: str) -> bool:
+        """Whether a data path of this kind may lead to the peer."""
+        if transport not in allowed_transports(self.config, self._context):
+            return False
+        return transport != "shm" or (self.hello is not None and self.hello.host == self._context.host)
+
+    def _lender_region(self) -> LentRegion | None:
+        """The send region that the peer may lend from; None as long as the path that brings it is not connected.
 
         Raises:
             MemoryPoolError: REGION_UNAVAILABLE when it may lend nothing.
-            TransportError: TRANSPORT_UNAVAILABLE when it has presented none.
         """
-        context, main = self._context, self.paths.main
-        if not context.config.shm.lend:
+        main = self.paths.main
+        if not self._context.config.shm.lend:
             reason = "`shm.lend` is off"
         elif main is None or self.paths.main_transport != "shm":
             reason = f"messages of {self.config.site} come over {self.paths.main_transport or 'nothing yet'}, not shm"
-        elif "shm" not in allowed_transports(self.config, context):
-            reason = f"`transport` excludes shm towards {self.config.site}"
-        elif self.hello is None or self.hello.host != context.host:
-            reason = f"{self.config.site} is on another host"
+        elif main.up and main.lent_region is None:
+            reason = f"{self.config.site} has not presented its send region"
         else:
-            return send_region_beside(presented_region(main.presented))
-        raise MemoryPoolError(ErrorCode.REGION_UNAVAILABLE, f"nothing is borrowed at {context.config.site}: {reason}.")
+            return main.lent_region
+        raise MemoryPoolError(
+            ErrorCode.REGION_UNAVAILABLE, f"nothing is borrowed at {self._context.config.site}: {reason}."
+        )
 
     def _make_link(self, transport: str) -> tuple[LinkHandle, LinkEvents]:
         known = self._context.path_store.recall(self.config.site, transport)
@@ -392,8 +397,8 @@ class Peer:
         match event:
             case FrameToSend(frame):
                 self.send(frame)
-            case PathConnected(attempt):
-                self._on_path_connected(transport, attempt)
+            case PathConnected(attempt, lent_region):
+                self._on_path_connected(transport, attempt, lent_region)
             case PathLost(attempt, reason):
                 self._on_path_lost(transport, attempt, reason)
             case TransferAnnounced(offer):
@@ -415,8 +420,8 @@ class Peer:
                 if not self.probes.send_failed(outgoing, code, reason):
                     self.sending.send_failed(outgoing, code, reason)
 
-    def _on_path_connected(self, transport: str, attempt: int) -> None:
-        if not self.paths.on_up(transport, attempt):
+    def _on_path_connected(self, transport: str, attempt: int, lent_region: LentRegion | None) -> None:
+        if not self.paths.on_up(transport, attempt, lent_region):
             return
         path = self.paths.paths[transport]
         if self.rtt_seconds is not None:
@@ -425,6 +430,7 @@ class Peer:
         logger.info("data path to %s over %s is up", self.config.site, transport)
         self._context.trace.link(self.config.site, transport, path.reason)
         self.receiving.fill_ring(path.link, transport)
+        self.receiving.retry_early_lends()
 
     def _on_path_lost(self, transport: str, attempt: int, reason: str) -> None:
         path = self.paths.paths[transport]

@@ -7,7 +7,6 @@ import dataclasses
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 
 from fedrdma_fate.core.plan import HEADER_SPACE_BYTES
 from fedrdma_fate.engine.events import TransferStats
@@ -19,8 +18,8 @@ from fedrdma_fate.gateway.peers.borrowing import Borrowing
 from fedrdma_fate.gateway.peers.probe_transfers import lease_spare
 from fedrdma_fate.gateway.spilling import make_room
 from fedrdma_fate.memory.pool import Lease
-from fedrdma_fate.ports import Slot
-from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, MemoryPoolError, TransportError, WireError
+from fedrdma_fate.ports import LentRegion, Slot
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, MemoryPoolError, WireError
 from fedrdma_fate.wire.frames import (
     INLINE_LIMIT_BYTES,
     PROBE_TRANSFERS_FROM,
@@ -85,7 +84,7 @@ class Receiving:
         peer: str,
         context: GatewayContext,
         send: Callable[[Delivered | Refused | LendDecline | LendReturn], object],
-        lender_region: Callable[[], Path],
+        lender_region: Callable[[], LentRegion | None],
     ) -> None:
         """
         Args:
@@ -295,9 +294,11 @@ class Receiving:
             return
         try:
             message = self.borrowing.take(lend)
-        except (MemoryPoolError, TransportError) as error:
+        except MemoryPoolError as error:
             logger.warning("declined %s, which %s lends: %s", lend.key, self._peer, error)
             self._send(LendDecline(transfer, error.message))
+            return
+        if message is None:
             return
         self._remember(Delivered(transfer))
         self._send(Delivered(transfer))
@@ -305,6 +306,11 @@ class Receiving:
         self._context.metrics.payload_moved("received", self._peer, "lent", "shm", lend.total_bytes)
         self._context.metrics.transfer_ended("received", self._peer, "lent", 0.0, 0)
         self._trace_delivered(lend, lend.total_bytes, "lent", "shm", 0.0, kept)
+
+    def retry_early_lends(self) -> None:
+        """The data path that lent messages waited for is there, or will not be."""
+        for lend in self.borrowing.take_early():
+            self.on_lend(lend)
 
     def on_inline(self, inline: Inline) -> None:
         """A small message came; it may come again after a reconnection."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
@@ -39,7 +40,9 @@ from fedrdma_fate.gateway.peers.sending import Sending
 from fedrdma_fate.gateway.spilling import make_room
 from fedrdma_fate.gateway.tasks.presence import Presence
 from fedrdma_fate.gateway.tasks.pushing import LeasedPayload, Pushing
+from fedrdma_fate.gateway.tasks.socket import Answer, WithDescriptor
 from fedrdma_fate.memory.pool import Lease
+from fedrdma_fate.memory.region import region_unusable
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, MemoryPoolError
 from fedrdma_fate.wire.frames import MessageKey, Party
 
@@ -211,7 +214,7 @@ class TaskConversation:
         if task is not None:
             self._server.detach(task)
 
-    def answer(self, request: Request) -> Reply | Coroutine[Any, Any, Reply | None] | None:
+    def answer(self, request: Request) -> Answer | Coroutine[Any, Any, Answer | None] | None:
         """See `socket.Conversation`."""
         match request:
             case AskStatus():
@@ -256,11 +259,19 @@ class TaskConversation:
             raise GatewayError(ErrorCode.CLIENT_PROTOCOL, "a task has to attach first.")
         return self._task
 
-    def _attach(self, attach: Attach) -> Reply:
+    def _attach(self, attach: Attach) -> Answer:
         if self._task is not None:
             raise GatewayError(ErrorCode.CLIENT_PROTOCOL, "a task attaches once on each connection.")
-        self._task = self._server.attach(attach)
-        return Attached(str(self._context.send_pool.region.path), self._context.incarnation)
+        try:
+            descriptor = os.dup(self._context.send_pool.region.fileno)
+        except OSError as error:
+            raise region_unusable("the send region", error) from error
+        try:
+            self._task = self._server.attach(attach)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return WithDescriptor(Attached(self._context.incarnation), descriptor)
 
     # -- pushing --------------------------------------------------------------------------------------------------
 
@@ -329,7 +340,7 @@ class TaskConversation:
 
     # -- pulling --------------------------------------------------------------------------------------------------
 
-    async def _get(self, request: Get, task: Task) -> Reply:
+    async def _get(self, request: Get, task: Task) -> Answer:
         attach = task.attach
         self._context.routes.site_of(request.source)
         if self._server.stopping:
@@ -344,10 +355,14 @@ class TaskConversation:
         self._context.trace.get(key, message.total_bytes)
         if message.body is not None:
             return GotInline(message.kind, message.body)
-        place, path, offset = message.place
+        try:
+            place, descriptor, offset = message.locate()
+        except FedRDMAError:
+            self._context.mailbox.return_(message)
+            raise
         number = task.new_lease()
         task.received[number] = message
-        return GotSlot(message.kind, number, place, str(path), offset, message.total_bytes)
+        return WithDescriptor(GotSlot(message.kind, number, place, offset, message.total_bytes), descriptor)
 
     def _leave(self, attach: Attach) -> Reply:
         dropped = self._context.mailbox.leave(attach.session, attach.party)

@@ -20,7 +20,7 @@ from fedrdma_fate.client.protocol import (
     encode_message,
     frame_length,
 )
-from fedrdma_fate.unix_sockets import address_of
+from fedrdma_fate.unix_sockets import address_of, close_all
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, WireError
 
 logger = logging.getLogger(__name__)
@@ -32,10 +32,30 @@ READ_AHEAD = 32
 """Requests of one connection that are read before the first of them is answered."""
 
 
+class WithDescriptor:
+    """A reply, and a descriptor to pass with it, which belongs to whoever has this.
+
+    Attributes:
+        reply: the reply.
+        descriptor: open, until it is closed here.
+    """
+
+    def __init__(self, reply: Reply, descriptor: int) -> None:
+        self.reply = reply
+        self.descriptor = descriptor
+
+    def close(self) -> None:
+        """Close the descriptor; what was passed stays with the task."""
+        close_all([self.descriptor])
+
+
+Answer = Reply | WithDescriptor
+
+
 class Conversation(Protocol):
     """What one connection is about."""
 
-    def answer(self, request: Request) -> Reply | Coroutine[Any, Any, Reply | None] | None:
+    def answer(self, request: Request) -> Answer | Coroutine[Any, Any, Answer | None] | None:
         """The reply, None where there is none to give, or a coroutine that waits for it.
 
         Raises:
@@ -130,9 +150,11 @@ class TaskSocket:
             self._answering += 1
             self._quiet.clear()
             try:
-                reply = await _answer(requests, conversation, request)
-                if reply is not None:
-                    writer.write(encode_message(reply))
+                answer = await _answer(requests, conversation, request)
+                if isinstance(answer, WithDescriptor):
+                    await _send_with_descriptor(writer, answer)
+                elif answer is not None:
+                    writer.write(encode_message(answer))
                     await writer.drain()
             finally:
                 self._answering -= 1
@@ -159,7 +181,7 @@ class _Requests:
             raise request
         return request
 
-    async def unless_ended(self, answer: Coroutine[Any, Any, Reply | None]) -> Reply | None:
+    async def unless_ended(self, answer: Coroutine[Any, Any, Answer | None]) -> Answer | None:
         """Wait for an answer as long as its task is there to hear it.
 
         Raises:
@@ -192,7 +214,7 @@ class _Requests:
         await self._queue.put(end)
 
 
-async def _answer(requests: _Requests, conversation: Conversation, request: Request) -> Reply | None:
+async def _answer(requests: _Requests, conversation: Conversation, request: Request) -> Answer | None:
     try:
         answer = conversation.answer(request)
         return await requests.unless_ended(answer) if asyncio.iscoroutine(answer) else answer
@@ -204,6 +226,52 @@ async def _answer(requests: _Requests, conversation: Conversation, request: Requ
     except Exception:
         logger.exception("internal error while answering %s", type(request).__name__)
         return Error(ErrorCode.UNEXPECTED_EVENT.value, "the gateway failed to answer.", "See the gateway's log.")
+
+
+async def _send_with_descriptor(writer: asyncio.StreamWriter, answer: WithDescriptor) -> None:
+    """Pass the descriptor with the first byte of the reply, and then the rest of it.
+
+    Raises:
+        ConnectionError: the task went away.
+    """
+    message = encode_message(answer.reply)
+    try:
+        # what asyncio has still to write goes first
+        await _drain_all(writer)
+        connection = writer.get_extra_info("socket").dup()
+        try:
+            sent = await _send_first(connection, message, answer.descriptor)
+        finally:
+            connection.close()
+    finally:
+        answer.close()
+    writer.write(message[sent:])
+    await writer.drain()
+
+
+async def _drain_all(writer: asyncio.StreamWriter) -> None:
+    """Wait until nothing waits to be written."""
+    transport = writer.transport
+    transport.set_write_buffer_limits(0)
+    try:
+        await writer.drain()
+    finally:
+        transport.set_write_buffer_limits()
+
+
+async def _send_first(connection: socket.socket, message: bytes, descriptor: int) -> int:
+    """Send the beginning of a message, and a descriptor with it; how many bytes went."""
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            return socket.send_fds(connection, [message], [descriptor])
+        except BlockingIOError:
+            writable = asyncio.Event()
+            loop.add_writer(connection, writable.set)
+            try:
+                await writable.wait()
+            finally:
+                loop.remove_writer(connection)
 
 
 def _error_reply(error: FedRDMAError) -> Error:

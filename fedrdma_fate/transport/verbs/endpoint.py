@@ -122,6 +122,11 @@ class VerbsEndpoint:
         self._post(Write(work_request, Piece(0, len(data), 0), place, immediate, data))
 
     @property
+    def lent_region(self) -> None:
+        """None: the peer's memory is its own."""
+        return None
+
+    @property
     def chunk_service(self) -> ChunkService:
         """By queue pairs of the better kind that both devices have."""
         chunks = self._pairs.chunks

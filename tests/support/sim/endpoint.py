@@ -7,7 +7,6 @@ import functools
 import mmap
 import random
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from fedrdma_fate.core.digest import chunk_digest
 from fedrdma_fate.core.plan import Chunk
@@ -31,7 +30,7 @@ class SparseRegion:
 
     def __init__(self, length: int) -> None:
         self._map = mmap.mmap(-1, max(length, 1))
-        self.path = Path("/nowhere")
+        self.name = "sparse"
         self.length = max(length, 1)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
         self.fileno = -1
@@ -101,6 +100,7 @@ class SimEndpoint:
 
     def __init__(self, service: ChunkService) -> None:
         self.chunk_service = service
+        self.lent_region = None
         self.exposed = ExposedSlots()
         self.wake: Callable[[], None] = lambda: None
         self._completions: list[Completion] = []

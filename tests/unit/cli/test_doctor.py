@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import yaml
@@ -15,7 +15,6 @@ from fedrdma_fate import __version__
 from fedrdma_fate.cli.main import main
 from fedrdma_fate.doctor.examination import Machine, examine
 from fedrdma_fate.doctor.fate_report import FateReport
-from fedrdma_fate.doctor.host import Room
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 from tests.support.fake_verbs import FakeVerbs, device_info
 from tests.support.repository import ROOT
@@ -31,7 +30,6 @@ def machine(tmp_path: Path) -> Machine:
     sysfs, proc = tmp_path / "sys", tmp_path / "proc"
     add_port(sysfs)
     write(sysfs / "kernel" / "mm" / "transparent_hugepage" / "shmem_enabled", "never [advise]")
-    write(proc / "self" / "mounts", "tmpfs /dev/shm tmpfs rw,huge=advise 0 0")
     return Machine(
         python=(3, 11),
         system="Linux",
@@ -39,7 +37,7 @@ def machine(tmp_path: Path) -> Machine:
         sysfs=sysfs,
         proc=proc,
         memlock=lambda: None,
-        room=lambda _: Room(8 << 30, 8 << 30),
+        available_bytes=lambda: 8 << 30,
         load_verbs=lambda: FakeVerbs(device_info("mlx5_0")),
         address_is_ours=lambda _: True,
         ask_status=lambda _: STATUS,
@@ -124,11 +122,12 @@ def test_a_configuration_that_is_wrong_does_not_keep_the_other_checks_away(machi
     assert set(findings) == set(CHECKS)
 
 
-def test_a_host_without_shared_memory_directory_is_told(machine: Machine) -> None:
-    def nothing(_: Path) -> Room:
-        raise FileNotFoundError
+def test_a_host_with_too_little_memory_is_told(machine: Machine) -> None:
+    def nobody(_: str) -> NoReturn:
+        raise GatewayError(ErrorCode.GATEWAY_UNREACHABLE, "no gateway answers.")
 
-    findings = {each.check: each for each in examine(dataclasses.replace(machine, room=nothing), None, None)}
+    small = dataclasses.replace(machine, available_bytes=lambda: 1 << 20, ask_status=nobody)
+    findings = {each.check: each for each in examine(small, None, None)}
     assert findings["shared memory"].level == "error"
 
 

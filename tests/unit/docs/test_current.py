@@ -22,7 +22,7 @@ from fedrdma_fate.obs.metrics import GatewayMetrics, Occupancy
 from fedrdma_fate.wire.datagrams import Datagram
 from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import ControlFrame, MessageKey, Party
-from fedrdma_fate.wire.header import HEADER_BYTES, MAGIC, ChunkHeader, HeaderKind
+from fedrdma_fate.wire.header import HEADER_BYTES, MAGIC, PROTOCOL_VERSION, ChunkHeader, HeaderKind
 from scripts.lib.config_reference import attribute_docs, describe_type, render_page
 from tests.support.repository import ROOT
 
@@ -326,7 +326,7 @@ def test_the_header_lies_as_the_protocol_page_says() -> None:
     assert [first for first, _ in spans[1:]] == [end for _, end in spans[:-1]]
     assert spans[-1][1] == HEADER_BYTES
     values = [int.from_bytes(header[first:end], "little") for first, end in spans]
-    assert values[:11] == [MAGIC, 1, 2, 0, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77]
+    assert values[:11] == [MAGIC, PROTOCOL_VERSION, 2, 0, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77]
 
 
 # --- the ways through the code ---

@@ -41,8 +41,8 @@ class Releases:
 
 
 @pytest.fixture
-def region(tmp_path: Path) -> Iterator[SharedRegion]:
-    region = SharedRegion.create(tmp_path / "receive", REGION_BYTES)
+def region() -> Iterator[SharedRegion]:
+    region = SharedRegion.create("receive", REGION_BYTES)
     region.view[PAGE_BYTES : PAGE_BYTES + len(PAYLOAD)] = PAYLOAD
     yield region
     region.close()
@@ -54,7 +54,7 @@ def releases() -> Releases:
 
 
 def received(region: SharedRegion, releases: Releases) -> memoryview:
-    return map_copy_on_write(region.path, PAGE_BYTES, len(PAYLOAD), releases)
+    return map_copy_on_write(region.fileno, PAGE_BYTES, len(PAYLOAD), releases)
 
 
 def test_a_received_view_shows_the_payload_and_may_be_written_to_privately(
@@ -175,7 +175,7 @@ def test_two_mappings_of_one_slot_go_back_one_by_one(region: SharedRegion, relea
 
 @pytest.mark.parametrize("length", [0, 1, PAGE_BYTES, PAGE_BYTES + 1])
 def test_a_view_is_exactly_as_long_as_the_message(region: SharedRegion, releases: Releases, length: int) -> None:
-    view = map_copy_on_write(region.path, PAGE_BYTES, length, releases)
+    view = map_copy_on_write(region.fileno, PAGE_BYTES, length, releases)
     assert bytes(view) == PAYLOAD[:length]
     assert not view.readonly
     del view
@@ -183,15 +183,15 @@ def test_a_view_is_exactly_as_long_as_the_message(region: SharedRegion, releases
 
 
 def test_an_empty_spill_file_can_be_mapped(tmp_path: Path, releases: Releases) -> None:
-    path = tmp_path / "spilled"
-    path.write_bytes(b"")
-    assert bytes(map_copy_on_write(path, 0, 0, releases, prefault=False)) == b""
+    (tmp_path / "spilled").write_bytes(b"")
+    fileno = os.open(tmp_path / "spilled", os.O_RDONLY)
+    assert bytes(map_copy_on_write(fileno, 0, 0, releases, prefault=False)) == b""
 
 
 @pytest.mark.parametrize(("offset", "length"), [(1, 10), (-PAGE_BYTES, 10), (0, -1)])
 def test_an_impossible_piece_is_refused(region: SharedRegion, releases: Releases, offset: int, length: int) -> None:
     with pytest.raises(ValueError, match="multiple"):
-        map_copy_on_write(region.path, offset, length, releases)
+        map_copy_on_write(region.fileno, offset, length, releases)
     assert releases.count == 0
 
 
@@ -199,7 +199,7 @@ def test_a_file_shorter_than_the_message_is_an_error_and_not_a_crash_at_first_to
     region: SharedRegion, releases: Releases
 ) -> None:
     with pytest.raises(MemoryPoolError) as caught:
-        map_copy_on_write(region.path, REGION_BYTES - PAGE_BYTES, 2 * PAGE_BYTES, releases)
+        map_copy_on_write(region.fileno, REGION_BYTES - PAGE_BYTES, 2 * PAGE_BYTES, releases)
     assert caught.value.code is ErrorCode.REGION_UNAVAILABLE
     assert releases.count == 0
 
@@ -236,7 +236,7 @@ def test_a_forked_child_reads_what_it_inherits_and_gives_back_only_what_it_mappe
 
 
 def test_what_is_written_to_a_slot_is_in_the_region(region: SharedRegion) -> None:
-    mapping = map_for_writing(region.path)
+    mapping = map_for_writing(region.fileno)
     slot = mapping.slot(3 * PAGE_BYTES, 5)
     slot[:] = b"hello"
     assert bytes(region.view[3 * PAGE_BYTES : 3 * PAGE_BYTES + 5]) == b"hello"
@@ -246,7 +246,7 @@ def test_what_is_written_to_a_slot_is_in_the_region(region: SharedRegion) -> Non
 @pytest.mark.parametrize(("offset", "length"), [(-1, 5), (0, -1), (REGION_BYTES - 4, 5), (REGION_BYTES + 1, 0)])
 def test_a_slot_outside_the_region_is_refused(region: SharedRegion, offset: int, length: int) -> None:
     with pytest.raises(ValueError, match="outside"):
-        map_for_writing(region.path).slot(offset, length)
+        map_for_writing(region.fileno).slot(offset, length)
 
 
 @pytest.fixture
@@ -266,7 +266,7 @@ def faulted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 def test_each_part_of_the_send_region_is_faulted_in_once_and_only_when_used(
     region: SharedRegion, faulted: list[tuple[int, int]]
 ) -> None:
-    mapping = map_for_writing(region.path)
+    mapping = map_for_writing(region.fileno)
     assert faulted == []
     mapping.slot(EXTENT_BYTES + 5, 10)
     mapping.slot(EXTENT_BYTES, EXTENT_BYTES)
@@ -280,17 +280,15 @@ def test_each_part_of_the_send_region_is_faulted_in_once_and_only_when_used(
     ]
 
 
-def test_a_region_that_is_no_multiple_of_an_extent_is_faulted_in_to_its_end(
-    tmp_path: Path, faulted: list[tuple[int, int]]
-) -> None:
-    region = SharedRegion.create(tmp_path / "send", EXTENT_BYTES + PAGE_BYTES)
-    map_for_writing(region.path).slot(EXTENT_BYTES, PAGE_BYTES)
+def test_a_region_that_is_no_multiple_of_an_extent_is_faulted_in_to_its_end(faulted: list[tuple[int, int]]) -> None:
+    region = SharedRegion.create("send", EXTENT_BYTES + PAGE_BYTES)
+    map_for_writing(region.fileno).slot(EXTENT_BYTES, PAGE_BYTES)
     assert faulted == [(EXTENT_BYTES, PAGE_BYTES)]
     region.close()
 
 
 def test_a_slot_outlives_the_closing_of_its_mapping(region: SharedRegion) -> None:
-    mapping = map_for_writing(region.path)
+    mapping = map_for_writing(region.fileno)
     slot = mapping.slot(0, 5)
     mapping.close()
     mapping.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -16,8 +15,8 @@ POOL_PAGES = 8
 
 
 @pytest.fixture
-def pool(tmp_path: Path) -> Iterator[SlotPool]:
-    region = SharedRegion.create(tmp_path / "send", POOL_PAGES * PAGE_BYTES)
+def pool() -> Iterator[SlotPool]:
+    region = SharedRegion.create("send", POOL_PAGES * PAGE_BYTES)
     yield SlotPool(region, "send")
     region.close()
 

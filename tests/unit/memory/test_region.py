@@ -6,11 +6,13 @@ import mmap
 import os
 import stat
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fedrdma_fate import memory_files
 from fedrdma_fate.memory import region as region_module
 from fedrdma_fate.memory.owned_directory import OwnedDirectory, sweep
 from fedrdma_fate.memory.paging import MADV_POPULATE_READ, advise
@@ -19,9 +21,9 @@ from fedrdma_fate.memory.region_directory import RegionDirectory
 from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
 
 
-def test_what_one_process_writes_another_that_attached_reads(tmp_path: Path) -> None:
-    made = SharedRegion.create(tmp_path / "send", 4 * PAGE_BYTES)
-    seen = SharedRegion.attach(made.path)
+def test_what_one_process_writes_another_that_attached_reads() -> None:
+    made = SharedRegion.create("send", 4 * PAGE_BYTES)
+    seen = SharedRegion.attach(os.dup(made.fileno), made.length)
     made.view[PAGE_BYTES : PAGE_BYTES + 5] = b"hello"
     assert bytes(seen.view[PAGE_BYTES : PAGE_BYTES + 5]) == b"hello"
     assert seen.length == made.length == 4 * PAGE_BYTES
@@ -31,22 +33,37 @@ def test_what_one_process_writes_another_that_attached_reads(tmp_path: Path) -> 
     made.close()
 
 
-def test_a_new_region_is_all_zeroes_and_private_to_the_user(tmp_path: Path) -> None:
-    region = SharedRegion.create(tmp_path / "send", 2 * PAGE_BYTES)
+def test_a_new_region_is_all_zeroes_and_private_to_the_user() -> None:
+    region = SharedRegion.create("send", 2 * PAGE_BYTES)
     assert bytes(region.view) == bytes(2 * PAGE_BYTES)
-    assert stat.S_IMODE(region.path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(os.fstat(region.fileno).st_mode) == 0o600
     region.close()
 
 
-def test_a_region_has_its_memory_from_the_start(tmp_path: Path) -> None:
-    region = SharedRegion.create(tmp_path / "send", 64 * PAGE_BYTES)
-    assert region.path.stat().st_blocks * 512 >= 64 * PAGE_BYTES
+def test_a_region_has_its_memory_from_the_start() -> None:
+    region = SharedRegion.create("send", 64 * PAGE_BYTES)
+    assert os.fstat(region.fileno).st_blocks * 512 >= 64 * PAGE_BYTES
     region.close()
 
 
-def test_a_kernel_that_cannot_fault_in_on_advice_gets_a_populated_mapping(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("length", [PAGE_BYTES, 3 * PAGE_BYTES])
+def test_nobody_can_give_a_region_another_length(length: int) -> None:
+    region = SharedRegion.create("send", 2 * PAGE_BYTES)
+    with pytest.raises(PermissionError):
+        os.ftruncate(region.fileno, length)
+    region.close()
+
+
+def test_a_region_for_which_there_is_less_memory_than_it_takes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(region_module, "available_bytes", lambda: PAGE_BYTES)
+    with pytest.raises(MemoryPoolError) as caught:
+        SharedRegion.create("send", 2 * PAGE_BYTES)
+    assert caught.value.code is ErrorCode.REGION_UNAVAILABLE
+    assert str(PAGE_BYTES) in caught.value.message
+    SharedRegion.create("send", 2 * PAGE_BYTES, warm=False).close()
+
+
+def test_a_kernel_that_cannot_fault_in_on_advice_gets_a_populated_mapping(monkeypatch: pytest.MonkeyPatch) -> None:
     flags_used = []
     real_mmap = mmap.mmap
 
@@ -56,57 +73,72 @@ def test_a_kernel_that_cannot_fault_in_on_advice_gets_a_populated_mapping(
 
     monkeypatch.setattr(region_module, "advise", lambda *_: False)
     monkeypatch.setattr(mmap, "mmap", recording)
-    region = SharedRegion.create(tmp_path / "send", 4 * PAGE_BYTES)
+    region = SharedRegion.create("send", 4 * PAGE_BYTES)
     assert flags_used[-1] & mmap.MAP_POPULATE
     region.view[:1] = b"x"
     region.close()
 
 
 @pytest.mark.parametrize("length", [0, -PAGE_BYTES, PAGE_BYTES + 1])
-def test_a_length_that_is_not_whole_pages_is_refused(tmp_path: Path, length: int) -> None:
+def test_a_length_that_is_not_whole_pages_is_refused(length: int) -> None:
     with pytest.raises(MemoryPoolError) as caught:
-        SharedRegion.create(tmp_path / "send", length)
+        SharedRegion.create("send", length)
     assert caught.value.code is ErrorCode.REGION_UNAVAILABLE
-    assert not (tmp_path / "send").exists()
 
 
-def test_an_existing_file_is_neither_used_nor_removed(tmp_path: Path) -> None:
-    path = tmp_path / "send"
-    path.write_bytes(b"mine")
-    with pytest.raises(MemoryPoolError):
-        SharedRegion.create(path, PAGE_BYTES)
-    assert path.read_bytes() == b"mine"
+def unsealed(length: int) -> int:
+    fileno = os.memfd_create("unsealed", os.MFD_ALLOW_SEALING)
+    os.ftruncate(fileno, length)
+    return fileno
 
 
-@pytest.mark.parametrize("content", [None, b""], ids=["missing", "empty"])
-def test_what_is_not_a_region_cannot_be_attached(tmp_path: Path, content: bytes | None) -> None:
-    path = tmp_path / "send"
-    if content is not None:
-        path.write_bytes(content)
+def for_reading(length: int) -> int:
+    region = SharedRegion.create("other", length)
+    fileno = memory_files.open_for_reading(region.fileno)
+    region.close()
+    return fileno
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda: unsealed(PAGE_BYTES), "cut short"),
+        (lambda: os.dup(SharedRegion.create("longer", 2 * PAGE_BYTES).fileno), f"has {2 * PAGE_BYTES} bytes"),
+        (lambda: os.open("/dev/zero", os.O_RDWR), "no file in memory"),
+        (lambda: os.open("/dev/shm", os.O_RDONLY), "no file in memory"),
+        (lambda: for_reading(PAGE_BYTES), "ermission"),
+    ],
+    ids=["not sealed", "of another length", "a device", "a directory", "not for writing"],
+)
+def test_what_is_not_a_sealed_region_for_writing_cannot_be_attached(make: Callable[[], int], why: str) -> None:
+    fileno = make()
     with pytest.raises(MemoryPoolError) as caught:
-        SharedRegion.attach(path)
+        SharedRegion.attach(fileno, PAGE_BYTES)
     assert caught.value.code is ErrorCode.REGION_UNAVAILABLE
-    assert str(path) in caught.value.message
+    assert why in caught.value.message
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fileno)
 
 
-def test_closing_removes_the_makers_file_and_not_that_of_one_who_attached(tmp_path: Path) -> None:
-    made = SharedRegion.create(tmp_path / "send", PAGE_BYTES)
-    seen = SharedRegion.attach(made.path)
-    seen.close()
-    seen.close()
-    assert made.path.exists()
-    made.close()
-    made.close()
-    assert not made.path.exists()
+def test_a_file_of_a_disk_cannot_be_attached(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(PAGE_BYTES))
+    with pytest.raises(MemoryPoolError, match="cut short"):
+        SharedRegion.attach(os.open(tmp_path / "file", os.O_RDWR), PAGE_BYTES)
 
 
-def test_an_array_over_a_region_outlives_its_closing(tmp_path: Path) -> None:
-    region = SharedRegion.create(tmp_path / "send", PAGE_BYTES)
+def test_closing_gives_the_memory_back_and_may_be_repeated() -> None:
+    region = SharedRegion.create("send", PAGE_BYTES)
+    region.close()
+    region.close()
+    assert region.fileno == -1
+
+
+def test_an_array_over_a_region_outlives_its_closing() -> None:
+    region = SharedRegion.create("send", PAGE_BYTES)
     array = np.frombuffer(region.view, dtype=np.uint8)
     piece = region.view[:4]
     array[:4] = 7
     region.close()
-    assert not region.path.exists()
     assert array[:4].tolist() == [7, 7, 7, 7]
     assert bytes(piece) == b"\x07" * 4
 
@@ -139,10 +171,9 @@ def test_a_site_name_cannot_lead_out_of_the_directory(tmp_path: Path) -> None:
 
 def test_two_gateways_of_one_site_live_side_by_side(tmp_path: Path) -> None:
     first = RegionDirectory.open(tmp_path, "guest")
-    region = first.create_region("send", PAGE_BYTES)
     second = RegionDirectory.open(tmp_path, "guest")
     assert first.path != second.path
-    assert region.path.exists(), "the second must not sweep the first, which lives"
+    assert first.path.exists(), "the second must not sweep the first, which lives"
     second.close()
     first.close()
 

@@ -19,8 +19,8 @@ REGION_PAGES = 64
 
 
 @pytest.fixture
-def slot(tmp_path: Path) -> Iterator[Slot]:
-    region = SharedRegion.create(tmp_path / "receive", REGION_PAGES * PAGE_BYTES)
+def slot() -> Iterator[Slot]:
+    region = SharedRegion.create("receive", REGION_PAGES * PAGE_BYTES)
     region.view[:] = bytes(range(256)) * (region.length // 256)
     yield Slot(region, 2 * PAGE_BYTES, 8 * PAGE_BYTES)
     region.close()
@@ -50,7 +50,7 @@ def test_the_file_holds_the_payload_from_its_first_byte(
 
 def test_a_task_maps_a_spilled_payload_as_it_would_the_slot(slot: Slot, store: SpillStore) -> None:
     spilled = store.spill(slot, PAGE_BYTES, 1000)
-    view = map_copy_on_write(spilled.path, 0, spilled.length, lambda: None, prefault=False)
+    view = map_copy_on_write(spilled.open(), 0, spilled.length, lambda: None, prefault=False)
     spilled.discard()
     assert bytes(view) == bytes(slot.part(PAGE_BYTES, 1000).view), "also after it was discarded"
 

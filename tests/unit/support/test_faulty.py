@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import select
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
@@ -76,8 +75,8 @@ class RecorderTransport:
 
 
 @pytest.fixture
-def slot(tmp_path: Path) -> Slot:
-    return Slot(SharedRegion.create(tmp_path / "region", 4096), 0, 4096)
+def slot() -> Slot:
+    return Slot(SharedRegion.create("region", 4096), 0, 4096)
 
 
 def faulty(plan: FaultPlan) -> tuple[FaultyEndpoint, Recorder]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -19,15 +19,15 @@ from fedrdma_fate.transport.shm_keys import ENTRIES, TABLE_BYTES, KeyTable, Peer
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> Iterator[KeyTable]:
-    made = KeyTable(tmp_path / "keys")
+def table() -> Iterator[KeyTable]:
+    made = KeyTable()
     yield made
     made.close()
 
 
 @pytest.fixture
 def peer(table: KeyTable) -> Iterator[PeerKeys]:
-    opened = PeerKeys(table.path)
+    opened = PeerKeys(table.open_for_reading())
     yield opened
     opened.close()
 
@@ -82,12 +82,11 @@ def test_a_writer_that_never_ends_is_reported(table: KeyTable, peer: PeerKeys, m
         table.revoke(key)
 
 
-def test_closing_the_table_ends_all_keys(tmp_path: Path) -> None:
-    table = KeyTable(tmp_path / "keys")
-    peer = PeerKeys(table.path)
+def test_closing_the_table_ends_all_keys() -> None:
+    table = KeyTable()
+    peer = PeerKeys(table.open_for_reading())
     keys = [table.publish() for _ in range(3)]
     table.close()
-    assert not table.path.exists()
     for key in keys:
         with pytest.raises(ProtocolViolation), peer.holding(key):
             raise AssertionError("the body must not run")
@@ -97,11 +96,13 @@ def test_closing_the_table_ends_all_keys(tmp_path: Path) -> None:
 def test_a_writer_that_is_killed_in_the_middle_does_not_keep_its_lock(table: KeyTable) -> None:
     key = table.publish()
     script = (
-        "import sys, time; from pathlib import Path; from fedrdma_fate.transport.shm_keys import PeerKeys\n"
-        "with PeerKeys(Path(sys.argv[1])).holding(int(sys.argv[2])): print('holding', flush=True); time.sleep(60)"
+        "import sys, time; from fedrdma_fate.transport.shm_keys import PeerKeys\n"
+        "with PeerKeys(int(sys.argv[1])).holding(int(sys.argv[2])): print('holding', flush=True); time.sleep(60)"
     )
-    command = [sys.executable, "-c", script, str(table.path), str(key)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+    fileno = table.open_for_reading()
+    command = [sys.executable, "-c", script, str(fileno), str(key)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, pass_fds=[fileno]) as writer:
+        os.close(fileno)
         assert writer.stdout is not None
         assert writer.stdout.readline() == "holding\n"
         os.kill(writer.pid, signal.SIGKILL)
@@ -118,47 +119,53 @@ def test_more_live_keys_than_entries_are_refused_and_places_are_used_again(table
 
 
 def test_a_table_has_all_its_bytes_from_the_start(table: KeyTable) -> None:
-    assert os.stat(table.path).st_blocks * 512 >= TABLE_BYTES == os.stat(table.path).st_size
+    status = os.fstat(table.open_for_reading())
+    assert status.st_blocks * 512 >= TABLE_BYTES == status.st_size
 
 
-def test_a_table_that_is_cut_short_has_no_live_key_and_its_reader_goes_on(table: KeyTable, peer: PeerKeys) -> None:
-    keys = [table.publish() for _ in range(1000)]
-    os.truncate(table.path, 4)
-    for key in (keys[0], keys[-1]):
-        with pytest.raises(ProtocolViolation), peer.holding(key):
-            raise AssertionError("the body must not run")
-    table.revoke(keys[-1])
+def table_file(length: int, seals: int = fcntl.F_SEAL_SHRINK) -> int:
+    fileno = os.memfd_create("keys", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
+    os.ftruncate(fileno, length)
+    fcntl.fcntl(fileno, fcntl.F_ADD_SEALS, seals)
+    return fileno
 
 
-def test_a_table_that_was_never_filled_has_no_live_key(tmp_path: Path) -> None:
-    with (tmp_path / "sparse").open("wb") as sparse:
-        sparse.truncate(TABLE_BYTES)
-    peer = PeerKeys(tmp_path / "sparse")
+def test_nobody_can_cut_a_table_short(table: KeyTable) -> None:
+    with pytest.raises(PermissionError):
+        os.ftruncate(table._fileno, 4)
+
+
+def test_a_reader_of_a_table_cannot_write_keys_into_it(table: KeyTable) -> None:
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.pwrite(table.open_for_reading(), bytes(8), 0)
+
+
+def test_a_table_that_was_never_filled_has_no_live_key() -> None:
+    peer = PeerKeys(table_file(TABLE_BYTES))
     with pytest.raises(ProtocolViolation), peer.holding(1 << 62):
         raise AssertionError("the body must not run")
     peer.close()
 
 
-def test_a_table_that_cannot_be_filled_leaves_neither_file_nor_descriptor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_that_cannot_be_filled_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(OSError, match="No space left"):
-        KeyTable(tmp_path / "keys")
-    assert list(tmp_path.iterdir()) == []
+        KeyTable()
     assert len(os.listdir("/proc/self/fd")) == before
 
 
 @pytest.mark.parametrize("length", [5, TABLE_BYTES - 1, TABLE_BYTES + 1])
-def test_a_file_that_is_no_table_is_refused(tmp_path: Path, length: int) -> None:
-    (tmp_path / "other").write_bytes(bytes(length))
+def test_a_file_that_is_no_table_is_refused(length: int) -> None:
     before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(ValueError, match=f"not {length}"):
-        PeerKeys(tmp_path / "other")
+    with pytest.raises(ValueError, match=f"has {length} bytes, not {TABLE_BYTES}"):
+        PeerKeys(table_file(length))
     assert len(os.listdir("/proc/self/fd")) == before
-    with pytest.raises(FileNotFoundError):
-        PeerKeys(tmp_path / "absent")
+
+
+def test_a_table_that_could_be_cut_short_is_refused() -> None:
+    with pytest.raises(ValueError, match="cut short"):
+        PeerKeys(table_file(TABLE_BYTES, seals=fcntl.F_SEAL_GROW))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -292,7 +293,9 @@ def test_a_pull_of_a_message_that_is_being_spilled_waits_for_the_spill(desk: Des
         assert not pull.done()
         end.set()
         assert await pull is message
-        assert message.place == ("spilled", tmp_path / "spilled", 0)
+        place, descriptor, offset = message.locate()
+        assert (place, offset, os.pread(descriptor, 100, 0)) == ("spilled", 0, (tmp_path / "spilled").read_bytes())
+        os.close(descriptor)
         assert desk.slots == 0
 
     run(scenario())

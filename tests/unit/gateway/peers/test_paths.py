@@ -109,9 +109,11 @@ class World:
         self.given_up: list[str] = []
         self.links: list[FakeLink] = []
         transports: Any = self.transports
+        self.forbidden: set[str] = set()
         self.paths = DataPaths(
             "b",
             transports,
+            lambda transport: transport not in self.forbidden,
             self._make_link,
             self._send,
             self._call_later,
@@ -315,6 +317,15 @@ def test_an_unknown_transport_is_not_connected() -> None:
     world = World("passive")
     world.answer(1, "carrier-pigeon")
     assert world.paths.paths == {}
+
+
+@pytest.mark.parametrize("role", ["passive", "active"])
+def test_a_transport_that_is_not_allowed_with_this_peer_is_not_connected_though_it_asks(role: Role) -> None:
+    world = World(role)
+    world.forbidden = {"tcp"}
+    world.answer(1, "tcp")
+    assert world.paths.paths == {}
+    assert world.sent == []
 
 
 def test_without_a_control_channel_nothing_is_connected() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -89,7 +88,7 @@ def test_a_peer_has_one_slot_for_probes_at_a_time_whatever_it_asks_for() -> None
         answers: list[Any] = []
         pool = pool_of()
         context: Any = SimpleNamespace(receive_pool=pool, tasks=set())
-        receiving = Receiving("b", context, answers.append, lambda: Path("/nowhere"))
+        receiving = Receiving("b", context, answers.append, lambda: None)
         link: Any = Granting()
         first, second, message = PROBE_TRANSFERS_FROM + 1, PROBE_TRANSFERS_FROM + 2, 3
         for transfer in (first, second, message):
