@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import shutil
@@ -9,7 +10,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ import yaml
 
 from examples.gpt2_advertisegen.plan import ARBITER, CLIENTS, PARTIES, RunFiles
 from examples.gpt2_advertisegen.processes import Child, Children, JobFailedError
-from fedrdma_fate.bench.report import format_bytes
 from fedrdma_fate.client.client import ask_status
 from fedrdma_fate.core.plan import DEFAULT_CHUNK_BYTES, ChunkPlan, SlotLayout
 from fedrdma_fate.gateway.config.schema import TransportName
@@ -30,8 +30,8 @@ MASKED_VALUE_BYTES = 16
 
 AGGREGATED_VALUE_BYTES = 8
 
-SHARED = Path("/dev/shm")
-"""Where memory is shared. Containers have 64 MB of it unless they are told otherwise."""
+_REGION_LINK = "/memfd:fedrdma-"
+"""How Linux shows an open region of a gateway among a process's descriptors."""
 
 _MEBIBYTE = 2**20
 _RING_SLOTS = 2
@@ -118,7 +118,7 @@ class Gateways:
         self._transport = transport
         self._controls = controls
         self._ready_seconds = ready_seconds
-        self._memory: Path | None = None
+        self._meeting: Path | None = None
         self._warm = True
         self._own: tuple[Party, ...] = ()
         self._complete_at = 0.0
@@ -135,7 +135,6 @@ class Gateways:
         pools: dict[Party, PoolBytes],
         environment: dict[str, str],
         root: Path,
-        tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Start a gateway for each party in `pools`, and return when every one is connected to both others.
 
@@ -144,23 +143,21 @@ class Gateways:
             pools: sizes of each one's memory.
             environment: of the processes.
             root: where they start.
-            tell: told where the memory lies, if that makes the run slower.
 
         Raises:
             JobFailedError: one ended, or they do not find each other.
         """
         self._own = tuple(pools)
         pools_bytes = sum(pool.send + pool.receive for pool in pools.values())
-        self._memory = pool_directory(self._files, pools_bytes)
-        if self._memory.is_relative_to(self._files.output):
-            tell(f"the gateways' memory, {format_bytes(pools_bytes)}, lies on disk: {SHARED} has no room for it")
+        # the run's own, so that nothing stays behind when a gateway is killed
+        self._meeting = Path(tempfile.mkdtemp(prefix="gateways-", dir=self._files.output))
         # only memory that is there from the start can stay registered with an RDMA device
         self._warm = self._transport == "verbs" or pools_bytes <= psutil.virtual_memory().total // _WARM_SHARE
         for party in self._own:
             directory = self._files.trace(party).parent
             directory.mkdir(parents=True)
             config = directory / "gateway.yaml"
-            config.write_text(yaml.safe_dump(self._config(party, pools[party], self._memory)), encoding="utf-8")
+            config.write_text(yaml.safe_dump(self._config(party, pools[party], self._meeting)), encoding="utf-8")
             command = [sys.executable, "-m", "fedrdma_fate.cli.main", "gateway", "--config", str(config)]
             name = f"gateway-{party.role}"
             self.children.append(children.start(name, command, self._files.log(name), environment, root))
@@ -189,15 +186,13 @@ class Gateways:
             )
 
     def pool_memory(self) -> int:
-        """Bytes that the pools take up in shared memory now."""
-        if self._memory is None:
-            return 0
-        return sum(path.stat().st_blocks * 512 for path in self._memory.rglob("*"))
+        """Bytes that the gateways' regions take up in shared memory now, each counted once."""
+        return sum(region_bytes(child.process.pid for child in self.children).values())
 
-    def remove_pools(self) -> None:
-        """Give the pools' memory back, once the gateways have ended."""
-        if self._memory is not None:
-            shutil.rmtree(self._memory, ignore_errors=True)
+    def remove_files(self) -> None:
+        """Remove what a killed gateway may have left, once all have ended."""
+        if self._meeting is not None:
+            shutil.rmtree(self._meeting, ignore_errors=True)
 
     def transfers(self) -> list[dict[str, Any]]:
         """Transfers in progress, as the sending gateways see them."""
@@ -223,7 +218,7 @@ class Gateways:
             found += [f"{party.role} to {other}" for other in others if other not in there]
         return found
 
-    def _config(self, party: Party, pool: PoolBytes, memory: Path) -> dict[str, Any]:
+    def _config(self, party: Party, pool: PoolBytes, meeting: Path) -> dict[str, Any]:
         control = self._controls[party]
         any_port = f"{control.rpartition(':')[0]}:0"
         return {
@@ -234,7 +229,7 @@ class Gateways:
             "mode": self._mode,
             "transport": self._transport,
             "memory": {
-                "directory": str(memory),
+                "directory": str(meeting),
                 "send_bytes": pool.send,
                 "receive_bytes": pool.receive,
                 "warm": self._warm,
@@ -251,14 +246,17 @@ class Gateways:
         }
 
 
-def pool_directory(files: RunFiles, needed: int) -> Path:
-    """A new directory for the pools: in shared memory where there is room for all, else in the run, on disk.
-
-    It is the run's own, so that nothing stays behind when a gateway is killed.
-    """
-    if os.access(SHARED, os.W_OK) and shutil.disk_usage(SHARED).free > needed:
-        return Path(tempfile.mkdtemp(prefix="fedrdma-run-", dir=SHARED))
-    return Path(tempfile.mkdtemp(prefix="pools-", dir=files.output))
+def region_bytes(pids: Iterable[int]) -> dict[int, int]:
+    """What each region that these processes have open takes up, by its inode; those that have ended have none."""
+    found: dict[int, int] = {}
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for link in Path(f"/proc/{pid}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    if os.readlink(link).startswith(_REGION_LINK):
+                        status = link.stat()
+                        found[status.st_ino] = status.st_blocks * 512
+    return found
 
 
 def loopback_controls() -> dict[Party, str]:

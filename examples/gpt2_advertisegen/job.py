@@ -55,7 +55,7 @@ class Job:
                     peak_total_bytes=children.peak_total_bytes,
                 )
         finally:
-            gateways.remove_pools()
+            gateways.remove_files()
             shutil.rmtree(sockets, ignore_errors=True)
             workspace.remove_scratch()
         return summarise(options, workspace.training_plan(), model, workspace.files, measurements)
@@ -65,7 +65,7 @@ class Job:
         if ours:
             self._progress.stage("starting three gateways")
             pools = {party: pool_bytes(party, model.trainable, model.trainable_arrays) for party in PARTIES}
-            gateways.start(children, pools, self._workspace.environment, ROOT, self._progress.stage)
+            gateways.start(children, pools, self._workspace.environment, ROOT)
         self._progress.stage("starting three silos")
         return {
             party: self._workspace.start_silo(children, party, model, gateways.address(party) if ours else "")

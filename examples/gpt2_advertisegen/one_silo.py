@@ -103,7 +103,7 @@ class SiloRun:
                 model = workspace.prepare(children)
                 self._progress.stage("starting the gateway, waiting for the other two")
                 pools = {place.party: pool_bytes(place.party, model.trainable, model.trainable_arrays)}
-                gateways.start(children, pools, workspace.environment, ROOT, self._progress.stage)
+                gateways.start(children, pools, workspace.environment, ROOT)
                 self._progress.stage("starting the silo")
                 silo = workspace.start_silo(children, place.party, model, gateways.address(place.party))
                 workspace.follow(children, {place.party: silo}, gateways)
@@ -111,7 +111,7 @@ class SiloRun:
                 finish_together(gateways.address(place.party), place)
                 children.stop(gateways.children)
         finally:
-            gateways.remove_pools()
+            gateways.remove_files()
             shutil.rmtree(sockets, ignore_errors=True)
             workspace.remove_scratch()
         summary = summarise_silo(workspace.files, place, time.monotonic() - begin)

@@ -21,6 +21,7 @@ from fedrdma_fate.gateway.peers.probing import Probing
 from fedrdma_fate.gateway.routing import Routes
 from fedrdma_fate.gateway.tasks.server import TaskServer
 from fedrdma_fate.gateway.tasks.socket import TaskSocket
+from fedrdma_fate.gateway.tasks.users import TaskUsers
 from fedrdma_fate.gateway.trace_events import TraceEvents
 from fedrdma_fate.gateway.transports import make_transports
 from fedrdma_fate.memory.pool import SlotPool
@@ -82,7 +83,8 @@ def assemble(config: GatewayConfig, undo: contextlib.ExitStack, status: Callable
     peers = {peer.site: Peer(peer, context) for peer in config.peers}
     dialler = Dialler(config.site, peers, config.timeouts.connect)
     sending = {site: peer.sending for site, peer in peers.items()}
-    tasks = TaskServer(context, sending, status, Probing(context, peers).measure)
+    users = TaskUsers.of_config(config)
+    tasks = TaskServer(context, sending, status, Probing(context, peers).measure, users)
     undo.callback(tasks.close)
     _serve_metrics(config, undo, metrics, context)
     return Assembly(
@@ -92,7 +94,7 @@ def assemble(config: GatewayConfig, undo: contextlib.ExitStack, status: Callable
         dialler=dialler,
         control=ControlServer(config.listen.control, None, dialler.accept),
         tasks=tasks,
-        socket=TaskSocket(socket_path(config.listen.socket), tasks),
+        socket=TaskSocket(socket_path(config.listen.socket), tasks, shared=not users.only_own),
     )
 
 

@@ -44,6 +44,7 @@ class ErrorCode(str, enum.Enum):
     SESSION_CLOSED = "FR606"
     GATEWAY_STOPPING = "FR607"
     CLIENT_PROTOCOL = "FR608"
+    USER_REFUSED = "FR609"
     # 7: FATE
     FATE_VERSION = "FR701"
     FATE_ABSENT = "FR702"

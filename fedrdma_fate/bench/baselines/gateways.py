@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +44,6 @@ _LOOK_SECONDS = 0.005
 """Between two looks at the gateways' status, which are answered by the event loop that is being measured."""
 _DRAIN_SECONDS = 1.0
 """A gateway that is stopped waits so long for messages: after a failure one may be left that nobody takes."""
-_SHARED_MEMORY = Path("/dev/shm")
 _RING_BYTES = 8 * 2**20
 """Of standing grants for each data path: what HEADROOM_BYTES leaves room for, also where a link has two."""
 _RING_SLOTS = 2
@@ -191,12 +189,11 @@ class GatewayPair:
         control = f"127.0.0.1:{_free_port()}"
         with contextlib.ExitStack() as stack:
             configs = {side: self._config(side, control, largest_bytes) for side in PARTIES}
-            parent = _memory_parent(configs.values(), workspace)
-            shared = stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-", dir=parent))
+            meeting = stack.enter_context(tempfile.TemporaryDirectory(prefix="gateways-", dir=workspace))
 
             def run(side: Side) -> GatewayProcess:
                 config = configs[side]
-                config["memory"] |= {"directory": shared, "spill_directory": str(workspace)}
+                config["memory"] |= {"directory": meeting, "spill_directory": str(workspace)}
                 gateway = GatewayProcess(config, workspace)
                 stack.callback(gateway.stop)
                 return gateway
@@ -230,17 +227,6 @@ class GatewayPair:
             "timeouts": {"drain": _DRAIN_SECONDS},
             "peers": [{"site": other, "parties": [_party(other)], "address": None if sends else control}],
         }
-
-
-def _memory_parent(configs: Iterable[Mapping[str, Any]], workspace: Path) -> Path:
-    """Where the gateways' memory lies: shared memory if all of it fits, else the workspace, on disk."""
-    needed = sum(config["memory"][key] for config in configs for key in ("send_bytes", "receive_bytes"))
-    if _SHARED_MEMORY.is_dir() and shutil.disk_usage(_SHARED_MEMORY).free > needed:
-        return _SHARED_MEMORY
-    logger.warning(
-        "%s has no room for %d bytes: the gateways' memory lies on disk, which is slower", _SHARED_MEMORY, needed
-    )
-    return workspace
 
 
 def _party(side: Side) -> str:

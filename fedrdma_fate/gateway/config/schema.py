@@ -170,6 +170,18 @@ class PeerConfig(_Section, frozen=True):
     window: ByteCount | None = None
 
 
+class TaskUserConfig(_Section, frozen=True):
+    """Another user of this host whose tasks the gateway serves, besides those of its own user.
+
+    Attributes:
+        user: its name, or its number.
+        parties: the parties its tasks may run for: `9999` for every role of that party, or `host:10000` for one.
+    """
+
+    user: str
+    parties: tuple[str, ...]
+
+
 class GatewayConfig(_Section, frozen=True):
     """One gateway a site.
 
@@ -194,6 +206,7 @@ class GatewayConfig(_Section, frozen=True):
         memory: shared memory and spill.
         timeouts: time-outs.
         peers: the other sites.
+        task_users: other users of this host whose tasks are served; they share the site's memory with its own tasks.
         trace: file for the JSON-lines trace, or null for none.
         state_directory: where rate, round trip and loss of the paths to the peers are kept across restarts, so that a
             first transfer starts from them; null keeps them in `memory.spill_directory`.
@@ -216,6 +229,7 @@ class GatewayConfig(_Section, frozen=True):
     memory: MemoryConfig = MemoryConfig()
     timeouts: TimeoutConfig = TimeoutConfig()
     peers: tuple[PeerConfig, ...] = ()
+    task_users: tuple[TaskUserConfig, ...] = ()
     trace: Path | None = None
     state_directory: Path | None = None
 
@@ -297,6 +311,7 @@ def _check_meaning(config: GatewayConfig) -> None:
     _check_timeouts(config.timeouts)
     _check_parties(config)
     _check_rings(config)
+    _check_task_users(config)
 
 
 def _check_addresses(config: GatewayConfig) -> None:
@@ -342,6 +357,21 @@ def _check_parties(config: GatewayConfig) -> None:
                     f"party {party!r} is served by {owners[party]!r} and by {site!r}.",
                     "A party lives at one site; tell roles apart as in `host:10000`.",
                 )
+
+
+def _check_task_users(config: GatewayConfig) -> None:
+    """Every user once, and for parties only that are served here."""
+    users = [each.user for each in config.task_users]
+    # `9999` may stand for the roles of it that are served here, and `host:9999` is served where `9999` is
+    served_ids = {party.rpartition(":")[2] for party in config.parties}
+    for each in config.task_users:
+        if not each.user or users.count(each.user) > 1:
+            raise bad_value("task_users.user", each.user, "", "Each user once, by name or by number.")
+        for party in each.parties:
+            known = {*config.parties, *served_ids} if ":" not in party else {*config.parties}
+            if party not in known and party.rpartition(":")[2] not in config.parties:
+                served = ", ".join(config.parties)
+                raise bad_value("task_users.parties", party, "", f"Parties served here: {served}.")
 
 
 def _check_rings(config: GatewayConfig) -> None:

@@ -41,6 +41,7 @@ from fedrdma_fate.gateway.spilling import make_room
 from fedrdma_fate.gateway.tasks.presence import Presence
 from fedrdma_fate.gateway.tasks.pushing import LeasedPayload, Pushing
 from fedrdma_fate.gateway.tasks.socket import Answer, WithDescriptor
+from fedrdma_fate.gateway.tasks.users import TaskUsers
 from fedrdma_fate.memory.pool import Lease
 from fedrdma_fate.memory.region import region_unusable
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, MemoryPoolError
@@ -52,13 +53,15 @@ logger = logging.getLogger(__name__)
 class Task:
     """One task process: its connections share leases, which go back when the last connection ends."""
 
-    def __init__(self, attach: Attach, abandon: Callable[[Payload], None]) -> None:
+    def __init__(self, attach: Attach, user: int, abandon: Callable[[Payload], None]) -> None:
         """
         Args:
             attach: who it is.
+            user: whose process it is.
             abandon: told of a payload whose slot is given back before it was written whole.
         """
         self.attach = attach
+        self.user = user
         self.connections = 0
         self.sending: dict[int, LeasedPayload] = {}
         self._abandon = abandon
@@ -100,6 +103,7 @@ class TaskServer:
         peers: Mapping[str, Sending],
         status: Callable[[], dict[str, object]],
         probe: Callable[[str, int, float], Awaitable[dict[str, object]]],
+        users: TaskUsers,
     ) -> None:
         """
         Args:
@@ -107,11 +111,13 @@ class TaskServer:
             peers: what sends to the other sites, by their names.
             status: makes the status document.
             probe: measures the path to a site within so many bytes and seconds; see `Probing.measure`.
+            users: who may run tasks here.
         """
         self.context = context
         self.pushing = Pushing(context, peers)
         self.status = status
         self.probe = probe
+        self.users = users
         self.stopping = False
         self._tasks: dict[str, Task] = {}
         self._presence = Presence(self._take_for_gone, asyncio.get_running_loop().call_later)
@@ -122,24 +128,28 @@ class TaskServer:
         """Task processes attached."""
         return len(self._tasks)
 
-    def begin(self) -> TaskConversation:
-        """A task has connected."""
-        return TaskConversation(self)
+    def admits(self, user: int) -> bool:
+        """Whether tasks of this user of the host may connect."""
+        return self.users.admits(user)
+
+    def begin(self, user: int) -> TaskConversation:
+        """A task of this user has connected."""
+        return TaskConversation(self, user)
 
     def close(self) -> None:
         """Nobody is waited for any more."""
         self._presence.close()
 
-    def attach(self, attach: Attach) -> Task:
-        """The task behind a new connection.
+    def attach(self, attach: Attach, user: int) -> Task:
+        """The task behind a new connection of this user.
 
         Raises:
             GatewayError: CLIENT_PROTOCOL, WRONG_PARTY or GATEWAY_STOPPING.
         """
-        self._check_attach(attach)
+        self._check_attach(attach, user)
         task = self._tasks.get(attach.client)
         if task is None:
-            task = self._tasks[attach.client] = Task(attach, self.pushing.abandon)
+            task = self._tasks[attach.client] = Task(attach, user, self.pushing.abandon)
             self.context.mailbox.sessions.join(attach.session, attach.party)
             self._presence.arrive(attach.session, attach.party)
         task.connections += 1
@@ -174,7 +184,7 @@ class TaskServer:
             + error.remedy,
         )
 
-    def _check_attach(self, attach: Attach) -> None:
+    def _check_attach(self, attach: Attach, user: int) -> None:
         if attach.protocol != CLIENT_PROTOCOL_VERSION:
             raise GatewayError(
                 ErrorCode.CLIENT_PROTOCOL,
@@ -182,14 +192,15 @@ class TaskServer:
                 "Run the same fedrdma-fate version in FATE and in the gateway.",
             )
         known = self._tasks.get(attach.client)
-        if known is not None and known.attach != attach:
-            raise GatewayError(ErrorCode.CLIENT_PROTOCOL, "one client attaches to two sessions.")
+        if known is not None and (known.attach, known.user) != (attach, user):
+            raise GatewayError(ErrorCode.CLIENT_PROTOCOL, "one client attaches to two sessions, or as two users.")
         if not self.context.routes.is_local(attach.party):
             raise GatewayError(
                 ErrorCode.WRONG_PARTY,
                 f"{attach.party} is not served at site {self.context.config.site!r}.",
                 f"Parties here: {', '.join(self.context.config.parties)}. Point the task at its own site's gateway.",
             )
+        self.users.check(user, attach.party)
         if self.stopping:
             raise stopping_error(self.context)
 
@@ -203,8 +214,9 @@ class TaskServer:
 class TaskConversation:
     """One connection of a task."""
 
-    def __init__(self, server: TaskServer) -> None:
+    def __init__(self, server: TaskServer, user: int) -> None:
         self._server = server
+        self._user = user
         self._context = server.context
         self._task: Task | None = None
 
@@ -243,6 +255,7 @@ class TaskConversation:
                 return self._leave(self._attached.attach)
 
     async def _probe(self, request: AskProbe) -> Reply:
+        self._server.users.check_own(self._user, "measure the path to a peer")
         if self._server.stopping:
             raise stopping_error(self._context)
         try:
@@ -267,7 +280,7 @@ class TaskConversation:
         except OSError as error:
             raise region_unusable("the send region", error) from error
         try:
-            self._task = self._server.attach(attach)
+            self._task = self._server.attach(attach, self._user)
         except BaseException:
             os.close(descriptor)
             raise

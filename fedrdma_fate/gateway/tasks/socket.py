@@ -20,7 +20,8 @@ from fedrdma_fate.client.protocol import (
     encode_message,
     frame_length,
 )
-from fedrdma_fate.unix_sockets import address_of, close_all
+from fedrdma_fate.gateway.tasks.users import refused
+from fedrdma_fate.unix_sockets import address_of, close_all, peer_user
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, WireError
 
 logger = logging.getLogger(__name__)
@@ -28,8 +29,17 @@ logger = logging.getLogger(__name__)
 _LAST_ANSWERS_SECONDS = 1.0
 """For requests that are being answered when the gateway ends; then their connections are closed."""
 
+_REFUSAL_SECONDS = 1.0
+"""For the first request of a user who is refused."""
+
 READ_AHEAD = 32
 """Requests of one connection that are read before the first of them is answered."""
+
+
+_OWN_MODE = 0o600
+"""Of the socket: only the gateway's user can connect."""
+_SHARED_MODE = 0o666
+"""Everybody who can reach its directory can connect; then the user counts."""
 
 
 class WithDescriptor:
@@ -71,16 +81,27 @@ class Conversation(Protocol):
 class ConversationMaker(Protocol):
     """Who serves the connections."""
 
-    def begin(self) -> Conversation:
-        """A task has connected."""
+    def admits(self, user: int) -> bool:
+        """Whether tasks of this user of the host may connect."""
+        ...
+
+    def begin(self, user: int) -> Conversation:
+        """A task of this user has connected."""
         ...
 
 
 class TaskSocket:
     """Belongs to the event loop's thread."""
 
-    def __init__(self, path: Path, maker: ConversationMaker) -> None:
+    def __init__(self, path: Path, maker: ConversationMaker, *, shared: bool = False) -> None:
+        """
+        Args:
+            path: of the socket.
+            maker: who serves the connections.
+            shared: whether other users may reach it; whom it then admits, the maker knows.
+        """
         self._path = path
+        self._mode = _SHARED_MODE if shared else _OWN_MODE
         self._maker = maker
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
@@ -89,7 +110,7 @@ class TaskSocket:
         self._quiet.set()
 
     async def start(self) -> None:
-        """Listen, for the owner of this process only; a stale file of a dead gateway is replaced.
+        """Listen; a stale file of a dead gateway is replaced.
 
         Raises:
             GatewayError: GATEWAY_UNREACHABLE when another gateway serves it, or it cannot be made.
@@ -103,7 +124,7 @@ class TaskSocket:
                     "Stop it, or give this one a `listen.socket` of its own.",
                 )
             self._path.unlink(missing_ok=True)
-            self._server = await asyncio.start_unix_server(self._accept, sock=_bind(self._path))
+            self._server = await asyncio.start_unix_server(self._accept, sock=_bind(self._path, self._mode))
         except OSError as error:
             raise GatewayError(
                 ErrorCode.GATEWAY_UNREACHABLE, f"cannot listen on {self._path}: {error}.", "Check `listen.socket`."
@@ -126,10 +147,14 @@ class TaskSocket:
             await asyncio.wait(self._connections, timeout=2)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        user = peer_user(writer.get_extra_info("socket"))
+        if not self._maker.admits(user):
+            await _refuse(reader, writer, user)
+            return
         connection = asyncio.current_task()
         assert connection is not None
         self._connections.add(connection)
-        conversation = self._maker.begin()
+        conversation = self._maker.begin(user)
         requests = _Requests(reader)
         try:
             await self._converse(requests, writer, conversation)
@@ -228,6 +253,22 @@ async def _answer(requests: _Requests, conversation: Conversation, request: Requ
         return Error(ErrorCode.UNEXPECTED_EVENT.value, "the gateway failed to answer.", "See the gateway's log.")
 
 
+async def _refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, user: int) -> None:
+    """Say why, and end the connection."""
+    error = refused(user, "run tasks here")
+    logger.error("%s", error)
+    try:
+        # who finds the connection closed while it still asks does not read why
+        with contextlib.suppress(WireError, TimeoutError, asyncio.TimeoutError):
+            await asyncio.wait_for(_read_request(reader), _REFUSAL_SECONDS)
+        writer.write(encode_message(_error_reply(error)))
+        await writer.drain()
+    except ConnectionError:
+        logger.debug("user %d did not wait for the answer", user)
+    finally:
+        writer.close()
+
+
 async def _send_with_descriptor(writer: asyncio.StreamWriter, answer: WithDescriptor) -> None:
     """Pass the descriptor with the first byte of the reply, and then the rest of it.
 
@@ -288,13 +329,15 @@ async def _read_request(reader: asyncio.StreamReader) -> Request | None:
         return None
 
 
-def _bind(path: Path) -> socket.socket:
+def _bind(path: Path, mode: int) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         # before it has a name, so that nobody else can ever connect
-        os.fchmod(listener.fileno(), 0o600)
+        os.fchmod(listener.fileno(), _OWN_MODE)
         with address_of(path) as address:
             listener.bind(address)
+        if mode != _OWN_MODE:
+            path.chmod(mode)
     except OSError:
         listener.close()
         raise

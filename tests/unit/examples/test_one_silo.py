@@ -74,7 +74,7 @@ def configuration(tmp_path: Path, transport: TransportName, pool: PoolBytes) -> 
         with Children() as children, pytest.raises(JobFailedError):
             gateways.start(children, {GUEST: pool}, {}, tmp_path)
     finally:
-        gateways.remove_pools()
+        gateways.remove_files()
     document: dict[str, object] = yaml.safe_load((files.trace(GUEST).parent / "gateway.yaml").read_text())
     parse_config(document)
     return document
@@ -126,7 +126,7 @@ def test_a_job_ends_when_a_gateway_stays_away(tmp_path: Path, monkeypatch: pytes
             with pytest.raises(JobFailedError, match="guest to arbiter;"):
                 gateways.check_peers()
     finally:
-        gateways.remove_pools()
+        gateways.remove_files()
 
 
 @pytest.mark.parametrize(("transport", "warm"), [("auto", False), ("verbs", True)])

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from examples.gpt2_advertisegen.gateways import Gateways, PoolBytes, loopback_controls, pool_bytes, pool_directory
+from examples.gpt2_advertisegen.gateways import pool_bytes, region_bytes
 from examples.gpt2_advertisegen.options import JobOptions, ModelShape
-from examples.gpt2_advertisegen.plan import ARBITER, CLIENTS, GUEST, PARTIES, RunFiles
-from examples.gpt2_advertisegen.processes import Children, JobFailedError
+from examples.gpt2_advertisegen.plan import ARBITER, CLIENTS, GUEST, PARTIES
 from fedrdma_fate.core.plan import ChunkPlan, SlotLayout
 from fedrdma_fate.gateway.config.schema import parse_config
+from fedrdma_fate.memory.region import SharedRegion
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 from fedrdma_fate.wire.frames import Party
 
@@ -90,35 +90,11 @@ def test_two_masked_payloads_and_the_rings_fit_the_arbiter_s_pool_in_the_mode_th
     assert 2 * slot + rings <= pool_bytes(ARBITER, GPT2_PARAMETERS, GPT2_ARRAYS).receive
 
 
-def test_the_memory_of_pools_is_that_of_the_files_that_gateways_made_in_its_directory(tmp_path: Path) -> None:
-    gateways = Gateways(RunFiles(tmp_path), tmp_path, "fedrdma-e", "auto", loopback_controls())
-    assert gateways.pool_memory() == 0
-    gateways.remove_pools()
-    directory = pool_directory(RunFiles(tmp_path), needed=2**60) / "fedrdma-guest"
-    directory.mkdir()
-    (directory / "send").write_bytes(b"x" * 5_000_000)
-    gateways._memory = directory.parent
-    assert 5_000_000 <= gateways.pool_memory() < 6_000_000
-    gateways.remove_pools()
-    assert not directory.exists()
-
-
-def test_pools_that_shared_memory_cannot_hold_go_to_disk(tmp_path: Path) -> None:
-    directory = pool_directory(RunFiles(tmp_path), needed=2**60)
-    assert directory.parent == tmp_path
-
-
-def test_who_runs_the_job_is_told_when_the_pools_lie_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
-    shared = tmp_path / "shm"
-    shared.mkdir()
-    monkeypatch.setattr("examples.gpt2_advertisegen.gateways.SHARED", shared)
-    for free, output in ((2**60, "roomy"), (64 * 10**6, "small")):
-        monkeypatch.setattr("shutil.disk_usage", lambda _, free=free: SimpleNamespace(free=free))
-        files = RunFiles(tmp_path / output)
-        files.output.mkdir()
-        gateways = Gateways(files, tmp_path, "fedrdma-e", "auto", loopback_controls(), ready_seconds=0.0)
-        with Children() as children, pytest.raises(JobFailedError):
-            gateways.start(children, {GUEST: PoolBytes(2**25, 2**26)}, {}, tmp_path, told.append)
-        gateways.remove_pools()
-    assert told == [f"the gateways' memory, 101 MB, lies on disk: {shared} has no room for it"]
+def test_the_memory_of_pools_is_that_of_the_regions_that_gateways_have_open_each_counted_once() -> None:
+    region = SharedRegion.create("send", 5 * 2**20)
+    other = os.dup(region.fileno)
+    mine = region_bytes([os.getpid(), os.getpid()])
+    assert mine[os.fstat(other).st_ino] == 5 * 2**20
+    region.close()
+    os.close(other)
+    assert region_bytes([2**22 + 1]) == {}

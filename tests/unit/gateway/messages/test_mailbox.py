@@ -294,7 +294,7 @@ def test_a_pull_of_a_message_that_is_being_spilled_waits_for_the_spill(desk: Des
         end.set()
         assert await pull is message
         place, descriptor, offset = message.locate()
-        assert (place, offset, os.pread(descriptor, 100, 0)) == ("spilled", 0, (tmp_path / "spilled").read_bytes())
+        assert (place, offset, os.pread(descriptor, 2, 0)) == ("spilled", 0, b"xx")
         os.close(descriptor)
         assert desk.slots == 0
 

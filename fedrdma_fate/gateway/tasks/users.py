@@ -1,0 +1,86 @@
+"""Which users of the host may run tasks here, and for which parties: the kernel says who has connected."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Mapping
+
+from fedrdma_fate.gateway.config.errors import bad_value
+from fedrdma_fate.gateway.config.schema import GatewayConfig
+from fedrdma_fate.wire.errors import ErrorCode, GatewayError
+from fedrdma_fate.wire.frames import Party
+
+
+class TaskUsers:
+    """The gateway's own user, for every party served here, and those that are listed, each for its parties."""
+
+    def __init__(self, listed: Mapping[int, frozenset[str]]) -> None:
+        """Use `of_config`.
+
+        Args:
+            listed: parties, as configured, by the number of the user.
+        """
+        self._own = os.geteuid()
+        self._listed = listed
+
+    @classmethod
+    def of_config(cls, config: GatewayConfig) -> TaskUsers:
+        """As the configuration lists them.
+
+        Raises:
+            ConfigError: CONFIG_BAD_VALUE when a user is not one of this host.
+        """
+        return cls({_number(each.user): frozenset(each.parties) for each in config.task_users})
+
+    @property
+    def only_own(self) -> bool:
+        """Whether nobody else is listed."""
+        return not self._listed
+
+    def admits(self, user: int) -> bool:
+        """Whether this user may connect at all."""
+        return user in (self._own, 0) or user in self._listed
+
+    def check(self, user: int, party: Party) -> None:
+        """Do nothing where the user's tasks may run for the party.
+
+        Raises:
+            GatewayError: WRONG_PARTY.
+        """
+        if user in (self._own, 0):
+            return
+        parties = self._listed.get(user, frozenset())
+        if str(party) not in parties and party.party_id not in parties:
+            raise GatewayError(
+                ErrorCode.WRONG_PARTY,
+                f"user {user} may not run tasks for {party} here.",
+                "Add the party to the user's in `task_users` of the gateway's configuration.",
+            )
+
+    def check_own(self, user: int, what: str) -> None:
+        """Do nothing where the user is the gateway's own.
+
+        Raises:
+            GatewayError: USER_REFUSED.
+        """
+        if user not in (self._own, 0):
+            raise refused(user, what)
+
+
+def refused(user: int, what: str) -> GatewayError:
+    """The error for a user who may not do this."""
+    return GatewayError(
+        ErrorCode.USER_REFUSED,
+        f"user {user} may not {what}.",
+        "Run it as the gateway's user; tasks of other users need a place in `task_users` of its configuration.",
+    )
+
+
+def _number(user: str) -> int:
+    if user.isdecimal():
+        return int(user)
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except KeyError:
+        raise bad_value("task_users.user", user, "", "Name a user of this host, or give its number.") from None
