@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, Protocol
 
 EndpointAddress = Mapping[str, str | int]
@@ -172,7 +172,15 @@ class Endpoint(Protocol):
         ...
 
     def withdraw(self, grant: int) -> None:
-        """The peer may no longer write there; unknown grants are ignored."""
+        """The peer may no longer write there; unknown grants are ignored.
+
+        When it returns, and where it raises, nothing is written there any more, unless `still_open` says otherwise.
+        """
+        ...
+
+    @property
+    def still_open(self) -> Collection[int]:
+        """Grants that could not be closed to the peer: it may write there even now. Never raises, not after `close`."""
         ...
 
     def post_write(self, work_request: int, source: Slot, target: RemoteSlot, target_offset: int) -> None:
@@ -236,7 +244,10 @@ class Endpoint(Protocol):
         ...
 
     def close(self) -> None:
-        """Give everything back. Further calls raise LINK_LOST, but close may be repeated."""
+        """Give everything back. Further calls raise LINK_LOST, but close may be repeated.
+
+        When it returns, no slot is read or written any more, but those of `still_open`.
+        """
         ...
 
 

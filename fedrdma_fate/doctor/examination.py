@@ -129,7 +129,10 @@ def _check_rdma(machine: Machine, config: GatewayConfig | None) -> list[Finding]
         wished = VerbsConfig() if config is None else config.verbs
         preference = PortPreference(wished.device, wished.port, wished.gid_index, wished.mtu)
         found.append(check_choice(verbs, preference, machine.address_is_ours, need))
-    found.append(check_memlock(locked, memory.send_bytes + memory.receive_bytes, need, devices=bool(ports)))
+    # they are registered, and counted, once for each peer
+    peers = 1 if config is None else max(1, len(config.peers))
+    needed = (memory.send_bytes + memory.receive_bytes) * peers
+    found.append(check_memlock(locked, needed, need, devices=bool(ports)))
     return found
 
 

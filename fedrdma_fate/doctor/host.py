@@ -48,18 +48,18 @@ class LockedMemory:
 
 
 def check_memlock(memory: LockedMemory, needed_bytes: int, need: VerbsNeed, *, devices: bool) -> Finding:
-    """Whether both regions can be registered with an RDMA device.
+    """Whether both regions can be registered with an RDMA device, for each peer.
 
     Args:
         memory: what may be locked.
-        needed_bytes: of both regions.
+        needed_bytes: of both regions, for all peers.
         need: what the configuration asks of RDMA.
         devices: whether this host has an RDMA device.
     """
     limit = "no limit" if memory.limit_bytes is None else size_text(memory.limit_bytes)
     if memory.privileged:
         limit += ", which this user may exceed"
-    found = f"{limit}; both regions are {size_text(needed_bytes)}"
+    found = f"{limit}; both regions, once for each peer, are {size_text(needed_bytes)}"
     enough = memory.privileged or memory.limit_bytes is None or memory.limit_bytes >= needed_bytes
     if enough:
         return fine("memlock", found)
@@ -91,7 +91,7 @@ def check_shared_memory(
         directory: that one.
         usable: whether it is there and may be written to.
         available_bytes: memory that a process may still take.
-        needed_bytes: of both regions.
+        needed_bytes: of both regions, for all peers.
         taken: whether the gateway runs, and has them already.
     """
     check = "shared memory"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 from fedrdma_fate.engine.payload import Outgoing
 from fedrdma_fate.ports import LentRegion, Slot
 from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import ControlFrame, GrantRequest, MessageKey, Mode, Offer
+
+DatagramFault = Literal["forged", "replayed", "malformed"]
+"""Why a datagram was dropped: its tag is wrong; it has come before; the peer itself has sent nonsense."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -71,6 +74,13 @@ class TransferAnnounced:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class DatagramsDropped:
+    """Datagrams were dropped: how many, and why."""
+
+    counts: Mapping[DatagramFault, int]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class GrantRequested:
     """The peer asks for a slot, after everything it has given back before."""
 
@@ -105,6 +115,16 @@ class SlotsReturned:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class SlotsStillOpen:
+    """Slots that the peer may write into though they are not granted any more: nobody else may ever have them.
+
+    Comes before what gives them to the owner.
+    """
+
+    slots: tuple[Slot, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class PayloadSent:
     """The peer has the payload, and nothing reads its slot any more."""
 
@@ -126,10 +146,12 @@ LinkEvent = (
     | PathConnected
     | PathLost
     | TransferAnnounced
+    | DatagramsDropped
     | GrantRequested
     | PayloadReceived
     | ReceiveFailed
     | SlotsReturned
+    | SlotsStillOpen
     | PayloadSent
     | SendFailed
 )

@@ -6,7 +6,7 @@ import contextlib
 import ctypes
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from fedrdma_fate.core.actions import (
     Action,
@@ -23,17 +23,18 @@ from fedrdma_fate.core.digest import chunk_digest
 from fedrdma_fate.core.plan import LARGEST_COUNT
 from fedrdma_fate.core.state_machines import ReceivingMachine
 from fedrdma_fate.core.x.chunking import TAGS, chunk_of_immediate
-from fedrdma_fate.engine.datagram_posting import COPIES, post_datagram
 from fedrdma_fate.engine.events import (
     Emit,
     FrameToSend,
     PayloadReceived,
     ReceiveFailed,
     SlotsReturned,
+    SlotsStillOpen,
     TransferProgress,
     TransferStats,
 )
 from fedrdma_fate.engine.granted_slot import Ended, Granted, clear_stale_header, parsed
+from fedrdma_fate.engine.link_datagrams import COPIES, LinkDatagrams
 from fedrdma_fate.engine.repair_memory import add_into, prepare
 from fedrdma_fate.engine.settings import LinkSettings
 from fedrdma_fate.engine.setup import open_receiver, uses_chunk_immediates
@@ -59,9 +60,10 @@ class IncomingTransfers:
     A grant that no transfer has been announced for lives no longer than the data path: the peer asks anew on the next.
     """
 
-    def __init__(self, settings: LinkSettings, emit: Emit) -> None:
+    def __init__(self, settings: LinkSettings, emit: Emit, datagrams: LinkDatagrams) -> None:
         self._settings = settings
         self._emit = emit
+        self._datagrams = datagrams
         self._endpoint: Endpoint | None = None
         self._granted: dict[int, Granted] = {}
         self._tagged: dict[int, int] = {}
@@ -78,7 +80,7 @@ class IncomingTransfers:
         self._granted[grant] = Granted(slot, transfer)
         # of two grants with one tag the first keeps it, and the other is for the modes without chunk immediates
         self._tagged.setdefault(grant % TAGS, grant)
-        post_datagram(self._endpoint, self._expose(self._endpoint, grant), COPIES)
+        self._datagrams.post(self._expose(self._endpoint, grant), COPIES)
 
     def path_up(self, endpoint: Endpoint, now: float) -> None:
         """The data path is new: what was announced goes on in its slots, under new keys."""
@@ -89,9 +91,17 @@ class IncomingTransfers:
                 self._carry_out(grant, granted, granted.receiver.restart(), now)
             self._expose(endpoint, grant)
 
-    def path_lost(self, now: float) -> None:
-        """Nothing can come until it is renewed. To be called when nothing can be written any more."""
+    def path_lost(self, now: float, still_open: Collection[int] = ()) -> None:
+        """Nothing can come until it is renewed. To be called when nothing can be written any more.
+
+        Args:
+            now: seconds.
+            still_open: grants of which that is not sure. Their transfers begin anew, in other slots.
+        """
         self._endpoint = None
+        stuck = [grant for grant in still_open if grant in self._granted]
+        self._tell_open(self._granted[grant].slot for grant in stuck)
+        self._return(stuck)
         if self._lost_at is None:
             self._lost_at = now
         self._return(grant for grant, granted in self._granted.items() if granted.offer is None)
@@ -182,7 +192,7 @@ class IncomingTransfers:
         granted, ended = self._granted.get(header.grant), self._ended.get(header.grant)
         if ended is not None and ended.delivered:
             # so it was not heard of
-            post_datagram(self._endpoint, Delivered(ended.transfer))
+            self._datagrams.post(Delivered(ended.transfer))
         elif granted is None or parsed(header.raw) is None:
             return
         elif granted.receiver is None:
@@ -295,6 +305,11 @@ class IncomingTransfers:
         if slots:
             self._emit(SlotsReturned(slots))
 
+    def _tell_open(self, slots: Iterable[Slot]) -> None:
+        stuck = tuple(slots)
+        if stuck:
+            self._emit(SlotsStillOpen(stuck))
+
     def _take_chunk(self, grant: int, granted: Granted, landed: Completion, arrived_at: float, now: float) -> None:
         assert granted.receiver is not None
         actions = granted.receiver.on_chunk(landed.immediate, arrived_at, now, landed.digest)
@@ -326,7 +341,7 @@ class IncomingTransfers:
                 case SendFrame(frame):
                     if isinstance(frame, Delivered):
                         # besides: a packet of the control channel that is lost costs it 240 ms
-                        post_datagram(self._endpoint, frame, COPIES)
+                        self._datagrams.post(frame, COPIES)
                     self._emit(FrameToSend(frame))
                 case SendReport(report):
                     self._send_report(report)
@@ -346,7 +361,7 @@ class IncomingTransfers:
 
     def _send_report(self, report: Report) -> None:
         """By the data path where it has datagrams: on the control channel, a lost one would hold up all behind it."""
-        if not post_datagram(self._endpoint, report):
+        if not self._datagrams.post(report):
             self._emit(FrameToSend(report))
 
     def _remember(self, grant: int, ended: Ended) -> None:
@@ -359,6 +374,8 @@ class IncomingTransfers:
             # a path that breaks just now says so again when it is asked to make progress
             with contextlib.suppress(TransportError):
                 self._endpoint.withdraw(grant)
+            if grant in self._endpoint.still_open:
+                self._tell_open([self._granted[grant].slot])
         if self._tagged.get(grant % TAGS) == grant:
             del self._tagged[grant % TAGS]
         return self._granted.pop(grant)

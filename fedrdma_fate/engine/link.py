@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from fedrdma_fate.core.path import PathState
 from fedrdma_fate.engine.events import (
+    DatagramsDropped,
     Emit,
     FrameToSend,
     GrantRequested,
@@ -18,14 +19,16 @@ from fedrdma_fate.engine.events import (
     TransferProgress,
 )
 from fedrdma_fate.engine.incoming import IncomingTransfers
+from fedrdma_fate.engine.link_datagrams import LinkDatagrams
 from fedrdma_fate.engine.outgoing import OutgoingTransfers
 from fedrdma_fate.engine.path_memory import KnownPath
 from fedrdma_fate.engine.path_probing import PathProbing
 from fedrdma_fate.engine.payload import Outgoing
 from fedrdma_fate.engine.settings import LinkSettings
 from fedrdma_fate.ports import Completion, CompletionKind, Draft, Endpoint, EndpointAddress, Slot
-from fedrdma_fate.wire.datagrams import Header, PathProbe, PathProbeAnswer, decode_datagram
-from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, WireError, error_from_code
+from fedrdma_fate.security.datagram_tags import DatagramKeys
+from fedrdma_fate.wire.datagrams import Header, PathProbe, PathProbeAnswer
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, error_from_code
 from fedrdma_fate.wire.frames import (
     Abort,
     ChunkAck,
@@ -85,9 +88,10 @@ class Link:
         self._settings = settings
         self._emit = emit
         self._clock = clock
-        self._outgoing = OutgoingTransfers(settings, emit)
-        self._incoming = IncomingTransfers(settings, emit)
-        self._probing = PathProbing(self._outgoing.memory)
+        self._datagrams = LinkDatagrams(peer)
+        self._outgoing = OutgoingTransfers(settings, emit, self._datagrams)
+        self._incoming = IncomingTransfers(settings, emit, self._datagrams)
+        self._probing = PathProbing(self._outgoing.memory, self._datagrams)
         self._endpoint: Endpoint | None = None
         self._attempt = 0
         self._due_at: float | None = None
@@ -104,8 +108,10 @@ class Link:
 
     # -- commands -------------------------------------------------------------------------------------------------
 
-    def connect(self, draft: Draft, peer: EndpointAddress, attempt: int) -> None:
+    def connect(self, draft: Draft, peer: EndpointAddress, attempt: int, keys: DatagramKeys) -> None:
         """Connect the data path; the old one, if any, is dropped first. Events will name the attempt.
+
+        Datagrams are taken under these keys alone, which serve for this connection and no other.
 
         Where the link has ended, the draft is closed, and nothing is told of it.
         """
@@ -124,6 +130,7 @@ class Link:
         self._emit(PathConnected(attempt, endpoint.lent_region))
         now = self._clock()
         self.heard_at = now
+        self._datagrams.path_up(endpoint, keys)
         self._probing.path_up(endpoint, now)
         self._incoming.path_up(endpoint, now)
         self._outgoing.path_up(endpoint, now)
@@ -264,12 +271,15 @@ class Link:
 
     def _lose_path(self, reason: str, *, tell: bool) -> None:
         endpoint, self._endpoint = self._endpoint, None
+        still_open: Collection[int] = ()
         if endpoint is not None:
             # first, so that no slot is written or read any more when its owner gets it back
             endpoint.close()
+            still_open = endpoint.still_open
+        self._datagrams.path_lost()
         self._probing.path_lost()
         self._outgoing.path_lost()
-        self._incoming.path_lost(self._clock())
+        self._incoming.path_lost(self._clock(), still_open)
         if tell:
             self._emit(PathLost(self._attempt, reason))
 
@@ -277,10 +287,13 @@ class Link:
 
     def _take_in(self, completions: Sequence[Completion]) -> None:
         now = self._clock()
-        self.heard_at = now
+        if any(completion.kind is not CompletionKind.DATAGRAM for completion in completions):
+            self.heard_at = now
         self._changed = True
         for completion in completions:
             self._on_completion(completion, now)
+        if dropped := self._datagrams.take_dropped():
+            self._emit(DatagramsDropped(dropped))
 
     def _on_completion(self, completion: Completion, now: float) -> None:
         match completion.kind:
@@ -296,11 +309,11 @@ class Link:
                 self._on_datagram(completion.data, now)
 
     def _on_datagram(self, data: bytes, now: float) -> None:
-        try:
-            datagram = decode_datagram(data)
-        except WireError as error:
-            logger.warning("link to %s: ignored a datagram: %s", self._peer, error)
+        datagram = self._datagrams.open(data)
+        if datagram is None:
+            # somebody else's must not make a dead peer look alive either
             return
+        self.heard_at = now
         if not self._settings.admits(datagram):
             # where it is sent as a frame as well, that one is answered
             return

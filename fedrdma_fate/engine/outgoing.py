@@ -22,8 +22,8 @@ from fedrdma_fate.core.backoff import Backoff
 from fedrdma_fate.core.credits import Credits, GrantDeduplicator
 from fedrdma_fate.core.plan import SlotLayout
 from fedrdma_fate.core.sender import SenderState
-from fedrdma_fate.engine.datagram_posting import post_datagram
 from fedrdma_fate.engine.events import Emit, FrameToSend, PayloadSent, SendFailed, TransferProgress, TransferStats
+from fedrdma_fate.engine.link_datagrams import LinkDatagrams
 from fedrdma_fate.engine.outgoing_transfer import OutgoingTransfer, Posted, Repeated, progress_of
 from fedrdma_fate.engine.path_memory import PathMemory
 from fedrdma_fate.engine.payload import Outgoing
@@ -49,9 +49,10 @@ _OFFER_REPEATS = 4
 class OutgoingTransfers:
     """All sending transfers of a link. Runs on the link's thread."""
 
-    def __init__(self, settings: LinkSettings, emit: Emit) -> None:
+    def __init__(self, settings: LinkSettings, emit: Emit, datagrams: LinkDatagrams) -> None:
         self._settings = settings
         self._emit = emit
+        self._datagrams = datagrams
         self._endpoint: Endpoint | None = None
         self._credits = Credits()
         self._copies = GrantDeduplicator()
@@ -247,7 +248,7 @@ class OutgoingTransfers:
         for active in list(self._active.values()):
             for repeated in active.repeated:
                 if repeated.backoff.on_timer(now):
-                    post_datagram(self._endpoint, repeated.datagram)
+                    self._datagrams.post(repeated.datagram)
             self._carry_out(active, active.sender.on_timer(now), now)
         if any(now >= active.ended_at + self._settings.idle_timeout for active in self._lingering):
             raise TransportError(ErrorCode.LINK_LOST, "writes of a transfer that has ended do not complete.")
@@ -288,7 +289,7 @@ class OutgoingTransfers:
         self._active[outgoing.transfer] = active
         offer = active.offer
         self._emit(FrameToSend(offer))
-        if uses_chunk_immediates(outgoing.mode) and post_datagram(self._endpoint, offer):
+        if uses_chunk_immediates(outgoing.mode) and self._datagrams.post(offer):
             active.offering = Repeated(offer, Backoff(now, _OFFER_REPEATS))
         self._carry_out(active, active.sender.start(now), now)
 
@@ -328,7 +329,7 @@ class OutgoingTransfers:
         if not uses_chunk_immediates(active.outgoing.mode):
             return False
         header = Header(active.grant.grant, action.header.encode())
-        if not post_datagram(self._endpoint, header):
+        if not self._datagrams.post(header):
             return False
         active.heading = Repeated(header, Backoff(now))
         return True

@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
-
-from fedrdma_fate.core.path_probe import TRAIN_DATAGRAMS, ProbedSide, ProbingSide, Train
-from fedrdma_fate.engine.datagram_posting import post_datagram
+from fedrdma_fate.core.path_probe import ProbedSide, ProbingSide, Train
+from fedrdma_fate.engine.link_datagrams import LinkDatagrams
 from fedrdma_fate.engine.path_memory import PathMemory
 from fedrdma_fate.ports import Endpoint
 from fedrdma_fate.wire.datagrams import PathProbe, PathProbeAnswer
-from fedrdma_fate.wire.errors import TransportError
 
 
 class PathProbing:
     """Both halves, of one link. Runs on the link's thread."""
 
-    def __init__(self, memory: PathMemory) -> None:
+    def __init__(self, memory: PathMemory, datagrams: LinkDatagrams) -> None:
         self._memory = memory
-        self._endpoint: Endpoint | None = None
+        self._datagrams = datagrams
         self._probing = ProbingSide()
         self._probed = ProbedSide()
 
     def path_up(self, endpoint: Endpoint, now: float) -> None:
         """The data path is new. What a transfer has found of the old one is better than what a train would."""
-        self._endpoint = endpoint
         self._probing, self._probed = ProbingSide(), ProbedSide()
         if not endpoint.chunk_service.self_paced and not self._memory.proved:
             self._send_train(self._probing.start(now))
 
     def path_lost(self) -> None:
         """Nothing can be measured until it is renewed."""
-        self._endpoint = None
         self._probing, self._probed = ProbingSide(), ProbedSide()
 
     def on_datagram(self, datagram: PathProbe | PathProbeAnswer, now: float) -> None:
@@ -54,11 +49,9 @@ class PathProbing:
 
     def _send_train(self, train: Train) -> None:
         # a path that breaks just now says so again when it is asked to make progress
-        with contextlib.suppress(TransportError):
-            datagram, padding = train.datagram, train.padding
-            if self._endpoint is None or not self._endpoint.post_datagram(datagram, TRAIN_DATAGRAMS, padding):
-                self._probing = ProbingSide()
+        if not self._datagrams.post_train(train):
+            self._probing = ProbingSide()
 
     def _answer(self, answer: PathProbeAnswer | None) -> None:
         if answer is not None:
-            post_datagram(self._endpoint, answer)
+            self._datagrams.post(answer)

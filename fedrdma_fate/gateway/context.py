@@ -40,6 +40,10 @@ class MetricsSink(Protocol):
         """A message was moved to disk."""
         ...
 
+    def datagrams_dropped(self, peer: str, reason: str, count: int) -> None:
+        """Datagrams in a peer's name were dropped."""
+        ...
+
     def link_up(self, peer: str, transport: str, up: bool) -> None:
         """A data path came or went."""
         ...

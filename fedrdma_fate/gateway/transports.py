@@ -12,7 +12,7 @@ from fedrdma_fate.engine.settings import LinkSettings
 from fedrdma_fate.gateway.config.schema import GatewayConfig, PeerConfig, split_address
 from fedrdma_fate.memory.region import SharedRegion
 from fedrdma_fate.memory.shared_slots import PresentedRegion
-from fedrdma_fate.ports import Region, Transport
+from fedrdma_fate.ports import Draft, Region, Role, Transport
 from fedrdma_fate.transport.grpc import GrpcSettings, GrpcTransport
 from fedrdma_fate.transport.shm import ShmTransport
 from fedrdma_fate.transport.tcp import TcpSettings, TcpTransport
@@ -34,6 +34,16 @@ class TransportSet(dict[str, Transport]):
     def __init__(self) -> None:
         super().__init__()
         self.absent: dict[str, str] = {}
+
+    def open(self, name: str, role: Role, site: str) -> Draft:
+        """Start one data path to a site.
+
+        Raises:
+            TransportError: TRANSPORT_UNAVAILABLE when it cannot be.
+        """
+        transport = self[name]
+        # where a device enforces what a peer may write into, it has to know which links are whose
+        return transport.open(role, site) if isinstance(transport, VerbsTransport) else transport.open(role)
 
 
 def make_transports(

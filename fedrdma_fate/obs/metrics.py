@@ -72,6 +72,11 @@ class GatewayMetrics:
             "fedrdma_inline_messages", "Small messages that went over the control channel.", ("direction", "peer")
         )
         self._spilled = self._counter("fedrdma_spilled_bytes", "Payload bytes moved from memory to disk.", ())
+        self._dropped = self._counter(
+            "fedrdma_dropped_datagrams",
+            "Datagrams of a data path that were not taken: forged (or changed), replayed, or malformed.",
+            ("reason", "peer"),
+        )
         self._links = Gauge(
             "fedrdma_links_up",
             "1 while the data path to a peer over a transport is up, 0 after it was lost.",
@@ -97,6 +102,10 @@ class GatewayMetrics:
     def spilled(self, payload_bytes: int) -> None:
         """A message that nobody had pulled was moved to disk."""
         self._spilled.inc(payload_bytes)
+
+    def datagrams_dropped(self, peer: str, reason: str, count: int) -> None:
+        """Datagrams in a peer's name were dropped: `forged`, `replayed` or `malformed`."""
+        self._dropped.labels(reason, peer).inc(count)
 
     def link_up(self, peer: str, transport: str, up: bool) -> None:
         """A data path came or went."""

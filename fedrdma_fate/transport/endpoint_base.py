@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from fedrdma_fate.ports import ChunkService, EndpointAddress, LentRegion
 from fedrdma_fate.wire.errors import ErrorCode, TransportError
 
@@ -47,6 +49,11 @@ class ReliableEndpoint:
     def chunk_service(self) -> ChunkService:
         """Chunks go as all writes do."""
         return ChunkService()
+
+    @property
+    def still_open(self) -> Collection[int]:
+        """None: it is this side that puts what comes into the slots, or lets nobody."""
+        return ()
 
     def post_datagram(self, data: bytes, copies: int = 1, padding: int = 0) -> bool:
         """There are none."""

@@ -7,7 +7,10 @@ import msgspec
 from fedrdma_fate.wire.frames import Delivered, Frame, Grant, Offer, Report, encode_frame, parse_message
 
 DATAGRAM_BYTES = 4096
-"""Most bytes of a datagram."""
+"""Most bytes of a datagram, sealed."""
+
+SEAL_BYTES = 24
+"""What sealing adds to one: 8 of a counter before it, 16 of a tag behind it."""
 
 PADDED_DATAGRAM_BYTES = 64 * 1024
 """What one may be stretched to on its way: what is behind DATAGRAM_BYTES is dropped on arrival."""
@@ -77,6 +80,6 @@ def decode_datagram(raw: bytes) -> Datagram:
 
 
 def padded_probe(train: int, count: int) -> bytes:
-    """An encoded PathProbe of DATAGRAM_BYTES."""
+    """An encoded PathProbe that has DATAGRAM_BYTES when it is sealed."""
     empty = len(encode_datagram(PathProbe(train, count, bytes(256)))) - 256
-    return encode_datagram(PathProbe(train, count, bytes(DATAGRAM_BYTES - empty)))
+    return encode_datagram(PathProbe(train, count, bytes(DATAGRAM_BYTES - SEAL_BYTES - empty)))

@@ -35,6 +35,7 @@ class ErrorCode(str, enum.Enum):
     PEER_UNKNOWN = "FR503"
     LINK_LOST = "FR504"
     TESTBED_UNAVAILABLE = "FR505"
+    DATA_HOST_REFUSED = "FR506"
     # 6: gateway and sessions
     GATEWAY_UNREACHABLE = "FR601"
     WRONG_PARTY = "FR602"

@@ -80,6 +80,7 @@ class Connect(Frame, frozen=True, tag="connect"):
         attempt: counts connections of this link; the dialling side counts up. The other asks for one with 0.
         main: whether all modes use it, or only mode `grpc`.
         offer: an `EndpointAddress`: what the transport needs of the other side (address, token, QP number, …).
+        datagram_key: what seals datagrams to whoever sends this, for this attempt alone; empty with attempt 0.
     """
 
     transport: str
@@ -87,6 +88,7 @@ class Connect(Frame, frozen=True, tag="connect"):
     attempt: int
     main: bool
     offer: dict[str, str | int]
+    datagram_key: bytes = b""
 
 
 class GrantRequest(Frame, frozen=True, tag="grant-request"):

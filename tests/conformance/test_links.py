@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from fedrdma_fate.gateway.transports import TransportSet
 from fedrdma_fate.memory.region import SharedRegion
 from fedrdma_fate.ports import RemoteSlot, Slot, Transport
 from fedrdma_fate.wire.errors import ErrorCode, TransportError
@@ -194,6 +196,100 @@ def test_a_grant_withdrawn_in_the_middle_of_a_write_is_not_touched_any_more(pair
         assert "withdrawn" in loss(pair.passive)
         told.result()
     assert (pair.passive.bytes_at(0, 64 * MIB) == 0xEE).all()
+
+
+# -- a slot is somebody else's afterwards -----------------------------------------------------------------------------
+
+
+def _begin(pair: Pair, *, chunk: bool) -> None:
+    """A long write of the active side is on its way, and some of it is there."""
+    slot = pair.passive.bytes_at(0, 64 * MIB)
+    slot[:] = 0
+    pair.active.fill(0, 64 * MIB, seed=1)
+    target = pair.passive.expose(1, 0, 64 * MIB)
+    for number in range(16):
+        if chunk:
+            pair.active.write_chunk(number, number * 4 * MIB, 4 * MIB, target, number * 4 * MIB, number)
+        else:
+            pair.active.write(number, number * 4 * MIB, 4 * MIB, target, number * 4 * MIB)
+    while not slot.any():
+        pair.active.progress()
+        pair.passive.progress()
+
+
+def _is_left_alone(pair: Pair, seconds: float = 0.5) -> bool:
+    """Whether the slot stays as its next owner fills it, though the active side goes on for as long as it can."""
+    slot = pair.passive.bytes_at(0, 64 * MIB)
+    slot[:] = 0xEE
+    deadline = time.monotonic() + seconds
+    with contextlib.suppress(TransportError):
+        while time.monotonic() < deadline:
+            pair.active.progress()
+            wait_for(pair.active.endpoint, timeout=0.01)
+    return bool((slot == 0xEE).all())
+
+
+@pytest.mark.parametrize("chunk", [False, True], ids=["write", "chunk"])
+def test_an_end_that_was_closed_in_the_middle_of_writes_leaves_its_slots_alone(pair: Pair, chunk: bool) -> None:
+    _begin(pair, chunk=chunk)
+    pair.passive.endpoint.close()
+    assert _is_left_alone(pair)
+    assert not list(pair.passive.endpoint.still_open)
+
+
+@pytest.mark.parametrize("chunk", [False, True], ids=["write", "chunk"])
+def test_an_end_that_lost_its_link_in_the_middle_of_writes_leaves_its_slots_alone(pair: Pair, chunk: bool) -> None:
+    _begin(pair, chunk=chunk)
+    # another write of the peer, which may not be, ends the link under way
+    other = pair.passive.expose(2, 70 * MIB, 4096)
+    pair.active.write(99, 0, 4096, RemoteSlot(other.key ^ 2**40, other.address, other.length))
+    with ThreadPoolExecutor(1) as executor:
+        told = executor.submit(loss, pair.active)
+        loss(pair.passive)
+        pair.passive.endpoint.close()
+        pair.passive.bytes_at(0, 64 * MIB)[:] = 0xEE
+        told.result()
+    assert _is_left_alone(pair)
+
+
+def test_a_key_of_another_peer_opens_nothing(pair: Pair) -> None:
+    pair.passive.bytes_at(0, 8192)[:] = 0xEE
+    stolen = pair.passive.expose(1, 0, 8192)
+    transports = TransportSet()
+    name = pair.transports[0].name
+    transports[name] = pair.transports[1]
+    waiting, dialling = transports.open(name, "passive", "thief"), pair.transports[0].open("active")
+    with ThreadPoolExecutor(1) as executor:
+        answered = executor.submit(waiting.connect, dialling.address, 5.0)
+        active, passive = dialling.connect(waiting.address, 5.0), answered.result()
+    thief = Pair(Side(active, pair.active.region), Side(passive, pair.passive.region), pair.transports)
+    try:
+        thief.active.write(1, 0, 4096, stolen)
+        _violation_shows_at_both_ends(thief, "key")
+        assert (pair.passive.bytes_at(0, 8192) == 0xEE).all()
+        pair.active.write(2, 0, 4096, stolen)
+        pair.pump(lambda: pair.active.done == [2])
+    finally:
+        active.close()
+        passive.close()
+
+
+def test_a_key_of_a_link_that_was_lost_opens_nothing_on_the_next(pair: Pair) -> None:
+    stolen = pair.passive.expose(1, 0, 8192)
+    pair.active.endpoint.close()
+    loss(pair.passive)
+    pair.passive.endpoint.close()
+    pair.passive.bytes_at(0, 8192)[:] = 0xEE
+    active, passive = connect(*pair.transports)
+    again = Pair(Side(active, pair.active.region), Side(passive, pair.passive.region), pair.transports)
+    try:
+        again.passive.expose(2, 8192, 8192)
+        again.active.write(1, 0, 4096, stolen)
+        _violation_shows_at_both_ends(again, "key")
+        assert (again.passive.bytes_at(0, 8192) == 0xEE).all()
+    finally:
+        active.close()
+        passive.close()
 
 
 # -- connecting -------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
 from fedrdma_fate.wire.frames import Mode
 from tests.support.faulty import FaultPlan, FaultyTransport
 from tests.support.proxy import Proxy
-from tests.support.sites import Sites, eventually, party, start_gateways
+from tests.support.sites import InThread, Sites, eventually, linked_sites, party, start_gateways
 
 B = party("host:2")
 LAYOUT = {"a": ["guest:1"], "b": ["host:2"]}
@@ -268,3 +269,27 @@ def test_connections_cut_in_the_network_cost_only_what_was_in_flight(
             # of 3 MB, the first was carried before the cut; headers and what was in flight come on top
             assert proxy.forwarded < len(BODY) + 1_500_000
             eventually(lambda: all_memory_is_back(sites))
+
+
+def test_a_peer_that_sends_our_data_path_to_another_host_is_refused_told_of_and_served_otherwise(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.create_server(("127.0.0.2", 0)) as victim:
+        victim.settimeout(0.3)
+        data = f"127.0.0.1:{victim.getsockname()[1]}"
+        listen = {"data": data, "advertise": "127.0.0.2"}
+        # the site with the smaller name dials first, so it is the other that misleads
+        sites = linked_sites(LAYOUT, tmp_path, tmp_path)
+        sites["b"].config["listen"].update(listen)
+        runner = InThread()
+        try:
+            for site in sites.values():
+                runner.start(site)
+            eventually(lambda: "[FR506] b wants its data path to lead to '127.0.0.2'" in caplog.text)
+            with pytest.raises(TimeoutError):
+                victim.accept()
+            with sites["a"].client() as a, sites["b"].client() as b:
+                a.put_inline("small", "t", [B], "object", b"x")
+                assert bytes(b.get("small", "t", party("guest:1"), timeout=10).buffer) == b"x"
+        finally:
+            runner.stop_all()

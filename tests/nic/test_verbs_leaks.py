@@ -20,5 +20,5 @@ def test_two_hundred_sessions_leave_nothing_and_register_no_region_again() -> No
         assert seen["right"]
         assert seen["last"] == seen["first"]
         assert seen["first"]["registrations"] == 1
-        # what is looked at is there: the binder's queue pair and queue, and the region
-        assert all(seen["first"][kind] >= 1 for kind in ("qp", "cq", "mr", "pd", "ctx"))
+        # what is looked at is there: the region; what binds windows is not, where each slot is registered by itself
+        assert all(seen["first"][kind] >= 1 for kind in ("mr", "pd", "ctx"))

@@ -11,7 +11,7 @@ import random
 import select
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from fedrdma_fate.ports import (
     ChunkService,
@@ -102,6 +102,8 @@ class MemoryEndpoint:
         self._completions: list[Completion] = []
         self._held_back: list[Completion] = []
         self.closed = False
+        self.stuck: set[int] = set()
+        """Grants that cannot be closed to the peer."""
 
     @property
     def peer(self) -> MemoryEndpoint:
@@ -129,6 +131,16 @@ class MemoryEndpoint:
         """The peer may no longer write there."""
         self._check()
         self._exposed = {key: entry for key, entry in self._exposed.items() if entry[0] != grant}
+
+    @property
+    def still_open(self) -> Collection[int]:
+        """As the test says."""
+        return self.stuck
+
+    @property
+    def exposed(self) -> set[int]:
+        """Grants whose keys are alive."""
+        return set() if self.closed else {grant for grant, _ in self._exposed.values()}
 
     def post_write(self, work_request: int, source: Slot, target: RemoteSlot, target_offset: int) -> None:
         """Queue a write at the peer."""

@@ -18,6 +18,7 @@ from fedrdma_fate.engine.events import (
     ReceiveFailed,
     SendFailed,
     SlotsReturned,
+    SlotsStillOpen,
     TransferAnnounced,
     TransferStats,
 )
@@ -25,6 +26,8 @@ from fedrdma_fate.engine.link import Link
 from fedrdma_fate.engine.payload import Outgoing, Payload
 from fedrdma_fate.engine.settings import LinkSettings
 from fedrdma_fate.ports import Completion, Slot
+from fedrdma_fate.security.datagram_tags import DatagramKeys
+from fedrdma_fate.wire.datagrams import Datagram, decode_datagram
 from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import ControlFrame, GrantRequest, MessageKey, Mode, Offer, Party
 from tests.support.endpoints import HeapRegion, MemoryWire
@@ -32,6 +35,8 @@ from tests.support.endpoints import HeapRegion, MemoryWire
 FrameType = TypeVar("FrameType", bound=ControlFrame)
 
 SETTINGS = LinkSettings(transport="memory", idle_timeout=60.0)
+DATAGRAM_KEYS = DatagramKeys(send=bytes(range(32)), receive=bytes(range(32, 64)))
+"""Of one side; the other has them reversed."""
 KEY = MessageKey("s", "model", "0", Party("guest", "1"), Party("host", "2"))
 
 
@@ -41,6 +46,7 @@ class Recorded:
 
     frames: list[ControlFrame] = dataclasses.field(default_factory=list)
     returned: list[Slot] = dataclasses.field(default_factory=list)
+    still_open: list[Slot] = dataclasses.field(default_factory=list)
     wanted: list[GrantRequest] = dataclasses.field(default_factory=list)
     offers: list[Offer] = dataclasses.field(default_factory=list)
     received_offers: list[tuple[Offer, Slot, int]] = dataclasses.field(default_factory=list)
@@ -75,6 +81,8 @@ class Recorded:
                 self.receive_failures.append((offer, code, reason))
             case SlotsReturned(slots):
                 self.returned.extend(slots)
+            case SlotsStillOpen(slots):
+                self.still_open.extend(slots)
             case PayloadSent(outgoing, stats):
                 self.sent_messages.append((outgoing, stats))
             case SendFailed(outgoing, code, reason):
@@ -118,6 +126,11 @@ def slot_for(message: Outgoing) -> Slot:
     return HeapRegion(SlotLayout(message.plan, message.mode).slot_bytes).slot()
 
 
+def datagram_in(sealed: bytes) -> Datagram:
+    """What a sealed datagram says, whoever it is from and however often it came."""
+    return decode_datagram(sealed[8:-16])
+
+
 class Pair:
     """A sender and a receiver without threads, joined by a wire; the test carries frames and lets time pass.
 
@@ -145,12 +158,16 @@ class Pair:
     def connect(self, wire: MemoryWire | None = None) -> None:
         """A new data path."""
         self.wire = wire or MemoryWire()
+        self.receiver._datagrams.path_up(self.wire.ends[1], DATAGRAM_KEYS.reversed)
         self.incoming.path_up(self.wire.ends[1], self.now)
+        self.sender._datagrams.path_up(self.wire.ends[0], DATAGRAM_KEYS)
         self.outgoing.path_up(self.wire.ends[0], self.now)
 
     def lose_path(self) -> None:
         """Both notice that the data path is gone."""
         self.wire.break_down("the test cut it")
+        for link in (self.sender, self.receiver):
+            link._datagrams.path_lost()
         self.outgoing.path_lost()
         self.incoming.path_lost(self.now)
 

@@ -46,15 +46,19 @@ class FakeNetwork:
         self.keys = itertools.count(0x100)
         self.writes: list[tuple[int, int, bool]] = []
         """Number of the queue pair, bytes, whether signalled, of each write that was posted."""
+        self.careless: set[str] = set()
+        """Names of devices that do not check the bounds of windows."""
 
 
 class FakeRegion:
     """Registered memory."""
 
-    def __init__(self, device: FakeDevice, address: int, length: int) -> None:
+    def __init__(self, domain: FakeDomain, address: int, length: int, *, remote_write: bool) -> None:
+        device = domain.device
         self.local_key = self.remote_key = next(device.network.keys)
         self.address, self.length = address, length
-        self.device = device
+        self.remote_write = remote_write
+        self.device, self.domain = device, domain
         device.regions.append(self)
 
     def close(self) -> None:
@@ -65,10 +69,11 @@ class FakeRegion:
 class FakeWindow:
     """A part of a region that is open to peers."""
 
-    def __init__(self, device: FakeDevice, address: int, length: int) -> None:
+    def __init__(self, domain: FakeDomain, address: int, length: int, region: FakeRegion | None = None) -> None:
+        device = domain.device
         self.key = next(device.network.keys)
-        self.address, self.length = address, length
-        self.device = device
+        self.address, self.length, self.region = address, length, region
+        self.device, self.domain = device, domain
         device.windows[self.key] = self
 
     def close(self) -> None:
@@ -109,8 +114,9 @@ class FakeQueue:
 class FakePair:
     """A queue pair; `held` keeps its writes from completing, `deaf` its peer from being reached."""
 
-    def __init__(self, device: FakeDevice, queue: FakeQueue, sends: int) -> None:
-        self.device, self.queue, self.sends = device, queue, sends
+    def __init__(self, domain: FakeDomain, queue: FakeQueue, sends: int) -> None:
+        device = domain.device
+        self.domain, self.device, self.queue, self.sends = domain, device, queue, sends
         self.number = next(device.network.numbers)
         self.peer = 0
         self.mtu = 0
@@ -152,9 +158,10 @@ class FakePair:
 
     def bind(self, work_request: int, region: boundary.MemoryRegion, address: int, length: int) -> FakeWindow:
         assert isinstance(region, FakeRegion)
+        assert region.domain is self.domain, "memory of another domain"
         outcome = Outcome.DONE if self.device.binds else Outcome.FAILED
         self.queue.push(WorkCompletion(work_request, self.number, outcome, "bind error"))
-        return FakeWindow(self.device, address, length)
+        return FakeWindow(self.domain, address, length, region)
 
     def fail(self) -> None:
         self.failed = True
@@ -189,8 +196,7 @@ class FakePair:
         if source.length == 0:
             return Outcome.DONE
         peer = self._peer()
-        window = peer.device.windows.get(target.key)
-        if window is None or not window.address <= target.address <= window.address + window.length - source.length:
+        if not peer.domain.lets_in(target, source.length):
             peer.device.report(boundary.EventKind.ACCESS_ERROR)
             peer.fail()
             return Outcome.REFUSED
@@ -211,10 +217,67 @@ class FakePair:
             self.fail()
 
 
-class FakeDevice:
-    """An open device."""
+class FakeDomain:
+    """A protection domain."""
+
+    def __init__(self, device: FakeDevice) -> None:
+        self.device = device
+
+    def register(self, address: int, length: int, *, windows: bool = False, remote_write: bool = False) -> FakeRegion:
+        del windows
+        if self.device.registration_errno:
+            raise VerbsError(f"cannot register {length} bytes of memory", self.device.registration_errno)
+        return FakeRegion(self, address, length, remote_write=remote_write)
+
+    def window(self) -> FakeWindow:
+        return FakeWindow(self, 0, 0)
+
+    def queue_pair(
+        self,
+        queue: boundary.CompletionQueue,
+        port: int,
+        *,
+        kind: PairKind = PairKind.RELIABLE,
+        sends: int,
+        receives: int,
+    ) -> FakePair:
+        del port, kind, receives
+        assert isinstance(queue, FakeQueue)
+        if len(self.device.pairs) >= self.device.most_pairs:
+            raise VerbsError("cannot make a queue pair: Cannot allocate memory", 12)
+        return FakePair(self, queue, sends)
+
+    def lets_in(self, target: Target, length: int) -> bool:
+        """Whether a queue pair of this domain takes a write of the peer."""
+        window = self.device.windows.get(target.key)
+        if window is not None:
+            whole = window if self.device.checks_windows or window.region is None else window.region
+            return window.domain is self and _holds(whole, target.address, length)
+        opened = (region for region in self.device.regions if region.remote_write and region.domain is self)
+        return any(region.remote_key == target.key and _holds(region, target.address, length) for region in opened)
+
+    def close(self) -> None:
+        """Nothing that was made from it may be left."""
+        left = [thing for thing in self.device.left if getattr(thing, "domain", None) is self]
+        assert not left, f"made from the domain, and left: {left}"
+
+
+def _holds(memory: FakeRegion | FakeWindow, address: int, length: int) -> bool:
+    return memory.address <= address <= memory.address + memory.length - length
+
+
+class FakeDevice(FakeDomain):
+    """An open device, a domain of its own.
+
+    Attributes:
+        checks_windows: whether it keeps writes inside a window, and not only inside its region.
+        domains: further ones that were made.
+    """
 
     def __init__(self, info: DeviceInfo, network: FakeNetwork) -> None:
+        super().__init__(self)
+        self.checks_windows = info.name not in network.careless
+        self.domains: list[FakeDomain] = []
         self.info, self.network = info, network
         self.events_fileno = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC | os.EFD_SEMAPHORE)
         self.events: deque[DeviceEvent] = deque()
@@ -239,35 +302,15 @@ class FakeDevice:
         os.eventfd_read(self.events_fileno)
         return self.events.popleft()
 
-    def register(self, address: int, length: int, *, windows: bool = False, remote_write: bool = False) -> FakeRegion:
-        del windows, remote_write
-        if self.registration_errno:
-            raise VerbsError(f"cannot register {length} bytes of memory", self.registration_errno)
-        return FakeRegion(self, address, length)
-
-    def window(self) -> FakeWindow:
-        return FakeWindow(self, 0, 0)
+    def domain(self) -> FakeDomain:
+        self.domains.append(FakeDomain(self))
+        return self.domains[-1]
 
     def completion_queue(self, depth: int) -> FakeQueue:
         if depth > self.most_completions:
             raise VerbsError(f"cannot make a completion queue of {depth} entries", errno.EINVAL)
         self.queues.append(FakeQueue())
         return self.queues[-1]
-
-    def queue_pair(
-        self,
-        queue: boundary.CompletionQueue,
-        port: int,
-        *,
-        kind: PairKind = PairKind.RELIABLE,
-        sends: int,
-        receives: int,
-    ) -> FakePair:
-        del port, kind, receives
-        assert isinstance(queue, FakeQueue)
-        if len(self.pairs) >= self.most_pairs:
-            raise VerbsError("cannot make a queue pair: Cannot allocate memory", 12)
-        return FakePair(self, queue, sends)
 
     def close(self) -> None:
         if not self.closed:

@@ -7,7 +7,7 @@ import os
 import random
 import select
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Literal
 
 from fedrdma_fate.core.x.chunking import TAGS, chunk_of_immediate
@@ -147,6 +147,11 @@ class FaultyEndpoint:
         self._count("withdraw")
         self._slots.pop(grant, None)
         self._inner.withdraw(grant)
+
+    @property
+    def still_open(self) -> Collection[int]:
+        """The inner one's."""
+        return self._inner.still_open
 
     def post_write(self, work_request: int, source: Slot, target: RemoteSlot, target_offset: int) -> None:
         """Post, unless the plan has broken or silenced the link."""

@@ -27,7 +27,8 @@ from fedrdma_fate.fate.journal import Journal
 from fedrdma_fate.fate.settings import BackendSettings
 from fedrdma_fate.gateway.config.schema import GatewayConfig, PeerConfig
 from fedrdma_fate.obs.metrics import GatewayMetrics, Occupancy
-from fedrdma_fate.wire.datagrams import DATAGRAM_BYTES, PADDED_DATAGRAM_BYTES, Datagram, encode_datagram
+from fedrdma_fate.security.datagram_tags import KEY_BYTES, DatagramSealer
+from fedrdma_fate.wire.datagrams import DATAGRAM_BYTES, PADDED_DATAGRAM_BYTES, SEAL_BYTES, Datagram, encode_datagram
 from fedrdma_fate.wire.errors import ErrorCode, error_from_code
 from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, PROBE_TRANSFERS_FROM, ControlFrame, Mode, encode_frame
 from fedrdma_fate.wire.header import HEADER_BYTES, MAGIC, PROTOCOL_VERSION, ChunkHeader, HeaderKind
@@ -53,10 +54,12 @@ def wire() -> Document:
             "inline_bytes": INLINE_LIMIT_BYTES,
             "datagram_bytes": DATAGRAM_BYTES,
             "padded_datagram_bytes": PADDED_DATAGRAM_BYTES,
+            "seal_bytes": SEAL_BYTES,
             "probe_transfers_from": PROBE_TRANSFERS_FROM,
         },
         "control_frames": _encodings(ControlFrame, encode_frame),
         "datagrams": _encodings(Datagram, encode_datagram),
+        "sealed_datagrams": _sealed_datagrams(),
         "requests": _encodings(Request, encode_message),
         "replies": _encodings(Reply, encode_message),
         "headers": {
@@ -64,6 +67,12 @@ def wire() -> Document:
         },
         "header": {"bytes": HEADER_BYTES, "magic": MAGIC},
     }
+
+
+def _sealed_datagrams() -> list[str]:
+    """Two in a row under one key."""
+    sealer = DatagramSealer(bytes(range(KEY_BYTES)))
+    return [sealer.seal(b"datagram").hex() for _ in range(2)]
 
 
 def examples(union: Any) -> Iterator[tuple[str, list[msgspec.Struct]]]:

@@ -86,10 +86,16 @@ class FakeLink:
             self.passive.progress()
 
     def connect(
-        self, timeout: float = 2.0, spoil: Callable[[EndpointAddress], EndpointAddress] = lambda address: address
+        self,
+        timeout: float = 2.0,
+        spoil: Callable[[EndpointAddress], EndpointAddress] = lambda address: address,
+        peer: str = "",
     ) -> None:
-        """Connect both sides anew, by addresses of which the passive side's may be spoiled on its way."""
-        dialling, waiting = self.active.transport.open("active"), self.passive.transport.open("passive")
+        """Connect both sides anew, by addresses of which the passive side's may be spoiled on its way.
+
+        To the passive side, the active one is the peer of that name.
+        """
+        dialling, waiting = self.active.transport.open("active"), self.passive.transport.open("passive", peer)
         with ThreadPoolExecutor(1) as executor:
             answered = executor.submit(waiting.connect, dialling.address, timeout)
             try:
@@ -109,8 +115,14 @@ class FakeLink:
             side.transport.close()
 
 
-def unconnected(active: Mapping[str, object] | None = None, passive: Mapping[str, object] | None = None) -> FakeLink:
-    """Two sides that have not met; the arguments change their ports, or their numbers of queue pairs."""
+def unconnected(
+    active: Mapping[str, object] | None = None, passive: Mapping[str, object] | None = None, *, careless: bool = False
+) -> FakeLink:
+    """Two sides that have not met; the arguments change their ports, or their numbers of queue pairs.
+
+    Careless devices do not check the bounds of windows.
+    """
     network = FakeNetwork()
+    network.careless = {"fake0", "fake1"} if careless else set()
     sides = FakeSide(network, "fake0", **(active or {})), FakeSide(network, "fake1", **(passive or {}))  # type: ignore[arg-type]
     return FakeLink(network, *sides)

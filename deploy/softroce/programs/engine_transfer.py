@@ -21,6 +21,7 @@ from deploy.softroce.programs.counters import read_counters
 from deploy.softroce.programs.links import open_draft, shared_region
 from fedrdma_fate.core.plan import ChunkPlan, SlotLayout
 from fedrdma_fate.engine.events import (
+    DatagramsDropped,
     FrameToSend,
     GrantRequested,
     LinkEvent,
@@ -31,6 +32,7 @@ from fedrdma_fate.engine.events import (
     ReceiveFailed,
     SendFailed,
     SlotsReturned,
+    SlotsStillOpen,
     TransferAnnounced,
     TransferStats,
 )
@@ -40,6 +42,7 @@ from fedrdma_fate.engine.settings import LinkSettings
 from fedrdma_fate.memory.region import SharedRegion
 from fedrdma_fate.ports import Slot
 from fedrdma_fate.quantities import parse_size
+from fedrdma_fate.security.datagram_tags import DatagramKeys, new_key
 from fedrdma_fate.transport.verbs.device_selection import NAME
 from fedrdma_fate.transport.verbs.transport import VerbsSettings, VerbsTransport
 from fedrdma_fate.wire.frames import Grant, MessageKey, Mode, Party, decode_frame, encode_frame
@@ -85,7 +88,7 @@ class Owner:
                 self.ended.set()
             case ReceiveFailed(_, _, code, reason) | SendFailed(_, code, reason):
                 self._fail(f"{code.value}: {reason}")
-            case TransferAnnounced() | SlotsReturned():
+            case TransferAnnounced() | SlotsReturned() | SlotsStillOpen() | DatagramsDropped():
                 # the frame is enough, and nobody waits for slots
                 pass
 
@@ -125,7 +128,9 @@ def run_link(control: Control, transport: VerbsTransport) -> tuple[LinkThread, O
     owner = Owner(control)
     link = LinkThread("peer", LinkSettings(NAME, idle_timeout=IDLE_SECONDS), owner.on_event)
     draft = open_draft(transport)
-    offer = control.exchange(dict(draft.address))
+    key = new_key()
+    offer = control.exchange({**draft.address, "datagram_key": key.hex()})
+    keys = DatagramKeys(send=bytes.fromhex(offer.pop("datagram_key")), receive=key)
 
     def relay() -> None:
         while message := control.receive():
@@ -135,7 +140,7 @@ def run_link(control: Control, transport: VerbsTransport) -> tuple[LinkThread, O
                 owner.granted.set()
         owner.other_gone.set()
 
-    link.connect(draft, offer, ATTEMPT)
+    link.connect(draft, offer, ATTEMPT, keys)
     owner.up.wait()
     # a grant of a path that is not up here yet would be dropped, so both are
     control.exchange("up")

@@ -23,14 +23,14 @@ def shared_region(length: int) -> Iterator[SharedRegion]:
         region.close()
 
 
-def open_draft(transport: VerbsTransport) -> Draft:
-    """This host's half of a link; host 0 is active."""
-    return transport.open("passive" if this_host() else "active")
+def open_draft(transport: VerbsTransport, peer: str = "") -> Draft:
+    """This host's half of a link, to what it takes for the peer of that name; host 0 is active."""
+    return transport.open("passive" if this_host() else "active", peer)
 
 
-def connect(transport: VerbsTransport, control: Control) -> Endpoint:
+def connect(transport: VerbsTransport, control: Control, peer: str = "") -> Endpoint:
     """A link between the two hosts."""
-    draft = open_draft(transport)
+    draft = open_draft(transport, peer)
     return draft.connect(control.exchange(dict(draft.address)), PATIENCE_SECONDS)
 
 

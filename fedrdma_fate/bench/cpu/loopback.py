@@ -8,7 +8,7 @@ import functools
 import mmap
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from types import MappingProxyType
 
 from fedrdma_fate.core.path import PathState
@@ -19,6 +19,7 @@ from fedrdma_fate.engine.path_memory import KnownPath
 from fedrdma_fate.engine.payload import Outgoing, Payload
 from fedrdma_fate.engine.settings import LinkSettings
 from fedrdma_fate.ports import ChunkService, Completion, CompletionKind, EndpointAddress, RemoteSlot, Slot
+from fedrdma_fate.security.datagram_tags import DatagramKeys, new_key
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
 from fedrdma_fate.wire.frames import ControlFrame, MessageKey, Party
 
@@ -78,6 +79,11 @@ class FreeDevice:
 
     def withdraw(self, grant: int) -> None:
         """Nothing to do."""
+
+    @property
+    def still_open(self) -> Collection[int]:
+        """Nothing is written."""
+        return ()
 
     def post_write(self, work_request: int, source: Slot, target: RemoteSlot, target_offset: int) -> None:
         """Not used by this mode."""
@@ -152,9 +158,9 @@ class _Side:
         self._clock = clock
         self._due: float | None = 0.0
 
-    def connect(self) -> None:
+    def connect(self, keys: DatagramKeys) -> None:
         """The data path is there."""
-        self.link.connect(self._device, self._device.address, 1)
+        self.link.connect(self._device, self._device.address, 1, keys)
 
     def turn(self) -> None:
         """Take in what has arrived, and do what is due; a thread would sleep until there is something."""
@@ -208,8 +214,9 @@ class Loopback:
         Raises:
             FedRDMAError: the transfer failed.
         """
-        self._sender.connect()
-        self._receiver.connect()
+        keys = DatagramKeys(new_key(), new_key())
+        self._sender.connect(keys)
+        self._receiver.connect(keys.reversed)
         self._receiver.link.grant(_GRANT, self._granted, _TRANSFER)
         self._sender.link.send(self._outgoing)
         for _ in range(_MOST_TURNS):

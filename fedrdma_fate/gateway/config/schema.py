@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -151,6 +152,8 @@ class PeerConfig(_Section, frozen=True):
         site: its name, as its own configuration spells it.
         parties: the parties it serves: `9999` for every role of that party, or `host:10000` for one.
         address: host:port of its control channel; null when only it can reach us.
+        data_hosts: further hosts that its data paths may lead to, beside that of `address`: names or addresses. Where
+            there are some, the GIDs of its RDMA device are held against both, too.
         mode: overrides the gateway's mode for this peer.
         transport: overrides the gateway's transport for this peer.
         chunk: overrides the gateway's chunk size for this peer.
@@ -162,6 +165,7 @@ class PeerConfig(_Section, frozen=True):
     site: str
     parties: tuple[str, ...]
     address: str | None = None
+    data_hosts: tuple[str, ...] = ()
     mode: Mode | None = None
     transport: TransportName | None = None
     chunk: ChunkSetting | None = None
@@ -323,6 +327,19 @@ def _check_addresses(config: GatewayConfig) -> None:
     for peer in config.peers:
         if peer.address is not None:
             split_address("peers.address", peer.address)
+        for host in peer.data_hosts:
+            _check_data_host(host)
+
+
+def _check_data_host(host: str) -> None:
+    """One host, by name or address: no port, no network, and not every address that there is."""
+    try:
+        unfit = ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        # what is no address, in digits or with a colon, is none that was misspelt either
+        unfit = not re.fullmatch(r"(?=.*[A-Za-z])[\w-]+(\.[\w-]+)*\.?", host, re.ASCII)
+    if unfit:
+        raise bad_value("peers.data_hosts", host, "", "Write names or addresses of hosts, without a port.")
 
 
 def _check_timeouts(timeouts: TimeoutConfig) -> None:

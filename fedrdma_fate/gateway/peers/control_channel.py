@@ -36,9 +36,11 @@ class ControlStream:
     Attributes:
         end_reason: why nothing more comes, where that is known, to follow what is said of the peer; else an empty
             string.
+        remote_host: address of the other end, where that is known. gRPC does not tell it to the side that dialled.
     """
 
     def __init__(self) -> None:
+        self.remote_host: str | None = None
         self._incoming: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._outgoing: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._closed = False

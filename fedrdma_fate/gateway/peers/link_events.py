@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
-from fedrdma_fate.engine.events import LinkEvent, PayloadReceived, ReceiveFailed, SlotsReturned
+from fedrdma_fate.engine.events import LinkEvent, PayloadReceived, ReceiveFailed, SlotsReturned, SlotsStillOpen
 
-_OWNED_SLOTS = (PayloadReceived, ReceiveFailed, SlotsReturned)
-"""Events that give a slot to the owner of the link, which it must get however late they come."""
+_OWNED_SLOTS = (PayloadReceived, ReceiveFailed, SlotsReturned, SlotsStillOpen)
+"""Events about slots of the owner of the link, which it must hear of however late they come."""
 
 
 class LinkEvents:

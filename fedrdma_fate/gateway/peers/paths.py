@@ -13,7 +13,8 @@ from fedrdma_fate.engine.payload import Outgoing
 from fedrdma_fate.gateway.background import TimerHandle
 from fedrdma_fate.gateway.peers.link_events import LinkEvents
 from fedrdma_fate.ports import Draft, LentRegion, Role, Transport
-from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
+from fedrdma_fate.security.datagram_tags import KEY_BYTES, DatagramKeys, new_key
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, WireError
 from fedrdma_fate.wire.frames import Connect, ControlFrame, Hello
 
 logger = logging.getLogger(__name__)
@@ -48,6 +49,7 @@ class DataPath:
         down_since: when the first of them did.
         retry_seconds: how long to wait before the next attempt.
         draft: our half of the attempt, until the other half comes.
+        datagram_key: what we take datagrams of this attempt under, until the same.
         lent_region: what the peer may lend from, as long as it is connected.
         timer: the next attempt, or the end of waiting for the other half.
     """
@@ -65,6 +67,7 @@ class DataPath:
     down_since: float = 0.0
     retry_seconds: float = FIRST_RETRY_SECONDS
     draft: Draft | None = None
+    datagram_key: bytes = b""
     lent_region: LentRegion | None = None
     timer: TimerHandle | None = None
 
@@ -141,6 +144,7 @@ class DataPaths:
         clock: Callable[[], float],
         answer_timeout: float,
         give_up: Callable[[str], None],
+        open_draft: Callable[[str, Role], Draft] | None = None,
     ) -> None:
         """
         Args:
@@ -153,6 +157,7 @@ class DataPaths:
             clock: seconds, of any origin.
             answer_timeout: seconds that the peer has to send its half of an attempt.
             give_up: called on the active side with a main path that cannot be connected.
+            open_draft: starts a data path over a transport, for this peer; None: as the transport does.
         """
         self._site = site
         self._transports = transports
@@ -163,6 +168,7 @@ class DataPaths:
         self._clock = clock
         self._answer_timeout = answer_timeout
         self._give_up = give_up
+        self._open_draft = open_draft or (lambda name, role: transports[name].open(role))
         self._role: Role = "passive"
         self._online = False
         self._retired: list[LinkHandle] = []
@@ -244,7 +250,16 @@ class DataPaths:
         return transport in self._transports and self._allows(transport)
 
     def on_connect(self, frame: Connect) -> None:
-        """The peer's half of an attempt, or its wish for one."""
+        """The peer's half of an attempt, or its wish for one.
+
+        Raises:
+            WireError: MALFORMED_FRAME when its half has no key for datagrams.
+        """
+        if frame.attempt and len(frame.datagram_key) != KEY_BYTES:
+            raise WireError(
+                ErrorCode.MALFORMED_FRAME,
+                f"a connect frame with a key for datagrams of {len(frame.datagram_key)} bytes, not {KEY_BYTES}.",
+            )
         if not self.offers(frame.transport):
             logger.warning("%s asks for the transport %.32r, which is not offered", self._site, frame.transport)
             return
@@ -316,9 +331,11 @@ class DataPaths:
         draft = self._open(transport, "active")
         if draft is not None:
             path.draft = draft
+            path.datagram_key = new_key()
             path.connecting = True
             path.timer = self._call_later(self._answer_timeout, lambda: self._unanswered(transport))
-            self._send(Connect(transport, path.reason, path.attempt, path.main, dict(draft.address)))
+            offer = dict(draft.address)
+            self._send(Connect(transport, path.reason, path.attempt, path.main, offer, path.datagram_key))
 
     def _unanswered(self, transport: str) -> None:
         self.on_lost(transport, f"{self._site} did not answer within {self._answer_timeout:g} s")
@@ -332,8 +349,9 @@ class DataPaths:
         path.attempt = frame.attempt
         draft = self._open(frame.transport, "passive")
         if draft is not None:
-            self._send(Connect(frame.transport, frame.reason, frame.attempt, frame.main, dict(draft.address)))
-            path.link.connect(draft, frame.offer, frame.attempt)
+            key = new_key()
+            self._send(Connect(frame.transport, frame.reason, frame.attempt, frame.main, dict(draft.address), key))
+            path.link.connect(draft, frame.offer, frame.attempt, DatagramKeys(frame.datagram_key, key))
 
     def _on_answer(self, frame: Connect) -> None:
         path = self.paths.get(frame.transport)
@@ -341,7 +359,7 @@ class DataPaths:
             draft, path.draft = path.draft, None
             path.stop()
             path.connecting = True
-            path.link.connect(draft, frame.offer, frame.attempt)
+            path.link.connect(draft, frame.offer, frame.attempt, DatagramKeys(frame.datagram_key, path.datagram_key))
 
     def _on_request(self, frame: Connect) -> None:
         """The passive side has lost a path, though it may look up from here, or needs one for mode grpc."""
@@ -353,7 +371,7 @@ class DataPaths:
 
     def _open(self, transport: str, role: Role) -> Draft | None:
         try:
-            return self._transports[transport].open(role)
+            return self._open_draft(transport, role)
         except FedRDMAError as error:
             logger.warning("no data path to %s over %s: %s", self._site, transport, error)
             self.on_lost(transport, str(error))

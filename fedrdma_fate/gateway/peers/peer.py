@@ -8,6 +8,7 @@ import logging
 import time
 
 from fedrdma_fate.engine.events import (
+    DatagramsDropped,
     FrameToSend,
     GrantRequested,
     LinkEvent,
@@ -18,6 +19,7 @@ from fedrdma_fate.engine.events import (
     ReceiveFailed,
     SendFailed,
     SlotsReturned,
+    SlotsStillOpen,
     TransferAnnounced,
     TransferProgress,
 )
@@ -25,6 +27,7 @@ from fedrdma_fate.engine.link_thread import LinkHandle
 from fedrdma_fate.gateway.config.schema import PeerConfig
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.peers.control_channel import ControlStream
+from fedrdma_fate.gateway.peers.data_hosts import DataHosts, GuardedDraft
 from fedrdma_fate.gateway.peers.entitlement import Entitlement
 from fedrdma_fate.gateway.peers.greeting import allowed_transports, own_hello
 from fedrdma_fate.gateway.peers.link_events import LinkEvents
@@ -89,6 +92,7 @@ class Peer:
         self._entitlement = Entitlement(config.site, context.config.site, context.routes)
         self.receiving = Receiving(config.site, context, self.send, self._lender_region)
         self.probes = ProbeTransfers(config.site, context, self.send)
+        hosts = DataHosts(config, lambda: None if self._stream is None else self._stream.remote_host)
         self.paths = DataPaths(
             config.site,
             context.transports,
@@ -99,6 +103,7 @@ class Peer:
             time.monotonic,
             context.config.timeouts.connect,
             self._fall_back,
+            lambda name, role: GuardedDraft(context.transports.open(name, role, config.site), hosts),
         )
         self.sending = Sending(config, context, self.send, self.paths, lambda: self.hello, self.shares_memory)
         context.recalls[context.receive_pool].append(self.paths.recall_credits)
@@ -403,6 +408,9 @@ class Peer:
                 self._on_path_lost(transport, attempt, reason)
             case TransferAnnounced(offer):
                 self.receiving.on_early_offer(offer, self.paths.paths[transport].link)
+            case DatagramsDropped(counts):
+                for reason, count in counts.items():
+                    self._context.metrics.datagrams_dropped(self.config.site, reason, count)
             case GrantRequested(request):
                 self.receiving.on_grant_request(request, self.paths.paths[transport].link)
             case PayloadReceived(offer, slot, payload_at, stats):
@@ -413,6 +421,8 @@ class Peer:
                 self._refill_ring(transport)
             case SlotsReturned(slots):
                 self.receiving.slots_returned(slots)
+            case SlotsStillOpen(slots):
+                self.receiving.slots_still_open(slots)
             case PayloadSent(outgoing, stats):
                 if not self.probes.sent(outgoing, stats):
                     self.sending.sent(outgoing, stats, transport)

@@ -173,6 +173,12 @@ class Receiving:
         for slot in slots:
             self._take_back(slot).release()
 
+    def slots_still_open(self, slots: Sequence[Slot]) -> None:
+        """The peer may go on writing into these: they stay leased for as long as this gateway runs."""
+        for slot in slots:
+            logger.error("%d bytes of receive memory stay unused: %s may still write there", slot.length, self._peer)
+            self._granted[slot.offset].lease.share(f"still open to peer:{self._peer}")
+
     async def _answer_request(self, request: GrantRequest, link: LinkHandle) -> None:
         try:
             lease = await self._acquire(request)

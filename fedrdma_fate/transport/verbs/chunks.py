@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 from fedrdma_fate.transport.verbs.interface import (
     CompletionQueue,
-    Device,
     LocalPort,
     PairAddress,
     PairKind,
     Piece,
+    ProtectionDomain,
     QueuePair,
     RetrySettings,
     VerbsError,
@@ -121,7 +121,14 @@ class ChunkPairs:
     """The chunk queue pairs of one side. Both kinds are made, as the peer may not have both; one kind is kept."""
 
     def __init__(
-        self, device: Device, queue: CompletionQueue, port: int, scratch: Scratch, count: int, *, unreliable: bool
+        self,
+        domain: ProtectionDomain,
+        queue: CompletionQueue,
+        port: int,
+        scratch: Scratch,
+        count: int,
+        *,
+        unreliable: bool,
     ) -> None:
         """Make them, in the state INIT. Where the device has no unreliable ones, it makes do without.
 
@@ -136,11 +143,11 @@ class ChunkPairs:
         with contextlib.ExitStack() as undo:
             undo.callback(self.close)
             # one more for datagrams
-            self._make(PairKind.RELIABLE, count + 1, device, queue, port)
+            self._make(PairKind.RELIABLE, count + 1, domain, queue, port)
             if unreliable:
                 # a device that has none says so with the first
                 with contextlib.suppress(VerbsError):
-                    self._make(PairKind.UNRELIABLE, count + 1, device, queue, port)
+                    self._make(PairKind.UNRELIABLE, count + 1, domain, queue, port)
             undo.pop_all()
 
     @staticmethod
@@ -212,9 +219,9 @@ class ChunkPairs:
     def _offset(self) -> int:
         return self._scratch.length - DatagramChannel.BYTES
 
-    def _make(self, kind: PairKind, count: int, device: Device, queue: CompletionQueue, port: int) -> None:
+    def _make(self, kind: PairKind, count: int, domain: ProtectionDomain, queue: CompletionQueue, port: int) -> None:
         for _ in range(count):
-            made = device.queue_pair(queue, port, kind=kind, sends=CHUNK_SENDS, receives=CHUNK_RECEIVES)
+            made = domain.queue_pair(queue, port, kind=kind, sends=CHUNK_SENDS, receives=CHUNK_RECEIVES)
             self._made[kind].append(made)
 
 

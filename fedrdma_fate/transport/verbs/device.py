@@ -1,4 +1,4 @@
-"""What all links of a transport share: the open device, its events, registered regions, and the binder of windows."""
+"""What all links of a transport share: the open device, its events, and the protection domains of the peers."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import contextlib
 import os
 import threading
 
+from fedrdma_fate.transport.verbs.domains import PeerDomains
 from fedrdma_fate.transport.verbs.interface import Device, DeviceEvent, EventKind, LocalPort, VerbsError
-from fedrdma_fate.transport.verbs.regions import RegionTable, WindowBinder
+from fedrdma_fate.transport.verbs.window_check import windows_are_checked
 
 
 class DeviceEvents:
@@ -68,9 +69,11 @@ class DeviceContext:
         """
         self.device = device
         self.port = port
-        self.regions = RegionTable(device)
+        self.windows_are_checked = windows_are_checked(device, port)
+        self.domains = PeerDomains(device, port, windows=self.windows_are_checked)
         self.events = DeviceEvents(device)
-        self.binder = WindowBinder(device, port)
+        # a refused write is part of the check
+        self.events.look()
         self.stop_fileno = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.stopped = False
         self._lock = threading.Lock()
@@ -95,8 +98,7 @@ class DeviceContext:
         with contextlib.ExitStack() as undo:
             undo.callback(os.close, self.stop_fileno)
             undo.callback(self.device.close)
-            undo.callback(self.regions.close)
-            undo.callback(self.binder.close)
+            undo.callback(self.domains.close)
 
 
 def _reason(event: DeviceEvent) -> str:

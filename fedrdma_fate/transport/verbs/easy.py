@@ -253,32 +253,12 @@ class QueuePair:
             self._pair.close()
 
 
-class Device:
-    """An open device, with a protection domain for everything made from it."""
+class ProtectionDomain:
+    """Memory, windows and queue pairs that may use each other. Made by `Device.domain`."""
 
-    def __init__(self, name: str) -> None:
-        """Open it.
-
-        Raises:
-            VerbsError: there is none of this name, or it is not ours to use.
-        """
-        with _verbs(f"cannot open the device {name}"):
-            with _new_event_descriptor() as found:
-                self._context = Context(name=name)
-            self.events_fileno = found[0]
-            self.info = _describe(name, self._context)
-            self._domain = PD(self._context)
-        self._readable = select.poll()
-        self._readable.register(self.events_fileno, select.POLLIN)
-
-    def next_event(self) -> DeviceEvent | None:
-        """The next asynchronous event, or None; never waits."""
-        if not self._readable.poll(0):
-            return None
-        with _verbs("cannot get an event"):
-            event = self._context.get_async_event()
-            event.ack()
-        return DeviceEvent(_EVENTS.get(event.event_type, EventKind.OTHER), str(event).strip())
+    def __init__(self, context: Context) -> None:
+        with _verbs("cannot make a protection domain"):
+            self._domain = PD(context)
 
     def register(self, address: int, length: int, *, windows: bool = False, remote_write: bool = False) -> MemoryRegion:
         """Register memory of this process, which must stay mapped.
@@ -300,10 +280,6 @@ class Device:
         with _verbs("cannot allocate a memory window"):
             return MemoryWindow(MW(self._domain, e.IBV_MW_TYPE_1))
 
-    def completion_queue(self, depth: int = 256) -> CompletionQueue:
-        """A completion queue, armed; must hold the completions of every queue pair that uses it."""
-        return CompletionQueue(self._context, depth)
-
     def queue_pair(
         self,
         queue: boundary.CompletionQueue,
@@ -316,6 +292,47 @@ class Device:
         """A queue pair in the state INIT: it has a number, and receives can be posted; next is `connect`."""
         assert isinstance(queue, CompletionQueue)
         return QueuePair(self._domain, queue, port, kind, sends, receives)
+
+    def close(self) -> None:
+        """Give it back, with what is left of it; may be repeated."""
+        with _verbs("cannot deallocate a protection domain"):
+            self._domain.close()
+
+
+class Device(ProtectionDomain):
+    """An open device, with a protection domain for everything made from it, and further ones on demand."""
+
+    def __init__(self, name: str) -> None:
+        """Open it.
+
+        Raises:
+            VerbsError: there is none of this name, or it is not ours to use.
+        """
+        with _verbs(f"cannot open the device {name}"):
+            with _new_event_descriptor() as found:
+                self._context = Context(name=name)
+            self.events_fileno = found[0]
+            self.info = _describe(name, self._context)
+        super().__init__(self._context)
+        self._readable = select.poll()
+        self._readable.register(self.events_fileno, select.POLLIN)
+
+    def next_event(self) -> DeviceEvent | None:
+        """The next asynchronous event, or None; never waits."""
+        if not self._readable.poll(0):
+            return None
+        with _verbs("cannot get an event"):
+            event = self._context.get_async_event()
+            event.ack()
+        return DeviceEvent(_EVENTS.get(event.event_type, EventKind.OTHER), str(event).strip())
+
+    def domain(self) -> ProtectionDomain:
+        """A further protection domain: what is made from it and what is made from another cannot use each other."""
+        return ProtectionDomain(self._context)
+
+    def completion_queue(self, depth: int = 256) -> CompletionQueue:
+        """A completion queue, armed; must hold the completions of every queue pair that uses it."""
+        return CompletionQueue(self._context, depth)
 
     def close(self) -> None:
         """Give back what is left, and close the device; may be repeated."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import select
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from fedrdma_fate.ports import ChunkService, Completion, CompletionKind, RemoteSlot, Slot
 from fedrdma_fate.timerfd import Timer
@@ -26,6 +27,8 @@ from fedrdma_fate.transport.verbs.interface import (
 from fedrdma_fate.transport.verbs.link_messages import LinkMessage, LinkMessageKind, try_to_send
 from fedrdma_fate.transport.verbs.outbound import VerbsOutbound, Write
 from fedrdma_fate.transport.verbs.queue_pairs import EMPTY, SENDS, STAGE_BYTES, LinkQueuePairs
+
+logger = logging.getLogger(__name__)
 
 KEEPALIVE_SECONDS = 1.0
 """A silent peer is asked for life so often; with the queue pairs' retries, a dead one is known 2.9 s later at most."""
@@ -76,7 +79,7 @@ class VerbsEndpoint:
         return NAME
 
     def expose(self, grant: int, slot: Slot) -> RemoteSlot:
-        """Bind a memory window to the slot: its key opens the slot to the peer and nothing else.
+        """Open the slot, by a key that opens it to this peer and nothing else.
 
         Raises:
             ValueError: the grant is exposed already.
@@ -85,29 +88,37 @@ class VerbsEndpoint:
         self._health.check()
         if grant in self._windows:
             raise ValueError(f"grant {grant} is exposed already")
-        context = self._pairs.context
-        address = slot.region.address + slot.offset
         try:
-            window = context.binder.open(context.regions.register(slot.region), address, slot.length)
+            window = self._pairs.peer.open_slot(slot)
         except VerbsError as error:
             self._drop(str(error))
             self._health.check()
             raise
         self._windows[grant] = window
-        return RemoteSlot(window.key, address, slot.length)
+        return RemoteSlot(window.key, slot.region.address + slot.offset, slot.length)
 
     def withdraw(self, grant: int) -> None:
-        """Give the window back. A write that is arriving breaks the link, and writes nothing more."""
+        """End the key of the slot. A write that is arriving breaks the link, and writes nothing more.
+
+        Where the device does not do it, the link is dropped, which tries again without queue pairs.
+        """
         self._health.check()
-        window = self._windows.pop(grant, None)
+        window = self._windows.get(grant)
         if window is not None:
             self._guarded(window.close)
+            if not self._health.lost:
+                del self._windows[grant]
+
+    @property
+    def still_open(self) -> Collection[int]:
+        """Grants of a lost link whose keys the device did not end: another link of the same peer could use them."""
+        return self._windows.keys() if self._health.lost else ()
 
     def post_write(self, work_request: int, source: Slot, target: RemoteSlot, target_offset: int) -> None:
         """Queue the write."""
         self._health.check()
         check_target(target, target_offset, source.length)
-        piece = self._pairs.context.regions.piece(source)
+        piece = self._pairs.peer.regions.piece(source)
         self._post(Write(work_request, piece, Target(target.address + target_offset, target.key)))
 
     def post_bytes(
@@ -141,7 +152,7 @@ class VerbsEndpoint:
         """Queue the write; the next `progress` or `poll_set` hands it to the device."""
         self._health.check()
         check_target(target, target_offset, source.length)
-        piece = self._pairs.context.regions.piece(source)
+        piece = self._pairs.peer.regions.piece(source)
         write = Write(work_request, piece, Target(target.address + target_offset, target.key), immediate)
         if self._key_is_possible(target):
             self._chunk_outbound.add(queue_pair, write)
@@ -194,6 +205,8 @@ class VerbsEndpoint:
         self._completions.clear()
         self._wait_until_heard()
         self._pairs.close()
+        # with all queue pairs gone, what was in use before may not be now
+        self._end_keys()
         self._keepalive.close()
         os.close(self._ready)
 
@@ -318,9 +331,19 @@ class VerbsEndpoint:
             return
         self._health.lose(reason)
         self._pairs.close_data()
-        while self._windows:
-            with contextlib.suppress(VerbsError):
-                self._windows.popitem()[1].close()
+        self._end_keys()
+
+    def _end_keys(self) -> None:
+        """Of a device that is gone, keys open nothing."""
+        gone = self._pairs.context.events.device_is_gone()
+        for grant, window in list(self._windows.items()):
+            try:
+                window.close()
+            except VerbsError as error:
+                if not gone:
+                    logger.error("verbs: the key of grant %d is still open: %s", grant, error)
+                    continue
+            del self._windows[grant]
 
     def _wait_until_heard(self) -> None:
         queue, messages = self._pairs.queue, self._pairs.messages

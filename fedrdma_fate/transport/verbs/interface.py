@@ -295,8 +295,30 @@ class DeviceEvent(NamedTuple):
     text: str
 
 
-class Device(Protocol):
-    """An open device with a protection domain."""
+class ProtectionDomain(Protocol):
+    """Keeps apart what belongs to different peers: a key opens its memory to queue pairs of the same domain alone."""
+
+    def register(self, address: int, length: int, *, windows: bool = False, remote_write: bool = False) -> MemoryRegion:
+        """Register memory of this process."""
+        ...
+
+    def window(self) -> MemoryWindow:
+        """A window that is bound to nothing: only writes of no bytes get in."""
+        ...
+
+    def queue_pair(
+        self, queue: CompletionQueue, port: int, *, kind: PairKind = PairKind.RELIABLE, sends: int, receives: int
+    ) -> QueuePair:
+        """A queue pair in the state INIT."""
+        ...
+
+    def close(self) -> None:
+        """Give it back; after everything that was made from it."""
+        ...
+
+
+class Device(ProtectionDomain, Protocol):
+    """An open device, with a protection domain of its own."""
 
     @property
     def info(self) -> DeviceInfo:
@@ -312,26 +334,12 @@ class Device(Protocol):
         """The next event, or None; never waits."""
         ...
 
-    def register(self, address: int, length: int, *, windows: bool = False, remote_write: bool = False) -> MemoryRegion:
-        """Register memory of this process."""
-        ...
-
-    def window(self) -> MemoryWindow:
-        """A window that is bound to nothing: only writes of no bytes get in."""
+    def domain(self) -> ProtectionDomain:
+        """A further protection domain."""
         ...
 
     def completion_queue(self, depth: int) -> CompletionQueue:
-        """A completion queue, armed."""
-        ...
-
-    def queue_pair(
-        self, queue: CompletionQueue, port: int, *, kind: PairKind = PairKind.RELIABLE, sends: int, receives: int
-    ) -> QueuePair:
-        """A queue pair in the state INIT."""
-        ...
-
-    def close(self) -> None:
-        """Give everything back."""
+        """A completion queue, armed; any domain's queue pairs may use it."""
         ...
 
 

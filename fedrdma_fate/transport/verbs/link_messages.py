@@ -8,8 +8,8 @@ import enum
 import mmap
 
 from fedrdma_fate.transport.verbs.interface import (
-    Device,
     Piece,
+    ProtectionDomain,
     QueuePair,
     Target,
     VerbsError,
@@ -58,7 +58,7 @@ class LinkMessage:
 class Scratch:
     """Registered memory of one link, for what is not in any region: messages, and bytes that are written inline."""
 
-    def __init__(self, device: Device, length: int) -> None:
+    def __init__(self, domain: ProtectionDomain, length: int) -> None:
         """Map and register it.
 
         Raises:
@@ -68,7 +68,7 @@ class Scratch:
         self._map = mmap.mmap(-1, length)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
         try:
-            self._memory = device.register(self.address, length)
+            self._memory = domain.register(self.address, length)
         except VerbsError as error:
             raise registration_failed(length, error) from error
 

@@ -7,6 +7,7 @@ import dataclasses
 
 from fedrdma_fate.transport.verbs.chunks import ChunkNumbers, ChunkPairs, DatagramChannel
 from fedrdma_fate.transport.verbs.device import DeviceContext
+from fedrdma_fate.transport.verbs.domains import PeerDomain
 from fedrdma_fate.transport.verbs.interface import (
     CompletionQueue,
     PairAddress,
@@ -70,11 +71,14 @@ class StagingArea:
 class LinkQueuePairs:
     """One completion queue, a queue pair for messages, one or more for writes, and one or more for chunks."""
 
-    def __init__(self, context: DeviceContext, queue_pairs: int, chunk_queue_pairs: int, *, unreliable: bool) -> None:
+    def __init__(
+        self, context: DeviceContext, peer: PeerDomain, queue_pairs: int, chunk_queue_pairs: int, *, unreliable: bool
+    ) -> None:
         """Make them, in the state INIT, with receives posted.
 
         Args:
             context: the device.
+            peer: the protection domain of the peer.
             queue_pairs: for writes.
             chunk_queue_pairs: for chunks.
             unreliable: whether chunks may go by unreliable ones.
@@ -84,29 +88,30 @@ class LinkQueuePairs:
             TransportError: TRANSPORT_UNAVAILABLE when memory for messages cannot be registered.
         """
         self.context = context
+        self.peer = peer
         self.mtu = context.port.mtu
         context.join()
         with contextlib.ExitStack() as undo:
             undo.callback(context.leave)
-            device, port = context.device, context.port.port
-            self.scratch = Scratch(device, LinkMessageChannel.BYTES + STAGES * STAGE_BYTES + DatagramChannel.BYTES)
+            domain, port = peer.domain, context.port.port
+            self.scratch = Scratch(domain, LinkMessageChannel.BYTES + STAGES * STAGE_BYTES + DatagramChannel.BYTES)
             undo.callback(self.scratch.close)
             self.staging = StagingArea(self.scratch)
             depth = RECEIVES + WORK_REQUESTS + queue_pairs * (SENDS + IMMEDIATES)
             depth += ChunkPairs.completions(chunk_queue_pairs)
-            self.queue: CompletionQueue = device.completion_queue(depth)
+            self.queue: CompletionQueue = context.device.completion_queue(depth)
             undo.callback(self.queue.close)
-            signal = device.queue_pair(self.queue, port, sends=WORK_REQUESTS, receives=RECEIVES)
+            signal = domain.queue_pair(self.queue, port, sends=WORK_REQUESTS, receives=RECEIVES)
             undo.callback(signal.close)
             self.messages = LinkMessageChannel(signal, self.scratch)
             self.messages.post_receives()
             self.data: list[QueuePair] = []
             undo.callback(self._close_writes)
             for _ in range(queue_pairs):
-                self.data.append(device.queue_pair(self.queue, port, sends=SENDS, receives=IMMEDIATES))
+                self.data.append(domain.queue_pair(self.queue, port, sends=SENDS, receives=IMMEDIATES))
                 for _ in range(IMMEDIATES):
                     self.receive_immediate(self.data[-1])
-            self.chunks = ChunkPairs(device, self.queue, port, self.scratch, chunk_queue_pairs, unreliable=unreliable)
+            self.chunks = ChunkPairs(domain, self.queue, port, self.scratch, chunk_queue_pairs, unreliable=unreliable)
             undo.callback(self.chunks.close)
             self._undo = undo.pop_all()
 

@@ -1,4 +1,4 @@
-"""Registered memory: every region once, and for each granted slot a window that opens just that slot to the peer."""
+"""Registered memory: every region once in a domain, and for each granted slot what opens just that slot to the peer."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from fedrdma_fate.transport.verbs.interface import (
     Outcome,
     PairAddress,
     Piece,
+    ProtectionDomain,
     RetrySettings,
     VerbsError,
     WorkCompletion,
@@ -36,10 +37,10 @@ _DEPTH = 16
 
 
 class RegionTable:
-    """The registered regions of a transport, for all its links. May be used by several threads."""
+    """The regions that are registered in a protection domain. May be used by several threads."""
 
-    def __init__(self, device: Device) -> None:
-        self._device = device
+    def __init__(self, domain: ProtectionDomain) -> None:
+        self._domain = domain
         # re-entrant: a region may be collected, and so forgotten, by the thread that registers another
         self._lock = threading.RLock()
         self._registered: dict[int, MemoryRegion] = {}
@@ -77,7 +78,7 @@ class RegionTable:
 
     def _make(self, region: Region) -> MemoryRegion:
         try:
-            made = self._device.register(region.address, region.length, windows=True)
+            made = self._domain.register(region.address, region.length, windows=True)
         except VerbsError as error:
             raise registration_failed(region.length, error) from error
         self.registrations += 1
@@ -88,6 +89,23 @@ class RegionTable:
             registered = self._registered.pop(identity, None)
             if registered is not None:
                 registered.close()
+
+
+class OpenedRegion:
+    """A slot that is registered by itself, for peers to write into. See `MemoryWindow`."""
+
+    def __init__(self, domain: ProtectionDomain, address: int, length: int) -> None:
+        """Register it.
+
+        Raises:
+            VerbsError: the device, or the memlock limit, does not allow it.
+        """
+        self._region = domain.register(address, length, remote_write=True)
+        self.key = self._region.remote_key
+
+    def close(self) -> None:
+        """Deregister it: from now on no write gets in."""
+        self._region.close()
 
 
 def registration_failed(length: int, error: VerbsError) -> TransportError:
@@ -102,14 +120,14 @@ def registration_failed(length: int, error: VerbsError) -> TransportError:
 
 
 class WindowBinder:
-    """Opens slots to peers, by a queue pair that is connected to itself: a bind waits for no write of a link."""
+    """Opens slots to a peer, by a queue pair that is connected to itself: a bind waits for no write of a link."""
 
-    def __init__(self, device: Device, port: LocalPort) -> None:
-        self._device = device
+    def __init__(self, device: Device, domain: ProtectionDomain, port: LocalPort) -> None:
+        self._domain = domain
         self._lock = threading.Lock()
         self._next_request = 0
         self._queue = device.completion_queue(2 * _DEPTH)
-        self._pair = device.queue_pair(self._queue, port.port, sends=_DEPTH, receives=1)
+        self._pair = domain.queue_pair(self._queue, port.port, sends=_DEPTH, receives=1)
         own = PairAddress(self._pair.number, _FIRST_PACKET, port.gid)
         self._pair.connect(port, own, _FIRST_PACKET, port.mtu, RetrySettings())
 
@@ -121,7 +139,7 @@ class WindowBinder:
         """
         if length == 0:
             # binding no bytes would close the window, and a write of no bytes needs none
-            return self._device.window()
+            return self._domain.window()
         with self._lock:
             self._next_request += 1
             window = self._pair.bind(self._next_request, region, address, length)

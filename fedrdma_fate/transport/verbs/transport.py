@@ -9,7 +9,7 @@ import ipaddress
 import logging
 import secrets
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, cast
 
 from fedrdma_fate.ports import Draft, Endpoint, EndpointAddress, Region, Role
@@ -80,7 +80,7 @@ def load_verbs() -> Verbs:
 
 
 class VerbsTransport:
-    """Opens the device, and registers memory, once for all links of this gateway; anew only when it was gone."""
+    """Opens the device, and registers memory once for each peer; anew only when the device was gone."""
 
     def __init__(self, settings: VerbsSettings, regions: Iterable[Region] = (), verbs: Verbs | None = None) -> None:
         """Open the device.
@@ -109,10 +109,14 @@ class VerbsTransport:
     @property
     def registrations(self) -> int:
         """How often a region has been registered so far."""
-        return self._registered_before + self._context.regions.registrations
+        return self._registered_before + self._context.domains.registrations
 
-    def open(self, role: Role) -> Draft:
+    def open(self, role: Role, peer: str = "") -> Draft:
         """Start one data path.
+
+        Args:
+            role: who dials.
+            peer: whose path it is: no other peer's keys are of any use on it, nor its own elsewhere.
 
         Raises:
             TransportError: TRANSPORT_UNAVAILABLE when the transport is closed, the device has no queue pairs left, no
@@ -128,13 +132,14 @@ class VerbsTransport:
                 settings = self._settings
                 pairs = LinkQueuePairs(
                     self._context,
+                    self._context.domains.of(peer),
                     settings.queue_pairs,
                     settings.chunk_queue_pairs,
                     unreliable=settings.chunk_service != "rc",
                 )
             except VerbsError as error:
                 raise unavailable(NAME, str(error), "Is the port up, and are there queue pairs left?") from error
-            draft = _VerbsDraft(self._settings, role, pairs, self._ended)
+            draft = _VerbsDraft(self._settings, role, pairs, self._regions, self._ended)
             self._drafts.add(draft)
             return draft
 
@@ -158,19 +163,25 @@ class VerbsTransport:
         context = _open_context(self._settings, self._verbs)
         try:
             for region in self._regions:
-                context.regions.register(region)
+                context.domains.prepare(region)
         except BaseException:
             context.leave()
             raise
         port = context.port
         logger.info("verbs: device %s, port %d, GID %d (%s)", port.device, port.port, port.gid_index, port.gid)
+        if not context.windows_are_checked:
+            logger.warning(
+                "verbs: %s does not keep writes inside memory windows, as Soft-RoCE does not: each granted slot is "
+                "registered by itself instead",
+                port.device,
+            )
         return context
 
     def _renew_context(self) -> None:
         """The device was removed, which ends everything made from it; it may be back, or another one may do."""
         context = self._make_context()
         gone, self._context = self._context, context
-        self._registered_before += gone.regions.registrations
+        self._registered_before += gone.domains.registrations
         gone.stop()
         # what has gone with the device need not be given back to it
         with contextlib.suppress(VerbsError):
@@ -183,11 +194,13 @@ class _VerbsDraft:
         settings: VerbsSettings,
         role: Role,
         pairs: LinkQueuePairs,
+        regions: Sequence[Region],
         ended: Callable[[_VerbsDraft], None],
     ) -> None:
         self._settings = settings
         self._role = role
         self._pairs: LinkQueuePairs | None = pairs
+        self._regions = regions
         self._ended = ended
         self._lock = threading.Lock()
         self._token = secrets.token_bytes(TOKEN_BYTES)
@@ -226,6 +239,9 @@ class _VerbsDraft:
             undo.callback(pairs.close)
             peer_address = _read_address(peer)
             handshake = Handshake(pairs, self._role, self._token, address_token(NAME, peer))
+            # here and not before the first write: it takes milliseconds, and more on cards
+            for region in self._regions:
+                pairs.peer.regions.register(region)
             try:
                 pairs.connect(peer_address, self._first_packet, self._settings.retry)
                 handshake.run(timeout)

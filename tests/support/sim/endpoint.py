@@ -6,7 +6,7 @@ import ctypes
 import functools
 import mmap
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from fedrdma_fate.core.digest import chunk_digest
 from fedrdma_fate.core.plan import Chunk
@@ -115,6 +115,11 @@ class SimEndpoint:
         """The peer may no longer write there."""
         self._check()
         self.exposed.withdraw(grant)
+
+    @property
+    def still_open(self) -> Collection[int]:
+        """None ever is."""
+        return ()
 
     def post_datagram(self, data: bytes, copies: int = 1, padding: int = 0) -> bool:
         """There are none."""

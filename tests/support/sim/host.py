@@ -7,6 +7,7 @@ from collections import deque
 from fedrdma_fate.engine.events import Emit
 from fedrdma_fate.engine.link import Command
 from fedrdma_fate.engine.settings import LinkSettings
+from fedrdma_fate.security.datagram_tags import DatagramKeys
 from tests.support.engine import StrictLink
 from tests.support.sim.clock import VirtualClock
 from tests.support.sim.endpoint import SimDraft, SimEndpoint
@@ -22,12 +23,12 @@ class SimHost:
         self._next_turn: float | None = None
         self._attempts = 0
 
-    def connect(self, endpoint: SimEndpoint) -> None:
+    def connect(self, endpoint: SimEndpoint, keys: DatagramKeys) -> None:
         """Renew the data path."""
         self._attempts += 1
         attempt = self._attempts
         endpoint.wake = self.wake
-        self.do(lambda link: link.connect(SimDraft(endpoint), {}, attempt))
+        self.do(lambda link: link.connect(SimDraft(endpoint), {}, attempt, keys))
 
     def do(self, command: Command) -> None:
         """Have the link carry out a command in its next turn, which is now."""

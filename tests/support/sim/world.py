@@ -39,6 +39,7 @@ from fedrdma_fate.wire.frames import (
 )
 from fedrdma_fate.wire.header import HEADER_BYTES
 from tests.support.endpoints import HeapRegion
+from tests.support.engine import DATAGRAM_KEYS
 from tests.support.sim.clock import VirtualClock
 from tests.support.sim.endpoint import PayloadOfZeros, ReliablePath, SparseRegion
 from tests.support.sim.host import SimHost
@@ -189,8 +190,8 @@ class _World:
             on_lost=lambda lost: self._break_path(lost, Break(at=self._clock.now)),
         )
         self._paths.append(path)
-        self._receiver.connect(path.receiver)
-        self._sender.connect(path.sender)
+        self._receiver.connect(path.receiver, DATAGRAM_KEYS.reversed)
+        self._sender.connect(path.sender, DATAGRAM_KEYS)
 
     def _break(self, planned: Break) -> None:
         self._break_path(self._paths[-1], planned)

@@ -23,6 +23,7 @@ from fedrdma_fate.engine.payload import Outgoing
 from fedrdma_fate.engine.settings import LinkSettings
 from fedrdma_fate.ports import ChunkService
 from fedrdma_fate.wire.frames import MessageKey, Party
+from tests.support.engine import DATAGRAM_KEYS
 from tests.support.sim.bottleneck import Bottleneck
 from tests.support.sim.clock import VirtualClock
 from tests.support.sim.endpoint import BottleneckEndpoint, PayloadOfZeros, SparseRegion
@@ -124,8 +125,8 @@ class XFlow:
 
     def _set_up(self, near: BottleneckEndpoint, far: BottleneckEndpoint) -> None:
         """The data path is there and a slot is granted when the flow begins, at once."""
-        self._receiver.connect(far)
-        self._sender.connect(near)
+        self._receiver.connect(far, DATAGRAM_KEYS.reversed)
+        self._sender.connect(near, DATAGRAM_KEYS)
         self._grant()
         self._clock.run(self._clock.now)
         self._is_setting_up = False

@@ -20,6 +20,7 @@ from fedrdma_fate.core.path_probe import (
 from fedrdma_fate.wire.datagrams import (
     DATAGRAM_BYTES,
     PADDED_DATAGRAM_BYTES,
+    SEAL_BYTES,
     PathProbe,
     PathProbeAnswer,
     decode_datagram,
@@ -66,7 +67,7 @@ def test_a_probe_is_as_long_as_a_datagram_may_be() -> None:
     train = ProbingSide().start(0.0)
     found = decode_datagram(train.datagram)
     assert isinstance(found, PathProbe)
-    assert (len(train.datagram), found.train, found.count) == (DATAGRAM_BYTES, 1, TRAIN_DATAGRAMS)
+    assert (len(train.datagram) + SEAL_BYTES, found.train, found.count) == (DATAGRAM_BYTES, 1, TRAIN_DATAGRAMS)
     assert train.padding == 0
 
 
@@ -175,7 +176,7 @@ def test_a_train_that_arrived_too_fast_is_followed_at_once_by_one_of_long_datagr
     train = probing.on_timer(0.02)
     assert train is not None
     assert train.padding == LONG_PADDING_BYTES
-    assert len(train.datagram) + train.padding == PADDED_DATAGRAM_BYTES
+    assert len(train.datagram) + SEAL_BYTES + train.padding == PADDED_DATAGRAM_BYTES
 
 
 def test_a_long_train_tells_the_rate_of_a_fast_path_and_that_it_loses_little() -> None:

@@ -164,7 +164,11 @@ def test_the_example_configuration_loads_and_shows_every_key() -> None:
     path = ROOT / "conf" / "gateway.yaml"
     load_config(path)
     document = yaml.safe_load(path.read_text())
-    missing = [key for key in _keys(GatewayConfig) if not _has(document, key.split("."))]
+    missing = [
+        key
+        for key in _keys(GatewayConfig)
+        if not (_has(document, key.split(".")) or _in_an_example(path.read_text(), key))
+    ]
     assert missing == []
 
 
@@ -178,6 +182,11 @@ def test_the_example_configuration_shows_the_defaults() -> None:
     assert differing == []
 
 
+def _in_an_example(text: str, key: str) -> bool:
+    """Whether a comment shows the key: sections of a list that is empty by default have no other place."""
+    return re.search(rf"^# +(- )?{key.rpartition('.')[2]}: ", text, flags=re.MULTILINE) is not None
+
+
 def _keys(section: type[msgspec.Struct], prefix: str = "") -> Iterator[str]:
     for name, hint in typing.get_type_hints(section).items():
         yield f"{prefix}{name}"
@@ -187,7 +196,7 @@ def _keys(section: type[msgspec.Struct], prefix: str = "") -> Iterator[str]:
 
 
 def _has(document: object, steps: list[str]) -> bool:
-    if isinstance(document, list):
+    if isinstance(document, list) and document:
         document = document[0]
     if not isinstance(document, dict) or steps[0] not in document:
         return False

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from fedrdma_fate.ports import ChunkService, Completion, CompletionKind
-from fedrdma_fate.wire.datagrams import Datagram, Header, decode_datagram
+from fedrdma_fate.wire.datagrams import Datagram, Header
 from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import (
     Delivered,
@@ -25,7 +25,7 @@ from fedrdma_fate.wire.frames import (
     Restart,
 )
 from tests.support.endpoints import HeapRegion, MemoryWire
-from tests.support.engine import KEY, Pair, outgoing
+from tests.support.engine import KEY, Pair, datagram_in, outgoing
 
 BODY = random.Random(4).randbytes(20_000)
 LOSSY = ChunkService(reliable=False, self_paced=False, queue_pairs=2, mtu_bytes=500)
@@ -52,7 +52,7 @@ class Lossy(Pair):
     def lets_through(self, completion: Completion) -> bool:
         if completion.kind is not CompletionKind.DATAGRAM:
             return True
-        datagram = decode_datagram(completion.data)
+        datagram = datagram_in(completion.data)
         if type(datagram) in self.lost:
             return False
         self.datagrams.append(datagram)

@@ -21,7 +21,7 @@ from fedrdma_fate.ports import EndpointAddress
 from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import Delivered, Grant, GrantRecall, GrantRequest, Offer, Ping
 from tests.support.endpoints import HeapRegion, MemoryEndpoint, MemoryTransport, MemoryWire
-from tests.support.engine import Recorded, outgoing, slot_for
+from tests.support.engine import DATAGRAM_KEYS, Recorded, outgoing, slot_for
 from tests.support.sites import eventually
 
 BODY = os.urandom(4567)
@@ -44,8 +44,8 @@ class Ends:
         self.attempts += 1
         passive, active = self.transport.open("passive"), self.transport.open("active")
         offer: EndpointAddress = passive.address
-        self.receiver.connect(passive, {}, self.attempts)
-        self.sender.connect(active, offer, self.attempts)
+        self.receiver.connect(passive, {}, self.attempts, DATAGRAM_KEYS.reversed)
+        self.sender.connect(active, offer, self.attempts, DATAGRAM_KEYS)
         for side in (self.sending, self.receiving):
             eventually(lambda side=side: ("up", self.attempts, "") in side.paths)
 
@@ -112,7 +112,7 @@ def test_both_sides_are_told_when_the_data_path_breaks(ends: Ends) -> None:
 
 def test_a_data_path_that_cannot_be_connected_is_told_with_its_attempt(ends: Ends) -> None:
     ends.transport.refusing = True
-    ends.sender.connect(ends.transport.open("active"), {"token": 1}, 5)
+    ends.sender.connect(ends.transport.open("active"), {"token": 1}, 5, DATAGRAM_KEYS)
     ends.sending.wait_for(ends.sending.paths)
     assert ends.sending.paths[0][:2] == ("lost", 5)
     assert ErrorCode.TRANSPORT_UNAVAILABLE.value in ends.sending.paths[0][2]
@@ -228,7 +228,7 @@ class UnwantedDraft:
 def test_a_draft_for_a_link_that_has_ended_is_closed(ends: Ends) -> None:
     draft = UnwantedDraft()
     ends.sender.close()
-    ends.sender.connect(draft, {}, 1)
+    ends.sender.connect(draft, {}, 1, DATAGRAM_KEYS)
     assert draft.closed.is_set()
 
 
@@ -336,6 +336,6 @@ def test_a_draft_in_the_last_turn_of_a_link_is_closed_and_not_connected() -> Non
     draft = UnwantedDraft()
     events = Recorded()
     link = Link("a", LinkSettings("memory"), events.emit, lambda: 0.0)
-    link.end(deque([lambda link: link.connect(draft, {}, 1)]))
+    link.end(deque([lambda link: link.connect(draft, {}, 1, DATAGRAM_KEYS)]))
     assert draft.closed.is_set()
     assert events.paths == []

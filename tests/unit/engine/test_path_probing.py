@@ -8,6 +8,7 @@ import pytest
 
 from fedrdma_fate.core.path import PathState
 from fedrdma_fate.core.x.rate_control import Phase
+from fedrdma_fate.engine.link_datagrams import LinkDatagrams
 from fedrdma_fate.engine.path_memory import KnownPath, PathMemory
 from fedrdma_fate.engine.path_probing import PathProbing
 from fedrdma_fate.ports import ChunkService
@@ -16,9 +17,9 @@ from fedrdma_fate.wire.datagrams import (
     PADDED_DATAGRAM_BYTES,
     PathProbe,
     PathProbeAnswer,
-    decode_datagram,
 )
 from tests.support.endpoints import MemoryWire
+from tests.support.engine import DATAGRAM_KEYS
 
 OURS_TO_PACE = ChunkService(reliable=False, self_paced=False)
 SPACING_SECONDS = 1e-5
@@ -30,14 +31,20 @@ class Ends:
 
     def __init__(self) -> None:
         self.memories = PathMemory(), PathMemory()
-        self.sides = tuple(PathProbing(memory) for memory in self.memories)
+        self.datagrams = LinkDatagrams("a"), LinkDatagrams("b")
+        self.sides = tuple(map(PathProbing, self.memories, self.datagrams))
         self.wire = MemoryWire()
         self.wire.chunk_service, self.wire.has_datagrams = OURS_TO_PACE, True
         self.now = 0.0
 
     def connect(self) -> None:
-        for side, end in zip(self.sides, self.wire.ends, strict=True):
-            side.path_up(end, self.now)
+        for number in (0, 1):
+            self.connect_one(number)
+
+    def connect_one(self, number: int) -> None:
+        keys = DATAGRAM_KEYS.reversed if number else DATAGRAM_KEYS
+        self.datagrams[number].path_up(self.wire.ends[number], keys)
+        self.sides[number].path_up(self.wire.ends[number], self.now)
 
     def carry(self, to: int, *, lose_every: int = 0, spacing: float = SPACING_SECONDS) -> int:
         """Half a round trip passes, and what the other side has sent arrives; how many datagrams that were."""
@@ -47,7 +54,7 @@ class Ends:
             if lose_every and number % lose_every == 0:
                 continue
             self.now += spacing
-            datagram = decode_datagram(completion.data)
+            datagram = self.datagrams[to].open(completion.data)
             assert isinstance(datagram, PathProbe | PathProbeAnswer)
             self.sides[to].on_datagram(datagram, self.now)
         return len(arrived)
@@ -131,7 +138,7 @@ def test_a_train_that_lost_something_is_answered_late_and_tells_the_rate_all_the
 
 
 def test_a_peer_that_does_not_answer_is_asked_again_and_then_left_alone(ends: Ends) -> None:
-    ends.sides[0].path_up(ends.wire.ends[0], 0.0)
+    ends.connect_one(0)
     sent = len(ends.wire.ends[1].progress())
     while (due := ends.sides[0].timer()) is not None:
         ends.sides[0].on_timer(due)

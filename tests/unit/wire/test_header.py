@@ -25,7 +25,7 @@ def test_a_header_takes_64_bytes_and_starts_with_the_magic() -> None:
 
 
 def test_the_layout_on_the_wire_is_frozen() -> None:
-    start = "4652444d010100000700000000000000809698000000000000004000000000000000400000000000"
+    start = "4652444d020100000700000000000000809698000000000000004000000000000000400000000000"
     assert HEADER.encode()[:56].hex() == start + "88776655443322110100000003000000"
 
 
@@ -57,7 +57,7 @@ def test_a_half_landed_header_is_present_but_not_valid() -> None:
 
 def test_another_protocol_version_is_told_from_damage() -> None:
     raw = bytearray(HEADER.encode())
-    raw[4] = 2
+    raw[4] = 3
     with pytest.raises(WireError) as caught:
         decode_header(with_fresh_check(bytes(raw)))
     assert caught.value.code is ErrorCode.PROTOCOL_VERSION

@@ -67,6 +67,13 @@ def test_an_unknown_key_is_named_with_the_nearest_one_that_exists(
         ({"listen": {"control": "9370"}}, "listen.control", "9370", "Write host:port."),
         ({"listen": {"metrics": "127.0.0.1:99999"}}, "listen.metrics", "127.0.0.1:99999", "Write host:port."),
         ({"peers": [{**PEER, "address": "there"}]}, "peers.address", "there", "Write host:port."),
+        ({"peers": [{**PEER, "data_hosts": ["10.0.0.2:9372"]}]}, "peers.data_hosts", "10.0.0.2:9372", "without a port"),
+        ({"peers": [{**PEER, "data_hosts": ["gw:9372"]}]}, "peers.data_hosts", "gw:9372", "without a port"),
+        ({"peers": [{**PEER, "data_hosts": ["10.0.0.0/8"]}]}, "peers.data_hosts", "10.0.0.0/8", "names or addresses"),
+        ({"peers": [{**PEER, "data_hosts": ["10.0.0.256"]}]}, "peers.data_hosts", "10.0.0.256", "names or addresses"),
+        ({"peers": [{**PEER, "data_hosts": ["0.0.0.0"]}]}, "peers.data_hosts", "0.0.0.0", "names or addresses"),
+        ({"peers": [{**PEER, "data_hosts": [""]}]}, "peers.data_hosts", "", "names or addresses"),
+        ({"peers": [{**PEER, "data_hosts": "gw"}]}, "peers[0].data_hosts", "gw", ""),
         ({"memory": {"send_bytes": "lots"}}, "memory.send_bytes", "lots", ""),
         ({"memory": {"receive_bytes": "1e9 GiB"}}, "memory.receive_bytes", "1e9 GiB", ""),
         ({"memory": {"receive_bytes": 2**70}}, "memory.receive_bytes", 2**70, ""),
@@ -101,6 +108,11 @@ def test_a_gateway_without_protection_has_to_be_asked_for() -> None:
         parse_config(silent)
     assert caught.value.code is ErrorCode.INSECURE_REFUSED
     assert "`security: off`" in caught.value.remedy
+
+
+def test_hosts_of_a_peer_are_names_or_addresses() -> None:
+    listed = ["10.0.0.2", "fd00::2", "gw.bank-b.example", "nic_2", "gw.bank-b.example."]
+    assert parse_config(document(peers=[{**PEER, "data_hosts": listed}])).peers[0].data_hosts == tuple(listed)
 
 
 @pytest.mark.parametrize("key", ["site", "parties"])

@@ -19,6 +19,7 @@ from fedrdma_fate.gateway.config.schema import PeerConfig
 from fedrdma_fate.gateway.peers.control_channel import ControlStream
 from fedrdma_fate.gateway.peers.entitlement import Entitlement, fields_with_messages
 from fedrdma_fate.gateway.peers.peer import Peer
+from fedrdma_fate.security.datagram_tags import DatagramSealer
 from fedrdma_fate.wire.datagrams import Datagram, encode_datagram
 from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import (
@@ -34,6 +35,8 @@ from fedrdma_fate.wire.frames import (
     Refused,
     Undeliverable,
 )
+from tests.support.endpoints import MemoryWire
+from tests.support.engine import DATAGRAM_KEYS
 from tests.support.outside import examples
 from tests.support.twin import PARTIES, Twin
 from tests.support.twin_play import BODY, Play, key_to, peer_of, pull, sent_by, work
@@ -134,7 +137,9 @@ def test_a_datagram_about_a_message_that_is_none_of_the_peers_does_not_leave_the
         events: list[Any] = []
         link = Link("a", LinkSettings("tcp", admits=entitlement.admits), events.append, lambda: 0.0)
         key = MessageKey("s", "m", "t", party, PARTIES["b"])
-        link._on_datagram(encode_datagram(example(KINDS[name], key=key, transport="tcp")), 0.0)
+        link._datagrams.path_up(MemoryWire().ends[0], DATAGRAM_KEYS)
+        sealer = DatagramSealer(DATAGRAM_KEYS.receive)
+        link._on_datagram(sealer.seal(encode_datagram(example(KINDS[name], key=key, transport="tcp"))), 0.0)
         assert len([event for event in events if isinstance(event, TransferAnnounced)]) == expected
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from typing import Any
 
@@ -259,3 +260,34 @@ def test_where_there_are_no_pages_for_a_slot_ahead_of_time_none_is_granted_and_l
         await twin.quiesce()
 
     play(scenario)
+
+
+def test_a_slot_that_the_peer_may_still_write_into_is_never_leased_again(
+    play: Play, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(twin: Twin) -> None:
+        await twin.connect()
+        await work(twin)
+        peer = peer_of(twin, "b")
+        stuck, other = sorted(peer.receiving._granted)[:2]
+        transport: Any = twin.transports["b"]["tcp"]
+        wire = transport.wires[len(transport.wires)]
+        end = next(end for end in wire.ends if any(slot.offset == stuck for _, slot in end._exposed.values()))
+        end.stuck = {grant for grant, slot in end._exposed.values() if slot.offset == stuck}
+        wire.break_down("the test cut it")
+        for _ in range(20):
+            await work(twin, 2)
+            await asyncio.sleep(0.1)
+        assert peer.paths.main.up, "it is renewed"
+        assert other in peer.receiving._granted
+        assert stuck not in peer.receiving._granted
+        pool = twin.halves["b"].context.receive_pool
+        taken = []
+        while (lease := pool.lease(4096, "others")) is not None:
+            taken.append(lease)
+        assert stuck not in {lease.slot.offset for lease in taken}
+        for lease in taken:
+            lease.release()
+
+    play(scenario)
+    assert "bytes of receive memory stay unused: a may still write there" in caplog.text

@@ -15,10 +15,12 @@ from fedrdma_fate.gateway.peers.paths import (
     choose_transport,
 )
 from fedrdma_fate.ports import EndpointAddress, Role
-from fedrdma_fate.wire.errors import ErrorCode, TransportError
+from fedrdma_fate.security.datagram_tags import KEY_BYTES, DatagramKeys
+from fedrdma_fate.wire.errors import ErrorCode, TransportError, WireError
 from fedrdma_fate.wire.frames import Connect, Hello
 
 ANSWER_SECONDS = 5.0
+PEERS_KEY = b"k" * KEY_BYTES
 
 
 def hello(host: str = "here", transports: tuple[str, ...] = ("shm", "tcp", "grpc")) -> Hello:
@@ -54,13 +56,15 @@ class FakeLink:
 
     def __init__(self) -> None:
         self.connected: list[int] = []
+        self.keys: list[DatagramKeys] = []
         self.suspended = 0
         self.retired = False
         self.alive = True
 
-    def connect(self, draft: Draft, peer: EndpointAddress, attempt: int) -> None:
+    def connect(self, draft: Draft, peer: EndpointAddress, attempt: int, keys: DatagramKeys) -> None:
         del draft, peer
         self.connected.append(attempt)
+        self.keys.append(keys)
 
     def suspend(self, reason: str) -> None:
         assert reason
@@ -155,7 +159,7 @@ class World:
         return seconds
 
     def answer(self, attempt: int, transport: str = "tcp") -> None:
-        self.paths.on_connect(Connect(transport, "why", attempt, True, {}))
+        self.paths.on_connect(Connect(transport, "why", attempt, True, {}, PEERS_KEY))
 
     def up(self) -> None:
         """The path over tcp comes up."""
@@ -167,7 +171,8 @@ class World:
 def test_the_active_side_starts_an_attempt_and_connects_when_it_is_answered() -> None:
     world = World()
     world.paths.need("tcp", "why", main=True)
-    assert world.sent == [Connect("tcp", "why", 1, True, {"token": "x"})]
+    (asked,) = world.sent
+    assert asked == Connect("tcp", "why", 1, True, {"token": "x"}, asked.datagram_key)
     world.answer(1)
     assert world.links[0].connected == [1]
     assert world.timers == []
@@ -182,6 +187,31 @@ def test_the_passive_side_asks_for_an_attempt_and_answers_it() -> None:
     world.answer(3, "grpc")
     assert world.sent[1].attempt == 3
     assert world.links[0].connected == [3]
+
+
+@pytest.mark.parametrize("role", ["active", "passive"])
+def test_each_attempt_has_keys_of_its_own_for_datagrams_one_each_way(role: Role) -> None:
+    world = World(role)
+    world.paths.need("tcp", "why", main=True)
+    for attempt in (1, 2):
+        world.answer(attempt)
+        world.paths.on_lost("tcp", "it broke")
+        if role == "active":
+            world.fire()
+    ours = [frame.datagram_key for frame in world.sent if frame.attempt][:2]
+    assert len({*ours, PEERS_KEY}) == 3
+    assert all(len(key) == KEY_BYTES for key in ours)
+    assert world.links[0].keys == [DatagramKeys(PEERS_KEY, key) for key in ours]
+
+
+@pytest.mark.parametrize("role", ["active", "passive"])
+@pytest.mark.parametrize("key", [b"", b"k" * (KEY_BYTES - 1), b"k" * (KEY_BYTES + 1)])
+def test_half_a_data_path_without_a_key_for_datagrams_is_malformed_and_connects_nothing(role: Role, key: bytes) -> None:
+    world = World(role)
+    world.paths.need("tcp", "why", main=True)
+    with pytest.raises(WireError, match=f"a key for datagrams of {len(key)} bytes, not 32"):
+        world.paths.on_connect(Connect("tcp", "why", 1, True, {}, key))
+    assert world.links[0].connected == []
 
 
 def test_an_attempt_that_is_not_answered_is_made_again() -> None:

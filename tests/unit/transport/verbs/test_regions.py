@@ -14,7 +14,7 @@ from fedrdma_fate.transport.verbs.regions import RegionTable, WindowBinder, regi
 from fedrdma_fate.transport.verbs.transport import VerbsSettings, VerbsTransport
 from fedrdma_fate.wire.errors import ErrorCode, TransportError
 from tests.support.endpoints import HeapRegion
-from tests.support.fake_verbs import FakeDevice, FakeNetwork, FakeVerbs, device_info
+from tests.support.fake_verbs import FakeDevice, FakeDomain, FakeNetwork, FakeVerbs, device_info
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_any_other_failure_keeps_the_devices_own_words() -> None:
 
 def test_a_transport_that_cannot_register_its_regions_gives_the_device_back(monkeypatch: pytest.MonkeyPatch) -> None:
     verbs = FakeVerbs(device_info("fake0", "127.0.0.1"))
-    monkeypatch.setattr(FakeDevice, "register", _refuse)
+    monkeypatch.setattr(FakeDomain, "register", _refuse)
     with pytest.raises(TransportError, match="memlock"):
         VerbsTransport(VerbsSettings(), [HeapRegion(4096)], verbs)
     assert (verbs.opened[0].closed, verbs.opened[0].left) == (True, [])
@@ -80,7 +80,7 @@ def _refuse(*_: object, **__: object) -> None:
 
 
 def binder_of(device: FakeDevice) -> WindowBinder:
-    return WindowBinder(device, select_port([device.info], PortPreference(), lambda _: True))
+    return WindowBinder(device, device, select_port([device.info], PortPreference(), lambda _: True))
 
 
 def test_a_window_opens_its_part_of_the_region_until_it_is_closed(device: FakeDevice) -> None:
