@@ -171,7 +171,7 @@ class FaultyEndpoint:
 
     @property
     def lent_region(self) -> LentRegion | None:
-        return self._endpoint.lent_region
+        return self._inner.lent_region
 
     @property
     def chunk_service(self) -> ChunkService:
