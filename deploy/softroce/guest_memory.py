@@ -17,7 +17,7 @@ from pathlib import Path
 
 from deploy.softroce.errors import TestbedError
 
-SHARED = Path("/dev/shm")
+SHARED = Path("/dev/shm")  # noqa: S108 - mounted anew for each guest
 _VARIABLES = ("TMPDIR", "TMP", "TEMP")
 _MOUNT_OWN = 'mount -t tmpfs -o "size=$1,mode=1777" tmpfs "$2" && shift 2 && exec "$@"'
 _TRY_SECONDS = 10.0

@@ -23,7 +23,7 @@ from fedrdma_fate.transport.grpc_pipe import MessagePipe
 
 SERVICE = "fedrdma.Data"
 METHOD = "Stream"
-TOKEN_KEY = "fedrdma-token-bin"
+TOKEN_KEY = "fedrdma-token-bin"  # noqa: S105 - the name of a field
 
 MOST_LINKS = 64
 """Links that dial in at once; each keeps a thread of the server busy."""

@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from scripts.lib.audit import NoAdvisoriesError, audit
 from scripts.lib.console import CommandError, fail, say
 from scripts.lib.outcomes import Counts, Outcome, closing_line, read_junit, summary
 from scripts.lib.provision import only_one
@@ -28,6 +29,8 @@ STATIC: dict[str, list[str]] = {
     "imports": ["lint-imports", "--no-cache"],
 }
 KINDS = ("unit", "property", "conformance", "fault", "fate", "nic", "bench")
+AUDIT = "audit"
+"""The step that looks the locked packages up for known weaknesses."""
 PYTHON310 = "python310"
 """The step that runs some of them on Python 3.10, in the environment that FATE's guide makes."""
 ON_PYTHON310: dict[str, str] = {
@@ -141,6 +144,8 @@ class Runner:
         started = time.monotonic()
         if name in KINDS:
             counts, note = self._as_required(name, *self._pytest(name, f"tests/{name}"))
+        elif name == AUDIT:
+            counts, note = self._audit()
         elif name == PYTHON310:
             counts, note = self._as_required(name, *self._python310())
         else:
@@ -152,6 +157,20 @@ class Runner:
         code = run_limited(command, self._limit(name), self.environment)
         note = "" if code == 0 else self._problem(name, code)
         return Counts(passed=int(code == 0), failed=int(code != 0)), note
+
+    def _audit(self) -> tuple[Counts, str]:
+        try:
+            with only_one(ROOT):
+                findings = audit(ROOT)
+        except NoAdvisoriesError as reason:
+            say(f"not audited: {reason}")
+            return Counts(), f"not audited: {reason}"
+        except CommandError as error:
+            fail(error)
+            return Counts(failed=1), "not audited"
+        for finding in findings:
+            say(f"    {finding}")
+        return Counts(passed=int(not findings), failed=len(findings)), ""
 
     def _python310(self) -> tuple[Counts, str]:
         """Some kinds of tests on Python 3.10; that FATE takes the wheel there, unchanged itself, counts as one more."""
@@ -220,7 +239,7 @@ class Runner:
 
 def chosen_steps(only: Sequence[str], *, fast: bool, with_demo: bool) -> list[str]:
     """The steps to run, in order."""
-    every = [*STATIC, *KINDS, PYTHON310, "demo"]
+    every = [*STATIC, AUDIT, *KINDS, PYTHON310, "demo"]
     if only:
         return [name for name in every if name in only]
     left_out = {"fate", PYTHON310} if fast else set()
@@ -231,10 +250,11 @@ def chosen_steps(only: Sequence[str], *, fast: bool, with_demo: bool) -> list[st
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="scripts/test",
-        description="Set up .venv, then run ruff, mypy, import-linter and pytest. A failed step does not stop the "
-        "others; the summary at the end names each, and its last line counts them all. The step python310 makes "
-        ".venv-py310, FATE on Python 3.10 as its guide installs it, where a Python 3.10 is found (PYTHON310=/path/to/"
-        "python3.10 names one), and runs unit, property and conformance tests and one FATE job there.",
+        description="Set up .venv, then run ruff, mypy, import-linter, pip-audit and pytest. A failed step does not "
+        "stop the others; the summary at the end names each, and its last line counts them all. The step python310 "
+        "makes .venv-py310, FATE on Python 3.10 as its guide installs it, where a Python 3.10 is found "
+        "(PYTHON310=/path/to/python3.10 names one), and runs unit, property and conformance tests and one FATE job "
+        "there.",
         epilog="What follows -- goes to every pytest run, for example:  scripts/test --only unit -- -k trace -x  "
         "(with --numprocesses=0 no test runs beside another)",
     )
@@ -246,8 +266,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         action="append",
         default=[],
         metavar="KIND",
-        choices=[*STATIC, *KINDS, PYTHON310, "demo"],
-        help=f"only this step; may be repeated: {', '.join([*STATIC, *KINDS, PYTHON310, 'demo'])}",
+        choices=[*STATIC, AUDIT, *KINDS, PYTHON310, "demo"],
+        help=f"only this step; may be repeated: {', '.join([*STATIC, AUDIT, *KINDS, PYTHON310, 'demo'])}",
     )
     parser.add_argument(
         "--require",

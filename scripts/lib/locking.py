@@ -1,7 +1,7 @@
 """`scripts/lock`: the lock files, with hashes and without a single address.
 
 requirements.lock is made of pyproject.toml, requirements-py310.lock of what FATE's guide installs, without us, and
-requirements-py310-tests.lock of what the tests need beside it.
+requirements-py310-tests.lock of what the tests need beside it; requirements-audit.lock is pip-audit's own.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from scripts.lib import system
+from scripts.lib.audit import TOOL
 from scripts.lib.console import CommandError, fail, say, step
 from scripts.lib.python310 import BUNDLED, GUIDE, TOOLS, VERSION, Python310
 from scripts.lib.uv import Uv, lock_entry
@@ -64,6 +65,10 @@ def write_locks(root: Path, extra: Sequence[str]) -> None:
         _resolve(uv, source, site.lock, [python_version(VERSION), *extra])
         source.write_text("\n".join(TOOLS))
         _resolve(uv, source, site.tools_lock, [python_version(VERSION), f"--constraints={site.lock}", *extra])
+    with tempfile.TemporaryDirectory() as directory, step("resolving pip-audit"):
+        source = Path(directory, "requirements.in")
+        source.write_text(f"{TOOL}\n")
+        _resolve(uv, source, root / "requirements-audit.lock", [python_version(system.LOCKED_PYTHON), *extra])
 
 
 def python_version(version: tuple[int, int]) -> str:
@@ -86,8 +91,8 @@ def _resolve(uv: Uv, source: Path, lock: Path, options: Sequence[str]) -> None:
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="scripts/lock",
-        description="Write requirements.lock anew from pyproject.toml, and the two of Python 3.10 from what FATE's "
-        "guide installs. Versions already locked are kept where they still fit.",
+        description="Write requirements.lock anew from pyproject.toml, the two of Python 3.10 from what FATE's "
+        "guide installs, and that of pip-audit. Versions already locked are kept where they still fit.",
     )
     parser.add_argument("--upgrade", action="store_true", help="take the newest version of everything that may move")
     parser.add_argument("--upgrade-package", action="append", default=[], metavar="NAME", help="only of this package")

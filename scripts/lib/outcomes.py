@@ -45,7 +45,7 @@ class Outcome:
 def read_junit(report: Path) -> Counts:
     """The counts in a JUnit file that pytest wrote; none when it was stopped before it could."""
     try:
-        suites = ElementTree.parse(report).getroot().iter("testsuite")
+        suites = ElementTree.parse(report).getroot().iter("testsuite")  # noqa: S314 - pytest wrote it
         return sum((_suite_counts(suite) for suite in suites), Counts())
     except (OSError, ElementTree.ParseError):
         return Counts()

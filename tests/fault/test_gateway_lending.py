@@ -377,7 +377,7 @@ def test_a_peer_cannot_make_us_open_a_file_by_naming_it(
     with lenders(tmp_path, layout=THREE, runner=runner, transport=transport) as sites:
         for site, attempt in (("a", 1000), ("c", 1000)):
             other = "c" if site == "a" else "a"
-            runner.tell(site, other, Connect("shm", "because", attempt, True, offer))
+            runner.tell(site, other, Connect("shm", "because", attempt, True, offer, os.urandom(32)))
         if transport == "tcp":
             eventually(lambda: "'shm', which is not offered" in caplog.text)
         eventually(sites["a"].connected, 30)

@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 
 from fedrdma_fate.gateway.config.schema import load_config
-from fedrdma_fate.gateway.config.strict_yaml import StrictLoader
+from fedrdma_fate.gateway.config.strict_yaml import load_yaml
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 
 
@@ -44,7 +44,7 @@ def edit_peer(text: str, site: str, settings: Mapping[str, str]) -> str:
     Raises:
         ConfigError: CONFIG_BAD_VALUE when it has no such peer.
     """
-    peer = _find_peer(yaml.compose(text, Loader=StrictLoader), site)
+    peer = _find_peer(yaml.compose(text, Loader=yaml.SafeLoader), site)
     present = {key.value: value for key, value in peer.value}
     edits: list[tuple[int, int, str]] = []
     added: list[str] = []
@@ -100,16 +100,16 @@ def _value(node: yaml.Node | None, key: str) -> yaml.Node | None:
 def _says(text: str, document: object) -> bool:
     """Whether a text means this document."""
     try:
-        return bool(yaml.load(text, Loader=StrictLoader) == document)
+        return bool(load_yaml(text) == document)
     except yaml.YAMLError:
         return False
 
 
 def _with_settings(text: str, site: str, settings: Mapping[str, str]) -> object:
     """The document as it shall be."""
-    document = yaml.load(text, Loader=StrictLoader)
+    document = load_yaml(text)
     peer = next(peer for peer in document["peers"] if peer["site"] == site)
-    peer.update({key: yaml.load(setting, Loader=StrictLoader) for key, setting in settings.items()})
+    peer.update({key: load_yaml(setting) for key, setting in settings.items()})
     return document
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 
-class StrictLoader(yaml.SafeLoader):
+class _StrictLoader(yaml.SafeLoader):
     """Of two equal keys, YAML's own loaders silently drop the first."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -21,3 +21,12 @@ class StrictLoader(yaml.SafeLoader):
             if keys.count(key) > 1:
                 raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} comes twice", key_node.start_mark)
         return super().construct_mapping(node, deep)
+
+
+def load_yaml(text: str) -> Any:
+    """The document that a text means.
+
+    Raises:
+        yaml.YAMLError: it is none, or a key comes twice.
+    """
+    return yaml.load(text, Loader=_StrictLoader)  # noqa: S506 - a SafeLoader, only stricter

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from scripts.lib import checks
-from scripts.lib.checks import KINDS, PYTHON310, STATIC, Runner, chosen_steps, parse, run_limited
+from scripts.lib.checks import AUDIT, KINDS, PYTHON310, STATIC, Runner, chosen_steps, parse, run_limited
 from scripts.lib.console import CommandError
 from scripts.lib.outcomes import Counts, Outcome, closing_line, read_junit, summary
 from scripts.lib.python310 import Python310, PythonAbsentError
@@ -198,7 +198,7 @@ def test_a_missing_report_counts_nothing(tmp_path: Path) -> None:
 
 
 def test_by_default_everything_but_the_demo_runs() -> None:
-    assert chosen_steps([], fast=False, with_demo=False) == [*STATIC, *KINDS, PYTHON310]
+    assert chosen_steps([], fast=False, with_demo=False) == [*STATIC, AUDIT, *KINDS, PYTHON310]
     assert chosen_steps([], fast=False, with_demo=True)[-1] == "demo"
 
 
