@@ -92,7 +92,7 @@ def assemble(config: GatewayConfig, undo: contextlib.ExitStack, status: Callable
         transports=transports,
         peers=peers,
         dialler=dialler,
-        control=ControlServer(config.listen.control, None, dialler.accept),
+        control=ControlServer(config.listen.control, lambda: None, dialler.accept),
         tasks=tasks,
         socket=TaskSocket(socket_path(config.listen.socket), tasks, shared=not users.only_own),
     )

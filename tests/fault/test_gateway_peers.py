@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import threading
@@ -11,25 +10,22 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import grpc
 import pytest
 
 from fedrdma_fate.client.client import GatewayClient
 from fedrdma_fate.gateway import spilling
-from fedrdma_fate.gateway.peers.control_channel import METHOD
 from fedrdma_fate.memory.spill import SpillStore
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, MemoryPoolError
 from fedrdma_fate.wire.frames import (
     Goodbye,
-    Hello,
     MessageKey,
     Ping,
     Undeliverable,
-    decode_frame,
     encode_frame,
 )
 from fedrdma_fate.wire.header import PROTOCOL_VERSION
-from tests.support.sites import InThread, Site, Sites, eventually, party, start_gateways
+from tests.support.control import conversation, greeting
+from tests.support.sites import InThread, Sites, eventually, party, start_gateways
 
 B = party("host:2")
 LAYOUT = {"a": ["guest:1"], "b": ["host:2"]}
@@ -210,28 +206,6 @@ def test_a_peer_cannot_make_the_task_fail_that_waits_for_anothers_message(
 # --- strangers on the control channel ---
 
 
-def conversation(site: Site, *frames: bytes) -> list[object]:
-    """What a gateway answers to these frames, until it ends the channel."""
-
-    async def talk() -> list[object]:
-        async def requests() -> object:
-            for frame in frames:
-                yield frame
-
-        answers: list[object] = []
-        async with grpc.aio.insecure_channel(site.config["listen"]["control"]) as channel:
-            call = channel.stream_stream(METHOD)(requests())
-            async for raw in call:
-                answers.append(decode_frame(raw))
-        return answers
-
-    return asyncio.run(asyncio.wait_for(talk(), 10))
-
-
-def greeting(site: str, protocol: int = PROTOCOL_VERSION) -> bytes:
-    return encode_frame(Hello(site, "x", protocol, "0", "host", ("host:2",), ("tcp", "grpc"), 1 << 20))
-
-
 @pytest.mark.parametrize(
     ("first", "code"),
     [
@@ -245,7 +219,7 @@ def greeting(site: str, protocol: int = PROTOCOL_VERSION) -> bytes:
 def test_who_does_not_greet_as_a_peer_is_told_why_and_changes_nothing(
     sites: Sites, first: bytes, code: ErrorCode, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (farewell,) = conversation(sites["a"], first)
+    (farewell,) = conversation(sites["a"].config["listen"]["control"], first)
     assert isinstance(farewell, Goodbye)
     assert code.value in farewell.reason
     assert f"[{code.value}]" in caplog.text

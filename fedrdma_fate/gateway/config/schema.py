@@ -42,7 +42,7 @@ class ListenConfig(_Section, frozen=True):
     """Where the gateway listens. Everything is on loopback unless said otherwise.
 
     Attributes:
-        control: host:port of the control channel (gRPC) for other gateways.
+        control: host:port of the control channel for other gateways.
         data: host:port of the TCP data path; port 0 takes a free one.
         grpc: host:port of the data path of mode `grpc`; port 0 takes a free one.
         advertise: host that peers shall use for the data paths, when it differs from that of `data`.

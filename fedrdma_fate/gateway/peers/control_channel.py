@@ -1,4 +1,4 @@
-"""The control channel: one bidirectional gRPC stream per pair of gateways, each message one control frame."""
+"""Control channels: accepts those of other gateways, and dials them."""
 
 from __future__ import annotations
 
@@ -7,95 +7,50 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-import grpc
-import grpc.aio
-
-from fedrdma_fate.wire.errors import ErrorCode, TransportError
+from fedrdma_fate.gateway.config.schema import split_address
+from fedrdma_fate.gateway.peers.control_connection import LAST_WORDS_SECONDS, ChannelSecurity, ControlConnection
+from fedrdma_fate.gateway.peers.control_stream import ControlStream
+from fedrdma_fate.gateway.peers.newcomers import Newcomer, Newcomers
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, TransportError
 
 logger = logging.getLogger(__name__)
 
-METHOD = "/fedrdma.v1.Control/Session"
-SERVICE = "fedrdma.v1.Control"
+GREETING_SECONDS = 5.0
+"""From a connection to its greeting, TLS included: five round trips at most, on the longest paths of one second."""
 
-_CLOSE_REASON_SECONDS = 0.5
-"""For what was queued last, the Goodbye with the reason, to get out before the channel is torn down."""
-_MOST_FRAME_BYTES = 4 * 1024 * 1024
-"""gRPC's own default for what is received, here for what is sent as well: 64 times an Inline frame's payload."""
-_OPTIONS = [
-    ("grpc.max_receive_message_length", _MOST_FRAME_BYTES),
-    ("grpc.max_send_message_length", _MOST_FRAME_BYTES),
-]
-_SERVER_OPTIONS = [*_OPTIONS, ("grpc.so_reuseport", 0)]
-# a proxy for the web is not one for us, and a new attempt must not wait for the back-off of an earlier one
-_CLIENT_OPTIONS = [*_OPTIONS, ("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)]
-
-
-class ControlStream:
-    """Frames in order, both ways. Writing never waits; frames are queued until the stream takes them.
-
-    Attributes:
-        end_reason: why nothing more comes, where that is known, to follow what is said of the peer; else an empty
-            string.
-        remote_host: address of the other end, where that is known. gRPC does not tell it to the side that dialled.
-    """
-
-    def __init__(self) -> None:
-        self.remote_host: str | None = None
-        self._incoming: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._outgoing: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._closed = False
-        self.end_reason = ""
-
-    def write(self, frame: bytes) -> None:
-        """Queue a frame; silently dropped once the stream is closed, as it would be on a broken one."""
-        if not self._closed:
-            self._outgoing.put_nowait(frame)
-
-    async def read(self) -> bytes | None:
-        """The next frame, or None when the stream has ended."""
-        return None if self._closed and self._incoming.empty() else await self._incoming.get()
-
-    def stop_reading(self, reason: str) -> None:
-        """Let `read` say that the stream has ended, for a reason; what is queued for the peer still goes."""
-        self.end_reason = reason
-        self._incoming.put_nowait(None)
-
-    def close(self) -> None:
-        """Send what is queued, then end the stream. May be repeated."""
-        if not self._closed:
-            self._closed = True
-            self._outgoing.put_nowait(None)
-            self._incoming.put_nowait(None)
-
-    async def outgoing(self) -> AsyncIterator[bytes]:
-        """What the gRPC call sends."""
-        while (frame := await self._outgoing.get()) is not None:
-            yield frame
-
-    async def pump_incoming(self, frames: AsyncIterator[bytes]) -> None:
-        """Take in what the gRPC call receives, until it ends for whatever reason, which is noted."""
-        try:
-            async for frame in frames:
-                self._incoming.put_nowait(frame)
-        except grpc.aio.AioRpcError as error:
-            self.end_reason = f": {error.details() or error.code().name}"
-        except grpc.RpcError as error:
-            self.end_reason = f": {error}"
-        finally:
-            self.close()
-
+_BACKLOG = 128
+"""Connections that the kernel completes ahead of us: twice as many as may wait to be known."""
 
 StreamHandler = Callable[[ControlStream], Awaitable[None]]
+Refused = Callable[[str, str, FedRDMAError], object]
+"""Told of each connection that is refused before its peer is known: why in a word, from which host, and the error."""
 
 
 class ControlServer:
-    """Accepts control streams from other gateways."""
+    """Accepts control channels from other gateways. Belongs to the event loop's thread."""
 
-    def __init__(self, address: str, credentials: grpc.ServerCredentials | None, handler: StreamHandler) -> None:
+    def __init__(
+        self,
+        address: str,
+        security: Callable[[], ChannelSecurity | None],
+        handler: StreamHandler,
+        refused: Refused = lambda _why, _host, _error: None,
+    ) -> None:
+        """
+        Args:
+            address: host:port to listen on; port 0 takes a free one.
+            security: makes the next connection one of TLS; None does without.
+            handler: serves a stream until it ends; admits it once its peer is known.
+            refused: told who was refused before that.
+        """
         self._address = address
-        self._credentials = credentials
+        self._security = security
         self._handler = handler
-        self._server: grpc.aio.Server | None = None
+        self._refused = refused
+        self._server: asyncio.Server | None = None
+        self._newcomers: Newcomers | None = None
+        self._connections: dict[ControlConnection, _Place] = {}
+        self._serving: set[asyncio.Task[None]] = set()
         self.port = 0
 
     async def start(self) -> None:
@@ -104,72 +59,185 @@ class ControlServer:
         Raises:
             TransportError: TRANSPORT_UNAVAILABLE when the address cannot be had.
         """
-        server = grpc.aio.server(options=_SERVER_OPTIONS)
-        handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(self._serve)
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"Session": handler}),))
+        loop = asyncio.get_running_loop()
+        self._newcomers = Newcomers(loop.time)
+        host, port = split_address("listen.control", self._address)
         try:
-            if self._credentials is None:
-                self.port = server.add_insecure_port(self._address)
-            else:
-                self.port = server.add_secure_port(self._address, self._credentials)
-        except RuntimeError as error:
-            raise _cannot_listen(self._address, str(error)) from error
-        if self.port == 0:
-            raise _cannot_listen(self._address, "the address is taken or not ours")
-        await server.start()
-        self._server = server
+            self._server = await loop.create_server(self._make, host, port, backlog=_BACKLOG)
+        except OSError as error:
+            raise TransportError(
+                ErrorCode.TRANSPORT_UNAVAILABLE,
+                f"cannot listen on {self._address}: {error.strerror or error}.",
+                "Check `listen.control`.",
+            ) from error
+        self.port = int(self._server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
         """Stop listening and end all streams."""
-        if self._server is not None:
-            await self._server.stop(grace=_CLOSE_REASON_SECONDS)
-            self._server = None
+        if self._server is None:
+            return
+        self._server.close()
+        self._server = None
+        connections = list(self._connections)
+        for connection in connections:
+            connection.stream.close()
+        await asyncio.gather(*(_end(connection) for connection in connections))
+        for task in list(self._serving):
+            task.cancel()
+        if self._serving:
+            await asyncio.wait(list(self._serving))
 
-    async def _serve(
-        self, frames: AsyncIterator[bytes], _context: grpc.aio.ServicerContext[bytes, bytes]
-    ) -> AsyncIterator[bytes]:
-        stream = ControlStream()
-        pump = asyncio.create_task(stream.pump_incoming(frames))
-        handler = asyncio.ensure_future(self._handler(stream))
+    @property
+    def unknown(self) -> int:
+        """Connections whose peers are not known yet."""
+        return 0 if self._newcomers is None else len(self._newcomers)
+
+    # -- connections ----------------------------------------------------------------------------------------------
+
+    def _make(self) -> ControlConnection:
+        return ControlConnection(
+            self._security(),
+            server_side=True,
+            on_made=self._admit,
+            on_ready=self._serve,
+            on_ended=self._forget,
+        )
+
+    def _admit(self, connection: ControlConnection) -> bool:
+        host = connection.stream.remote_host or "unknown"
+        assert self._newcomers is not None
+        newcomer = self._newcomers.admit(host, lambda: self._drop(connection, "crowded-out", "others came"))
+        if newcomer is None or self._server is None:
+            self._refused("too-often", host, _unanswered(host, "it dials too often"))
+            return False
+        timer = asyncio.get_running_loop().call_later(GREETING_SECONDS, self._too_slow, connection)
+        self._connections[connection] = _Place(host, newcomer, timer)
+        lift = connection.stream.on_known
+
+        def known() -> None:
+            self._settle(connection)
+            lift()
+
+        connection.stream.on_known = known
+        return True
+
+    def _serve(self, connection: ControlConnection) -> None:
+        task = asyncio.get_running_loop().create_task(self._handle(connection.stream))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+
+    async def _handle(self, stream: ControlStream) -> None:
         try:
-            async for frame in stream.outgoing():
-                yield frame
+            await self._handler(stream)
+        except Exception:
+            logger.exception("a control channel died")
         finally:
             stream.close()
-            pump.cancel()
-            await asyncio.wait([pump, handler])
-            if not handler.cancelled() and (error := handler.exception()) is not None:
-                logger.error("a control channel died", exc_info=error)
+
+    def _too_slow(self, connection: ControlConnection) -> None:
+        if connection.ready.is_set():
+            # whoever reads it says so, to the other side as well
+            connection.stream.stop_reading(f" within {GREETING_SECONDS:g} s")
+        else:
+            self._drop(connection, "too-slow", f"it was not done with TLS within {GREETING_SECONDS:g} s")
+
+    def _drop(self, connection: ControlConnection, why: str, what: str) -> None:
+        place = self._connections[connection]
+        self._refused(why, place.host, _unanswered(place.host, what))
+        connection.stream.close()
+        connection.abort()
+
+    def _settle(self, connection: ControlConnection) -> None:
+        """It is no newcomer any more."""
+        place = self._connections[connection]
+        place.timer.cancel()
+        assert self._newcomers is not None
+        self._newcomers.leave(place.newcomer)
+
+    def _forget(self, connection: ControlConnection) -> None:
+        if connection not in self._connections:
+            return
+        self._settle(connection)
+        place = self._connections.pop(connection)
+        failure = connection.stream.failure
+        if failure is not None and not connection.ready.is_set():
+            self._refused("tls", place.host, failure)
+
+
+class _Place:
+    """What is kept of an accepted connection."""
+
+    def __init__(self, host: str, newcomer: Newcomer, timer: asyncio.TimerHandle) -> None:
+        self.host = host
+        self.newcomer = newcomer
+        self.timer = timer
 
 
 @contextlib.asynccontextmanager
-async def dial(address: str, credentials: grpc.ChannelCredentials | None) -> AsyncIterator[ControlStream]:
+async def dial(address: str, security: ChannelSecurity | None, timeout: float) -> AsyncIterator[ControlStream]:
     """A control stream to the gateway at host:port; ends when the context is left.
 
-    Nothing is raised where nobody answers: the stream then just ends.
+    Args:
+        address: host:port.
+        security: makes it one of TLS; None does without.
+        timeout: seconds to connect, TLS included.
+
+    Raises:
+        TransportError: PEER_UNREACHABLE when nobody answers there; or what `security` says of who does.
     """
-    if credentials is None:
-        channel = grpc.aio.insecure_channel(address, options=_CLIENT_OPTIONS)
-    else:
-        channel = grpc.aio.secure_channel(address, credentials, options=_CLIENT_OPTIONS)
-    stream = ControlStream()
-    method: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(METHOD)
-    call = method(stream.outgoing())
-    pump = asyncio.create_task(stream.pump_incoming(call.__aiter__()))
+    loop = asyncio.get_running_loop()
+    host, port = split_address("peers.address", address)
+    connection = ControlConnection(security, server_side=False)
+    ready = asyncio.create_task(_connected(connection, host, port, loop))
     try:
-        yield stream
-    finally:
-        stream.close()
+        await asyncio.wait([ready], timeout=timeout)
+        if not ready.done():
+            raise _unreachable(address, f" within {timeout:g} s")
         try:
-            # let what was queued last (a Goodbye) get out before the channel is torn down
-            await asyncio.wait([pump], timeout=_CLOSE_REASON_SECONDS)
-        finally:
-            call.cancel()
-            pump.cancel()
-            await channel.close()
+            await ready
+        except OSError as error:
+            raise _unreachable(address, f": {error.strerror or error}") from error
+        if connection.stream.failure is not None:
+            raise connection.stream.failure
+        if not connection.ready.is_set():
+            raise _unreachable(address, f": it ended the connection{connection.stream.end_reason}")
+        yield connection.stream
+    finally:
+        ready.cancel()
+        connection.stream.close()
+        await _end(connection)
 
 
-def _cannot_listen(address: str, reason: str) -> TransportError:
+async def _end(connection: ControlConnection) -> None:
+    """Let what was queued last (a Goodbye) get out before the connection is torn down."""
+    try:
+        if connection.made:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(connection.ended.wait(), LAST_WORDS_SECONDS)
+    finally:
+        connection.abort()
+
+
+async def _connected(connection: ControlConnection, host: str, port: int, loop: asyncio.AbstractEventLoop) -> None:
+    """Connect, and shake hands where there is TLS; returns too when that fails.
+
+    Raises:
+        OSError: nobody listens there, or nobody knows where that is.
+    """
+    await loop.create_connection(lambda: connection, host, port)
+    waits = [asyncio.ensure_future(event.wait()) for event in (connection.ready, connection.ended)]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+
+
+def _unanswered(host: str, what: str) -> TransportError:
+    return TransportError(ErrorCode.PEER_UNREACHABLE, f"dropped a connection of {host}: {what}.")
+
+
+def _unreachable(address: str, what: str) -> TransportError:
     return TransportError(
-        ErrorCode.TRANSPORT_UNAVAILABLE, f"cannot listen on {address}: {reason}.", "Check `listen.control`."
+        ErrorCode.PEER_UNREACHABLE, f"{address} does not answer{what}.", "It is tried again; messages for it wait."
     )

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from fedrdma_fate.gateway.peers.control_channel import ControlStream, dial
+from fedrdma_fate.gateway.peers.control_channel import dial
+from fedrdma_fate.gateway.peers.control_connection import ChannelSecurity
+from fedrdma_fate.gateway.peers.control_stream import ControlStream
 from fedrdma_fate.gateway.peers.peer import Peer
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, TransportError, WireError
 from fedrdma_fate.wire.frames import Goodbye, Hello, decode_frame, encode_frame
@@ -28,13 +31,21 @@ SECOND_DIALLER_SECONDS = 1.0
 class Dialler:
     """Dials and answers. Belongs to the event loop's thread."""
 
-    def __init__(self, site: str, peers: Mapping[str, Peer], greeting_timeout: float) -> None:
+    def __init__(
+        self,
+        site: str,
+        peers: Mapping[str, Peer],
+        greeting_timeout: float,
+        security: Callable[[], ChannelSecurity | None] = lambda: None,
+    ) -> None:
         """
         Args:
             site: our name.
             peers: by their names.
             greeting_timeout: seconds that the other side has to greet.
+            security: makes the next channel one of TLS; None does without.
         """
+        self._security = security
         self._site = site
         self._peers = peers
         self._greeting_timeout = greeting_timeout
@@ -63,12 +74,14 @@ class Dialler:
             stream.write(encode_frame(Goodbye(str(error))))
             stream.close()
             return
+        stream.admit()
         stream.write(encode_frame(peer.own_hello()))
         await peer.run(stream, hello, hello.site)
 
     async def _dial(self, peer: Peer, address: str) -> None:
-        async with dial(address, None) as stream:
+        async with contextlib.AsyncExitStack() as stack:
             try:
+                stream = await stack.enter_async_context(dial(address, self._security(), self._greeting_timeout))
                 stream.write(encode_frame(peer.own_hello()))
                 hello = await self._greeting(stream, f"site {peer.config.site} at {address}")
                 if hello.site != peer.config.site:
@@ -81,8 +94,9 @@ class Dialler:
                 # the same trouble is told once, not at every attempt
                 if peer.last_error != str(error):
                     peer.last_error = str(error)
-                    logger.warning("%s", error)
+                    logger.warning("%s: %s", peer.config.site, error)
                 return
+            stream.admit()
             await peer.run(stream, hello, self._site)
 
     def _peer_of(self, hello: Hello) -> Peer:
@@ -111,6 +125,8 @@ class Dialler:
         finally:
             timer.cancel()
         if raw is None:
+            if stream.failure is not None:
+                raise stream.failure
             raise _unreachable(f"{whose} does not answer{stream.end_reason}")
         frame = decode_frame(raw)
         if isinstance(frame, Goodbye):

@@ -26,7 +26,7 @@ from fedrdma_fate.engine.events import (
 from fedrdma_fate.engine.link_thread import LinkHandle
 from fedrdma_fate.gateway.config.schema import PeerConfig
 from fedrdma_fate.gateway.context import GatewayContext
-from fedrdma_fate.gateway.peers.control_channel import ControlStream
+from fedrdma_fate.gateway.peers.control_stream import ControlStream
 from fedrdma_fate.gateway.peers.data_hosts import DataHosts, GuardedDraft
 from fedrdma_fate.gateway.peers.entitlement import Entitlement
 from fedrdma_fate.gateway.peers.greeting import allowed_transports, own_hello
@@ -152,6 +152,8 @@ class Peer:
         while (raw := await stream.read()) is not None and self._stream is stream:
             self._heard_at = time.monotonic()
             self._on_frame(decode_frame(raw))
+        if isinstance(stream.failure, WireError):
+            raise stream.failure
 
     def send(self, frame: ControlFrame) -> bool:
         """Queue a frame; False and dropped without a control channel: state is reconciled when there is one again."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedrdma_fate.gateway.peers.control_channel import ControlStream
+from fedrdma_fate.gateway.peers.control_stream import ControlStream
 from fedrdma_fate.gateway.peers.dialling import Dialler
 from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import (

@@ -16,7 +16,7 @@ from fedrdma_fate.engine.events import TransferAnnounced
 from fedrdma_fate.engine.link import Link
 from fedrdma_fate.engine.settings import LinkSettings
 from fedrdma_fate.gateway.config.schema import PeerConfig
-from fedrdma_fate.gateway.peers.control_channel import ControlStream
+from fedrdma_fate.gateway.peers.control_stream import ControlStream
 from fedrdma_fate.gateway.peers.entitlement import Entitlement, fields_with_messages
 from fedrdma_fate.gateway.peers.peer import Peer
 from fedrdma_fate.security.datagram_tags import DatagramSealer

@@ -1,0 +1,75 @@
+"""A control channel as gateways use it: frames in order, both ways, whatever carries them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+from fedrdma_fate.wire.errors import FedRDMAError
+
+
+class ControlStream:
+    """Frames in order, both ways. Writing never waits; frames are queued until the connection takes them.
+
+    Attributes:
+        end_reason: why nothing more comes, where that is known, to follow what is said of the peer; else an empty
+            string.
+        failure: the error that ended it, where there was one.
+        remote_host: address of the other end, where that is known.
+        known: whether the other end has greeted as a peer; before, it may send little and has little time.
+    """
+
+    def __init__(self) -> None:
+        self.remote_host: str | None = None
+        self.end_reason = ""
+        self.failure: FedRDMAError | None = None
+        self.known = False
+        self.on_known: Callable[[], None] = lambda: None
+        self._incoming: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._outgoing: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._closed = False
+
+    def write(self, frame: bytes) -> None:
+        """Queue a frame; silently dropped once the stream is closed, as it would be on a broken one."""
+        if not self._closed:
+            self._outgoing.put_nowait(frame)
+
+    async def read(self) -> bytes | None:
+        """The next frame, or None when the stream has ended."""
+        return None if self._closed and self._incoming.empty() else await self._incoming.get()
+
+    def admit(self) -> None:
+        """The other end has greeted as a peer: lift the limits of strangers, and take what it says next."""
+        if not self.known:
+            self.known = True
+            self.on_known()
+
+    def stop_reading(self, reason: str) -> None:
+        """Let `read` say that the stream has ended, for a reason; what is queued for the peer still goes."""
+        self.end_reason = reason
+        self._incoming.put_nowait(None)
+
+    def close(self) -> None:
+        """Send what is queued, then end the stream. May be repeated."""
+        if not self._closed:
+            self._closed = True
+            self._outgoing.put_nowait(None)
+            self._incoming.put_nowait(None)
+
+    # -- for what carries the frames ------------------------------------------------------------------------------
+
+    def take_in(self, frame: bytes) -> None:
+        """A frame has come; dropped once the stream is closed."""
+        if not self._closed:
+            self._incoming.put_nowait(frame)
+
+    def fail(self, error: FedRDMAError) -> None:
+        """Nothing more comes, because of this error; the first one counts."""
+        if self.failure is None and not self._closed:
+            self.failure = error
+            self.stop_reading(f": {error}")
+
+    async def outgoing(self) -> AsyncIterator[bytes]:
+        """What is to be sent, until the stream is closed."""
+        while (frame := await self._outgoing.get()) is not None:
+            yield frame
