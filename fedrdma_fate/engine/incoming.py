@@ -38,6 +38,7 @@ from fedrdma_fate.engine.link_datagrams import COPIES, LinkDatagrams
 from fedrdma_fate.engine.repair_memory import add_into, prepare
 from fedrdma_fate.engine.settings import LinkSettings
 from fedrdma_fate.engine.setup import open_receiver, uses_chunk_immediates
+from fedrdma_fate.obs.complaints import EACH_TELLS
 from fedrdma_fate.ports import Completion, Endpoint, Slot
 from fedrdma_fate.wire.datagrams import Header
 from fedrdma_fate.wire.errors import ErrorCode, TransferError, TransportError
@@ -140,7 +141,16 @@ class IncomingTransfers:
         try:
             self._begin(offer, now)
         except TransferError as error:
-            logger.error("refused %s: %s", offer.key, error)
+            self._settings.complaints.add(
+                logger,
+                "refused offer",
+                self._settings.site,
+                "refused %s: %s",
+                offer.key,
+                error,
+                level=logging.ERROR,
+                lines=EACH_TELLS,
+            )
             self.decline(offer, Refused(offer.transfer, error.code.value, error.message))
 
     def on_early_offer(self, offer: Offer, now: float) -> None:

@@ -149,7 +149,8 @@ class OutgoingTransfers:
             # of a path that is lost already: all grants come again with the next one
             return
         if not 0 <= grant.grant < _IMMEDIATES:
-            logger.error("ignored a grant whose id %d is out of range", grant.grant)
+            message = "ignored a grant whose id %s is out of range"
+            self._settings.complaints.add(logger, "bad grant", self._settings.site, message, grant.grant)
             return
         if grant.grant in self._given_up:
             self._given_up.discard(grant.grant)

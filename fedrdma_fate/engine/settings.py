@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from fedrdma_fate.engine.path_memory import KnownPath
 from fedrdma_fate.engine.repair_memory import MakeRegion
+from fedrdma_fate.obs.complaints import Complaints
 from fedrdma_fate.wire.frames import Frame
 
 
@@ -25,6 +26,8 @@ class LinkSettings:
         repair_region: makes memory for repair chunks; None: there are to be none.
         admits: whether a datagram of the peer may be acted upon, by the messages that it names; others are dropped.
             Called on the link's thread. Control frames have been looked at before they come to the link.
+        complaints: about what the peer sends.
+        site: name of the peer's, for complaints.
     """
 
     transport: str
@@ -36,3 +39,5 @@ class LinkSettings:
     window_bytes: int | None = None
     repair_region: MakeRegion | None = None
     admits: Callable[[Frame], bool] = lambda _frame: True
+    complaints: Complaints = dataclasses.field(default_factory=Complaints)
+    site: str = "peer"

@@ -27,6 +27,7 @@ from fedrdma_fate.gateway.transports import make_transports
 from fedrdma_fate.memory.pool import SlotPool
 from fedrdma_fate.memory.region_directory import RECEIVE_REGION, SEND_REGION, RegionDirectory
 from fedrdma_fate.memory.spill import SpillStore
+from fedrdma_fate.obs.complaints import Complaints
 from fedrdma_fate.obs.metrics import GatewayMetrics, Occupancy, PoolUse
 from fedrdma_fate.obs.trace import Trace
 
@@ -81,7 +82,7 @@ def assemble(config: GatewayConfig, undo: contextlib.ExitStack, status: Callable
     transports = contextlib.ExitStack()
     context = _make_context(config, undo, transports, metrics)
     peers = {peer.site: Peer(peer, context) for peer in config.peers}
-    dialler = Dialler(config.site, peers, config.timeouts.connect)
+    dialler = Dialler(config.site, peers, config.timeouts.connect, context.complaints)
     sending = {site: peer.sending for site, peer in peers.items()}
     users = TaskUsers.of_config(config)
     tasks = TaskServer(context, sending, status, Probing(context, peers).measure, users)
@@ -94,7 +95,7 @@ def assemble(config: GatewayConfig, undo: contextlib.ExitStack, status: Callable
         dialler=dialler,
         control=ControlServer(config.listen.control, lambda: None, dialler.accept),
         tasks=tasks,
-        socket=TaskSocket(socket_path(config.listen.socket), tasks, shared=not users.only_own),
+        socket=TaskSocket(socket_path(config.listen.socket), tasks, context.complaints, shared=not users.only_own),
     )
 
 
@@ -128,7 +129,9 @@ def _make_context(
         trace=TraceEvents(trace),
         metrics=metrics,
         path_store=PathStore(config.state_directory or memory.spill_directory, config.site),
+        complaints=Complaints(count=metrics.complained),
     )
+    undo.callback(context.complaints.sum_up, all_of_them=True)
     undo.callback(context.send_pool.close)
     undo.callback(context.receive_pool.close)
     return context

@@ -18,6 +18,7 @@ from fedrdma_fate.gateway.trace_events import TraceEvents
 from fedrdma_fate.gateway.transports import TransportSet
 from fedrdma_fate.memory.pool import SlotPool
 from fedrdma_fate.memory.spill import SpillStore
+from fedrdma_fate.obs.complaints import Complaints
 from fedrdma_fate.ports import Region
 
 
@@ -76,6 +77,7 @@ class GatewayContext:
         tasks: background tasks, kept alive here and cancelled at the end.
         next_transfer: id of the latest transfer.
         path_store: what was learnt of the paths to the peers.
+        complaints: what peers and tasks can give cause for again and again is logged through these.
         make_link: makes the links to the peers.
     """
 
@@ -98,6 +100,7 @@ class GatewayContext:
     tasks: set[asyncio.Task[None]] = dataclasses.field(default_factory=set)
     next_transfer: int = dataclasses.field(default_factory=_first_transfer)
     path_store: PathStore = dataclasses.field(default_factory=PathStore)
+    complaints: Complaints = dataclasses.field(default_factory=Complaints)
     make_link: MakeLink = LinkThread
 
     def new_transfer(self) -> int:

@@ -16,6 +16,7 @@ from fedrdma_fate.gateway.path_store import SAVE_SECONDS
 from fedrdma_fate.gateway.peers.peer import Peer
 from fedrdma_fate.gateway.status import status_document
 from fedrdma_fate.gateway.tasks.server import stopping_error
+from fedrdma_fate.obs.complaints import WINDOW_SECONDS, Complaints
 from fedrdma_fate.security.plain import warn_if_reachable
 from fedrdma_fate.wire.errors import ErrorCode
 
@@ -52,6 +53,7 @@ class Gateway:
             await self._end()
             raise
         spawn(assembly.context.tasks, _keep_paths(assembly))
+        spawn(assembly.context.tasks, _sum_complaints_up(assembly.context.complaints))
         for peer in assembly.peers.values():
             if peer.config.address is not None:
                 spawn(assembly.context.tasks, assembly.dialler.keep_dialling(peer, peer.config.address))
@@ -156,6 +158,13 @@ async def _keep_paths(assembly: Assembly) -> None:
     while True:
         await asyncio.sleep(SAVE_SECONDS)
         await _save_paths(assembly)
+
+
+async def _sum_complaints_up(complaints: Complaints) -> None:
+    """So that the log says it, too, when whoever gave cause for them has stopped."""
+    while True:
+        await asyncio.sleep(WINDOW_SECONDS)
+        complaints.sum_up()
 
 
 def _has_unfinished(peer: Peer) -> bool:

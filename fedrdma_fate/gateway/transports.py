@@ -12,6 +12,7 @@ from fedrdma_fate.engine.settings import LinkSettings
 from fedrdma_fate.gateway.config.schema import GatewayConfig, PeerConfig, split_address
 from fedrdma_fate.memory.region import SharedRegion
 from fedrdma_fate.memory.shared_slots import PresentedRegion
+from fedrdma_fate.obs.complaints import Complaints
 from fedrdma_fate.ports import Draft, Region, Role, Transport
 from fedrdma_fate.transport.grpc import GrpcSettings, GrpcTransport
 from fedrdma_fate.transport.shm import ShmTransport
@@ -85,6 +86,7 @@ def link_settings(
     repair_region: MakeRegion | None = None,
     *,
     admits: Callable[[Frame], bool],
+    complaints: Complaints,
 ) -> LinkSettings:
     """Parameters of the link to a peer over one of them.
 
@@ -95,6 +97,7 @@ def link_settings(
         known: of the path, from an earlier run.
         repair_region: makes memory for repair chunks.
         admits: whether a datagram of the peer may be acted upon.
+        complaints: about what the peer sends.
     """
     return LinkSettings(
         transport=transport,
@@ -105,6 +108,8 @@ def link_settings(
         window_bytes=peer.window or config.window,
         repair_region=repair_region if config.repair_chunks else None,
         admits=admits,
+        complaints=complaints,
+        site=peer.site,
     )
 
 

@@ -77,6 +77,11 @@ class GatewayMetrics:
             "Datagrams of a data path that were not taken: forged (or changed), replayed, or malformed.",
             ("reason", "peer"),
         )
+        self._complaints = self._counter(
+            "fedrdma_complaints",
+            "Causes for complaint about a peer or a user of the host, by kind; most are in the log as a count.",
+            ("kind", "about"),
+        )
         self._links = Gauge(
             "fedrdma_links_up",
             "1 while the data path to a peer over a transport is up, 0 after it was lost.",
@@ -106,6 +111,10 @@ class GatewayMetrics:
     def datagrams_dropped(self, peer: str, reason: str, count: int) -> None:
         """Datagrams in a peer's name were dropped: `forged`, `replayed` or `malformed`."""
         self._dropped.labels(reason, peer).inc(count)
+
+    def complained(self, kind: str, about: str) -> None:
+        """There was cause for a complaint about a peer or a user of the host."""
+        self._complaints.labels(kind, about).inc()
 
     def link_up(self, peer: str, transport: str, up: bool) -> None:
         """A data path came or went."""

@@ -12,6 +12,7 @@ from fedrdma_fate.gateway.peers.control_channel import dial
 from fedrdma_fate.gateway.peers.control_connection import ChannelSecurity
 from fedrdma_fate.gateway.peers.control_stream import ControlStream
 from fedrdma_fate.gateway.peers.peer import Peer
+from fedrdma_fate.obs.complaints import Complaints, cut
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, TransportError, WireError
 from fedrdma_fate.wire.frames import Goodbye, Hello, decode_frame, encode_frame
 from fedrdma_fate.wire.header import PROTOCOL_VERSION
@@ -36,6 +37,7 @@ class Dialler:
         site: str,
         peers: Mapping[str, Peer],
         greeting_timeout: float,
+        complaints: Complaints | None = None,
         security: Callable[[], ChannelSecurity | None] = lambda: None,
     ) -> None:
         """
@@ -43,12 +45,14 @@ class Dialler:
             site: our name.
             peers: by their names.
             greeting_timeout: seconds that the other side has to greet.
+            complaints: about those who are refused.
             security: makes the next channel one of TLS; None does without.
         """
         self._security = security
         self._site = site
         self._peers = peers
         self._greeting_timeout = greeting_timeout
+        self._complaints = complaints or Complaints()
 
     async def keep_dialling(self, peer: Peer, address: str) -> None:
         """Dial the peer whenever it is not connected, for ever; less and less often while that is in vain."""
@@ -70,8 +74,10 @@ class Dialler:
             hello = await self._greeting(stream, "a site that dialled")
             peer = self._peer_of(hello)
         except FedRDMAError as error:
-            logger.error("refused a control channel: %s", error)
-            stream.write(encode_frame(Goodbye(str(error))))
+            about = cut(stream.remote_host or "unknown")
+            message = "refused a control channel from %s: %s"
+            self._complaints.add(logger, "refused channel", about, message, about, error, level=logging.ERROR)
+            stream.write(encode_frame(Goodbye(cut(error))))
             stream.close()
             return
         stream.admit()
@@ -92,9 +98,9 @@ class Dialler:
                     )
             except FedRDMAError as error:
                 # the same trouble is told once, not at every attempt
-                if peer.last_error != str(error):
-                    peer.last_error = str(error)
-                    logger.warning("%s: %s", peer.config.site, error)
+                if peer.last_error != (trouble := cut(error)):
+                    peer.last_error = trouble
+                    logger.warning("%s: %s", peer.config.site, trouble)
                 return
             stream.admit()
             await peer.run(stream, hello, self._site)

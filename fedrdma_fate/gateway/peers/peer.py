@@ -38,6 +38,7 @@ from fedrdma_fate.gateway.peers.repair_regions import RepairRegions
 from fedrdma_fate.gateway.peers.sending import Sending
 from fedrdma_fate.gateway.peers.watchdog import until_silent
 from fedrdma_fate.gateway.transports import link_settings
+from fedrdma_fate.obs.complaints import EACH_TELLS, cut
 from fedrdma_fate.ports import LentRegion, Role
 from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError, WireError
 from fedrdma_fate.wire.frames import (
@@ -136,8 +137,9 @@ class Peer:
         try:
             await self._serve(stream)
         except WireError as error:
-            logger.error("control channel of %s: %s", self.config.site, error)
-            stream.write(encode_frame(Goodbye(str(error))))
+            message = "control channel of %s: %s"
+            self._complain("malformed frame", message, self.config.site, error, level=logging.ERROR)
+            stream.write(encode_frame(Goodbye(cut(error))))
         except Exception:
             # whatever a frame has led to: the next channel begins from a state that both sides know
             logger.exception("control channel of %s: internal error", self.config.site)
@@ -176,10 +178,11 @@ class Peer:
         self._heard_at = time.monotonic()
         self.last_error = ""
         self.offline.clear()
-        logger.info("connected to %s (%s)", hello.site, hello.version)
+        self._complain("connected", "connected to %s (%s)", hello.site, hello.version, level=logging.INFO)
         if set(hello.parties) != set(self.config.parties):
             served, expected = ", ".join(hello.parties), ", ".join(self.config.parties)
-            logger.warning("%s serves %s; it is configured here as serving %s", hello.site, served, expected)
+            message = "%s serves %s; it is configured here as serving %s"
+            self._complain("other parties", message, hello.site, served, expected)
         if restarted:
             self._forget_old_run()
         else:
@@ -194,7 +197,8 @@ class Peer:
 
     def _forget_old_run(self) -> None:
         """The peer has no memory of what was under way: what we send begins anew, what it sent will not come."""
-        logger.warning("%s was restarted: what was on its way to it is sent anew", self.config.site)
+        message = "%s was restarted: what was on its way to it is sent anew"
+        self._complain("restarted", message, self.config.site)
         for transport in list(self.paths.paths):
             self._abandon(transport)
         self.paths.unusable.clear()
@@ -203,9 +207,9 @@ class Peer:
 
     def _lose(self, reason: str) -> None:
         stream, self._stream = self._stream, None
-        self.last_error = reason
+        self.last_error = reason = cut(reason)
         self.rtt_seconds = None
-        logger.warning("lost %s: %s", self.config.site, reason)
+        self._complain("lost", "lost %s: %s", self.config.site, reason)
         self._context.trace.peer_lost(self.config.site, reason)
         for transport in self.paths.paths:
             self._context.metrics.link_up(self.config.site, transport, False)
@@ -281,7 +285,8 @@ class Peer:
                 self.send(self.receiving.refuse(frame, ErrorCode.WRONG_PARTY, reason))
             case _:
                 code, kind = ErrorCode.WRONG_PARTY.value, type(frame).__name__
-                logger.error("ignored %s from %s: [%s] %s", kind, self.config.site, code, reason)
+                message = "ignored %s from %s: [%s] %s"
+                self._complain("ignored frame", message, kind, self.config.site, code, reason, level=logging.ERROR)
 
     def _on_path_frame(self, frame: ControlFrame) -> None:
         """Frames that name the data path they are about."""
@@ -315,7 +320,8 @@ class Peer:
         own = tuple(name for name in allowed_transports(self.config, self._context) if name != "grpc")
         absent = self._context.transports.absent
         transport, reason = choose_transport(own, self._context.host, hello, self.paths.unusable, absent)
-        logger.info("data path to %s: %s (%s)", self.config.site, transport, reason)
+        message = "data path to %s: %s (%s)"
+        self._complain("data path chosen", message, self.config.site, transport, reason, level=logging.INFO)
         self.paths.need(transport, reason, main=True)
 
     def _on_connect(self, frame: Connect) -> None:
@@ -334,7 +340,8 @@ class Peer:
     def _fall_back(self, transport: str) -> None:
         """The main path cannot be connected: take the next transport."""
         assert self.hello is not None
-        logger.warning("giving up %s to %s: %s", transport, self.config.site, self.paths.paths[transport].last_error)
+        trouble = self.paths.paths[transport].last_error
+        self._complain("data path given up", "giving up %s to %s: %s", transport, self.config.site, trouble)
         self._give_up_main(transport)
         self._choose_main_path(self.hello)
         self.sending.hand_over()
@@ -389,7 +396,10 @@ class Peer:
         known = self._context.path_store.recall(self.config.site, transport)
         make = functools.partial(self._repair_regions.get, transport)
         admits = self._entitlement.admits
-        settings = link_settings(self._context.config, self.config, transport, known, make, admits=admits)
+        complaints = self._context.complaints
+        settings = link_settings(
+            self._context.config, self.config, transport, known, make, admits=admits, complaints=complaints
+        )
         events = LinkEvents(self._loop, functools.partial(self._on_link_event, transport))
         return self._context.make_link(self.config.site, settings, events.emit), events
 
@@ -439,7 +449,8 @@ class Peer:
         if self.rtt_seconds is not None:
             path.link.hint(self.rtt_seconds, None if self.config.rate is None else self.config.rate / 8)
         self._context.metrics.link_up(self.config.site, transport, True)
-        logger.info("data path to %s over %s is up", self.config.site, transport)
+        message = "data path to %s over %s is up"
+        self._complain("data path up", message, self.config.site, transport, level=logging.INFO)
         self._context.trace.link(self.config.site, transport, path.reason)
         self.receiving.fill_ring(path.link, transport)
         self.receiving.retry_early_lends()
@@ -453,9 +464,13 @@ class Peer:
         self.paths.on_lost(transport, reason)
 
     def _note_lost(self, transport: str, reason: str) -> None:
-        logger.warning("data path to %s over %s: %s", self.config.site, transport, reason)
+        self._complain("data path lost", "data path to %s over %s: %s", self.config.site, transport, reason)
         self._context.metrics.link_up(self.config.site, transport, False)
         self._context.trace.link_lost(self.config.site, transport, reason)
+
+    def _complain(self, kind: str, message: str, *values: object, level: int = logging.WARNING) -> None:
+        site = self.config.site
+        self._context.complaints.add(logger, kind, site, message, *values, level=level, lines=EACH_TELLS)
 
     def _on_room(self) -> None:
         for transport in self.receiving.lacks_ahead():

@@ -18,6 +18,7 @@ from fedrdma_fate.gateway.peers.borrowing import Borrowing
 from fedrdma_fate.gateway.peers.probe_transfers import lease_spare
 from fedrdma_fate.gateway.spilling import make_room
 from fedrdma_fate.memory.pool import Lease
+from fedrdma_fate.obs.complaints import EACH_TELLS
 from fedrdma_fate.ports import LentRegion, Slot
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, MemoryPoolError, WireError
 from fedrdma_fate.wire.frames import (
@@ -114,7 +115,7 @@ class Receiving:
             try:
                 lease = self._context.receive_pool.lease(int(memory.ring_slot_bytes), self._owner)
             except MemoryPoolError as error:
-                logger.warning("no ring of receive slots for %s: %s", self._peer, error)
+                self._complain("no ring", "no ring of receive slots for %s: %s", self._peer, error)
                 return
             if lease is None:
                 return
@@ -138,7 +139,7 @@ class Receiving:
         try:
             lease = pool.lease(wished, self._owner) if wished and pool.has_room_for(wished, wished) else None
         except MemoryPoolError as error:
-            logger.info("no receive slot ahead of time for %s: %s", self._peer, error)
+            self._complain("no slot ahead", "no receive slot ahead of time for %s: %s", self._peer, error)
             return
         if lease is not None:
             self._grant(link, _Grant(lease, credit_of=transport, large=True))
@@ -176,14 +177,15 @@ class Receiving:
     def slots_still_open(self, slots: Sequence[Slot]) -> None:
         """The peer may go on writing into these: they stay leased for as long as this gateway runs."""
         for slot in slots:
-            logger.error("%d bytes of receive memory stay unused: %s may still write there", slot.length, self._peer)
+            message = "%s bytes of receive memory stay unused: %s may still write there"
+            self._complain("slot still open", message, slot.length, self._peer, level=logging.ERROR)
             self._granted[slot.offset].lease.share(f"still open to peer:{self._peer}")
 
     async def _answer_request(self, request: GrantRequest, link: LinkHandle) -> None:
         try:
             lease = await self._acquire(request)
         except FedRDMAError as error:
-            logger.warning("refused transfer %d of %s: %s", request.transfer, self._peer, error)
+            self._complain("refused request", "refused transfer %s of %s: %s", request.transfer, self._peer, error)
             self._requests.pop(request.transfer, None)
             self._send(Refused(request.transfer, error.code.value, error.message))
             return
@@ -200,7 +202,8 @@ class Receiving:
         lease = pool.lease(slot_bytes, self._owner)
         if lease is not None:
             return lease
-        logger.info("%s waits for %d bytes of receive memory", self._peer, slot_bytes)
+        message = "%s waits for %s bytes of receive memory"
+        self._complain("waits for memory", message, self._peer, slot_bytes, level=logging.INFO)
         # in the next turn of the loop, when the request below stands in the queue
         asyncio.get_running_loop().call_soon(make_room, self._context, pool)
         return await pool.acquire(slot_bytes, self._owner)
@@ -270,7 +273,8 @@ class Receiving:
 
     def on_undeliverable(self, key: MessageKey, code: str, reason: str) -> None:
         """The peer says that a message will not come."""
-        logger.error("%s will not come from %s: [%s] %s", key, self._peer, code, reason)
+        message = "%s will not come from %s: [%s] %s"
+        self._complain("undeliverable", message, key, self._peer, code, reason, level=logging.ERROR)
         self._announced = {transfer: offer for transfer, offer in self._announced.items() if offer.key != key}
         self._context.mailbox.fail(key, code, reason)
 
@@ -283,11 +287,13 @@ class Receiving:
     def _not_received(self, offer: Offer, code: ErrorCode, reason: str) -> None:
         self._remember(Refused(offer.transfer, code.value, reason))
         if offer.transfer >= PROBE_TRANSFERS_FROM:
-            logger.info("a probe of %s did not arrive: [%s] %s", self._peer, code.value, reason)
+            message = "a probe of %s did not arrive: [%s] %s"
+            self._complain("lost probe", message, self._peer, code.value, reason, level=logging.INFO)
             return
         self._context.mailbox.fail(offer.key, code.value, reason)
         self._context.metrics.transfer_ended("failed", self._peer, offer.mode, 0.0, 0)
-        logger.error("%s from %s was not received: [%s] %s", offer.key, self._peer, code.value, reason)
+        message = "%s from %s was not received: [%s] %s"
+        self._complain("not received", message, offer.key, self._peer, code.value, reason, level=logging.ERROR)
         self._context.trace.receive_failed(offer.transfer, offer.key, self._peer, code, reason)
 
     def on_lend(self, lend: Lend) -> None:
@@ -301,7 +307,7 @@ class Receiving:
         try:
             message = self.borrowing.take(lend)
         except MemoryPoolError as error:
-            logger.warning("declined %s, which %s lends: %s", lend.key, self._peer, error)
+            self._complain("declined loan", "declined %s, which %s lends: %s", lend.key, self._peer, error)
             self._send(LendDecline(transfer, error.message))
             return
         if message is None:
@@ -352,8 +358,13 @@ class Receiving:
 
     def refuse(self, frame: Offer | Inline | Lend, code: ErrorCode, reason: str) -> Refused:
         """The answer to a message that is not taken; it is in the log, too."""
-        logger.error("refused %s from %s: [%s] %s", frame.key, self._peer, code.value, reason)
+        message = "refused %s from %s: [%s] %s"
+        self._complain("refused message", message, frame.key, self._peer, code.value, reason, level=logging.ERROR)
         return Refused(frame.transfer, code.value, reason)
+
+    def _complain(self, kind: str, message: str, *values: object, level: int = logging.WARNING) -> None:
+        lines = EACH_TELLS if level > logging.INFO else 1
+        self._context.complaints.add(logger, kind, self._peer, message, *values, level=level, lines=lines)
 
     def _trace_delivered(
         self, frame: Offer | Inline | Lend, total_bytes: int, mode: str, transport: str, seconds: float, kept: bool

@@ -18,6 +18,7 @@ from fedrdma_fate.gateway.config.schema import PeerConfig
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.peers.lending import Lending
 from fedrdma_fate.memory.pool import Lease
+from fedrdma_fate.obs.complaints import EACH_TELLS
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError, MemoryPoolError, error_from_code
 from fedrdma_fate.wire.frames import (
     Abort,
@@ -346,11 +347,16 @@ class Sending:
 
     def _undeliverable(self, transfer: int, key: MessageKey, code: ErrorCode, reason: str) -> None:
         """The peer is told, for the party that waits there."""
-        logger.error("%s was not delivered to %s: [%s] %s", key, self._peer.site, code.value, reason)
+        self._complain("undelivered", "%s was not delivered to %s: [%s] %s", key, self._peer.site, code.value, reason)
         self._context.trace.undeliverable(transfer, key, self._peer.site, code, reason)
         notice = Undeliverable(key, code.value, reason)
         self._notices.append(notice)
         self._send(notice)
+
+    def _complain(self, kind: str, message: str, *values: object) -> None:
+        self._context.complaints.add(
+            logger, kind, self._peer.site, message, *values, level=logging.ERROR, lines=EACH_TELLS
+        )
 
     def _tell_task(self, key: MessageKey, code: ErrorCode, reason: str) -> None:
         told = error_from_code(code.value, f"an earlier push, {key}, was not delivered: {reason}")

@@ -21,6 +21,7 @@ from fedrdma_fate.client.protocol import (
     frame_length,
 )
 from fedrdma_fate.gateway.tasks.users import refused
+from fedrdma_fate.obs.complaints import EACH_TELLS, Complaints
 from fedrdma_fate.unix_sockets import address_of, close_all, peer_user
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, WireError
 
@@ -93,16 +94,20 @@ class ConversationMaker(Protocol):
 class TaskSocket:
     """Belongs to the event loop's thread."""
 
-    def __init__(self, path: Path, maker: ConversationMaker, *, shared: bool = False) -> None:
+    def __init__(
+        self, path: Path, maker: ConversationMaker, complaints: Complaints | None = None, *, shared: bool = False
+    ) -> None:
         """
         Args:
             path: of the socket.
             maker: who serves the connections.
+            complaints: about those who may not connect, or send what is no request.
             shared: whether other users may reach it; whom it then admits, the maker knows.
         """
         self._path = path
         self._mode = _SHARED_MODE if shared else _OWN_MODE
         self._maker = maker
+        self._complaints = complaints or Complaints()
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self._answering = 0
@@ -149,6 +154,9 @@ class TaskSocket:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         user = peer_user(writer.get_extra_info("socket"))
         if not self._maker.admits(user):
+            self._complaints.add(
+                logger, "refused user", f"user {user}", "%s", refused(user, "run tasks here"), level=logging.ERROR
+            )
             await _refuse(reader, writer, user)
             return
         connection = asyncio.current_task()
@@ -161,7 +169,10 @@ class TaskSocket:
         except (ConnectionError, asyncio.CancelledError):
             logger.debug("a connection of a task ended")
         except WireError as error:
-            logger.error("a task sent what is no request: %s", error)
+            message = "a task sent what is no request: %s"
+            self._complaints.add(
+                logger, "malformed request", f"user {user}", message, error, level=logging.ERROR, lines=EACH_TELLS
+            )
             with contextlib.suppress(ConnectionError):
                 writer.write(encode_message(_error_reply(error)))
         finally:
@@ -256,7 +267,6 @@ async def _answer(requests: _Requests, conversation: Conversation, request: Requ
 async def _refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, user: int) -> None:
     """Say why, and end the connection."""
     error = refused(user, "run tasks here")
-    logger.error("%s", error)
     try:
         # who finds the connection closed while it still asks does not read why
         with contextlib.suppress(WireError, TimeoutError, asyncio.TimeoutError):

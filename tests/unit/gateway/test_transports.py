@@ -11,6 +11,7 @@ import pytest
 from fedrdma_fate.gateway import transports as module
 from fedrdma_fate.gateway.config.schema import parse_config
 from fedrdma_fate.gateway.transports import link_settings, make_transports
+from fedrdma_fate.obs.complaints import Complaints
 from fedrdma_fate.transport.verbs.transport import VerbsTransport
 from fedrdma_fate.wire.errors import ErrorCode, TransportError
 from tests.support.endpoints import HeapRegion
@@ -64,7 +65,9 @@ def test_a_window_for_a_peer_goes_before_that_of_the_gateway() -> None:
     (peer,) = settings.peers
     by_hand = msgspec.structs.replace(peer, window=5)
     for given, of, window in ((settings, peer, 1 << 20), (settings, by_hand, 5), (config(), peer, None)):
-        assert link_settings(given, of, "tcp", None, admits=lambda _: True).window_bytes == window
+        assert (
+            link_settings(given, of, "tcp", None, admits=lambda _: True, complaints=Complaints()).window_bytes == window
+        )
 
 
 @pytest.mark.usefixtures("made")

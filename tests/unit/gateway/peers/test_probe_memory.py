@@ -11,6 +11,7 @@ import pytest
 from fedrdma_fate.gateway.peers.probe_transfers import lease_spare
 from fedrdma_fate.gateway.peers.receiving import Receiving
 from fedrdma_fate.memory.pool import SlotPool
+from fedrdma_fate.obs.complaints import Complaints
 from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
 from fedrdma_fate.wire.frames import PROBE_TRANSFERS_FROM, GrantRequest, Refused
 from tests.support.endpoints import HeapRegion
@@ -87,7 +88,7 @@ def test_a_peer_has_one_slot_for_probes_at_a_time_whatever_it_asks_for() -> None
     async def scenario() -> None:
         answers: list[Any] = []
         pool = pool_of()
-        context: Any = SimpleNamespace(receive_pool=pool, tasks=set())
+        context: Any = SimpleNamespace(receive_pool=pool, tasks=set(), complaints=Complaints())
         receiving = Receiving("b", context, answers.append, lambda: None)
         link: Any = Granting()
         first, second, message = PROBE_TRANSFERS_FROM + 1, PROBE_TRANSFERS_FROM + 2, 3
