@@ -66,13 +66,53 @@ class Slot:
         return Slot(self.region, self.offset + offset, length)
 
 
+class SealBrokenError(Exception):
+    """What came is not what the peer has sealed for this place: nothing of it may be used."""
+
+
+class Sealer(Protocol):
+    """Seals what is written into one grant, record by record (`wire/sealed.py`). Belongs to its link's thread."""
+
+    @property
+    def introduction(self) -> bytes:
+        """What the other side needs besides the keys: INTRODUCTION_BYTES, to be sent before records."""
+        ...
+
+    def seal(self, place: bytes, data: memoryview, into: memoryview) -> None:
+        """Seal one record into exactly RECORD_OVERHEAD bytes more than it has; never twice with one nonce.
+
+        `place` is authenticated with it: what the transport is about to do with the bytes.
+        """
+        ...
+
+
+class Opener(Protocol):
+    """Opens what the peer has sealed. Belongs to its link's thread."""
+
+    def open(self, grant: int, introduction: bytes, place: bytes, sealed: memoryview, into: memoryview) -> None:
+        """Open one record of what goes into a grant that is exposed.
+
+        Raises:
+            SealBrokenError: the peer has not sealed it for this grant and place; `into` holds nothing of it.
+        """
+        ...
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class RemoteSlot:
-    """A peer's receive slot as a sender addresses it: remote key, first address and length in bytes."""
+    """A peer's receive slot as a sender addresses it.
+
+    Attributes:
+        key: remote key.
+        address: of the first byte.
+        length: bytes.
+        sealer: seals what is written there, on a data path that seals; None: it goes as it is.
+    """
 
     key: int
     address: int
     length: int
+    sealer: Sealer | None = None
 
 
 class CompletionKind(enum.Enum):

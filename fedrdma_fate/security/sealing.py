@@ -1,0 +1,228 @@
+"""Seals and opens records of chunks: authenticated encryption, or a tag alone, under a key for each attempt.
+
+A record is a counter, the bytes as sealed, and a tag. With them are authenticated, as associated data: transfer,
+attempt, the digest of the offer (message key, kind, length, mode, cut), the grant, and the place that the transport
+names: which write, where in the slot, how long. Each record opens on its own, in any order (UniFL, section 3.3, which
+asks the same of its cipher).
+
+`integrity` leaves the bytes readable: the payload is the associated data, and what is encrypted is the place (GMAC, SP
+800-38D, section 3). On a core of the machine this was decided on it ran at twice the rate of the encryption, and at
+nine times that of keyed BLAKE2b.
+"""
+
+from __future__ import annotations
+
+import hmac
+import struct
+from collections import Counter
+from typing import Literal
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
+
+from fedrdma_fate.ports import SealBrokenError
+from fedrdma_fate.security.ciphers import AES, CHACHA
+from fedrdma_fate.security.key_schedule import DirectionKeys, attempt_key
+from fedrdma_fate.security.nonces import NonceCounter, nonce_of
+from fedrdma_fate.wire.sealed import (
+    COUNTER_BYTES,
+    INTRODUCTION_BYTES,
+    RECORD_OVERHEAD,
+    TAG_BYTES,
+    Introduction,
+    unpack_introduction,
+)
+
+Seal = Literal["on", "integrity", "off"]
+"""What is done to chunks: encrypted and authenticated, authenticated alone, or neither."""
+
+SealFault = Literal["forged", "other-transfer"]
+"""Why a record was refused: its tag is wrong; its tag may be right, but it is not of the transfer of this grant."""
+
+_ATTEMPTS = 1 << 32
+"""An introduction counts them with 32 bits."""
+
+_COUNTER = struct.Struct("<Q")
+_GRANT = struct.Struct("<I")
+
+
+class _Records:
+    """The cipher of one attempt."""
+
+    def __init__(self, cipher: str, key: bytes, introduction: bytes, grant: int, *, encrypts: bool) -> None:
+        if cipher not in (AES, CHACHA):
+            raise ValueError(f"no cipher {cipher!r}")
+        self._aead = AESGCM(key) if cipher == AES else ChaCha20Poly1305(key)
+        self._about = introduction + _GRANT.pack(grant)
+        self._encrypts = encrypts
+
+    def seal(self, counter: int, place: bytes, data: memoryview, into: memoryview) -> None:
+        """Bytes and tag, into exactly as much room as they need.
+
+        What the tag speaks for are the bytes that go out, also where another process changes `data` meanwhile.
+        """
+        about = self._about + place
+        if self._encrypts:
+            self._aead.encrypt_into(nonce_of(counter), data, about, into)
+            return
+        into[: len(data)] = data
+        into[len(data) :] = self._tag(counter, about, into[: len(data)])
+
+    def open(self, counter: int, place: bytes, sealed: memoryview, into: memoryview) -> None:
+        """The bytes.
+
+        Raises:
+            InvalidTag: the tag is wrong; `into` holds zeros, or what it held.
+        """
+        about = self._about + place
+        if self._encrypts:
+            try:
+                self._aead.decrypt_into(nonce_of(counter), sealed, about, into)
+            except InvalidTag:
+                into[:] = bytes(len(into))
+                raise
+            return
+        data, tag = sealed[:-TAG_BYTES], sealed[-TAG_BYTES:]
+        if not hmac.compare_digest(self._tag(counter, about, data), tag):
+            raise InvalidTag
+        into[:] = data
+
+    def _tag(self, counter: int, about: bytes, data: memoryview) -> bytes:
+        return self._aead.encrypt(nonce_of(counter), about, data)[-TAG_BYTES:]
+
+
+class AttemptSealer:
+    """Seals what goes into one grant. See `ports.Sealer`.
+
+    Attributes:
+        introduction: what the other side needs besides the keys.
+    """
+
+    def __init__(self, records: _Records, introduction: bytes, nonces: NonceCounter) -> None:
+        self.introduction = introduction
+        self._records = records
+        self._nonces = nonces
+
+    def seal(self, place: bytes, data: memoryview, into: memoryview) -> None:
+        """Seal one record; each call has a nonce of its own, also for the same bytes.
+
+        Args:
+            place: what is authenticated besides.
+            data: the bytes.
+            into: room for exactly RECORD_OVERHEAD bytes more; not that of `data`.
+
+        Raises:
+            NonceError: the key has been used up.
+        """
+        counter = self._nonces.take()
+        _COUNTER.pack_into(into, 0, counter)
+        self._records.seal(counter, place, data, into[COUNTER_BYTES:])
+
+
+class PathSealer:
+    """Seals what goes one way over one connection of a data path."""
+
+    def __init__(self, keys: DirectionKeys, cipher: str, seal: Seal) -> None:
+        """
+        Args:
+            keys: of this direction.
+            cipher: `AES` or `CHACHA`.
+            seal: `on` or `integrity`.
+        """
+        self._chunks = keys.chunks
+        self._cipher = cipher
+        self._encrypts = seal == "on"
+        self._attempts = NonceCounter(_ATTEMPTS - 1)
+
+    def begin(self, transfer: int, grant: int, message: bytes) -> AttemptSealer:
+        """Seals the next attempt of a transfer. Attempts are counted over all transfers, so no key comes twice.
+
+        Args:
+            transfer: its id.
+            grant: where it is written.
+            message: SHA-256 of its offer.
+
+        Raises:
+            NonceError: there were as many as can be counted.
+        """
+        attempt = self._attempts.take()
+        introduction = Introduction(transfer, attempt, message).pack()
+        key = attempt_key(self._chunks, transfer, attempt)
+        records = _Records(self._cipher, key, introduction, grant, encrypts=self._encrypts)
+        return AttemptSealer(records, introduction, NonceCounter())
+
+
+class PathOpener:
+    """Opens what comes one way over one connection of a data path. See `ports.Opener`.
+
+    What comes is counted by the transport, which takes each part of each write once; so nothing is kept of it here.
+    """
+
+    def __init__(self, keys: DirectionKeys, cipher: str, seal: Seal) -> None:
+        """
+        Args:
+            keys: of this direction.
+            cipher: `AES` or `CHACHA`.
+            seal: `on` or `integrity`.
+        """
+        self._chunks = keys.chunks
+        self._cipher = cipher
+        self._encrypts = seal == "on"
+        self._grants: dict[int, tuple[bytes, _Records]] = {}
+        self._refused: Counter[SealFault] = Counter()
+
+    def open(self, grant: int, introduction: bytes, place: bytes, sealed: memoryview, into: memoryview) -> None:
+        """Open one record.
+
+        Args:
+            grant: where it is written; one that is exposed, so that nobody fills memory with others.
+            introduction: what came with it.
+            place: what has to be authenticated besides.
+            sealed: the record.
+            into: room for exactly its bytes.
+
+        Raises:
+            SealBrokenError: it is not what the peer has sealed for this grant and place; `into` holds nothing of it.
+        """
+        known = self._grants.get(grant)
+        if known is not None and known[0] != introduction:
+            raise self._refuse("other-transfer", f"grant {grant} has another transfer, or another attempt of it")
+        if len(introduction) != INTRODUCTION_BYTES or len(sealed) != len(into) + RECORD_OVERHEAD:
+            raise self._refuse("forged", "a sealed record of the wrong length")
+        records = known[1] if known is not None else self._records(introduction, grant)
+        (counter,) = _COUNTER.unpack_from(sealed)
+        try:
+            records.open(counter, place, sealed[COUNTER_BYTES:], into)
+        except InvalidTag:
+            raise self._refuse("forged", f"{len(into)} sealed bytes for grant {grant} have a wrong tag") from None
+        if known is None:
+            self._grants[grant] = introduction, records
+
+    def is_of(self, grant: int, transfer: int, message: bytes) -> bool:
+        """Whether what was opened in a grant, if anything, is all of this transfer and offer; counted where not."""
+        known = self._grants.get(grant)
+        if known is None:
+            return True
+        introduction = unpack_introduction(known[0])
+        if (introduction.transfer, introduction.message) == (transfer, message):
+            return True
+        self._refused["other-transfer"] += 1
+        return False
+
+    def forget(self, grant: int) -> None:
+        """The grant is over."""
+        self._grants.pop(grant, None)
+
+    def take_refused(self) -> Counter[SealFault]:
+        """How many records were refused since the last call, by reason."""
+        refused, self._refused = self._refused, Counter()
+        return refused
+
+    def _records(self, introduction: bytes, grant: int) -> _Records:
+        transfer, attempt, _ = unpack_introduction(introduction)
+        key = attempt_key(self._chunks, transfer, attempt)
+        return _Records(self._cipher, key, introduction, grant, encrypts=self._encrypts)
+
+    def _refuse(self, fault: SealFault, reason: str) -> SealBrokenError:
+        self._refused[fault] += 1
+        return SealBrokenError(reason)
