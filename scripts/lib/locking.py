@@ -1,7 +1,8 @@
 """`scripts/lock`: the lock files, with hashes and without a single address.
 
 requirements.lock is made of pyproject.toml, requirements-py310.lock of what FATE's guide installs, without us, and
-requirements-py310-tests.lock of what the tests need beside it; requirements-audit.lock is pip-audit's own.
+requirements-py310-tests.lock of what our wheel and the tests need beside it; requirements-audit.lock is pip-audit's
+own.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ def write_locks(root: Path, extra: Sequence[str]) -> None:
         source.write_text(f"{GUIDE}\n{BUNDLED}\n")
         _resolve(uv, source, site.lock, [python_version(VERSION), *extra])
         source.write_text("\n".join(TOOLS))
-        _resolve(uv, source, site.tools_lock, [python_version(VERSION), f"--constraints={site.lock}", *extra])
+        options = [python_version(VERSION), f"--constraints={site.lock}", str(root / "pyproject.toml"), *extra]
+        _resolve(uv, source, site.tools_lock, options)
     with tempfile.TemporaryDirectory() as directory, step("resolving pip-audit"):
         source = Path(directory, "requirements.in")
         source.write_text(f"{TOOL}\n")

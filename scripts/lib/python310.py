@@ -26,7 +26,7 @@ GUIDE = "fate_client[fate,fate_flow]==2.2.0"
 BUNDLED = "setuptools==65.5.0"
 """Comes with an environment of Python 3.10; FATE Flow imports its `pkg_resources`, which later ones lack."""
 TOOLS = ("pytest>=8,<9", "pytest-timeout", "pytest-xdist", "hypothesis", "matplotlib")
-"""What the tests need besides, where requirements.lock may name versions that Python 3.10 is too old for."""
+"""What the tests need besides the wheel, where requirements.lock may name versions that Python 3.10 is too old for."""
 
 _REMEDY = "Give our dependencies in pyproject.toml bounds that FATE's versions meet."
 
@@ -90,7 +90,7 @@ class Python310:
     def _pip_install(self, what: str) -> None:
         with tempfile.NamedTemporaryFile("w", suffix=".txt") as constraints:
             # versions of what is added; of what FATE has, pip itself has to keep them
-            constraints.write(pins_of_others(self.development_lock.read_text(), self.lock.read_text()))
+            constraints.write(pins_of_others(self.tools_lock.read_text(), self.lock.read_text()))
             constraints.flush()
             command = [str(self.python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
             run_with_retries([*command, f"--constraint={constraints.name}", what], _environment(), "pip install")
