@@ -18,10 +18,9 @@ from collections import Counter
 from typing import Literal
 
 from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
 
 from fedrdma_fate.ports import SealBrokenError
-from fedrdma_fate.security.ciphers import AES, CHACHA
+from fedrdma_fate.security.aead import make_aead
 from fedrdma_fate.security.key_schedule import DirectionKeys, attempt_key
 from fedrdma_fate.security.nonces import NonceCounter, nonce_of
 from fedrdma_fate.wire.sealed import (
@@ -50,9 +49,7 @@ class _Records:
     """The cipher of one attempt."""
 
     def __init__(self, cipher: str, key: bytes, introduction: bytes, grant: int, *, encrypts: bool) -> None:
-        if cipher not in (AES, CHACHA):
-            raise ValueError(f"no cipher {cipher!r}")
-        self._aead = AESGCM(key) if cipher == AES else ChaCha20Poly1305(key)
+        self._aead = make_aead(cipher, key)
         self._about = introduction + _GRANT.pack(grant)
         self._encrypts = encrypts
 
