@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from fedrdma_fate.wire.frames import Grant
 
+MOST_CREDITS = 1024
+"""Standing grants that a sender keeps: `memory.ring_slots` may be 256, for each of two links that follow each other."""
+
+MOST_REQUESTS = 256
+"""Transfers of a link that have asked for a slot and not ended; the next wait their turn at the sender. Enough to keep
+any path full, and a receiver need not remember more of one peer."""
+
 
 class Credits:
-    """Standing grants of one peer, not yet used."""
+    """Standing grants of one peer, not yet used: `MOST_CREDITS` at most."""
 
     def __init__(self) -> None:
         self._grants: dict[int, Grant] = {}
@@ -14,9 +21,12 @@ class Credits:
     def __len__(self) -> int:
         return len(self._grants)
 
-    def add(self, grant: Grant) -> None:
-        """A credit came."""
+    def add(self, grant: Grant) -> bool:
+        """A credit came; False when there are too many, and it is not kept."""
+        if len(self._grants) >= MOST_CREDITS:
+            return False
         self._grants[grant.grant] = grant
+        return True
 
     def take(self, slot_bytes: int) -> Grant | None:
         """The smallest, and among equals the oldest, grant that holds `slot_bytes`; None when there is none."""
@@ -51,8 +61,8 @@ class GrantDeduplicator:
         self._early: dict[int, Grant] = {}
 
     def on_datagram(self, grant: Grant) -> bool:
-        """A grant came by a datagram; whether it is new."""
-        if grant.grant <= self._past or grant.grant in self._early:
+        """A grant came by a datagram; whether it is new, and not one too many: its frame is to come."""
+        if grant.grant <= self._past or grant.grant in self._early or len(self._early) >= MOST_CREDITS:
             return False
         self._early[grant.grant] = grant
         return True

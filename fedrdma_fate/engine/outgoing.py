@@ -19,7 +19,7 @@ from fedrdma_fate.core.actions import (
     WriteHeader,
 )
 from fedrdma_fate.core.backoff import Backoff
-from fedrdma_fate.core.credits import Credits, GrantDeduplicator
+from fedrdma_fate.core.credits import MOST_REQUESTS, Credits, GrantDeduplicator
 from fedrdma_fate.core.plan import SlotLayout
 from fedrdma_fate.core.sender import SenderState
 from fedrdma_fate.engine.events import Emit, FrameToSend, PayloadSent, SendFailed, TransferProgress, TransferStats
@@ -61,6 +61,7 @@ class OutgoingTransfers:
         self._lingering: list[OutgoingTransfer] = []
         self._posted: dict[int, Posted] = {}
         self._given_up: set[int] = set()
+        self._asked: set[int] = set()
         self._next_work_request = 0
         self._repair_buffer = RepairBuffer(settings.repair_region)
         self.memory = PathMemory(settings.known)
@@ -85,6 +86,7 @@ class OutgoingTransfers:
         if waiting is not None:
             self._emit(FrameToSend(Abort(transfer, code.value, reason)))
             self._emit(SendFailed(waiting, code, reason))
+            self._ask_next(transfer)
         active = self._active.get(transfer)
         if active is not None:
             self._carry_out(active, active.sender.cancel(code, reason), now)
@@ -98,6 +100,7 @@ class OutgoingTransfers:
                 self.on_restart(transfer, now)
         self._endpoint = endpoint
         self._credits.clear()
+        self._asked &= self._active.keys()
         if self._active:
             transfers = tuple((transfer, active.grant.grant) for transfer, active in self._active.items())
             self._emit(FrameToSend(Reconcile(self._settings.transport, transfers)))
@@ -125,6 +128,7 @@ class OutgoingTransfers:
             close_transfer(active, self.memory)
         self._waiting.clear()
         self._active.clear()
+        self._asked.clear()
         for outgoing in given_up:
             self._emit(SendFailed(outgoing, code, reason))
 
@@ -149,8 +153,7 @@ class OutgoingTransfers:
             # of a path that is lost already: all grants come again with the next one
             return
         if not 0 <= grant.grant < _IMMEDIATES:
-            message = "ignored a grant whose id %s is out of range"
-            self._settings.complaints.add(logger, "bad grant", self._settings.site, message, grant.grant)
+            self._complain("bad grant", "ignored a grant whose id %s is out of range", grant.grant)
             return
         if grant.grant in self._given_up:
             self._given_up.discard(grant.grant)
@@ -159,8 +162,11 @@ class OutgoingTransfers:
         if resumed is not None:
             self._resume(resumed, grant, now)
         elif grant.transfer == 0:
-            self._credits.add(grant)
-            self._use_credits(now)
+            if self._credits.add(grant):
+                self._use_credits(now)
+            else:
+                self._complain("too many grants", "gave a grant back that is one too many")
+                self._give_back(grant.grant)
         elif grant.transfer in self._waiting:
             self._begin(self._waiting.pop(grant.transfer), grant, now)
         else:
@@ -195,6 +201,7 @@ class OutgoingTransfers:
         waiting = self._waiting.pop(transfer, None)
         if waiting is not None:
             self._emit(PayloadSent(waiting, TransferStats(0.0, 0, 0)))
+            self._ask_next(transfer)
         active = self._active.get(transfer)
         if active is not None:
             self._carry_out(active, active.sender.on_delivered(now), now)
@@ -204,6 +211,7 @@ class OutgoingTransfers:
         waiting = self._waiting.pop(transfer, None)
         if waiting is not None:
             self._emit(SendFailed(waiting, code, reason))
+            self._ask_next(transfer)
         active = self._active.get(transfer)
         if active is not None:
             self._carry_out(active, active.sender.on_refused(code, reason), now)
@@ -216,6 +224,7 @@ class OutgoingTransfers:
             self._forget_repairs(active)
             close_transfer(active, self.memory)
             self._give_back(active.grant.grant)
+            self._asked.discard(transfer)
             self.submit(active.outgoing, now)
 
     def on_write_done(self, work_request: int, now: float) -> None:
@@ -270,7 +279,25 @@ class OutgoingTransfers:
         else:
             for outgrown in self._credits.take_outgrown():
                 self._give_back(outgrown.grant)
-            self._emit(FrameToSend(GrantRequest(self._settings.transport, outgoing.transfer, needed)))
+            self._ask(outgoing.transfer, needed)
+
+    def _ask(self, transfer: int, slot_bytes: int) -> None:
+        """Ask for a slot, unless so many have been asked for that this one waits for its turn."""
+        if transfer in self._asked or len(self._asked) < MOST_REQUESTS:
+            self._asked.add(transfer)
+            self._emit(FrameToSend(GrantRequest(self._settings.transport, transfer, slot_bytes)))
+
+    def _ask_next(self, ended: int) -> None:
+        """A transfer has ended: where it had asked for a slot, the first that waits for its turn may."""
+        if ended not in self._asked:
+            return
+        self._asked.discard(ended)
+        following = next((each for each in self._waiting.values() if each.transfer not in self._asked), None)
+        if following is not None and self._endpoint is not None:
+            self._ask(following.transfer, SlotLayout(following.plan, following.mode).slot_bytes)
+
+    def _complain(self, kind: str, message: str, *values: object) -> None:
+        self._settings.complaints.add(logger, kind, self._settings.site, message, *values)
 
     def _use_credits(self, now: float) -> None:
         for transfer, outgoing in list(self._waiting.items()):
@@ -381,6 +408,7 @@ class OutgoingTransfers:
     def _end(self, active: OutgoingTransfer, outcome: TransferStats | Failed, now: float) -> None:
         """The transfer is over; its owner may have the slot when the transport has let go of it."""
         del self._active[active.outgoing.transfer]
+        self._ask_next(active.outgoing.transfer)
         close_transfer(active, self.memory)
         if worthwhile_repairs(active.outgoing, active.service, self.memory, self._settings) is not None:
             prepare()

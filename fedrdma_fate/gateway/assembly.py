@@ -18,6 +18,7 @@ from fedrdma_fate.gateway.peers.control_channel import ControlServer
 from fedrdma_fate.gateway.peers.dialling import Dialler
 from fedrdma_fate.gateway.peers.peer import Peer
 from fedrdma_fate.gateway.peers.probing import Probing
+from fedrdma_fate.gateway.peers.receiving import pool_owner
 from fedrdma_fate.gateway.routing import Routes
 from fedrdma_fate.gateway.tasks.server import TaskServer
 from fedrdma_fate.gateway.tasks.socket import TaskSocket
@@ -115,12 +116,13 @@ def _make_context(
     transports = make_transports(config, regions.path, receive_region, send_region)
     for transport in transports.values():
         opened.callback(transport.close)
+    sharers = [pool_owner(peer.site) for peer in config.peers]
     context = GatewayContext(
         config=config,
         incarnation=secrets.token_hex(8),
         host=host_identity(memory.directory),
         send_pool=SlotPool(send_region, "send", None if memory.warm else send_region),
-        receive_pool=SlotPool(receive_region, "receive", None if memory.warm else receive_region),
+        receive_pool=SlotPool(receive_region, "receive", None if memory.warm else receive_region, sharers),
         spill=spill,
         mailbox=Mailbox(),
         routes=Routes(config),

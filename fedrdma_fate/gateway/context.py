@@ -72,7 +72,8 @@ class GatewayContext:
         make_region: makes another region in shared memory, of a name and length; safe from any thread.
         trace: the trace.
         metrics: the metrics.
-        recalls: for each pool, what asks the peers to give back slots of it that they were granted or lent.
+        recalls: for each pool, what asks a peer to give back slots of it that it was granted or lent; called with the
+            owner whose slots alone would help, or None.
         making_room: pools that room is being made in.
         tasks: background tasks, kept alive here and cancelled at the end.
         next_transfer: id of the latest transfer.
@@ -93,7 +94,7 @@ class GatewayContext:
     make_region: Callable[[str, int], Region]
     trace: TraceEvents
     metrics: MetricsSink
-    recalls: defaultdict[SlotPool, list[Callable[[], None]]] = dataclasses.field(
+    recalls: defaultdict[SlotPool, list[Callable[[str | None], None]]] = dataclasses.field(
         default_factory=lambda: defaultdict(list)
     )
     making_room: set[SlotPool] = dataclasses.field(default_factory=set)

@@ -21,10 +21,11 @@ RETRY_SECONDS = 5.0
 
 def make_room(context: GatewayContext, pool: SlotPool) -> None:
     """Begin to make room for those who wait for it there, if anybody does."""
-    if not pool.wanted_bytes:
+    wanted, owner = pool.wanted
+    if not wanted:
         return
     for recall in context.recalls[pool]:
-        recall()
+        recall(owner)
     if pool not in context.making_room:
         context.making_room.add(pool)
         spawn(context.tasks, _spill_while_wanted(context, pool))
@@ -33,13 +34,21 @@ def make_room(context: GatewayContext, pool: SlotPool) -> None:
 async def _spill_while_wanted(context: GatewayContext, pool: SlotPool) -> None:
     """Spill messages, the longest waiting first, until nobody waits for room or nothing is left to spill."""
     try:
-        while pool.wanted_bytes and (message := next(context.mailbox.in_region(pool.region), None)) is not None:
+        while (message := _to_spill(context, pool)) is not None:
             message.moving = spawn(context.tasks, _spill(context, message))
             await asyncio.wait([message.moving])
             if message.lease is not None:
                 await asyncio.sleep(RETRY_SECONDS)
     finally:
         context.making_room.discard(pool)
+
+
+def _to_spill(context: GatewayContext, pool: SlotPool) -> Message | None:
+    """The message whose room helps those who wait, None where nobody does or none would."""
+    wanted, owner = pool.wanted
+    if not wanted:
+        return None
+    return next((each for each in context.mailbox.in_region(pool.region) if owner in (None, each.lease_owner)), None)
 
 
 async def _spill(context: GatewayContext, message: Message) -> None:

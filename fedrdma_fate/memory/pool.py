@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections import deque
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from fedrdma_fate.memory.allocator import SlotAllocator
 from fedrdma_fate.memory.region import PAGE_BYTES
+from fedrdma_fate.memory.waiting import Request, Shares, Waiting
 from fedrdma_fate.ports import Region, Slot
 from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
 
@@ -77,7 +78,7 @@ class Lease:
         Raises:
             MemoryPoolError: LEASE_UNKNOWN after `release`.
         """
-        self._slot = self._holding().trim(self._slot, length)
+        self._slot = self._holding().trim(self._slot, length, self.owner)
 
     def release(self) -> None:
         """Let go; again is nothing."""
@@ -89,15 +90,6 @@ class Lease:
         if self._pool is None:
             raise MemoryPoolError(ErrorCode.LEASE_UNKNOWN, f"{self.owner} has already released this lease.")
         return self._pool
-
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class _Request:
-    """A request that waits for room."""
-
-    length: int
-    owner: str
-    future: asyncio.Future[Lease]
 
 
 class PageKeeper(Protocol):
@@ -117,22 +109,22 @@ class PageKeeper(Protocol):
 
 
 class SlotPool:
-    """Leases slots of one region, first come first served.
-
-    While a request waits, none that came after it is served, not even one that would fit: many small messages would
-    otherwise keep a large one out for ever.
+    """Leases slots of one region: first come first served, or in turns between sharers; see `memory.waiting`.
 
     Attributes:
         when_freed: called each time a slot has become free that nobody waited for.
     """
 
-    def __init__(self, region: Region, name: str, pages: PageKeeper | None = None) -> None:
+    def __init__(
+        self, region: Region, name: str, pages: PageKeeper | None = None, sharers: Iterable[str] | None = None
+    ) -> None:
         """Manage the whole region.
 
         Args:
             region: what to lease.
             name: `send` or `receive`, for people.
             pages: gives slots of a cold region their pages and takes them away; None for a warm one.
+            sharers: owners that share the region and take turns; None: first come first served.
         """
         self._pages = pages
         self._region = region
@@ -140,7 +132,9 @@ class SlotPool:
         self._allocator = SlotAllocator(region.length, PAGE_BYTES)
         self._holders: dict[int, int] = {}
         self._leases: dict[str, dict[Lease, None]] = {}
-        self._waiting: deque[_Request] = deque()
+        self._shares = None if sharers is None else Shares(region.length, sharers, PAGE_BYTES)
+        self._waiting: Waiting[Lease] = Waiting(self._shares)
+        self._held: Counter[str] = Counter()
         self._high_water_bytes = 0
         self._total_leases = 0
         self._longest_request = 0
@@ -153,14 +147,24 @@ class SlotPool:
         return self._region
 
     @property
-    def wanted_bytes(self) -> int:
-        """What the first in the queue waits for, 0 when nobody does: so much should be spilled or freed."""
-        return self._waiting[0].length if self._waiting else 0
+    def wanted(self) -> tuple[int, str | None]:
+        """Bytes that should be spilled or freed, 0 when nobody waits, and of which owner alone; None: of all."""
+        return self._waiting.wanted(self._held)
 
     @property
     def can_spare(self) -> bool:
         """Whether slots may stay leased for long: nobody waits, and another of the longest so far would still fit."""
-        return not self._waiting and self._allocator.largest_free >= self._longest_request
+        return not self._somebody_next and self._allocator.largest_free >= self._longest_request
+
+    @property
+    def most_bytes(self) -> int:
+        """The longest slot that one owner can ever have."""
+        return self._allocator.length if self._shares is None else self._shares.most
+
+    @property
+    def _somebody_next(self) -> bool:
+        """Whether somebody waits for what others hold, and goes before those who come now."""
+        return bool(self._waiting.next(self._held))
 
     def stats(self) -> PoolStats:
         """A snapshot for status and metrics."""
@@ -177,7 +181,7 @@ class SlotPool:
 
     def has_room_for(self, *lengths: int) -> bool:
         """Whether slots of these lengths could all be had now."""
-        if self._waiting:
+        if self._somebody_next:
             return False
         taken: list[int] = []
         for length in lengths:
@@ -197,7 +201,9 @@ class SlotPool:
             ValueError: length is negative.
         """
         self._check(length)
-        return None if self._waiting else self._take(length, owner)
+        if self._somebody_next or self._waiting.of(owner):
+            return None
+        return self._take(length, owner)
 
     async def acquire(self, length: int, owner: str, timeout: float | None = None) -> Lease:
         """A slot of `length` bytes, as soon as all who asked before have theirs and there is room.
@@ -214,13 +220,13 @@ class SlotPool:
                 `release_owner` named this owner meanwhile; REGION_UNAVAILABLE when the pool closed.
             ValueError: length is negative.
         """
-        lease = self.lease(length, owner)
-        if lease is not None:
-            return lease
-        request = _Request(length, owner, asyncio.get_running_loop().create_future())
-        self._waiting.append(request)
+        self._check(length)
+        request: Request[Lease] = Request(length, owner, asyncio.get_running_loop().create_future())
+        self._waiting.add(request)
+        self._serve()
         try:
-            await asyncio.wait((request.future,), timeout=timeout)
+            if not request.future.done():
+                await asyncio.wait((request.future,), timeout=timeout)
             if not request.future.done():
                 raise self._timed_out(length, timeout)
             return request.future.result()
@@ -233,12 +239,13 @@ class SlotPool:
         self._holders[slot.offset] += 1
         return self._register(slot, owner)
 
-    def trim(self, slot: Slot, length: int) -> Slot:
+    def trim(self, slot: Slot, length: int, owner: str) -> Slot:
         """What is left of a slot whose end is given back; what `Lease.trim` calls."""
         if length >= slot.length or self._holders[slot.offset] > 1:
             return slot
         kept = slot.part(0, length)
         freed = self._allocator.shrink(slot.offset, length)
+        self._account(owner, -freed)
         if freed:
             if self._pages is not None:
                 self._pages.give_back(slot.offset + self._allocator.rounded(length), freed)
@@ -251,6 +258,7 @@ class SlotPool:
         del held[lease]
         if not held:
             del self._leases[lease.owner]
+        self._account(lease.owner, -self._allocator.rounded(slot.length))
         self._holders[slot.offset] -= 1
         if not self._holders[slot.offset]:
             del self._holders[slot.offset]
@@ -258,13 +266,13 @@ class SlotPool:
                 self._pages.give_back(slot.offset, slot.length)
             self._allocator.free(slot.offset)
             self._serve()
-            if not self._waiting:
+            if not self._somebody_next:
                 for tell in self.when_freed:
                     tell()
 
     def release_owner(self, owner: str) -> int:
         """Release all that a dead task held and refuse what it waited for; how many leases that were."""
-        for request in [request for request in self._waiting if request.owner == owner]:
+        for request in [request for request in self._waiting.all() if request.owner == owner]:
             reason = f"{owner} is gone and waits no longer for {self._name} memory."
             self._refuse(request, MemoryPoolError(ErrorCode.LEASE_UNKNOWN, reason))
         leases = list(self._leases.get(owner, ()))
@@ -276,7 +284,7 @@ class SlotPool:
     def close(self) -> None:
         """Refuse everybody who waits and everybody who comes. Leases stay valid until released. May be repeated."""
         self._closed = True
-        for request in list(self._waiting):
+        for request in self._waiting.all():
             self._refuse(request, self._closed_error())
 
     @property
@@ -288,15 +296,21 @@ class SlotPool:
             raise self._closed_error()
         if length < 0:
             raise ValueError(f"a slot cannot have {length} bytes")
-        if length > self._allocator.length:
+        if length > self.most_bytes:
+            reserved = self._allocator.length - self.most_bytes
+            kept = f", of which {reserved} are kept for others" if reserved else ""
             raise MemoryPoolError(
                 ErrorCode.PAYLOAD_TOO_LARGE,
-                f"{length} bytes do not fit into {self._name} memory of {self._allocator.length} bytes.",
+                f"{length} bytes do not fit into {self._name} memory of {self._allocator.length} bytes{kept}.",
                 f"Raise memory.{self._name}_bytes in the gateway's configuration.",
             )
         self._longest_request = max(self._longest_request, length)
 
     def _take(self, length: int, owner: str) -> Lease | None:
+        if self._shares is not None:
+            kept_free = self._shares.reserved_for_others(owner, self._held)
+            if self._allocator.free_bytes - self._allocator.rounded(length) < kept_free:
+                return None
         offset = self._allocator.allocate(length)
         if offset is None:
             return None
@@ -314,25 +328,37 @@ class SlotPool:
     def _register(self, slot: Slot, owner: str) -> Lease:
         lease = Lease(self, slot, owner)
         self._leases.setdefault(owner, {})[lease] = None
+        self._account(owner, self._allocator.rounded(slot.length))
         return lease
 
-    def _serve(self) -> None:
-        """Serve the queue from its head, as far as there is room."""
-        while self._waiting:
-            try:
-                lease = self._take(self._waiting[0].length, self._waiting[0].owner)
-            except MemoryPoolError as error:
-                self._refuse(self._waiting[0], error)
-                continue
-            if lease is None:
-                return
-            self._waiting.popleft().future.set_result(lease)
+    def _account(self, owner: str, change: int) -> None:
+        self._held[owner] += change
+        if not self._held[owner]:
+            del self._held[owner]
 
-    def _refuse(self, request: _Request, error: MemoryPoolError) -> None:
+    def _serve(self) -> None:
+        """Serve those who wait, in their order, as far as there is room."""
+        while any(self._serve_one(request) for request in self._waiting.next(self._held)):
+            pass
+
+    def _serve_one(self, request: Request[Lease]) -> bool:
+        """Whether it waits no longer."""
+        try:
+            lease = self._take(request.length, request.owner)
+        except MemoryPoolError as error:
+            self._refuse(request, error)
+            return True
+        if lease is None:
+            return False
+        self._waiting.served(request)
+        request.future.set_result(lease)
+        return True
+
+    def _refuse(self, request: Request[Lease], error: MemoryPoolError) -> None:
         self._waiting.remove(request)
         request.future.set_exception(error)
 
-    def _withdraw(self, request: _Request) -> None:
+    def _withdraw(self, request: Request[Lease]) -> None:
         """Whoever asked takes no lease, though it may have been granted in this very turn of the loop."""
         if not request.future.done():
             self._waiting.remove(request)

@@ -46,6 +46,7 @@ class ErrorCode(str, enum.Enum):
     GATEWAY_STOPPING = "FR607"
     CLIENT_PROTOCOL = "FR608"
     USER_REFUSED = "FR609"
+    LIMIT_REACHED = "FR610"
     # 7: FATE
     FATE_VERSION = "FR701"
     FATE_ABSENT = "FR702"

@@ -162,3 +162,67 @@ ACTIONS = st.sampled_from(["ask", "ask", "release", "cancel", "release and cance
 @given(st.lists(st.tuples(ACTIONS, st.integers(0, 10_000)), max_size=60))
 def test_requests_are_served_first_come_first_served_and_none_leaks(steps: list[tuple[str, int]]) -> None:
     asyncio.run(QueueDriver().run(steps))
+
+
+SHARERS = ["a", "b", "c"]
+
+
+class SharersDriver:
+    """Random steps of three that share the pool; after each, none that could be served within its reserve waits."""
+
+    def __init__(self) -> None:
+        region: Region = FakeRegion(POOL_PAGES * 8 * PAGE_BYTES)
+        self.pool = SlotPool(region, "receive", sharers=SHARERS)
+        self.waiting: list[tuple[str, int, asyncio.Task[Lease]]] = []
+        self.held: list[tuple[str, Lease]] = []
+
+    async def step(self, action: str, number: int) -> None:
+        owner = SHARERS[number % 3]
+        if action == "ask":
+            pages = number // 3 % (self.pool.most_bytes // PAGE_BYTES) + 1
+            self.waiting.append((owner, pages, asyncio.create_task(self.pool.acquire(pages * PAGE_BYTES, owner))))
+        elif action == "lease":
+            lease = self.pool.lease((number % 9 + 1) * PAGE_BYTES, owner)
+            if lease is not None:
+                self.held.append((owner, lease))
+        elif action == "release" and self.held:
+            self.held.pop(number % len(self.held))[1].release()
+        elif action == "cancel" and self.waiting:
+            self.waiting.pop(number % len(self.waiting))[2].cancel()
+
+    async def check(self) -> None:
+        for _ in range(5):
+            await asyncio.sleep(0)
+        served = [(owner, task.result()) for owner, _, task in self.waiting if task.done()]
+        self.waiting = [each for each in self.waiting if not each[2].done()]
+        self.held += served
+        holds = {owner: sum(lease.slot.length for who, lease in self.held if who == owner) for owner in SHARERS}
+        stats = self.pool.stats()
+        assert stats.leased_bytes == sum(holds.values()), "a slot leaked"
+        assert stats.waiting == len(self.waiting)
+        reserved = POOL_PAGES * 8 // 3 // 8 * PAGE_BYTES
+        free = stats.length - stats.leased_bytes
+        lacking = sum(max(0, reserved - held) for held in holds.values())
+        assert free >= lacking, "somebody's reserve is held by others"
+        for owner in SHARERS:
+            first = next((pages for who, pages, _ in self.waiting if who == owner), 0) * PAGE_BYTES
+            if first and holds[owner] + first <= reserved:
+                assert stats.largest_free_bytes < first, f"{owner} waits for what is reserved for it"
+
+    async def run(self, steps: list[tuple[str, int]]) -> None:
+        for action, number in steps:
+            await self.step(action, number)
+            await self.check()
+        while self.held:
+            await self.step("release", 0)
+            await self.check()
+        assert not self.waiting, "all room came back, so everybody was served"
+
+
+SHARING = st.sampled_from(["ask", "ask", "lease", "release", "release", "cancel"])
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(SHARING, st.integers(0, 10_000)), max_size=60))
+def test_whatever_others_ask_for_each_gets_what_is_reserved_for_it(steps: list[tuple[str, int]]) -> None:
+    asyncio.run(SharersDriver().run(steps))

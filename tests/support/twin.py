@@ -20,6 +20,7 @@ from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.messages.mailbox import Mailbox, Message
 from fedrdma_fate.gateway.peers.control_stream import ControlStream
 from fedrdma_fate.gateway.peers.peer import Peer
+from fedrdma_fate.gateway.peers.receiving import pool_owner
 from fedrdma_fate.gateway.routing import Routes
 from fedrdma_fate.gateway.trace_events import TraceEvents
 from fedrdma_fate.gateway.transports import TransportSet
@@ -143,7 +144,11 @@ class Twin:
             incarnation=f"{site}-{self.random.random()}" if hasattr(self, "random") else site,
             host="here",
             send_pool=SlotPool(HeapRegion(int(config.memory.send_bytes)), "send"),
-            receive_pool=SlotPool(HeapRegion(int(config.memory.receive_bytes)), "receive"),
+            receive_pool=SlotPool(
+                HeapRegion(int(config.memory.receive_bytes)),
+                "receive",
+                sharers=[pool_owner(peer.site) for peer in config.peers],
+            ),
             spill=SpillStore(self._directory, site),
             mailbox=Mailbox(),
             routes=Routes(config),

@@ -110,7 +110,8 @@ class MemoryConfig(_Section, frozen=True):
     Attributes:
         directory: where gateways of this host meet: sockets lie there. All of them need the same one.
         send_bytes: size of the send region; the largest payload that can be pushed.
-        receive_bytes: size of the receive region; the budget for messages on their way and not yet pulled.
+        receive_bytes: size of the receive region; the budget for messages on their way and not yet pulled. Peers
+            share it, and one payload may take 7/8 of it.
         warm: take all memory when the gateway starts, and keep it; false takes it slot by slot, which costs page faults
             in every transfer and leaves more for others, as on a laptop that runs every silo.
         ring_slots: receive slots granted ahead of time to each peer.

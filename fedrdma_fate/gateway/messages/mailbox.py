@@ -48,6 +48,11 @@ class Message:
     spilled: Spilled | None = None
     moving: asyncio.Task[None] | None = None
 
+    @property
+    def lease_owner(self) -> str | None:
+        """Who holds its slot, where it lies in one."""
+        return None if self.lease is None else self.lease.owner
+
     def locate(self) -> tuple[Place, int, int]:
         """What kind of file the payload lies in, a descriptor of it, and where in it, for a task to map.
 

@@ -26,6 +26,6 @@ def own_hello(peer: PeerConfig, context: GatewayContext) -> Hello:
         host=context.host,
         parties=config.parties,
         transports=tuple(name for name in allowed_transports(peer, context) if name in context.transports),
-        receive_bytes=context.receive_pool.region.length,
+        receive_bytes=context.receive_pool.most_bytes,
         borrows=config.shm.lend,
     )

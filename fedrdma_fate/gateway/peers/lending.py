@@ -92,8 +92,8 @@ class Lending:
             if not loan.forgotten:
                 self._offer(loan)
 
-    def recall(self) -> None:
-        """The send region is full: ask for what no task has pulled yet."""
+    def recall(self, _owner: str | None = None) -> None:
+        """The send region is full: ask for what no task has pulled yet, whoever pushed it."""
         self._recall_all(final=False)
 
     def leave(self) -> None:

@@ -107,7 +107,7 @@ class Peer:
             lambda name, role: GuardedDraft(context.transports.open(name, role, config.site), hosts),
         )
         self.sending = Sending(config, context, self.send, self.paths, lambda: self.hello, self.shares_memory)
-        context.recalls[context.receive_pool].append(self.paths.recall_credits)
+        context.recalls[context.receive_pool].append(self._recall_credits)
         context.receive_pool.when_freed.append(self._on_room)
 
     @property
@@ -471,6 +471,10 @@ class Peer:
     def _complain(self, kind: str, message: str, *values: object, level: int = logging.WARNING) -> None:
         site = self.config.site
         self._context.complaints.add(logger, kind, site, message, *values, level=level, lines=EACH_TELLS)
+
+    def _recall_credits(self, owner: str | None) -> None:
+        if owner in (None, self.receiving.owner):
+            self.paths.recall_credits()
 
     def _on_room(self) -> None:
         for transport in self.receiving.lacks_ahead():

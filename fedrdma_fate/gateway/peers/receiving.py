@@ -8,6 +8,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 
+from fedrdma_fate.core.credits import MOST_REQUESTS
 from fedrdma_fate.core.plan import HEADER_SPACE_BYTES
 from fedrdma_fate.engine.events import TransferStats
 from fedrdma_fate.engine.link_thread import LinkHandle
@@ -20,7 +21,7 @@ from fedrdma_fate.gateway.spilling import make_room
 from fedrdma_fate.memory.pool import Lease
 from fedrdma_fate.obs.complaints import EACH_TELLS
 from fedrdma_fate.ports import LentRegion, Slot
-from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, MemoryPoolError, WireError
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, MemoryPoolError, WireError
 from fedrdma_fate.wire.frames import (
     INLINE_LIMIT_BYTES,
     PROBE_TRANSFERS_FROM,
@@ -44,6 +45,10 @@ bytes."""
 
 FIRST_AHEAD_FRACTION = 3 / 8
 """Of the receive region, for the first large messages of all peers; what is left is room for others, and for probes."""
+
+MOST_REQUESTS_KEPT = 4 * MOST_REQUESTS
+"""Transfers of a peer that wait for a slot or have one: its gateway asks for so many on each of its two data paths, and
+what it has given up may still be on its way."""
 
 REMEMBERED_TRANSFERS = 16384
 """Ended transfers that are remembered, so that one sent again after a lost connection is not taken twice."""
@@ -100,6 +105,7 @@ class Receiving:
         self._send = send
         self._granted: dict[int, _Grant] = {}
         self._requests: dict[int, _Request] = {}
+        self._asked_by: set[int] = set()
         self._ahead: dict[str, int] = {}
         self._next_grant = 0
         self._announced: dict[int, Offer] = {}
@@ -113,7 +119,7 @@ class Receiving:
         standing = [grant.large for grant in self._granted.values() if grant.credit_of == transport]
         for _ in range(memory.ring_slots - standing.count(False)):
             try:
-                lease = self._context.receive_pool.lease(int(memory.ring_slot_bytes), self._owner)
+                lease = self._context.receive_pool.lease(int(memory.ring_slot_bytes), self.owner)
             except MemoryPoolError as error:
                 self._complain("no ring", "no ring of receive slots for %s: %s", self._peer, error)
                 return
@@ -134,10 +140,10 @@ class Receiving:
 
         Only while there is room for one more besides: it is a convenience, and the memory belongs to those who ask.
         """
-        wished = self._ahead.get(transport) or self._first_ahead(transport)
         pool = self._context.receive_pool
+        wished = min(self._ahead.get(transport) or self._first_ahead(transport), pool.most_bytes)
         try:
-            lease = pool.lease(wished, self._owner) if wished and pool.has_room_for(wished, wished) else None
+            lease = pool.lease(wished, self.owner) if wished and pool.has_room_for(wished, wished) else None
         except MemoryPoolError as error:
             self._complain("no slot ahead", "no receive slot ahead of time for %s: %s", self._peer, error)
             return
@@ -158,7 +164,10 @@ class Receiving:
         transfer = request.transfer
         if transfer in self._ended:
             self._send(self._ended[transfer])
-        elif transfer not in self._requests and all(grant.asked_by != transfer for grant in self._granted.values()):
+        elif transfer not in self._requests and transfer not in self._asked_by:
+            if len(self._requests) + len(self._asked_by) >= MOST_REQUESTS_KEPT:
+                self._refuse_request(request, _too_many_requests(self._peer))
+                return
             task = spawn(self._context.tasks, self._answer_request(request, link))
             self._requests[transfer] = _Request(link, task)
 
@@ -185,12 +194,15 @@ class Receiving:
         try:
             lease = await self._acquire(request)
         except FedRDMAError as error:
-            self._complain("refused request", "refused transfer %s of %s: %s", request.transfer, self._peer, error)
             self._requests.pop(request.transfer, None)
-            self._send(Refused(request.transfer, error.code.value, error.message))
+            self._refuse_request(request, error)
             return
         del self._requests[request.transfer]
         self._grant(link, _Grant(lease, asked_by=request.transfer))
+
+    def _refuse_request(self, request: GrantRequest, error: FedRDMAError) -> None:
+        self._complain("refused request", "refused transfer %s of %s: %s", request.transfer, self._peer, error)
+        self._send(Refused(request.transfer, error.code.value, error.message))
 
     async def _acquire(self, request: GrantRequest) -> Lease:
         slot_bytes = request.slot_bytes
@@ -199,34 +211,39 @@ class Receiving:
         pool = self._context.receive_pool
         if request.transfer >= PROBE_TRANSFERS_FROM:
             return self._spare_slot(slot_bytes)
-        lease = pool.lease(slot_bytes, self._owner)
+        lease = pool.lease(slot_bytes, self.owner)
         if lease is not None:
             return lease
         message = "%s waits for %s bytes of receive memory"
         self._complain("waits for memory", message, self._peer, slot_bytes, level=logging.INFO)
         # in the next turn of the loop, when the request below stands in the queue
         asyncio.get_running_loop().call_soon(make_room, self._context, pool)
-        return await pool.acquire(slot_bytes, self._owner)
+        return await pool.acquire(slot_bytes, self.owner)
 
     def _spare_slot(self, slot_bytes: int) -> Lease:
         if any(grant.asked_by >= PROBE_TRANSFERS_FROM for grant in self._granted.values()):
             raise MemoryPoolError(ErrorCode.POOL_TIMEOUT, f"another probe of {self._peer} has the memory for probes.")
-        return lease_spare(self._context.receive_pool, slot_bytes, self._owner)
+        return lease_spare(self._context.receive_pool, slot_bytes, self.owner)
 
     def _grant(self, link: LinkHandle, grant: _Grant) -> None:
         self._next_grant += 1
         slot = grant.lease.slot
         self._granted[slot.offset] = grant
+        if grant.asked_by:
+            self._asked_by.add(grant.asked_by)
         # a new grant must not show the header of what its slot held before
         slot.view[:HEADER_BYTES] = bytes(HEADER_BYTES)
         link.grant(self._next_grant, slot, grant.asked_by)
 
     def _take_back(self, slot: Slot) -> Lease:
-        return self._granted.pop(slot.offset).lease
+        grant = self._granted.pop(slot.offset)
+        self._asked_by.discard(grant.asked_by)
+        return grant.lease
 
     @property
-    def _owner(self) -> str:
-        return f"peer:{self._peer}"
+    def owner(self) -> str:
+        """Of the receive memory that the peer has."""
+        return pool_owner(self._peer)
 
     # -- payloads -------------------------------------------------------------------------------------------------
 
@@ -251,7 +268,7 @@ class Receiving:
             lease.release()
             return
         # to what the next message like it would be granted: when this one is gone, that fits into its place
-        ahead = _ahead_of(offer, self._context.receive_pool.region.length)
+        ahead = _ahead_of(offer, self._context.receive_pool.most_bytes)
         lease.trim(ahead)
         message = Message(offer.key, offer.kind, offer.total_bytes, lease=lease, payload_at=payload_at)
         kept = self._context.mailbox.deliver(message)
@@ -372,6 +389,19 @@ class Receiving:
         self._context.trace.delivered(
             frame.transfer, frame.key, total_bytes, self._peer, mode, transport, seconds, kept=kept
         )
+
+
+def _too_many_requests(site: str) -> FedRDMAError:
+    return GatewayError(
+        ErrorCode.LIMIT_REACHED,
+        f"{site} waits for receive memory for {MOST_REQUESTS_KEPT} transfers already; that is as many as one peer may "
+        "have.",
+    )
+
+
+def pool_owner(site: str) -> str:
+    """The name under which a peer has receive memory."""
+    return f"peer:{site}"
 
 
 def _ahead_of(offer: Offer, most: int) -> int:

@@ -136,10 +136,10 @@ def test_a_request_waits_for_room_and_is_served(pool: SlotPool) -> None:
         holder = leased(pool, POOL_PAGES)
         request = asking(pool, 2)
         await settle()
-        assert (pool.stats().waiting, pool.wanted_bytes) == (1, 2 * PAGE_BYTES)
+        assert (pool.stats().waiting, pool.wanted) == (1, (2 * PAGE_BYTES, None))
         holder.release()
         assert (await request).slot.length == 2 * PAGE_BYTES
-        assert (pool.stats().waiting, pool.wanted_bytes) == (0, 0)
+        assert (pool.stats().waiting, pool.wanted) == (0, (0, None))
 
     asyncio.run(scenario())
 

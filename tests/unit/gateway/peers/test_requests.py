@@ -1,0 +1,121 @@
+"""Requests for receive memory: how many of one peer are kept, and how many a sender makes at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from types import SimpleNamespace
+from typing import Any
+
+from fedrdma_fate.core.credits import MOST_REQUESTS
+from fedrdma_fate.gateway.peers.receiving import MOST_REQUESTS_KEPT, Receiving, pool_owner
+from fedrdma_fate.memory.pool import SlotPool
+from fedrdma_fate.obs.complaints import Complaints
+from fedrdma_fate.wire.errors import ErrorCode
+from fedrdma_fate.wire.frames import GrantRequest, Refused
+from tests.support.endpoints import HeapRegion
+from tests.support.twin import Twin
+from tests.support.twin_play import Play, pull, sent_by, work
+
+KIB = 1024
+PEERS = ["greedy", "honest"]
+
+
+class Granting:
+    """A link that notes what is granted."""
+
+    def __init__(self) -> None:
+        self.granted: list[int] = []
+
+    def grant(self, grant: int, slot: object, transfer: int) -> None:
+        del grant, slot
+        self.granted.append(transfer)
+
+
+class Gateway:
+    """What two peers share."""
+
+    def __init__(self) -> None:
+        pool = SlotPool(HeapRegion(4096 * KIB), "receive", sharers=[pool_owner(peer) for peer in PEERS])
+        self.context: Any = SimpleNamespace(
+            receive_pool=pool,
+            tasks=set(),
+            complaints=Complaints(),
+            recalls={pool: []},
+            making_room=set(),
+            mailbox=SimpleNamespace(in_region=lambda _region: iter(())),
+        )
+        self.answers: dict[str, list[Any]] = {peer: [] for peer in PEERS}
+        self.links: dict[str, Any] = {peer: Granting() for peer in PEERS}
+        self.receiving = {
+            peer: Receiving(peer, self.context, self.answers[peer].append, lambda: None) for peer in PEERS
+        }
+
+    def ask(self, peer: str, transfer: int, slot_bytes: int) -> None:
+        self.receiving[peer].on_grant_request(GrantRequest("tcp", transfer, slot_bytes), self.links[peer])
+
+    async def settle(self) -> None:
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        for receiving in self.receiving.values():
+            receiving.forget_requests()
+        await self.settle()
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(scenario)
+
+
+def test_a_peer_that_asks_for_all_memory_20000_times_keeps_no_other_from_a_slot() -> None:
+    async def scenario() -> None:
+        gateway = Gateway()
+        most = gateway.context.receive_pool.most_bytes
+        for transfer in range(1, 20_001):
+            gateway.ask("greedy", transfer, most)
+        await gateway.settle()
+        for transfer in range(1, 4):
+            gateway.ask("honest", transfer, 64 * KIB)
+            await gateway.settle()
+        assert gateway.links["honest"].granted == [1, 2, 3]
+        await gateway.close()
+
+    run(scenario())
+
+
+def test_no_more_requests_of_a_peer_are_kept_than_its_limit_and_the_next_are_refused() -> None:
+    async def scenario() -> None:
+        gateway = Gateway()
+        for transfer in range(1, MOST_REQUESTS_KEPT + 51):
+            gateway.ask("greedy", transfer, 1024 * KIB)
+        await gateway.settle()
+        assert len(gateway.context.tasks) <= MOST_REQUESTS_KEPT
+        refused = gateway.answers["greedy"]
+        assert len(refused) == 50
+        assert all(isinstance(answer, Refused) and answer.code == ErrorCode.LIMIT_REACHED.value for answer in refused)
+        await gateway.close()
+
+    run(scenario())
+
+
+def test_a_sender_asks_for_so_many_slots_at_once_and_all_its_payloads_arrive(play: Play) -> None:
+    count = MOST_REQUESTS + 30
+
+    async def scenario(twin: Twin) -> None:
+        keys = [twin.put("a", f"m{number}", bytes([number % 251]) * 70_000) for number in range(count)]
+        pulls = [pull(twin, key) for key in keys]
+        await twin.connect()
+        asked: set[int] = set()
+        while not asked:
+            await twin.turn("a")
+            asked |= {frame.transfer for frame in sent_by(twin, "a", GrantRequest)}
+            await twin.carry("a")
+            await twin.turn("b")
+            await twin.carry("b")
+        assert len(asked) <= MOST_REQUESTS
+        while not all(pulled.done() for pulled in pulls):
+            await work(twin, 5)
+        assert [pulled.result()[0] for pulled in pulls] == [number % 251 for number in range(count)]
+
+    play(scenario, memory={"send_bytes": "32MiB", "receive_bytes": "1MiB", "ring_slots": 0})
