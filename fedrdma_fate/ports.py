@@ -97,6 +97,10 @@ class Opener(Protocol):
         """
         ...
 
+    def note_replay(self) -> None:
+        """What came before came again, and was refused."""
+        ...
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RemoteSlot:
@@ -205,6 +209,13 @@ class Endpoint(Protocol):
     @property
     def transport(self) -> str:
         """Name of the transport."""
+        ...
+
+    def open_with(self, opener: Opener) -> bool:
+        """From now on take nothing but what this opens, and send nothing but by the sealer of its `RemoteSlot`.
+
+        To be called before anything is exposed or posted. False: this data path does not seal.
+        """
         ...
 
     def expose(self, grant: int, slot: Slot) -> RemoteSlot:

@@ -35,8 +35,8 @@ from fedrdma_fate.wire.sealed import (
 Seal = Literal["on", "integrity", "off"]
 """What is done to chunks: encrypted and authenticated, authenticated alone, or neither."""
 
-SealFault = Literal["forged", "other-transfer"]
-"""Why a record was refused: its tag is wrong; its tag may be right, but it is not of the transfer of this grant."""
+SealFault = Literal["forged", "other-transfer", "replayed"]
+"""Why a record was refused: its tag is wrong; it is not of the transfer of this grant; it came before."""
 
 _ATTEMPTS = 1 << 32
 """An introduction counts them with 32 bits."""
@@ -205,6 +205,10 @@ class PathOpener:
             return True
         self._refused["other-transfer"] += 1
         return False
+
+    def note_replay(self) -> None:
+        """What came before came again, and was refused."""
+        self._refused["replayed"] += 1
 
     def forget(self, grant: int) -> None:
         """The grant is over."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from fedrdma_fate.ports import ChunkService, EndpointAddress, LentRegion
+from fedrdma_fate.ports import ChunkService, EndpointAddress, LentRegion, Opener
 from fedrdma_fate.wire.errors import ErrorCode, TransportError
 
 TOKEN_BYTES = 16
@@ -39,6 +39,11 @@ class EndpointHealth:
 
 class ReliableEndpoint:
     """Base of endpoints whose path loses nothing and paces itself: what `fedrdma-x` asks of them is the same."""
+
+    def open_with(self, opener: Opener) -> bool:
+        """Not here: it would go as it is."""
+        del opener
+        return False
 
     @property
     def lent_region(self) -> LentRegion | None:

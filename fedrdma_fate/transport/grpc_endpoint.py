@@ -6,29 +6,30 @@ import select
 from collections.abc import Sequence
 from typing import Protocol
 
-from fedrdma_fate.ports import Completion, CompletionKind, RemoteSlot, Slot
+from fedrdma_fate.ports import Completion, CompletionKind, Opener, RemoteSlot, Slot
 from fedrdma_fate.transport.endpoint_base import EndpointHealth, ReliableEndpoint
 from fedrdma_fate.transport.exposure import ExposureTable, ProtocolViolation
 from fedrdma_fate.transport.grpc_pipe import QUEUED_MESSAGES, MessagePipe
-from fedrdma_fate.transport.inbound import Inbound, PeerReportsViolation
-from fedrdma_fate.transport.outbound import Outbound
+from fedrdma_fate.transport.inbound import Arrival, Inbound, PeerReportsViolation
+from fedrdma_fate.transport.outbound import Outbound, Piece
+from fedrdma_fate.transport.sealed_pieces import records_of, sealed_length
 from fedrdma_fate.transport.stream_frames import (
     HEAD_BYTES,
-    INLINE_BYTES,
     SEQUENCE_WINDOW,
     Head,
     Op,
     unpack_head,
     violation_frame,
 )
+from fedrdma_fate.wire.sealed import INTRODUCTION_BYTES, RECORD_OVERHEAD
 
 NAME = "grpc"
 
 MESSAGE_BYTES = 1024 * 1024
 """Payload of a message."""
 
-LARGEST_MESSAGE = MESSAGE_BYTES + INLINE_BYTES + (SEQUENCE_WINDOW + 2) * HEAD_BYTES
-"""Bytes of a message with every ACK that can be due at once."""
+LARGEST_MESSAGE = sealed_length(Head(Op.WRITE, piece_length=MESSAGE_BYTES)) + (SEQUENCE_WINDOW + 1) * HEAD_BYTES
+"""Bytes of a message with every ACK that can be due at once: the longest piece, as sealed."""
 
 LINGER_SECONDS = 0.5
 """How long `close` lets the peer end the call in order before it is cut."""
@@ -60,6 +61,11 @@ class GrpcEndpoint(ReliableEndpoint):
     def transport(self) -> str:
         return NAME
 
+    def open_with(self, opener: Opener) -> bool:
+        """Seal each block as it is copied into a message, and open it out of one."""
+        self._inbound.opener = opener
+        return True
+
     def expose(self, grant: int, slot: Slot) -> RemoteSlot:
         """Let the peer write into the slot; its addresses count from 0."""
         self._health.check()
@@ -73,6 +79,7 @@ class GrpcEndpoint(ReliableEndpoint):
     def post_write(self, work_request: int, source: Slot, target: RemoteSlot, target_offset: int) -> None:
         """Queue the write."""
         self._health.check()
+        self._inbound.require_sealer(target)
         self._outbound.post_write(work_request, source, target, target_offset)
         self._send()
 
@@ -81,6 +88,7 @@ class GrpcEndpoint(ReliableEndpoint):
     ) -> None:
         """Queue the fenced write; the one stream keeps the order. At most `frames.INLINE_BYTES` bytes."""
         self._health.check()
+        self._inbound.require_sealer(target)
         self._outbound.post_bytes(work_request, data, target, target_offset, immediate)
         self._send()
 
@@ -90,6 +98,7 @@ class GrpcEndpoint(ReliableEndpoint):
         """Queue the write."""
         del queue_pair
         self._health.check()
+        self._inbound.require_sealer(target)
         self._outbound.post_chunk(work_request, source, target, target_offset, immediate)
         self._send()
 
@@ -147,10 +156,12 @@ class GrpcEndpoint(ReliableEndpoint):
                 raise ProtocolViolation(f"a message ends {len(message) - at} bytes into a frame")
             head = unpack_head(message[at : at + HEAD_BYTES])
             at += HEAD_BYTES
-            body = message[at : at + head.piece_length]
-            if len(body) != head.piece_length:
-                raise ProtocolViolation(f"a message holds {len(body)} of a frame's {head.piece_length} bytes")
-            at += head.piece_length
+            is_sealed = self._inbound.opener is not None and head.op in (Op.WRITE, Op.CHUNK, Op.FENCED)
+            length = sealed_length(head) if is_sealed else head.piece_length
+            body = message[at : at + length]
+            if len(body) != length:
+                raise ProtocolViolation(f"a message holds {len(body)} of a frame's {length} bytes")
+            at += length
             self._on_frame(head, body)
 
     def _on_frame(self, head: Head, body: memoryview) -> None:
@@ -161,20 +172,34 @@ class GrpcEndpoint(ReliableEndpoint):
                 raise PeerReportsViolation(f"the peer says: {bytes(body).decode(errors='replace')}")
             case Op.WRITE | Op.CHUNK:
                 arrival = self._inbound.begin(head)
-                self._inbound.target(arrival, head)[:] = body
-                self._inbound.landed(arrival, len(body))
+                target = self._inbound.target(arrival, head)
+                if self._inbound.opener is None:
+                    target[:] = body
+                else:
+                    self._open(arrival, head, body, target)
+                self._inbound.landed(arrival, head.piece_length)
             case Op.FENCED:
                 arrival = self._inbound.begin(head)
                 if not self._inbound.fence_is_down(head.sequence):
                     raise ProtocolViolation("a fenced write came before what it waits for")
                 self._inbound.surface(arrival, body)
 
+    def _open(self, arrival: Arrival, head: Head, body: memoryview, target: memoryview) -> None:
+        introduction, rest = bytes(body[:INTRODUCTION_BYTES]), body[INTRODUCTION_BYTES:]
+        for at, length in records_of(head):
+            sealed, rest = rest[: length + RECORD_OVERHEAD], rest[length + RECORD_OVERHEAD :]
+            start = at - head.piece_at
+            block = target[start : start + length]
+            self._inbound.open_record(arrival, at, introduction, sealed, block)
+            arrival.note(at, block)
+
     def _send(self) -> None:
         while self._outbound.waiting and self._pipe.has_room():
             piece = self._outbound.take()
             if piece is None:
                 return
-            self._pipe.put(b"".join((piece.head, piece.source.view)) if piece.source else piece.head)
+            self._pipe.put(b"".join((piece.head, _body(piece))))
+            self._outbound.sent(piece)
 
     def _lose(self, reason: str) -> None:
         if not self._health.lost:
@@ -186,3 +211,10 @@ class GrpcEndpoint(ReliableEndpoint):
 
     def _on_acknowledged(self, sequence: int) -> None:
         self._complete(Completion(CompletionKind.WRITE_DONE, self._outbound.acknowledged(sequence)))
+
+
+def _body(piece: Piece) -> bytes | memoryview:
+    """What follows the head of a piece."""
+    if piece.sealed is not None:
+        return piece.sealed.seal_all()
+    return b"" if piece.source is None else piece.source.view

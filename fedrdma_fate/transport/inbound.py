@@ -6,9 +6,11 @@ import dataclasses
 from collections.abc import Callable
 
 from fedrdma_fate.core.digest import BLOCK_BYTES, block_digest, digest_of_blocks
-from fedrdma_fate.ports import Completion, CompletionKind
+from fedrdma_fate.ports import Completion, CompletionKind, Opener, RemoteSlot, SealBrokenError
 from fedrdma_fate.transport.exposure import Exposure, ExposureTable, ProtocolViolation
+from fedrdma_fate.transport.sealed_pieces import place_of, require_whole_blocks
 from fedrdma_fate.transport.stream_frames import SEQUENCE_WINDOW, Head, Op
+from fedrdma_fate.wire.sealed import INTRODUCTION_BYTES
 
 
 class PeerClosed(Exception):  # noqa: N818 - internal: the endpoint turns it into LINK_LOST
@@ -52,7 +54,11 @@ class Arrival:
 
 
 class Inbound:
-    """Which of the peer's writes have landed; shared by all streams of a link."""
+    """Which of the peer's writes have landed; shared by all streams of a link.
+
+    Attributes:
+        opener: opens what the peer has sealed; None where nothing is.
+    """
 
     def __init__(
         self,
@@ -65,6 +71,7 @@ class Inbound:
         self._complete = complete
         self._acknowledge = acknowledge
         self.acknowledged = acknowledged
+        self.opener: Opener | None = None
         self._arriving: dict[int, Arrival] = {}
         self._landed_below = 0
         self._landed_beyond: set[int] = set()
@@ -82,10 +89,39 @@ class Inbound:
         if _whole(head) != _whole(first):
             raise ProtocolViolation(f"two pieces of write {head.sequence} disagree on where it goes")
         if head.piece_length > arrival.unclaimed or (head.op == Op.FENCED and head is not first):
-            raise ProtocolViolation(f"write {head.sequence} came twice")
+            raise self._twice(f"write {head.sequence}")
         self.require_live(arrival)
+        if self.opener is not None:
+            require_whole_blocks(head)
         arrival.unclaimed -= head.piece_length
         return arrival
+
+    def open_record(
+        self, arrival: Arrival, at: int, introduction: bytes, sealed: memoryview, target: memoryview
+    ) -> None:
+        """Open one record of a write into its place, if it has not come before.
+
+        Args:
+            arrival: the write.
+            at: where the record starts in it.
+            introduction: what came with its piece.
+            sealed: the record.
+            target: where its bytes belong.
+
+        Raises:
+            ProtocolViolation: the peer has not sealed it for there; nothing of it is left.
+        """
+        opener = self.opener
+        assert opener is not None
+        self.require_live(arrival)
+        if at // BLOCK_BYTES in arrival.block_digests:
+            raise self._twice(f"a record at {at} of write {arrival.head.sequence}")
+        offset = arrival.head.address - arrival.exposure.base
+        place = place_of(arrival.head, offset, at, len(target))
+        try:
+            opener.open(arrival.exposure.grant, introduction, place, sealed, target)
+        except SealBrokenError as broken:
+            raise ProtocolViolation(str(broken)) from broken
 
     def landed(self, arrival: Arrival, length: int) -> None:
         """`length` more bytes of it lie in place; completes and acknowledges the write that is whole."""
@@ -102,19 +138,32 @@ class Inbound:
             kind, immediate = CompletionKind.LANDED, grant
         self._complete(Completion(kind, immediate=immediate, offset=offset, length=head.length, digest=arrival.digest))
 
+    def require_sealer(self, target: RemoteSlot) -> None:
+        """Do nothing where what is sent there is sealed, or nothing on this data path is.
+
+        Raises:
+            ValueError: it would go as it is where it has to be sealed, or the other way round.
+        """
+        if (self.opener is None) != (target.sealer is None):
+            raise ValueError("a write that is not sealed as its data path is")
+
     def fence_is_down(self, sequence: int) -> bool:
         """Whether every write before this one has landed."""
         return self._landed_below == sequence
 
     def surface(self, arrival: Arrival, data: memoryview) -> None:
-        """Put a fenced write, whose fence is down, into its place in one go.
+        """Put a fenced write, whose fence is down, into its place in one go; opened, where it is sealed.
 
         Raises:
-            ProtocolViolation: its grant was withdrawn meanwhile.
+            ProtocolViolation: its grant was withdrawn meanwhile, or the peer has not sealed it for there.
         """
         self.require_live(arrival)
         head = arrival.head
-        arrival.exposure.slot.part(head.address - arrival.exposure.base, head.length).view[:] = data
+        target = arrival.exposure.slot.part(head.address - arrival.exposure.base, head.length).view
+        if self.opener is None:
+            target[:] = data
+        else:
+            self.open_record(arrival, 0, bytes(data[:INTRODUCTION_BYTES]), data[INTRODUCTION_BYTES:], target)
         self._finish(head.sequence)
         self._complete(Completion(CompletionKind.IMMEDIATE, immediate=head.immediate))
 
@@ -135,10 +184,15 @@ class Inbound:
         offset = piece.address - arrival.exposure.base + piece.piece_at
         return arrival.exposure.slot.part(offset, piece.piece_length).view
 
+    def _twice(self, what: str) -> ProtocolViolation:
+        if self.opener is not None:
+            self.opener.note_replay()
+        return ProtocolViolation(f"{what} came twice")
+
     def _begin_write(self, head: Head) -> Arrival:
         sequence = head.sequence
         if sequence < self._landed_below or sequence in self._landed_beyond:
-            raise ProtocolViolation(f"write {sequence} came twice")
+            raise self._twice(f"write {sequence}")
         if sequence >= self._landed_below + SEQUENCE_WINDOW:
             raise ProtocolViolation(f"write {sequence} is too far ahead of {self._landed_below}")
         exposure = self._exposures.resolve(head.key, head.address, head.length)

@@ -6,8 +6,9 @@ import dataclasses
 from collections import deque
 
 from fedrdma_fate.core.digest import BLOCK_BYTES
-from fedrdma_fate.ports import RemoteSlot, Slot
+from fedrdma_fate.ports import RemoteSlot, Sealer, Slot
 from fedrdma_fate.transport.exposure import ProtocolViolation, check_target
+from fedrdma_fate.transport.sealed_pieces import SealedPiece
 from fedrdma_fate.transport.stream_frames import HEAD_BYTES, INLINE_BYTES, SEQUENCE_WINDOW, Head, Op, ack_head
 
 LARGEST_PIECE = 2 * 1024 * 1024
@@ -19,17 +20,28 @@ LARGEST_LOCAL_PIECE = 8 * 1024 * 1024
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Piece:
-    """What a stream sends next: a head, and the bytes of `source` behind it."""
+    """What a stream sends next.
+
+    Attributes:
+        head: goes first.
+        source: its bytes go behind it, as they are.
+        sealed: or these do.
+        sequence: of the write that these are of; to be given to `sent`.
+    """
 
     head: bytes
-    source: Slot | None
+    source: Slot | None = None
+    sealed: SealedPiece | None = None
+    sequence: int | None = None
 
 
 @dataclasses.dataclass(slots=True)
 class _Posted:
     head: Head
+    offset: int
+    sealer: Sealer | None
     source: Slot | None
-    data: bytes
+    data: bytes = b""
     cut: int = 0
 
 
@@ -41,6 +53,7 @@ class Outbound:
         self._largest_piece = largest_piece
         self._posted: deque[_Posted] = deque()
         self._unacknowledged: dict[int, int] = {}
+        self._leaving: dict[int, int] = {}
         self._next_sequence = 0
         self._acks = bytearray()
 
@@ -52,7 +65,7 @@ class Outbound:
         """
         check_target(target, offset, source.length)
         head = self._head(Op.WRITE, work_request, target, offset, source.length)
-        self._posted.append(_Posted(head, source, b""))
+        self._posted.append(_Posted(head, offset, target.sealer, source))
 
     def post_chunk(self, work_request: int, source: Slot, target: RemoteSlot, offset: int, immediate: int) -> None:
         """Queue a write of the source, with immediate.
@@ -62,7 +75,7 @@ class Outbound:
         """
         check_target(target, offset, source.length)
         head = self._head(Op.CHUNK, work_request, target, offset, source.length)
-        self._posted.append(_Posted(head._replace(immediate=immediate), source, b""))
+        self._posted.append(_Posted(head._replace(immediate=immediate), offset, target.sealer, source))
 
     def post_bytes(self, work_request: int, data: bytes, target: RemoteSlot, offset: int, immediate: int) -> None:
         """Queue a fenced write of a few bytes.
@@ -75,16 +88,19 @@ class Outbound:
         if len(data) > INLINE_BYTES:
             raise ValueError(f"{len(data)} bytes do not go inline, {INLINE_BYTES} do")
         head = self._head(Op.FENCED, work_request, target, offset, len(data))
-        self._posted.append(_Posted(head._replace(immediate=immediate, piece_length=len(data)), None, data))
+        head = head._replace(immediate=immediate, piece_length=len(data))
+        self._posted.append(_Posted(head, offset, target.sealer, None, data))
 
     def acknowledged(self, sequence: int) -> int:
         """The peer has the write; its work request.
 
         Raises:
-            ProtocolViolation: it was never posted, or is acknowledged already.
+            ProtocolViolation: it was never posted, has not left yet, or is acknowledged already.
         """
         work_request = self._unacknowledged.pop(sequence, None)
-        if work_request is None or (self._posted and sequence >= self._posted[0].head.sequence):
+        waits = self._posted and sequence >= self._posted[0].head.sequence
+        # what still leaves is read, and its owner must not get it back
+        if work_request is None or waits or sequence in self._leaving:
             raise ProtocolViolation(f"an ACK for write {sequence}, which is not under way")
         return work_request
 
@@ -113,12 +129,20 @@ class Outbound:
         acks = bytes(self._acks)
         self._acks.clear()
         if not self._posted or not self._window_open():
-            return Piece(acks, None) if acks else None
+            return Piece(acks) if acks else None
         posted = self._posted[0]
         if posted.source is None:
             self._posted.popleft()
-            return Piece(acks + posted.head.pack() + posted.data, None)
+            return Piece(acks + posted.head.pack() + _behind_head(posted))
         return self._cut(acks, posted, posted.source)
+
+    def sent(self, piece: Piece) -> None:
+        """All of a piece has left: nothing reads its source any more."""
+        if piece.sequence is None:
+            return
+        left = self._leaving.pop(piece.sequence) - 1
+        if left:
+            self._leaving[piece.sequence] = left
 
     def _cut(self, acks: bytes, posted: _Posted, source: Slot) -> Piece:
         fair_share = -(-source.length // self._streams)
@@ -126,7 +150,14 @@ class Outbound:
         whole_blocks = -(-fair_share // BLOCK_BYTES) * BLOCK_BYTES
         length = min(whole_blocks, self._largest_piece, source.length - posted.cut)
         head = posted.head._replace(piece_at=posted.cut, piece_length=length)
-        piece = Piece(acks + head.pack(), source.part(posted.cut, length))
+        part = source.part(posted.cut, length)
+        sequence = head.sequence
+        self._leaving[sequence] = self._leaving.get(sequence, 0) + 1
+        if posted.sealer is None:
+            piece = Piece(acks + head.pack(), part, sequence=sequence)
+        else:
+            sealed = SealedPiece(posted.sealer, head, posted.offset, part.view)
+            piece = Piece(acks + head.pack() + posted.sealer.introduction, sealed=sealed, sequence=sequence)
         posted.cut += length
         if posted.cut == source.length:
             self._posted.popleft()
@@ -141,3 +172,11 @@ class Outbound:
         self._next_sequence += 1
         self._unacknowledged[sequence] = work_request
         return Head(op, 0, sequence, target.key, target.address + offset, length)
+
+
+def _behind_head(posted: _Posted) -> bytes:
+    """The bytes of a fenced write as they travel."""
+    if posted.sealer is None:
+        return posted.data
+    sealed = SealedPiece(posted.sealer, posted.head, posted.offset, memoryview(posted.data))
+    return posted.sealer.introduction + sealed.seal_all()

@@ -14,7 +14,17 @@ import socket
 import struct
 from collections.abc import Callable, Sequence
 
-from fedrdma_fate.ports import Completion, CompletionKind, Draft, Endpoint, EndpointAddress, RemoteSlot, Role, Slot
+from fedrdma_fate.ports import (
+    Completion,
+    CompletionKind,
+    Draft,
+    Endpoint,
+    EndpointAddress,
+    Opener,
+    RemoteSlot,
+    Role,
+    Slot,
+)
 from fedrdma_fate.transport.endpoint_base import (
     EndpointHealth,
     ReliableEndpoint,
@@ -188,6 +198,7 @@ class TcpEndpoint(ReliableEndpoint):
         local = _on_this_host(connections[0])
         self._outbound = Outbound(len(connections), LARGEST_LOCAL_PIECE if local else LARGEST_PIECE)
         inbound = Inbound(self._exposures, self._complete, self._outbound.acknowledge, self._on_acknowledged)
+        self._inbound = inbound
         self._connections = list(connections)
         for connection in connections:
             _tune(connection, settings)
@@ -199,6 +210,11 @@ class TcpEndpoint(ReliableEndpoint):
     @property
     def transport(self) -> str:
         return NAME
+
+    def open_with(self, opener: Opener) -> bool:
+        """Seal each block as it is sent, and open it as it comes."""
+        self._inbound.opener = opener
+        return True
 
     def expose(self, grant: int, slot: Slot) -> RemoteSlot:
         """Let the peer write into the slot; its addresses count from 0."""
@@ -213,6 +229,7 @@ class TcpEndpoint(ReliableEndpoint):
     def post_write(self, work_request: int, source: Slot, target: RemoteSlot, target_offset: int) -> None:
         """Queue the write, and let the kernel begin with it."""
         self._health.check()
+        self._inbound.require_sealer(target)
         self._outbound.post_write(work_request, source, target, target_offset)
         self._guarded(self._send)
 
@@ -221,6 +238,7 @@ class TcpEndpoint(ReliableEndpoint):
     ) -> None:
         """Queue the fenced write, and let the kernel begin with it; at most `frames.INLINE_BYTES` bytes."""
         self._health.check()
+        self._inbound.require_sealer(target)
         self._outbound.post_bytes(work_request, data, target, target_offset, immediate)
         self._guarded(self._send)
 
@@ -230,6 +248,7 @@ class TcpEndpoint(ReliableEndpoint):
         """Queue the write, and let the kernel begin with it; its pieces go by all streams."""
         del queue_pair
         self._health.check()
+        self._inbound.require_sealer(target)
         self._outbound.post_chunk(work_request, source, target, target_offset, immediate)
         self._guarded(self._send)
 

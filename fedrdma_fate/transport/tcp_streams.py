@@ -9,8 +9,10 @@ import socket
 from fedrdma_fate.core.digest import BLOCK_BYTES
 from fedrdma_fate.ports import Slot
 from fedrdma_fate.transport.inbound import Arrival, Inbound, PeerClosed, PeerReportsViolation
-from fedrdma_fate.transport.outbound import Outbound
+from fedrdma_fate.transport.outbound import Outbound, Piece
+from fedrdma_fate.transport.sealed_pieces import LARGEST_RECORD, SealedPiece
 from fedrdma_fate.transport.stream_frames import HEAD_BYTES, Head, Op, unpack_head, violation_frame
+from fedrdma_fate.wire.sealed import INTRODUCTION_BYTES, RECORD_OVERHEAD
 
 RECEIVE_BUDGET = 4 * 1024 * 1024
 """Bytes a stream reads in one `progress`, so that a fast sender cannot keep this side from sending."""
@@ -36,6 +38,8 @@ class StreamReader:
         self._rest = memoryview(self._raw_head)
         self._body = memoryview(b"")
         self._block_at = 0
+        self._introduction = b""
+        self._record = memoryview(b"")
         self.parked = False
 
     def release(self) -> bool:
@@ -96,8 +100,10 @@ class StreamReader:
         self._on_block(head, arrival)
 
     def _on_block(self, head: Head, arrival: Arrival) -> None:
-        """A block of a piece, or the part of a block that the piece has, lies in place."""
+        """A block of a piece, or the part of a block that the piece has, lies in place, or is there as sealed."""
         block, rest = self._next_block()
+        if self._inbound.opener is not None:
+            self._open_record(head, arrival, block)
         arrival.note(head.piece_at + self._block_at, block)
         if rest:
             self._block_at += len(block)
@@ -117,11 +123,14 @@ class StreamReader:
             self._arrival = self._inbound.begin(head)
             self._body = self._inbound.target(self._arrival, head)
             self._block_at = 0
+            self._introduction = b""
             self._expect_block()
             return
+        length = head.piece_length
         if head.op == Op.FENCED:
             self._arrival = self._inbound.begin(head)
-        self._scratch = bytearray(head.piece_length)
+            length += INTRODUCTION_BYTES + RECORD_OVERHEAD if self._inbound.opener is not None else 0
+        self._scratch = bytearray(length)
         self._expect(memoryview(self._scratch))
 
     def _expect(self, target: memoryview) -> None:
@@ -131,8 +140,25 @@ class StreamReader:
             self._turn_over()
 
     def _expect_block(self) -> None:
-        """Read no further than to the end of a block, so that it is digested while it lies in the cache."""
-        self._expect(self._next_block()[0])
+        """Read no further than to the end of a block, so that it is digested while it lies in the cache.
+
+        As sealed, it is read to where nobody looks at it before it has been opened.
+        """
+        block = self._next_block()[0]
+        if self._inbound.opener is None:
+            self._expect(block)
+            return
+        if not self._record:
+            self._record = memoryview(bytearray(INTRODUCTION_BYTES + LARGEST_RECORD))
+        introduced = 0 if self._introduction else INTRODUCTION_BYTES
+        self._expect(self._record[: introduced + len(block) + RECORD_OVERHEAD])
+
+    def _open_record(self, head: Head, arrival: Arrival, block: memoryview) -> None:
+        record = self._record
+        if not self._introduction:
+            self._introduction, record = bytes(record[:INTRODUCTION_BYTES]), record[INTRODUCTION_BYTES:]
+        sealed = record[: len(block) + RECORD_OVERHEAD]
+        self._inbound.open_record(arrival, head.piece_at + self._block_at, self._introduction, sealed, block)
 
     def _next_block(self) -> tuple[memoryview, memoryview]:
         """What of the piece's body is left: up to the end of a block of the write, and behind it."""
@@ -159,13 +185,15 @@ class StreamWriter:
         self._connection = connection
         self._outbound = outbound
         self._head = memoryview(b"")
-        self._source: Slot | None = None
+        self._piece: Piece | None = None
+        self._room = memoryview(b"")
+        self._record = memoryview(b"")
         self._sent = 0
         self._sendfile = zero_copy
 
     @property
     def wants_to_send(self) -> bool:
-        return bool(self._head) or self._source is not None or self._outbound.waiting
+        return self._piece is not None or self._outbound.waiting
 
     def send(self) -> bool:
         """Finish the piece under way, or send the next one; False when the socket takes no more, or nothing is left.
@@ -173,21 +201,25 @@ class StreamWriter:
         Raises:
             OSError: the connection broke.
         """
-        if not self._head and self._source is None:
-            piece = self._outbound.take()
+        piece = self._piece
+        if piece is None:
+            piece = self._piece = self._outbound.take()
             if piece is None:
                 return False
             self._head = memoryview(piece.head)
-            self._source = piece.source
             self._sent = 0
         try:
-            return self._send_head() and self._send_source()
+            if not (self._send_head(piece) and self._send_body(piece)):
+                return False
         except BlockingIOError:
             return False
+        self._outbound.sent(piece)
+        self._piece = None
+        return True
 
     def report_violation(self, reason: str) -> bool:
         """Send last words, if the stream stands between two frames; whether it did."""
-        if self._head or self._source is not None:
+        if self._piece is not None:
             return False
         try:
             self._connection.send(violation_frame(reason))
@@ -195,22 +227,34 @@ class StreamWriter:
             return False
         return True
 
-    def _send_head(self) -> bool:
+    def _send_head(self, piece: Piece) -> bool:
         if not self._head:
             return True
-        flags = socket.MSG_MORE if self._source is not None else 0
+        flags = socket.MSG_MORE if piece.sequence is not None else 0
         self._head = self._head[self._connection.send(self._head, flags) :]
         return not self._head
 
-    def _send_source(self) -> bool:
-        source = self._source
-        if source is None:
+    def _send_body(self, piece: Piece) -> bool:
+        if piece.sealed is not None:
+            return self._send_records(piece.sealed)
+        if piece.source is None:
             return True
-        self._sent += self._send_some(source)
-        if self._sent < source.length:
-            return False
-        self._source = None
-        return True
+        self._sent += self._send_some(piece.source)
+        return self._sent >= piece.source.length
+
+    def _send_records(self, sealed: SealedPiece) -> bool:
+        """One after the other: what the kernel has taken makes room for the next."""
+        if not self._room:
+            self._room = memoryview(bytearray(LARGEST_RECORD))
+        while True:
+            if not self._record:
+                record = sealed.seal_next(self._room)
+                if record is None:
+                    return True
+                self._record = record
+            self._record = self._record[self._connection.send(self._record) :]
+            if self._record:
+                return False
 
     def _send_some(self, source: Slot) -> int:
         rest = source.length - self._sent

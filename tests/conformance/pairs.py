@@ -17,11 +17,13 @@ import pytest
 from fedrdma_fate.memory.region import SharedRegion
 from fedrdma_fate.memory.shared_slots import PresentedRegion
 from fedrdma_fate.ports import Completion, CompletionKind, Endpoint, Region, RemoteSlot, Slot, Transport
+from fedrdma_fate.security.ciphers import CHACHA
 from fedrdma_fate.transport.grpc import GrpcSettings, GrpcTransport
 from fedrdma_fate.transport.shm import ShmTransport
 from fedrdma_fate.transport.tcp import TcpSettings, TcpTransport
 from fedrdma_fate.wire.errors import ErrorCode, TransportError
 from tests.support.rdma import verbs_transport
+from tests.support.sealed import SealedTransport
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +42,11 @@ TRANSPORTS: dict[str, MakeTransport] = {
     "tcp-5-zero-copy": lambda _: TcpTransport(TcpSettings(streams=5, zero_copy=True)),
     "shm": lambda site: ShmTransport(site.directory, site.region, SharedRegion.attach, PresentedRegion, site.region),
     "grpc": lambda _: GrpcTransport(GrpcSettings()),
+    "tcp-1-sealed": lambda _: SealedTransport(TcpTransport(TcpSettings(streams=1))),
+    "tcp-3-sealed": lambda _: SealedTransport(TcpTransport(TcpSettings(streams=3)), cipher=CHACHA),
+    "tcp-2-integrity": lambda _: SealedTransport(TcpTransport(TcpSettings(streams=2)), "integrity"),
+    "grpc-sealed": lambda _: SealedTransport(GrpcTransport(GrpcSettings())),
+    "grpc-integrity": lambda _: SealedTransport(GrpcTransport(GrpcSettings()), "integrity"),
     "verbs-1": lambda site: verbs_transport(site, queue_pairs=1),
     "verbs-3": lambda site: verbs_transport(site, queue_pairs=3),
     "verbs-rc": lambda site: verbs_transport(site, chunk_service="rc"),

@@ -18,7 +18,7 @@ from fedrdma_fate.engine.link import Command, Link
 from fedrdma_fate.engine.path_memory import KnownPath
 from fedrdma_fate.engine.payload import Outgoing, Payload
 from fedrdma_fate.engine.settings import LinkSettings
-from fedrdma_fate.ports import ChunkService, Completion, CompletionKind, EndpointAddress, RemoteSlot, Slot
+from fedrdma_fate.ports import ChunkService, Completion, CompletionKind, EndpointAddress, Opener, RemoteSlot, Slot
 from fedrdma_fate.security.datagram_tags import DatagramKeys, new_key
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
 from fedrdma_fate.wire.frames import ControlFrame, MessageKey, Party
@@ -72,6 +72,11 @@ class FreeDevice:
         """Both ends have met."""
         del peer, timeout
         return self
+
+    def open_with(self, opener: Opener) -> bool:
+        """Nothing is sealed."""
+        del opener
+        return False
 
     def expose(self, grant: int, slot: Slot) -> RemoteSlot:
         """The slot's offset serves as its address."""

@@ -9,7 +9,7 @@ import select
 import time
 from collections.abc import Callable, Collection, Sequence
 
-from fedrdma_fate.ports import ChunkService, Completion, CompletionKind, RemoteSlot, Slot
+from fedrdma_fate.ports import ChunkService, Completion, CompletionKind, Opener, RemoteSlot, Slot
 from fedrdma_fate.timerfd import Timer
 from fedrdma_fate.transport.endpoint_base import EndpointHealth
 from fedrdma_fate.transport.exposure import ProtocolViolation, check_target
@@ -77,6 +77,11 @@ class VerbsEndpoint:
     @property
     def transport(self) -> str:
         return NAME
+
+    def open_with(self, opener: Opener) -> bool:
+        """Not yet: the device reads and writes the slots themselves."""
+        del opener
+        return False
 
     def expose(self, grant: int, slot: Slot) -> RemoteSlot:
         """Open the slot, by a key that opens it to this peer and nothing else.

@@ -1,0 +1,99 @@
+"""Pieces of writes as they travel over streams that are sealed: an introduction, then a record for each block.
+
+Blocks are those that digests are made of (`core/digest.py`): small enough to be sealed and sent, or received and
+opened, while they lie in a core's cache. Each end passes over the bytes once, and a stream has room for one block.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from fedrdma_fate.core.digest import BLOCK_BYTES
+from fedrdma_fate.ports import Sealer
+from fedrdma_fate.transport.exposure import ProtocolViolation
+from fedrdma_fate.transport.stream_frames import Head
+from fedrdma_fate.wire.sealed import INTRODUCTION_BYTES, RECORD_OVERHEAD
+
+LARGEST_RECORD = BLOCK_BYTES + RECORD_OVERHEAD
+"""Room for a block as sealed."""
+
+# op, immediate, sequence, offset in the slot, length of the write, where the record starts in it, length of the record
+_PLACE = struct.Struct("<BIQQQQQ")
+
+
+def place_of(head: Head, offset: int, at: int, length: int) -> bytes:
+    """What is authenticated with a record: of which write it is, where that goes, and which part of it this is.
+
+    The number of the write counts on each connection from 0 and is taken once, so no write can come again, be left out
+    before a fenced one, or stand in for another.
+
+    Args:
+        head: of the write.
+        offset: where the write starts in the granted slot.
+        at: where the record starts in the write.
+        length: its bytes.
+    """
+    return _PLACE.pack(head.op, head.immediate, head.sequence, offset, head.length, at, length)
+
+
+def records_of(head: Head) -> Iterator[tuple[int, int]]:
+    """Start in the write, and length, of each record of a piece; one empty record for an empty piece."""
+    for start in range(head.piece_at, max(head.piece_at + head.piece_length, head.piece_at + 1), BLOCK_BYTES):
+        yield start, min(BLOCK_BYTES, head.piece_at + head.piece_length - start)
+
+
+def sealed_length(head: Head) -> int:
+    """Bytes that follow the head of a piece when it is sealed."""
+    records = max(1, -(-head.piece_length // BLOCK_BYTES))
+    return INTRODUCTION_BYTES + head.piece_length + records * RECORD_OVERHEAD
+
+
+def require_whole_blocks(head: Head) -> None:
+    """Do nothing where a piece is made of blocks of its write.
+
+    Raises:
+        ProtocolViolation: it is not, so its records are none that its sender could have sealed.
+    """
+    end = head.piece_at + head.piece_length
+    if head.piece_at % BLOCK_BYTES or (end % BLOCK_BYTES and end != head.length):
+        raise ProtocolViolation(f"a sealed piece of {head.piece_length} bytes at {head.piece_at} is not made of blocks")
+
+
+class SealedPiece:
+    """A piece, or a whole fenced write, that is sealed record by record as it goes out."""
+
+    def __init__(self, sealer: Sealer, head: Head, offset: int, data: memoryview) -> None:
+        """
+        Args:
+            sealer: seals what goes into the grant.
+            head: of the piece.
+            offset: where the write starts in the granted slot.
+            data: the bytes of the piece; read once each, when their record is sealed.
+        """
+        self._sealer = sealer
+        self._head = head
+        self._offset = offset
+        self._data = data
+        self._records = records_of(head)
+
+    def seal_next(self, room: memoryview) -> memoryview | None:
+        """The next record, at the start of the room, which has LARGEST_RECORD bytes; None after the last."""
+        record = next(self._records, None)
+        if record is None:
+            return None
+        at, length = record
+        start = at - self._head.piece_at
+        into = room[: length + RECORD_OVERHEAD]
+        self._sealer.seal(place_of(self._head, self._offset, at, length), self._data[start : start + length], into)
+        return into
+
+    def seal_all(self) -> bytes:
+        """All records, one behind the other."""
+        sealed = bytearray(sealed_length(self._head) - INTRODUCTION_BYTES)
+        rest = memoryview(sealed)
+        while rest:
+            record = self.seal_next(rest)
+            assert record is not None
+            rest = rest[len(record) :]
+        return bytes(sealed)
