@@ -113,6 +113,7 @@ class SlotPool:
 
     Attributes:
         when_freed: called each time a slot has become free that nobody waited for.
+        when_wanted: called when a request that waited for its own owner's slots alone now waits for others' as well.
     """
 
     def __init__(
@@ -140,6 +141,7 @@ class SlotPool:
         self._longest_request = 0
         self._closed = False
         self.when_freed: list[Callable[[], None]] = []
+        self.when_wanted: list[Callable[[], None]] = []
 
     @property
     def region(self) -> Region:
@@ -254,6 +256,7 @@ class SlotPool:
 
     def let_go(self, lease: Lease, slot: Slot) -> None:
         """A holder is gone; what `Lease.release` calls, once."""
+        before = self._somebody_next
         held = self._leases[lease.owner]
         del held[lease]
         if not held:
@@ -266,6 +269,9 @@ class SlotPool:
                 self._pages.give_back(slot.offset, slot.length)
             self._allocator.free(slot.offset)
             self._serve()
+            if self._somebody_next and not before:
+                for tell in self.when_wanted:
+                    tell()
             if not self._somebody_next:
                 for tell in self.when_freed:
                     tell()

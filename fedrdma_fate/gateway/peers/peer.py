@@ -37,6 +37,7 @@ from fedrdma_fate.gateway.peers.receiving import Receiving
 from fedrdma_fate.gateway.peers.repair_regions import RepairRegions
 from fedrdma_fate.gateway.peers.sending import Sending
 from fedrdma_fate.gateway.peers.watchdog import until_silent
+from fedrdma_fate.gateway.spilling import make_room
 from fedrdma_fate.gateway.transports import link_settings
 from fedrdma_fate.obs.complaints import EACH_TELLS, cut
 from fedrdma_fate.ports import LentRegion, Role
@@ -109,6 +110,7 @@ class Peer:
         self.sending = Sending(config, context, self.send, self.paths, lambda: self.hello, self.shares_memory)
         context.recalls[context.receive_pool].append(self._recall_credits)
         context.receive_pool.when_freed.append(self._on_room)
+        context.receive_pool.when_wanted.append(self._on_wanted)
 
     @property
     def connected(self) -> bool:
@@ -471,6 +473,10 @@ class Peer:
     def _complain(self, kind: str, message: str, *values: object, level: int = logging.WARNING) -> None:
         site = self.config.site
         self._context.complaints.add(logger, kind, site, message, *values, level=level, lines=EACH_TELLS)
+
+    def _on_wanted(self) -> None:
+        # not in the middle of what frees a slot
+        self._loop.call_soon(make_room, self._context, self._context.receive_pool)
 
     def _recall_credits(self, owner: str | None) -> None:
         if owner in (None, self.receiving.owner):

@@ -119,6 +119,24 @@ def test_who_can_have_no_more_waits_for_himself_alone() -> None:
     asyncio.run(scenario())
 
 
+def test_when_who_waited_for_himself_waits_for_others_as_well_that_is_told() -> None:
+    async def scenario() -> None:
+        pool = make_pool()
+        told: list[tuple[int, str | None]] = []
+        pool.when_wanted.append(lambda: told.append(pool.wanted))
+        own, others = await ask(pool, "greedy", 20), await ask(pool, "honest", 20)
+        large = ask(pool, "greedy", 110)
+        await settle()
+        assert pool.wanted == (110 * PAGE, "greedy")
+        own.release()
+        assert told == [(110 * PAGE, None)]
+        others.release()
+        await settle()
+        assert large.done()
+
+    asyncio.run(scenario())
+
+
 def test_of_one_peer_requests_are_served_in_their_order() -> None:
     async def scenario() -> None:
         pool = make_pool()
