@@ -22,6 +22,7 @@ from examples.gpt2_advertisegen.processes import Child, Children, JobFailedError
 from fedrdma_fate.client.client import ask_status
 from fedrdma_fate.core.plan import DEFAULT_CHUNK_BYTES, ChunkPlan, SlotLayout
 from fedrdma_fate.gateway.config.schema import TransportName
+from fedrdma_fate.security.trial_files import tls_settings
 from fedrdma_fate.wire.errors import GatewayError
 from fedrdma_fate.wire.frames import Mode, Party
 
@@ -102,6 +103,7 @@ class Gateways:
         transport: TransportName,
         controls: Mapping[Party, str],
         ready_seconds: float = READY_SECONDS,
+        certificates: Path | None = None,
     ) -> None:
         """
         Args:
@@ -111,6 +113,7 @@ class Gateways:
             transport: data path between the gateways.
             controls: host:port of the control channels of all three, wherever they run.
             ready_seconds: how long they may take to find each other, and be without each other later.
+            certificates: directory with those of all three, as `fedrdma certs` makes them; None is without protection.
         """
         self._files = files
         self._sockets = sockets
@@ -118,6 +121,7 @@ class Gateways:
         self._transport = transport
         self._controls = controls
         self._ready_seconds = ready_seconds
+        self._certificates = certificates
         self._meeting: Path | None = None
         self._warm = True
         self._own: tuple[Party, ...] = ()
@@ -218,13 +222,18 @@ class Gateways:
             found += [f"{party.role} to {other}" for other in others if other not in there]
         return found
 
+    def _security(self, party: Party) -> dict[str, Any]:
+        if self._certificates is None:
+            return {"security": "off", "security_off_beyond_loopback": True}
+        return {"security": "mtls", "tls": tls_settings(self._certificates, party.role)}
+
     def _config(self, party: Party, pool: PoolBytes, meeting: Path) -> dict[str, Any]:
         control = self._controls[party]
         any_port = f"{control.rpartition(':')[0]}:0"
         return {
             "site": party.role,
             "parties": [str(party)],
-            "security": "off",
+            **self._security(party),
             "listen": {"control": control, "data": any_port, "grpc": any_port, "socket": self.address(party)},
             "mode": self._mode,
             "transport": self._transport,

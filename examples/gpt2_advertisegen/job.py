@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import secrets
 import shutil
 import tempfile
@@ -15,7 +16,11 @@ from examples.gpt2_advertisegen.processes import Child, Children
 from examples.gpt2_advertisegen.progress import Progress
 from examples.gpt2_advertisegen.summary import RunMeasurements, Summary, summarise
 from examples.gpt2_advertisegen.workspace import ROOT, Workspace
+from fedrdma_fate.security.trial_files import make_certificates
 from fedrdma_fate.wire.frames import Party
+
+_CERTIFICATES_VALID = datetime.timedelta(days=30)
+"""Longer than any run takes."""
 
 
 class Job:
@@ -42,8 +47,18 @@ class Job:
         begin = time.monotonic()
         options, workspace = self._options, self._workspace
         sockets = Path(tempfile.mkdtemp(prefix="fedrdma-"))
-        gateways = Gateways(workspace.files, sockets, options.mode, options.transport, loopback_controls())
+        certificates = workspace.files.output / "certificates"
+        gateways = Gateways(
+            workspace.files,
+            sockets,
+            options.mode,
+            options.transport,
+            loopback_controls(),
+            certificates=certificates,
+        )
         try:
+            now = datetime.datetime.now(datetime.timezone.utc)
+            make_certificates(certificates, [party.role for party in PARTIES], now, _CERTIFICATES_VALID)
             with Children() as children:
                 model = workspace.prepare(children)
                 silos = self._start(children, model, gateways)

@@ -34,12 +34,14 @@ class Place:
         controls: host:port of every party's gateway; the own one is listened on.
         session: name of the job, the same for all three.
         patience: seconds to wait for the other two, before the job and after it.
+        certificates: directory with those of all three sites; None runs without protection.
     """
 
     party: Party
     controls: Mapping[Party, str]
     session: str
     patience: float
+    certificates: Path | None = None
 
     @property
     def others(self) -> tuple[Party, ...]:
@@ -96,7 +98,13 @@ class SiloRun:
         place, workspace = self._place, self._workspace
         sockets = Path(tempfile.mkdtemp(prefix="fedrdma-"))
         gateways = Gateways(
-            workspace.files, sockets, self._options.mode, self._options.transport, place.controls, place.patience
+            workspace.files,
+            sockets,
+            self._options.mode,
+            self._options.transport,
+            place.controls,
+            place.patience,
+            place.certificates,
         )
         try:
             with Children() as children:

@@ -62,6 +62,12 @@ def _is_address(text: str) -> bool:
     default=600.0,
     help="Seconds to wait for the other silos, before the job and after it.",
 )
+@click.option(
+    "--certificates",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Directory made by: fedrdma certs DIRECTORY guest host arbiter. The key of this silo alone will do.",
+)
+@click.option("--insecure", is_flag=True, help="Do without certificates; in a network that nobody else reaches.")
 @job_options
 def main(
     *,
@@ -69,6 +75,8 @@ def main(
     controls: dict[Party, str],
     session: str,
     patience: float,
+    certificates: Path | None,
+    insecure: bool,
     as_json: bool,
     output: Path | None,
     **chosen: typing.Any,
@@ -78,7 +86,9 @@ def main(
     Start it on three hosts with the same options but --silo, in any order: guest 9999, host 10000, arbiter 10000. Every
     host prepares the same model from --seed (or --model), and takes its own share of --data.
     """
-    place = Place(_SILOS[silo], controls, session, patience)
+    if (certificates is None) != insecure:
+        raise click.UsageError("give --certificates DIRECTORY; or --insecure, where nobody else reaches the network")
+    place = Place(_SILOS[silo], controls, session, patience, certificates)
     options = JobOptions(output=output or Path("runs") / f"{session}-{silo}", **chosen)
     console = make_console(stderr=as_json)
     with failures_told(console, RunFiles(options.output).logs):

@@ -9,6 +9,7 @@ from fedrdma_fate.cli.lazy import LazyGroup, Subcommand
 
 SUBCOMMANDS = (
     Subcommand("bench", "fedrdma_fate.cli.bench", "Measure transfers against what else there is."),
+    Subcommand("certs", "fedrdma_fate.cli.certs", "Make an authority and certificates for a trial."),
     Subcommand("doctor", "fedrdma_fate.cli.doctor", "Check this machine, its RDMA devices, the gateway and FATE."),
     Subcommand("gateway", "fedrdma_fate.cli.gateway", "Run the gateway of a site."),
     Subcommand("probe", "fedrdma_fate.cli.probe", "Measure the path to a peer, and choose its settings."),

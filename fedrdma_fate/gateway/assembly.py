@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import secrets
 from collections.abc import Callable
@@ -14,11 +15,13 @@ from fedrdma_fate.gateway.config.schema import GatewayConfig, split_address
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.messages.mailbox import Mailbox
 from fedrdma_fate.gateway.path_store import PathStore
+from fedrdma_fate.gateway.peers.channel_security import IdentityWatch, TlsChannel, credentials_of
 from fedrdma_fate.gateway.peers.control_channel import ControlServer
 from fedrdma_fate.gateway.peers.dialling import Dialler
 from fedrdma_fate.gateway.peers.peer import Peer
 from fedrdma_fate.gateway.peers.probing import Probing
 from fedrdma_fate.gateway.peers.receiving import pool_owner
+from fedrdma_fate.gateway.peers.refusals import Refusals
 from fedrdma_fate.gateway.routing import Routes
 from fedrdma_fate.gateway.tasks.server import TaskServer
 from fedrdma_fate.gateway.tasks.socket import TaskSocket
@@ -55,6 +58,7 @@ class Assembly:
         peers: the other sites, by name.
         dialler: dials and greets them.
         control: accepts control channels.
+        identity_watch: keeps an eye on certificates; None with `security: off`.
         tasks: answers this site's tasks.
         socket: accepts them.
     """
@@ -64,6 +68,7 @@ class Assembly:
     peers: dict[str, Peer]
     dialler: Dialler
     control: ControlServer
+    identity_watch: IdentityWatch | None
     tasks: TaskServer
     socket: TaskSocket
 
@@ -79,11 +84,16 @@ def assemble(config: GatewayConfig, undo: contextlib.ExitStack, status: Callable
     Raises:
         FedRDMAError: something cannot be had.
     """
+    credentials = credentials_of(config)
     metrics = GatewayMetrics()
     transports = contextlib.ExitStack()
     context = _make_context(config, undo, transports, metrics)
     peers = {peer.site: Peer(peer, context) for peer in config.peers}
-    dialler = Dialler(config.site, peers, config.timeouts.connect, context.complaints)
+    security: Callable[[], TlsChannel | None] = (
+        (lambda: None) if credentials is None else functools.partial(TlsChannel, credentials)
+    )
+    refusals = Refusals(context.complaints)
+    dialler = Dialler(config.site, peers, config.timeouts.connect, security, refusals.note)
     sending = {site: peer.sending for site, peer in peers.items()}
     users = TaskUsers.of_config(config)
     tasks = TaskServer(context, sending, status, Probing(context, peers).measure, users)
@@ -94,7 +104,8 @@ def assemble(config: GatewayConfig, undo: contextlib.ExitStack, status: Callable
         transports=transports,
         peers=peers,
         dialler=dialler,
-        control=ControlServer(config.listen.control, lambda: None, dialler.accept),
+        control=ControlServer(config.listen.control, security, dialler.accept, refusals.note),
+        identity_watch=None if credentials is None else IdentityWatch(credentials, peers),
         tasks=tasks,
         socket=TaskSocket(socket_path(config.listen.socket), tasks, context.complaints, shared=not users.only_own),
     )

@@ -44,7 +44,8 @@ class Gateway:
         Raises:
             FedRDMAError: something cannot be had; what was had before is given back.
         """
-        self._warn_if_reachable()
+        if self._config.security == "off":
+            self._warn_if_reachable()
         try:
             assembly = self._assembly = assemble(self._config, self._undo, self.status)
             await assembly.control.start()
@@ -54,6 +55,8 @@ class Gateway:
             raise
         spawn(assembly.context.tasks, _keep_paths(assembly))
         spawn(assembly.context.tasks, _sum_complaints_up(assembly.context.complaints))
+        if assembly.identity_watch is not None:
+            spawn(assembly.context.tasks, assembly.identity_watch.keep_watch())
         for peer in assembly.peers.values():
             if peer.config.address is not None:
                 spawn(assembly.context.tasks, assembly.dialler.keep_dialling(peer, peer.config.address))

@@ -265,6 +265,7 @@ def test_addresses_that_others_can_reach_are_warned_about_while_security_is_off(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     site.config["listen"]["control"] = "0.0.0.0:0"
+    site.config["security_off_beyond_loopback"] = True
     runner = InThread()
     try:
         runner.start(site)

@@ -8,6 +8,7 @@ import ssl
 from fedrdma_fate.gateway.peers.control_connection import LENGTH_BYTES
 from fedrdma_fate.wire.frames import ControlFrame, Hello, decode_frame, encode_frame
 from fedrdma_fate.wire.header import PROTOCOL_VERSION
+from tests.support.certificates import TestAuthority
 
 
 def framed(frame: bytes) -> bytes:
@@ -45,3 +46,28 @@ def conversation(address: str, *frames: bytes) -> list[ControlFrame]:
         for frame in frames:
             connection.sendall(framed(frame))
         return answers(connection)
+
+
+def client_context(
+    authority: TestAuthority, name: str | None, *, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3
+) -> ssl.SSLContext:
+    """TLS of somebody who dials: with the certificate of that name, or none, and of one version."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.minimum_version = context.maximum_version = version
+    if name is not None:
+        context.load_cert_chain(authority.directory / f"{name}.pem", authority.directory / f"{name}.key")
+    return context
+
+
+def tls_conversation(address: str, context: ssl.SSLContext, *frames: bytes) -> list[ControlFrame]:
+    """What a gateway answers to these frames, with TLS, until it ends the channel.
+
+    Raises:
+        ssl.SSLError: it refused the handshake.
+    """
+    with connect(address) as connection, context.wrap_socket(connection) as secured:
+        for frame in frames:
+            secured.sendall(framed(frame))
+        return answers(secured)

@@ -25,6 +25,7 @@ from fedrdma_fate.gateway.config.schema import parse_config
 from fedrdma_fate.gateway.daemon import Gateway
 from fedrdma_fate.wire.errors import GatewayError
 from fedrdma_fate.wire.frames import ControlFrame, Mode, Party
+from tests.support.certificates import TestAuthority
 from tests.support.ports import free_ports
 from tests.support.shared_memory import room_for_regions
 
@@ -161,6 +162,7 @@ def linked_sites(
     directory: Path,
     sockets: Path,
     strangers: Sequence[Mapping[str, Any]] = (),
+    authority: TestAuthority | None = None,
     **settings: Any,
 ) -> dict[str, Site]:
     """Sites that all know each other, by name.
@@ -170,10 +172,11 @@ def linked_sites(
         directory: for their files.
         sockets: directory with a short path.
         strangers: peers that do not run, known to all.
+        authority: gives every site a certificate; without, `security` is off.
         **settings: see `gateway_site`.
     """
     ports = dict(zip(layout, free_ports(len(layout)), strict=True))
-    return {
+    sites = {
         name: gateway_site(
             name,
             parties,
@@ -190,6 +193,11 @@ def linked_sites(
         )
         for name, parties in layout.items()
     }
+    if authority is not None:
+        for name, site in sites.items():
+            authority.issue(name)
+            site.config.update(security="mtls", tls=authority.settings(name))
+    return sites
 
 
 class Runner(Protocol):

@@ -15,6 +15,7 @@ from fedrdma_fate.core.tuning import LinkEnable
 from fedrdma_fate.gateway.config.errors import bad_value, explain
 from fedrdma_fate.gateway.config.sizes import ByteCount, ChunkSetting, parse_byte_count, parse_chunk
 from fedrdma_fate.gateway.config.strict_yaml import load_yaml
+from fedrdma_fate.security.plain import is_loopback
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 from fedrdma_fate.wire.frames import Mode
 
@@ -22,6 +23,7 @@ TransportName = Literal["auto", "verbs", "tcp", "shm"]
 Notify = Literal["event", "poll"]
 ChunkServiceName = Literal["auto", "rc", "uc"]
 VerbsPoll = Literal["event", "busy"]
+Security = Literal["mtls", "off"]
 PathMtu = Literal[256, 512, 1024, 2048, 4096]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 
@@ -56,6 +58,23 @@ class ListenConfig(_Section, frozen=True):
     advertise: str | None = None
     socket: str = "unix:///run/fedrdma/gateway.sock"
     metrics: str | None = None
+
+
+class TlsConfig(_Section, frozen=True):
+    """What this site proves itself with, and whom it believes. Files that change are read again within seconds.
+
+    Attributes:
+        certificate: PEM file: this site's certificate, which names it by the URI `fedrdma://site/NAME`, then those of
+            intermediate authorities, if any.
+        key: PEM file of its private key, which nobody else may read.
+        authorities: PEM files of the authorities whose certificates are believed.
+        revocation_lists: PEM or DER files of what they have revoked; where there are any, every authority needs one.
+    """
+
+    certificate: Path | None = None
+    key: Path | None = None
+    authorities: tuple[Path, ...] = ()
+    revocation_lists: tuple[Path, ...] = ()
 
 
 class TcpConfig(_Section, frozen=True):
@@ -193,7 +212,11 @@ class GatewayConfig(_Section, frozen=True):
     Attributes:
         site: name of this site.
         parties: the parties served here: `9999` for every role of that party, or `host:10000` for one.
-        security: `off`: no encryption, and no check of who connects; all that there is, and it has to be written down.
+        security: `mtls`: mutual TLS 1.3, where every site shows its certificate; `off`: no encryption, and no check of
+            who connects.
+        security_off_beyond_loopback: with `security: off`, listen on addresses that other hosts can reach all the same;
+            only in a network that nobody else reaches.
+        tls: certificates, for `security: mtls`.
         listen: addresses.
         mode: how payloads travel: `grpc`, `fedrdma`, `fedrdma-e` or `fedrdma-x`.
         transport: data path: `auto` takes shared memory on one host, RDMA where both sides have it, else TCP.
@@ -219,7 +242,9 @@ class GatewayConfig(_Section, frozen=True):
 
     site: str
     parties: tuple[str, ...]
-    security: Literal["off"]
+    security: Security = "mtls"
+    security_off_beyond_loopback: bool = False
+    tls: TlsConfig = TlsConfig()
     listen: ListenConfig = ListenConfig()
     mode: Mode = "fedrdma-e"
     transport: TransportName = "auto"
@@ -248,7 +273,7 @@ def load_config(path: Path) -> GatewayConfig:
 
     Raises:
         ConfigError: it cannot be read, has an unknown key or a wrong value; the error names key, value and what fits.
-            INSECURE_REFUSED when it does not say how the gateway is protected.
+            INSECURE_REFUSED when it leaves the gateway without protection and does not say so.
     """
     try:
         document = load_yaml(path.read_text(encoding="utf-8"))
@@ -275,12 +300,6 @@ def parse_config(document: dict[str, Any]) -> GatewayConfig:
     try:
         config = msgspec.convert(document, GatewayConfig, dec_hook=_decode_custom)
     except msgspec.ValidationError as error:
-        if str(error) == "Object missing required field `security`":
-            raise ConfigError(
-                ErrorCode.INSECURE_REFUSED,
-                "key 'security' is missing: the gateway does not run without protection unless it is told to.",
-                "There is no mutual TLS: write `security: off`; the gateway then trusts whoever can reach it.",
-            ) from error
         raise explain(error, document, GatewayConfig, _IF_MISSING) from error
     _check_meaning(config)
     return config
@@ -313,6 +332,7 @@ def split_address(key: str, address: str) -> tuple[str, int]:
 def _check_meaning(config: GatewayConfig) -> None:
     """What types cannot say."""
     _check_addresses(config)
+    _check_security(config)
     _check_timeouts(config.timeouts)
     _check_parties(config)
     _check_rings(config)
@@ -330,6 +350,34 @@ def _check_addresses(config: GatewayConfig) -> None:
             split_address("peers.address", peer.address)
         for host in peer.data_hosts:
             _check_data_host(host)
+
+
+def _check_security(config: GatewayConfig) -> None:
+    """Certificates, or the plain word that there are none."""
+    if config.security == "mtls":
+        for key, given in (
+            ("certificate", config.tls.certificate),
+            ("key", config.tls.key),
+            ("authorities", config.tls.authorities),
+        ):
+            if not given:
+                raise ConfigError(
+                    ErrorCode.INSECURE_REFUSED,
+                    f"key 'tls.{key}' is missing: with `security: mtls`, the default, a gateway needs certificates.",
+                    "`fedrdma certs` makes a set for a trial; `security: off`, on one host, does without.",
+                )
+        return
+    for key in ("control", "data", "grpc", "metrics"):
+        address = getattr(config.listen, key)
+        if address is None or config.security_off_beyond_loopback:
+            continue
+        if not is_loopback(split_address(f"listen.{key}", address)[0]):
+            raise ConfigError(
+                ErrorCode.INSECURE_REFUSED,
+                f"key 'listen.{key}' has the value {address!r}, which other hosts can reach, and `security` is `off`.",
+                "Set up certificates (`security: mtls`); in a network that nobody else reaches, write"
+                " `security_off_beyond_loopback: true` as well.",
+            )
 
 
 def _check_data_host(host: str) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Protocol
 
 from fedrdma_fate.gateway.config.schema import split_address
 from fedrdma_fate.gateway.peers.control_connection import LAST_WORDS_SECONDS, ChannelSecurity, ControlConnection
@@ -22,8 +23,19 @@ _BACKLOG = 128
 """Connections that the kernel completes ahead of us: twice as many as may wait to be known."""
 
 StreamHandler = Callable[[ControlStream], Awaitable[None]]
-Refused = Callable[[str, str, FedRDMAError], object]
-"""Told of each connection that is refused before its peer is known: why in a word, from which host, and the error."""
+
+
+class Refused(Protocol):
+    """Told of each connection that is refused before its peer is known."""
+
+    def __call__(self, host: str, error: FedRDMAError, why: str = "") -> object:
+        """From which host, the error, and why in a word where that does not follow from the error."""
+        ...
+
+
+def tell_nobody(host: str, error: FedRDMAError, why: str = "") -> None:
+    """For who is not interested. See `Refused`."""
+    del host, error, why
 
 
 class ControlServer:
@@ -34,7 +46,7 @@ class ControlServer:
         address: str,
         security: Callable[[], ChannelSecurity | None],
         handler: StreamHandler,
-        refused: Refused = lambda _why, _host, _error: None,
+        refused: Refused = tell_nobody,
     ) -> None:
         """
         Args:
@@ -108,7 +120,7 @@ class ControlServer:
         assert self._newcomers is not None
         newcomer = self._newcomers.admit(host, lambda: self._drop(connection, "crowded-out", "others came"))
         if newcomer is None or self._server is None:
-            self._refused("too-often", host, _unanswered(host, "it dials too often"))
+            self._refused(host, _unanswered(host, "it dials too often"), "too-often")
             return False
         timer = asyncio.get_running_loop().call_later(GREETING_SECONDS, self._too_slow, connection)
         self._connections[connection] = _Place(host, newcomer, timer)
@@ -143,7 +155,7 @@ class ControlServer:
 
     def _drop(self, connection: ControlConnection, why: str, what: str) -> None:
         place = self._connections[connection]
-        self._refused(why, place.host, _unanswered(place.host, what))
+        self._refused(place.host, _unanswered(place.host, what), why)
         connection.stream.close()
         connection.abort()
 
@@ -161,7 +173,7 @@ class ControlServer:
         place = self._connections.pop(connection)
         failure = connection.stream.failure
         if failure is not None and not connection.ready.is_set():
-            self._refused("tls", place.host, failure)
+            self._refused(place.host, failure)
 
 
 class _Place:

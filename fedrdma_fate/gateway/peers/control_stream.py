@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 
+from fedrdma_fate.security.identity import PeerIdentity
 from fedrdma_fate.wire.errors import FedRDMAError
 
 
@@ -16,6 +17,7 @@ class ControlStream:
             string.
         failure: the error that ended it, where there was one.
         remote_host: address of the other end, where that is known.
+        identity: who is there by its certificate, and both certificates; None without TLS.
         known: whether the other end has greeted as a peer; before, it may send little and has little time.
     """
 
@@ -23,6 +25,7 @@ class ControlStream:
         self.remote_host: str | None = None
         self.end_reason = ""
         self.failure: FedRDMAError | None = None
+        self.identity: PeerIdentity | None = None
         self.known = False
         self.on_known: Callable[[], None] = lambda: None
         self._incoming: asyncio.Queue[bytes | None] = asyncio.Queue()

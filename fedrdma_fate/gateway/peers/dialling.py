@@ -8,11 +8,12 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
-from fedrdma_fate.gateway.peers.control_channel import dial
+from fedrdma_fate.gateway.peers.channel_security import check_site
+from fedrdma_fate.gateway.peers.control_channel import Refused, dial, tell_nobody
 from fedrdma_fate.gateway.peers.control_connection import ChannelSecurity
 from fedrdma_fate.gateway.peers.control_stream import ControlStream
 from fedrdma_fate.gateway.peers.peer import Peer
-from fedrdma_fate.obs.complaints import Complaints, cut
+from fedrdma_fate.obs.complaints import cut
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, TransportError, WireError
 from fedrdma_fate.wire.frames import Goodbye, Hello, decode_frame, encode_frame
 from fedrdma_fate.wire.header import PROTOCOL_VERSION
@@ -24,6 +25,9 @@ FIRST_REDIAL_SECONDS = 0.2
 LAST_REDIAL_SECONDS = 5.0
 """Between two attempts at most, after doubling: so long after its return a peer is connected again. Also how long a
 channel must have lasted for the next attempt to come soon."""
+
+MOST_REASON_CHARACTERS = 600
+"""Of why a channel is refused: errors of ours with dates and advice, in which names of others are cut."""
 
 SECOND_DIALLER_SECONDS = 1.0
 """Of two sites that may both dial, the one with the greater name waits so long for the other to do it."""
@@ -37,22 +41,22 @@ class Dialler:
         site: str,
         peers: Mapping[str, Peer],
         greeting_timeout: float,
-        complaints: Complaints | None = None,
         security: Callable[[], ChannelSecurity | None] = lambda: None,
+        refused: Refused = tell_nobody,
     ) -> None:
         """
         Args:
             site: our name.
             peers: by their names.
             greeting_timeout: seconds that the other side has to greet.
-            complaints: about those who are refused.
             security: makes the next channel one of TLS; None does without.
+            refused: told of those whose peers are not known.
         """
         self._security = security
+        self._refused = refused
         self._site = site
         self._peers = peers
         self._greeting_timeout = greeting_timeout
-        self._complaints = complaints or Complaints()
 
     async def keep_dialling(self, peer: Peer, address: str) -> None:
         """Dial the peer whenever it is not connected, for ever; less and less often while that is in vain."""
@@ -71,13 +75,17 @@ class Dialler:
     async def accept(self, stream: ControlStream) -> None:
         """Another gateway has dialled us: greet it, and serve the channel until it ends."""
         try:
+            if stream.failure is not None:
+                raise stream.failure
+            if stream.identity is not None:
+                # before anything that it says
+                self._peer_of(stream.identity.site)
             hello = await self._greeting(stream, "a site that dialled")
-            peer = self._peer_of(hello)
+            peer = self._peer_of(hello.site)
+            check_site(stream, hello.site, f"who greets as {hello.site!r}")
         except FedRDMAError as error:
-            about = cut(stream.remote_host or "unknown")
-            message = "refused a control channel from %s: %s"
-            self._complaints.add(logger, "refused channel", about, message, about, error, level=logging.ERROR)
-            stream.write(encode_frame(Goodbye(cut(error))))
+            self._refused(stream.remote_host or "unknown", error)
+            stream.write(encode_frame(Goodbye(cut(error, MOST_REASON_CHARACTERS))))
             stream.close()
             return
         stream.admit()
@@ -88,6 +96,7 @@ class Dialler:
         async with contextlib.AsyncExitStack() as stack:
             try:
                 stream = await stack.enter_async_context(dial(address, self._security(), self._greeting_timeout))
+                check_site(stream, peer.config.site, address)
                 stream.write(encode_frame(peer.own_hello()))
                 hello = await self._greeting(stream, f"site {peer.config.site} at {address}")
                 if hello.site != peer.config.site:
@@ -98,19 +107,21 @@ class Dialler:
                     )
             except FedRDMAError as error:
                 # the same trouble is told once, not at every attempt
-                if peer.last_error != (trouble := cut(error)):
+                if peer.last_error != (trouble := cut(error, MOST_REASON_CHARACTERS)):
                     peer.last_error = trouble
                     logger.warning("%s: %s", peer.config.site, trouble)
+                    if error.code in (ErrorCode.TLS_REFUSED, ErrorCode.PEER_IDENTITY):
+                        self._refused(address, error)
                 return
             stream.admit()
             await peer.run(stream, hello, self._site)
 
-    def _peer_of(self, hello: Hello) -> Peer:
-        peer = self._peers.get(hello.site)
+    def _peer_of(self, site: str) -> Peer:
+        peer = self._peers.get(site)
         if peer is None:
             raise TransportError(
                 ErrorCode.PEER_UNKNOWN,
-                f"site {hello.site!r} is not among the peers of {self._site!r}: {', '.join(self._peers) or 'none'}.",
+                f"site {cut(site)!r} is not among the peers of {self._site!r}: {', '.join(self._peers) or 'none'}.",
                 "Add it to `peers`, spelt as its own configuration spells `site`.",
             )
         return peer

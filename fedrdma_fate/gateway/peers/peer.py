@@ -41,6 +41,7 @@ from fedrdma_fate.gateway.spilling import make_room
 from fedrdma_fate.gateway.transports import link_settings
 from fedrdma_fate.obs.complaints import EACH_TELLS, cut
 from fedrdma_fate.ports import LentRegion, Role
+from fedrdma_fate.security.identity import PeerIdentity
 from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError, WireError
 from fedrdma_fate.wire.frames import (
     Abort,
@@ -116,6 +117,11 @@ class Peer:
     def connected(self) -> bool:
         return self._stream is not None
 
+    @property
+    def identity(self) -> PeerIdentity | None:
+        """Who is at the other end of the control channel by its certificate; None without one, or without TLS."""
+        return None if self._stream is None else self._stream.identity
+
     # -- the control channel --------------------------------------------------------------------------------------
 
     def own_hello(self) -> Hello:
@@ -166,11 +172,15 @@ class Peer:
         self._stream.write(encode_frame(frame))
         return True
 
-    def close(self, reason: str) -> list[LinkHandle]:
-        """Say goodbye and end all links; those whose threads may still have to be waited for."""
+    def end(self, reason: str) -> None:
+        """End the control channel, and say why; another may follow."""
         self.send(Goodbye(reason))
         if self._stream is not None:
             self._lose(reason)
+
+    def close(self, reason: str) -> list[LinkHandle]:
+        """Say goodbye and end all links; those whose threads may still have to be waited for."""
+        self.end(reason)
         self.sending.lending.close()
         return self.paths.close()
 

@@ -39,7 +39,7 @@ def test_a_right_configuration_is_said_to_be_right_and_nothing_is_started(tmp_pa
     [
         ({**RIGHT, "modee": "grpc"}, "FR101", "Did you mean 'mode'?"),
         ({**RIGHT, "mode": "fast"}, "FR102", "One of grpc, fedrdma, fedrdma-e, fedrdma-x."),
-        ({"site": "a", "parties": ["9999"]}, "FR104", "write `security: off`"),
+        ({"site": "a", "parties": ["9999"]}, "FR104", "`security: off`, on one host, does without"),
         (["no", "table"], "FR103", "not a table of keys and values"),
     ],
 )

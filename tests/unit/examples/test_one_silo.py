@@ -45,6 +45,11 @@ def test_an_address_has_a_port_and_names_one_of_the_three_silos_once(first: str,
     assert f"{second!r}: write SILO=HOST:PORT, once for each of guest, host, arbiter" in complaint
 
 
+@pytest.mark.parametrize("options", [(), ("--insecure", "--certificates=.")])
+def test_a_silo_says_whether_it_has_certificates_or_does_without(options: tuple[str, ...]) -> None:
+    assert "give --certificates DIRECTORY; or --insecure" in refusal("--silo", "guest", *AT, *options)
+
+
 def test_a_testbed_host_runs_the_silo_of_its_number() -> None:
     environment = {
         "TESTBED_HOST": "1",
@@ -54,6 +59,7 @@ def test_a_testbed_host_runs_the_silo_of_its_number() -> None:
     assert silo_arguments(environment, ["--preset", "tiny"]) == [
         "--silo=host",
         *AT,
+        "--insecure",
         "--output=/out/host",
         "--preset",
         "tiny",

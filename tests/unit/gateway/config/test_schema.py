@@ -61,7 +61,7 @@ def test_an_unknown_key_is_named_with_the_nearest_one_that_exists(
     ("changes", "key", "value", "remedy"),
     [
         ({"mode": "fast"}, "mode", "fast", "One of grpc, fedrdma, fedrdma-e, fedrdma-x."),
-        ({"security": "tls"}, "security", "tls", "One of off."),
+        ({"security": "tls"}, "security", "tls", "One of mtls, off."),
         ({"peers": [{**PEER, "transport": "ib"}]}, "peers[0].transport", "ib", "One of auto, verbs, tcp, shm."),
         ({"parties": [9999]}, "parties[0]", 9999, "Put it in quotes."),
         ({"listen": {"control": "9370"}}, "listen.control", "9370", "Write host:port."),
@@ -108,6 +108,37 @@ def test_a_gateway_without_protection_has_to_be_asked_for() -> None:
         parse_config(silent)
     assert caught.value.code is ErrorCode.INSECURE_REFUSED
     assert "`security: off`" in caught.value.remedy
+
+
+TLS = {"certificate": "/x/a.pem", "key": "/x/a.key", "authorities": ["/x/ca.pem"]}
+
+
+def test_mutual_tls_is_the_default_and_needs_certificates() -> None:
+    given = {"site": "a", "parties": ["9999"]}
+    assert parse_config({**given, "tls": TLS}).security == "mtls"
+    for key in TLS:
+        lacking = {name: value for name, value in TLS.items() if name != key}
+        with pytest.raises(ConfigError) as caught:
+            parse_config({**given, "tls": lacking})
+        assert caught.value.code is ErrorCode.INSECURE_REFUSED
+        assert f"key 'tls.{key}' is missing" in caught.value.message
+        assert "`fedrdma certs`" in caught.value.remedy
+
+
+@pytest.mark.parametrize("key", ["control", "data", "grpc", "metrics"])
+@pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "[::]", "gateway.example"])
+def test_without_protection_an_address_beyond_loopback_has_to_be_asked_for_twice(key: str, host: str) -> None:
+    listen = {key: f"{host}:9370"}
+    error = refused(listen=listen)
+    assert error.code is ErrorCode.INSECURE_REFUSED
+    assert f"listen.{key}" in error.message
+    parse_config(document(listen=listen, security_off_beyond_loopback=True))
+    parse_config({"site": "a", "parties": ["9999"], "tls": TLS, "listen": listen})
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "[::1]", "localhost"])
+def test_loopback_needs_no_protection(host: str) -> None:
+    parse_config(document(listen={"control": f"{host}:9370"}))
 
 
 def test_hosts_of_a_peer_are_names_or_addresses() -> None:

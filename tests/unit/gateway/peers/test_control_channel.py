@@ -38,7 +38,7 @@ async def echo(stream: ControlStream) -> None:
 
 @contextlib.asynccontextmanager
 async def serving(handler: Handler, refusals: Refusals | None = None) -> AsyncIterator[tuple[ControlServer, str]]:
-    def refused(why: str, host: str, error: FedRDMAError) -> None:
+    def refused(host: str, error: FedRDMAError, why: str = "") -> None:
         if refusals is not None:
             refusals.append((why, host, error))
 

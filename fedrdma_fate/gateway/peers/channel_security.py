@@ -1,0 +1,112 @@
+"""Mutual TLS of the control channels: what is checked of the other end, when they begin and while they go on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Iterable, Mapping
+
+from fedrdma_fate.gateway.config.schema import GatewayConfig
+from fedrdma_fate.gateway.peers.control_stream import ControlStream
+from fedrdma_fate.gateway.peers.peer import Peer
+from fedrdma_fate.security.credentials import CredentialFiles, Credentials
+from fedrdma_fate.security.reloading import CHECK_SECONDS, SiteCredentials
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, TransportError
+
+logger = logging.getLogger(__name__)
+
+
+def credentials_of(config: GatewayConfig) -> SiteCredentials | None:
+    """What the configuration says; None with `security: off`.
+
+    Raises:
+        ConfigError: the files will not do.
+    """
+    tls = config.tls
+    if config.security == "off" or tls.certificate is None or tls.key is None:
+        return None
+    files = CredentialFiles(tls.certificate, tls.key, tls.authorities, tls.revocation_lists)
+    return SiteCredentials(files, config.site)
+
+
+class TlsChannel:
+    """Makes one connection one of TLS, with the credentials of the moment in which it began."""
+
+    def __init__(self, site_credentials: SiteCredentials) -> None:
+        self._credentials: Credentials = site_credentials.current
+        self._clock = site_credentials.clock
+
+    def wrap(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *, server_side: bool) -> ssl.SSLObject:
+        """TLS 1.3 on two buffers."""
+        return self._credentials.wrap(incoming, outgoing, server_side=server_side)
+
+    def check(self, tls: ssl.SSLObject, stream: ControlStream) -> None:
+        """Note who is at the other end.
+
+        Raises:
+            TransportError: PEER_IDENTITY when its certificate does not say.
+        """
+        stream.identity = self._credentials.identify(tls)
+
+    def refusal(self, error: ssl.SSLError) -> FedRDMAError:
+        """What a failed handshake means; TLS_REFUSED."""
+        return self._credentials.refusal(error, self._clock())
+
+
+def check_site(stream: ControlStream, site: str, whose: str) -> None:
+    """Whether a channel leads to a site; without TLS, everybody is believed.
+
+    Args:
+        stream: the channel.
+        site: that it should lead to, or says that it leads to.
+        whose: names the other end in the error.
+
+    Raises:
+        TransportError: PEER_IDENTITY when the certificate names another.
+    """
+    if stream.identity is not None and stream.identity.site != site:
+        raise TransportError(
+            ErrorCode.PEER_IDENTITY,
+            f"{whose} has the certificate of the site {stream.identity.site!r}, not of {site!r}.",
+            "Use each site's own certificate, and spell `site` as in it.",
+        )
+
+
+class IdentityWatch:
+    """Reads credentials again when their files change, and ends channels whose peers' certificates do not hold any
+    more. Belongs to the event loop's thread."""
+
+    def __init__(self, credentials: SiteCredentials, peers: Mapping[str, Peer]) -> None:
+        self._credentials = credentials
+        self._peers = peers
+
+    async def keep_watch(self) -> None:
+        """Look every few seconds, for ever."""
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            if await asyncio.to_thread(self._credentials.look):
+                self._tell()
+            self.check(self._peers.values())
+
+    def check(self, peers: Iterable[Peer]) -> None:
+        """End the channels whose certificates do not hold now."""
+        trust, now = self._credentials.current.trust, self._credentials.clock()
+        for peer in peers:
+            identity = peer.identity
+            objection = None if identity is None else trust.objection(identity.chain, now)
+            if objection is not None:
+                error = TransportError(
+                    ErrorCode.CERTIFICATE_ENDED,
+                    f"the control channel of {peer.config.site} ends: {objection}.",
+                    "Its site has to have a new certificate made.",
+                )
+                logger.error("%s", error)
+                peer.end(str(error))
+
+    def _tell(self) -> None:
+        error = self._credentials.error
+        if error is None:
+            logger.info("certificates, authorities and revocation lists were read again")
+        else:
+            logger.error("new files are not used, the ones before are kept: %s", error)
