@@ -116,6 +116,7 @@ class Runner:
         fast: bool,
         pytest_arguments: Sequence[str],
         required: Sequence[str] = (),
+        sweeps: bool = False,
         python: Path | None = None,
         report_prefix: str = "",
     ) -> None:
@@ -124,12 +125,14 @@ class Runner:
             fast: leave out what is marked as slow, or as running FATE.
             pytest_arguments: for every run of pytest.
             required: steps that fail where no test ran.
+            sweeps: also run what is marked as one.
             python: runs the tests, `.venv`'s when None.
             report_prefix: of the names of the reports.
         """
         self.fast = fast
         self.without_slow = False
         self.required = frozenset(required)
+        self.sweeps = sweeps
         self.pytest_arguments = list(pytest_arguments)
         self.outcomes: list[Outcome] = []
         self.python = python or PYTHON
@@ -213,6 +216,7 @@ class Runner:
     def _pytest_run(self, kind: str, path: str, name: str, markers: Sequence[str], *options: str) -> tuple[Counts, str]:
         report = REPORTS / f"{self.report_prefix}{name}.xml"
         left_out = [FAST_MARKERS] if self.fast else ["not slow"] if self.without_slow else []
+        left_out += [] if self.sweeps else ["not sweep"]
         expression = " and ".join([*markers, *left_out])
         command = [str(self.python), "-u", "-m", "pytest", path, f"--junitxml={report}", "-m", expression]
         if sys.stdout.isatty():
@@ -277,6 +281,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         choices=[*KINDS, PYTHON310],
         help="fail when no test of this kind really ran, for example because all were skipped; may be repeated",
     )
+    parser.add_argument(
+        "--sweeps", action="store_true", help="also the tests of every combination, which take many minutes more"
+    )
     parser.add_argument("--with-demo", action="store_true", help="also run scripts/demo on its smallest preset")
     parser.add_argument("pytest_arguments", nargs="*", metavar="-- ARGUMENT", help="arguments for pytest")
     return parser.parse_args(arguments)
@@ -288,7 +295,9 @@ def main(arguments: Sequence[str]) -> int:
     shutil.rmtree(REPORTS, ignore_errors=True)
     REPORTS.mkdir(parents=True)
     started = time.monotonic()
-    runner = Runner(fast=options.fast, pytest_arguments=options.pytest_arguments, required=options.require)
+    runner = Runner(
+        fast=options.fast, pytest_arguments=options.pytest_arguments, required=options.require, sweeps=options.sweeps
+    )
     interrupted = False
     try:
         for name in chosen_steps(options.only, fast=options.fast, with_demo=options.with_demo):

@@ -133,16 +133,37 @@ def wait_for_silos(job: subprocess.Popen[str], output: Path) -> list[psutil.Proc
     return psutil.Process(job.pid).children(recursive=True)
 
 
+def check_model(output: Path, reference: dict[str, Any], *options: str) -> None:
+    summary = run_job(output, *options)
+    assert summary["model_sha256"] == reference["model_sha256"], options
+    assert summary["bytes_outside_backend"] == 0
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+def test_each_mode_gives_the_model_of_fate_s_standalone_federation(tmp_path: Path, standalone: dict[str, Any]) -> None:
+    for mode, transport in (("grpc", "auto"), ("fedrdma", "tcp"), ("fedrdma-x", "tcp")):
+        check_model(tmp_path / mode, standalone, "--mode", mode, "--transport", transport)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_adapters_travel_as_well_as_whole_models(tmp_path: Path) -> None:
+    reference = run_job(tmp_path / "standalone", "--tuning", "lora", "--federation", "standalone")
+    check_model(tmp_path / "fedrdma-e", reference, "--tuning", "lora", "--transport", "tcp")
+
+
+@pytest.mark.sweep
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("tuning", ["full", "lora"])
-def test_every_mode_and_transport_gives_the_model_of_fate_s_standalone_federation(tmp_path: Path, tuning: str) -> None:
+def test_every_mode_over_every_transport_gives_the_model_of_fate_s_standalone_federation(
+    tmp_path: Path, tuning: str
+) -> None:
     reference = run_job(tmp_path / "standalone", "--tuning", tuning, "--federation", "standalone")
-    for mode, transport in (("grpc", "auto"), ("fedrdma", "tcp"), ("fedrdma-e", "tcp"), ("fedrdma", "shm")):
-        options = ("--tuning", tuning, "--mode", mode, "--transport", transport)
-        summary = run_job(tmp_path / f"{mode}-{transport}", *options)
-        assert summary["model_sha256"] == reference["model_sha256"], (mode, transport)
-        assert summary["bytes_outside_backend"] == 0
+    for mode in ("grpc", "fedrdma", "fedrdma-e", "fedrdma-x"):
+        for transport in ("auto",) if mode == "grpc" else ("tcp", "shm"):
+            options = ("--tuning", tuning, "--mode", mode, "--transport", transport)
+            check_model(tmp_path / f"{mode}-{transport}", reference, *options)
 
 
 def test_data_that_is_not_there_is_told_and_leaves_nothing(tmp_path: Path) -> None:

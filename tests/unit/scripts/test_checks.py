@@ -28,7 +28,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / "tests" / kind).mkdir(parents=True)
         (tmp_path / "tests" / kind / "test_it.py").write_text(source)
     (tmp_path / "build" / "test-reports").mkdir(parents=True)
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  fate: x\n  slow: x\n  alone: x\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  fate: x\n  slow: x\n  alone: x\n  sweep: x\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(checks, "PYTHON", Path(sys.executable))
     monkeypatch.setattr(checks, "STATIC", {"format": ["true"], "lint": ["false"]})
@@ -36,8 +36,8 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def _run(*names: str, fast: bool = False, arguments: tuple[str, ...] = ()) -> list[Outcome]:
-    runner = Runner(fast=fast, pytest_arguments=arguments)
+def _run(*names: str, fast: bool = False, sweeps: bool = False, arguments: tuple[str, ...] = ()) -> list[Outcome]:
+    runner = Runner(fast=fast, sweeps=sweeps, pytest_arguments=arguments)
     for name in names:
         runner.run(name)
     return runner.outcomes
@@ -207,6 +207,14 @@ def test_fast_leaves_out_the_fate_processes(tree: Path) -> None:
     (tree / "tests" / "unit" / "test_it.py").write_text("import pytest\n@pytest.mark.slow\n" + BAD + GOOD)
     (outcome,) = _run("unit", fast=True)
     assert outcome.counts == Counts(passed=1)
+
+
+def test_sweeps_run_only_when_asked_for(tree: Path) -> None:
+    (tree / "tests" / "unit" / "test_it.py").write_text("import pytest\n@pytest.mark.sweep\n" + BAD + GOOD)
+    (outcome,) = _run("unit")
+    assert outcome.counts == Counts(passed=1)
+    (outcome,) = _run("unit", sweeps=True)
+    assert outcome.counts == Counts(passed=1, failed=1)
 
 
 def _python310(monkeypatch: pytest.MonkeyPatch, trouble: Exception | None = None, *required: str) -> Outcome:
