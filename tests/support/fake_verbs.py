@@ -297,6 +297,7 @@ class FakeDevice(FakeDomain):
         os.eventfd_write(self.events_fileno, 1)
 
     def next_event(self) -> DeviceEvent | None:
+        assert not self.closed, "the real one would end the process"
         if not self.events:
             return None
         os.eventfd_read(self.events_fileno)

@@ -316,9 +316,17 @@ class Device(ProtectionDomain):
         super().__init__(self._context)
         self._readable = select.poll()
         self._readable.register(self.events_fileno, select.POLLIN)
+        self._closed = False
 
     def next_event(self) -> DeviceEvent | None:
-        """The next asynchronous event, or None; never waits."""
+        """The next asynchronous event, or None; never waits.
+
+        Raises:
+            VerbsError: the device was closed, or cannot be asked.
+        """
+        if self._closed:
+            # pyverbs follows a pointer that is gone, and the descriptor may be another file's
+            raise VerbsError("the device was closed")
         if not self._readable.poll(0):
             return None
         with _verbs("cannot get an event"):
@@ -336,6 +344,7 @@ class Device(ProtectionDomain):
 
     def close(self) -> None:
         """Give back what is left, and close the device; may be repeated."""
+        self._closed = True
         with _verbs("cannot close the device"):
             self._domain.close()
             self._context.close()

@@ -209,9 +209,10 @@ class VerbsEndpoint:
         self._drop("it was closed here")
         self._completions.clear()
         self._wait_until_heard()
-        self._pairs.close()
-        # with all queue pairs gone, what was in use before may not be now
+        self._pairs.close_all()
+        # with all queue pairs gone, what was in use before may not be now; and after it, the device may be closed
         self._end_keys()
+        self._pairs.close()
         self._keepalive.close()
         os.close(self._ready)
 

@@ -152,6 +152,12 @@ class LinkQueuePairs:
             with contextlib.suppress(VerbsError):
                 self.data.pop().close()
 
+    def close_all(self) -> None:
+        """Destroy every queue pair, and keep the device: keys can still be ended. May be repeated."""
+        self.close_data()
+        with contextlib.suppress(VerbsError):
+            self.messages.pair.close()
+
     def close(self) -> None:
-        """Destroy everything; may be repeated."""
+        """Destroy everything, and let go of the device, which others may close from then on; may be repeated."""
         self._undo.close()
