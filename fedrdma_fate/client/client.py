@@ -146,6 +146,7 @@ class GatewayClient:
         party: Party,
         *,
         mode: Mode | None = None,
+        parties: Sequence[Party] | None = None,
         connect_timeout: float = 30.0,
     ) -> None:
         """Attach to the gateway at `unix:///path`.
@@ -155,13 +156,16 @@ class GatewayClient:
             session: federation session.
             party: the party the task runs for.
             mode: transfer mode that this job asks for, or None for the gateway's.
+            parties: everybody in the session, who alone can send messages of it; None where that is not known.
             connect_timeout: seconds to wait for a gateway that is not there yet.
 
         Raises:
             GatewayError: GATEWAY_UNREACHABLE after `connect_timeout` seconds, WRONG_PARTY, CLIENT_PROTOCOL.
             ConfigError: CONFIG_BAD_VALUE when the address is not of that form.
         """
-        self._membership = Membership(socket_path(address), session, party, mode, connect_timeout)
+        self._membership = Membership(
+            socket_path(address), session, party, mode, connect_timeout, None if parties is None else tuple(parties)
+        )
         self._connections: Connections | None = Connections(self._membership)
 
     @property

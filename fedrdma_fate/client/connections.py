@@ -28,13 +28,15 @@ from fedrdma_fate.wire.frames import Mode, Party
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Membership:
-    """Who connects: the gateway's socket, the session, the party, the mode it asks for, and its time-out in seconds."""
+    """Who connects: the gateway's socket, the session, the party, the mode it asks for, its time-out in seconds, and
+    who is in the session, None where that is not known."""
 
     path: Path
     session: str
     party: Party
     mode: Mode | None
     timeout: float
+    parties: tuple[Party, ...] | None = None
 
 
 class Connections:
@@ -158,7 +160,9 @@ class Connections:
         member = self._membership
         connection = connect(member.path, timeout)
         try:
-            attach = Attach(CLIENT_PROTOCOL_VERSION, self._client_id, member.session, member.party, member.mode)
+            attach = Attach(
+                CLIENT_PROTOCOL_VERSION, self._client_id, member.session, member.party, member.mode, member.parties
+            )
             reply, descriptors = call_for_descriptors(connection, attach, member.path)
             return connection, *expect_with_descriptor(reply, descriptors, Attached)
         except BaseException:

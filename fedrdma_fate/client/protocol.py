@@ -8,7 +8,15 @@ from typing import Annotated, Literal
 import msgspec
 
 from fedrdma_fate.wire.errors import ErrorCode, WireError
-from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, MessageKind, Mode, Party
+from fedrdma_fate.wire.frames import (
+    INLINE_LIMIT_BYTES,
+    MOST_NAME_CHARACTERS,
+    MOST_PARTIES,
+    MOST_PARTY_CHARACTERS,
+    MessageKind,
+    Mode,
+    Party,
+)
 
 CLIENT_PROTOCOL_VERSION = 4
 
@@ -43,13 +51,16 @@ class Attach(_Message, frozen=True, tag="attach"):
         session: federation session.
         party: the party the task runs for.
         mode: transfer mode that this job asks for, or None for the gateway's.
+        parties: who is in the session: at other sites, nobody else may send messages of it. None where the task does
+            not know; then every party may that a peer speaks for.
     """
 
     protocol: int
-    client: str
-    session: str
+    client: Annotated[str, msgspec.Meta(max_length=MOST_PARTY_CHARACTERS)]
+    session: Annotated[str, msgspec.Meta(max_length=MOST_NAME_CHARACTERS)]
     party: Party
     mode: Mode | None = None
+    parties: Annotated[tuple[Party, ...], msgspec.Meta(max_length=MOST_PARTIES)] | None = None
 
 
 class LeaseSlot(_Message, frozen=True, tag="lease"):

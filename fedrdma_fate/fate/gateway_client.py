@@ -88,7 +88,12 @@ class GatewayConnector:
     def connect(self) -> Client:
         """See `Connector.connect`."""
         return GatewayClient(
-            self.address, self.session, self.party, mode=self.mode, connect_timeout=self.connect_timeout
+            self.address,
+            self.session,
+            self.party,
+            mode=self.mode,
+            parties=self.parties,
+            connect_timeout=self.connect_timeout,
         )
 
 

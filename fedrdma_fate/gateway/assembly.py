@@ -13,7 +13,7 @@ from pathlib import Path
 from fedrdma_fate.client.address import socket_path
 from fedrdma_fate.gateway.config.schema import GatewayConfig, split_address
 from fedrdma_fate.gateway.context import GatewayContext
-from fedrdma_fate.gateway.messages.mailbox import Mailbox
+from fedrdma_fate.gateway.messages.mailbox import Mailbox, Message
 from fedrdma_fate.gateway.path_store import PathStore
 from fedrdma_fate.gateway.peers.channel_security import IdentityWatch, TlsChannel, credentials_of
 from fedrdma_fate.gateway.peers.control_channel import ControlServer
@@ -98,6 +98,7 @@ def assemble(config: GatewayConfig, undo: contextlib.ExitStack, status: Callable
     users = TaskUsers.of_config(config)
     tasks = TaskServer(context, sending, status, Probing(context, peers).measure, users)
     undo.callback(tasks.close)
+    context.mailbox.on_turned_away = lambda message: _turn_away(peers, message)
     _serve_metrics(config, undo, metrics, context)
     return Assembly(
         context=context,
@@ -148,6 +149,11 @@ def _make_context(
     undo.callback(context.send_pool.close)
     undo.callback(context.receive_pool.close)
     return context
+
+
+def _turn_away(peers: dict[str, Peer], message: Message) -> None:
+    if message.origin:
+        peers[message.origin].receiving.turned_away(message)
 
 
 def _serve_metrics(

@@ -54,6 +54,7 @@ class ErrorCode(str, enum.Enum):
     CLIENT_PROTOCOL = "FR608"
     USER_REFUSED = "FR609"
     LIMIT_REACHED = "FR610"
+    SESSION_NOT_OPEN = "FR611"
     # 7: FATE
     FATE_VERSION = "FR701"
     FATE_ABSENT = "FR702"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
@@ -14,6 +14,32 @@ INLINE_LIMIT_BYTES = 64 * 1024
 PROBE_TRANSFERS_FROM = 1 << 52
 """Transfers with ids from here on are probes: they get spare memory only, and are dropped when they have arrived."""
 
+MOST_NAME_CHARACTERS = 1024
+"""Of a session's id, and of a message's name and tag: FATE's are some hundred long at most."""
+
+MOST_PARTY_CHARACTERS = 256
+"""Of a role, a party id, and other names of what is configured."""
+
+MOST_REASON_CHARACTERS = 1024
+"""Of a reason, which is for people; longer ones are cut by whoever sends them."""
+
+MOST_PARTIES = 4096
+"""Served by one site."""
+
+MOST_ADDRESS_ITEMS = 256
+"""In what a transport needs of the other side: for `verbs` some for each of 64 queue pairs."""
+
+MOST_ADDRESS_CHARACTERS = 8192
+"""Of one of them."""
+
+MOST_RESUMED = 8192
+"""Transfers that a reconciliation lists: a sender has fewer under way."""
+
+Name = Annotated[str, msgspec.Meta(max_length=MOST_NAME_CHARACTERS)]
+PartyText = Annotated[str, msgspec.Meta(max_length=MOST_PARTY_CHARACTERS)]
+Reason = Annotated[str, msgspec.Meta(max_length=MOST_REASON_CHARACTERS)]
+AddressText = Annotated[str, msgspec.Meta(max_length=MOST_ADDRESS_CHARACTERS)]
+
 MessageKind = Literal["object", "bytes", "partition"]
 Mode = Literal["grpc", "fedrdma", "fedrdma-e", "fedrdma-x"]
 
@@ -21,8 +47,8 @@ Mode = Literal["grpc", "fedrdma", "fedrdma-e", "fedrdma-x"]
 class Party(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A FATE party: its role (guest, host, arbiter, local) and party id."""
 
-    role: str
-    party_id: str
+    role: PartyText
+    party_id: PartyText
 
     def __str__(self) -> str:
         return f"{self.role}:{self.party_id}"
@@ -31,9 +57,9 @@ class Party(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class MessageKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What makes a FATE message unique: the federation session, its name and tag, from whom and to whom."""
 
-    session: str
-    name: str
-    tag: str
+    session: Name
+    name: Name
+    tag: Name
     source: Party
     destination: Party
 
@@ -60,13 +86,13 @@ class Hello(Frame, frozen=True, tag="hello"):
         borrows: whether it uses messages of gateways on its host where they lie, when they are lent to it.
     """
 
-    site: str
-    incarnation: str
+    site: PartyText
+    incarnation: PartyText
     protocol: int
-    version: str
-    host: str
-    parties: tuple[str, ...]
-    transports: tuple[str, ...]
+    version: PartyText
+    host: Name
+    parties: Annotated[tuple[PartyText, ...], msgspec.Meta(max_length=MOST_PARTIES)]
+    transports: Annotated[tuple[PartyText, ...], msgspec.Meta(max_length=MOST_ADDRESS_ITEMS)]
     receive_bytes: int
     borrows: bool = False
 
@@ -83,18 +109,18 @@ class Connect(Frame, frozen=True, tag="connect"):
         datagram_key: what seals datagrams to whoever sends this, for this attempt alone; empty with attempt 0.
     """
 
-    transport: str
-    reason: str
+    transport: PartyText
+    reason: Reason
     attempt: int
     main: bool
-    offer: dict[str, str | int]
+    offer: Annotated[dict[AddressText, AddressText | int], msgspec.Meta(max_length=MOST_ADDRESS_ITEMS)]
     datagram_key: bytes = b""
 
 
 class GrantRequest(Frame, frozen=True, tag="grant-request"):
     """Ask for a receive slot of `slot_bytes` for a transfer that no standing grant can hold."""
 
-    transport: str
+    transport: PartyText
     transfer: int
     slot_bytes: int
 
@@ -111,7 +137,7 @@ class Grant(Frame, frozen=True, tag="grant"):
         transfer: the transfer that asked, or 0 for a standing grant (a credit).
     """
 
-    transport: str
+    transport: PartyText
     grant: int
     key: int
     address: int
@@ -122,14 +148,14 @@ class Grant(Frame, frozen=True, tag="grant"):
 class GrantRecall(Frame, frozen=True, tag="grant-recall"):
     """The receiver wants a standing grant back."""
 
-    transport: str
+    transport: PartyText
     grant: int
 
 
 class GrantReturn(Frame, frozen=True, tag="grant-return"):
     """The sender gives an unused grant back."""
 
-    transport: str
+    transport: PartyText
     grant: int
 
 
@@ -151,7 +177,7 @@ class Offer(Frame, frozen=True, tag="offer"):
         wished_bytes: the slot that such a message would use best, with room for repair chunks; 0: what it needs.
     """
 
-    transport: str
+    transport: PartyText
     transfer: int
     key: MessageKey
     kind: MessageKind
@@ -199,7 +225,7 @@ class LendDecline(Frame, frozen=True, tag="lend-decline"):
     """The message cannot be used where it lies, and why: it is to be sent by the data path."""
 
     transfer: int
-    reason: str
+    reason: Reason
 
 
 class LendRecall(Frame, frozen=True, tag="lend-recall"):
@@ -223,14 +249,14 @@ class LendReturn(Frame, frozen=True, tag="lend-return"):
 class Reconcile(Frame, frozen=True, tag="reconcile"):
     """After a reconnection: the transfers under way, as (transfer, grant) pairs; answered by Delivered or Restart."""
 
-    transport: str
-    transfers: tuple[tuple[int, int], ...]
+    transport: PartyText
+    transfers: Annotated[tuple[tuple[int, int], ...], msgspec.Meta(max_length=MOST_RESUMED)]
 
 
 class Restart(Frame, frozen=True, tag="restart"):
     """The receiver no longer knows this transfer: offer it anew, with another grant."""
 
-    transport: str
+    transport: PartyText
     transfer: int
 
 
@@ -285,24 +311,24 @@ class Refused(Frame, frozen=True, tag="refused"):
     """The receiver will not deliver this transfer, and why."""
 
     transfer: int
-    code: str
-    reason: str
+    code: PartyText
+    reason: Reason
 
 
 class Abort(Frame, frozen=True, tag="abort"):
     """The sender gives this transfer up, and why."""
 
     transfer: int
-    code: str
-    reason: str
+    code: PartyText
+    reason: Reason
 
 
 class Undeliverable(Frame, frozen=True, tag="undeliverable"):
     """A message that was pushed will never come, and why: for whoever waits for it."""
 
     key: MessageKey
-    code: str
-    reason: str
+    code: PartyText
+    reason: Reason
 
 
 class Ping(Frame, frozen=True, tag="ping"):
@@ -320,7 +346,7 @@ class Pong(Frame, frozen=True, tag="pong"):
 class Goodbye(Frame, frozen=True, tag="goodbye"):
     """Orderly shutdown of the sending gateway."""
 
-    reason: str
+    reason: Reason
 
 
 ControlFrame = (
@@ -357,7 +383,10 @@ _decoder: msgspec.msgpack.Decoder[ControlFrame] = msgspec.msgpack.Decoder(Contro
 
 
 def encode_frame(frame: Frame) -> bytes:
-    """The frame as msgpack bytes."""
+    """The frame as msgpack bytes; a reason that is longer than frames may carry is cut."""
+    reason = getattr(frame, "reason", "")
+    if len(reason) > MOST_REASON_CHARACTERS:
+        frame = msgspec.structs.replace(frame, reason=reason[:MOST_REASON_CHARACTERS])
     return _encoder.encode(frame)
 
 

@@ -158,7 +158,9 @@ class Twin:
             metrics=GatewayMetrics(),
             make_link=threadless_link,
         )
-        return Half(site, context, Peer(config.peers[0], context))
+        peer = Peer(config.peers[0], context)
+        context.mailbox.on_turned_away = peer.receiving.turned_away
+        return Half(site, context, peer)
 
     # -- what may happen ------------------------------------------------------------------------------------------
 

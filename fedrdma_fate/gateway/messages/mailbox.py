@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from fedrdma_fate import memory_files
 from fedrdma_fate.client.protocol import Place
@@ -36,6 +36,8 @@ class Message:
         borrowed: the sender's slot, where it lies there, until we give it back.
         spilled: the file it was moved to.
         moving: set while it is being moved, to disk or into a slot of our own.
+        origin: the site that it came from, empty for one of this site.
+        transfer: its transfer there.
     """
 
     key: MessageKey
@@ -47,6 +49,8 @@ class Message:
     borrowed: BorrowedSlot | None = None
     spilled: Spilled | None = None
     moving: asyncio.Task[None] | None = None
+    origin: str = ""
+    transfer: int = 0
 
     @property
     def lease_owner(self) -> str | None:
@@ -94,14 +98,30 @@ class Mailbox:
     Attributes:
         sessions: what was pushed and pulled, and who has left.
         on_waiting: called with session and party when something begins to wait for them.
+        on_turned_away: called with a message that was dropped because its destination's tasks do not know its source.
     """
 
     def __init__(self) -> None:
+        self.on_turned_away: Callable[[Message], object] = lambda _message: None
         self.on_waiting: Callable[[str, Party], object] = lambda _session, _party: None
         self.sessions = Sessions()
         self._messages: dict[MessageKey, Message] = {}
         self._failed: dict[MessageKey, tuple[str, str]] = {}
         self._waiting: dict[MessageKey, asyncio.Future[Message]] = {}
+
+    def join(self, session: str, party: Party, parties: Iterable[Party] | None) -> None:
+        """A task attached and names who is in the session: what came before it from others is dropped."""
+        self.sessions.join(session, party, parties)
+        for key in [key for key in self._messages if key.session == session and key.destination == party]:
+            if not self.sessions.admits(key):
+                self._turn_away(self._messages.pop(key))
+        for key in [key for key in self._failed if key.session == session and key.destination == party]:
+            if not self.sessions.admits(key):
+                del self._failed[key]
+
+    def _turn_away(self, message: Message) -> None:
+        message.discard()
+        self.on_turned_away(message)
 
     def leave(self, session: str, party: Party) -> int:
         """The party left: drop what waits for it, refuse what it waits for; how many messages were dropped."""
@@ -121,6 +141,10 @@ class Mailbox:
     def deliver(self, message: Message) -> bool:
         """Keep a message for its destination; False when it is a second one or nobody is left to pull it."""
         key = message.key
+        if not self.sessions.admits(key):
+            # a task attached while it was on its way
+            self._turn_away(message)
+            return False
         future = self._waiting.get(key)
         answered = future is not None and future.done()
         closed = self.sessions.is_closed(key.session, key.destination)
@@ -139,7 +163,7 @@ class Mailbox:
     def fail(self, key: MessageKey, code: str, reason: str) -> None:
         """A message will never come: tell whoever waits for it, or will. May be repeated."""
         closed = self.sessions.is_closed(key.session, key.destination)
-        if closed or key in self._messages or self.sessions.was_pulled(key):
+        if closed or key in self._messages or self.sessions.was_pulled(key) or not self.sessions.admits(key):
             return
         self._failed[key] = (code, reason)
         future = self._waiting.get(key)

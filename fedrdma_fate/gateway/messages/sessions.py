@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict
+from collections.abc import Iterable
 
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError
 from fedrdma_fate.wire.frames import MessageKey, Party
@@ -37,18 +38,35 @@ class Sessions:
     def __init__(self) -> None:
         self._sessions: dict[str, _Session] = {}
         self._closed: OrderedDict[tuple[str, Party], None] = OrderedDict()
+        self._open: dict[tuple[str, Party], frozenset[Party] | None] = {}
 
     @property
     def count(self) -> int:
         """Sessions of which anything is remembered but that they are closed."""
         return len(self._sessions)
 
-    def join(self, session: str, party: Party) -> None:
-        """A new task of this party attached."""
+    def join(self, session: str, party: Party, parties: Iterable[Party] | None = None) -> None:
+        """A new task of this party attached, and names everybody in the session; None: it does not know."""
         self._closed.pop((session, party), None)
+        known = self._open.get((session, party), frozenset())
+        self._open[session, party] = None if parties is None or known is None else known | {*parties}
+
+    def admits(self, key: MessageKey) -> bool:
+        """Whether the tasks of the destination, as far as there have been any, know the source to be in the session."""
+        return self.names(key.session, key.destination, key.source)
+
+    def names(self, session: str, party: Party, other: Party) -> bool:
+        """Whether the tasks of a party that is here may exchange messages with another party."""
+        named = self._open.get((session, party))
+        return named is None or other in named
+
+    def has_joined(self, session: str, party: Party) -> bool:
+        """Whether a task of this party has attached, and it has not left."""
+        return (session, party) in self._open
 
     def leave(self, session: str, party: Party) -> None:
         """The party left: forget what it did."""
+        self._open.pop((session, party), None)
         self._closed[session, party] = None
         self._closed.move_to_end((session, party))
         while len(self._closed) > REMEMBERED_CLOSED:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.messages.mailbox import Message
+from fedrdma_fate.gateway.peers.paths import DataPaths
 from fedrdma_fate.gateway.spilling import take_in
 from fedrdma_fate.memory.shared_slots import BorrowedSlot
 from fedrdma_fate.ports import LentRegion
@@ -26,17 +27,20 @@ class Borrowing:
 
     def __init__(
         self,
+        site: str,
         context: GatewayContext,
         send: Callable[[LendReturn], object],
         lender_region: Callable[[], LentRegion | None],
     ) -> None:
         """
         Args:
+            site: name of the peer's.
             context: the gateway's.
             send: sends a frame, if there is a control channel.
             lender_region: what the peer may lend from, None as long as it is still to come; raises MemoryPoolError
                 where it may lend nothing.
         """
+        self._site = site
         self._context = context
         self._lender_region = lender_region
         self._send = send
@@ -65,7 +69,9 @@ class Borrowing:
             return None
         give_back = functools.partial(self._give_back, lend.transfer)
         borrowed = BorrowedSlot(region, lend.offset, lend.total_bytes, give_back)
-        message = Message(lend.key, lend.kind, lend.total_bytes, borrowed=borrowed)
+        message = Message(
+            lend.key, lend.kind, lend.total_bytes, borrowed=borrowed, origin=self._site, transfer=lend.transfer
+        )
         self._borrowed[lend.transfer] = message
         return message
 
@@ -115,3 +121,21 @@ class Borrowing:
         if self._borrowed.pop(transfer, None) is not None and not self._leaving:
             # without a control channel this is said when the message is offered again
             self._send(LendReturn(transfer))
+
+
+def region_of_lender(context: GatewayContext, site: str, paths: DataPaths) -> LentRegion | None:
+    """The send region that a peer may lend from; None as long as the path that brings it is not connected.
+
+    Raises:
+        MemoryPoolError: REGION_UNAVAILABLE when it may lend nothing.
+    """
+    main = paths.main
+    if not context.config.shm.lend:
+        reason = "`shm.lend` is off"
+    elif main is None or paths.main_transport != "shm":
+        reason = f"messages of {site} come over {paths.main_transport or 'nothing yet'}, not shm"
+    elif main.up and main.lent_region is None:
+        reason = f"{site} has not presented its send region"
+    else:
+        return main.lent_region
+    raise MemoryPoolError(ErrorCode.REGION_UNAVAILABLE, f"nothing is borrowed at {context.config.site}: {reason}.")

@@ -1,4 +1,4 @@
-"""Which messages a peer may speak of: those from its own parties to ours, whatever the frame says of them."""
+"""Which messages a peer may speak of: those from its own parties to ours, in sessions that ours know them to be in."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from fedrdma_fate.gateway.messages.sessions import Sessions
 from fedrdma_fate.gateway.routing import Routes
-from fedrdma_fate.wire.frames import PROBE_TRANSFERS_FROM, Frame, MessageKey, Offer
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError
+from fedrdma_fate.wire.frames import PROBE_TRANSFERS_FROM, Frame, MessageKey, Offer, Party
 
 
 class Entitlement:
@@ -19,38 +21,52 @@ class Entitlement:
     acts on them. May be used by several threads.
     """
 
-    def __init__(self, peer: str, site: str, routes: Routes) -> None:
+    def __init__(self, peer: str, site: str, routes: Routes, sessions: Sessions | None = None) -> None:
         """
         Args:
             peer: name of the peer's site.
             site: name of this site, for people.
             routes: which site serves which party.
+            sessions: who is in which session.
         """
+        self._sessions = sessions or Sessions()
         self._peer = peer
         self._site = site
         self._routes = routes
         self._fields: dict[type[Frame], tuple[str, ...]] = {}
 
-    def objection(self, frame: Frame) -> str:
-        """Why the peer may not name a message that this frame names, or an empty string."""
+    def objection(self, frame: Frame) -> FedRDMAError | None:
+        """Why the peer may not name a message that this frame names: WRONG_PARTY or SESSION_NOT_OPEN."""
         fields = self._fields.get(type(frame))
         if fields is None:
             fields = self._fields[type(frame)] = fields_with_messages(type(frame))
         if not fields or _is_of_a_probe(frame):
-            return ""
+            return None
         keys = (key for field in fields for key in _keys_in(getattr(frame, field)))
-        return next((text for key in keys if (text := self._misrouted(key))), "")
+        return next((error for key in keys if (error := self._misrouted(key) or self._not_open(key))), None)
 
     def admits(self, frame: Frame) -> bool:
         """Whether the peer may name all messages that this frame names."""
-        return not self.objection(frame)
+        return self.objection(frame) is None
 
-    def _misrouted(self, key: MessageKey) -> str:
+    def _misrouted(self, key: MessageKey) -> FedRDMAError | None:
         if not self._routes.is_local(key.destination):
-            return f"{key.destination} is not served at {self._site}"
-        if self._routes.find(key.source) != self._peer:
-            return f"{self._site} does not know {key.source} as a party of {self._peer}"
-        return ""
+            text = f"{key.destination} is not served at {self._site}"
+        elif self._routes.find(key.source) != self._peer:
+            text = f"{self._site} does not know {key.source} as a party of {self._peer}"
+        else:
+            return None
+        return GatewayError(ErrorCode.WRONG_PARTY, text)
+
+    def _not_open(self, key: MessageKey) -> FedRDMAError | None:
+        return None if self._sessions.admits(key) else not_in_session(key.session, key.destination, key.source)
+
+
+def not_in_session(session: str, party: Party, other: Party) -> GatewayError:
+    """The error for a message of a session whose task does not know the other party to be in it."""
+    return GatewayError(
+        ErrorCode.SESSION_NOT_OPEN, f"the task of {party} in the session {session!r} does not know {other} to be in it"
+    )
 
 
 def fields_with_messages(kind: type[Frame]) -> tuple[str, ...]:

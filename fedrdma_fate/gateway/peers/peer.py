@@ -26,6 +26,7 @@ from fedrdma_fate.engine.events import (
 from fedrdma_fate.engine.link_thread import LinkHandle
 from fedrdma_fate.gateway.config.schema import PeerConfig
 from fedrdma_fate.gateway.context import GatewayContext
+from fedrdma_fate.gateway.peers.borrowing import region_of_lender
 from fedrdma_fate.gateway.peers.control_stream import ControlStream
 from fedrdma_fate.gateway.peers.data_hosts import DataHosts, GuardedDraft
 from fedrdma_fate.gateway.peers.entitlement import Entitlement
@@ -42,7 +43,7 @@ from fedrdma_fate.gateway.transports import link_settings
 from fedrdma_fate.obs.complaints import EACH_TELLS, cut
 from fedrdma_fate.ports import LentRegion, Role
 from fedrdma_fate.security.identity import PeerIdentity
-from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError, WireError
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, WireError
 from fedrdma_fate.wire.frames import (
     Abort,
     ChunkAck,
@@ -92,7 +93,7 @@ class Peer:
         self.rtt_seconds: float | None = None
         self.offline = asyncio.Event()
         self.offline.set()
-        self._entitlement = Entitlement(config.site, context.config.site, context.routes)
+        self._entitlement = Entitlement(config.site, context.config.site, context.routes, context.mailbox.sessions)
         self.receiving = Receiving(config.site, context, self.send, self._lender_region)
         self.probes = ProbeTransfers(config.site, context, self.send)
         hosts = DataHosts(config, lambda: None if self._stream is None else self._stream.remote_host)
@@ -287,16 +288,16 @@ class Peer:
             case _:
                 self._on_path_frame(frame)
 
-    def _refuse(self, frame: ControlFrame, reason: str) -> None:
+    def _refuse(self, frame: ControlFrame, why: FedRDMAError) -> None:
         """Do nothing of what a frame asks for; whoever sends a message learns why it is not taken."""
         match frame:
             case Offer():
                 if (link := self._link(frame.transport)) is not None:
-                    link.decline(frame, self.receiving.refuse(frame, ErrorCode.WRONG_PARTY, reason))
+                    link.decline(frame, self.receiving.refuse(frame, why.code, why.message))
             case Inline() | Lend():
-                self.send(self.receiving.refuse(frame, ErrorCode.WRONG_PARTY, reason))
+                self.send(self.receiving.refuse(frame, why.code, why.message))
             case _:
-                code, kind = ErrorCode.WRONG_PARTY.value, type(frame).__name__
+                code, kind, reason = why.code.value, type(frame).__name__, why.message
                 message = "ignored %s from %s: [%s] %s"
                 self._complain("ignored frame", message, kind, self.config.site, code, reason, level=logging.ERROR)
 
@@ -386,23 +387,7 @@ class Peer:
         return transport != "shm" or (self.hello is not None and self.hello.host == self._context.host)
 
     def _lender_region(self) -> LentRegion | None:
-        """The send region that the peer may lend from; None as long as the path that brings it is not connected.
-
-        Raises:
-            MemoryPoolError: REGION_UNAVAILABLE when it may lend nothing.
-        """
-        main = self.paths.main
-        if not self._context.config.shm.lend:
-            reason = "`shm.lend` is off"
-        elif main is None or self.paths.main_transport != "shm":
-            reason = f"messages of {self.config.site} come over {self.paths.main_transport or 'nothing yet'}, not shm"
-        elif main.up and main.lent_region is None:
-            reason = f"{self.config.site} has not presented its send region"
-        else:
-            return main.lent_region
-        raise MemoryPoolError(
-            ErrorCode.REGION_UNAVAILABLE, f"nothing is borrowed at {self._context.config.site}: {reason}."
-        )
+        return region_of_lender(self._context, self.config.site, self.paths)
 
     def _make_link(self, transport: str) -> tuple[LinkHandle, LinkEvents]:
         known = self._context.path_store.recall(self.config.site, transport)

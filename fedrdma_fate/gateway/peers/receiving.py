@@ -16,6 +16,7 @@ from fedrdma_fate.gateway.background import spawn
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.messages.mailbox import Message
 from fedrdma_fate.gateway.peers.borrowing import Borrowing
+from fedrdma_fate.gateway.peers.entitlement import not_in_session
 from fedrdma_fate.gateway.peers.probe_transfers import lease_spare
 from fedrdma_fate.gateway.spilling import make_room
 from fedrdma_fate.memory.pool import Lease
@@ -99,7 +100,7 @@ class Receiving:
             send: sends a frame, if there is a control channel.
             lender_region: see `Borrowing`.
         """
-        self.borrowing = Borrowing(context, send, lender_region)
+        self.borrowing = Borrowing(peer, context, send, lender_region)
         self._peer = peer
         self._context = context
         self._send = send
@@ -270,7 +271,15 @@ class Receiving:
         # to what the next message like it would be granted: when this one is gone, that fits into its place
         ahead = _ahead_of(offer, self._context.receive_pool.most_bytes)
         lease.trim(ahead)
-        message = Message(offer.key, offer.kind, offer.total_bytes, lease=lease, payload_at=payload_at)
+        message = Message(
+            offer.key,
+            offer.kind,
+            offer.total_bytes,
+            lease=lease,
+            payload_at=payload_at,
+            origin=self._peer,
+            transfer=offer.transfer,
+        )
         kept = self._context.mailbox.deliver(message)
         make_room(self._context, self._context.receive_pool)
         if offer.mode == "fedrdma-x" and slot.length > int(self._context.config.memory.ring_slot_bytes):
@@ -351,7 +360,14 @@ class Receiving:
             self._send(self.refuse(inline, ErrorCode.MALFORMED_FRAME, reason))
             return
         self._remember(Delivered(inline.transfer))
-        message = Message(inline.key, inline.kind, len(inline.body), body=inline.body)
+        message = Message(
+            inline.key,
+            inline.kind,
+            len(inline.body),
+            body=inline.body,
+            origin=self._peer,
+            transfer=inline.transfer,
+        )
         kept = self._context.mailbox.deliver(message)
         self._context.metrics.inline_moved("received", self._peer)
         self._trace_delivered(inline, len(inline.body), "inline", "control", 0.0, kept)
@@ -372,6 +388,16 @@ class Receiving:
         self._ended[end.transfer] = end
         while len(self._ended) > REMEMBERED_TRANSFERS:
             self._ended.popitem(last=False)
+
+    def turned_away(self, message: Message) -> None:
+        """A message that had come is dropped: tasks of its destination do not know its source. Both ends are told."""
+        key = message.key
+        error = not_in_session(key.session, key.destination, key.source)
+        told = "dropped %s from %s: [%s] %s"
+        self._complain("turned away", told, key, self._peer, error.code.value, error.message, level=logging.ERROR)
+        refused = Refused(message.transfer, error.code.value, error.message)
+        self._remember(refused)
+        self._send(refused)
 
     def refuse(self, frame: Offer | Inline | Lend, code: ErrorCode, reason: str) -> Refused:
         """The answer to a message that is not taken; it is in the log, too."""

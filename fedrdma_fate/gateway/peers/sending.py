@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections import defaultdict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
@@ -34,6 +34,9 @@ from fedrdma_fate.wire.frames import (
 )
 
 logger = logging.getLogger(__name__)
+
+REMEMBERED_DELIVERED = 4096
+"""Messages that the peer has: a task that comes after them may not know their source, and they are dropped there."""
 
 REMEMBERED_NOTICES = 1024
 """Notices of messages that will not come are told again on each new control channel: nobody confirms them."""
@@ -122,6 +125,7 @@ class Sending:
         self.lending = Lending(peer.site, context, send)
         self._inline: dict[int, Inline] = {}
         self._transfers: dict[int, _PendingPayload] = {}
+        self._delivered: OrderedDict[int, MessageKey] = OrderedDict()
         self._notices: deque[Undeliverable] = deque(maxlen=REMEMBERED_NOTICES)
         self.rtt_seconds: float | None = None
         self.tuners: defaultdict[str, LinkTuner] = defaultdict(LinkTuner)
@@ -277,6 +281,7 @@ class Sending:
         inline = self._inline.pop(transfer, None)
         if inline is None:
             return False
+        self._note_delivered(transfer, inline.key)
         self._context.metrics.inline_moved("sent", self._peer.site)
         body = len(inline.body)
         self._context.trace.sent(transfer, inline.key, body, self._peer.site, "inline", "control", 0.0)
@@ -284,9 +289,15 @@ class Sending:
 
     def on_refused(self, transfer: int, code: str, reason: str) -> bool:
         """The peer will not have a message; whether it went by no data path."""
+        if (late := self._delivered.pop(transfer, None)) is not None:
+            # it was not to wait for any task there after all
+            self._complain("turned away", "%s is dropped at %s: [%s] %s", late, self._peer.site, code, reason)
+            self._tell_task(late, error_from_code(code, reason).code, reason)
+            self.lending.end(transfer)
+            return True
         if self.lending.end(transfer):
-            pending = self._transfers[transfer]
-            self.send_failed(pending.outgoing, error_from_code(code, reason).code, reason)
+            if (pending := self._transfers.get(transfer)) is not None:
+                self.send_failed(pending.outgoing, error_from_code(code, reason).code, reason)
             return True
         inline = self._inline.pop(transfer, None)
         if inline is None:
@@ -316,6 +327,7 @@ class Sending:
             # while a task was still writing, the link may have waited
             round_trip = self.rtt_seconds if ended.whole else None
             self.tuners[transport].on_transfer(outgoing.mode, outgoing.plan, stats.seconds, round_trip)
+        self._note_delivered(outgoing.transfer, outgoing.key)
         total = outgoing.plan.total_bytes
         mode = how or outgoing.mode
         self._context.metrics.payload_moved("sent", self._peer.site, mode, transport, total)
@@ -332,6 +344,11 @@ class Sending:
             self._undeliverable(outgoing.transfer, outgoing.key, code, reason)
             if not outgoing.payload.written_from:
                 self._tell_task(outgoing.key, code, reason)
+
+    def _note_delivered(self, transfer: int, key: MessageKey) -> None:
+        self._delivered[transfer] = key
+        while len(self._delivered) > REMEMBERED_DELIVERED:
+            self._delivered.popitem(last=False)
 
     def _take_back(self, transfers: Iterable[int]) -> None:
         """These payloads were not delivered after all, and wait for another way."""

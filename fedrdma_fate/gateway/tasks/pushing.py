@@ -8,10 +8,12 @@ from fedrdma_fate.client.protocol import Attach, Commit, PutInline
 from fedrdma_fate.engine.payload import Payload
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.messages.mailbox import Message
+from fedrdma_fate.gateway.peers.entitlement import not_in_session
 from fedrdma_fate.gateway.peers.sending import Sending
 from fedrdma_fate.gateway.spilling import make_room
 from fedrdma_fate.memory.pool import Lease
-from fedrdma_fate.wire.frames import MessageKey, Party
+from fedrdma_fate.wire.errors import ErrorCode, GatewayError
+from fedrdma_fate.wire.frames import MOST_NAME_CHARACTERS, MessageKey, Party
 
 
 class LeasedPayload(Payload):
@@ -96,8 +98,10 @@ class Pushing:
         for destination in request.destinations:
             if (peer := self._peer_of(destination)) is not None:
                 peer.check_served(destination)
+            if not self._context.mailbox.sessions.names(attach.session, attach.party, destination):
+                raise not_in_session(attach.session, attach.party, destination)
         keys = tuple(
-            MessageKey(attach.session, request.name, request.tag, attach.party, destination)
+            checked_key(MessageKey(attach.session, request.name, request.tag, attach.party, destination))
             for destination in request.destinations
         )
         self._context.mailbox.sessions.note_push(keys)
@@ -124,3 +128,19 @@ class Pushing:
         self._context.trace.put(
             attach.session, request.name, request.tag, attach.party, request.destinations, total_bytes, site
         )
+
+
+def checked_key(key: MessageKey) -> MessageKey:
+    """The key of a task's message, if frames can carry it.
+
+    Raises:
+        GatewayError: LIMIT_REACHED when its name or tag is too long.
+    """
+    for what, text in (("name", key.name), ("tag", key.tag)):
+        if len(text) > MOST_NAME_CHARACTERS:
+            raise GatewayError(
+                ErrorCode.LIMIT_REACHED,
+                f"the {what} of a message has {len(text)} characters; {MOST_NAME_CHARACTERS} is the limit.",
+                "Use a shorter one.",
+            )
+    return key

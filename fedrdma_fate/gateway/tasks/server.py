@@ -36,10 +36,11 @@ from fedrdma_fate.client.protocol import (
 from fedrdma_fate.engine.payload import Payload
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.messages.mailbox import Message
+from fedrdma_fate.gateway.peers.entitlement import not_in_session
 from fedrdma_fate.gateway.peers.sending import Sending
 from fedrdma_fate.gateway.spilling import make_room
 from fedrdma_fate.gateway.tasks.presence import Presence
-from fedrdma_fate.gateway.tasks.pushing import LeasedPayload, Pushing
+from fedrdma_fate.gateway.tasks.pushing import LeasedPayload, Pushing, checked_key
 from fedrdma_fate.gateway.tasks.socket import Answer, WithDescriptor
 from fedrdma_fate.gateway.tasks.users import TaskUsers
 from fedrdma_fate.memory.pool import Lease
@@ -150,7 +151,7 @@ class TaskServer:
         task = self._tasks.get(attach.client)
         if task is None:
             task = self._tasks[attach.client] = Task(attach, user, self.pushing.abandon)
-            self.context.mailbox.sessions.join(attach.session, attach.party)
+            self.context.mailbox.join(attach.session, attach.party, attach.parties)
             self._presence.arrive(attach.session, attach.party)
         task.connections += 1
         return task
@@ -358,7 +359,9 @@ class TaskConversation:
         self._context.routes.site_of(request.source)
         if self._server.stopping:
             raise stopping_error(self._context)
-        key = MessageKey(attach.session, request.name, request.tag, request.source, attach.party)
+        if not self._context.mailbox.sessions.names(attach.session, attach.party, request.source):
+            raise not_in_session(attach.session, attach.party, request.source)
+        key = checked_key(MessageKey(attach.session, request.name, request.tag, request.source, attach.party))
         try:
             message = await self._context.mailbox.take(key, request.timeout)
         except GatewayError as error:

@@ -1,0 +1,59 @@
+"""What a frame may carry at most: names, tags, reasons and lists have a length."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedrdma_fate.wire.errors import ErrorCode, WireError
+from fedrdma_fate.wire.frames import (
+    MOST_ADDRESS_ITEMS,
+    MOST_NAME_CHARACTERS,
+    MOST_PARTY_CHARACTERS,
+    MOST_REASON_CHARACTERS,
+    Connect,
+    Frame,
+    Goodbye,
+    Hello,
+    Inline,
+    MessageKey,
+    Party,
+    Refused,
+    Undeliverable,
+    decode_frame,
+    encode_frame,
+)
+
+A, B = Party("guest", "1"), Party("host", "2")
+LONG = "n" * (MOST_NAME_CHARACTERS + 1)
+ROLE = "r" * (MOST_PARTY_CHARACTERS + 1)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        Inline(1, MessageKey(LONG, "m", "t", A, B), "bytes", b""),
+        Inline(1, MessageKey("s", LONG, "t", A, B), "bytes", b""),
+        Inline(1, MessageKey("s", "m", LONG, A, B), "bytes", b""),
+        Inline(1, MessageKey("s", "m", "t", Party(ROLE, "1"), B), "bytes", b""),
+        Undeliverable(MessageKey("s", "m", "t", A, B), ROLE, "why"),
+        Connect("t" * 300, "why", 1, True, {}),
+        Connect("tcp", "why", 1, True, {str(number): 0 for number in range(MOST_ADDRESS_ITEMS + 1)}),
+        Hello("a", "i", 2, ROLE, "h", (), (), 1),
+        Hello("a", "i", 2, "v", "h", (ROLE,), (), 1),
+    ],
+)
+def test_a_frame_with_more_than_it_may_carry_is_malformed(frame: Frame) -> None:
+    with pytest.raises(WireError) as refused:
+        decode_frame(encode_frame(frame))
+    assert refused.value.code is ErrorCode.MALFORMED_FRAME
+
+
+def test_what_is_as_long_as_may_be_gets_through() -> None:
+    key = MessageKey(LONG[1:], LONG[1:], LONG[1:], Party(ROLE[1:], ROLE[1:]), B)
+    assert decode_frame(encode_frame(Inline(1, key, "bytes", b""))) == Inline(1, key, "bytes", b"")
+
+
+@pytest.mark.parametrize("make", [lambda why: Refused(1, "FR610", why), Goodbye])
+def test_a_reason_that_is_too_long_is_cut_by_whoever_sends_it(make: type[Goodbye]) -> None:
+    sent = decode_frame(encode_frame(make("y" * 4_000_000)))
+    assert sent == make("y" * MOST_REASON_CHARACTERS)
