@@ -75,6 +75,8 @@ def gateways_on_hosts(directory: Path, **settings: Any) -> Iterator[Sites]:
                 port=CONTROL_PORT,
                 peers=[peer],
                 listen=listen,
+                # a network of the testbed alone
+                security_off_beyond_loopback=True,
                 **{"transport": "verbs", **settings},
             )
         with Sites.running(sites, OnHosts()) as running:
