@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from fedrdma_fate.cli.failure import told_plainly
 from fedrdma_fate.gateway.config.schema import GatewayConfig, load_config
 from fedrdma_fate.gateway.daemon import Gateway
 from fedrdma_fate.obs.log import LogFormat, LogLevel, configure
+from fedrdma_fate.security.grpc_credentials import ONLY_TLS_1_3
 
 
 @click.command()
@@ -29,6 +31,9 @@ def gateway(path: Path, check: bool, log_level: LogLevel, log_format: LogFormat)
         if check:
             click.echo(f"{path} is right.")
             return
+        if config.security == "mtls":
+            # read by grpcio when it is first used, and nothing of it has been yet
+            os.environ.setdefault("GRPC_SSL_CIPHER_SUITES", ONLY_TLS_1_3)
         asyncio.run(_serve(config))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import logging
 import os
 import secrets
 from collections.abc import Callable
@@ -34,6 +35,12 @@ from fedrdma_fate.memory.spill import SpillStore
 from fedrdma_fate.obs.complaints import Complaints
 from fedrdma_fate.obs.metrics import GatewayMetrics, Occupancy, PoolUse
 from fedrdma_fate.obs.trace import Trace
+from fedrdma_fate.security.grpc_credentials import GrpcCredentials
+from fedrdma_fate.security.plain import is_loopback
+from fedrdma_fate.security.reloading import SiteCredentials
+from fedrdma_fate.security.scraping import ScrapeSecurity
+
+logger = logging.getLogger(__name__)
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -87,7 +94,7 @@ def assemble(config: GatewayConfig, undo: contextlib.ExitStack, status: Callable
     credentials = credentials_of(config)
     metrics = GatewayMetrics()
     transports = contextlib.ExitStack()
-    context = _make_context(config, undo, transports, metrics)
+    context = _make_context(config, undo, transports, metrics, credentials)
     peers = {peer.site: Peer(peer, context) for peer in config.peers}
     security: Callable[[], TlsChannel | None] = (
         (lambda: None) if credentials is None else functools.partial(TlsChannel, credentials)
@@ -99,7 +106,7 @@ def assemble(config: GatewayConfig, undo: contextlib.ExitStack, status: Callable
     tasks = TaskServer(context, sending, status, Probing(context, peers).measure, users)
     undo.callback(tasks.close)
     context.mailbox.on_turned_away = lambda message: _turn_away(peers, message)
-    _serve_metrics(config, undo, metrics, context)
+    _serve_metrics(config, undo, metrics, context, credentials)
     return Assembly(
         context=context,
         transports=transports,
@@ -113,7 +120,11 @@ def assemble(config: GatewayConfig, undo: contextlib.ExitStack, status: Callable
 
 
 def _make_context(
-    config: GatewayConfig, undo: contextlib.ExitStack, opened: contextlib.ExitStack, metrics: GatewayMetrics
+    config: GatewayConfig,
+    undo: contextlib.ExitStack,
+    opened: contextlib.ExitStack,
+    metrics: GatewayMetrics,
+    credentials: SiteCredentials | None,
 ) -> GatewayContext:
     memory = config.memory
     regions = RegionDirectory.open(memory.directory, config.site)
@@ -125,7 +136,13 @@ def _make_context(
     trace = Trace(config.trace)
     undo.callback(trace.close)
     undo.callback(opened.close)
-    transports = make_transports(config, regions.path, receive_region, send_region)
+    transports = make_transports(
+        config,
+        regions.path,
+        receive_region,
+        send_region,
+        None if credentials is None else GrpcCredentials(lambda: credentials.current),
+    )
     for transport in transports.values():
         opened.callback(transport.close)
     sharers = [pool_owner(peer.site) for peer in config.peers]
@@ -157,12 +174,23 @@ def _turn_away(peers: dict[str, Peer], message: Message) -> None:
 
 
 def _serve_metrics(
-    config: GatewayConfig, undo: contextlib.ExitStack, metrics: GatewayMetrics, context: GatewayContext
+    config: GatewayConfig,
+    undo: contextlib.ExitStack,
+    metrics: GatewayMetrics,
+    context: GatewayContext,
+    credentials: SiteCredentials | None,
 ) -> None:
     metrics.watch(lambda: _occupancy(context))
     if config.listen.metrics is not None:
-        server = metrics.start_http(*split_address("listen.metrics", config.listen.metrics))
+        host, port = split_address("listen.metrics", config.listen.metrics)
+        secure = None if credentials is None or is_loopback(host) else ScrapeSecurity(credentials).secure
+        server = metrics.start_http(host, port, secure, _scrape_refused(context.complaints))
         undo.callback(server.close)
+
+
+def _scrape_refused(complaints: Complaints) -> Callable[[str, Exception], object]:
+    message = "refused to show the metrics to %s: %s"
+    return lambda host, error: complaints.add(logger, "refused scrape", host, message, host, error)
 
 
 def _occupancy(context: GatewayContext) -> Occupancy:

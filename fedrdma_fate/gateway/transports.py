@@ -14,7 +14,8 @@ from fedrdma_fate.memory.region import SharedRegion
 from fedrdma_fate.memory.shared_slots import PresentedRegion
 from fedrdma_fate.obs.complaints import Complaints
 from fedrdma_fate.ports import Draft, Region, Role, Transport
-from fedrdma_fate.transport.grpc import GrpcSettings, GrpcTransport
+from fedrdma_fate.security.identity import PeerIdentity
+from fedrdma_fate.transport.grpc import GrpcSecurity, GrpcSettings, GrpcTransport
 from fedrdma_fate.transport.shm import ShmTransport
 from fedrdma_fate.transport.tcp import TcpSettings, TcpTransport
 from fedrdma_fate.transport.verbs.device_selection import PortPreference
@@ -36,19 +37,31 @@ class TransportSet(dict[str, Transport]):
         super().__init__()
         self.absent: dict[str, str] = {}
 
-    def open(self, name: str, role: Role, site: str) -> Draft:
+    def open(self, name: str, role: Role, site: str, identity: PeerIdentity | None = None) -> Draft:
         """Start one data path to a site.
+
+        Args:
+            name: of the transport.
+            role: which side dials.
+            site: the peer.
+            identity: of the peer by its control channel; None without TLS.
 
         Raises:
             TransportError: TRANSPORT_UNAVAILABLE when it cannot be.
         """
         transport = self[name]
+        if isinstance(transport, GrpcTransport):
+            return transport.open(role, None if identity is None else identity.certificate)
         # where a device enforces what a peer may write into, it has to know which links are whose
         return transport.open(role, site) if isinstance(transport, VerbsTransport) else transport.open(role)
 
 
 def make_transports(
-    config: GatewayConfig, directory: Path, receive_region: Region, send_region: Region
+    config: GatewayConfig,
+    directory: Path,
+    receive_region: Region,
+    send_region: Region,
+    grpc_security: GrpcSecurity | None = None,
 ) -> TransportSet:
     """Every transport, listening, by name; `verbs` where it is wanted and this host has it.
 
@@ -57,6 +70,7 @@ def make_transports(
         directory: the gateway's own directory, where sockets may be made.
         receive_region: the region whose slots peers write into.
         send_region: the region that payloads are sent from.
+        grpc_security: makes the data path of mode `grpc` one of TLS; None does without.
 
     Raises:
         TransportError: TRANSPORT_UNAVAILABLE when an address cannot be had, or `transport: verbs` is configured and
@@ -69,7 +83,7 @@ def make_transports(
     try:
         made["tcp"] = TcpTransport(TcpSettings(host, port, advertised, config.tcp.streams))
         made["shm"] = _make_shm(config, directory, receive_region, send_region)
-        made["grpc"] = GrpcTransport(GrpcSettings(grpc_host, grpc_port, advertised))
+        made["grpc"] = GrpcTransport(GrpcSettings(grpc_host, grpc_port, advertised), grpc_security)
         _add_verbs(made, config, (receive_region, send_region))
     except BaseException:
         for transport in made.values():

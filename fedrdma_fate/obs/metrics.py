@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import threading
 from collections.abc import Callable, Iterable, Mapping
-from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from fedrdma_fate.wire.errors import ConfigError, ErrorCode
+from fedrdma_fate.obs.metrics_server import MetricsServer, Secure
 
 _log = logging.getLogger(__name__)
 
@@ -128,21 +126,19 @@ class GatewayMetrics:
         """Everything in Prometheus' text format."""
         return generate_latest(self.registry).decode()
 
-    def start_http(self, host: str = "127.0.0.1", port: int = 0) -> MetricsServer:
-        """Serve the metrics over HTTP from a thread; port 0 takes a free one.
+    def start_http(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        secure: Secure | None = None,
+        refused: Callable[[str, Exception], object] = lambda _host, _error: None,
+    ) -> MetricsServer:
+        """Serve the metrics over HTTP from a thread; port 0 takes a free one. See `MetricsServer`.
 
         Raises:
             ConfigError: CONFIG_BAD_VALUE when the address cannot be bound.
         """
-        try:
-            server, thread = start_http_server(port, addr=host, registry=self.registry)
-        except (OSError, OverflowError) as error:
-            raise ConfigError(
-                ErrorCode.CONFIG_BAD_VALUE,
-                f"metrics cannot be served on {host}:{port}: {error}.",
-                "Set listen.metrics to a free address of this host, or to null.",
-            ) from error
-        return MetricsServer(server, thread)
+        return MetricsServer(self.registry, host, port, secure, refused)
 
     def _counter(self, name: str, documentation: str, labels: tuple[str, ...]) -> Counter:
         return Counter(name, documentation, labels, registry=self.registry)
@@ -184,25 +180,3 @@ class _OccupancyCollector(Collector):
                 labels=("request",),
             ),
         )
-
-
-class MetricsServer:
-    """A running endpoint for Prometheus."""
-
-    def __init__(self, server: WSGIServer, thread: threading.Thread) -> None:
-        self._server = server
-        self._thread = thread
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """Host and port it listens on."""
-        host, port = self._server.server_address[:2]
-        return str(host), int(port)
-
-    def close(self) -> None:
-        """Stop listening and wait for the thread; may be repeated."""
-        if not self._thread.is_alive():
-            return
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()

@@ -84,13 +84,15 @@ class Credentials:
             TransportError: PEER_IDENTITY when the certificate names no site.
         """
         chain = _verified_chain(tls)
-        try:
-            site = site_of(x509.load_der_x509_certificate(chain[0]))
-        except ValueError as error:
-            raise TransportError(
-                ErrorCode.PEER_IDENTITY, f"the certificate {error}.", "Have one made that names its site."
-            ) from error
-        return PeerIdentity(site, chain[0], self.certificate.public_bytes(Encoding.DER), chain)
+        return PeerIdentity(_peer_site(chain[0]), chain[0], self.certificate.public_bytes(Encoding.DER), chain)
+
+    def site_at(self, tls: ssl.SSLSocket) -> str:
+        """Which site's certificate is at the other end; its handshake is done, so it is believed.
+
+        Raises:
+            TransportError: PEER_IDENTITY when the certificate names no site.
+        """
+        return _peer_site(tls.getpeercert(binary_form=True) or b"")
 
     def refusal(self, error: ssl.SSLError, now: datetime.datetime) -> FedRDMAError:
         """What a failed handshake means; TLS_REFUSED."""
@@ -169,6 +171,15 @@ def _as_file(content: bytes) -> Iterator[str]:
         yield f"/proc/self/fd/{descriptor}"
     finally:
         os.close(descriptor)
+
+
+def _peer_site(certificate: bytes) -> str:
+    try:
+        return site_of(x509.load_der_x509_certificate(certificate))
+    except ValueError as error:
+        raise TransportError(
+            ErrorCode.PEER_IDENTITY, f"the certificate {error}.", "Have one made that names its site."
+        ) from error
 
 
 def _verified_chain(tls: ssl.SSLObject) -> tuple[bytes, ...]:

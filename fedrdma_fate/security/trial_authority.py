@@ -20,6 +20,9 @@ VALID_DAYS = 365
 _EARLIER = datetime.timedelta(hours=1)
 """A certificate is valid so long before it was made: clocks of two hosts may differ."""
 
+_HOST_NAME = "gateway.fedrdma.invalid"
+"""For grpcio, which takes no certificate without the name of a host; .invalid is nobody's (RFC 2606, section 2)."""
+
 _LONGEST_COMMON_NAME = 64
 """RFC 5280, appendix A.1, ub-common-name; the site is named by its URI, this is for people."""
 
@@ -92,7 +95,8 @@ def make_site(
     uses = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH])
     builder = builder.add_extension(uses, critical=False)
     if sites:
-        names = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(uri_of_site(site)) for site in sites])
+        uris = [x509.UniformResourceIdentifier(uri_of_site(site)) for site in sites]
+        names = x509.SubjectAlternativeName([*uris, x509.DNSName(_HOST_NAME)])
         builder = builder.add_extension(names, critical=False)
     return KeyPair(builder.sign(issuer.key, hashes.SHA256()), key)
 

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent import futures
+from typing import Protocol
 
 import grpc
 
@@ -55,6 +56,26 @@ class GrpcSettings:
     advertised_host: str | None = None
 
 
+class GrpcSecurity(Protocol):
+    """Mutual TLS, in which each side takes one certificate alone, known beforehand. Any thread may call."""
+
+    def for_server(self) -> grpc.ServerCredentials:
+        """For all who dial."""
+        ...
+
+    def peer_certificate(self, context: grpc.ServicerContext) -> bytes | None:
+        """The certificate of who dialled, DER."""
+        ...
+
+    def for_channel(self, certificate: bytes) -> tuple[grpc.ChannelCredentials, str]:
+        """For a channel to the owner of a certificate, DER, and the name to expect in it.
+
+        Raises:
+            TransportError: TRANSPORT_UNAVAILABLE when that cannot be.
+        """
+        ...
+
+
 class GrpcTransport:
     """Serves one port for every link of this gateway.
 
@@ -62,21 +83,29 @@ class GrpcTransport:
     kind, looks at them five times a second, and now and then holds up a frame of the control channel for as long.
     """
 
-    def __init__(self, settings: GrpcSettings) -> None:
+    def __init__(self, settings: GrpcSettings, security: GrpcSecurity | None = None) -> None:
         """Take the port.
+
+        Args:
+            settings: parameters.
+            security: makes it one of mutual TLS; None does without.
 
         Raises:
             TransportError: TRANSPORT_UNAVAILABLE when the port cannot be had.
         """
         self._settings = settings
-        self._calls = _Calls()
+        self._security = security
+        self._calls = _Calls(security)
         self._workers = futures.ThreadPoolExecutor(MOST_LINKS, "grpc-data")
         self._server = grpc.server(self._workers, options=_SERVER_OPTIONS)
         handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(self._calls.serve)
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),))
         place = _place(settings.host, settings.port)
         try:
-            self._port = self._server.add_insecure_port(place)
+            if security is None:
+                self._port = self._server.add_insecure_port(place)
+            else:
+                self._port = self._server.add_secure_port(place, security.for_server())
         except RuntimeError as error:
             self._workers.shutdown()
             raise unavailable(
@@ -93,16 +122,22 @@ class GrpcTransport:
         """The port that is served."""
         return self._port
 
-    def open(self, role: Role) -> Draft:
+    def open(self, role: Role, certificate: bytes | None = None) -> Draft:
         """Start one data path.
 
+        Args:
+            role: which side dials.
+            certificate: the peer's, DER, which alone is taken where there is TLS.
+
         Raises:
-            TransportError: TRANSPORT_UNAVAILABLE when the transport is closed.
+            TransportError: TRANSPORT_UNAVAILABLE when the transport is closed, or the peer's certificate is not known.
         """
+        if self._security is not None and certificate is None:
+            raise unavailable(NAME, "the peer's certificate is not known")
         if role == "active":
-            return _ActiveDraft()
+            return _ActiveDraft(self._security, certificate)
         host = self._settings.advertised_host or self._settings.host
-        draft = _PassiveDraft(self._calls, {"host": host, "port": self._port})
+        draft = _PassiveDraft(self._calls, {"host": host, "port": self._port}, certificate)
         self._serve()
         return draft
 
@@ -123,9 +158,11 @@ class GrpcTransport:
 class _Calls:
     """Calls that came, for the drafts that wait for them, by token."""
 
-    def __init__(self) -> None:
+    def __init__(self, security: GrpcSecurity | None) -> None:
+        self._security = security
         self._changed = threading.Condition()
         self._pipes: dict[bytes, MessagePipe | None] = {}
+        self._certificates: dict[bytes, bytes | None] = {}
         self._closed = False
 
     def serve(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
@@ -137,12 +174,13 @@ class _Calls:
             context.abort(grpc.StatusCode.NOT_FOUND, "no link waits here under this token")
         yield from pipe.outgoing()
 
-    def expect(self) -> bytes:
+    def expect(self, certificate: bytes | None) -> bytes:
         token = secrets.token_bytes(TOKEN_BYTES)
         with self._changed:
             if self._closed:
                 raise unavailable(NAME, "the server is closed")
             self._pipes[token] = None
+            self._certificates[token] = certificate
         return token
 
     def wait(self, token: bytes, timeout: float) -> MessagePipe:
@@ -154,6 +192,7 @@ class _Calls:
         with self._changed:
             self._changed.wait_for(lambda: self._pipes.get(token) or token not in self._pipes, timeout)
             pipe = self._pipes.pop(token, None)
+            self._certificates.pop(token, None)
         if pipe is None:
             raise unavailable(NAME, f"the peer's call did not come within {timeout:g} s")
         return pipe
@@ -161,6 +200,7 @@ class _Calls:
     def forget(self, token: bytes) -> None:
         with self._changed:
             pipe = self._pipes.pop(token, None)
+            self._certificates.pop(token, None)
             self._changed.notify_all()
         if pipe is not None:
             pipe.close(linger=0)
@@ -179,6 +219,8 @@ class _Calls:
         with self._changed:
             if not isinstance(token, bytes) or token not in self._pipes or self._pipes[token] is not None:
                 return False
+            if self._security is not None and self._security.peer_certificate(context) != self._certificates[token]:
+                return False
             self._pipes[token] = pipe
             context.add_callback(lambda: pipe.end("the peer is gone"))
             pipe.start(requests, context.cancel)
@@ -187,9 +229,9 @@ class _Calls:
 
 
 class _PassiveDraft:
-    def __init__(self, calls: _Calls, address: dict[str, str | int]) -> None:
+    def __init__(self, calls: _Calls, address: dict[str, str | int], certificate: bytes | None) -> None:
         self._calls = calls
-        self._token = calls.expect()
+        self._token = calls.expect(certificate)
         self._address = address
 
     @property
@@ -215,6 +257,10 @@ class _PassiveDraft:
 
 
 class _ActiveDraft:
+    def __init__(self, security: GrpcSecurity | None, certificate: bytes | None) -> None:
+        self._security = security
+        self._certificate = certificate
+
     @property
     def address(self) -> EndpointAddress:
         return {}
@@ -228,7 +274,7 @@ class _ActiveDraft:
         host, port = address_text(NAME, peer, "host"), address_number(NAME, peer, "port", 65535)
         token = address_token(NAME, peer)
         deadline = time.monotonic() + timeout
-        channel = grpc.insecure_channel(_place(host, port), options=_CLIENT_OPTIONS)
+        channel = self._channel(_place(host, port))
         pipe = MessagePipe()
         method: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(f"/{SERVICE}/{METHOD}")
         call = method(pipe.outgoing(), metadata=((TOKEN_KEY, token),))
@@ -243,6 +289,13 @@ class _ActiveDraft:
 
     def close(self) -> None:
         """Nothing is held before `connect`."""
+
+    def _channel(self, place: str) -> grpc.Channel:
+        if self._security is None or self._certificate is None:
+            return grpc.insecure_channel(place, options=_CLIENT_OPTIONS)
+        credentials, name = self._security.for_channel(self._certificate)
+        options = (*_CLIENT_OPTIONS, ("grpc.ssl_target_name_override", name))
+        return grpc.secure_channel(place, credentials, options=options)
 
 
 def _place(host: str, port: int) -> str:

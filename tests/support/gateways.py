@@ -19,6 +19,7 @@ import yaml
 
 from fedrdma_fate.client.client import ask_status
 from fedrdma_fate.wire.errors import GatewayError
+from tests.support.certificates import TestAuthority
 from tests.support.shared_memory import room_for_regions
 
 PartyTuple = tuple[str, str]
@@ -86,6 +87,9 @@ def running_gateways(directory: Path, parties: Sequence[PartyTuple], **settings:
     """
     with tempfile.TemporaryDirectory(prefix="fr") as sockets, contextlib.ExitStack() as stack:
         silos = Silos(directory, Path(sockets), tuple(parties))
+        authority = TestAuthority(directory / "tls")
+        for party in parties:
+            authority.issue(_site(party))
         ports = dict(zip(parties, free_ports(len(parties)), strict=True))
         processes = [stack.enter_context(_gateway(silos, party, ports, settings)) for party in parties]
         # all at once, so that none waits for another's farewell
@@ -128,7 +132,11 @@ def _defaults(silos: Silos, party: PartyTuple, ports: dict[PartyTuple, int]) -> 
     return {
         "site": _site(party),
         "parties": [":".join(party)],
-        "security": "off",
+        "tls": {
+            "certificate": str(silos.directory / "tls" / f"{_site(party)}.pem"),
+            "key": str(silos.directory / "tls" / f"{_site(party)}.key"),
+            "authorities": [str(silos.directory / "tls" / "authority.pem")],
+        },
         "listen": {"control": f"127.0.0.1:{ports[party]}", "data": "127.0.0.1:0", "socket": silos.address(party)},
         "memory": {
             "directory": str(room_for_regions()),

@@ -107,7 +107,7 @@ class Peer:
             time.monotonic,
             context.config.timeouts.connect,
             self._fall_back,
-            lambda name, role: GuardedDraft(context.transports.open(name, role, config.site), hosts),
+            lambda name, role: GuardedDraft(context.transports.open(name, role, config.site, self.identity), hosts),
         )
         self.sending = Sending(config, context, self.send, self.paths, lambda: self.hello, self.shares_memory)
         context.recalls[context.receive_pool].append(self._recall_credits)
