@@ -8,6 +8,7 @@ from typing import Literal
 
 from fedrdma_fate.engine.payload import Outgoing
 from fedrdma_fate.ports import LentRegion, Slot
+from fedrdma_fate.security.sealing import SealFault
 from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import ControlFrame, GrantRequest, MessageKey, Mode, Offer
 
@@ -81,6 +82,13 @@ class DatagramsDropped:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class RecordsRefused:
+    """Sealed records were refused: how many, and why."""
+
+    counts: Mapping[SealFault, int]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class GrantRequested:
     """The peer asks for a slot, after everything it has given back before."""
 
@@ -147,6 +155,7 @@ LinkEvent = (
     | PathLost
     | TransferAnnounced
     | DatagramsDropped
+    | RecordsRefused
     | GrantRequested
     | PayloadReceived
     | ReceiveFailed

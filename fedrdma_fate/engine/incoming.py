@@ -40,9 +40,10 @@ from fedrdma_fate.engine.settings import LinkSettings
 from fedrdma_fate.engine.setup import open_receiver, uses_chunk_immediates
 from fedrdma_fate.obs.complaints import EACH_TELLS
 from fedrdma_fate.ports import Completion, Endpoint, Slot
+from fedrdma_fate.security.sealing import PathOpener, digest_of_offer
 from fedrdma_fate.wire.datagrams import Header
 from fedrdma_fate.wire.errors import ErrorCode, TransferError, TransportError
-from fedrdma_fate.wire.frames import ControlFrame, Delivered, Grant, Offer, Refused, Report, Restart
+from fedrdma_fate.wire.frames import ControlFrame, Delivered, Grant, Offer, Refused, Report, Restart, encode_frame
 from fedrdma_fate.wire.header import HEADER_BYTES, header_present
 
 logger = logging.getLogger(__name__)
@@ -66,6 +67,7 @@ class IncomingTransfers:
         self._emit = emit
         self._datagrams = datagrams
         self._endpoint: Endpoint | None = None
+        self._opener: PathOpener | None = None
         self._granted: dict[int, Granted] = {}
         self._tagged: dict[int, int] = {}
         self._ended: dict[int, Ended] = {}
@@ -83,8 +85,12 @@ class IncomingTransfers:
         self._tagged.setdefault(grant % TAGS, grant)
         self._datagrams.post(self._expose(self._endpoint, grant), COPIES)
 
-    def path_up(self, endpoint: Endpoint, now: float) -> None:
-        """The data path is new: what was announced goes on in its slots, under new keys."""
+    def path_up(self, endpoint: Endpoint, now: float, opener: PathOpener | None = None) -> None:
+        """The data path is new: what was announced goes on in its slots, under new keys.
+
+        What comes has been opened by `opener`, where there is one, which knows of which transfer it was.
+        """
+        self._opener = opener
         self._endpoint = endpoint
         self._lost_at = None
         for grant, granted in list(self._granted.items()):
@@ -99,7 +105,7 @@ class IncomingTransfers:
             now: seconds.
             still_open: grants of which that is not sure. Their transfers begin anew, in other slots.
         """
-        self._endpoint = None
+        self._endpoint = self._opener = None
         stuck = [grant for grant in still_open if grant in self._granted]
         self._tell_open(self._granted[grant].slot for grant in stuck)
         self._return(stuck)
@@ -326,6 +332,17 @@ class IncomingTransfers:
         self._carry_out(grant, granted, actions, now)
 
     def _look_at_header(self, grant: int, granted: Granted, receiver: ReceivingMachine, now: float) -> None:
+        offer = granted.offer
+        assert offer is not None
+        if self._opener is not None and not self._opener.is_of(
+            grant, offer.transfer, digest_of_offer(encode_frame(offer))
+        ):
+            # nothing is delivered without a header, and what came with this one was sealed for something else
+            code, reason = ErrorCode.SEAL_BROKEN, "what came was sealed for another message"
+            logger.error("refused %s: %s", offer.key, reason)
+            self._emit(FrameToSend(Refused(offer.transfer, code.value, reason)))
+            self._carry_out(grant, granted, receiver.on_abort(code, reason), now)
+            return
         self._carry_out(grant, granted, receiver.on_announced(granted.header_bytes(receiver)), now)
 
     def _carry_out(self, grant: int, granted: Granted, actions: Iterable[Action], now: float) -> None:
@@ -384,6 +401,8 @@ class IncomingTransfers:
             # a path that breaks just now says so again when it is asked to make progress
             with contextlib.suppress(TransportError):
                 self._endpoint.withdraw(grant)
+            if self._opener is not None:
+                self._opener.forget(grant)
             if grant in self._endpoint.still_open:
                 self._tell_open([self._granted[grant].slot])
         if self._tagged.get(grant % TAGS) == grant:

@@ -15,6 +15,7 @@ from fedrdma_fate.engine.events import (
     GrantRequested,
     PathConnected,
     PathLost,
+    RecordsRefused,
     TransferAnnounced,
     TransferProgress,
 )
@@ -27,6 +28,7 @@ from fedrdma_fate.engine.payload import Outgoing
 from fedrdma_fate.engine.settings import LinkSettings
 from fedrdma_fate.ports import Completion, CompletionKind, Draft, Endpoint, EndpointAddress, Slot
 from fedrdma_fate.security.datagram_tags import DatagramKeys
+from fedrdma_fate.security.sealing import PathOpener, PathSealing
 from fedrdma_fate.wire.datagrams import Header, PathProbe, PathProbeAnswer
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, error_from_code
 from fedrdma_fate.wire.frames import (
@@ -93,6 +95,7 @@ class Link:
         self._incoming = IncomingTransfers(settings, emit, self._datagrams)
         self._probing = PathProbing(self._outgoing.memory, self._datagrams)
         self._endpoint: Endpoint | None = None
+        self._opener: PathOpener | None = None
         self._attempt = 0
         self._due_at: float | None = None
         self._ended = False
@@ -108,10 +111,18 @@ class Link:
 
     # -- commands -------------------------------------------------------------------------------------------------
 
-    def connect(self, draft: Draft, peer: EndpointAddress, attempt: int, keys: DatagramKeys) -> None:
+    def connect(
+        self,
+        draft: Draft,
+        peer: EndpointAddress,
+        attempt: int,
+        keys: DatagramKeys,
+        sealing: PathSealing | None = None,
+    ) -> None:
         """Connect the data path; the old one, if any, is dropped first. Events will name the attempt.
 
-        Datagrams are taken under these keys alone, which serve for this connection and no other.
+        Datagrams are taken under these keys alone, which serve for this connection and no other. With `sealing`, so are
+        chunks and headers; a data path that does not seal is not used.
 
         Where the link has ended, the draft is closed, and nothing is told of it.
         """
@@ -126,14 +137,18 @@ class Link:
             draft.close()
             self._emit(PathLost(attempt, str(error)))
             return
-        self._endpoint = endpoint
+        if sealing is not None and not endpoint.open_with(sealing.opener):
+            endpoint.close()
+            self._emit(PathLost(attempt, f"{self._settings.transport} does not seal chunks, and `seal` is not off"))
+            return
+        self._endpoint, self._opener = endpoint, None if sealing is None else sealing.opener
         self._emit(PathConnected(attempt, endpoint.lent_region))
         now = self._clock()
         self.heard_at = now
         self._datagrams.path_up(endpoint, keys)
         self._probing.path_up(endpoint, now)
-        self._incoming.path_up(endpoint, now)
-        self._outgoing.path_up(endpoint, now)
+        self._incoming.path_up(endpoint, now, self._opener)
+        self._outgoing.path_up(endpoint, now, None if sealing is None else sealing.sealer)
 
     def hint(self, rtt: float, rate: float | None) -> None:
         """What others know: the control channel's round trip in seconds, and a configured rate in bytes a second."""
@@ -276,12 +291,18 @@ class Link:
             # first, so that no slot is written or read any more when its owner gets it back
             endpoint.close()
             still_open = endpoint.still_open
+        self._tell_refused()
+        self._opener = None
         self._datagrams.path_lost()
         self._probing.path_lost()
         self._outgoing.path_lost()
         self._incoming.path_lost(self._clock(), still_open)
         if tell:
             self._emit(PathLost(self._attempt, reason))
+
+    def _tell_refused(self) -> None:
+        if self._opener is not None and (refused := self._opener.take_refused()):
+            self._emit(RecordsRefused(refused))
 
     # -- from the peer --------------------------------------------------------------------------------------------
 
@@ -294,6 +315,7 @@ class Link:
             self._on_completion(completion, now)
         if dropped := self._datagrams.take_dropped():
             self._emit(DatagramsDropped(dropped))
+        self._tell_refused()
 
     def _on_completion(self, completion: Completion, now: float) -> None:
         match completion.kind:

@@ -16,6 +16,7 @@ from fedrdma_fate.engine.payload import Outgoing
 from fedrdma_fate.engine.settings import LinkSettings
 from fedrdma_fate.ports import Draft, EndpointAddress, Slot
 from fedrdma_fate.security.datagram_tags import DatagramKeys
+from fedrdma_fate.security.sealing import PathSealing
 from fedrdma_fate.timerfd import Timer
 from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import ControlFrame, Offer
@@ -56,9 +57,16 @@ class LinkHandle:
 
     # -- commands, see Link ---------------------------------------------------------------------------------------
 
-    def connect(self, draft: Draft, peer: EndpointAddress, attempt: int, keys: DatagramKeys) -> None:
+    def connect(
+        self,
+        draft: Draft,
+        peer: EndpointAddress,
+        attempt: int,
+        keys: DatagramKeys,
+        sealing: PathSealing | None = None,
+    ) -> None:
         """Connect the data path; a draft for a link that has ended is closed."""
-        if not self._command(lambda link: link.connect(draft, peer, attempt, keys)):
+        if not self._command(lambda link: link.connect(draft, peer, attempt, keys, sealing)):
             draft.close()
 
     def hint(self, rtt: float, rate: float | None) -> None:

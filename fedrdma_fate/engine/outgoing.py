@@ -31,9 +31,10 @@ from fedrdma_fate.engine.repair_memory import RepairBuffer, prepare
 from fedrdma_fate.engine.settings import LinkSettings
 from fedrdma_fate.engine.setup import close_transfer, open_transfer, uses_chunk_immediates, worthwhile_repairs
 from fedrdma_fate.ports import Endpoint
+from fedrdma_fate.security.sealing import PathSealer, digest_of_offer
 from fedrdma_fate.wire.datagrams import Header
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, TransportError
-from fedrdma_fate.wire.frames import Abort, Grant, GrantRequest, GrantReturn, Reconcile, Report
+from fedrdma_fate.wire.frames import Abort, Grant, GrantRequest, GrantReturn, Reconcile, Report, encode_frame
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ class OutgoingTransfers:
         self._emit = emit
         self._datagrams = datagrams
         self._endpoint: Endpoint | None = None
+        self._sealer: PathSealer | None = None
         self._credits = Credits()
         self._copies = GrantDeduplicator()
         self._waiting: dict[int, Outgoing] = {}
@@ -91,8 +93,12 @@ class OutgoingTransfers:
         if active is not None:
             self._carry_out(active, active.sender.cancel(code, reason), now)
 
-    def path_up(self, endpoint: Endpoint, now: float) -> None:
-        """The data path is new: the peer is about to send the grants of what is under way anew, with new keys."""
+    def path_up(self, endpoint: Endpoint, now: float, sealer: PathSealer | None = None) -> None:
+        """The data path is new: the peer is about to send the grants of what is under way anew, with new keys.
+
+        What is written is sealed by `sealer`, where there is one.
+        """
+        self._sealer = sealer
         for transfer, active in list(self._active.items()):
             if active.service != endpoint.chunk_service:
                 # it was set up for another one; the peer is about to send its grant anew all the same
@@ -109,7 +115,7 @@ class OutgoingTransfers:
 
     def path_lost(self) -> None:
         """Pause everything. To be called when the transport reads no slot any more."""
-        self._endpoint = None
+        self._endpoint = self._sealer = None
         self._posted.clear()
         self._given_up.clear()
         for active in self._active.values():
@@ -316,13 +322,21 @@ class OutgoingTransfers:
         )
         self._active[outgoing.transfer] = active
         offer = active.offer
+        self._seal(active)
         self._emit(FrameToSend(offer))
         if uses_chunk_immediates(outgoing.mode) and self._datagrams.post(offer):
             active.offering = Repeated(offer, Backoff(now, _OFFER_REPEATS))
         self._carry_out(active, active.sender.start(now), now)
 
+    def _seal(self, active: OutgoingTransfer) -> None:
+        """Begin another attempt, with a key of its own."""
+        sealer, offer = self._sealer, active.offer
+        message = digest_of_offer(encode_frame(offer))
+        active.sealer = None if sealer is None else sealer.begin(offer.transfer, offer.grant, message)
+
     def _resume(self, active: OutgoingTransfer, grant: Grant, now: float) -> None:
         active.grant = grant
+        self._seal(active)
         if active.sender.state is SenderState.PAUSED:
             self._carry_out(active, active.sender.resume(now, same_slot=True), now)
 

@@ -10,7 +10,7 @@ from fedrdma_fate.core.state_machines import SendingMachine
 from fedrdma_fate.engine.events import TransferProgress, TransferStats
 from fedrdma_fate.engine.payload import Outgoing
 from fedrdma_fate.engine.repair_memory import RepairSums
-from fedrdma_fate.ports import ChunkService, RemoteSlot
+from fedrdma_fate.ports import ChunkService, RemoteSlot, Sealer
 from fedrdma_fate.wire.datagrams import Datagram
 from fedrdma_fate.wire.frames import Grant, Offer
 
@@ -41,6 +41,7 @@ class OutgoingTransfer:
         heading: the header, until the end.
         repairs: the repair chunks, where there are any.
         wished_bytes: the slot that it would have used best, 0: what it needs.
+        sealer: seals what is written into the grant, on a data path that is sealed.
     """
 
     outgoing: Outgoing
@@ -56,11 +57,12 @@ class OutgoingTransfer:
     heading: Repeated | None = None
     repairs: RepairSums | None = None
     wished_bytes: int = 0
+    sealer: Sealer | None = None
 
     @property
     def target(self) -> RemoteSlot:
         """The slot as the data path addresses it."""
-        return RemoteSlot(self.grant.key, self.grant.address, self.grant.length)
+        return RemoteSlot(self.grant.key, self.grant.address, self.grant.length, self.sealer)
 
     @property
     def offer(self) -> Offer:

@@ -45,6 +45,10 @@ class MetricsSink(Protocol):
         """Datagrams in a peer's name were dropped."""
         ...
 
+    def records_refused(self, peer: str, reason: str, count: int) -> None:
+        """Sealed records in a peer's name were refused."""
+        ...
+
     def link_up(self, peer: str, transport: str, up: bool) -> None:
         """A data path came or went."""
         ...

@@ -80,6 +80,11 @@ class GatewayMetrics:
             "Causes for complaint about a peer or a user of the host, by kind; most are in the log as a count.",
             ("kind", "about"),
         )
+        self._refused_records = self._counter(
+            "fedrdma_refused_records",
+            "Sealed records that were not taken: forged (or changed, or moved), other-transfer, or replayed.",
+            ("reason", "peer"),
+        )
         self._links = Gauge(
             "fedrdma_links_up",
             "1 while the data path to a peer over a transport is up, 0 after it was lost.",
@@ -113,6 +118,10 @@ class GatewayMetrics:
     def complained(self, kind: str, about: str) -> None:
         """There was cause for a complaint about a peer or a user of the host."""
         self._complaints.labels(kind, about).inc()
+
+    def records_refused(self, peer: str, reason: str, count: int) -> None:
+        """Sealed records in a peer's name were refused: `forged`, `other-transfer` or `replayed`."""
+        self._refused_records.labels(reason, peer).inc(count)
 
     def link_up(self, peer: str, transport: str, up: bool) -> None:
         """A data path came or went."""

@@ -3,9 +3,9 @@
     exchange ─ salt: both greetings, both certificates ─► session ─┬► from A to B ─┬► path ─┬► datagrams
                                                                    └► from B to A  ┘        └► chunks ─► each attempt
 
-The private half is made for one control channel and forgotten with it, so what was recorded cannot be opened later with
-the keys of the certificates. Each connection of a data path has keys of its own: both sides' `connect` frames bring
-fresh random bytes. No key is used in both directions, for two purposes or for two attempts.
+The private half is made for one peer and one run of the gateway, and never written down: what was recorded cannot be
+opened later with the keys of the certificates. Each connection of a data path has keys of its own: both sides'
+`connect` frames bring fresh random bytes. No key is used in both directions, for two purposes or for two attempts.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class KeyExchangeError(Exception):
 
 
 class KeyExchange:
-    """Our half of the exchange, for one control channel.
+    """Our half of the exchange, for one peer.
 
     Attributes:
         public: the public half, for our greeting.

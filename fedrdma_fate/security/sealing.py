@@ -12,16 +12,17 @@ nine times that of keyed BLAKE2b.
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import struct
 from collections import Counter
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from cryptography.exceptions import InvalidTag
 
 from fedrdma_fate.ports import SealBrokenError
 from fedrdma_fate.security.aead import make_aead
-from fedrdma_fate.security.key_schedule import DirectionKeys, attempt_key
+from fedrdma_fate.security.key_schedule import DirectionKeys, PathKeys, attempt_key
 from fedrdma_fate.security.nonces import NonceCounter, nonce_of
 from fedrdma_fate.wire.sealed import (
     COUNTER_BYTES,
@@ -227,3 +228,20 @@ class PathOpener:
     def _refuse(self, fault: SealFault, reason: str) -> SealBrokenError:
         self._refused[fault] += 1
         return SealBrokenError(reason)
+
+
+class PathSealing(NamedTuple):
+    """Both ends of what goes over one connection of a data path, at one side."""
+
+    sealer: PathSealer
+    opener: PathOpener
+
+    @classmethod
+    def of_keys(cls, keys: PathKeys, cipher: str, seal: Seal) -> PathSealing:
+        """Those under these keys."""
+        return cls(PathSealer(keys.send, cipher, seal), PathOpener(keys.receive, cipher, seal))
+
+
+def digest_of_offer(offer: bytes) -> bytes:
+    """What stands for a message in its introductions: SHA-256 of its offer, as a frame."""
+    return hashlib.sha256(offer).digest()

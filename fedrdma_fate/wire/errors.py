@@ -17,6 +17,7 @@ class ErrorCode(str, enum.Enum):
     KEY_EXPOSED = "FR106"
     KEY_MISMATCH = "FR107"
     CERTIFICATE_SITE = "FR108"
+    SEAL_WITHOUT_TLS = "FR109"
     # 2: wire
     MALFORMED_FRAME = "FR201"
     PROTOCOL_VERSION = "FR202"
@@ -27,6 +28,7 @@ class ErrorCode(str, enum.Enum):
     TRANSFER_ABORTED = "FR303"
     GRANT_VIOLATION = "FR304"
     UNEXPECTED_EVENT = "FR305"
+    SEAL_BROKEN = "FR306"
     # 4: memory
     POOL_TIMEOUT = "FR401"
     PAYLOAD_TOO_LARGE = "FR402"
@@ -43,6 +45,7 @@ class ErrorCode(str, enum.Enum):
     TLS_REFUSED = "FR507"
     PEER_IDENTITY = "FR508"
     CERTIFICATE_ENDED = "FR509"
+    SEAL_MISMATCH = "FR510"
     # 6: gateway and sessions
     GATEWAY_UNREACHABLE = "FR601"
     WRONG_PARTY = "FR602"

@@ -35,10 +35,18 @@ MOST_ADDRESS_CHARACTERS = 8192
 MOST_RESUMED = 8192
 """Transfers that a reconciliation lists: a sender has fewer under way."""
 
+MOST_CIPHERS = 16
+"""That a gateway may know; this version knows two."""
+
+MOST_KEY_BYTES = 64
+"""Of a public half or a nonce: 32 are right, and whoever uses them says so of others."""
+
 Name = Annotated[str, msgspec.Meta(max_length=MOST_NAME_CHARACTERS)]
 PartyText = Annotated[str, msgspec.Meta(max_length=MOST_PARTY_CHARACTERS)]
 Reason = Annotated[str, msgspec.Meta(max_length=MOST_REASON_CHARACTERS)]
 AddressText = Annotated[str, msgspec.Meta(max_length=MOST_ADDRESS_CHARACTERS)]
+
+KeyBytes = Annotated[bytes, msgspec.Meta(max_length=MOST_KEY_BYTES)]
 
 MessageKind = Literal["object", "bytes", "partition"]
 Mode = Literal["grpc", "fedrdma", "fedrdma-e", "fedrdma-x"]
@@ -84,6 +92,9 @@ class Hello(Frame, frozen=True, tag="hello"):
         transports: data transports usable there, in its order of preference.
         receive_bytes: the largest receive slot it can ever grant.
         borrows: whether it uses messages of gateways on its host where they lie, when they are lent to it.
+        exchange_key: its half of the key exchange (X25519), made for this run and this peer.
+        seal: what it does to chunks; both sides have to do the same.
+        ciphers: what it can seal with, fast ones first.
     """
 
     site: PartyText
@@ -95,6 +106,9 @@ class Hello(Frame, frozen=True, tag="hello"):
     transports: Annotated[tuple[PartyText, ...], msgspec.Meta(max_length=MOST_ADDRESS_ITEMS)]
     receive_bytes: int
     borrows: bool = False
+    exchange_key: KeyBytes = b""
+    seal: Literal["on", "integrity", "off"] = "off"
+    ciphers: Annotated[tuple[PartyText, ...], msgspec.Meta(max_length=MOST_CIPHERS)] = ()
 
 
 class Connect(Frame, frozen=True, tag="connect"):
@@ -106,7 +120,7 @@ class Connect(Frame, frozen=True, tag="connect"):
         attempt: counts connections of this link; the dialling side counts up. The other asks for one with 0.
         main: whether all modes use it, or only mode `grpc`.
         offer: an `EndpointAddress`: what the transport needs of the other side (address, token, QP number, …).
-        datagram_key: what seals datagrams to whoever sends this, for this attempt alone; empty with attempt 0.
+        nonce: random bytes for the keys of this attempt; empty with attempt 0.
     """
 
     transport: PartyText
@@ -114,7 +128,7 @@ class Connect(Frame, frozen=True, tag="connect"):
     attempt: int
     main: bool
     offer: Annotated[dict[AddressText, AddressText | int], msgspec.Meta(max_length=MOST_ADDRESS_ITEMS)]
-    datagram_key: bytes = b""
+    nonce: KeyBytes = b""
 
 
 class GrantRequest(Frame, frozen=True, tag="grant-request"):

@@ -18,7 +18,8 @@ def framed(frame: bytes) -> bytes:
 
 def greeting(site: str, protocol: int = PROTOCOL_VERSION) -> bytes:
     """What a gateway of that name would say first, encoded."""
-    return encode_frame(Hello(site, "x", protocol, "0", "host", ("host:2",), ("tcp", "grpc"), 1 << 20))
+    hello = Hello(site, "x", protocol, "0", "host", ("host:2",), ("tcp", "grpc"), 1 << 20, exchange_key=b"k" * 32)
+    return encode_frame(hello)
 
 
 def connect(address: str, source: str = "127.0.0.1", timeout: float = 10.0) -> socket.socket:

@@ -19,6 +19,7 @@ from fedrdma_fate.ports import (
     Endpoint,
     EndpointAddress,
     LentRegion,
+    Opener,
     RemoteSlot,
     Role,
     Slot,
@@ -135,6 +136,10 @@ class FaultyEndpoint:
     @property
     def transport(self) -> str:
         return self._inner.transport
+
+    def open_with(self, opener: Opener) -> bool:
+        """Seal."""
+        return self._inner.open_with(opener)
 
     def expose(self, grant: int, slot: Slot) -> RemoteSlot:
         """Expose, and remember the slot for corruption."""

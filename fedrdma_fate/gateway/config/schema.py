@@ -24,6 +24,7 @@ Notify = Literal["event", "poll"]
 ChunkServiceName = Literal["auto", "rc", "uc"]
 VerbsPoll = Literal["event", "busy"]
 Security = Literal["mtls", "off"]
+Seal = Literal["on", "integrity", "off"]
 PathMtu = Literal[256, 512, 1024, 2048, 4096]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 
@@ -217,6 +218,9 @@ class GatewayConfig(_Section, frozen=True):
         security_off_beyond_loopback: with `security: off`, listen on addresses that other hosts can reach all the same;
             only in a network that nobody else reaches.
         tls: certificates, for `security: mtls`.
+        seal: what is done to chunks on data paths that leave the host: encrypted and authenticated (`on`), only
+            authenticated (`integrity`), or neither (`off`); null: `on`, and `off` where `security` is. Peers need the
+            same.
         listen: addresses.
         mode: how payloads travel: `grpc`, `fedrdma`, `fedrdma-e` or `fedrdma-x`.
         transport: data path: `auto` takes shared memory on one host, RDMA where both sides have it, else TCP.
@@ -245,6 +249,7 @@ class GatewayConfig(_Section, frozen=True):
     security: Security = "mtls"
     security_off_beyond_loopback: bool = False
     tls: TlsConfig = TlsConfig()
+    seal: Seal | None = None
     listen: ListenConfig = ListenConfig()
     mode: Mode = "fedrdma-e"
     transport: TransportName = "auto"
@@ -262,6 +267,11 @@ class GatewayConfig(_Section, frozen=True):
     task_users: tuple[TaskUserConfig, ...] = ()
     trace: Path | None = None
     state_directory: Path | None = None
+
+    @property
+    def sealing(self) -> Seal:
+        """What is done to chunks."""
+        return self.seal or ("off" if self.security == "off" else "on")
 
     def mode_for(self, site: str, asked: Mode | None = None) -> Mode:
         """How payloads to or from a peer travel, of a job that asks for `asked`."""
@@ -297,6 +307,8 @@ def parse_config(document: dict[str, Any]) -> GatewayConfig:
     # YAML 1.1 reads a bare `off` as false
     if document.get("security") is False:
         document = {**document, "security": "off"}
+    if isinstance(document.get("seal"), bool):
+        document = {**document, "seal": "on" if document["seal"] else "off"}
     try:
         config = msgspec.convert(document, GatewayConfig, dec_hook=_decode_custom)
     except msgspec.ValidationError as error:
@@ -331,12 +343,23 @@ def split_address(key: str, address: str) -> tuple[str, int]:
 
 def _check_meaning(config: GatewayConfig) -> None:
     """What types cannot say."""
+    _check_seal(config)
     _check_addresses(config)
     _check_security(config)
     _check_timeouts(config.timeouts)
     _check_parties(config)
     _check_rings(config)
     _check_task_users(config)
+
+
+def _check_seal(config: GatewayConfig) -> None:
+    """Keys for sealing are only as good as the proof of who is at the other end."""
+    if config.security == "off" and config.sealing != "off":
+        raise ConfigError(
+            ErrorCode.SEAL_WITHOUT_TLS,
+            f"key 'seal' has the value {config.seal!r}, and `security` is `off`: whoever answers would get the keys.",
+            "Leave `seal` out, or set up TLS.",
+        )
 
 
 def _check_addresses(config: GatewayConfig) -> None:

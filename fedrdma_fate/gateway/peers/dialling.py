@@ -83,6 +83,7 @@ class Dialler:
             hello = await self._greeting(stream, "a site that dialled")
             peer = self._peer_of(hello.site)
             check_site(stream, hello.site, f"who greets as {hello.site!r}")
+            peer.keys.check(hello)
         except FedRDMAError as error:
             self._refused(stream.remote_host or "unknown", error)
             stream.write(encode_frame(Goodbye(cut(error, MOST_REASON_CHARACTERS))))
@@ -105,6 +106,7 @@ class Dialler:
                         f"{address} is the gateway of {hello.site!r}, not of {peer.config.site!r}.",
                         "Correct `peers[].address` or `peers[].site`.",
                     )
+                peer.keys.check(hello)
             except FedRDMAError as error:
                 # the same trouble is told once, not at every attempt
                 if peer.last_error != (trouble := cut(error, MOST_REASON_CHARACTERS)):

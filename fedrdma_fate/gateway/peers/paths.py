@@ -13,7 +13,9 @@ from fedrdma_fate.engine.payload import Outgoing
 from fedrdma_fate.gateway.background import TimerHandle
 from fedrdma_fate.gateway.peers.link_events import LinkEvents
 from fedrdma_fate.ports import Draft, LentRegion, Role, Transport
-from fedrdma_fate.security.datagram_tags import KEY_BYTES, DatagramKeys, new_key
+from fedrdma_fate.security.datagram_tags import DatagramKeys
+from fedrdma_fate.security.key_schedule import PATH_NONCE_BYTES, new_path_nonce
+from fedrdma_fate.security.sealing import PathSealing
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, WireError
 from fedrdma_fate.wire.frames import Connect, ControlFrame, Hello
 
@@ -49,7 +51,7 @@ class DataPath:
         down_since: when the first of them did.
         retry_seconds: how long to wait before the next attempt.
         draft: our half of the attempt, until the other half comes.
-        datagram_key: what we take datagrams of this attempt under, until the same.
+        nonce: ours, for the keys of this attempt, until the same.
         lent_region: what the peer may lend from, as long as it is connected.
         timer: the next attempt, or the end of waiting for the other half.
     """
@@ -67,7 +69,7 @@ class DataPath:
     down_since: float = 0.0
     retry_seconds: float = FIRST_RETRY_SECONDS
     draft: Draft | None = None
-    datagram_key: bytes = b""
+    nonce: bytes = b""
     lent_region: LentRegion | None = None
     timer: TimerHandle | None = None
 
@@ -145,6 +147,8 @@ class DataPaths:
         answer_timeout: float,
         give_up: Callable[[str], None],
         open_draft: Callable[[str, Role], Draft] | None = None,
+        *,
+        secure: Callable[[str, bytes, bytes], tuple[DatagramKeys, PathSealing | None]],
     ) -> None:
         """
         Args:
@@ -158,7 +162,9 @@ class DataPaths:
             answer_timeout: seconds that the peer has to send its half of an attempt.
             give_up: called on the active side with a main path that cannot be connected.
             open_draft: starts a data path over a transport, for this peer; None: as the transport does.
+            secure: the keys of one connection over a transport, by our nonce and the peer's, and what seals its chunks.
         """
+        self._secure = secure
         self._site = site
         self._transports = transports
         self._allows = allows
@@ -253,12 +259,12 @@ class DataPaths:
         """The peer's half of an attempt, or its wish for one.
 
         Raises:
-            WireError: MALFORMED_FRAME when its half has no key for datagrams.
+            WireError: MALFORMED_FRAME when its half has no nonce.
         """
-        if frame.attempt and len(frame.datagram_key) != KEY_BYTES:
+        if frame.attempt and len(frame.nonce) != PATH_NONCE_BYTES:
             raise WireError(
                 ErrorCode.MALFORMED_FRAME,
-                f"a connect frame with a key for datagrams of {len(frame.datagram_key)} bytes, not {KEY_BYTES}.",
+                f"a connect frame with a nonce of {len(frame.nonce)} bytes, not {PATH_NONCE_BYTES}.",
             )
         if not self.offers(frame.transport):
             logger.warning("%s asks for the transport %.32r, which is not offered", self._site, frame.transport)
@@ -331,11 +337,11 @@ class DataPaths:
         draft = self._open(transport, "active")
         if draft is not None:
             path.draft = draft
-            path.datagram_key = new_key()
+            path.nonce = new_path_nonce()
             path.connecting = True
             path.timer = self._call_later(self._answer_timeout, lambda: self._unanswered(transport))
             offer = dict(draft.address)
-            self._send(Connect(transport, path.reason, path.attempt, path.main, offer, path.datagram_key))
+            self._send(Connect(transport, path.reason, path.attempt, path.main, offer, path.nonce))
 
     def _unanswered(self, transport: str) -> None:
         self.on_lost(transport, f"{self._site} did not answer within {self._answer_timeout:g} s")
@@ -349,9 +355,9 @@ class DataPaths:
         path.attempt = frame.attempt
         draft = self._open(frame.transport, "passive")
         if draft is not None:
-            key = new_key()
-            self._send(Connect(frame.transport, frame.reason, frame.attempt, frame.main, dict(draft.address), key))
-            path.link.connect(draft, frame.offer, frame.attempt, DatagramKeys(frame.datagram_key, key))
+            nonce = new_path_nonce()
+            self._send(Connect(frame.transport, frame.reason, frame.attempt, frame.main, dict(draft.address), nonce))
+            path.link.connect(draft, frame.offer, frame.attempt, *self._secure(frame.transport, nonce, frame.nonce))
 
     def _on_answer(self, frame: Connect) -> None:
         path = self.paths.get(frame.transport)
@@ -359,7 +365,8 @@ class DataPaths:
             draft, path.draft = path.draft, None
             path.stop()
             path.connecting = True
-            path.link.connect(draft, frame.offer, frame.attempt, DatagramKeys(frame.datagram_key, path.datagram_key))
+            security = self._secure(frame.transport, path.nonce, frame.nonce)
+            path.link.connect(draft, frame.offer, frame.attempt, *security)
 
     def _on_request(self, frame: Connect) -> None:
         """The passive side has lost a path, though it may look up from here, or needs one for mode grpc."""

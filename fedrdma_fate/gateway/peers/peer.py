@@ -17,6 +17,7 @@ from fedrdma_fate.engine.events import (
     PayloadReceived,
     PayloadSent,
     ReceiveFailed,
+    RecordsRefused,
     SendFailed,
     SlotsReturned,
     SlotsStillOpen,
@@ -30,8 +31,9 @@ from fedrdma_fate.gateway.peers.borrowing import region_of_lender
 from fedrdma_fate.gateway.peers.control_stream import ControlStream
 from fedrdma_fate.gateway.peers.data_hosts import DataHosts, GuardedDraft
 from fedrdma_fate.gateway.peers.entitlement import Entitlement
-from fedrdma_fate.gateway.peers.greeting import allowed_transports, own_hello
+from fedrdma_fate.gateway.peers.greeting import allowed_transports, own_hello, unsealed_transports
 from fedrdma_fate.gateway.peers.link_events import LinkEvents
+from fedrdma_fate.gateway.peers.path_keys import PeerKeys
 from fedrdma_fate.gateway.peers.paths import DataPaths, choose_transport
 from fedrdma_fate.gateway.peers.probe_transfers import ProbeTransfers
 from fedrdma_fate.gateway.peers.receiving import Receiving
@@ -96,6 +98,7 @@ class Peer:
         self._entitlement = Entitlement(config.site, context.config.site, context.routes, context.mailbox.sessions)
         self.receiving = Receiving(config.site, context, self.send, self._lender_region)
         self.probes = ProbeTransfers(config.site, context, self.send)
+        self.keys = PeerKeys(context.config.sealing)
         hosts = DataHosts(config, lambda: None if self._stream is None else self._stream.remote_host)
         self.paths = DataPaths(
             config.site,
@@ -108,6 +111,7 @@ class Peer:
             context.config.timeouts.connect,
             self._fall_back,
             lambda name, role: GuardedDraft(context.transports.open(name, role, config.site, self.identity), hosts),
+            secure=self.keys.path,
         )
         self.sending = Sending(config, context, self.send, self.paths, lambda: self.hello, self.shares_memory)
         context.recalls[context.receive_pool].append(self._recall_credits)
@@ -127,7 +131,7 @@ class Peer:
 
     def own_hello(self) -> Hello:
         """Our greeting."""
-        return own_hello(self.config, self._context)
+        return own_hello(self.config, self._context, self.keys.exchange_key)
 
     async def run(self, stream: ControlStream, hello: Hello, dialled_by: str) -> None:
         """Serve a control channel whose greetings have been exchanged, until it ends.
@@ -188,6 +192,9 @@ class Peer:
     def _adopt(self, stream: ControlStream, hello: Hello, dialled_by: str) -> None:
         restarted = self.hello is not None and self.hello.incarnation != hello.incarnation
         self.hello, self._stream, self._dialled_by = hello, stream, dialled_by
+        identity = stream.identity
+        certificates = (b"", b"") if identity is None else (identity.own_certificate, identity.certificate)
+        self.keys.agree(self.own_hello(), hello, *certificates)
         self._heard_at = time.monotonic()
         self.last_error = ""
         self.offline.clear()
@@ -331,7 +338,7 @@ class Peer:
 
     def _choose_main_path(self, hello: Hello) -> None:
         own = tuple(name for name in allowed_transports(self.config, self._context) if name != "grpc")
-        absent = self._context.transports.absent
+        absent = {**self._context.transports.absent, **unsealed_transports(self._context.config)}
         transport, reason = choose_transport(own, self._context.host, hello, self.paths.unusable, absent)
         message = "data path to %s: %s (%s)"
         self._complain("data path chosen", message, self.config.site, transport, reason, level=logging.INFO)
@@ -384,6 +391,8 @@ class Peer:
         """Whether a data path of this kind may lead to the peer."""
         if transport not in allowed_transports(self.config, self._context):
             return False
+        if transport in unsealed_transports(self._context.config):
+            return False
         return transport != "shm" or (self.hello is not None and self.hello.host == self._context.host)
 
     def _lender_region(self) -> LentRegion | None:
@@ -420,6 +429,9 @@ class Peer:
             case DatagramsDropped(counts):
                 for reason, count in counts.items():
                     self._context.metrics.datagrams_dropped(self.config.site, reason, count)
+            case RecordsRefused(counts):
+                for fault, count in counts.items():
+                    self._context.metrics.records_refused(self.config.site, fault, count)
             case GrantRequested(request):
                 self.receiving.on_grant_request(request, self.paths.paths[transport].link)
             case PayloadReceived(offer, slot, payload_at, stats):

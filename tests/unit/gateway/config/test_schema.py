@@ -247,3 +247,16 @@ def test_a_socket_may_lie_anywhere(path: str) -> None:
 def test_a_socket_address_that_cannot_be_one_is_refused(address: str) -> None:
     with pytest.raises(ConfigError, match="unix:///absolute/path"):
         socket_path(address)
+
+
+@pytest.mark.parametrize("seal", ["on", "integrity", True])
+def test_sealing_without_proof_of_who_is_there_is_refused(seal: object) -> None:
+    with pytest.raises(ConfigError) as error:
+        parse_config(document(security="off", seal=seal))
+    assert error.value.code is ErrorCode.SEAL_WITHOUT_TLS
+    assert "'seal'" in error.value.message
+
+
+@pytest.mark.parametrize("seal", [None, "off", False])
+def test_without_security_nothing_is_sealed(seal: object) -> None:
+    assert parse_config(document(security="off", seal=seal)).sealing == "off"

@@ -16,6 +16,7 @@ from fedrdma_fate.gateway.peers.paths import (
 )
 from fedrdma_fate.ports import EndpointAddress, Role
 from fedrdma_fate.security.datagram_tags import KEY_BYTES, DatagramKeys
+from fedrdma_fate.security.sealing import PathSealing
 from fedrdma_fate.wire.errors import ErrorCode, TransportError, WireError
 from fedrdma_fate.wire.frames import Connect, Hello
 
@@ -61,8 +62,10 @@ class FakeLink:
         self.retired = False
         self.alive = True
 
-    def connect(self, draft: Draft, peer: EndpointAddress, attempt: int, keys: DatagramKeys) -> None:
-        del draft, peer
+    def connect(
+        self, draft: Draft, peer: EndpointAddress, attempt: int, keys: DatagramKeys, sealing: PathSealing | None
+    ) -> None:
+        del draft, peer, sealing
         self.connected.append(attempt)
         self.keys.append(keys)
 
@@ -124,6 +127,7 @@ class World:
             lambda: self.now,
             ANSWER_SECONDS,
             self._give_up,
+            secure=lambda _, own, peer: (DatagramKeys(peer, own), None),
         )
         self.paths.online(role)
 
@@ -172,7 +176,7 @@ def test_the_active_side_starts_an_attempt_and_connects_when_it_is_answered() ->
     world = World()
     world.paths.need("tcp", "why", main=True)
     (asked,) = world.sent
-    assert asked == Connect("tcp", "why", 1, True, {"token": "x"}, asked.datagram_key)
+    assert asked == Connect("tcp", "why", 1, True, {"token": "x"}, asked.nonce)
     world.answer(1)
     assert world.links[0].connected == [1]
     assert world.timers == []
@@ -190,7 +194,7 @@ def test_the_passive_side_asks_for_an_attempt_and_answers_it() -> None:
 
 
 @pytest.mark.parametrize("role", ["active", "passive"])
-def test_each_attempt_has_keys_of_its_own_for_datagrams_one_each_way(role: Role) -> None:
+def test_each_attempt_has_a_nonce_of_its_own_from_each_side(role: Role) -> None:
     world = World(role)
     world.paths.need("tcp", "why", main=True)
     for attempt in (1, 2):
@@ -198,7 +202,7 @@ def test_each_attempt_has_keys_of_its_own_for_datagrams_one_each_way(role: Role)
         world.paths.on_lost("tcp", "it broke")
         if role == "active":
             world.fire()
-    ours = [frame.datagram_key for frame in world.sent if frame.attempt][:2]
+    ours = [frame.nonce for frame in world.sent if frame.attempt][:2]
     assert len({*ours, PEERS_KEY}) == 3
     assert all(len(key) == KEY_BYTES for key in ours)
     assert world.links[0].keys == [DatagramKeys(PEERS_KEY, key) for key in ours]
@@ -206,10 +210,10 @@ def test_each_attempt_has_keys_of_its_own_for_datagrams_one_each_way(role: Role)
 
 @pytest.mark.parametrize("role", ["active", "passive"])
 @pytest.mark.parametrize("key", [b"", b"k" * (KEY_BYTES - 1), b"k" * (KEY_BYTES + 1)])
-def test_half_a_data_path_without_a_key_for_datagrams_is_malformed_and_connects_nothing(role: Role, key: bytes) -> None:
+def test_half_a_data_path_without_a_nonce_is_malformed_and_connects_nothing(role: Role, key: bytes) -> None:
     world = World(role)
     world.paths.need("tcp", "why", main=True)
-    with pytest.raises(WireError, match=f"a key for datagrams of {len(key)} bytes, not 32"):
+    with pytest.raises(WireError, match=f"a nonce of {len(key)} bytes, not 32"):
         world.paths.on_connect(Connect("tcp", "why", 1, True, {}, key))
     assert world.links[0].connected == []
 

@@ -1,0 +1,167 @@
+"""Between two gateways that seal: what goes over the network, what breaks it, and what they do not agree on."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from fedrdma_fate.gateway.config.schema import GatewayConfig, parse_config
+from fedrdma_fate.gateway.peers.greeting import own_hello, unsealed_transports
+from fedrdma_fate.security import sealing
+from fedrdma_fate.wire.errors import ErrorCode
+from fedrdma_fate.wire.frames import Mode
+from tests.support import sites as sites_module
+from tests.support.certificates import TestAuthority
+from tests.support.sites import InThread, Sites, eventually, party, start_gateways
+
+LAYOUT = {"a": ["guest:1"], "b": ["host:2"]}
+BODY = os.urandom(3_000_000)
+MODES: tuple[Mode, ...] = ("fedrdma-e", "fedrdma", "grpc", "fedrdma-x")
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Starts gateways with certificates that do this to chunks; None: what they do by default."""
+    seals: dict[str, str | None] = {}
+    authority = TestAuthority(tmp_path / "tls")
+
+    def parse(document: dict[str, Any]) -> GatewayConfig:
+        config = parse_config(document)
+        return msgspec.structs.replace(config, seal=seals[config.site])
+
+    def begin(seal: str | dict[str, str] | None = None, **settings: Any) -> Any:
+        seals.update(seal if isinstance(seal, dict) else dict.fromkeys(LAYOUT, seal))
+        monkeypatch.setattr(sites_module, "parse_config", parse)
+        return start_gateways(LAYOUT, tmp_path, authority=authority, **{"chunk": "100KB", **settings})
+
+    return begin
+
+
+@pytest.fixture
+def sealed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What goes out sealed, record by record."""
+    records: list[bytes] = []
+    seal = sealing.AttemptSealer.seal
+
+    def keep(self: Any, place: bytes, data: memoryview, into: memoryview) -> None:
+        seal(self, place, data, into)
+        records.append(bytes(into))
+
+    monkeypatch.setattr(sealing.AttemptSealer, "seal", keep)
+    return records
+
+
+def exchange(sites: Sites, name: str = "m", mode: Mode | None = None) -> None:
+    """A message from a to b, which must come whole."""
+    with sites["a"].client(mode=mode) as a, sites["b"].client() as b:
+        push(a, name)
+        assert bytes(b.get(name, "t", party("guest:1"), timeout=30).buffer) == BODY
+
+
+def push(client: Any, name: str) -> None:
+    lease = client.lease(len(BODY))
+    lease.buffer[:] = BODY
+    lease.commit(name, "t", [party("host:2")], "object")
+
+
+def metrics(sites: Sites, name: str) -> str:
+    runner = sites.runner
+    assert isinstance(runner, InThread)
+    assembly = runner.gateways[name]._assembly
+    assert assembly is not None
+    return assembly.context.metrics.render()  # type: ignore[attr-defined,no-any-return]
+
+
+@pytest.mark.parametrize("seal", [None, "on", "integrity"], ids=["by-default", "on", "integrity"])
+@pytest.mark.parametrize("mode", MODES)
+def test_all_of_a_message_and_its_headers_is_sealed(
+    start: Callable[..., Any], sealed: list[bytes], mode: Mode, seal: str | None
+) -> None:
+    with start(seal) as sites:
+        exchange(sites, mode=mode)
+    assert sum(len(record) - 24 for record in sealed) > len(BODY)
+    readable = b"".join(sealed).count(BODY[:64])
+    assert readable == (seal == "integrity")
+
+
+def test_without_sealing_nothing_is_sealed(start: Callable[..., Any], sealed: list[bytes]) -> None:
+    with start("off") as sites:
+        exchange(sites)
+    assert not sealed
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_record_that_is_changed_on_its_way_breaks_the_path_is_counted_and_the_message_still_comes_whole(
+    start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, mode: Mode, caplog: pytest.LogCaptureFixture
+) -> None:
+    seal, left = sealing.AttemptSealer.seal, [5]
+
+    def damage(self: Any, place: bytes, data: memoryview, into: memoryview) -> None:
+        seal(self, place, data, into)
+        left[0] -= 1
+        if not left[0]:
+            into[-1] ^= 1
+
+    monkeypatch.setattr(sealing.AttemptSealer, "seal", damage)
+    with start() as sites:
+        exchange(sites, mode=mode)
+        line = 'fedrdma_refused_records_total{peer="a",reason="forged"} 1.0'
+        eventually(lambda: line in metrics(sites, "b"))
+    assert "have a wrong tag" in caplog.text
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [("on", "off"), ("off", "on"), ("on", "integrity")])
+def test_two_sites_that_seal_differently_are_both_told_and_lose_nothing(
+    start: Callable[..., Any], ours: str, theirs: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    seals = {"a": ours, "b": theirs}
+    with start(seals, connected=False) as sites, sites["a"].client() as a:
+        push(a, "early")
+        told = f"[{ErrorCode.SEAL_MISMATCH.value}]"
+        eventually(lambda: caplog.text.count(told) >= 2, 20)
+        assert f"`seal: {ours}`" in caplog.text
+        assert f"`seal: {theirs}`" in caplog.text
+        assert not sites["a"].connected()
+        sites.runner.stop(sites["b"])
+        start({"a": ours, "b": ours})
+        sites.runner.start(sites["b"])
+        with sites["b"].client() as b:
+            assert bytes(b.get("early", "t", party("guest:1"), timeout=30).buffer) == BODY
+
+
+def test_what_was_sealed_for_another_message_is_not_delivered(
+    start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A sender whose introduction names another offer than its frame does."""
+    monkeypatch.setattr("fedrdma_fate.engine.outgoing.digest_of_offer", lambda _: b"another" + bytes(25))
+    with start() as sites, sites["a"].client() as a, sites["b"].client() as b:
+        push(a, "m")
+        with pytest.raises(Exception, match="FR306"):
+            b.get("m", "t", party("guest:1"), timeout=30)
+        assert 'reason="other-transfer"} 1.0' in metrics(sites, "b")
+    assert "sealed for another message" in caplog.text
+
+
+def test_verbs_is_not_used_where_chunks_have_to_be_sealed(start: Callable[..., Any]) -> None:
+    with start("on") as sites:
+        runner = sites.runner
+        assert isinstance(runner, InThread)
+        assembly = runner.gateways["a"]._assembly
+        assert assembly is not None
+        context = assembly.context
+        (peer,) = context.config.peers
+        auto = msgspec.structs.replace(peer, transport="verbs")
+        context.transports["verbs"] = context.transports["tcp"]
+        try:
+            hello = own_hello(auto, context, b"")
+        finally:
+            del context.transports["verbs"]
+        assert hello.transports == ("tcp", "grpc")
+        assert "seal" in unsealed_transports(context.config)["verbs"]
