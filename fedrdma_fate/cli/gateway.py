@@ -14,13 +14,14 @@ import click
 from fedrdma_fate.cli.failure import told_plainly
 from fedrdma_fate.gateway.config.schema import GatewayConfig, load_config
 from fedrdma_fate.gateway.daemon import Gateway
+from fedrdma_fate.gateway.peers.channel_security import credentials_of
 from fedrdma_fate.obs.log import LogFormat, LogLevel, configure
 from fedrdma_fate.security.grpc_credentials import ONLY_TLS_1_3
 
 
 @click.command()
 @click.option("--config", "path", required=True, type=click.Path(path_type=Path), help="YAML file; see conf/.")
-@click.option("--check", is_flag=True, help="Only check the configuration.")
+@click.option("--check", is_flag=True, help="Only check the configuration, and its certificates.")
 @click.option("--log-level", type=click.Choice(get_args(LogLevel)), default="warning", show_default=True)
 @click.option("--log-format", type=click.Choice(get_args(LogFormat)), default="human", show_default=True)
 def gateway(path: Path, check: bool, log_level: LogLevel, log_format: LogFormat) -> None:
@@ -29,6 +30,7 @@ def gateway(path: Path, check: bool, log_level: LogLevel, log_format: LogFormat)
     with told_plainly():
         config = load_config(path)
         if check:
+            credentials_of(config)
             click.echo(f"{path} is right.")
             return
         if config.security == "mtls":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import os
 import platform
 import resource
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedrdma_fate.client.client import ask_status
+from fedrdma_fate.doctor.certificates import check_certificates
 from fedrdma_fate.doctor.fate import check_fate, check_hooks, check_tables
 from fedrdma_fate.doctor.fate_report import FateReport, ask_fresh_interpreter
 from fedrdma_fate.doctor.findings import Finding
@@ -29,6 +31,7 @@ from fedrdma_fate.doctor.rdma import check_choice, check_ports, check_pyverbs, r
 from fedrdma_fate.doctor.site import check_config, check_gateway, check_peers, verbs_need
 from fedrdma_fate.gateway.config.schema import GatewayConfig, ListenConfig, MemoryConfig, VerbsConfig
 from fedrdma_fate.memory.room import available_bytes
+from fedrdma_fate.security.reloading import utc_now
 from fedrdma_fate.transport.verbs.device_selection import PortPreference, address_is_ours
 from fedrdma_fate.transport.verbs.interface import Verbs
 from fedrdma_fate.transport.verbs.transport import load_verbs
@@ -50,6 +53,7 @@ class Machine:
         address_is_ours: see `transport.verbs.device_selection.address_is_ours`.
         ask_status: see `client.client.ask_status`.
         ask_fate: what a fresh interpreter makes of FATE.
+        now: the time, with its zone.
     """
 
     python: tuple[int, int]
@@ -63,6 +67,7 @@ class Machine:
     address_is_ours: Callable[[str], bool]
     ask_status: Callable[[str], Mapping[str, Any]]
     ask_fate: Callable[[], FateReport]
+    now: Callable[[], datetime.datetime] = utc_now
 
     @classmethod
     def this(cls) -> Machine:
@@ -98,6 +103,7 @@ def examine(machine: Machine, config_path: Path | None, address: str | None) -> 
     return [
         check_python(machine.python, machine.system, machine.processor),
         configured,
+        check_certificates(config, machine.now()),
         *_check_memory(machine, MemoryConfig() if config is None else config.memory, runs),
         *_check_rdma(machine, config),
         reached,

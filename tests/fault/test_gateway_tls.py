@@ -160,6 +160,11 @@ def test_a_handshake_that_takes_too_long_is_ended(sites: Sites, monkeypatch: pyt
     eventually(lambda: refused(sites) == {"too-slow": 1})
 
 
+def test_a_connection_that_ends_within_the_handshake_is_counted(sites: Sites) -> None:
+    connect(control(sites)).close()
+    eventually(lambda: refused(sites) == {"cut": 1})
+
+
 # --- greetings ---
 
 

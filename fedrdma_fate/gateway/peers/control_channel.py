@@ -155,6 +155,7 @@ class ControlServer:
 
     def _drop(self, connection: ControlConnection, why: str, what: str) -> None:
         place = self._connections[connection]
+        place.told = True
         self._refused(place.host, _unanswered(place.host, what), why)
         connection.stream.close()
         connection.abort()
@@ -171,18 +172,22 @@ class ControlServer:
             return
         self._settle(connection)
         place = self._connections.pop(connection)
-        failure = connection.stream.failure
-        if failure is not None and not connection.ready.is_set():
+        if connection.ready.is_set() or place.told or self._server is None:
+            return
+        if (failure := connection.stream.failure) is not None:
             self._refused(place.host, failure)
+        else:
+            self._refused(place.host, _unanswered(place.host, "it ended before TLS was done"), "cut")
 
 
 class _Place:
-    """What is kept of an accepted connection."""
+    """What is kept of an accepted connection; `told` where it was already said that it is refused."""
 
     def __init__(self, host: str, newcomer: Newcomer, timer: asyncio.TimerHandle) -> None:
         self.host = host
         self.newcomer = newcomer
         self.timer = timer
+        self.told = False
 
 
 @contextlib.asynccontextmanager

@@ -53,8 +53,8 @@ def doctor(machine: Machine, monkeypatch: pytest.MonkeyPatch, *options: str) -> 
 
 
 CHECKS = [
-    *("python", "configuration", "shared memory", "huge pages", "rdma mlx5_0 port 1", "pyverbs", "rdma choice"),
-    *("memlock", "gateway", "fate", "fate hooks", "fate tables"),
+    *("python", "configuration", "certificates", "shared memory", "huge pages", "rdma mlx5_0 port 1"),
+    *("pyverbs", "rdma choice", "memlock", "gateway", "fate", "fate hooks", "fate tables"),
 ]
 
 

@@ -12,6 +12,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from fedrdma_fate.cli.main import main
+from tests.support.certificates import TestAuthority
 from tests.support.ports import free_ports
 from tests.support.sites import Site, eventually, gateway_site
 
@@ -32,6 +33,17 @@ def test_a_right_configuration_is_said_to_be_right_and_nothing_is_started(tmp_pa
     path = written(tmp_path, {**RIGHT, "memory": {"directory": str(tmp_path / "nothing")}})
     result = check(path)
     assert (result.exit_code, result.output) == (0, f"{path} is right.\n")
+
+
+def test_a_check_looks_at_the_certificates_too(tmp_path: Path) -> None:
+    authority = TestAuthority(tmp_path / "tls")
+    authority.issue("a")
+    document = {"site": "a", "parties": ["9999"], "tls": authority.settings("a")}
+    assert check(written(tmp_path, document)).exit_code == 0
+    authority.issue("b", name="a")
+    result = check(written(tmp_path, document))
+    assert result.exit_code == 1
+    assert "[FR108]" in result.output
 
 
 @pytest.mark.parametrize(
