@@ -55,6 +55,11 @@ class LinkHandle:
         """Whether there are turns to come."""
         return not self._ended
 
+    @property
+    def backlog(self) -> int:
+        """Commands that are left for its next turn."""
+        return len(self._commands)
+
     # -- commands, see Link ---------------------------------------------------------------------------------------
 
     def connect(

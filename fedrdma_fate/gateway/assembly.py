@@ -14,6 +14,7 @@ from pathlib import Path
 from fedrdma_fate.client.address import socket_path
 from fedrdma_fate.gateway.config.schema import GatewayConfig, split_address
 from fedrdma_fate.gateway.context import GatewayContext
+from fedrdma_fate.gateway.messages.budget import Budget, Limits
 from fedrdma_fate.gateway.messages.mailbox import Mailbox, Message
 from fedrdma_fate.gateway.path_store import PathStore
 from fedrdma_fate.gateway.peers.channel_security import IdentityWatch, TlsChannel, credentials_of
@@ -153,7 +154,7 @@ def _make_context(
         send_pool=SlotPool(send_region, "send", None if memory.warm else send_region),
         receive_pool=SlotPool(receive_region, "receive", None if memory.warm else receive_region, sharers),
         spill=spill,
-        mailbox=Mailbox(),
+        mailbox=Mailbox(Budget(limits_of(config))),
         routes=Routes(config),
         transports=transports,
         make_region=regions.create_region,
@@ -171,6 +172,17 @@ def _make_context(
 def _turn_away(peers: dict[str, Peer], message: Message) -> None:
     if message.origin:
         peers[message.origin].receiving.turned_away(message)
+
+
+def limits_of(config: GatewayConfig) -> Limits:
+    """What may wait of one peer, as the configuration says."""
+    limits, receive = config.limits, int(config.memory.receive_bytes)
+    return Limits(
+        messages=limits.messages,
+        total_bytes=8 * receive if limits.bytes is None else int(limits.bytes),
+        session_messages=limits.session_messages,
+        session_bytes=4 * receive if limits.session_bytes is None else int(limits.session_bytes),
+    )
 
 
 def _serve_metrics(

@@ -79,6 +79,7 @@ class GatewayContext:
         recalls: for each pool, what asks a peer to give back slots of it that it was granted or lent; called with the
             owner whose slots alone would help, or None.
         making_room: pools that room is being made in.
+        small_bytes: of small messages that are on their way to disk.
         tasks: background tasks, kept alive here and cancelled at the end.
         next_transfer: id of the latest transfer.
         path_store: what was learnt of the paths to the peers.
@@ -101,6 +102,7 @@ class GatewayContext:
     recalls: defaultdict[SlotPool, list[Callable[[str | None], None]]] = dataclasses.field(
         default_factory=lambda: defaultdict(list)
     )
+    small_bytes: int = 0
     making_room: set[SlotPool] = dataclasses.field(default_factory=set)
     tasks: set[asyncio.Task[None]] = dataclasses.field(default_factory=set)
     next_transfer: int = dataclasses.field(default_factory=_first_transfer)

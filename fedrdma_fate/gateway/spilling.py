@@ -67,6 +67,34 @@ async def _spill(context: GatewayContext, message: Message) -> None:
     _spilled(context, message, spilled)
 
 
+def keep_small(context: GatewayContext, message: Message, owner: str) -> None:
+    """Move a small message that nobody waits for out of the heap: to receive memory, where there is none to disk."""
+    body = message.body
+    if not body or not context.mailbox.waits_here(message):
+        return
+    lease = _room_at_once(context.receive_pool, message, owner)
+    if lease is None:
+        message.moving = spawn(context.tasks, _spill_small(context, message, body))
+        return
+    lease.slot.view[:] = body
+    message.lease, message.body = lease, None
+
+
+async def _spill_small(context: GatewayContext, message: Message, body: bytes) -> None:
+    context.small_bytes += len(body)
+    try:
+        spilled = await asyncio.to_thread(context.spill.spill_bytes, body)
+    except FedRDMAError as error:
+        # the message stays where it is
+        context.complaints.add(logger, "spill failed", "small messages", "%s", error, level=logging.ERROR)
+        return
+    finally:
+        context.small_bytes -= len(body)
+        message.moving = None
+    message.body = None
+    _spilled(context, message, spilled)
+
+
 def take_in(context: GatewayContext, message: Message) -> None:
     """Begin to copy a borrowed message that nobody has pulled into memory of ours, to disk where there is no room."""
     if message.moving is None and message.borrowed is not None:
@@ -74,7 +102,7 @@ def take_in(context: GatewayContext, message: Message) -> None:
 
 
 async def _take_in(context: GatewayContext, message: Message, borrowed: BorrowedSlot) -> None:
-    lease = _room_at_once(context.receive_pool, message)
+    lease = _room_at_once(context.receive_pool, message, f"message:{message.key}")
     try:
         if lease is not None:
             await asyncio.to_thread(borrowed.read_into, lease.slot.view)
@@ -93,9 +121,9 @@ async def _take_in(context: GatewayContext, message: Message, borrowed: Borrowed
     borrowed.close()
 
 
-def _room_at_once(pool: SlotPool, message: Message) -> Lease | None:
+def _room_at_once(pool: SlotPool, message: Message, owner: str) -> Lease | None:
     try:
-        return pool.lease(message.total_bytes, f"message:{message.key}")
+        return pool.lease(message.total_bytes, owner)
     except MemoryPoolError:
         return None
 

@@ -88,6 +88,14 @@ class SpillStore:
         payload = slot.part(payload_offset, payload_length).view
         return self._keep(payload_length, lambda path: _write_new_file(path, payload))
 
+    def spill_bytes(self, payload: bytes) -> Spilled:
+        """Write a payload to a file of its own; else as `spill`.
+
+        Raises:
+            MemoryPoolError: SPILL_FAILED.
+        """
+        return self._keep(len(payload), lambda path: _write_new_file(path, memoryview(payload)))
+
     def spill_borrowed(self, borrowed: BorrowedSlot) -> Spilled:
         """Copy a borrowed payload to a file of its own; else as `spill`.
 

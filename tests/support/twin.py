@@ -15,8 +15,10 @@ from fedrdma_fate.engine.events import Emit
 from fedrdma_fate.engine.link_thread import LinkHandle
 from fedrdma_fate.engine.payload import Payload
 from fedrdma_fate.engine.settings import LinkSettings
+from fedrdma_fate.gateway.assembly import limits_of
 from fedrdma_fate.gateway.config.schema import parse_config
 from fedrdma_fate.gateway.context import GatewayContext
+from fedrdma_fate.gateway.messages.budget import Budget
 from fedrdma_fate.gateway.messages.mailbox import Mailbox, Message
 from fedrdma_fate.gateway.peers.control_stream import ControlStream
 from fedrdma_fate.gateway.peers.peer import Peer
@@ -150,7 +152,7 @@ class Twin:
                 sharers=[pool_owner(peer.site) for peer in config.peers],
             ),
             spill=SpillStore(self._directory, site),
-            mailbox=Mailbox(),
+            mailbox=Mailbox(Budget(limits_of(config))),
             routes=Routes(config),
             transports=self.transports[site],
             make_region=lambda _, length: HeapRegion(length),

@@ -166,6 +166,28 @@ class TimeoutConfig(_Section, frozen=True):
     drain: Seconds = 10.0
 
 
+class LimitsConfig(_Section, frozen=True):
+    """What one peer may have here. Beyond, it is made to wait or refused (FR610), and nobody else notices.
+
+    Attributes:
+        messages: messages of a peer that nobody has pulled yet, and notices of some that will not come. One whose names
+            are longer than 256 characters counts as several.
+        session_messages: the same of one session of a peer.
+        bytes: of those messages, in memory and on disk; null: eight times `memory.receive_bytes`.
+        session_bytes: the same of one session; null: four times `memory.receive_bytes`.
+        frames_per_second: control frames that a peer may send; who sends more is read more slowly, and after half a
+            minute cut off.
+        outgoing_bytes: small messages that are kept until a peer has them; a put of more waits.
+    """
+
+    messages: Annotated[int, msgspec.Meta(ge=1)] = 16384
+    session_messages: Annotated[int, msgspec.Meta(ge=1)] = 8192
+    bytes: ByteCount | None = None
+    session_bytes: ByteCount | None = None
+    frames_per_second: Annotated[float, msgspec.Meta(ge=100)] = 20000.0
+    outgoing_bytes: ByteCount = ByteCount(64 * 2**20)
+
+
 class PeerConfig(_Section, frozen=True):
     """Another site.
 
@@ -237,6 +259,7 @@ class GatewayConfig(_Section, frozen=True):
         verbs: the RDMA transport.
         memory: shared memory and spill.
         timeouts: time-outs.
+        limits: what one peer may have here.
         peers: the other sites.
         task_users: other users of this host whose tasks are served; they share the site's memory with its own tasks.
         trace: file for the JSON-lines trace, or null for none.
@@ -263,6 +286,7 @@ class GatewayConfig(_Section, frozen=True):
     verbs: VerbsConfig = VerbsConfig()
     memory: MemoryConfig = MemoryConfig()
     timeouts: TimeoutConfig = TimeoutConfig()
+    limits: LimitsConfig = LimitsConfig()
     peers: tuple[PeerConfig, ...] = ()
     task_users: tuple[TaskUserConfig, ...] = ()
     trace: Path | None = None

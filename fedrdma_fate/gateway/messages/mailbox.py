@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from fedrdma_fate import memory_files
 from fedrdma_fate.client.protocol import Place
+from fedrdma_fate.gateway.messages.budget import Budget
 from fedrdma_fate.gateway.messages.sessions import Sessions
 from fedrdma_fate.memory.pool import Lease
 from fedrdma_fate.memory.region import region_unusable
@@ -17,7 +18,7 @@ from fedrdma_fate.memory.shared_slots import BorrowedSlot
 from fedrdma_fate.memory.spill import Spilled
 from fedrdma_fate.ports import Region
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, error_from_code
-from fedrdma_fate.wire.frames import MessageKey, MessageKind, Party
+from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, MessageKey, MessageKind, Party
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +77,12 @@ class Message:
         except OSError as error:
             raise region_unusable(f"the memory of {self.key}", error) from error
 
+    def small_body(self) -> bytes | None:
+        """The payload itself, where it is small and in memory of ours; else None."""
+        if self.body is not None or self.lease is None or self.total_bytes > INLINE_LIMIT_BYTES:
+            return self.body
+        return bytes(self.lease.slot.part(self.payload_at, self.total_bytes).view)
+
     def discard(self) -> None:
         """Give its memory or file back; while it is being moved, afterwards. May be repeated."""
         if self.moving is not None:
@@ -101,12 +108,17 @@ class Mailbox:
         on_turned_away: called with a message that was dropped because its destination's tasks do not know its source.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, budget: Budget | None = None) -> None:
+        """
+        Args:
+            budget: what may wait here of each peer; None: whatever comes.
+        """
+        self.budget = budget or Budget()
         self.on_turned_away: Callable[[Message], object] = lambda _message: None
         self.on_waiting: Callable[[str, Party], object] = lambda _session, _party: None
         self.sessions = Sessions()
         self._messages: dict[MessageKey, Message] = {}
-        self._failed: dict[MessageKey, tuple[str, str]] = {}
+        self._failed: dict[MessageKey, tuple[str, str, str]] = {}
         self._waiting: dict[MessageKey, asyncio.Future[Message]] = {}
 
     def join(self, session: str, party: Party, parties: Iterable[Party] | None) -> None:
@@ -114,10 +126,10 @@ class Mailbox:
         self.sessions.join(session, party, parties)
         for key in [key for key in self._messages if key.session == session and key.destination == party]:
             if not self.sessions.admits(key):
-                self._turn_away(self._messages.pop(key))
+                self._turn_away(self._remove(key))
         for key in [key for key in self._failed if key.session == session and key.destination == party]:
             if not self.sessions.admits(key):
-                del self._failed[key]
+                self._forget_failure(key)
 
     def _turn_away(self, message: Message) -> None:
         message.discard()
@@ -128,9 +140,9 @@ class Mailbox:
         self.sessions.leave(session, party)
         gone = [key for key in self._messages if key.session == session and key.destination == party]
         for key in gone:
-            self._messages.pop(key).discard()
+            self._remove(key).discard()
         for key in [key for key in self._failed if key.session == session and key.destination == party]:
-            del self._failed[key]
+            self._forget_failure(key)
         for key, future in self._waiting.items():
             if key.session == session and key.destination == party and not future.done():
                 future.set_exception(self.sessions.closed_error(session, party))
@@ -152,24 +164,33 @@ class Mailbox:
             logger.info("dropped %s: %s", key, "its party has left" if closed else "it is here already")
             message.discard()
             return False
-        self._failed.pop(key, None)
+        self._forget_failure(key)
         if future is not None:
             future.set_result(message)
         else:
-            self._messages[key] = message
+            self._keep(message)
             self.on_waiting(key.session, key.destination)
         return True
 
-    def fail(self, key: MessageKey, code: str, reason: str) -> None:
-        """A message will never come: tell whoever waits for it, or will. May be repeated."""
+    def fail(self, key: MessageKey, code: str, reason: str, origin: str = "") -> str:
+        """A message will never come: tell whoever waits for it, or will. May be repeated.
+
+        Returns:
+            why a notice of a peer's is not kept for whoever will wait, or an empty string.
+        """
         closed = self.sessions.is_closed(key.session, key.destination)
         if closed or key in self._messages or self.sessions.was_pulled(key) or not self.sessions.admits(key):
-            return
-        self._failed[key] = (code, reason)
+            return ""
+        self._forget_failure(key)
         future = self._waiting.get(key)
         if future is not None and not future.done():
-            future.set_exception(self._failure(key))
+            future.set_exception(_failure(key, code, reason))
+        if objection := self.budget.objection(origin, key, 0):
+            return objection
+        self._failed[key] = (code, reason, origin)
+        self.budget.add(origin, key, 0)
         self.on_waiting(key.session, key.destination)
+        return ""
 
     # -- pulling --------------------------------------------------------------------------------------------------
 
@@ -188,7 +209,8 @@ class Mailbox:
             elif message.moving is not None:
                 await asyncio.wait([message.moving])
                 continue
-            self._messages.pop(key, None)
+            if self._messages.get(key) is message:
+                self._remove(key)
             if self.sessions.is_closed(key.session, key.destination):
                 message.discard()
                 continue
@@ -201,7 +223,8 @@ class Mailbox:
         if key in self._waiting or self.sessions.was_pulled(key):
             raise GatewayError(ErrorCode.DUPLICATE_PULL, f"{key} was pulled before.", "Pull each message once.")
         if key in self._failed:
-            raise self._failure(key)
+            code, reason, _ = self._failed[key]
+            raise _failure(key, code, reason)
 
     async def _wait(self, key: MessageKey, timeout: float | None) -> Message:
         future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
@@ -229,7 +252,7 @@ class Mailbox:
             message.discard()
             return
         self.sessions.forget_pull(key)
-        self._messages[key] = message
+        self._keep(message)
         self.on_waiting(key.session, key.destination)
 
     def _put_back(self, future: asyncio.Future[Message]) -> None:
@@ -240,11 +263,20 @@ class Mailbox:
         if self.sessions.is_closed(message.key.session, message.key.destination):
             message.discard()
         else:
-            self._messages[message.key] = message
+            self._keep(message)
 
-    def _failure(self, key: MessageKey) -> FedRDMAError:
-        code, reason = self._failed[key]
-        return error_from_code(code, f"{key} will not come: {reason}")
+    def _keep(self, message: Message) -> None:
+        self._messages[message.key] = message
+        self.budget.add(message.origin, message.key, message.total_bytes)
+
+    def _remove(self, key: MessageKey) -> Message:
+        message = self._messages.pop(key)
+        self.budget.remove(message.origin, key, message.total_bytes)
+        return message
+
+    def _forget_failure(self, key: MessageKey) -> None:
+        if key in self._failed:
+            self.budget.remove(self._failed.pop(key)[2], key, 0)
 
     def refuse_all(self, error: FedRDMAError) -> None:
         """The gateway stops: refuse everybody who waits."""
@@ -253,6 +285,10 @@ class Mailbox:
                 future.set_exception(error)
 
     # -- looking --------------------------------------------------------------------------------------------------
+
+    def objection(self, origin: str, key: MessageKey, total_bytes: int) -> str:
+        """Why a peer's message is not taken, or an empty string; what somebody waits for always is."""
+        return "" if key in self._waiting else self.budget.objection(origin, key, total_bytes)
 
     @property
     def waiting_pulls(self) -> int:
@@ -289,6 +325,9 @@ class Mailbox:
 
     def discard_all(self) -> None:
         """Drop every message: the gateway is going away."""
-        for message in self._messages.values():
-            message.discard()
-        self._messages.clear()
+        for key in list(self._messages):
+            self._remove(key).discard()
+
+
+def _failure(key: MessageKey, code: str, reason: str) -> FedRDMAError:
+    return error_from_code(code, f"{key} will not come: {reason}")

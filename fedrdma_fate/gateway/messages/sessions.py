@@ -13,6 +13,10 @@ REMEMBERED_CLOSED = 4096
 """Parties that left a session and are still remembered, so that what comes late for them is dropped."""
 
 
+MOST_FAILURES = 1024
+"""Failures of pushes that a party is still to be told, one at each call: the first says what is wrong."""
+
+
 @dataclasses.dataclass(slots=True)
 class _Session:
     """One session.
@@ -119,7 +123,9 @@ class Sessions:
     def push_failed(self, key: MessageKey, error: FedRDMAError) -> None:
         """A push could not be delivered: its party is told at its next call."""
         if not self.is_closed(key.session, key.source):
-            self._of(key.session).failures.setdefault(key.source, []).append(error)
+            failures = self._of(key.session).failures.setdefault(key.source, [])
+            if len(failures) < MOST_FAILURES:
+                failures.append(error)
 
     def raise_push_failure(self, session: str, party: Party) -> None:
         """Raise, once, that an earlier push of this party failed.

@@ -18,6 +18,9 @@ from fedrdma_fate.wire.frames import Lend, LendReturn
 _MAPPED_SECONDS = 1.0
 """A task that was told where its message lies has mapped it by then."""
 
+MOST_BORROWED = 256
+"""Messages of a peer that are borrowed at once: each takes a descriptor. Others are declined, and sent."""
+
 MOST_EARLY = 1024
 """Lent messages that wait for the data path to be connected, which takes less than a second; others are declined."""
 
@@ -67,6 +70,10 @@ class Borrowing:
         if region is None:
             self._wait(lend)
             return None
+        if len(self._borrowed) >= MOST_BORROWED:
+            raise MemoryPoolError(
+                ErrorCode.REGION_UNAVAILABLE, f"{MOST_BORROWED} messages of {self._site} are borrowed already."
+            )
         give_back = functools.partial(self._give_back, lend.transfer)
         borrowed = BorrowedSlot(region, lend.offset, lend.total_bytes, give_back)
         message = Message(

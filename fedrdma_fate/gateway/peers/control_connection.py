@@ -82,7 +82,7 @@ class ControlConnection(asyncio.BufferedProtocol):
             on_ended: called last.
         """
         self.stream = ControlStream()
-        self.stream.on_known = self._on_known
+        self.stream.on_known = self.stream.on_room = self._on_known
         self.ready = asyncio.Event()
         self.ended = asyncio.Event()
         self._security = security
@@ -242,6 +242,8 @@ class ControlConnection(asyncio.BufferedProtocol):
             if not self.stream.known:
                 self._hold()
             self.stream.take_in(frame)
+            if self.stream.full:
+                self._hold()
 
     def _hold(self) -> None:
         self._held = True
@@ -256,7 +258,8 @@ class ControlConnection(asyncio.BufferedProtocol):
             self._parse()
         except FedRDMAError as error:
             self._stop_reading(error)
-        self._resume_reading()
+        if not self._held:
+            self._resume_reading()
 
     def _resume_reading(self) -> None:
         if self._transport is not None and not self._transport.is_closing():

@@ -8,6 +8,9 @@ from collections.abc import AsyncIterator, Callable
 from fedrdma_fate.security.identity import PeerIdentity
 from fedrdma_fate.wire.errors import FedRDMAError
 
+MOST_UNREAD_BYTES = 1024 * 1024
+"""Of frames that have come and wait to be read; then no more is read from the connection: TCP holds the peer."""
+
 
 class ControlStream:
     """Frames in order, both ways. Writing never waits; frames are queued until the connection takes them.
@@ -18,6 +21,8 @@ class ControlStream:
         failure: the error that ended it, where there was one.
         remote_host: address of the other end, where that is known.
         identity: who is there by its certificate, and both certificates; None without TLS.
+        unread_bytes: of frames that have come and were not read yet.
+        unsent_bytes: of frames that the connection has not taken yet.
         known: whether the other end has greeted as a peer; before, it may send little and has little time.
     """
 
@@ -28,6 +33,9 @@ class ControlStream:
         self.identity: PeerIdentity | None = None
         self.known = False
         self.on_known: Callable[[], None] = lambda: None
+        self.on_room: Callable[[], None] = lambda: None
+        self.unread_bytes = self.unsent_bytes = 0
+        self._full = False
         self._incoming: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._outgoing: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._closed = False
@@ -35,11 +43,25 @@ class ControlStream:
     def write(self, frame: bytes) -> None:
         """Queue a frame; silently dropped once the stream is closed, as it would be on a broken one."""
         if not self._closed:
+            self.unsent_bytes += len(frame)
             self._outgoing.put_nowait(frame)
 
     async def read(self) -> bytes | None:
         """The next frame, or None when the stream has ended."""
-        return None if self._closed and self._incoming.empty() else await self._incoming.get()
+        if self._closed and self._incoming.empty():
+            return None
+        frame = await self._incoming.get()
+        if frame is not None:
+            self.unread_bytes = max(0, self.unread_bytes - len(frame))
+            if self._full and self.unread_bytes <= MOST_UNREAD_BYTES // 2:
+                self._full = False
+                self.on_room()
+        return frame
+
+    @property
+    def full(self) -> bool:
+        """Whether so much has come that is not read yet that nothing more is to be taken in until `on_room`."""
+        return self._full
 
     def admit(self) -> None:
         """The other end has greeted as a peer: lift the limits of strangers, and take what it says next."""
@@ -64,6 +86,8 @@ class ControlStream:
     def take_in(self, frame: bytes) -> None:
         """A frame has come; dropped once the stream is closed."""
         if not self._closed:
+            self.unread_bytes += len(frame)
+            self._full = self.unread_bytes > MOST_UNREAD_BYTES
             self._incoming.put_nowait(frame)
 
     def fail(self, error: FedRDMAError) -> None:
@@ -75,4 +99,5 @@ class ControlStream:
     async def outgoing(self) -> AsyncIterator[bytes]:
         """What is to be sent, until the stream is closed."""
         while (frame := await self._outgoing.get()) is not None:
+            self.unsent_bytes -= len(frame)
             yield frame

@@ -65,7 +65,8 @@ class Dialler:
         while True:
             await peer.offline.wait()
             await asyncio.sleep(pause + delay)
-            if peer.connected:
+            if peer.connected or peer.shut_out:
+                pause = LAST_REDIAL_SECONDS if peer.shut_out else pause
                 continue
             began = time.monotonic()
             await self._dial(peer, address)
@@ -87,6 +88,10 @@ class Dialler:
         except FedRDMAError as error:
             self._refused(stream.remote_host or "unknown", error)
             stream.write(encode_frame(Goodbye(cut(error, MOST_REASON_CHARACTERS))))
+            stream.close()
+            return
+        if peer.shut_out:
+            stream.write(encode_frame(Goodbye("cut off for a while: it has sent too much")))
             stream.close()
             return
         stream.admit()

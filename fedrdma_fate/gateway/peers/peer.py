@@ -1,4 +1,7 @@
-"""One other site: its control channel, what each frame on it leads to, and its data paths."""
+"""One other site: its control channel, what each frame on it leads to, and its data paths.
+
+More than 500 lines: where every frame and every event leads to is to be seen in one place.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +36,7 @@ from fedrdma_fate.gateway.peers.data_hosts import DataHosts, GuardedDraft
 from fedrdma_fate.gateway.peers.entitlement import Entitlement
 from fedrdma_fate.gateway.peers.greeting import allowed_transports, own_hello, unsealed_transports
 from fedrdma_fate.gateway.peers.link_events import LinkEvents
+from fedrdma_fate.gateway.peers.metering import SHUT_OUT_SECONDS, Pace
 from fedrdma_fate.gateway.peers.path_keys import PeerKeys
 from fedrdma_fate.gateway.peers.paths import DataPaths, choose_transport
 from fedrdma_fate.gateway.peers.probe_transfers import ProbeTransfers
@@ -45,7 +49,7 @@ from fedrdma_fate.gateway.transports import link_settings
 from fedrdma_fate.obs.complaints import EACH_TELLS, cut
 from fedrdma_fate.ports import LentRegion, Role
 from fedrdma_fate.security.identity import PeerIdentity
-from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, WireError
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, WireError
 from fedrdma_fate.wire.frames import (
     Abort,
     ChunkAck,
@@ -89,6 +93,7 @@ class Peer:
         self._stream: ControlStream | None = None
         self._dialled_by = ""
         self._heard_at = 0.0
+        self.shut_out_until = 0.0
         self.hello: Hello | None = None
         self._repair_regions = RepairRegions(config.site, context.make_region)
         self.last_error = "not connected yet"
@@ -117,6 +122,11 @@ class Peer:
         context.recalls[context.receive_pool].append(self._recall_credits)
         context.receive_pool.when_freed.append(self._on_room)
         context.receive_pool.when_wanted.append(self._on_wanted)
+
+    @property
+    def shut_out(self) -> bool:
+        """Whether the peer was cut off just now, and is to wait."""
+        return self._loop.time() < self.shut_out_until
 
     @property
     def connected(self) -> bool:
@@ -149,9 +159,11 @@ class Peer:
         watchdog = asyncio.create_task(self._watch(stream))
         try:
             await self._serve(stream)
-        except WireError as error:
+        except (WireError, GatewayError) as error:
+            self.shut_out_until = self._loop.time() + (SHUT_OUT_SECONDS if isinstance(error, GatewayError) else 0.0)
             message = "control channel of %s: %s"
-            self._complain("malformed frame", message, self.config.site, error, level=logging.ERROR)
+            kind = "malformed frame" if isinstance(error, WireError) else "flood"
+            self._complain(kind, message, self.config.site, error, level=logging.ERROR)
             stream.write(encode_frame(Goodbye(cut(error))))
         except Exception:
             # whatever a frame has led to: the next channel begins from a state that both sides know
@@ -164,9 +176,12 @@ class Peer:
                 self._lose(f"the control channel ended{stream.end_reason}")
 
     async def _serve(self, stream: ControlStream) -> None:
+        pace = Pace(self.config.site, self._context, self.paths, self._loop.time)
         while (raw := await stream.read()) is not None and self._stream is stream:
             self._heard_at = time.monotonic()
             self._on_frame(decode_frame(raw))
+            if pause := pace.pause(len(raw), stream.unsent_bytes):
+                await pause
         if isinstance(stream.failure, WireError):
             raise stream.failure
 

@@ -18,7 +18,7 @@ from fedrdma_fate.gateway.messages.mailbox import Message
 from fedrdma_fate.gateway.peers.borrowing import Borrowing
 from fedrdma_fate.gateway.peers.entitlement import not_in_session
 from fedrdma_fate.gateway.peers.probe_transfers import lease_spare
-from fedrdma_fate.gateway.spilling import make_room
+from fedrdma_fate.gateway.spilling import keep_small, make_room
 from fedrdma_fate.memory.pool import Lease
 from fedrdma_fate.obs.complaints import EACH_TELLS
 from fedrdma_fate.ports import LentRegion, Slot
@@ -50,6 +50,9 @@ FIRST_AHEAD_FRACTION = 3 / 8
 MOST_REQUESTS_KEPT = 4 * MOST_REQUESTS
 """Transfers of a peer that wait for a slot or have one: its gateway asks for so many on each of its two data paths, and
 what it has given up may still be on its way."""
+
+MOST_ANNOUNCED = 8192
+"""Transfers of a peer that were announced and have not ended: more than it can have grants and credits for."""
 
 REMEMBERED_TRANSFERS = 16384
 """Ended transfers that are remembered, so that one sent again after a lost connection is not taken twice."""
@@ -252,14 +255,26 @@ class Receiving:
         """A transfer begins: pass it on, unless it has ended before."""
         if offer.transfer in self._ended:
             link.decline(offer, self._ended[offer.transfer])
+        elif objection := self._too_much(offer):
+            link.decline(offer, self.refuse(offer, ErrorCode.LIMIT_REACHED, objection))
         else:
             self._announced[offer.transfer] = offer
             link.frame(offer)
 
     def on_early_offer(self, offer: Offer, link: LinkHandle) -> None:
         """The same by a datagram, before or after the frame: it begins what is right, and the frame does all else."""
-        if offer.transfer not in self._ended:
+        if offer.transfer not in self._ended and not self._too_much(offer):
             link.begin_early(offer)
+
+    def _too_much(self, frame: Offer | Inline | Lend) -> str:
+        """Why a message is one too many, or an empty string."""
+        total_bytes = len(frame.body) if isinstance(frame, Inline) else frame.total_bytes
+        if isinstance(frame, Offer):
+            if frame.transfer >= PROBE_TRANSFERS_FROM:
+                return ""
+            if len(self._announced) >= MOST_ANNOUNCED:
+                return f"{len(self._announced)} transfers of {self._peer} are announced and have not ended"
+        return self._context.mailbox.objection(self._peer, frame.key, total_bytes)
 
     def received(self, offer: Offer, slot: Slot, payload_at: int, stats: TransferStats) -> None:
         """A payload is whole in its slot."""
@@ -302,7 +317,11 @@ class Receiving:
         message = "%s will not come from %s: [%s] %s"
         self._complain("undeliverable", message, key, self._peer, code, reason, level=logging.ERROR)
         self._announced = {transfer: offer for transfer, offer in self._announced.items() if offer.key != key}
-        self._context.mailbox.fail(key, code, reason)
+        self._fail(key, code, reason)
+
+    def _fail(self, key: MessageKey, code: str, reason: str) -> None:
+        if objection := self._context.mailbox.fail(key, code, reason, self._peer):
+            self._complain("notice dropped", "nobody will be told that %s does not come: %s", key, objection)
 
     def peer_restarted(self) -> None:
         """What the peer had announced, and had not been received, is gone with its memory."""
@@ -316,7 +335,7 @@ class Receiving:
             message = "a probe of %s did not arrive: [%s] %s"
             self._complain("lost probe", message, self._peer, code.value, reason, level=logging.INFO)
             return
-        self._context.mailbox.fail(offer.key, code.value, reason)
+        self._fail(offer.key, code.value, reason)
         self._context.metrics.transfer_ended("failed", self._peer, offer.mode, 0.0, 0)
         message = "%s from %s was not received: [%s] %s"
         self._complain("not received", message, offer.key, self._peer, code.value, reason, level=logging.ERROR)
@@ -329,6 +348,9 @@ class Receiving:
             self._send(self._ended[transfer])
             if not self.borrowing.holds(transfer):
                 self._send(LendReturn(transfer))
+            return
+        if objection := self._too_much(lend):
+            self._send(self.refuse(lend, ErrorCode.LIMIT_REACHED, objection))
             return
         try:
             message = self.borrowing.take(lend)
@@ -359,6 +381,9 @@ class Receiving:
             reason = f"{len(inline.body)} bytes came inline, {INLINE_LIMIT_BYTES} is the limit"
             self._send(self.refuse(inline, ErrorCode.MALFORMED_FRAME, reason))
             return
+        if objection := self._too_much(inline):
+            self._send(self.refuse(inline, ErrorCode.LIMIT_REACHED, objection))
+            return
         self._remember(Delivered(inline.transfer))
         message = Message(
             inline.key,
@@ -369,6 +394,8 @@ class Receiving:
             transfer=inline.transfer,
         )
         kept = self._context.mailbox.deliver(message)
+        if kept:
+            keep_small(self._context, message, self.owner)
         self._context.metrics.inline_moved("received", self._peer)
         self._trace_delivered(inline, len(inline.body), "inline", "control", 0.0, kept)
         self._send(Delivered(inline.transfer))

@@ -17,6 +17,7 @@ from fedrdma_fate.engine.payload import Outgoing, Payload
 from fedrdma_fate.gateway.config.schema import PeerConfig
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.peers.lending import Lending
+from fedrdma_fate.gateway.peers.outgoing_room import OutgoingRoom
 from fedrdma_fate.memory.pool import Lease
 from fedrdma_fate.obs.complaints import EACH_TELLS
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError, MemoryPoolError, error_from_code
@@ -96,6 +97,7 @@ class Sending:
     Attributes:
         rtt_seconds: round trip of the control channel, None while it is not known.
         tuners: what decides how payloads are cut, by transport.
+        outgoing: how much of small messages is kept.
     """
 
     def __init__(
@@ -124,6 +126,7 @@ class Sending:
         self._shares_memory = shares_memory
         self.lending = Lending(peer.site, context, send)
         self._inline: dict[int, Inline] = {}
+        self.outgoing = OutgoingRoom(peer.site, int(context.config.limits.outgoing_bytes))
         self._transfers: dict[int, _PendingPayload] = {}
         self._delivered: OrderedDict[int, MessageKey] = OrderedDict()
         self._notices: deque[Undeliverable] = deque(maxlen=REMEMBERED_NOTICES)
@@ -139,6 +142,7 @@ class Sending:
         """Send a small message; it is kept until the peer has it."""
         inline = Inline(self._context.new_transfer(), key, kind, body)
         self._inline[inline.transfer] = inline
+        self.outgoing.add(len(body))
         self._send(inline)
 
     def put_payload(
@@ -281,6 +285,7 @@ class Sending:
         inline = self._inline.pop(transfer, None)
         if inline is None:
             return False
+        self.outgoing.remove(len(inline.body))
         self._note_delivered(transfer, inline.key)
         self._context.metrics.inline_moved("sent", self._peer.site)
         body = len(inline.body)
@@ -302,6 +307,7 @@ class Sending:
         inline = self._inline.pop(transfer, None)
         if inline is None:
             return False
+        self.outgoing.remove(len(inline.body))
         known = error_from_code(code, reason).code
         self._undeliverable(transfer, inline.key, known, reason)
         self._tell_task(inline.key, known, reason)

@@ -80,6 +80,23 @@ class Pushing:
                 self._keep(Message(key, request.kind, payload.total_bytes, lease=share), "local")
         self._trace_put(attach, request, payload.total_bytes)
 
+    def is_full_for(self, request: PutInline) -> bool:
+        """Whether so much is kept for one of the destinations that a small message has to wait."""
+        return any(peer.outgoing.is_full for peer in self._peers_of(request))
+
+    async def wait_for_room(self, request: PutInline, timeout: float) -> None:
+        """Wait until a small message may be put.
+
+        Raises:
+            GatewayError: LIMIT_REACHED after `timeout` seconds.
+        """
+        for peer in self._peers_of(request):
+            await peer.outgoing.wait_for_room(timeout)
+
+    def _peers_of(self, request: PutInline) -> list[Sending]:
+        peers = (self._peer_of(destination) for destination in request.destinations)
+        return [peer for peer in peers if peer is not None]
+
     def put_inline(self, request: PutInline, attach: Attach) -> None:
         """Send a small message to all destinations.
 

@@ -247,9 +247,7 @@ class TaskConversation:
             case Written():
                 return self._written(request, self._attached)
             case PutInline():
-                self._check_pushing(self._attached.attach)
-                self._server.pushing.put_inline(request, self._attached.attach)
-                return Done()
+                return self._put_inline(request, self._attached)
             case Get():
                 return self._get(request, self._attached)
             case Leave():
@@ -320,6 +318,20 @@ class TaskConversation:
                 raise stopping_error(self._context) from error
             raise
 
+    def _put_inline(self, request: PutInline, task: Task) -> Answer | Coroutine[Any, Any, Answer | None]:
+        self._check_pushing(task.attach)
+        pushing = self._server.pushing
+        if pushing.is_full_for(request):
+            return self._put_when_room(request, task)
+        pushing.put_inline(request, task.attach)
+        return Done()
+
+    async def _put_when_room(self, request: PutInline, task: Task) -> Reply:
+        await self._server.pushing.wait_for_room(request, self._context.config.timeouts.put)
+        self._check_pushing(task.attach)
+        self._server.pushing.put_inline(request, task.attach)
+        return Done()
+
     def _commit(self, request: Commit, task: Task) -> Reply:
         payload = self._payload(request.lease, task)
         pushing = self._server.pushing
@@ -369,8 +381,9 @@ class TaskConversation:
                 raise self._server.timed_out(error) from error
             raise
         self._context.trace.get(key, message.total_bytes)
-        if message.body is not None:
-            return GotInline(message.kind, message.body)
+        if (body := message.small_body()) is not None:
+            message.discard()
+            return GotInline(message.kind, body)
         try:
             place, descriptor, offset = message.locate()
         except FedRDMAError:

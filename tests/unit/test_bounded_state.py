@@ -1,0 +1,248 @@
+"""Whatever can grow while a gateway runs has a bound, written down here: a new map or list without one is found."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.repository import ROOT
+
+FOLDERS = ("gateway", "engine", "transport", "client")
+"""What a peer or a task reaches; `core` holds state of one transfer at a time, and what it keeps of grants is here."""
+
+FILES = ("core/credits.py", "memory/pool.py", "memory/waiting.py", "obs/complaints.py", "security/sealing.py")
+"""And what is kept for all of them elsewhere."""
+
+GROWING = {"dict", "list", "set", "deque", "OrderedDict", "defaultdict", "Counter", "Queue", "bytearray", "WeakSet"} | {
+    "WeakKeyDictionary",
+    "WeakValueDictionary",
+}
+
+BOUNDS: dict[str, dict[str, str]] = {
+    "by the configuration": {
+        "gateway/routing.py:Routes": "_sites",
+        "gateway/context.py:GatewayContext": "making_room recalls",
+        "gateway/transports.py:TransportSet": "absent",
+        "gateway/peers/entitlement.py:Entitlement": "_fields",
+        "gateway/path_store.py:PathStore": "_records",
+        "gateway/peers/sending.py:Sending": "tuners",
+        "memory/pool.py:SlotPool": "when_freed when_wanted",
+        "transport/tcp.py:TcpEndpoint": "_connections _readers _writers",
+        "transport/verbs/domains.py:PeerDomains": "_domains",
+        "transport/verbs/regions.py:RegionTable": "_registered",
+    },
+    "by the transports of a peer: four": {
+        "gateway/peers/paths.py:DataPaths": "paths unusable",
+        "gateway/peers/receiving.py:Receiving": "_ahead",
+        "gateway/peers/repair_regions.py:RepairRegions": "_made",
+    },
+    "links that still end: one is retired for each attempt to connect, and forgotten when its thread is over": {
+        "gateway/peers/paths.py:DataPaths": "_retired",
+    },
+    "`limits` of the configuration, of each peer and session": {
+        "gateway/messages/mailbox.py:Mailbox": "_messages _failed",
+        "gateway/messages/budget.py:Budget": "_uses",
+        "gateway/tasks/presence.py:Presence": "_present",
+    },
+    "`limits.outgoing_bytes`": {"gateway/peers/sending.py:Sending": "_inline"},
+    "by what own tasks do in sessions that they have not left": {
+        "gateway/messages/mailbox.py:Mailbox": "_waiting",
+        "gateway/messages/sessions.py:Sessions": "_open _sessions",
+        "gateway/messages/sessions.py:_Session": "pulled pushed",
+    },
+    "MOST_FAILURES for each party": {"gateway/messages/sessions.py:_Session": "failures"},
+    "REMEMBERED_CLOSED": {"gateway/messages/sessions.py:Sessions": "_closed"},
+    "REMEMBERED_DELIVERED, REMEMBERED_NOTICES": {"gateway/peers/sending.py:Sending": "_delivered _notices"},
+    "REMEMBERED_TRANSFERS": {"gateway/peers/receiving.py:Receiving": "_ended"},
+    "MOST_ANNOUNCED": {"gateway/peers/receiving.py:Receiving": "_announced"},
+    "MOST_REQUESTS_KEPT; standing grants are few": {
+        "gateway/peers/receiving.py:Receiving": "_requests _asked_by _granted",
+        "gateway/context.py:GatewayContext": "tasks",
+        "engine/incoming.py:IncomingTransfers": "_granted _tagged",
+        "security/sealing.py:PathOpener": "_grants",
+        "transport/exposure.py:ExposureTable": "_by_key _keys",
+        "transport/shm_keys.py:KeyTable": "_free _live _revoked",
+        "transport/verbs/endpoint.py:VerbsEndpoint": "_windows",
+    },
+    "MOST_BORROWED, MOST_EARLY": {"gateway/peers/borrowing.py:Borrowing": "_borrowed _early"},
+    "by the send region: each has a slot of it": {
+        "gateway/peers/lending.py:Lending": "_loans",
+        "gateway/peers/sending.py:Sending": "_transfers",
+        "gateway/peers/probe_transfers.py:ProbeTransfers": "_transfers",
+        "engine/outgoing.py:OutgoingTransfers": "_active _waiting _given_up _lingering",
+        "gateway/tasks/server.py:Task": "sending",
+    },
+    "by the regions and `limits.bytes`: each has a slot or a file": {
+        "gateway/tasks/server.py:Task": "received",
+        "memory/pool.py:SlotPool": "_held _holders _leases",
+    },
+    "MOST_REQUESTS": {"engine/outgoing.py:OutgoingTransfers": "_asked"},
+    "MOST_CREDITS": {"core/credits.py:Credits": "_grants", "core/credits.py:GrantDeduplicator": "_early"},
+    "MOST_UNREAD_BYTES: then nothing more is read from the connection": {
+        "gateway/peers/control_stream.py:ControlStream": "_incoming",
+        "gateway/peers/control_connection.py:ControlConnection": "_unparsed",
+    },
+    "MOST_UNSENT_BYTES and `limits.outgoing_bytes`: then the peer is cut off": {
+        "gateway/peers/control_stream.py:ControlStream": "_outgoing",
+    },
+    "MOST_COMMANDS from a peer's frames: then no further ones are read": {
+        "engine/link_thread.py:LinkHandle": "_commands",
+    },
+    "MOST_NEWCOMERS, MOST_ADDRESSES": {
+        "gateway/peers/newcomers.py:Newcomers": "_buckets _present",
+        "gateway/peers/control_channel.py:ControlServer": "_connections _serving",
+    },
+    "own pings": {"gateway/peers/probe_transfers.py:ProbeTransfers": "_pings"},
+    "by the processes of own tasks and of users that are listed": {
+        "gateway/tasks/server.py:TaskServer": "_tasks",
+        "gateway/tasks/socket.py:TaskSocket": "_connections",
+        "client/connections.py:Connections": "_idle _owed",
+    },
+    "READ_AHEAD": {"gateway/tasks/socket.py:_Requests": "_queue"},
+    "_ENDED": {"engine/incoming.py:IncomingTransfers": "_ended"},
+    "MOST_SUBJECTS, MOST_KINDS": {"obs/complaints.py:Complaints": "_subjects _kinds"},
+    "MOST_REQUESTS_KEPT of each peer, and own tasks": {"memory/waiting.py:Waiting": "_queues"},
+    "by the kinds of faults": {
+        "engine/link_datagrams.py:LinkDatagrams": "_complained _dropped",
+        "security/sealing.py:PathOpener": "_refused",
+    },
+    "by the chunks of one transfer": {
+        "engine/granted_slot.py:Granted": "early",
+        "engine/payload.py:Payload": "_block_digests _odd _tables",
+        "transport/inbound.py:Arrival": "block_digests",
+        "engine/link.py:Link": "snapshot",
+    },
+    "by the window of sequence numbers, or the depth of queues": {
+        "engine/outgoing.py:OutgoingTransfers": "_posted",
+        "transport/inbound.py:Inbound": "_arriving _landed_beyond",
+        "transport/outbound.py:Outbound": "_acks _leaving _posted _unacknowledged",
+        "transport/shm_endpoint.py:ShmEndpoint": "_posted _received _unsent",
+        "transport/verbs/chunks.py:DatagramChannel": "_copies",
+        "transport/verbs/chunks.py:ChunkPairs": "_made pairs",
+        "transport/verbs/chunks.py:ChunkOutbound": "_by_number _lanes _waiting",
+        "transport/verbs/endpoint.py:VerbsEndpoint": "_chunks _data _early",
+        "transport/verbs/handshake.py:Handshake": "_probing early",
+        "transport/verbs/link_messages.py:LinkMessageChannel": "_free",
+        "transport/verbs/outbound.py:Lane": "_batch _under_way",
+        "transport/verbs/outbound.py:VerbsOutbound": "_by_number _fenced _lanes _plain",
+        "transport/verbs/queue_pairs.py:StagingArea": "_places",
+        "transport/verbs/queue_pairs.py:LinkQueuePairs": "data",
+    },
+    "of one turn of the link": {
+        "transport/grpc_endpoint.py:GrpcEndpoint": "_completions",
+        "transport/shm_endpoint.py:ShmEndpoint": "_completions",
+        "transport/tcp.py:TcpEndpoint": "_completions",
+        "transport/verbs/endpoint.py:VerbsEndpoint": "_completions",
+    },
+    "QUEUED_MESSAGES": {"transport/grpc_pipe.py:MessagePipe": "_incoming _outgoing"},
+    "by the calls of the server, one for each link that is being connected": {
+        "transport/grpc.py:_Calls": "_pipes _certificates",
+    },
+    "MOST_PENDING; `_expected` by own attempts to connect": {
+        "transport/listener.py:Listener": "_expected _pending",
+        "transport/listener.py:_Pending": "received",
+        "transport/verbs/transport.py:VerbsTransport": "_drafts",
+        "transport/verbs/transport.py:_VerbsDraft": "_address",
+    },
+    "of fixed length": {
+        "transport/tcp_streams.py:StreamReader": "_raw_head _scratch",
+        "transport/shm_meeting.py:Presented": "_open",
+    },
+}
+"""For each bound, the attributes that have it. A constant that is named here stands beside the attribute."""
+
+
+def files() -> list[Path]:
+    package = ROOT / "fedrdma_fate"
+    found = [path for folder in FOLDERS for path in (package / folder).rglob("*.py") if "config" not in path.parts]
+    return sorted([*found, *(package / name for name in FILES)])
+
+
+def growing(tree: ast.AST) -> Iterator[str]:
+    """Class.attribute of what instances are made with that can grow."""
+    for made in ast.walk(tree):
+        if isinstance(made, ast.ClassDef):
+            yield from (f"{made.name} {name}" for name in sorted({*_of_fields(made), *_of_init(made)}))
+
+
+def _of_fields(made: ast.ClassDef) -> Iterator[str]:
+    for item in made.body:
+        match item:
+            case ast.AnnAssign(target=ast.Name(id=name), annotation=kind, value=ast.Call()) if _names_growing(kind):
+                yield name
+
+
+def _of_init(made: ast.ClassDef) -> Iterator[str]:
+    inits = (each for each in made.body if isinstance(each, ast.FunctionDef) and each.name == "__init__")
+    for node in (each for init in inits for each in ast.walk(init)):
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        value = getattr(node, "value", None)
+        if isinstance(node, ast.Assign | ast.AnnAssign) and value is not None and _grows(value):
+            yield from (
+                target.attr
+                for target in targets
+                if isinstance(target, ast.Attribute)
+                and isinstance(target.value, ast.Name)
+                and target.value.id == "self"
+            )
+
+
+def _grows(value: ast.expr) -> bool:
+    if isinstance(value, ast.Dict | ast.List | ast.Set | ast.ListComp | ast.DictComp | ast.SetComp):
+        return True
+    return isinstance(value, ast.Call) and _names_growing(value.func)
+
+
+def _names_growing(node: ast.expr) -> bool:
+    names = {getattr(each, "id", getattr(each, "attr", "")) for each in ast.walk(node)}
+    return bool(names & GROWING)
+
+
+def found() -> set[str]:
+    package = ROOT / "fedrdma_fate"
+    return {
+        f"{path.relative_to(package)}:{owner}.{name}"
+        for path in files()
+        for owner, name in (each.split() for each in growing(ast.parse(path.read_text())))
+    }
+
+
+def listed() -> list[str]:
+    return [f"{owner}.{name}" for rows in BOUNDS.values() for owner, names in rows.items() for name in names.split()]
+
+
+def test_everything_that_can_grow_has_a_bound() -> None:
+    assert sorted(found() - set(listed())) == [], "say in BOUNDS what bounds it, or bound it"
+
+
+def test_every_bound_is_of_something_that_is_there_and_of_one_thing() -> None:
+    assert sorted(set(listed()) - found()) == []
+    assert len(listed()) == len(set(listed()))
+
+
+def test_a_constant_that_a_bound_names_is_defined() -> None:
+    text = "\n".join(path.read_text() for path in (ROOT / "fedrdma_fate").rglob("*.py"))
+    constants = {word.strip(",;:") for bound in BOUNDS for word in bound.split() if word.strip(",;:_").isupper()}
+    assert "MOST_ANNOUNCED" in constants
+    assert [name for name in sorted(constants) if f"\n{name} = " not in text] == []
+
+
+@pytest.mark.parametrize(
+    ("line", "grows"),
+    [
+        ("self.map = {}", True),
+        ("self.map: dict[int, str] = {}", True),
+        ("self.queue = asyncio.Queue()", True),
+        ("self.many = collections.defaultdict(list)", True),
+        ("self.seen = [x for x in y]", True),
+        ("self.number = 0", False),
+        ("self.fixed = (1, 2)", False),
+        ("local = {}", False),
+    ],
+)
+def test_an_attribute_that_can_grow_is_found(line: str, grows: bool) -> None:
+    tree = ast.parse(f"class C:\n    def __init__(self):\n        {line}\n")
+    assert bool(list(growing(tree))) is grows
