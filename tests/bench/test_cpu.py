@@ -12,6 +12,7 @@ import pytest
 from fedrdma_fate.bench.cpu import loopback
 from fedrdma_fate.bench.cpu.loopback import Loopback
 from fedrdma_fate.bench.cpu.results import CpuRow, digest_seconds, measure, to_document, to_table
+from fedrdma_fate.bench.cpu.sealing import WAYS
 from fedrdma_fate.core.x.receiver import XReceiver
 from fedrdma_fate.core.x.sender import XSender
 from fedrdma_fate.wire.errors import FedRDMAError
@@ -92,4 +93,7 @@ def test_the_command_prints_a_document_for_programs() -> None:
     command = [sys.executable, "-m", "fedrdma_fate.cli.main", "bench", "cpu", "--repeat", "1", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["rows"][0]["chunk_bytes"] == 16 * KIB
+    document = json.loads(done.stdout)
+    assert document["rows"][0]["chunk_bytes"] == 16 * KIB
+    assert [(row["cipher"], row["seal"]) for row in document["sealing"]] == list(WAYS)
+    assert all(row["seal_rate"] > 0 and row["open_rate"] > 0 for row in document["sealing"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import functools
 import logging
 import socket
@@ -24,8 +25,10 @@ from fedrdma_fate.bench.baselines.fate_party import (
 )
 from fedrdma_fate.bench.baselines.gateway_process import GatewayProcess
 from fedrdma_fate.bench.baselines.interface import RowError, Schedule, Service, SideBytes, complaining
+from fedrdma_fate.gateway.config.schema import Seal
 from fedrdma_fate.gateway.peers.receiving import FIRST_AHEAD_FRACTION
 from fedrdma_fate.memory.region import PAGE_BYTES
+from fedrdma_fate.security.trial_files import make_certificates, tls_settings
 from fedrdma_fate.wire.frames import Mode
 
 logger = logging.getLogger(__name__)
@@ -46,6 +49,8 @@ _DRAIN_SECONDS = 1.0
 """A gateway that is stopped waits so long for messages: after a failure one may be left that nobody takes."""
 _RING_BYTES = 8 * 2**20
 """Of standing grants for each data path: what HEADROOM_BYTES leaves room for, also where a link has two."""
+_CERTIFICATES_HOLD = datetime.timedelta(days=1)
+"""Longer than a row takes."""
 _RING_SLOTS = 2
 """That they are cut into."""
 _AHEAD_BYTES = 256 * 1024
@@ -158,20 +163,23 @@ class GatewayPair:
 
     schedule = Schedule()
 
-    def __init__(self, mode: Mode, transport: str, *, lend: bool = True) -> None:
+    def __init__(self, mode: Mode, transport: str, *, lend: bool = True, seal: Seal = "off") -> None:
         """
         Args:
             mode: transfer mode.
             transport: data path.
             lend: over `shm`, in modes that write in place: lend messages, as is the default, or copy them.
+            seal: what is done to chunks; where it is not `off`, the gateways have certificates.
         """
+        self.seal: Seal = seal
         self.mode: Mode = mode
         self.transport = transport
         self.lend = lend
 
     @property
     def name(self) -> str:
-        return f"{self.mode}/{self.transport}" + ("" if self.lend else "-copied")
+        sealed = {"off": "", "on": "-sealed", "integrity": "-integrity"}[self.seal]
+        return f"{self.mode}/{self.transport}" + ("" if self.lend else "-copied") + sealed
 
     @property
     def lends(self) -> bool:
@@ -189,6 +197,11 @@ class GatewayPair:
         control = f"127.0.0.1:{_free_port()}"
         with contextlib.ExitStack() as stack:
             configs = {side: self._config(side, control, largest_bytes) for side in PARTIES}
+            if self.seal != "off":
+                now = datetime.datetime.now(datetime.timezone.utc)
+                make_certificates(workspace, list(PARTIES), now, _CERTIFICATES_HOLD)
+                for side, config in configs.items():
+                    config.update(security="mtls", seal=self.seal, tls=tls_settings(workspace, side))
             meeting = stack.enter_context(tempfile.TemporaryDirectory(prefix="gateways-", dir=workspace))
 
             def run(side: Side) -> GatewayProcess:
