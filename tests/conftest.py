@@ -18,3 +18,10 @@ def _each_test_finds_the_log_as_it_was() -> Iterator[None]:
     yield
     logger.setLevel(level)
     logger.propagate, logger.handlers = propagate, handlers
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """How long the longest tests are, where somebody has the time."""
+    parser.addoption(
+        "--adversary-frames", type=int, default=3000, help="frames of the adversary in tests/property (default: 3000)"
+    )

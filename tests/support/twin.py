@@ -7,7 +7,7 @@ import dataclasses
 import random
 import selectors
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -114,6 +114,9 @@ class Half:
 class Twin:
     """Gateways a and b."""
 
+    more_peers: Mapping[str, Sequence[dict[str, Any]]] = {}
+    """Of each site, besides the other one, as its configuration says; what they do is the business of a subclass."""
+
     def __init__(self, directory: Path, seed: int = 0, **settings: Any) -> None:
         self._directory = directory
         self._settings = settings
@@ -137,7 +140,10 @@ class Twin:
             "memory": {"send_bytes": "2MiB", "receive_bytes": "1MiB", "ring_slots": 2, "ring_slot_bytes": "128KiB"},
             # time flies here, and what nobody turns makes no progress
             "timeouts": {"idle": 500_000.0, "peer_silence": 500_000.0},
-            "peers": [{"site": other, "parties": [str(PARTIES[other])], "address": "127.0.0.1:1"}],
+            "peers": [
+                {"site": other, "parties": [str(PARTIES[other])], "address": "127.0.0.1:1"},
+                *self.more_peers.get(site, ()),
+            ],
             **self._settings,
         }
         config = parse_config(document)
