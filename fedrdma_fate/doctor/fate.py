@@ -50,16 +50,19 @@ def check_hooks(report: FateReport) -> Finding:
 
 
 def check_tables(report: FateReport) -> Finding:
-    """Whether FATE's computing engine lets tables of a peer name whatever they like."""
+    """What tables may name when FATE's computing engine unpickles them: a peer's, and the site's own."""
     check = "fate tables"
     if report.crash:
         return Finding(check, "error", "not seen, as FATE was not", "See above.")
     if report.fate is None:
         return fine(check, "no FATE to unpickle them")
+    checked = "a peer's tables are checked by exact names"
+    if report.tables == "unrestricted":
+        return fine(check, f"{checked}; the site's own are unpickled unrestricted (docs/fate.md)")
     if report.tables != "restricted":
-        found = f"a peer's tables are unpickled {report.tables or 'unknown'}: a peer can run code in this site's tasks"
-        return Finding(check, "warning", found, "See docs/fate.md, tables of a peer.")
+        found = f"{checked}; how the site's own are unpickled is not known"
+        return Finding(check, "warning", found, "Look at safety.serdes.restricted_type of FATE's configuration.")
     if report.table_names_problem:
-        found = f"a peer's tables are unpickled restricted, but {report.table_names} {report.table_names_problem}"
+        found = f"{checked}; the site's own are restricted, but {report.table_names} {report.table_names_problem}"
         return Finding(check, "warning", found, "See docs/fate.md, tables of a peer.")
-    return fine(check, f"a peer's tables may name what {report.table_names} lists, and nothing else")
+    return fine(check, f"{checked}; the site's own may name what {report.table_names} lists, and nothing else")

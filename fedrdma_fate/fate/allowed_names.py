@@ -47,6 +47,7 @@ class Name:
         uses: what may be done with it.
         check_arguments: whether it may be called with these, None for any.
         check_state: whether an instance may be filled with this state, None for any.
+        stand_in: what is called instead of what the name stands for, which is not even imported; None for that itself.
     """
 
     module: str
@@ -54,6 +55,7 @@ class Name:
     uses: Use
     check_arguments: Callable[[tuple[Any, ...]], bool] | None = None
     check_state: Callable[[Any, Any], bool] | None = None
+    stand_in: Callable[..., Any] | None = None
 
 
 def _names(uses: Use, module: str, *names: str) -> Iterable[Name]:

@@ -198,6 +198,7 @@ class FedRDMAFederation(Federation):  # type: ignore[misc]
                 self._connector,
                 get_timeout=options.get_timeout,
                 journal=options.journal_path,
+                allowed_names=options.allowed_names,
             )
             for meta, party in zip(table_metas, parties, strict=True)
         ]

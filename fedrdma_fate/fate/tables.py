@@ -1,11 +1,15 @@
-"""Tables: every partition is sent, and rebuilt, by a worker of the computing engine with a connection of its own."""
+"""Tables: every partition is sent, and rebuilt, by a worker of the computing engine with a connection of its own.
+
+What a peer sends is checked pair by pair before the engine gets it (`table_check.py`).
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import re
 import struct
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,8 @@ from fedrdma_fate.fate.gateway_client import Client, Connector
 from fedrdma_fate.fate.journal import Journal
 from fedrdma_fate.fate.layout import malformed
 from fedrdma_fate.fate.outbox import lease_visibly
+from fedrdma_fate.fate.table_check import Pair, check_serdes_types, checked_pairs
+from fedrdma_fate.wire.errors import error_from_code
 from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, Party
 
 BATCH_BYTES = 64 * 1024 * 1024
@@ -29,7 +35,8 @@ _HEADER = struct.Struct("<4sHHQ")
 _LAST = 1
 """Flag of the last message of a partition."""
 
-Pair = tuple[bytes, bytes]
+# how FATE's standalone engine tells what a worker raised: by its text, in a RuntimeError of its own
+_WORKER_FAILURE = re.compile(r"Partition \d+ exec failed: \[(FR\d{3})\] (.*)", re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -96,6 +103,9 @@ class PartitionReceiver:
         source: who sends it.
         get_timeout: seconds to wait, per message.
         journal: file for the record of gets.
+        key_serdes_type: how its keys are serialised.
+        value_serdes_type: how its values are.
+        allowed_names: further names that its pickles may use, as `module:name`.
     """
 
     connector: Connector
@@ -104,9 +114,17 @@ class PartitionReceiver:
     source: Party
     get_timeout: float | None
     journal: Path | None
+    key_serdes_type: int
+    value_serdes_type: int
+    allowed_names: tuple[str, ...]
 
     def __call__(self, partition: int, _placeholder: Iterable[Pair]) -> Iterator[Pair]:
-        """Yield the pairs of a partition in the order they were sent, one message in memory at a time."""
+        """Yield the checked pairs of a partition in the order they were sent, one message in memory at a time.
+
+        Raises:
+            FateError: NAME_FORBIDDEN or PAYLOAD_MALFORMED, which ends the partition's transaction with the engine.
+            GatewayError: PULL_TIMEOUT, or the gateway is gone or refuses.
+        """
         journal = Journal(self.journal, self.connector.session, self.connector.party)
         client = self.connector.connect()
         try:
@@ -120,7 +138,7 @@ class PartitionReceiver:
                 took = time.monotonic() - started
                 journal.record("get", "partition", name, self.tag, len(message.buffer), took, [self.source])
                 pairs, is_last = decode_batch(message.buffer)
-                yield from pairs
+                yield from checked_pairs(pairs, self.key_serdes_type, self.value_serdes_type, self.allowed_names)
                 number += 1
         finally:
             client.close()
@@ -223,18 +241,54 @@ def pull_table(
     *,
     get_timeout: float | None,
     journal: Path | None,
+    allowed_names: Collection[str],
 ) -> Any:
-    """Rebuild a table from its description (FATE's TableMeta)."""
-    receiver = PartitionReceiver(connector, name, tag, source, get_timeout, journal)
+    """Rebuild a table from its description (FATE's TableMeta).
+
+    Args:
+        computing: FATE's computing session.
+        meta: as the sender describes the table.
+        name: name of the table's message.
+        tag: its tag.
+        source: who sends it.
+        connector: opens the workers' connections.
+        get_timeout: seconds to wait, per message.
+        journal: file for the record of gets.
+        allowed_names: further names that its pickles may use, as `module:name`.
+
+    Raises:
+        FateError: NAME_FORBIDDEN or PAYLOAD_MALFORMED; nothing of the table can be used then.
+        GatewayError: PULL_TIMEOUT, or the gateway is gone or refuses.
+        Exception: as the engine raises it. One that puts off its work, as Spark, raises later and by itself, with the
+            code in the text.
+    """
+    check_serdes_types(meta.key_serdes_type, meta.value_serdes_type)
+    receiver = PartitionReceiver(
+        connector,
+        name,
+        tag,
+        source,
+        get_timeout,
+        journal,
+        meta.key_serdes_type,
+        meta.value_serdes_type,
+        tuple(allowed_names),
+    )
     placeholder = computing.parallelize(
         range(meta.num_partitions),
         include_key=False,
         partition=meta.num_partitions,
         partitioner_type=meta.partitioner_type,
     )
-    return placeholder.mapPartitionsWithIndexNoSerdes(
-        receiver,
-        output_key_serdes_type=meta.key_serdes_type,
-        output_value_serdes_type=meta.value_serdes_type,
-        output_partitioner_type=meta.partitioner_type,
-    )
+    try:
+        return placeholder.mapPartitionsWithIndexNoSerdes(
+            receiver,
+            output_key_serdes_type=meta.key_serdes_type,
+            output_value_serdes_type=meta.value_serdes_type,
+            output_partitioner_type=meta.partitioner_type,
+        )
+    except RuntimeError as error:
+        told = _WORKER_FAILURE.match(str(error))
+        if told is None:
+            raise
+        raise error_from_code(told[1], told[2]) from error

@@ -39,14 +39,17 @@ class PersistentLoad(Protocol):
         ...
 
 
-def names_with(additional: Collection[str]) -> Mapping[tuple[str, str], Name]:
+def names_with(
+    additional: Collection[str], names: Mapping[tuple[str, str], Name] = ALLOWED_NAMES
+) -> Mapping[tuple[str, str], Name]:
     """The names that a stream may use.
 
     Args:
         additional: further ones of this job, as `module:name`; for any use.
+        names: those of every job.
     """
     pairs = [(module, name) for module, _, name in (entry.partition(":") for entry in additional)]
-    return {**ALLOWED_NAMES, **{(module, name): Name(module, name, Use.ANY) for module, name in pairs}}
+    return {**names, **{(module, name): Name(module, name, Use.ANY) for module, name in pairs}}
 
 
 def unpickle(
@@ -69,18 +72,37 @@ def unpickle(
             would change what it has not made, or is otherwise no stream that we load.
         Exception: as classes of the stream raise it.
     """
-    # Without any name a stream makes containers, numbers and text, which C does ten times as fast. Tensors can be
-    # filled without one, and extension codes be cached ones; the other unpickler sees to both.
-    if not holds_tensors and not _extension_codes_are_known():
+    # Tensors can be filled without a name; only the other unpickler sees to that.
+    if not holds_tensors:
         try:
-            return _PlainUnpickler(stream, persistent_load).load()
-        except _NameWantedError:
+            return unpickle_unnamed(stream, persistent_load)
+        except NameWantedError:
             pass
-    return _NamingUnpickler(stream, names, persistent_load).load()
+    return unpickle_named(stream, names, persistent_load)
 
 
-class _NameWantedError(Exception):
+class NameWantedError(Exception):
     """A stream is more than containers, numbers and text."""
+
+
+def unpickle_unnamed(stream: bytes | memoryview, persistent_load: PersistentLoad) -> Any:
+    """The object in a stream that makes containers, numbers and text only, which C does ten times as fast.
+
+    Raises:
+        NameWantedError: it uses a name, or might, for extension codes of `copyreg` pass by the names.
+        Exception: as unpickling raises it.
+    """
+    # the C unpickler takes a code from the cache without asking for its name
+    if copyreg._inverted_registry or copyreg._extension_cache:  # type: ignore[attr-defined]
+        raise NameWantedError
+    return _PlainUnpickler(stream, persistent_load).load()
+
+
+def unpickle_named(
+    stream: bytes | memoryview, names: Mapping[tuple[str, str], Name], persistent_load: PersistentLoad
+) -> Any:
+    """The object in a stream that uses names, see `unpickle`."""
+    return _NamingUnpickler(stream, names, persistent_load).load()
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -94,7 +116,7 @@ class _PlainUnpickler(pickle.Unpickler):
         return self._persistent_load(pid)
 
     def find_class(self, _module_name: str, _global_name: str) -> Any:
-        raise _NameWantedError
+        raise NameWantedError
 
 
 class _NamingUnpickler(pickle._Unpickler):
@@ -127,6 +149,9 @@ class _NamingUnpickler(pickle._Unpickler):
         allowed = self._names.get((module, name))
         if allowed is None:
             raise _forbidden(module, name)
+        if allowed.stand_in is not None:
+            self._found[id(allowed.stand_in)] = (allowed.stand_in, allowed)
+            return allowed.stand_in
         try:
             found = getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError) as error:
@@ -274,11 +299,6 @@ def _text_keys(attributes: Any) -> dict[str, Any]:
     if type(attributes) is not dict or not all(type(key) is str for key in attributes):
         raise malformed("attributes of an instance are no dictionary with text as keys")
     return attributes
-
-
-def _extension_codes_are_known() -> bool:
-    # the C unpickler takes a code from the cache without asking for its name
-    return bool(copyreg._inverted_registry or copyreg._extension_cache)  # type: ignore[attr-defined]
 
 
 def _forbidden(module: str, name: str, use: Use | None = None) -> FateError:

@@ -59,11 +59,11 @@ def test_hooks_that_are_not_in_place_are_told(changes: dict[str, object], level:
     assert finding.remedy
 
 
-def test_tables_that_are_unpickled_without_a_restriction_are_a_warning_with_what_a_peer_can_do() -> None:
+def test_tables_of_a_peer_are_checked_also_where_fate_does_not_restrict_the_sites_own() -> None:
     finding = check_tables(changed(tables="unrestricted"))
-    assert finding.level == "warning"
-    assert "run code" in finding.found
-    assert "docs/fate.md" in finding.remedy
+    assert finding.level == "ok"
+    assert "a peer's tables are checked" in finding.found
+    assert "the site's own are unpickled unrestricted" in finding.found
 
 
 def test_tables_that_are_restricted_to_a_list_are_fine() -> None:

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from fate.arch.computing.backends.standalone import CSession
 from fate.arch.context import Context
+from fate.arch.dataframe import PandasReader
+from fate.arch.federation.api import TableMeta
 
 from fedrdma_fate.fate import tables
 from fedrdma_fate.fate.federation import FedRDMAFederation
 from fedrdma_fate.fate.gateway_client import to_party
 from fedrdma_fate.fate.settings import FederationOptions
 from fedrdma_fate.fate.tables import Pair, batch_bytes, decode_batch, encode_batch
-from fedrdma_fate.wire.errors import ErrorCode, FateError
+from fedrdma_fate.wire.errors import ErrorCode, FateError, GatewayError
 from tests.support.fake_gateway import FakeConnector
 
 GUEST, HOST, ARBITER = ("guest", "9999"), ("host", "10000"), ("arbiter", "10000")
@@ -166,8 +171,10 @@ def test_a_worker_that_fails_says_why(make_context: MakeContext) -> None:
     host = make_context(HOST, get_timeout=0.05)
     meta = host.computing.parallelize([(1, 1)], partition=1)
 
-    with pytest.raises(RuntimeError, match="FR605"):
+    with pytest.raises(GatewayError) as caught:
         host.federation.pull_table("never", "0", [GUEST], [meta])
+
+    assert caught.value.code is ErrorCode.PULL_TIMEOUT
 
 
 def test_an_object_where_a_part_of_a_table_should_be_is_refused(make_context: MakeContext) -> None:
@@ -175,8 +182,89 @@ def test_an_object_where_a_part_of_a_table_should_be_is_refused(make_context: Ma
     guest.federation.push_bytes(b"not a batch", "table#0#0", "0", [HOST])
     meta = host.computing.parallelize([(1, 1)], partition=1)
 
-    with pytest.raises(RuntimeError, match="FR704"):
+    with pytest.raises(FateError) as caught:
         host.federation.pull_table("table", "0", [GUEST], [meta])
+
+    assert caught.value.code is ErrorCode.PAYLOAD_MALFORMED
+
+
+class Maker:
+    """Makes a directory when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("place", ["key", "value"])
+def test_a_table_that_would_run_code_fails_the_pull_with_its_code_and_nothing_of_it_is_used(
+    make_context: MakeContext, tmp_path: Path, place: str
+) -> None:
+    guest, host = make_context(GUEST), make_context(HOST)
+    evil = Maker(tmp_path / "made")
+    rows = [(number, number) for number in range(7)] + [(evil, 1) if place == "key" else (7, evil)]
+    guest.hosts.put("table", {"rows": guest.computing.parallelize(rows, partition=4)})
+
+    with pytest.raises(FateError) as caught:
+        list(host.guest.get("table")["rows"].collect())
+
+    assert caught.value.code is ErrorCode.NAME_FORBIDDEN
+    assert "posix:mkdir" in caught.value.message
+    assert not (tmp_path / "made").exists()
+
+
+def test_what_the_engine_says_of_its_own_failures_stays_as_it_is(make_context: MakeContext) -> None:
+    class Computing:
+        def parallelize(self, *_: Any, **__: Any) -> Any:
+            return self
+
+        def mapPartitionsWithIndexNoSerdes(self, *_: Any, **__: Any) -> Any:  # noqa: N802
+            raise RuntimeError("Partition 0 exec failed: no room for [FR705] on this disk")
+
+    host = make_context(HOST)
+    host.federation._computing = Computing()
+
+    with pytest.raises(RuntimeError, match="no room"):
+        host.federation.pull_table("t", "0", [GUEST], [TableMeta(1, 0, 0, 0)])
+
+
+@pytest.mark.parametrize("types", [(2, 0), (0, 2), (-1, 1)])
+def test_a_table_of_another_serialisation_than_fate_has_is_refused(
+    make_context: MakeContext, types: tuple[int, int]
+) -> None:
+    host = make_context(HOST)
+
+    with pytest.raises(FateError) as caught:
+        host.federation.pull_table("t", "0", [GUEST], [TableMeta(1, *types, 0)])
+
+    assert caught.value.code is ErrorCode.PAYLOAD_MALFORMED
+
+
+def test_a_job_may_allow_further_names_in_its_tables(make_context: MakeContext) -> None:
+    guest, host = make_context(GUEST), make_context(HOST, allowed_names=("fractions:Fraction",))
+    guest.hosts.put("table", guest.computing.parallelize([(1, Fraction(1, 3))], partition=1))
+
+    assert dict(host.guest.get("table").collect()) == {1: Fraction(1, 3)}
+
+
+def test_a_data_frame_arrives_as_it_was_sent(make_context: MakeContext) -> None:
+    guest, host = make_context(GUEST), make_context(HOST)
+    rng = np.random.default_rng(1)
+    content = pd.DataFrame({f"x{number}": rng.normal(size=40) for number in range(3)})
+    content["s"] = [f"t{number % 3}" for number in range(40)]
+    content["id"] = [f"u{number}" for number in range(40)]
+    content["sample_id"] = [str(number) for number in range(40)]
+    dtypes = {"x0": "float32", "x1": "float64", "x2": "int64", "s": "str"}
+    reader = PandasReader(sample_id_name="sample_id", match_id_name="id", dtype=dtypes, partition=3)
+    frame = reader.to_frame(guest, content)
+
+    guest.hosts.put("frame", frame)
+    found = host.guest.get("frame")
+
+    pd.testing.assert_frame_equal(found.as_pd_df(), frame.as_pd_df())
+    pd.testing.assert_frame_equal(found[["x0", "x1"]].as_pd_df(), frame[["x0", "x1"]].as_pd_df())
 
 
 def test_a_part_of_a_table_is_no_object(make_context: MakeContext) -> None:
