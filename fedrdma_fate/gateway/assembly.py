@@ -179,9 +179,9 @@ def limits_of(config: GatewayConfig) -> Limits:
     limits, receive = config.limits, int(config.memory.receive_bytes)
     return Limits(
         messages=limits.messages,
-        total_bytes=8 * receive if limits.bytes is None else int(limits.bytes),
+        total_bytes=64 * receive if limits.bytes is None else int(limits.bytes),
         session_messages=limits.session_messages,
-        session_bytes=4 * receive if limits.session_bytes is None else int(limits.session_bytes),
+        session_bytes=32 * receive if limits.session_bytes is None else int(limits.session_bytes),
     )
 
 

@@ -173,8 +173,8 @@ class LimitsConfig(_Section, frozen=True):
         messages: messages of a peer that nobody has pulled yet, and notices of some that will not come. One whose names
             are longer than 256 characters counts as several.
         session_messages: the same of one session of a peer.
-        bytes: of those messages, in memory and on disk; null: eight times `memory.receive_bytes`.
-        session_bytes: the same of one session; null: four times `memory.receive_bytes`.
+        bytes: of those messages, in memory and on disk; null: 64 times `memory.receive_bytes`.
+        session_bytes: the same of one session; null: 32 times `memory.receive_bytes`.
         frames_per_second: control frames that a peer may send; who sends more is read more slowly, and after half a
             minute cut off.
         outgoing_bytes: small messages that are kept until a peer has them; a put of more waits.
