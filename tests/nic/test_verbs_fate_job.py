@@ -18,9 +18,9 @@ from examples.gpt2_advertisegen.plan import CLIENTS, PARTIES, RunFiles
 from examples.gpt2_advertisegen.summary import check_delivered
 from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES
 from tests.support.repository import ROOT
-from tests.support.testbed import run_on_hosts
+from tests.support.testbed import PATIENCE, run_on_hosts
 
-pytestmark = [pytest.mark.nic, pytest.mark.fate, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.nic, pytest.mark.fate, pytest.mark.timeout(450 * PATIENCE)]
 
 EXAMPLE = ROOT / "examples" / "gpt2_advertisegen"
 # rank 64: what the clients send in a round is too large to ride in a control frame

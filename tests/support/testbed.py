@@ -22,6 +22,8 @@ from tests.support.repository import ROOT
 PROGRAMS = ROOT / "tests" / "nic" / "programs"
 MOST_MEMORY = "2500MB"
 """What the guest of the largest test has."""
+PATIENCE = 4.0
+"""How much longer a run may take on a machine that does something else as well; only a run that hangs takes longer."""
 
 
 class TimedOutError(Exception):
@@ -96,7 +98,7 @@ def run_on_hosts(
     Args:
         on: other commands for some of the hosts.
         rate, nic_rate, rtt, loss, buffer, memory: quantities as `scripts/testbed run` takes them.
-        timeout: seconds of wall time.
+        timeout: seconds of wall time that it takes at most where nothing else runs; PATIENCE times as many are allowed.
         silence: seconds without a line from any program after which the run is stopped as well.
         output: directory that the programs find as $TESTBED_OUT.
         environment: variables on top of this process's own.
@@ -127,7 +129,7 @@ def run_on_hosts(
         kernel=find_kernel(kernel),
         virtual_time=virtual_time,
         memory_bytes=parse_size(memory),
-        timeout=timeout,
+        timeout=timeout * PATIENCE,
         silence=silence,
         output=output,
         environment={"PYTHONPATH": str(ROOT), **os.environ, **(environment or {})},
