@@ -13,15 +13,15 @@ import secrets
 import struct
 from typing import NamedTuple
 
-KEY_BYTES = 32
+DATAGRAM_KEY_BYTES = 32
 """Of a key: twice the tag, so that guessing the tag is always the easier way."""
 
-TAG_BYTES = 16
+DATAGRAM_TAG_BYTES = 16
 """Of a tag: one forged datagram in 2¹²⁸ gets through."""
 
 _COUNTER = struct.Struct("<Q")
 
-OVERHEAD_BYTES = _COUNTER.size + TAG_BYTES
+OVERHEAD_BYTES = _COUNTER.size + DATAGRAM_TAG_BYTES
 """What a sealed datagram has besides its own bytes."""
 
 WINDOW = 1024
@@ -54,7 +54,7 @@ class DatagramKeys(NamedTuple):
 
 def new_key() -> bytes:
     """A random key, for one direction of one connection."""
-    return secrets.token_bytes(KEY_BYTES)
+    return secrets.token_bytes(DATAGRAM_KEY_BYTES)
 
 
 class ReplayWindow:
@@ -118,7 +118,7 @@ class DatagramOpener:
         """
         if len(sealed) < OVERHEAD_BYTES:
             raise ForgedDatagramError
-        counted, tag = sealed[:-TAG_BYTES], sealed[-TAG_BYTES:]
+        counted, tag = sealed[:-DATAGRAM_TAG_BYTES], sealed[-DATAGRAM_TAG_BYTES:]
         if not hmac.compare_digest(self._tags.of(counted), tag):
             raise ForgedDatagramError
         (counter,) = _COUNTER.unpack_from(counted)
@@ -132,10 +132,10 @@ class _Tags:
     """Tags under one key."""
 
     def __init__(self, key: bytes) -> None:
-        if len(key) != KEY_BYTES:
-            raise ValueError(f"a key for datagrams has {KEY_BYTES} bytes, not {len(key)}")
+        if len(key) != DATAGRAM_KEY_BYTES:
+            raise ValueError(f"a key for datagrams has {DATAGRAM_KEY_BYTES} bytes, not {len(key)}")
         # copied for each datagram: taking the key in costs more than a short one
-        self._begun = hashlib.blake2b(key=key, digest_size=TAG_BYTES, person=_PURPOSE)
+        self._begun = hashlib.blake2b(key=key, digest_size=DATAGRAM_TAG_BYTES, person=_PURPOSE)
 
     def of(self, data: bytes) -> bytes:
         """The tag of these bytes."""

@@ -42,7 +42,7 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
             return st.lists(values_of(arguments[0]), max_size=3).map(tuple)
         case builtins.tuple:
             return st.tuples(*map(values_of, arguments))
-        case types.UnionType:
+        case types.UnionType | typing.Union:
             return st.one_of(*map(values_of, arguments))
     return structs_of(hint)
 

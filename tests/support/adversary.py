@@ -24,7 +24,7 @@ from fedrdma_fate.gateway.peers.receiving import (
     pool_owner,
 )
 from fedrdma_fate.ports import RemoteSlot
-from fedrdma_fate.security.datagram_tags import KEY_BYTES
+from fedrdma_fate.security.datagram_tags import DATAGRAM_KEY_BYTES
 from fedrdma_fate.wire.errors import FedRDMAError
 from fedrdma_fate.wire.frames import (
     PROBE_TRANSFERS_FROM,
@@ -105,7 +105,7 @@ class Besieged(Twin):
             self.end = None
         self._attempt += 1
         before = len(self._wires["tcp"])
-        await self.say(Connect("tcp", "why", self._attempt, True, {}, bytes(KEY_BYTES)))
+        await self.say(Connect("tcp", "why", self._attempt, True, {}, bytes(DATAGRAM_KEY_BYTES)))
         if len(self._wires["tcp"]) > before:
             end = self._wires["tcp"][len(self._wires["tcp"])].ends[1]
             assert isinstance(end, MemoryEndpoint)
@@ -147,7 +147,7 @@ class Besieged(Twin):
             "chunk_bytes": lambda: chance.choice((1, 4096, 40_000, 2**31)),
             "body": lambda: bytes(chance.choice((0, 10, 4000, 60_000, 70_000))),
             "beyond": lambda: chance.randbytes(chance.choice((0, 1, 64))),
-            "datagram_key": lambda: bytes(chance.choice((0, KEY_BYTES))),
+            "datagram_key": lambda: bytes(chance.choice((0, DATAGRAM_KEY_BYTES))),
             "kind": lambda: chance.choice(("object", "bytes", "partition")),
             "mode": lambda: chance.choice(("grpc", "fedrdma", "fedrdma-e", "fedrdma-x")),
             "code": lambda: chance.choice(("FR303", "FR602", "none")),

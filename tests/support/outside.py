@@ -27,7 +27,7 @@ from fedrdma_fate.fate.journal import Journal
 from fedrdma_fate.fate.settings import BackendSettings
 from fedrdma_fate.gateway.config.schema import GatewayConfig, PeerConfig
 from fedrdma_fate.obs.metrics import GatewayMetrics, Occupancy
-from fedrdma_fate.security.datagram_tags import KEY_BYTES, DatagramSealer
+from fedrdma_fate.security.datagram_tags import DATAGRAM_KEY_BYTES, DatagramSealer
 from fedrdma_fate.wire.datagrams import DATAGRAM_BYTES, PADDED_DATAGRAM_BYTES, SEAL_BYTES, Datagram, encode_datagram
 from fedrdma_fate.wire.errors import ErrorCode, error_from_code
 from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, PROBE_TRANSFERS_FROM, ControlFrame, Mode, encode_frame
@@ -71,7 +71,7 @@ def wire() -> Document:
 
 def _sealed_datagrams() -> list[str]:
     """Two in a row under one key."""
-    sealer = DatagramSealer(bytes(range(KEY_BYTES)))
+    sealer = DatagramSealer(bytes(range(DATAGRAM_KEY_BYTES)))
     return [sealer.seal(b"datagram").hex() for _ in range(2)]
 
 

@@ -1,4 +1,7 @@
-"""Tables of a peer whose keys or values try to run code, or lie about arrays and tensors; and honest ones beside."""
+"""Tables of a peer whose keys or values try to run code, or lie about arrays and tensors; and honest ones beside.
+
+More than 500 lines: the attacks share the tables that they are hidden in.
+"""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedrdma_fate.security.datagram_tags import (
-    KEY_BYTES,
+    DATAGRAM_KEY_BYTES,
     OVERHEAD_BYTES,
     WINDOW,
     DatagramKeys,
@@ -62,7 +62,7 @@ def test_one_under_another_key_or_sent_back_to_its_sender_is_a_forgery() -> None
     assert DatagramOpener(keys.reversed.receive).open(sealed) == b"delivered"
 
 
-@pytest.mark.parametrize("length", [0, KEY_BYTES - 1, KEY_BYTES + 1, 64])
+@pytest.mark.parametrize("length", [0, DATAGRAM_KEY_BYTES - 1, DATAGRAM_KEY_BYTES + 1, 64])
 def test_a_key_of_another_length_is_refused(length: int) -> None:
     with pytest.raises(ValueError, match="has 32 bytes"):
         DatagramOpener(bytes(length))

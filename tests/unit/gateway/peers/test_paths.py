@@ -15,13 +15,13 @@ from fedrdma_fate.gateway.peers.paths import (
     choose_transport,
 )
 from fedrdma_fate.ports import EndpointAddress, Role
-from fedrdma_fate.security.datagram_tags import KEY_BYTES, DatagramKeys
+from fedrdma_fate.security.datagram_tags import DATAGRAM_KEY_BYTES, DatagramKeys
 from fedrdma_fate.security.sealing import PathSealing
 from fedrdma_fate.wire.errors import ErrorCode, TransportError, WireError
 from fedrdma_fate.wire.frames import Connect, Hello
 
 ANSWER_SECONDS = 5.0
-PEERS_KEY = b"k" * KEY_BYTES
+PEERS_KEY = b"k" * DATAGRAM_KEY_BYTES
 
 
 def hello(host: str = "here", transports: tuple[str, ...] = ("shm", "tcp", "grpc")) -> Hello:
@@ -204,12 +204,12 @@ def test_each_attempt_has_a_nonce_of_its_own_from_each_side(role: Role) -> None:
             world.fire()
     ours = [frame.nonce for frame in world.sent if frame.attempt][:2]
     assert len({*ours, PEERS_KEY}) == 3
-    assert all(len(key) == KEY_BYTES for key in ours)
+    assert all(len(key) == DATAGRAM_KEY_BYTES for key in ours)
     assert world.links[0].keys == [DatagramKeys(PEERS_KEY, key) for key in ours]
 
 
 @pytest.mark.parametrize("role", ["active", "passive"])
-@pytest.mark.parametrize("key", [b"", b"k" * (KEY_BYTES - 1), b"k" * (KEY_BYTES + 1)])
+@pytest.mark.parametrize("key", [b"", b"k" * (DATAGRAM_KEY_BYTES - 1), b"k" * (DATAGRAM_KEY_BYTES + 1)])
 def test_half_a_data_path_without_a_nonce_is_malformed_and_connects_nothing(role: Role, key: bytes) -> None:
     world = World(role)
     world.paths.need("tcp", "why", main=True)
