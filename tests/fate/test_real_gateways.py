@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import pickle
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -143,6 +145,45 @@ def test_tables_travel_through_forked_workers(make_context: MakeContext) -> None
     guest.hosts.put("table", {"table": guest.computing.parallelize(list(content.items()), partition=4), "x": 1})
 
     assert dict(host.guest.get("table")["table"].collect()) == content
+
+
+class Maker:
+    """Makes a directory when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.path),)
+
+
+class WithinATensor:
+    """Has torch unpickle, without a restriction, what it is pickled with."""
+
+    def __init__(self, inner: object) -> None:
+        self.inner = inner
+
+    def __reduce__(self) -> Any:
+        return torch.storage._load_from_bytes, (pickle.dumps(self.inner),)
+
+
+@pytest.mark.parametrize(
+    ("within", "code"),
+    [(lambda evil: evil, ErrorCode.NAME_FORBIDDEN), (WithinATensor, ErrorCode.PAYLOAD_MALFORMED)],
+    ids=["by-name", "within-a-tensor"],
+)
+def test_a_table_of_a_peer_runs_no_code_in_the_engines_workers(
+    make_context: MakeContext, tmp_path: Path, within: Callable[[Maker], object], code: ErrorCode
+) -> None:
+    guest, host = make_context(GUEST), make_context(HOST)
+    rows = [(number, torch.rand(3)) for number in range(6)] + [(6, within(Maker(tmp_path / "made")))]
+    guest.hosts.put("table", guest.computing.parallelize(rows, partition=3))
+
+    # what would run it is that the engine looks into the table, so that has to be within
+    assert code_of(lambda: list(host.guest.get("table").mapValues(lambda value: value).collect())) is code
+    assert not (tmp_path / "made").exists()
+    guest.hosts.put("next", guest.computing.parallelize(rows[:6], partition=3))
+    assert_same(dict(host.guest.get("next").collect()), dict(rows[:6]))
 
 
 def test_parties_in_threads_exchange_without_waiting_for_each_other(make_context: MakeContext) -> None:
