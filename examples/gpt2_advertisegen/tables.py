@@ -9,7 +9,7 @@ from fate.arch.config import cfg
 def restrict_tables() -> None:
     """Have FATE's computing engine take no name at all from tables, which by default may run any code.
 
-    A site sets this in its FATE for all jobs (docs/fate.md, tables of a peer). This job sends arrays, and FATE's own
+    A site sets this in its FATE for all jobs (docs/received.md, own tables). This job sends arrays, and FATE's own
     federation, which it can be compared with, slices of bytes.
     """
     cfg.config.safety.serdes.restricted_type = "restricted"

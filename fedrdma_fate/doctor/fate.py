@@ -58,11 +58,11 @@ def check_tables(report: FateReport) -> Finding:
         return fine(check, "no FATE to unpickle them")
     checked = "a peer's tables are checked by exact names"
     if report.tables == "unrestricted":
-        return fine(check, f"{checked}; the site's own are unpickled unrestricted (docs/fate.md)")
+        return fine(check, f"{checked}; the site's own are unpickled unrestricted (docs/received.md)")
     if report.tables != "restricted":
         found = f"{checked}; how the site's own are unpickled is not known"
         return Finding(check, "warning", found, "Look at safety.serdes.restricted_type of FATE's configuration.")
     if report.table_names_problem:
         found = f"{checked}; the site's own are restricted, but {report.table_names} {report.table_names_problem}"
-        return Finding(check, "warning", found, "See docs/fate.md, tables of a peer.")
+        return Finding(check, "warning", found, "See docs/received.md, the site's own tables.")
     return fine(check, f"{checked}; the site's own may name what {report.table_names} lists, and nothing else")

@@ -31,8 +31,8 @@ class FederationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         put_timeout: seconds that a put waits for room in the gateway's send pool; None leaves it to the gateway.
         get_timeout: seconds that a get waits for a message; None waits for ever.
         journal: file for a record of every put and get, or None.
-        allowed_names: further names that received objects may use, each as `module:name`, exact, without dots in the
-            name; see FR705. A peer may call them with whatever it likes.
+        allowed_names: further names that received objects and tables may use, each as `module:name`, exact, without
+            dots in the name; see FR705. A peer may call them with whatever it likes.
     """
 
     mode: Mode | None = None
