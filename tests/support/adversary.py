@@ -24,7 +24,7 @@ from fedrdma_fate.gateway.peers.receiving import (
     pool_owner,
 )
 from fedrdma_fate.ports import RemoteSlot
-from fedrdma_fate.security.datagram_tags import DATAGRAM_KEY_BYTES
+from fedrdma_fate.security.key_schedule import PATH_NONCE_BYTES, KeyExchange
 from fedrdma_fate.wire.errors import FedRDMAError
 from fedrdma_fate.wire.frames import (
     PROBE_TRANSFERS_FROM,
@@ -95,6 +95,7 @@ class Besieged(Twin):
         if self.evil.shut_out:
             await asyncio.sleep(max(0.0, self.evil.shut_out_until - asyncio.get_running_loop().time()) + 1)
         hello = Hello("m", f"m{self.chance.random()}", PROTOCOL_VERSION, "1", "else", (str(EVIL),), ("tcp",), 2**20)
+        hello = msgspec.structs.replace(hello, exchange_key=KeyExchange().public)
         self.stream = ControlStream()
         self.grants.clear()
         self._serving = asyncio.create_task(self.evil.run(self.stream, hello, "m"))
@@ -105,7 +106,7 @@ class Besieged(Twin):
             self.end = None
         self._attempt += 1
         before = len(self._wires["tcp"])
-        await self.say(Connect("tcp", "why", self._attempt, True, {}, bytes(DATAGRAM_KEY_BYTES)))
+        await self.say(Connect("tcp", "why", self._attempt, True, {}, bytes(PATH_NONCE_BYTES)))
         if len(self._wires["tcp"]) > before:
             end = self._wires["tcp"][len(self._wires["tcp"])].ends[1]
             assert isinstance(end, MemoryEndpoint)
@@ -147,7 +148,10 @@ class Besieged(Twin):
             "chunk_bytes": lambda: chance.choice((1, 4096, 40_000, 2**31)),
             "body": lambda: bytes(chance.choice((0, 10, 4000, 60_000, 70_000))),
             "beyond": lambda: chance.randbytes(chance.choice((0, 1, 64))),
-            "datagram_key": lambda: bytes(chance.choice((0, DATAGRAM_KEY_BYTES))),
+            "nonce": lambda: bytes(chance.choice((0, 1, PATH_NONCE_BYTES))),
+            "exchange_key": lambda: bytes(chance.choice((0, 32))),
+            "seal": lambda: chance.choice(("on", "integrity", "off")),
+            "ciphers": tuple,
             "kind": lambda: chance.choice(("object", "bytes", "partition")),
             "mode": lambda: chance.choice(("grpc", "fedrdma", "fedrdma-e", "fedrdma-x")),
             "code": lambda: chance.choice(("FR303", "FR602", "none")),

@@ -205,11 +205,11 @@ class Peer:
         return self.paths.close()
 
     def _adopt(self, stream: ControlStream, hello: Hello, dialled_by: str) -> None:
-        restarted = self.hello is not None and self.hello.incarnation != hello.incarnation
-        self.hello, self._stream, self._dialled_by = hello, stream, dialled_by
         identity = stream.identity
         certificates = (b"", b"") if identity is None else (identity.own_certificate, identity.certificate)
         self.keys.agree(self.own_hello(), hello, *certificates)
+        restarted = self.hello is not None and self.hello.incarnation != hello.incarnation
+        self.hello, self._stream, self._dialled_by = hello, stream, dialled_by
         self._heard_at = time.monotonic()
         self.last_error = ""
         self.offline.clear()
