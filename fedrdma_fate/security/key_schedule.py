@@ -21,9 +21,6 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 
 from fedrdma_fate.security.datagram_tags import DatagramKeys
 
-EXCHANGE_KEY_BYTES = 32
-"""Of the public half that a greeting carries (RFC 7748, section 6.1)."""
-
 PATH_NONCE_BYTES = 32
 """Of the random bytes that a `connect` frame carries: as many as a key has."""
 
