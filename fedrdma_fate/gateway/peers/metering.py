@@ -1,4 +1,4 @@
-"""How fast a peer may send control frames: a token bucket (as in RFC 2697, with one rate and one burst)."""
+"""How fast a peer may send control frames, and how far it may get ahead of us."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.peers.paths import DataPaths
+from fedrdma_fate.gateway.peers.token_bucket import TokenBucket
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 
 logger = logging.getLogger(__name__)
@@ -54,24 +55,23 @@ class FrameMeter:
         """
         self._rate = rate
         self._clock = clock
-        self._level = rate * BURST_SECONDS
         self._at = clock()
+        self._bucket = TokenBucket(rate, rate * BURST_SECONDS, self._at)
         self._throttled_since: float | None = None
 
     def pause(self, frame_bytes: int) -> float:
         """A frame has come: seconds to wait before the next is read, 0 as long as the peer keeps to its rate."""
-        now = self._clock()
-        full = self._rate * BURST_SECONDS
-        self._level = min(full, self._level + (now - self._at) * self._rate)
-        self._at = now
-        self._level -= 1 + frame_bytes // FRAME_BYTES
-        if self._level >= 0:
-            if self._level > full / 2:
+        now = self._at = self._clock()
+        self._bucket.fill(now)
+        self._bucket.level -= 1 + frame_bytes // FRAME_BYTES
+        level = self._bucket.level
+        if level >= 0:
+            if level > self._rate * BURST_SECONDS / 2:
                 self._throttled_since = None
             return 0.0
         if self._throttled_since is None:
             self._throttled_since = now
-        pause = -self._level / self._rate
+        pause = -level / self._rate
         return pause if pause >= SHORTEST_PAUSE_SECONDS else 0.0
 
     @property

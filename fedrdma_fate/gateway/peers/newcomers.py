@@ -11,6 +11,8 @@ import dataclasses
 import ipaddress
 from collections.abc import Callable
 
+from fedrdma_fate.gateway.peers.token_bucket import TokenBucket
+
 MOST_NEWCOMERS = 64
 """Connections that have not greeted yet: more than peers that dial at once, and few descriptors of the usual 1024."""
 
@@ -40,14 +42,6 @@ class Newcomer:
     drop: Callable[[], None]
 
 
-@dataclasses.dataclass(slots=True)
-class _Bucket:
-    """A token bucket: `level` connections may come now, as of `at`, seconds."""
-
-    level: float
-    at: float
-
-
 class Newcomers:
     """Admits connections, and lets them go when their peers are known or they have ended."""
 
@@ -57,7 +51,7 @@ class Newcomers:
             clock: seconds, of any origin.
         """
         self._clock = clock
-        self._buckets: collections.OrderedDict[str, _Bucket] = collections.OrderedDict()
+        self._buckets: collections.OrderedDict[str, TokenBucket] = collections.OrderedDict()
         # in the order in which they came
         self._present: dict[Newcomer, None] = {}
 
@@ -89,9 +83,8 @@ class Newcomers:
 
     def _may_come(self, source: str) -> bool:
         now = self._clock()
-        bucket = self._buckets.pop(source, None) or _Bucket(BURST, now)
-        bucket.level = min(BURST, bucket.level + (now - bucket.at) * PER_SECOND)
-        bucket.at = now
+        bucket = self._buckets.pop(source, None) or TokenBucket(PER_SECOND, BURST, now)
+        bucket.fill(now)
         self._buckets[source] = bucket
         if len(self._buckets) > MOST_ADDRESSES:
             self._buckets.popitem(last=False)
