@@ -52,7 +52,7 @@ class DatagramKeys(NamedTuple):
         return DatagramKeys(self.receive, self.send)
 
 
-def new_key() -> bytes:
+def new_datagram_key() -> bytes:
     """A random key, for one direction of one connection."""
     return secrets.token_bytes(DATAGRAM_KEY_BYTES)
 

@@ -13,6 +13,7 @@ import pytest
 
 from fedrdma_fate.gateway.config.schema import GatewayConfig, parse_config
 from fedrdma_fate.gateway.peers.greeting import own_hello, unsealed_transports
+from fedrdma_fate.gateway.peers.path_keys import PeerKeys
 from fedrdma_fate.security import sealing
 from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import Mode
@@ -160,7 +161,7 @@ def test_verbs_is_not_used_where_chunks_have_to_be_sealed(start: Callable[..., A
         auto = msgspec.structs.replace(peer, transport="verbs")
         context.transports["verbs"] = context.transports["tcp"]
         try:
-            hello = own_hello(auto, context, b"")
+            hello = own_hello(auto, context, PeerKeys("off"))
         finally:
             del context.transports["verbs"]
         assert hello.transports == ("tcp", "grpc")

@@ -42,7 +42,7 @@ from fedrdma_fate.engine.settings import LinkSettings
 from fedrdma_fate.memory.region import SharedRegion
 from fedrdma_fate.ports import Slot
 from fedrdma_fate.quantities import parse_size
-from fedrdma_fate.security.datagram_tags import DatagramKeys, new_key
+from fedrdma_fate.security.datagram_tags import DatagramKeys, new_datagram_key
 from fedrdma_fate.transport.verbs.device_selection import NAME
 from fedrdma_fate.transport.verbs.transport import VerbsSettings, VerbsTransport
 from fedrdma_fate.wire.frames import Grant, MessageKey, Mode, Party, decode_frame, encode_frame
@@ -128,7 +128,7 @@ def run_link(control: Control, transport: VerbsTransport) -> tuple[LinkThread, O
     owner = Owner(control)
     link = LinkThread("peer", LinkSettings(NAME, idle_timeout=IDLE_SECONDS), owner.on_event)
     draft = open_draft(transport)
-    key = new_key()
+    key = new_datagram_key()
     offer = control.exchange({**draft.address, "datagram_key": key.hex()})
     keys = DatagramKeys(send=bytes.fromhex(offer.pop("datagram_key")), receive=key)
 

@@ -19,7 +19,7 @@ from fedrdma_fate.engine.path_memory import KnownPath
 from fedrdma_fate.engine.payload import Outgoing, Payload
 from fedrdma_fate.engine.settings import LinkSettings
 from fedrdma_fate.ports import ChunkService, Completion, CompletionKind, EndpointAddress, Opener, RemoteSlot, Slot
-from fedrdma_fate.security.datagram_tags import DatagramKeys, new_key
+from fedrdma_fate.security.datagram_tags import DatagramKeys, new_datagram_key
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
 from fedrdma_fate.wire.frames import ControlFrame, MessageKey, Party
 
@@ -219,7 +219,7 @@ class Loopback:
         Raises:
             FedRDMAError: the transfer failed.
         """
-        keys = DatagramKeys(new_key(), new_key())
+        keys = DatagramKeys(new_datagram_key(), new_datagram_key())
         self._sender.connect(keys)
         self._receiver.connect(keys.reversed)
         self._receiver.link.grant(_GRANT, self._granted, _TRANSFER)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from fedrdma_fate import __version__
 from fedrdma_fate.gateway.config.schema import GatewayConfig, PeerConfig
 from fedrdma_fate.gateway.context import GatewayContext
-from fedrdma_fate.security.ciphers import own_ciphers
+from fedrdma_fate.gateway.peers.path_keys import PeerKeys
 from fedrdma_fate.wire.frames import Hello
 from fedrdma_fate.wire.header import PROTOCOL_VERSION
 
@@ -25,7 +25,7 @@ def unsealed_transports(config: GatewayConfig) -> Mapping[str, str]:
     return {} if config.sealing == "off" else {"verbs": f"does not seal chunks yet, and `seal` is {config.sealing}"}
 
 
-def own_hello(peer: PeerConfig, context: GatewayContext, exchange_key: bytes) -> Hello:
+def own_hello(peer: PeerConfig, context: GatewayContext, keys: PeerKeys) -> Hello:
     """Our greeting to a peer, with our half of the key exchange."""
     config = context.config
     absent = unsealed_transports(config)
@@ -40,7 +40,7 @@ def own_hello(peer: PeerConfig, context: GatewayContext, exchange_key: bytes) ->
         transports=tuple(name for name in allowed if name in context.transports and name not in absent),
         receive_bytes=context.receive_pool.most_bytes,
         borrows=config.shm.lend,
-        exchange_key=exchange_key,
+        exchange_key=keys.exchange_key,
         seal=config.sealing,
-        ciphers=own_ciphers(),
+        ciphers=keys.ciphers,
     )

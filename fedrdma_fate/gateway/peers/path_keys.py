@@ -21,6 +21,7 @@ class PeerKeys:
 
     Attributes:
         exchange_key: our half, for our greetings.
+        ciphers: what this host seals with, for our greetings.
     """
 
     def __init__(self, seal: Seal) -> None:
@@ -33,6 +34,7 @@ class PeerKeys:
         self._session: SessionKeys | None = None
         self._cipher = ""
         self.exchange_key = self._exchange.public
+        self.ciphers = own_ciphers()
 
     def check(self, hello: Hello) -> None:
         """Do nothing where chunks can be exchanged with whoever greets so.
@@ -47,7 +49,7 @@ class PeerKeys:
                 f"{hello.site} has `seal: {hello.seal}`, and this gateway `seal: {self._seal}`.",
                 "Set the same on both sides.",
             )
-        if self._seal != "off" and agreed_cipher(own_ciphers(), hello.ciphers) is None:
+        if self._seal != "off" and agreed_cipher(self.ciphers, hello.ciphers) is None:
             raise TransportError(ErrorCode.SEAL_MISMATCH, f"{hello.site} has no cipher that this gateway has.")
         try:
             self._exchange.shared(hello.exchange_key)

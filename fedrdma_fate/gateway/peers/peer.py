@@ -141,7 +141,7 @@ class Peer:
 
     def own_hello(self) -> Hello:
         """Our greeting."""
-        return own_hello(self.config, self._context, self.keys.exchange_key)
+        return own_hello(self.config, self._context, self.keys)
 
     async def run(self, stream: ControlStream, hello: Hello, dialled_by: str) -> None:
         """Serve a control channel whose greetings have been exchanged, until it ends.

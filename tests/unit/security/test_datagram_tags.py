@@ -18,11 +18,11 @@ from fedrdma_fate.security.datagram_tags import (
     ForgedDatagramError,
     ReplayedDatagramError,
     ReplayWindow,
-    new_key,
+    new_datagram_key,
 )
 from fedrdma_fate.wire.datagrams import SEAL_BYTES
 
-KEY = new_key()
+KEY = new_datagram_key()
 
 
 def test_what_was_sealed_is_opened() -> None:
@@ -54,9 +54,9 @@ def test_one_too_short_for_a_tag_is_a_forgery(length: int) -> None:
 
 
 def test_one_under_another_key_or_sent_back_to_its_sender_is_a_forgery() -> None:
-    keys = DatagramKeys(new_key(), new_key())
+    keys = DatagramKeys(new_datagram_key(), new_datagram_key())
     sealed = DatagramSealer(keys.send).seal(b"delivered")
-    for key in (keys.receive, new_key()):
+    for key in (keys.receive, new_datagram_key()):
         with pytest.raises(ForgedDatagramError):
             DatagramOpener(key).open(sealed)
     assert DatagramOpener(keys.reversed.receive).open(sealed) == b"delivered"
