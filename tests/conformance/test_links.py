@@ -183,12 +183,7 @@ def test_a_write_that_comes_after_its_grant_was_withdrawn_touches_nothing(pair: 
 
 
 def test_a_grant_withdrawn_in_the_middle_of_a_write_is_not_touched_any_more(pair: Pair) -> None:
-    pair.active.fill(0, 64 * MIB, seed=1)
-    target = pair.passive.expose(1, 0, 64 * MIB)
-    pair.active.write(1, 0, 64 * MIB, target)
-    while not pair.passive.bytes_at(0, 64 * MIB).any():
-        pair.active.progress()
-        pair.passive.progress()
+    _begin(pair, chunk=False, rounds=8)
     pair.passive.endpoint.withdraw(1)
     pair.passive.bytes_at(0, 64 * MIB)[:] = 0xEE
     with ThreadPoolExecutor(1) as executor:
@@ -201,18 +196,20 @@ def test_a_grant_withdrawn_in_the_middle_of_a_write_is_not_touched_any_more(pair
 # -- a slot is somebody else's afterwards -----------------------------------------------------------------------------
 
 
-def _begin(pair: Pair, *, chunk: bool) -> None:
-    """A long write of the active side is on its way, and some of it is there."""
+def _begin(pair: Pair, *, chunk: bool, rounds: int = 1) -> None:
+    """A long write of the active side is on its way, and some of it is there; over and over if need be, to last."""
     slot = pair.passive.bytes_at(0, 64 * MIB)
     slot[:] = 0
     pair.active.fill(0, 64 * MIB, seed=1)
     target = pair.passive.expose(1, 0, 64 * MIB)
-    for number in range(16):
+    for number in range(16 * rounds):
+        place = number % 16 * 4 * MIB
         if chunk:
-            pair.active.write_chunk(number, number * 4 * MIB, 4 * MIB, target, number * 4 * MIB, number)
+            pair.active.write_chunk(number, place, 4 * MIB, target, place, number)
         else:
-            pair.active.write(number, number * 4 * MIB, 4 * MIB, target, number * 4 * MIB)
-    while not slot.any():
+            pair.active.write(number, place, 4 * MIB, target, place)
+    # a look at every byte would take as long as the write
+    while not slot[::4096].any():
         pair.active.progress()
         pair.passive.progress()
 
