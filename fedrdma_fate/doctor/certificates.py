@@ -7,13 +7,12 @@ import datetime
 from fedrdma_fate.doctor.findings import Finding, failure, fine
 from fedrdma_fate.gateway.config.schema import GatewayConfig
 from fedrdma_fate.security.credentials import CredentialFiles, load_credentials
+from fedrdma_fate.security.ending import SOON
 from fedrdma_fate.wire.errors import ConfigError
 
-SOON = datetime.timedelta(days=30)
-"""A certificate that ends sooner is warned of: an organisation's authority may take weeks to make another."""
-
 LIST_SOON = datetime.timedelta(days=1)
-"""The same of a revocation list, of which authorities publish new ones every few days; without, nobody gets in."""
+"""A revocation list that ends sooner is warned of: authorities publish new ones every few days; without, nobody gets
+in."""
 
 _CHECK = "certificates"
 

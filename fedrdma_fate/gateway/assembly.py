@@ -192,7 +192,7 @@ def _serve_metrics(
     context: GatewayContext,
     credentials: SiteCredentials | None,
 ) -> None:
-    metrics.watch(lambda: _occupancy(context))
+    metrics.watch(lambda: _occupancy(context, credentials))
     if config.listen.metrics is not None:
         host, port = split_address("listen.metrics", config.listen.metrics)
         secure = None if credentials is None or is_loopback(host) else ScrapeSecurity(credentials).secure
@@ -205,11 +205,12 @@ def _scrape_refused(complaints: Complaints) -> Callable[[str, Exception], object
     return lambda host, error: complaints.add(logger, "refused scrape", host, message, host, error)
 
 
-def _occupancy(context: GatewayContext) -> Occupancy:
+def _occupancy(context: GatewayContext, credentials: SiteCredentials | None) -> Occupancy:
     """Read by the thread that serves the metrics: only single numbers, nothing is walked through."""
     pools = {stats.name: stats for stats in (context.send_pool.stats(), context.receive_pool.stats())}
     use = {
         name: PoolUse(stats.leased_bytes, stats.length - stats.leased_bytes, stats.slots)
         for name, stats in pools.items()
     }
-    return Occupancy(use, {"put": pools["send"].waiting, "get": context.mailbox.waiting_pulls})
+    end = None if credentials is None else credentials.current.certificate.not_valid_after_utc.timestamp()
+    return Occupancy(use, {"put": pools["send"].waiting, "get": context.mailbox.waiting_pulls}, end)

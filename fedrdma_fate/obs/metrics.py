@@ -37,10 +37,12 @@ class Occupancy:
     Attributes:
         pools: use by name of the pool, `send` and `receive`.
         waiting: requests of tasks that wait, by kind: `put` for room, `get` for its message.
+        certificate_end: Unix time at which the gateway's own certificate ends; None where it has none.
     """
 
     pools: Mapping[str, PoolUse]
     waiting: Mapping[str, int]
+    certificate_end: float | None = None
 
 
 class GatewayMetrics:
@@ -169,17 +171,19 @@ class _OccupancyCollector(Collector):
         except Exception:  # the other metrics are still worth a scrape
             _log.exception("the occupancy cannot be read")
             return ()
-        pool_bytes, leases, waiting = families = self._families()
+        pool_bytes, leases, waiting, certificate_end = families = self._families()
         for pool, use in now.pools.items():
             pool_bytes.add_metric((pool, "used"), use.used_bytes)
             pool_bytes.add_metric((pool, "free"), use.free_bytes)
             leases.add_metric((pool,), use.leases)
         for request, count in now.waiting.items():
             waiting.add_metric((request,), count)
+        if now.certificate_end is not None:
+            certificate_end.add_metric((), now.certificate_end)
         return families
 
     @staticmethod
-    def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily]:
+    def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily]:
         return (
             GaugeMetricFamily("fedrdma_pool_bytes", "Bytes of a pool by state.", labels=("pool", "state")),
             GaugeMetricFamily("fedrdma_leases", "Slots of a pool that are leased.", labels=("pool",)),
@@ -187,5 +191,10 @@ class _OccupancyCollector(Collector):
                 "fedrdma_waiting_requests",
                 "Requests of tasks that wait: a put for room, a get for its message.",
                 labels=("request",),
+            ),
+            GaugeMetricFamily(
+                "fedrdma_certificate_end_timestamp_seconds",
+                "When the certificate ends that the gateway itself shows, in Unix time; only with security mtls.",
+                labels=(),
             ),
         )

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
 from fedrdma_fate.gateway.peers import channel_security, control_channel
 from fedrdma_fate.wire.errors import ErrorCode
@@ -44,17 +45,28 @@ def control(sites: Sites, site: str = "a") -> str:
     return str(sites[site].config["listen"]["control"])
 
 
-def refused(sites: Sites, site: str = "a") -> dict[str, float]:
-    """How many were refused, by the reason, as the metrics of a gateway count it."""
+def metrics(sites: Sites, site: str = "a") -> str:
+    """What a gateway's metrics say."""
     runner = sites.runner
     assert isinstance(runner, InThread)
     assembly = runner.gateways[site]._assembly
     assert assembly is not None
     text: str = assembly.context.metrics.render()  # type: ignore[attr-defined]
+    return text
+
+
+def metric(sites: Sites, name: str) -> float | None:
+    """The value of one without labels."""
+    found = re.search(rf"^{name} (\S+)$", metrics(sites), re.M)
+    return None if found is None else float(found[1])
+
+
+def refused(sites: Sites, site: str = "a") -> dict[str, float]:
+    """How many were refused, by the reason, as the metrics of a gateway count it."""
     return {
         reason: float(count)
         for reason, count in re.findall(
-            r'fedrdma_complaints_total\{about="[^"]*",kind="refused channel: ([^"]*)"\} (\S+)', text
+            r'fedrdma_complaints_total\{about="[^"]*",kind="refused channel: ([^"]*)"\} (\S+)', metrics(sites, site)
         )
     }
 
@@ -84,6 +96,34 @@ def test_two_sites_know_each_other_by_their_certificates(sites: Sites) -> None:
     assert (a.site, b.site) == ("b", "a")
     assert (a.certificate, a.own_certificate) == (b.own_certificate, b.certificate)
     assert len(a.chain) == 2
+
+
+def test_a_certificate_that_ends_soon_is_told_at_start_and_the_metrics_have_its_end(
+    tmp_path: Path, authority: TestAuthority, caplog: pytest.LogCaptureFixture
+) -> None:
+    with start_gateways(LAYOUT, tmp_path, authority=authority) as sites:
+        eventually(lambda: caplog.text.count("this gateway's certificate ends at") == len(LAYOUT))
+        end = x509.load_pem_x509_certificate((authority.directory / "a.pem").read_bytes()).not_valid_after_utc
+        assert metric(sites, "fedrdma_certificate_end_timestamp_seconds") == end.timestamp()
+
+
+def test_a_certificate_that_holds_for_long_is_not_spoken_of(
+    tmp_path: Path, authority: TestAuthority, caplog: pytest.LogCaptureFixture
+) -> None:
+    with start_gateways(LAYOUT, tmp_path, authority=authority, connected=False) as sites:
+        for name, site in sites.items():
+            sites.runner.stop(site)
+            authority.issue(name, valid=40 * DAY)
+        caplog.clear()
+        for site in sites.values():
+            sites.runner.start(site)
+        sites.wait_until_connected()
+        assert "this gateway's certificate" not in caplog.text
+
+
+def test_without_certificates_the_metrics_have_no_end_of_one(tmp_path: Path) -> None:
+    with start_gateways(LAYOUT, tmp_path) as sites:
+        assert metric(sites, "fedrdma_certificate_end_timestamp_seconds") is None
 
 
 # --- handshakes that fail ---

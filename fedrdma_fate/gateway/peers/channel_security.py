@@ -11,6 +11,7 @@ from fedrdma_fate.gateway.config.schema import GatewayConfig
 from fedrdma_fate.gateway.peers.control_stream import ControlStream
 from fedrdma_fate.gateway.peers.peer import Peer
 from fedrdma_fate.security.credentials import CredentialFiles, Credentials
+from fedrdma_fate.security.ending import EndingNotice
 from fedrdma_fate.security.reloading import CHECK_SECONDS, SiteCredentials
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, TransportError
 
@@ -75,15 +76,17 @@ def check_site(stream: ControlStream, site: str, whose: str) -> None:
 
 class IdentityWatch:
     """Reads credentials again when their files change, and ends channels whose peers' certificates do not hold any
-    more. Belongs to the event loop's thread."""
+    more; says so when the gateway's own ends soon. Belongs to the event loop's thread."""
 
     def __init__(self, credentials: SiteCredentials, peers: Mapping[str, Peer]) -> None:
         self._credentials = credentials
         self._peers = peers
+        self._ending = EndingNotice()
 
     async def keep_watch(self) -> None:
         """Look every few seconds, for ever."""
         while True:
+            self._ending.look(self._credentials.current.certificate, self._credentials.clock())
             await asyncio.sleep(CHECK_SECONDS)
             if await asyncio.to_thread(self._credentials.look):
                 self._tell()
