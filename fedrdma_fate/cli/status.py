@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import time
 from typing import Any
@@ -27,7 +28,7 @@ from fedrdma_fate.client.client import ask_status
 @click.option("--json", "as_json", is_flag=True, help="Print the document for programs.")
 @click.option("--watch", type=click.FloatRange(min=0.1), help="Show it anew every so many seconds, until Ctrl-C.")
 def status(address: str, as_json: bool, watch: float | None) -> None:
-    """Show peers, their transports and why these were chosen, pools, and transfers in progress."""
+    """Show peers, their certificates and transports and why these were chosen, pools, and transfers in progress."""
     console = Console()
     with told_plainly():
         document: dict[str, Any] = ask_status(address)
@@ -57,6 +58,8 @@ def render(document: dict[str, Any]) -> RenderableType:
         f"security {document['security']}, {document['tasks']} tasks, parties {', '.join(document['parties'])}",
     )
     parts: list[RenderableType] = [head, _peers(document), _pools(document)]
+    if document["security"] == "mtls":
+        parts.insert(1, _certificates(document))
     if document["transfers"]:
         parts.append(_transfers(document))
     mailbox = document["mailbox"]
@@ -93,6 +96,19 @@ def _peers(document: dict[str, Any]) -> Table:
                 str(peer["pending_messages"]),
                 peer["last_error"] or path["last_error"],
             )
+    return table
+
+
+def _certificates(document: dict[str, Any]) -> Table:
+    """The gateway's own first, then of each peer the one that it has shown on its channel."""
+    table = Table("site", "certificate", "serial number", "ends (UTC)", title="Certificates")
+    for site in (document, *document["peers"]):
+        certificate = site["certificate"]
+        if certificate is None:
+            table.add_row(site["site"], "none: not connected", "-", "-")
+        else:
+            end = datetime.datetime.fromtimestamp(certificate["end"], datetime.timezone.utc)
+            table.add_row(site["site"], certificate["name"], certificate["serial"], f"{end:%Y-%m-%d %H:%M}")
     return table
 
 

@@ -93,7 +93,9 @@ class Gateway:
         if self._assembly is None:
             raise RuntimeError("the gateway does not run")
         assembly = self._assembly
-        return status_document(assembly.context, assembly.peers, assembly.tasks.task_count, self._started)
+        watch = assembly.identity_watch
+        certificate = None if watch is None else watch.own_certificate
+        return status_document(assembly.context, assembly.peers, assembly.tasks.task_count, self._started, certificate)
 
     # -- stopping -------------------------------------------------------------------------------------------------
 

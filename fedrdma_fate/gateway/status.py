@@ -6,23 +6,31 @@ import dataclasses
 import time
 from collections.abc import Mapping
 
+from cryptography import x509
+
 from fedrdma_fate import __version__
 from fedrdma_fate.engine.events import TransferProgress
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.peers.paths import DataPath
 from fedrdma_fate.gateway.peers.peer import Peer
+from fedrdma_fate.security.identity import uri_of_site
 
 
 def status_document(
-    context: GatewayContext, peers: Mapping[str, Peer], task_count: int, started: float
+    context: GatewayContext,
+    peers: Mapping[str, Peer],
+    task_count: int,
+    started: float,
+    certificate: x509.Certificate | None,
 ) -> dict[str, object]:
-    """Everything `fedrdma status` shows; sizes in bytes, times in seconds.
+    """Everything `fedrdma status` shows; sizes in bytes, times in seconds, ends of certificates in Unix time.
 
     Args:
         context: the gateway's.
         peers: the other sites.
         task_count: task processes attached.
         started: when it started, by time.monotonic.
+        certificate: the gateway's own; None with `security: off`.
     """
     config = context.config
     return {
@@ -33,6 +41,7 @@ def status_document(
         "mode": config.mode,
         "parties": list(config.parties),
         "security": config.security,
+        "certificate": None if certificate is None else _certificate(config.site, certificate),
         "tasks": task_count,
         "peers": [_peer(peer) for peer in peers.values()],
         "pools": [dataclasses.asdict(pool.stats()) for pool in (context.send_pool, context.receive_pool)],
@@ -41,13 +50,26 @@ def status_document(
     }
 
 
+def _certificate(site: str, certificate: x509.Certificate) -> dict[str, object]:
+    """By what gateways know a certificate, which was checked; the subject is for people, and may hold anything."""
+    return {
+        "name": uri_of_site(site),
+        "serial": f"{certificate.serial_number:x}",
+        "end": certificate.not_valid_after_utc.timestamp(),
+    }
+
+
 def _peer(peer: Peer) -> dict[str, object]:
+    identity = peer.identity
     return {
         "site": peer.config.site,
         "address": peer.config.address,
         "parties": list(peer.config.parties),
         "connected": peer.connected,
         "version": peer.hello.version if peer.hello else None,
+        "certificate": None
+        if identity is None
+        else _certificate(identity.site, x509.load_der_x509_certificate(identity.certificate)),
         "rtt_seconds": peer.rtt_seconds,
         "last_error": peer.last_error,
         "pending_messages": peer.sending.pending,

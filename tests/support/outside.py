@@ -33,6 +33,7 @@ from fedrdma_fate.wire.errors import ErrorCode, error_from_code
 from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, PROBE_TRANSFERS_FROM, ControlFrame, Mode, encode_frame
 from fedrdma_fate.wire.header import HEADER_BYTES, MAGIC, PROTOCOL_VERSION, ChunkHeader, HeaderKind
 from scripts.lib.config_reference import describe_type
+from tests.support.certificates import TestAuthority
 from tests.support.repository import ROOT
 from tests.support.sites import Site, eventually, party, start_gateways
 
@@ -259,7 +260,8 @@ def _by_tcp(home: Path, status: set[str]) -> None:
 
 
 def _lent(home: Path, status: set[str]) -> None:
-    with start_gateways(_LAYOUT, home, transport="auto", shm={"lend": True}) as sites:
+    authority = TestAuthority(home / "tls")
+    with start_gateways(_LAYOUT, home, authority=authority, transport="auto", shm={"lend": True}) as sites:
         with sites["a"].client() as a, sites["b"].client() as b:
             _push(a, "lent", MIB)
             b.get("lent", "t", _A)

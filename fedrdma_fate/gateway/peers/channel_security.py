@@ -7,6 +7,8 @@ import logging
 import ssl
 from collections.abc import Iterable, Mapping
 
+from cryptography import x509
+
 from fedrdma_fate.gateway.config.schema import GatewayConfig
 from fedrdma_fate.gateway.peers.control_stream import ControlStream
 from fedrdma_fate.gateway.peers.peer import Peer
@@ -83,10 +85,15 @@ class IdentityWatch:
         self._peers = peers
         self._ending = EndingNotice()
 
+    @property
+    def own_certificate(self) -> x509.Certificate:
+        """The gateway's own, as it shows it to the next one it meets."""
+        return self._credentials.current.certificate
+
     async def keep_watch(self) -> None:
         """Look every few seconds, for ever."""
         while True:
-            self._ending.look(self._credentials.current.certificate, self._credentials.clock())
+            self._ending.look(self.own_certificate, self._credentials.clock())
             await asyncio.sleep(CHECK_SECONDS)
             if await asyncio.to_thread(self._credentials.look):
                 self._tell()

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from cryptography import x509
 
 from fedrdma_fate.cli.main import main
 from fedrdma_fate.cli.status import render, size
+from tests.support.certificates import TestAuthority
 from tests.support.sites import Sites, eventually, party, start_gateways
 
 LAYOUT = {"a": ["guest:1"], "b": ["host:2"]}
@@ -55,6 +57,35 @@ def test_the_document_for_programs_is_json_with_everything(sites: Sites) -> None
     assert (path["transport"], path["up"], path["main"]) == ("shm", True, True)
     assert {pool["name"] for pool in document["pools"]} == {"send", "receive"}
     assert document["transfers"] == []
+
+
+def test_with_mtls_it_shows_the_certificates_and_when_they_end_and_who_has_none(tmp_path: Path) -> None:
+    authority = TestAuthority(tmp_path / "tls")
+    stranger = {"site": "c", "parties": ["arbiter:3"]}
+    with start_gateways(LAYOUT, tmp_path, authority=authority, connected=False, strangers=[stranger]) as sites:
+        address = sites["a"].address
+        eventually(lambda: sites["a"].status()["peers"][0]["connected"])
+        document, text = json.loads(status(address, "--json")), status(address)
+        shown = {site["site"]: site["certificate"] for site in (document, *document["peers"])}
+        for name in LAYOUT:
+            made = x509.load_pem_x509_certificate((authority.directory / f"{name}.pem").read_bytes())
+            end = made.not_valid_after_utc
+            serial = f"{made.serial_number:x}"
+            assert shown[name] == {"name": f"fedrdma://site/{name}", "serial": serial, "end": end.timestamp()}
+            row = next(line for line in text.splitlines() if f"fedrdma://site/{name}" in line)
+            assert serial in row
+            assert f"{end:%Y-%m-%d %H:%M}" in row
+        assert shown["c"] is None
+        assert "none: not connected" in text
+        sites.runner.stop(sites["b"])
+        eventually(lambda: sites["a"].status()["peers"][0]["certificate"] is None)
+
+
+def test_without_mtls_there_are_no_certificates_to_show(sites: Sites) -> None:
+    document = json.loads(status(sites["a"].address, "--json"))
+    assert document["certificate"] is None
+    assert [peer["certificate"] for peer in document["peers"]] == [None]
+    assert "Certificates" not in status(sites["a"].address)
 
 
 def test_a_transfer_that_waits_is_shown_with_its_message(sites: Sites) -> None:
