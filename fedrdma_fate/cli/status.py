@@ -10,7 +10,7 @@ from typing import Any
 import click
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from fedrdma_fate.cli.failure import told_plainly
@@ -101,7 +101,9 @@ def _peers(document: dict[str, Any]) -> Table:
 
 def _certificates(document: dict[str, Any]) -> Table:
     """The gateway's own first, then of each peer the one that it has shown on its channel."""
-    table = Table("site", "certificate", "serial number", "ends (UTC)", title="Certificates")
+    # a serial number of which a part is missing cannot be compared
+    serial = Column("serial number", overflow="fold")
+    table = Table("site", "certificate", serial, "ends (UTC)", title="Certificates")
     for site in (document, *document["peers"]):
         certificate = site["certificate"]
         if certificate is None:
