@@ -10,6 +10,7 @@ import time
 import pytest
 
 from fedrdma_fate.bench.cpu import loopback
+from fedrdma_fate.bench.cpu.control import BODIES
 from fedrdma_fate.bench.cpu.loopback import Loopback
 from fedrdma_fate.bench.cpu.results import CpuRow, digest_seconds, measure, to_document, to_table
 from fedrdma_fate.bench.cpu.sealing import WAYS
@@ -97,3 +98,5 @@ def test_the_command_prints_a_document_for_programs() -> None:
     assert document["rows"][0]["chunk_bytes"] == 16 * KIB
     assert [(row["cipher"], row["seal"]) for row in document["sealing"]] == list(WAYS)
     assert all(row["seal_rate"] > 0 and row["open_rate"] > 0 for row in document["sealing"])
+    assert [row["body_bytes"] for row in document["control"]] == list(BODIES)
+    assert all(row["off_seconds"] > 0 and row["mtls_seconds"] > 0 for row in document["control"])
