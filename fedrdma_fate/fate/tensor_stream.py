@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from fedrdma_fate.fate.layout import malformed
+from fedrdma_fate.fate.stream_memory import is_bounded
 
 _MAGIC_NUMBER = 0x1950A86A20F9469CFC6C
 """Of torch's format without an archive around it, the only one that storages are pickled in."""
@@ -78,14 +79,14 @@ def load_storage(content: bytes) -> Storage:
         Exception: as unpickling raises it.
     """
     stream = io.BytesIO(content)
-    if _load(stream) != _MAGIC_NUMBER or _load(stream) != _PROTOCOL_VERSION:
+    if _load(content, stream) != _MAGIC_NUMBER or _load(content, stream) != _PROTOCOL_VERSION:
         raise malformed("the storage of a tensor in it is not in the format that torch pickles one in")
-    system = _load(stream)
+    system = _load(content, stream)
     # torch swaps bytes where this says so; it is not worth the code
     if type(system) is not dict or system.get("little_endian") is not True or sys.byteorder != "little":
         raise malformed("the storage of a tensor in it is not of little endian")
-    described = _load(stream)
-    if type(described) is not _Described or _load(stream) != [described.key]:
+    described = _load(content, stream)
+    if type(described) is not _Described or _load(content, stream) != [described.key]:
         raise malformed("the storage of a tensor in it is more than one storage")
     return Storage(_values(content, stream.tell(), described))
 
@@ -154,7 +155,9 @@ class _StorageUnpickler(pickle.Unpickler):
         return _Described(_DTYPES[name], key, count)
 
 
-def _load(stream: io.BytesIO) -> Any:
+def _load(content: bytes, stream: io.BytesIO) -> Any:
+    if not is_bounded(content, stream.tell()):
+        raise malformed("the storage of a tensor in it is not in the format that torch pickles one in")
     return _StorageUnpickler(stream).load()
 
 

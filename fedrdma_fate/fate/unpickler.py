@@ -14,6 +14,8 @@ import copyreg
 import importlib
 import io
 import pickle
+import struct
+import sys
 import types
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -22,9 +24,13 @@ import numpy as np
 
 from fedrdma_fate.fate.allowed_names import ALLOWED_NAMES, Name, Use
 from fedrdma_fate.fate.layout import malformed
+from fedrdma_fate.fate.stream_memory import is_bounded
 from fedrdma_fate.wire.errors import ErrorCode, FateError
 
 _SHOWN_CHARACTERS = 200  # of a name that a peer chose; long enough for every honest one
+
+_LENGTH = struct.Struct("<Q")
+"""Of what follows it."""
 
 
 class PersistentLoad(Protocol):
@@ -89,13 +95,17 @@ def unpickle_unnamed(stream: bytes | memoryview, persistent_load: PersistentLoad
     """The object in a stream that makes containers, numbers and text only, which C does ten times as fast.
 
     Raises:
-        NameWantedError: it uses a name, or might, for extension codes of `copyreg` pass by the names.
+        NameWantedError: it uses a name, or might, for extension codes of `copyreg` pass by the names; or it is for the
+            unpickler in Python because C might need more memory for it than it is long.
         Exception: as unpickling raises it.
     """
     # the C unpickler takes a code from the cache without asking for its name
     if copyreg._inverted_registry or copyreg._extension_cache:  # type: ignore[attr-defined]
         raise NameWantedError
-    return _PlainUnpickler(stream, persistent_load).load()
+    raw = bytes(stream)
+    if not is_bounded(raw):
+        raise NameWantedError
+    return _PlainUnpickler(raw, persistent_load).load()
 
 
 def unpickle_named(
@@ -125,6 +135,8 @@ class _NamingUnpickler(pickle._Unpickler):
     if TYPE_CHECKING:  # what the stubs of pickle leave out
         stack: list[Any]
         append: Callable[[Any], None]
+
+        read: Callable[[int], bytes]
 
         def pop_mark(self) -> list[Any]: ...
 
@@ -257,6 +269,11 @@ class _NamingUnpickler(pickle._Unpickler):
         _require_kind(self.stack[-1], set)
         self.stack[-1].update(items)
 
+    def _load_bytearray(self) -> None:
+        """Python's own makes a bytearray as long as the stream says, and then sees that there is less."""
+        (length,) = _LENGTH.unpack(self.read(_LENGTH.size))
+        self.append(bytearray(self.read(min(length, sys.maxsize))))
+
     def _load_nothing(self) -> None:
         raise malformed("it uses an opcode that FATE's picklers do not write")
 
@@ -271,6 +288,7 @@ class _NamingUnpickler(pickle._Unpickler):
         pickle.SETITEM[0]: _load_setitem,
         pickle.SETITEMS[0]: _load_setitems,
         pickle.ADDITEMS[0]: _load_additems,
+        pickle.BYTEARRAY8[0]: _load_bytearray,
         # what protocols 0 and 1 made instances with, and what passes by the names
         pickle.INST[0]: _load_nothing,
         pickle.OBJ[0]: _load_nothing,
