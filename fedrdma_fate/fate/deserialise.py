@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+import torch
 from fate.arch.federation.api import TableMeta
 from fate.arch.federation.api._serdes import (
     _ContextPersistentId,
@@ -15,7 +18,7 @@ from fate.arch.federation.api._serdes import (
 
 from fedrdma_fate.fate.allowed_names import ALLOWED_NAMES, Name
 from fedrdma_fate.fate.layout import ObjectView, decode_object, malformed
-from fedrdma_fate.fate.segments import restore
+from fedrdma_fate.fate.segments import check_truth_values, restore
 from fedrdma_fate.fate.unpickler import unpickle
 from fedrdma_fate.wire.errors import FedRDMAError
 
@@ -66,7 +69,9 @@ class _PersistentIds:
             if type(vars(pid).get("bytes")) is not bytes:
                 raise malformed("an array in it is no bytes")
             # the class's own, for the instance has the attributes that the stream gave it
-            return kind.load(pid, self)
+            value = kind.load(pid, self)
+            check_truth_values(value if kind is _NumpySafeTensorPersistentId else _truth_values(value))
+            return value
         raise malformed(f"it has a persistent id of type {kind.__qualname__}")
 
     def _load_segment(self, number: int) -> Any:
@@ -91,6 +96,11 @@ class _PersistentIds:
         except Exception as error:
             self.failure = error
             raise
+
+
+def _truth_values(tensor: torch.Tensor) -> npt.NDArray[Any]:
+    """Those of a tensor as an array; an empty one where it has other values, for which NumPy may have no type."""
+    return tensor.numpy() if tensor.dtype is torch.bool else np.empty(0, np.bool_)
 
 
 def load_object(

@@ -127,7 +127,21 @@ def restore(segment: Segment, body: memoryview) -> Any:
         )
     except (ValueError, OverflowError) as error:
         raise malformed(f"shape {segment.shape} of {segment.dtype} cannot be made ({error})") from error
+    check_truth_values(array)
     return torch.from_numpy(array).view(getattr(torch, segment.dtype)) if is_tensor else array
+
+
+def check_truth_values(array: npt.NDArray[Any]) -> None:
+    """Do nothing where an array has other items than truth values, or none of those but 0 and 1.
+
+    NumPy and torch take any other byte as it is, and then contradict themselves: they count such items by adding them
+    up, and compare and negate them bit by bit.
+
+    Raises:
+        FateError: PAYLOAD_MALFORMED.
+    """
+    if array.dtype.kind == "b" and array.view(np.uint8).max(initial=0) > 1:
+        raise malformed("a truth value in an array in it is neither 0 nor 1")
 
 
 def _blocks(values: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:

@@ -35,6 +35,10 @@ PICKLED, INTEGER = 0, 1
 """FATE's types of serialisation for keys and values."""
 _INTEGER_BYTES = 8  # as FATE writes one
 
+MOST_PARTITIONS = 8192
+"""Of a table. Each is a task of the engine and a message at least, and by default so many messages of one session may
+wait at a gateway (`limits.session_messages`); engines are configured for some hundred."""
+
 _GROWTH = 4
 """A value pickled anew may be so many times as long. An honest one is as long as before; one that has the state of a
 ciphertext once, and instances of it a thousand times, is not."""
@@ -50,7 +54,19 @@ def check_serdes_types(key_type: int, value_type: int) -> None:
     """
     for each in (key_type, value_type):
         if each not in (PICKLED, INTEGER):
-            raise malformed(f"a table's keys or values are of type {each}, which FATE does not have")
+            # the number itself may have more digits than Python writes
+            raise malformed("a table's keys or values are of a type that FATE does not have")
+
+
+def check_partitions(count: int) -> None:
+    """Refuse a table of so many partitions that the engine would do nothing but make them.
+
+    Raises:
+        FateError: PAYLOAD_MALFORMED.
+    """
+    if not 1 <= count <= MOST_PARTITIONS:
+        # the number itself may have more digits than Python writes
+        raise malformed(f"a table has more than {MOST_PARTITIONS} partitions, or none")
 
 
 def checked_pairs(

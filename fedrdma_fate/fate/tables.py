@@ -20,7 +20,7 @@ from fedrdma_fate.fate.gateway_client import Client, Connector
 from fedrdma_fate.fate.journal import Journal
 from fedrdma_fate.fate.layout import malformed
 from fedrdma_fate.fate.outbox import lease_visibly
-from fedrdma_fate.fate.table_check import Pair, check_serdes_types, checked_pairs
+from fedrdma_fate.fate.table_check import Pair, check_partitions, check_serdes_types, checked_pairs
 from fedrdma_fate.wire.errors import error_from_code
 from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, Party
 
@@ -263,6 +263,7 @@ def pull_table(
             code in the text.
     """
     check_serdes_types(meta.key_serdes_type, meta.value_serdes_type)
+    check_partitions(meta.num_partitions)
     receiver = PartitionReceiver(
         connector,
         name,

@@ -12,6 +12,10 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+import safetensors.numpy
+import safetensors.torch
+import torch
+from fate.arch.federation.api import _serdes
 
 from fedrdma_fate.fate.deserialise import load_object
 from fedrdma_fate.fate.layout import HEADER_BYTES, align
@@ -138,6 +142,43 @@ def test_a_table_that_is_nested_too_deep_is_refused(before: bytes) -> None:
 )
 def test_a_segment_that_lies_is_refused(segment: Any) -> None:
     assert_malformed(payload([segment]))
+
+
+TRUTH_VALUES = [("ndarray", "|b1"), ("tensor", "bool")]
+
+
+@pytest.mark.parametrize(("kind", "dtype"), TRUTH_VALUES)
+@pytest.mark.parametrize("at", [0, 37, 63])
+@pytest.mark.parametrize("value", [2, 128, 255])
+def test_truth_values_other_than_0_and_1_are_refused(kind: str, dtype: str, at: int, value: int) -> None:
+    body = bytearray(64)
+    body[at] = value
+    assert_malformed(payload([[kind, dtype, [8, 8], 0, 64]], body=bytes(body)))
+
+
+def test_a_single_truth_value_is_looked_at_too() -> None:
+    assert_malformed(payload([["ndarray", "|b1", [], 0, 1]], body=b"\x02"))
+
+
+@pytest.mark.parametrize(("kind", "dtype"), TRUTH_VALUES)
+def test_honest_truth_values_come_as_they_are(kind: str, dtype: str) -> None:
+    assert load(payload([[kind, dtype, [64], 0, 64]], body=b"\x00\x01" * 32)).tolist() == [False, True] * 32
+    assert load(payload([[kind, dtype, [0, 3], 0, 0]], body=b"")).tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [
+        ("_NumpySafeTensorPersistentId", safetensors.numpy.save({"n": np.zeros(8, np.bool_)})),
+        ("_TorchSafeTensorPersistentId", safetensors.torch.save({"t": torch.zeros(8, dtype=torch.bool)})),
+    ],
+)
+def test_truth_values_that_fate_pickles_its_own_way_are_looked_at_too(kind: str, content: bytes) -> None:
+    def stream(content: bytes) -> bytes:
+        return pickle.dumps(getattr(_serdes, kind)(content))[:-1] + pickle.BINPERSID + pickle.STOP
+
+    assert load(payload([], stream(content), b"")).tolist() == [False] * 8
+    assert_malformed(payload([], stream(content[:-1] + b"\x02"), b""))
 
 
 def test_an_empty_array_of_absurd_dimensions_is_refused() -> None:

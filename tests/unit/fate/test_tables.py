@@ -22,6 +22,7 @@ from fedrdma_fate.fate import tables
 from fedrdma_fate.fate.federation import FedRDMAFederation
 from fedrdma_fate.fate.gateway_client import to_party
 from fedrdma_fate.fate.settings import FederationOptions
+from fedrdma_fate.fate.table_check import MOST_PARTITIONS
 from fedrdma_fate.fate.tables import Pair, batch_bytes, decode_batch, encode_batch
 from fedrdma_fate.wire.errors import ErrorCode, FateError, GatewayError
 from tests.support.fake_gateway import FakeConnector
@@ -230,7 +231,7 @@ def test_what_the_engine_says_of_its_own_failures_stays_as_it_is(make_context: M
         host.federation.pull_table("t", "0", [GUEST], [TableMeta(1, 0, 0, 0)])
 
 
-@pytest.mark.parametrize("types", [(2, 0), (0, 2), (-1, 1)])
+@pytest.mark.parametrize("types", [(2, 0), (0, 2), (-1, 1), pytest.param((0, 1 << 20_000), id="huge")])
 def test_a_table_of_another_serialisation_than_fate_has_is_refused(
     make_context: MakeContext, types: tuple[int, int]
 ) -> None:
@@ -240,6 +241,38 @@ def test_a_table_of_another_serialisation_than_fate_has_is_refused(
         host.federation.pull_table("t", "0", [GUEST], [TableMeta(1, *types, 0)])
 
     assert caught.value.code is ErrorCode.PAYLOAD_MALFORMED
+
+
+@pytest.mark.parametrize("count", [MOST_PARTITIONS + 1, 2**31, pytest.param(1 << 20_000, id="huge"), 0, -1])
+def test_a_table_of_more_partitions_than_there_may_be_is_refused_before_any_is_made(
+    make_context: MakeContext, count: int
+) -> None:
+    host = make_context(HOST)
+    host.federation._computing = None
+
+    with pytest.raises(FateError) as caught:
+        host.federation.pull_table("t", "0", [GUEST], [TableMeta(count, 0, 0, 0)])
+
+    assert caught.value.code is ErrorCode.PAYLOAD_MALFORMED
+
+
+def test_a_table_of_as_many_partitions_as_there_may_be_is_taken(make_context: MakeContext) -> None:
+    class Computing:
+        def parallelize(self, content: Any, *, partition: int, **_: Any) -> Any:
+            made.append((len(content), partition))
+            return self
+
+        def mapPartitionsWithIndexNoSerdes(self, *_: Any, **__: Any) -> Any:  # noqa: N802
+            return self
+
+        def mask_federated_received(self) -> None: ...
+
+    made: list[tuple[int, int]] = []
+    host = make_context(HOST)
+    computing = host.federation._computing = Computing()
+
+    assert host.federation.pull_table("t", "0", [GUEST], [TableMeta(MOST_PARTITIONS, 0, 0, 0)]) == [computing]
+    assert made == [(MOST_PARTITIONS, MOST_PARTITIONS)]
 
 
 def test_a_job_may_allow_further_names_in_its_tables(make_context: MakeContext) -> None:
