@@ -42,8 +42,16 @@ ON_PYTHON310: dict[str, str] = {
 """What it runs of which kinds: one job is enough to see that FATE takes the backend there."""
 SHORT_ON_PYTHON310 = frozenset({"unit", "property", "conformance"})
 """Of these, without what is marked slow: long runs in virtual time tell nothing of a Python version."""
-SIDE_BY_SIDE = ("unit", "property", "conformance", "nic")
-"""Kinds whose tests may run beside each other, but for those marked `alone`."""
+SIDE_BY_SIDE: dict[str, str] = {
+    "unit": "worksteal",
+    "property": "worksteal",
+    "conformance": "worksteal",
+    "fault": "worksteal",
+    "nic": "worksteal",
+    # what the tests of a group look at is made once for all of them, and takes a minute or more
+    "bench": "loadgroup",
+}
+"""Kinds whose tests may run beside each other, but for those marked `alone`, and how they are dealt out."""
 MOST_WORKERS = 4
 LIMIT_SECONDS: dict[str, float] = {"fate": 1500.0, "nic": 1500.0, "demo": 900.0}
 DEFAULT_LIMIT_SECONDS = 600.0
@@ -207,7 +215,7 @@ class Runner:
         if kind not in SIDE_BY_SIDE:
             return self._pytest_run(kind, path, kind, ())
         workers = f"--numprocesses={min(len(os.sched_getaffinity(0)), MOST_WORKERS)}"
-        together, note = self._pytest_run(kind, path, kind, ("not alone",), workers, "--dist=worksteal")
+        together, note = self._pytest_run(kind, path, kind, ("not alone",), workers, f"--dist={SIDE_BY_SIDE[kind]}")
         alone, note_alone = self._pytest_run(kind, path, f"{kind}-alone", ("alone",))
         if NONE_SELECTED in (note, note_alone):
             return together + alone, note if note_alone == NONE_SELECTED else note_alone

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.fate]
+pytestmark = [pytest.mark.fate, pytest.mark.xdist_group("bench fate")]
 
 PAYLOAD_BYTES = 8 * 2**20
 ROWS = ["memcpy", "raw-tcp", "fedrdma-e/shm"]

@@ -14,7 +14,7 @@ import pytest
 from tests.support.repository import ROOT
 from tests.support.testbed import why_no_testbed
 
-pytestmark = pytest.mark.nic
+pytestmark = [pytest.mark.nic, pytest.mark.xdist_group("bench wan")]
 
 PAYLOAD_BYTES = 8_000_000
 

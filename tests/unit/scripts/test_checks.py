@@ -30,9 +30,12 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "build" / "test-reports").mkdir(parents=True)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  fate: x\n  slow: x\n  alone: x\n  sweep: x\n")
     monkeypatch.chdir(tmp_path)
+    # its runs of pytest take up what they need, which is a third of the time
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTEST_PLUGINS", "xdist.plugin")
     monkeypatch.setattr(checks, "PYTHON", Path(sys.executable))
     monkeypatch.setattr(checks, "STATIC", {"format": ["true"], "lint": ["false"]})
-    monkeypatch.setattr(checks, "SIDE_BY_SIDE", ("fault",))
+    monkeypatch.setattr(checks, "SIDE_BY_SIDE", {"fault": "worksteal"})
     return tmp_path
 
 

@@ -18,6 +18,17 @@ from tests.support.sim.x_flow import XFlow
 pytestmark = pytest.mark.slow
 
 MIB = 1 << 20
+
+OVER_SIZES = pytest.mark.parametrize(
+    ("payload_bytes", "buffer_bytes"),
+    [
+        (32 * MIB, 4e6),
+        (128 * MIB, 0.5e6),
+        pytest.param(32 * MIB, 0.5e6, marks=pytest.mark.sweep),
+        pytest.param(128 * MIB, 4e6, marks=pytest.mark.sweep),
+    ],
+)
+
 RATE_BPS = 1e9
 BETWEEN_SECONDS = (0.02, 0.04)
 """A round computes now a little longer and now a little shorter: jobs do not keep step."""
@@ -66,8 +77,7 @@ def assert_the_link_is_used(each: list[float]) -> None:
     assert sum(each) >= 0.85
 
 
-@pytest.mark.parametrize("buffer_bytes", [0.5e6, 4e6])
-@pytest.mark.parametrize("payload_bytes", [32 * MIB, 128 * MIB])
+@OVER_SIZES
 def test_two_jobs_that_begin_together_share_within_a_fifth(payload_bytes: int, buffer_bytes: float) -> None:
     # of two that do the same at the very same instant, chance decides more than either of them
     runs = [shares(2, payload_bytes, buffer_bytes, apart) for apart in (0.0, 0.002, 0.005)]
@@ -77,8 +87,7 @@ def test_two_jobs_that_begin_together_share_within_a_fifth(payload_bytes: int, b
     assert max(more / less for less, more in runs) <= 2
 
 
-@pytest.mark.parametrize("buffer_bytes", [0.5e6, 4e6])
-@pytest.mark.parametrize("payload_bytes", [32 * MIB, 128 * MIB])
+@OVER_SIZES
 def test_a_job_that_begins_a_second_later_shares_within_a_fifth(payload_bytes: int, buffer_bytes: float) -> None:
     less, more = shares(2, payload_bytes, buffer_bytes, 1.0)
     assert more <= 1.2 * less
