@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from tests.fuzz import payloads, wire
+from tests.fuzz import connections, files, paths, payloads, wire
 from tests.fuzz.target import Target
 
 TARGETS: Mapping[str, Callable[[], Target]] = {
@@ -17,5 +17,14 @@ TARGETS: Mapping[str, Callable[[], Target]] = {
     "fate-bytes": payloads.fate_bytes,
     "tables": payloads.tables,
     "storages": payloads.storages,
+    "greetings": connections.greetings,
+    "tls": connections.tls,
+    "newcomers": connections.newcomers,
+    "tcp": paths.tcp,
+    "grpc": paths.grpc,
+    "shm": paths.shm,
+    "hellos": paths.hellos,
+    "configuration": files.configuration,
+    "path-store": files.path_store,
 }
 """What parses what a peer, a task or a file says."""

@@ -29,4 +29,8 @@ def load_yaml(text: str) -> Any:
     Raises:
         yaml.YAMLError: it is none, or a key comes twice.
     """
-    return yaml.load(text, Loader=_StrictLoader)  # noqa: S506 - a SafeLoader, only stricter
+    try:
+        return yaml.load(text, Loader=_StrictLoader)  # noqa: S506 - a SafeLoader, only stricter
+    # what its loader lets through for values that look like dates or numbers and are none, and for nesting without end
+    except (ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
+        raise yaml.YAMLError(f"a value in it cannot be read ({error})") from error

@@ -180,6 +180,9 @@ def test_rings_leave_half_of_the_receive_memory_to_others() -> None:
         ("site: a\nsite: b\n", "the key 'site' comes twice"),
         ("listen: {control: x, control: y}", "the key 'control' comes twice"),
         ("5: 1", "Expected `str`"),
+        ("site: 2001-99-99", "a value in it cannot be read"),
+        ("site: !!int ''", "a value in it cannot be read"),
+        ("[" * 1000, "a value in it cannot be read"),
     ],
 )
 def test_a_file_that_is_no_configuration_is_refused(text: str, trouble: str, tmp_path: Path) -> None:

@@ -1,0 +1,169 @@
+"""Targets: what comes by the connections of the data paths `tcp`, `grpc` and `shm`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedrdma_fate.ports import Completion
+from fedrdma_fate.transport.exposure import ExposureTable, ProtocolViolation
+from fedrdma_fate.transport.grpc_endpoint import GrpcEndpoint
+from fedrdma_fate.transport.inbound import Inbound, PeerClosed
+from fedrdma_fate.transport.listener import _HELLO, _HELLO_MAGIC, MOST_CONNECTIONS, Listener, _Pending
+from fedrdma_fate.transport.outbound import Outbound
+from fedrdma_fate.transport.shm_endpoint import _NOTICE, ShmEndpoint, _PeerClosed
+from fedrdma_fate.transport.shm_endpoint import Op as ShmOp
+from fedrdma_fate.transport.stream_frames import Head, Op, ack_head, violation_frame
+from fedrdma_fate.transport.tcp_streams import StreamReader
+from tests.fuzz.target import Target, require
+from tests.support.endpoints import HeapRegion
+
+KEY = 0x4242424242424242
+SLOT_BYTES, GUARD_BYTES = 4096, 64
+MOST_READS = 5_000
+"""Calls of a stream reader for one input, which bring 16 bytes or more each."""
+
+
+class _Bytes:
+    """A connection by which these bytes come, some at a time, and then its end."""
+
+    def __init__(self, data: bytes, at_once: int) -> None:
+        self._data, self._at_once = memoryview(data), at_once
+
+    def recv_into(self, target: memoryview) -> int:
+        length = min(len(self._data), len(target), self._at_once)
+        target[:length] = self._data[:length]
+        self._data = self._data[length:]
+        return length
+
+    def recv(self, length: int) -> bytes:
+        taken = bytearray(min(length, self._at_once))
+        return bytes(taken[: self.recv_into(memoryview(taken))])
+
+    def getsockopt(self, *_which: int) -> int:
+        return 0
+
+    def close(self) -> None:
+        pass
+
+
+class _Exposed:
+    """A slot between two guards, and what takes the writes of a peer into it."""
+
+    def __init__(self) -> None:
+        self._region = HeapRegion(SLOT_BYTES + 2 * GUARD_BYTES)
+        self.exposures = ExposureTable()
+        self.exposures.expose(1, self._region.slot(GUARD_BYTES, SLOT_BYTES), key=KEY)
+        self.completions: list[Completion] = []
+        self.outbound = Outbound(streams=1)
+        self.inbound = Inbound(
+            self.exposures, self.completions.append, self.outbound.acknowledge, self.outbound.acknowledged
+        )
+
+    def check(self) -> None:
+        view = self._region.view
+        guards = bytes(view[:GUARD_BYTES]) + bytes(view[-GUARD_BYTES:])
+        require(not guards.strip(b"\0"), "a write landed outside of its slot")
+
+
+def _streams() -> list[bytes]:
+    write = Head(Op.WRITE, 0, 0, KEY, 0, 100, 0, 60).pack() + b"w" * 60
+    rest = Head(Op.WRITE, 0, 0, KEY, 0, 100, 60, 40).pack() + b"w" * 40
+    chunk = Head(Op.CHUNK, 7, 1, KEY, 200, 50, 0, 50).pack() + b"c" * 50
+    fenced = Head(Op.FENCED, 9, 2, KEY, 4032, 64, 0, 64).pack() + b"f" * 64
+    empty = Head(Op.FENCED, 9, 3, KEY, 0, 0, 0, 0).pack()
+    return [write + rest + chunk + fenced + empty, chunk, write + violation_frame("no"), ack_head(0)]
+
+
+def tcp() -> Target:
+    """Frames of a `tcp` stream."""
+
+    def read(data: bytes) -> bool:
+        exposed = _Exposed()
+        reader = StreamReader(_Bytes(data, 1 + len(data) % 97), exposed.inbound)  # type: ignore[arg-type]
+        try:
+            for _ in range(MOST_READS):
+                reader.receive()
+                if reader.parked:
+                    break
+        except PeerClosed:
+            pass
+        finally:
+            exposed.check()
+        return bool(exposed.completions)
+
+    return Target("tcp", _streams(), read, (ProtocolViolation,))
+
+
+def grpc() -> Target:
+    """Messages of a `grpc` call."""
+
+    def read(data: bytes) -> bool:
+        exposed = _Exposed()
+        endpoint: Any = GrpcEndpoint.__new__(GrpcEndpoint)
+        endpoint._inbound = exposed.inbound
+        try:
+            endpoint._on_message(memoryview(data))
+        except PeerClosed:
+            pass
+        finally:
+            exposed.check()
+        return bool(exposed.completions)
+
+    return Target("grpc", _streams(), read, (ProtocolViolation,))
+
+
+class _NoneRevoked:
+    def was_revoked(self, _key: int) -> bool:
+        return False
+
+
+def shm() -> Target:
+    """Notices of a `shm` link."""
+    landed = [_NOTICE.pack(op, 5, KEY, 16, 100) for op in (ShmOp.WRITTEN, ShmOp.IMMEDIATE, ShmOp.CHUNK)]
+    words = _NOTICE.pack(ShmOp.VIOLATION, 0, 0, 0, 4) + b"oops"
+
+    def read(data: bytes) -> bool:
+        exposed = _Exposed()
+        endpoint: Any = ShmEndpoint.__new__(ShmEndpoint)
+        endpoint._connection = _Bytes(data, 1 + len(data) % 97)
+        endpoint._received, endpoint._completions = bytearray(), exposed.completions
+        endpoint._keys, endpoint._exposures = _NoneRevoked(), exposed.exposures
+        try:
+            while True:
+                endpoint._hear()
+        except _PeerClosed:
+            pass
+        for done in exposed.completions:
+            require(done.offset + done.length <= SLOT_BYTES, "a notice speaks of what is outside of its slot")
+        return bool(exposed.completions)
+
+    return Target("shm", [b"".join(landed), *landed, words], read, (ProtocolViolation,))
+
+
+class _Listening:
+    """A listening socket to which nobody comes."""
+
+    def setblocking(self, _blocking: bool) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def hellos() -> Target:
+    """The first bytes of a connection to a data port."""
+    listener = Listener(_Listening())  # type: ignore[arg-type]
+    token = b"t" * 16
+
+    def read(data: bytes) -> bool:
+        links: dict[int, Any] = {}
+        listener._expected[token] = links
+        listener._pending[0] = _Pending(_Bytes(data, 1 + len(data) % 9), 0.0)  # type: ignore[arg-type]
+        while 0 in listener._pending:
+            listener._hear(0)
+        require(all(0 <= number < MOST_CONNECTIONS for number in links), "a connection of a number that cannot be")
+        require(listener._expected.keys() == {token}, "a stranger has made the listener expect a link")
+        return bool(links)
+
+    seeds = [_HELLO.pack(_HELLO_MAGIC, token, number, 64) for number in (0, 63)]
+    return Target("hellos", seeds, read, (), close=listener.close)
