@@ -49,6 +49,7 @@ SIDE_BY_SIDE: dict[str, str] = {
     "fault": "worksteal",
     "nic": "worksteal",
     # what the tests of a group look at is made once for all of them, and takes a minute or more
+    "fate": "loadgroup",
     "bench": "loadgroup",
 }
 """Kinds whose tests may run beside each other, but for those marked `alone`, and how they are dealt out."""

@@ -19,7 +19,7 @@ from tests.support.repository import ROOT
 CLIENTS = ("guest:9999", "host:10000")
 PARTIES = (*CLIENTS, "arbiter:10000")
 
-pytestmark = [pytest.mark.fate, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.fate, pytest.mark.timeout(300), pytest.mark.xdist_group("example")]
 
 
 def command(output: Path, *options: str) -> list[str]:
