@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import io
 import pickle
 from collections.abc import Iterator, Sequence
@@ -114,6 +115,16 @@ class SegmentPickler(TableRemotePersistentPickler):  # type: ignore[misc]
             self._numbers[id(value)] = number
             self._byte_strings.append(value)
         return number
+
+    def reducer_override(self, value: Any) -> Any:
+        """A member of an enumeration by its value on every Python, as pickle wants it.
+
+        Python 3.11.0 to 3.11.3, Debian 12's among them, would have the receiver call `getattr`, which no peer may.
+        """
+        kind = type(value)
+        if isinstance(value, enum.Enum) and kind.__reduce_ex__ is enum.Enum.__reduce_ex__:
+            return kind, (value.value,)
+        return NotImplemented
 
 
 def plan_object(value: object, federation: Any, name: str, tag: str, parties: Sequence[tuple[str, str]]) -> ObjectPlan:

@@ -1,9 +1,12 @@
-"""Whether Python's unpickler in C would read a stream in memory that is bounded by the stream's length.
+"""Whether Python's unpickler in C would read a stream in memory, and on a stack, that is bounded.
 
 It keeps what a stream remembers in an array, and makes that as long as the greatest index that the stream names: ten
 bytes that name index 2**31 have it write 32 GiB of zeros (CPython before 3.14). So streams are walked first, opcode by
 opcode, without doing what they say. Streams as picklers have written them since protocol 4 name no index, and those
 without a byte that could be such an opcode need no walk.
+
+A key of a dictionary is hashed as it is put there, and C hashes a tuple within tuples without counting how deep: some
+hundred thousand levels, a byte each in the stream, end the process. Deeper than there are tuples, none can lie.
 """
 
 from __future__ import annotations
@@ -21,10 +24,15 @@ _INDEX_BYTES = 4
 _INDEX_DIGITS = 10
 """Of the index behind PUT, at most: more are no honest one's, and Python takes other spellings of numbers, too."""
 
+MOST_TUPLES = 20_000
+"""Made by a stream that is given to C: a third of the depth that was seen to pass on a stack of 8 MiB, which is what
+Linux gives a thread. A stream with more is not refused, and takes ten times as long."""
+
 _OPCODES_AT_ONCE = 500
 """Matched at once: the matcher keeps some bytes for each."""
 
 _SPECIAL = frozenset((pickle.PUT, pickle.LONG_BINPUT, pickle.FRAME, pickle.STOP))
+_TUPLES = (pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3, pickle.TUPLE)
 _TWO_LINES = frozenset((pickle.GLOBAL, pickle.INST))
 """What a module and a name follow, each on a line."""
 
@@ -79,8 +87,10 @@ def is_bounded(stream: bytes | memoryview, start: int = 0) -> bool:
         start: where it starts.
     """
     raw = stream if isinstance(stream, bytes) else bytes(stream)
-    if raw.find(pickle.LONG_BINPUT, start) < 0 and raw.find(pickle.PUT, start) < 0:
+    names_no_index = raw.find(pickle.LONG_BINPUT, start) < 0 and raw.find(pickle.PUT, start) < 0
+    if names_no_index and _most_tuples(raw, start, len(raw)) <= MOST_TUPLES:
         return True
+    tuples = 0
     end = frame_end = len(raw)
     in_frame = False
     limit = end - start
@@ -90,6 +100,9 @@ def is_bounded(stream: bytes | memoryview, start: int = 0) -> bool:
             in_frame, frame_end = False, end
         run = _RUN.match(raw, at, frame_end)
         if run is not None and run.end() > at:
+            tuples += _most_tuples(raw, at, run.end())
+            if tuples > MOST_TUPLES:
+                return False
             at = run.end()
             continue
         code = raw[at : at + 1]
@@ -130,6 +143,11 @@ def is_bounded(stream: bytes | memoryview, start: int = 0) -> bool:
         if in_frame and at > frame_end:
             return False
     return True
+
+
+def _most_tuples(raw: bytes, start: int, end: int) -> int:
+    """How many tuples these opcodes make, or more, for what follows an opcode is counted as well."""
+    return sum(raw.count(opcode, start, end) for opcode in _TUPLES)
 
 
 def _is_small(digits: bytes, limit: int) -> bool:

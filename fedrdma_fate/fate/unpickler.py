@@ -25,6 +25,7 @@ import numpy as np
 from fedrdma_fate.fate.allowed_names import ALLOWED_NAMES, Name, Use
 from fedrdma_fate.fate.layout import malformed
 from fedrdma_fate.fate.stream_memory import is_bounded
+from fedrdma_fate.fate.tuple_depths import TupleDepths
 from fedrdma_fate.wire.errors import ErrorCode, FateError
 
 _SHOWN_CHARACTERS = 200  # of a name that a peer chose; long enough for every honest one
@@ -148,6 +149,7 @@ class _NamingUnpickler(pickle._Unpickler):
         self._persistent_load = persistent_load
         # by identity, with the object, so that no other one gets its identity
         self._found: dict[int, tuple[object, Name]] = {}
+        self._depths = TupleDepths()
 
     def persistent_load(self, pid: Any) -> Any:
         return self._persistent_load(pid)
@@ -241,6 +243,26 @@ class _NamingUnpickler(pickle._Unpickler):
         state = self.stack.pop()
         self._fill(self.stack[-1], state)
 
+    def _load_tuple(self) -> None:
+        self._append_tuple(self.pop_mark())
+
+    def _load_tuple1(self) -> None:
+        self._append_tuple([self.stack.pop()])
+
+    def _load_tuple2(self) -> None:
+        last = self.stack.pop()
+        self._append_tuple([self.stack.pop(), last])
+
+    def _load_tuple3(self) -> None:
+        last, middle = self.stack.pop(), self.stack.pop()
+        self._append_tuple([self.stack.pop(), middle, last])
+
+    def _append_tuple(self, items: list[Any]) -> None:
+        made = tuple(items)
+        if not self._depths.add(made):
+            raise malformed("a tuple in it lies within more tuples, or stands for more values, than FATE's jobs send")
+        self.append(made)
+
     def _load_append(self) -> None:
         value = self.stack.pop()
         _require_kind(self.stack[-1], list)
@@ -283,6 +305,10 @@ class _NamingUnpickler(pickle._Unpickler):
         pickle.NEWOBJ[0]: _load_newobj,
         pickle.NEWOBJ_EX[0]: _load_newobj_ex,
         pickle.BUILD[0]: _load_build,
+        pickle.TUPLE[0]: _load_tuple,
+        pickle.TUPLE1[0]: _load_tuple1,
+        pickle.TUPLE2[0]: _load_tuple2,
+        pickle.TUPLE3[0]: _load_tuple3,
         pickle.APPEND[0]: _load_append,
         pickle.APPENDS[0]: _load_appends,
         pickle.SETITEM[0]: _load_setitem,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import enum
 import io
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from fate.arch.context import Context
+from fate.arch.dataframe.manager.block_manager import BlockType
 from fate.arch.federation.api import TableRemotePersistentPickler, TableRemotePersistentUnpickler
 
 from fedrdma_fate.fate.deserialise import load_object
@@ -44,6 +46,17 @@ def fate_round_trip(value: object) -> Any:
     TableRemotePersistentPickler(Federation(), "name", "tag", [PARTY], stream).dump(value)
     stream.seek(0)
     return TableRemotePersistentUnpickler(None, Federation(), "name", "tag", PARTY, stream).load()
+
+
+def test_a_member_of_an_enumeration_arrives_from_a_python_that_pickles_it_by_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    value = {"kind": BlockType.float32, "again": [BlockType.float32, BlockType.index]}
+    # as Python 3.11.0 to 3.11.3 have it
+    monkeypatch.setattr(enum.Enum, "__reduce_ex__", lambda self, _: (getattr, (type(self), self.name)))
+    buffer = write(value)
+    assert b"getattr" not in buffer
+    assert read(buffer) == value
 
 
 @pytest.mark.parametrize(
