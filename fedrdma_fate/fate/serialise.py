@@ -121,7 +121,7 @@ class SegmentPickler(TableRemotePersistentPickler):  # type: ignore[misc]
 
         Python 3.11.0 to 3.11.3, Debian 12's among them, would have the receiver call `getattr`, which no peer may.
         """
-        kind = type(value)
+        kind: Any = type(value)
         if isinstance(value, enum.Enum) and kind.__reduce_ex__ is enum.Enum.__reduce_ex__:
             return kind, (value.value,)
         return NotImplemented
