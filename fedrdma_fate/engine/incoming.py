@@ -147,16 +147,7 @@ class IncomingTransfers:
         try:
             self._begin(offer, now)
         except TransferError as error:
-            self._settings.complaints.add(
-                logger,
-                "refused offer",
-                self._settings.site,
-                "refused %s: %s",
-                offer.key,
-                error,
-                level=logging.ERROR,
-                lines=EACH_TELLS,
-            )
+            self._complain("refused offer", offer, error)
             self.decline(offer, Refused(offer.transfer, error.code.value, error.message))
 
     def on_early_offer(self, offer: Offer, now: float) -> None:
@@ -331,6 +322,11 @@ class IncomingTransfers:
         actions = granted.receiver.on_chunk(landed.immediate, arrived_at, now, landed.digest)
         self._carry_out(grant, granted, actions, now)
 
+    def _complain(self, kind: str, offer: Offer, reason: object) -> None:
+        complaints, site = self._settings.complaints, self._settings.site
+        message = "refused %s: %s"
+        complaints.add(logger, kind, site, message, offer.key, reason, level=logging.ERROR, lines=EACH_TELLS)
+
     def _look_at_header(self, grant: int, granted: Granted, receiver: ReceivingMachine, now: float) -> None:
         offer = granted.offer
         assert offer is not None
@@ -339,7 +335,7 @@ class IncomingTransfers:
         ):
             # nothing is delivered without a header, and what came with this one was sealed for something else
             code, reason = ErrorCode.SEAL_BROKEN, "what came was sealed for another message"
-            logger.error("refused %s: %s", offer.key, reason)
+            self._complain("sealed otherwise", offer, reason)
             self._emit(FrameToSend(Refused(offer.transfer, code.value, reason)))
             self._carry_out(grant, granted, receiver.on_abort(code, reason), now)
             return

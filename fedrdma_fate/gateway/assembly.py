@@ -147,6 +147,7 @@ def _make_context(
     for transport in transports.values():
         opened.callback(transport.close)
     sharers = [pool_owner(peer.site) for peer in config.peers]
+    complaints = Complaints(count=metrics.complained)
     context = GatewayContext(
         config=config,
         incarnation=secrets.token_hex(8),
@@ -154,14 +155,14 @@ def _make_context(
         send_pool=SlotPool(send_region, "send", None if memory.warm else send_region),
         receive_pool=SlotPool(receive_region, "receive", None if memory.warm else receive_region, sharers),
         spill=spill,
-        mailbox=Mailbox(Budget(limits_of(config))),
+        mailbox=Mailbox(Budget(limits_of(config)), complaints),
         routes=Routes(config),
         transports=transports,
         make_region=regions.create_region,
         trace=TraceEvents(trace),
         metrics=metrics,
         path_store=PathStore(config.state_directory or memory.spill_directory, config.site),
-        complaints=Complaints(count=metrics.complained),
+        complaints=complaints,
     )
     undo.callback(context.complaints.sum_up, all_of_them=True)
     undo.callback(context.send_pool.close)

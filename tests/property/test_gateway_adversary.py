@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import tempfile
 from pathlib import Path
@@ -12,8 +13,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tests.support.adversary import Besieged
-from tests.support.twin import VirtualLoop
+from tests.support.adversary import FRAMES, Besieged
+from tests.support.twin import VirtualLoop, run_virtually
 
 
 class Adversary(RuleBasedStateMachine):
@@ -96,6 +97,17 @@ async def siege(world: Besieged, frames: int) -> None:
         world.check_bodies()
 
 
+async def flood(world: Besieged, kind: type, frames: int) -> None:
+    """So many frames of one kind, as fast as they are read."""
+    await world.begin()
+    sent = 0
+    while sent < frames:
+        if not world.evil.connected:
+            await world.reconnect()
+        await world.say(*(world.frame_of(kind) for _ in range(100)))
+        sent += 100
+
+
 TestAdversary = Adversary.TestCase
 TestAdversary.settings = settings(max_examples=8, stateful_step_count=15, deadline=None)
 
@@ -121,3 +133,20 @@ def test_thousands_of_frames_change_nothing_of_the_honest_peer(
             loop.run_until_complete(_close(world))
         loop.close()
         asyncio.set_event_loop(None)
+
+
+@pytest.mark.parametrize("kind", FRAMES, ids=lambda kind: str(kind.__name__))
+def test_no_kind_of_frame_fills_the_log(tmp_path: Path, kind: type, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "fedrdma_fate")
+
+    async def run() -> None:
+        world = Besieged(tmp_path, 1)
+        try:
+            await flood(world, kind, 2_000)
+        finally:
+            await _close(world)
+
+    run_virtually(run())
+
+    lines = [record.getMessage() for record in caplog.records]
+    assert sum(map(len, lines)) < 50_000, lines[-3:]

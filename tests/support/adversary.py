@@ -132,6 +132,10 @@ class Besieged(Twin):
         if kind in ENDS_THE_CHANNEL and self.chance.random() < 0.95:
             # else there would be little else
             kind = Inline
+        return self.frame_of(kind)
+
+    def frame_of(self, kind: type) -> ControlFrame:
+        """A valid frame of a kind."""
         frame = kind(**{field.name: self._value(field.name, field.type) for field in msgspec.structs.fields(kind)})
         return typing.cast(ControlFrame, frame)
 

@@ -16,6 +16,7 @@ from fedrdma_fate.memory.pool import Lease
 from fedrdma_fate.memory.region import region_unusable
 from fedrdma_fate.memory.shared_slots import BorrowedSlot
 from fedrdma_fate.memory.spill import Spilled
+from fedrdma_fate.obs.complaints import EACH_TELLS, Complaints
 from fedrdma_fate.ports import Region
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, error_from_code
 from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, MessageKey, MessageKind, Party
@@ -108,12 +109,14 @@ class Mailbox:
         on_turned_away: called with a message that was dropped because its destination's tasks do not know its source.
     """
 
-    def __init__(self, budget: Budget | None = None) -> None:
+    def __init__(self, budget: Budget | None = None, complaints: Complaints | None = None) -> None:
         """
         Args:
             budget: what may wait here of each peer; None: whatever comes.
+            complaints: about messages that nobody can have.
         """
         self.budget = budget or Budget()
+        self._complaints = complaints or Complaints()
         self.on_turned_away: Callable[[Message], object] = lambda _message: None
         self.on_waiting: Callable[[str, Party], object] = lambda _session, _party: None
         self.sessions = Sessions()
@@ -161,7 +164,11 @@ class Mailbox:
         answered = future is not None and future.done()
         closed = self.sessions.is_closed(key.session, key.destination)
         if closed or answered or key in self._messages or self.sessions.was_pulled(key):
-            logger.info("dropped %s: %s", key, "its party has left" if closed else "it is here already")
+            reason = "its party has left" if closed else "it is here already"
+            told, origin = "dropped %s: %s", message.origin or "tasks of this site"
+            self._complaints.add(
+                logger, "dropped message", origin, told, key, reason, level=logging.INFO, lines=EACH_TELLS
+            )
             message.discard()
             return False
         self._forget_failure(key)

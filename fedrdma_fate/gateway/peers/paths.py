@@ -12,6 +12,7 @@ from fedrdma_fate.engine.path_memory import KnownPath
 from fedrdma_fate.engine.payload import Outgoing
 from fedrdma_fate.gateway.background import TimerHandle
 from fedrdma_fate.gateway.peers.link_events import LinkEvents
+from fedrdma_fate.obs.complaints import EACH_TELLS, Complaints
 from fedrdma_fate.ports import Draft, LentRegion, Role, Transport
 from fedrdma_fate.security.datagram_tags import DatagramKeys
 from fedrdma_fate.security.key_schedule import PATH_NONCE_BYTES, new_path_nonce
@@ -149,6 +150,7 @@ class DataPaths:
         open_draft: Callable[[str, Role], Draft] | None = None,
         *,
         secure: Callable[[str, bytes, bytes], tuple[DatagramKeys, PathSealing | None]],
+        complaints: Complaints | None = None,
     ) -> None:
         """
         Args:
@@ -163,9 +165,11 @@ class DataPaths:
             give_up: called on the active side with a main path that cannot be connected.
             open_draft: starts a data path over a transport, for this peer; None: as the transport does.
             secure: the keys of one connection over a transport, by our nonce and the peer's, and what seals its chunks.
+            complaints: about what the peer asks for, and about paths that cannot be made.
         """
         self._secure = secure
         self._site = site
+        self._complaints = complaints or Complaints()
         self._transports = transports
         self._allows = allows
         self._make_link = make_link
@@ -267,7 +271,10 @@ class DataPaths:
                 f"a connect frame with a nonce of {len(frame.nonce)} bytes, not {PATH_NONCE_BYTES}.",
             )
         if not self.offers(frame.transport):
-            logger.warning("%s asks for the transport %.32r, which is not offered", self._site, frame.transport)
+            message = "%s asks for the transport %s, which is not offered"
+            self._complaints.add(
+                logger, "transport not offered", self._site, message, self._site, repr(frame.transport)
+            )
             return
         if self._role == "passive":
             self._answer(frame)
@@ -380,6 +387,9 @@ class DataPaths:
         try:
             return self._open_draft(transport, role)
         except FedRDMAError as error:
-            logger.warning("no data path to %s over %s: %s", self._site, transport, error)
+            message = "no data path to %s over %s: %s"
+            self._complaints.add(
+                logger, "no data path", self._site, message, self._site, transport, error, lines=EACH_TELLS
+            )
             self.on_lost(transport, str(error))
             return None

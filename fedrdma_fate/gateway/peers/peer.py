@@ -117,6 +117,7 @@ class Peer:
             self._fall_back,
             lambda name, role: GuardedDraft(context.transports.open(name, role, config.site, self.identity), hosts),
             secure=self.keys.path,
+            complaints=context.complaints,
         )
         self.sending = Sending(config, context, self.send, self.paths, lambda: self.hello, self.shares_memory)
         context.recalls[context.receive_pool].append(self._recall_credits)

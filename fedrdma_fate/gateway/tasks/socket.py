@@ -165,7 +165,7 @@ class TaskSocket:
         conversation = self._maker.begin(user)
         requests = _Requests(reader)
         try:
-            await self._converse(requests, writer, conversation)
+            await self._converse(requests, writer, conversation, user)
         except (ConnectionError, asyncio.CancelledError):
             logger.debug("a connection of a task ended")
         except WireError as error:
@@ -181,12 +181,14 @@ class TaskSocket:
             conversation.end()
             writer.close()
 
-    async def _converse(self, requests: _Requests, writer: asyncio.StreamWriter, conversation: Conversation) -> None:
+    async def _converse(
+        self, requests: _Requests, writer: asyncio.StreamWriter, conversation: Conversation, user: int
+    ) -> None:
         while (request := await requests.next()) is not None:
             self._answering += 1
             self._quiet.clear()
             try:
-                answer = await _answer(requests, conversation, request)
+                answer = await self._answer(requests, conversation, request, user)
                 if isinstance(answer, WithDescriptor):
                     await _send_with_descriptor(writer, answer)
                 elif answer is not None:
@@ -196,6 +198,25 @@ class TaskSocket:
                 self._answering -= 1
                 if not self._answering:
                     self._quiet.set()
+
+    async def _answer(
+        self, requests: _Requests, conversation: Conversation, request: Request, user: int
+    ) -> Answer | None:
+        try:
+            answer = conversation.answer(request)
+            return await requests.unless_ended(answer) if asyncio.iscoroutine(answer) else answer
+        except FedRDMAError as error:
+            kind, message = type(request).__name__, "refused %s of user %s: %s"
+            whose = f"user {user}"
+            self._complaints.add(
+                logger, "refused task", whose, message, kind, user, error, level=logging.INFO, lines=EACH_TELLS
+            )
+            return _error_reply(error)
+        except ConnectionError:
+            raise
+        except Exception:
+            logger.exception("internal error while answering %s", type(request).__name__)
+            return Error(ErrorCode.UNEXPECTED_EVENT.value, "the gateway failed to answer.", "See the gateway's log.")
 
 
 class _Requests:
@@ -248,20 +269,6 @@ class _Requests:
         except WireError as error:
             end = error
         await self._queue.put(end)
-
-
-async def _answer(requests: _Requests, conversation: Conversation, request: Request) -> Answer | None:
-    try:
-        answer = conversation.answer(request)
-        return await requests.unless_ended(answer) if asyncio.iscoroutine(answer) else answer
-    except FedRDMAError as error:
-        logger.info("refused %s: %s", type(request).__name__, error)
-        return _error_reply(error)
-    except ConnectionError:
-        raise
-    except Exception:
-        logger.exception("internal error while answering %s", type(request).__name__)
-        return Error(ErrorCode.UNEXPECTED_EVENT.value, "the gateway failed to answer.", "See the gateway's log.")
 
 
 async def _refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, user: int) -> None:

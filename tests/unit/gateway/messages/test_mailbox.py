@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Coroutine
 from pathlib import Path
@@ -409,3 +410,16 @@ def test_of_parties_that_have_left_only_the_latest_are_remembered() -> None:
         sessions.leave(f"s{number}", GUEST)
     assert not sessions.is_closed("s0", GUEST)
     assert sessions.is_closed("s1", GUEST)
+
+
+def test_messages_that_come_again_and_again_do_not_fill_the_log(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "fedrdma_fate")
+
+    async def scenario() -> None:
+        assert desk.mailbox.deliver(desk.message("n" * 1000))
+        for _ in range(500):
+            assert not desk.mailbox.deliver(desk.message("n" * 1000))
+
+    run(scenario())
+
+    assert 0 < sum(len(record.getMessage()) for record in caplog.records) < 20 * 400

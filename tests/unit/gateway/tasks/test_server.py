@@ -535,6 +535,16 @@ def test_a_second_push_of_a_message_is_refused_and_the_first_is_kept(
     assert pull(host, "m") == b"first"
 
 
+def test_a_task_that_is_refused_again_and_again_does_not_fill_the_log(
+    host: GatewayClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "fedrdma_fate")
+    for _ in range(300):
+        with pytest.raises(GatewayError):
+            host.get("n" * 1000, "t", party("guest:77"), timeout=1)
+    assert 0 < sum(len(record.getMessage()) for record in caplog.records) < 20 * 400
+
+
 def test_a_party_is_named_once_in_a_push(guest: GatewayClient, host: GatewayClient) -> None:
     with pytest.raises(GatewayError) as caught:
         push(guest, "m", BODY, "host:1", "host:1")
