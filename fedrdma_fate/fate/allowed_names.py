@@ -115,13 +115,16 @@ def _array_of_objects(array: Any, state: Any) -> bool:
     )
 
 
-_DTYPE_CODE = re.compile(r"[biufcOSU][0-9]{1,9}")  # no fields, no units
+_DTYPE_CODE = re.compile(r"([biufcOSU])([0-9]{1,9})", re.ASCII)  # no fields, no units
+_MAX_TEXT = (2**31 - 1) // 4
+"""Characters of an item, four bytes each: NumPy's size of longer ones wraps around, to less than nothing."""
 
 
 def _dtype_code(arguments: tuple[Any, ...]) -> bool:
     if _kinds(arguments) != [str, bool, bool] or arguments[1:] != (False, True):
         return False
-    return _DTYPE_CODE.fullmatch(arguments[0]) is not None
+    code = _DTYPE_CODE.fullmatch(arguments[0])
+    return code is not None and (code[1] != "U" or int(code[2]) <= _MAX_TEXT)
 
 
 def _dtype_state(dtype: Any, state: Any) -> bool:

@@ -24,8 +24,11 @@ _COMPARE_BLOCK_BYTES = 1024 * 1024
 """Compared at once: bounds the copies that are made of arrays which are not contiguous."""
 _MAX_DIMENSIONS = 32  # NumPy's limit
 
-# A byte order, one type code, an item size and, for times, a unit; no objects, fields or subarrays.
-_DTYPE_PATTERN = re.compile(r"[<>|][biufcmMSUV][0-9]{1,9}(\[[0-9A-Za-z/]{1,16}\])?")
+# A byte order, one type code and an item size; no objects, fields or subarrays. Times have a unit, as NumPy writes it:
+# other spellings it reads as well, and divides by what stands behind a slash, be it zero.
+_DTYPE_PATTERN = re.compile(
+    r"[<>|](?:[biufcSUV][0-9]{1,9}|[mM]8(?:\[(?:[1-9][0-9]{0,8})?(?:[YMWDhms]|[munpfa]s)\])?)", re.ASCII
+)
 
 _TENSOR_STORAGE = {
     **{name: name for name in ("float16", "float32", "float64", "complex64", "complex128", "bool")},
@@ -210,6 +213,7 @@ def _array_dtype(text: str) -> np.dtype[Any]:
         dtype = np.dtype(text)
     except (TypeError, ValueError) as error:
         raise malformed(f"an array of dtype {text!r}") from error
-    if dtype.hasobject or dtype.fields is not None or dtype.subdtype is not None or not dtype.itemsize:
+    # NumPy's size of long text wraps around, to less than nothing
+    if dtype.hasobject or dtype.fields is not None or dtype.subdtype is not None or dtype.itemsize <= 0:
         raise malformed(f"an array of dtype {text!r}")
     return dtype

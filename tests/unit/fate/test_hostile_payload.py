@@ -125,6 +125,15 @@ def test_a_table_that_is_nested_too_deep_is_refused(before: bytes) -> None:
         ["ndarray", "<U0", [], 0, 0],
         ["ndarray", "<U999999999", [1], 0, 64],
         ["ndarray", "<M8[parsec]", [8], 0, 64],
+        ["ndarray", "<M8[s/0]", [8], 0, 64],  # NumPy divides by it, and the process ends
+        ["ndarray", "<m8[Y/4294967296]", [8], 0, 64],
+        ["ndarray", "<M8[s/10]", [8], 0, 64],
+        ["ndarray", "<M8[0s]", [8], 0, 64],
+        ["ndarray", "<m8[4294967297s]", [8], 0, 64],
+        ["ndarray", "<M8[]", [8], 0, 64],
+        ["ndarray", "<M4[s]", [16], 0, 64],
+        ["ndarray", "<f8[s]", [8], 0, 64],
+        ["ndarray", "<U999999999", [0], 0, 0],  # fewer bytes than none, by NumPy
         ["ndarray", "", [8], 0, 64],
         ["ndarray", "float64", [8], 0, 64],
         ["tensor", "float64", [9], 0, 64],
@@ -142,6 +151,23 @@ def test_a_table_that_is_nested_too_deep_is_refused(before: bytes) -> None:
 )
 def test_a_segment_that_lies_is_refused(segment: Any) -> None:
     assert_malformed(payload([segment]))
+
+
+@pytest.mark.parametrize(
+    "unit",
+    ["", *(f"[{unit}]" for unit in ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as", "25us"))],
+)
+@pytest.mark.parametrize("kind", "mM")
+def test_times_of_every_unit_that_numpy_has_arrive(kind: str, unit: str) -> None:
+    sent = np.arange(3, dtype="<i8").view(f"<{kind}8{unit}")
+    plan = plan_object(sent, Federation(), "name", "tag", [PARTY])
+    whole = bytearray(plan.total_bytes)
+    plan.write_into(memoryview(whole))
+
+    assert b"ndarray" in whole
+    found = load(whole)
+    assert found.dtype == sent.dtype
+    assert found.view("<i8").tolist() == [0, 1, 2]
 
 
 TRUTH_VALUES = [("ndarray", "|b1"), ("tensor", "bool")]

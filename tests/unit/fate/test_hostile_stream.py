@@ -396,6 +396,12 @@ def test_an_array_of_objects_comes_as_it_was(receive: Receive) -> None:
             id="what is only equal to an empty shape",
         ),
         pytest.param(dtype("V8"), id="a dtype without a type"),
+        pytest.param(dtype("M8[s/0]"), id="a dtype of times whose unit NumPy divides by zero"),
+        pytest.param(
+            dtype("M8") + pickled((4, "<", None, None, None, -1, -1, 0, ({}, (b"s", 0, 0, 0)))) + pickle.BUILD,
+            id="a dtype of times with a unit in its state",
+        ),
+        pytest.param(dtype("U999999999"), id="a dtype of fewer bytes than none"),
         pytest.param(called(named("numpy", "dtype"), named("numpy", "ndarray")), id="a dtype of a class"),
         pytest.param(
             dtype("O8") + pickled((3, "|", None, None, None, -1, -1, 0)) + pickle.BUILD, id="objects that are none"
