@@ -20,7 +20,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-_MAX_DIMENSIONS = 32  # NumPy's limit
+from fedrdma_fate.fate.shapes import is_shape, is_size
+
+_MAX_CODE_CHARACTERS = 100  # of the name of a kind or device: what is refused with it repeats it
+_MAX_INDEX = 2**31  # of a device
 
 
 class Use(enum.Flag):
@@ -64,16 +67,32 @@ def _names(uses: Use, module: str, *names: str) -> Iterable[Name]:
 
 # --- what has to be looked at, argument by argument ---
 #
-# By type first: what a stream has made may say of itself that it is equal to anything.
+# By type first: what a stream has made may say of itself that it is equal to anything. And its text may have no end: an
+# enumeration that is called with a list puts that into its error, and lists can hold one another twice and twice again.
 
 
 def _kinds(values: Iterable[Any]) -> list[type]:
     return [type(value) for value in values]
 
 
-def _one_argument(arguments: tuple[Any, ...]) -> bool:
-    """A member of an enumeration; with more arguments, the call would make another enumeration."""
-    return len(arguments) == 1
+def _code(value: object) -> bool:
+    return type(value) is str and len(value) <= _MAX_CODE_CHARACTERS
+
+
+def _block_type(arguments: tuple[Any, ...]) -> bool:
+    """The value of a member; with more arguments, the call would make another enumeration."""
+    return len(arguments) == 1 and _code(arguments[0])
+
+
+def _device_of_fate(arguments: tuple[Any, ...]) -> bool:
+    return len(arguments) == 1 and type(arguments[0]) is tuple and len(arguments[0]) == 2 and _device(arguments[0])
+
+
+def _bounds(arguments: tuple[Any, ...]) -> bool:
+    """Of a slice; those within slices are freed one within the other, until the stack has no more room."""
+    return len(arguments) == 3 and all(
+        bound is None or (type(bound) is int and is_size(abs(bound))) for bound in arguments
+    )
 
 
 def _no_argument(arguments: tuple[Any, ...]) -> bool:
@@ -81,11 +100,13 @@ def _no_argument(arguments: tuple[Any, ...]) -> bool:
 
 
 def _sizes(arguments: tuple[Any, ...]) -> bool:
-    return len(arguments) == 1 and type(arguments[0]) is tuple and all(type(size) is int for size in arguments[0])
+    return len(arguments) == 1 and type(arguments[0]) is tuple and all(map(is_size, arguments[0]))
 
 
 def _device(arguments: tuple[Any, ...]) -> bool:
-    return _kinds(arguments) in ([str], [str, int])
+    if _kinds(arguments) not in ([str], [str, int]) or not _code(arguments[0]):
+        return False
+    return all(-1 <= index < _MAX_INDEX for index in arguments[1:])
 
 
 def _empty_array(arguments: tuple[Any, ...]) -> bool:
@@ -96,11 +117,43 @@ def _empty_array(arguments: tuple[Any, ...]) -> bool:
     return _kinds(arguments[1]) == [int] and arguments[1:] == ((0,), b"b")
 
 
+_UNFILLED = "V7"
+"""The dtype of an array that has got no state yet: one that no array has afterwards, so that none is filled twice."""
+
+
+def unfilled_array(_kind: type, _shape: tuple[int, ...], _code: bytes) -> Any:
+    """Instead of NumPy's `_reconstruct`, called only with what `_empty_array` is true of."""
+    import numpy as np
+
+    return np.empty(0, _UNFILLED)
+
+
+def is_unfilled(array: Any) -> bool:
+    """Whether an array was made by `unfilled_array`, and nothing was done with it."""
+    unfilled: bool = array.shape == (0,) and array.dtype == _UNFILLED
+    return unfilled
+
+
+def are_items(items: object, shape: tuple[int, ...]) -> bool:
+    """Whether an array of objects of this shape may have these.
+
+    No arrays of objects, nor such as may become some: they are freed one within the other, until the stack has no more
+    room.
+    """
+    import numpy as np
+
+    if type(items) is not list or len(items) != math.prod(shape):
+        return False
+    return np.ndarray not in set(map(type, items)) or not any(
+        type(item) is np.ndarray and item.dtype.kind in "OV" for item in items
+    )
+
+
 def _array_of_objects(array: Any, state: Any) -> bool:
     """Only arrays of objects are pickled, all others are segments; NumPy does not compare shape and list."""
     import numpy as np
 
-    if array.size or type(state) is not tuple or len(state) != 5:
+    if not is_unfilled(array) or type(state) is not tuple or len(state) != 5:
         return False
     version, shape, dtype, in_fortran_order, items = state
     return (
@@ -108,10 +161,8 @@ def _array_of_objects(array: Any, state: Any) -> bool:
         and isinstance(dtype, np.dtype)
         and dtype == np.dtype(object)
         and type(shape) is tuple
-        and len(shape) <= _MAX_DIMENSIONS
-        and all(type(size) is int and size >= 0 for size in shape)
-        and type(items) is list
-        and len(items) == math.prod(shape)
+        and is_shape(shape)
+        and are_items(items, shape)
     )
 
 
@@ -149,6 +200,36 @@ def _index_of_labels(arguments: tuple[Any, ...]) -> bool:
     return named and type(keywords["data"]) is np.ndarray
 
 
+_SERIES_STATE = frozenset({"_mgr", "_typ", "_metadata", "attrs", "_flags", "_name", "name"})
+
+
+def _series(_series: Any, state: Any) -> bool:
+    """What pandas pickles of one; it would set whatever else stands there, by its own setters."""
+    if type(state) is not dict or not all(type(key) is str for key in state) or not state.keys() <= _SERIES_STATE:
+        return False
+    kind, flags = state.get("_typ"), state.get("_flags")
+    return (type(kind), kind) == (str, "series") and type(flags) is dict and _kinds(flags.values()) == [bool]
+
+
+def _block_manager(_manager: Any, state: Any) -> bool:
+    """What pandas pickles of one: it would make an index of any axis, sorting and comparing what is in there."""
+    import numpy as np
+    from pandas.core.indexes.base import Index
+
+    if type(state) is not tuple or len(state) != 4 or type(state[3]) is not dict:
+        return False
+    described = state[3].get("0.14.1")
+    if type(described) is not dict or _kinds(map(described.get, ("axes", "blocks"))) != [list, list]:
+        return False
+    axes, blocks = described["axes"], described["blocks"]
+    return _kinds(axes) == [Index] and all(
+        type(block) is dict
+        and type(block.get("values")) is np.ndarray
+        and type(block.get("mgr_locs")) in (slice, np.ndarray)
+        for block in blocks
+    )
+
+
 # --- the names ---
 
 _FEDERATION = (
@@ -180,19 +261,19 @@ _DATA_FRAMES = (
         "NPObjectBlock",
         "PHETensorBlock",
     ),
-    Name("fate.arch.dataframe.manager.block_manager", "BlockType", Use.CALL, _one_argument),
+    Name("fate.arch.dataframe.manager.block_manager", "BlockType", Use.CALL, _block_type),
     *_names(Use.INSTANCE, "fate.arch.dataframe.manager.data_manager", "DataManager"),
     *_names(Use.INSTANCE, "fate.arch.dataframe.manager.schema_manager", "Schema", "SchemaManager"),
 )
 
 _PANDAS = (
     # schemas of data frames, and series of metrics and masks (selection, binning)
-    Name("builtins", "slice", Use.CALL),
-    *_names(Use.INSTANCE, "pandas.core.series", "Series"),
-    *_names(Use.INSTANCE, "pandas.core.internals.managers", "SingleBlockManager"),
+    Name("builtins", "slice", Use.CALL, _bounds),
+    Name("pandas.core.series", "Series", Use.INSTANCE, check_state=_series),
+    Name("pandas.core.internals.managers", "SingleBlockManager", Use.INSTANCE, check_state=_block_manager),
     *_names(Use.NONE, "pandas.core.indexes.base", "Index"),
     Name("pandas.core.indexes.base", "_new_Index", Use.CALL, _index_of_labels),
-    Name("numpy.core.multiarray", "_reconstruct", Use.CALL, _empty_array),
+    Name("numpy.core.multiarray", "_reconstruct", Use.CALL, _empty_array, stand_in=unfilled_array),
     Name("numpy", "ndarray", Use.FILL, check_state=_array_of_objects),
     Name("numpy", "dtype", Use.CALL | Use.FILL, _dtype_code, _dtype_state),
 )
@@ -208,7 +289,7 @@ _TENSORS = (
         "PHETensorCoder",
         "PHETensorEncryptor",
     ),
-    Name("fate.arch.unify._infra_def", "device", Use.CALL, _one_argument),
+    Name("fate.arch.unify._infra_def", "device", Use.CALL, _device_of_fate),
     Name("torch", "Size", Use.CALL, _sizes),
     Name("torch", "device", Use.CALL, _device),
     *_names(Use.NONE, "torch", "float16", "float32", "float64", "bfloat16", "int8", "int16", "int32", "int64"),

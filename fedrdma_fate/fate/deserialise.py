@@ -17,7 +17,8 @@ from fate.arch.federation.api._serdes import (
 )
 
 from fedrdma_fate.fate.allowed_names import ALLOWED_NAMES, Name
-from fedrdma_fate.fate.layout import ObjectView, decode_object, malformed
+from fedrdma_fate.fate.layout import ObjectView, decode_object
+from fedrdma_fate.fate.malformed import malformed, refuse
 from fedrdma_fate.fate.segments import check_truth_values, restore
 from fedrdma_fate.fate.unpickler import unpickle
 from fedrdma_fate.wire.errors import FedRDMAError
@@ -37,7 +38,7 @@ class _PersistentIds:
     def __init__(
         self, ctx: Any, federation: Any, name: str, tag: str, party: tuple[str, str], content: ObjectView
     ) -> None:
-        self.failure: Exception | None = None
+        self.failure: BaseException | None = None
         self._ctx = ctx
         self._federation = federation
         self._name = name
@@ -76,7 +77,8 @@ class _PersistentIds:
 
     def _load_segment(self, number: int) -> Any:
         if not 0 <= number < len(self._content.segments):
-            raise malformed(f"it names segment {number} of {len(self._content.segments)}")
+            # the number itself may have more digits than Python writes
+            raise malformed(f"it names a segment that is none of the {len(self._content.segments)} in it")
         if number in self._byte_strings:
             return self._byte_strings[number]
         segment = self._content.segments[number]
@@ -93,7 +95,7 @@ class _PersistentIds:
             raise malformed("a table in it is not described as FATE describes one")
         try:
             return self._federation.pull_table(key, self._tag, [self._party], table_metas=[meta])[0]
-        except Exception as error:
+        except BaseException as error:
             self.failure = error
             raise
 
@@ -154,7 +156,7 @@ def _load(stream: bytes | memoryview, pids: _PersistentIds, names: Mapping[tuple
         return unpickle(stream, names, pids, holds_tensors=pids.hold_tensors)
     except FedRDMAError:
         raise
-    except Exception as error:
+    except BaseException as error:
         if error is pids.failure:
             raise
-        raise malformed(f"its pickle stream does not load ({error!r})") from error
+        refuse("its pickle stream does not load", error)

@@ -18,7 +18,7 @@ from fedrdma_fate.fate.deserialise import load_fate_bytes, load_object
 from fedrdma_fate.fate.gateway_client import Connector, GatewayConnector, PartyTuple, SoloConnector, to_party
 from fedrdma_fate.fate.hooks import install_object_path
 from fedrdma_fate.fate.journal import Journal
-from fedrdma_fate.fate.layout import malformed
+from fedrdma_fate.fate.malformed import malformed
 from fedrdma_fate.fate.outbox import Outbox
 from fedrdma_fate.fate.serialise import plan_object
 from fedrdma_fate.fate.settings import FederationOptions

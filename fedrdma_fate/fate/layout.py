@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from fedrdma_fate.wire.errors import ErrorCode, FateError
+from fedrdma_fate.fate.malformed import malformed, refuse
 
 ALIGNMENT_BYTES = 64
 """Of each buffer: a cache line, and the longest vector of a processor (AVX-512): views are aligned for any use."""
@@ -101,15 +101,6 @@ def decode_object(buffer: memoryview) -> ObjectView:
     return ObjectView(buffer[stream_at : stream_at + stream_bytes], segments, bodies)
 
 
-def malformed(reason: str) -> FateError:
-    """The error for a payload that is not what it should be."""
-    return FateError(
-        ErrorCode.PAYLOAD_MALFORMED,
-        f"a received payload cannot be read: {reason}.",
-        "Run the same fedrdma-fate version on all sites; if it is the same, report this.",
-    )
-
-
 def _checksum(fields: bytes, table: bytes) -> int:
     return zlib.crc32(table, zlib.crc32(fields))
 
@@ -118,7 +109,7 @@ def _decode_table(table: bytes) -> tuple[Segment, ...]:
     try:
         return _decoder.decode(table)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise malformed(f"its segment table does not parse ({error})") from error
+        refuse("its segment table does not parse", error)
 
 
 def _cut_segments(buffer: memoryview, segments_at: int, segments: Sequence[Segment]) -> tuple[memoryview, ...]:

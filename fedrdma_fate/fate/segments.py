@@ -15,14 +15,15 @@ import numpy.typing as npt
 import torch
 
 from fedrdma_fate.fate.copying import Placement
-from fedrdma_fate.fate.layout import Segment, SegmentKind, malformed
+from fedrdma_fate.fate.layout import Segment, SegmentKind
+from fedrdma_fate.fate.malformed import malformed, refuse, shown
+from fedrdma_fate.fate.shapes import MOST_DIMENSIONS
 
 RAW_BYTES_FROM = 64 * 1024
 """Byte strings from this length on become segments."""
 
 _COMPARE_BLOCK_BYTES = 1024 * 1024
 """Compared at once: bounds the copies that are made of arrays which are not contiguous."""
-_MAX_DIMENSIONS = 32  # NumPy's limit
 
 # A byte order, one type code and an item size; no objects, fields or subarrays. Times have a unit, as NumPy writes it:
 # other spellings it reads as well, and divides by what stands behind a slash, be it zero.
@@ -122,14 +123,14 @@ def restore(segment: Segment, body: memoryview) -> Any:
         return bytes(body) if segment.kind == "bytes" else bytearray(body)
     is_tensor = segment.kind == "tensor"
     storage = _tensor_storage(segment.dtype) if is_tensor else _array_dtype(segment.dtype)
-    if len(segment.shape) > _MAX_DIMENSIONS or math.prod(segment.shape) * storage.itemsize != segment.length:
-        raise malformed(f"shape {segment.shape} of {segment.dtype} is not {segment.length} bytes")
+    if len(segment.shape) > MOST_DIMENSIONS or math.prod(segment.shape) * storage.itemsize != segment.length:
+        raise malformed(f"{_described(segment)} is not {segment.length} bytes")
     try:
         array: npt.NDArray[Any] = (
             np.ndarray(segment.shape, storage, buffer=body) if segment.length else np.empty(segment.shape, storage)
         )
     except (ValueError, OverflowError) as error:
-        raise malformed(f"shape {segment.shape} of {segment.dtype} cannot be made ({error})") from error
+        refuse(f"{_described(segment)} cannot be made", error)
     check_truth_values(array)
     return torch.from_numpy(array).view(getattr(torch, segment.dtype)) if is_tensor else array
 
@@ -145,6 +146,10 @@ def check_truth_values(array: npt.NDArray[Any]) -> None:
     """
     if array.dtype.kind == "b" and array.view(np.uint8).max(initial=0) > 1:
         raise malformed("a truth value in an array in it is neither 0 nor 1")
+
+
+def _described(segment: Segment) -> str:
+    return f"shape {shown(str(segment.shape[:MOST_DIMENSIONS]))} of {shown(segment.dtype)}"
 
 
 def _blocks(values: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
@@ -184,7 +189,7 @@ def _describe_array(array: npt.NDArray[Any]) -> Source | None:
 def _describe_tensor(tensor: Any) -> Source | None:
     name = str(tensor.dtype).removeprefix("torch.")
     dense = tensor.layout is torch.strided and not tensor.is_quantized and tensor.device.type != "meta"
-    if not dense or tensor.dim() > _MAX_DIMENSIONS or name not in _TENSOR_STORAGE:
+    if not dense or tensor.dim() > MOST_DIMENSIONS or name not in _TENSOR_STORAGE:
         return None
     storage = _tensor_storage(name)
     return Source("tensor", name, tuple(tensor.shape), storage, functools.partial(_host_values, tensor, storage))
@@ -202,17 +207,17 @@ def _host_values(tensor: Any, storage: np.dtype[Any]) -> npt.NDArray[Any]:
 
 def _tensor_storage(name: str) -> np.dtype[Any]:
     if name not in _TENSOR_STORAGE:
-        raise malformed(f"a tensor of dtype {name!r}")
+        raise malformed(f"a tensor of dtype {shown(name)}")
     return np.dtype(_TENSOR_STORAGE[name])
 
 
 def _array_dtype(text: str) -> np.dtype[Any]:
     if not _DTYPE_PATTERN.fullmatch(text):
-        raise malformed(f"an array of dtype {text!r}")
+        raise malformed(f"an array of dtype {shown(text)}")
     try:
         dtype = np.dtype(text)
     except (TypeError, ValueError) as error:
-        raise malformed(f"an array of dtype {text!r}") from error
+        refuse(f"an array of dtype {text!r}", error)
     # NumPy's size of long text wraps around, to less than nothing
     if dtype.hasobject or dtype.fields is not None or dtype.subdtype is not None or dtype.itemsize <= 0:
         raise malformed(f"an array of dtype {text!r}")

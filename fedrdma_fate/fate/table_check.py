@@ -24,7 +24,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from fedrdma_fate.fate.allowed_names import Name
-from fedrdma_fate.fate.layout import malformed
+from fedrdma_fate.fate.malformed import malformed, refuse
 from fedrdma_fate.fate.table_names import table_names_with
 from fedrdma_fate.fate.unpickler import NameWantedError, unpickle_named, unpickle_unnamed
 from fedrdma_fate.wire.errors import FedRDMAError
@@ -39,11 +39,12 @@ MOST_PARTITIONS = 8192
 """Of a table. Each is a task of the engine and a message at least, and by default so many messages of one session may
 wait at a gateway (`limits.session_messages`); engines are configured for some hundred."""
 
+_DOES_NOT_LOAD = "a pickle in a table does not load"
+
 _GROWTH = 4
 """A value pickled anew may be so many times as long. An honest one is as long as before; one that has the state of a
 ciphertext once, and instances of it a thousand times, is not."""
 _GROWTH_BYTES = 64 * 1024  # so that what torch writes around the few values of a tensor does not matter
-_SHOWN_CHARACTERS = 200  # of an error that may repeat what a peer chose
 
 
 def check_serdes_types(key_type: int, value_type: int) -> None:
@@ -116,8 +117,8 @@ def _has_no_name(content: bytes) -> bool:
         return False
     except FedRDMAError:
         raise
-    except Exception as error:
-        raise _does_not_load(error) from error
+    except BaseException as error:
+        refuse(_DOES_NOT_LOAD, error)
 
 
 def _pickled_anew(content: bytes, names: Mapping[tuple[str, str], Name]) -> bytes:
@@ -127,8 +128,8 @@ def _pickled_anew(content: bytes, names: Mapping[tuple[str, str], Name]) -> byte
         pickle.Pickler(out).dump(unpickle_named(content, names, _no_persistent_id))
     except FedRDMAError:
         raise
-    except Exception as error:
-        raise _does_not_load(error) from error
+    except BaseException as error:
+        refuse(_DOES_NOT_LOAD, error)
     return out.getvalue()
 
 
@@ -147,7 +148,3 @@ class _BoundedStream(io.BytesIO):
 
 def _no_persistent_id(pid: Any) -> Any:
     raise malformed(f"a table has a persistent id of type {type(pid).__qualname__}, which only objects have")
-
-
-def _does_not_load(error: Exception) -> FedRDMAError:
-    return malformed(f"a pickle in a table does not load ({repr(error)[:_SHOWN_CHARACTERS]})")

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from fedrdma_fate.fate import tensor_stream
-from fedrdma_fate.fate.allowed_names import ALLOWED_NAMES, Name, Use
+from fedrdma_fate.fate.allowed_names import ALLOWED_NAMES, Name, Use, are_items, is_unfilled
+from fedrdma_fate.fate.shapes import is_shape
 from fedrdma_fate.fate.unpickler import names_with
 
-_MAX_DIMENSIONS = 32  # NumPy's limit
 _NUMBERS_AND_TEXT = "biufcSU"
 """Kinds of NumPy's dtypes whose items are nothing but their bytes."""
 
@@ -26,7 +26,7 @@ _PERSISTENT = "fate.arch.federation.api._serdes"
 
 def _fits(dtype: Any, count: int, content: Any) -> bool:
     """Whether these bytes are so many items."""
-    if not isinstance(dtype, np.dtype) or dtype.kind not in _NUMBERS_AND_TEXT or dtype.hasobject or not dtype.itemsize:
+    if not isinstance(dtype, np.dtype) or dtype.kind not in _NUMBERS_AND_TEXT or dtype.hasobject or dtype.itemsize <= 0:
         return False
     if type(content) is not bytes or len(content) != count * dtype.itemsize:
         return False
@@ -36,17 +36,16 @@ def _fits(dtype: Any, count: int, content: Any) -> bool:
 
 def _array_state(array: Any, state: Any) -> bool:
     """An array of numbers or text, as bytes, or one of objects, as a list: NumPy compares neither with the shape."""
-    if array.size or type(state) is not tuple or len(state) != 5:
+    if not is_unfilled(array) or type(state) is not tuple or len(state) != 5:
         return False
     version, shape, dtype, in_fortran_order, items = state
     if (type(version), version, type(in_fortran_order), type(shape)) != (int, 1, bool, tuple):
         return False
-    if len(shape) > _MAX_DIMENSIONS or not all(type(size) is int and size >= 0 for size in shape):
+    if not is_shape(shape):
         return False
-    count = math.prod(shape)
     if isinstance(dtype, np.dtype) and dtype == np.dtype(object):
-        return type(items) is list and len(items) == count
-    return _fits(dtype, count, items)
+        return are_items(items, shape)
+    return _fits(dtype, math.prod(shape), items)
 
 
 def _scalar(arguments: tuple[Any, ...]) -> bool:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from fedrdma_fate.fate.gateway_client import Client, Connector
 from fedrdma_fate.fate.journal import Journal
-from fedrdma_fate.fate.layout import malformed
+from fedrdma_fate.fate.malformed import malformed
 from fedrdma_fate.fate.outbox import lease_visibly
 from fedrdma_fate.fate.table_check import Pair, check_partitions, check_serdes_types, checked_pairs
 from fedrdma_fate.wire.errors import error_from_code

@@ -20,7 +20,8 @@ from typing import Any
 
 import torch
 
-from fedrdma_fate.fate.layout import malformed
+from fedrdma_fate.fate.malformed import malformed
+from fedrdma_fate.fate.shapes import is_shape
 from fedrdma_fate.fate.stream_memory import is_bounded
 
 _MAGIC_NUMBER = 0x1950A86A20F9469CFC6C
@@ -101,9 +102,9 @@ def is_tensor(arguments: tuple[Any, ...]) -> bool:
     # torch pickles its own sizes by calling torch.Size
     if type(size) not in (tuple, torch.Size) or type(stride) is not tuple or type(hooks) is not collections.OrderedDict:
         return False
-    if hooks or len(size) != len(stride) or len(size) > _MAX_DIMENSIONS or offset < 0:
+    if hooks or len(size) != len(stride) or offset < 0:
         return False
-    if not all(type(number) is int and number >= 0 for number in (*size, *stride)):
+    if not is_shape(size, _MAX_DIMENSIONS) or not is_shape(stride, _MAX_DIMENSIONS):
         return False
     count = math.prod(size)
     there: int = storage.values.numel()

@@ -23,12 +23,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import numpy as np
 
 from fedrdma_fate.fate.allowed_names import ALLOWED_NAMES, Name, Use
-from fedrdma_fate.fate.layout import malformed
+from fedrdma_fate.fate.malformed import SHOWN_CHARACTERS, malformed, refuse, shown
 from fedrdma_fate.fate.stream_memory import is_bounded
 from fedrdma_fate.fate.tuple_depths import TupleDepths
-from fedrdma_fate.wire.errors import ErrorCode, FateError
-
-_SHOWN_CHARACTERS = 200  # of a name that a peer chose; long enough for every honest one
+from fedrdma_fate.wire.errors import ErrorCode, FateError, FedRDMAError
 
 _LENGTH = struct.Struct("<Q")
 """Of what follows it."""
@@ -169,7 +167,7 @@ class _NamingUnpickler(pickle._Unpickler):
         try:
             found = getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError) as error:
-            raise malformed(f"it names {module}:{name}, which is not there ({error})") from error
+            refuse(f"it names {module}:{name}, which is not there", error)
         self._found[id(found)] = (found, allowed)
         return found
 
@@ -199,14 +197,19 @@ class _NamingUnpickler(pickle._Unpickler):
         # looked up as Python does for its own special methods: what lies in the instance is the stream's
         set_state = getattr(kind, "__setstate__", None)
         if set_state is not None:
-            _set_state(set_state, instance, state)
+            try:
+                set_state(instance, state)
+            except FedRDMAError:
+                raise
+            except BaseException as error:
+                refuse(f"the state of a {kind.__qualname__} in it is none", error)
             return
         attributes, slots = state if type(state) is tuple and len(state) == 2 else (state, None)
         if attributes is not None:
             instance.__dict__.update(_text_keys(attributes))
         for key, value in _text_keys({} if slots is None else slots).items():
             if not isinstance(getattr(kind, key, None), types.MemberDescriptorType):
-                raise malformed(f"it would set {key[:_SHOWN_CHARACTERS]!r} of a {kind.__qualname__}, which is no slot")
+                raise malformed(f"it would set {shown(key)} of a {kind.__qualname__}, which is no slot")
             setattr(instance, key, value)
 
     def _require(self, wanted: Any, use: Use) -> Name:
@@ -324,16 +327,6 @@ class _NamingUnpickler(pickle._Unpickler):
     }
 
 
-def _set_state(set_state: Callable[[Any, Any], object], instance: Any, state: Any) -> None:
-    try:
-        set_state(instance, state)
-    except BaseException as error:
-        # what FATE's classes in Rust raise for bytes that are none of theirs is no Exception, and has no name to import
-        if type(error).__name__ != "PanicException":
-            raise
-        raise malformed(f"the state of a {type(instance).__qualname__} in it is none ({error})") from error
-
-
 def _require_kind(target: object, kind: type) -> None:
     if not isinstance(target, kind):
         raise malformed(f"it adds to a {type(target).__qualname__} as if it were a {kind.__name__}")
@@ -346,7 +339,7 @@ def _text_keys(attributes: Any) -> dict[str, Any]:
 
 
 def _forbidden(module: str, name: str, use: Use | None = None) -> FateError:
-    pair = f"{module[:_SHOWN_CHARACTERS]}:{name[:_SHOWN_CHARACTERS]}"
+    pair = f"{module[:SHOWN_CHARACTERS]}:{name[:SHOWN_CHARACTERS]}"
     done = {None: "names", Use.CALL: "calls"}.get(use, "makes instances of")
     return FateError(
         ErrorCode.NAME_FORBIDDEN,

@@ -16,7 +16,8 @@ from fate.arch.federation.api import TableMeta, _serdes
 from fate.arch.tensor.phe import PHETensorCoder
 
 from fedrdma_fate.fate.deserialise import load_fate_bytes, load_object
-from fedrdma_fate.fate.layout import HEADER_BYTES, ObjectView, decode_object, encode_prefix, malformed
+from fedrdma_fate.fate.layout import HEADER_BYTES, ObjectView, decode_object, encode_prefix
+from fedrdma_fate.fate.malformed import malformed
 from fedrdma_fate.fate.serialise import plan_object
 from fedrdma_fate.fate.table_check import checked_pairs
 from fedrdma_fate.fate.tables import batch_bytes, decode_batch, encode_batch
