@@ -119,6 +119,8 @@ class Peer:
             secure=self.keys.path,
             complaints=context.complaints,
         )
+        # of the peer and not of its channel: who comes back goes on where it was
+        self._pace = Pace(config.site, context, self.paths, self._loop.time)
         self.sending = Sending(config, context, self.send, self.paths, lambda: self.hello, self.shares_memory)
         context.recalls[context.receive_pool].append(self._recall_credits)
         context.receive_pool.when_freed.append(self._on_room)
@@ -177,11 +179,10 @@ class Peer:
                 self._lose(f"the control channel ended{stream.end_reason}")
 
     async def _serve(self, stream: ControlStream) -> None:
-        pace = Pace(self.config.site, self._context, self.paths, self._loop.time)
         while (raw := await stream.read()) is not None and self._stream is stream:
             self._heard_at = time.monotonic()
             self._on_frame(decode_frame(raw))
-            if pause := pace.pause(len(raw), stream.unsent_bytes):
+            if pause := self._pace.pause(len(raw), stream.unsent_bytes):
                 await pause
         if isinstance(stream.failure, WireError):
             raise stream.failure

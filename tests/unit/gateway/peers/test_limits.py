@@ -204,6 +204,21 @@ def test_a_peer_that_floods_is_slowed_down_and_then_cut_off_and_told(play: Play)
     play(scenario, limits={"frames_per_second": 100})
 
 
+def test_a_peer_that_floods_and_reconnects_again_and_again_is_cut_off_as_well(play: Play) -> None:
+    async def scenario(twin: Twin) -> None:
+        b = twin.halves["b"]
+        began = asyncio.get_running_loop().time()
+        while not b.peer.shut_out:
+            await twin.connect()
+            assert b.stream is not None
+            for number in range(500):
+                b.stream._incoming.put_nowait(encode_frame(Ping(float(number))))
+            await asyncio.sleep(1)
+            assert asyncio.get_running_loop().time() - began < 3 * FLOOD_SECONDS
+
+    play(scenario, limits={"frames_per_second": 100})
+
+
 def test_a_peer_that_reads_nothing_is_cut_off_before_what_is_for_it_fills_memory(play: Play) -> None:
     async def scenario(twin: Twin) -> None:
         await twin.connect()
