@@ -114,7 +114,7 @@ def assemble(config: GatewayConfig, undo: contextlib.ExitStack, status: Callable
         peers=peers,
         dialler=dialler,
         control=ControlServer(config.listen.control, security, dialler.accept, refusals.note),
-        identity_watch=None if credentials is None else IdentityWatch(credentials, peers),
+        identity_watch=None if credentials is None else IdentityWatch(credentials, peers, context.complaints),
         tasks=tasks,
         socket=TaskSocket(socket_path(config.listen.socket), tasks, context.complaints, shared=not users.only_own),
     )

@@ -304,7 +304,10 @@ def _unusable(key: str, path: Path, what: str) -> ConfigError:
 
 
 def files_stamp(paths: Sequence[Path]) -> tuple[tuple[int, int, int] | None, ...]:
-    """What changes when one of these files does: its inode, its length, when it was written; None without a file."""
+    """What changes when one of these files does: its inode, its length, when it was last changed; None without one.
+
+    The time is that of the inode, which nobody can set back.
+    """
     stamps: list[tuple[int, int, int] | None] = []
     for path in paths:
         try:
@@ -312,5 +315,5 @@ def files_stamp(paths: Sequence[Path]) -> tuple[tuple[int, int, int] | None, ...
         except OSError:
             stamps.append(None)
         else:
-            stamps.append((status.st_ino, status.st_size, status.st_mtime_ns))
+            stamps.append((status.st_ino, status.st_size, status.st_ctime_ns))
     return tuple(stamps)

@@ -7,7 +7,7 @@ import datetime
 from collections.abc import Callable
 
 from fedrdma_fate.security.credentials import CredentialFiles, Credentials, files_stamp, load_credentials
-from fedrdma_fate.wire.errors import ConfigError
+from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 
 CHECK_SECONDS = 5.0
 """Between two looks at the files, and at the channels: a revocation counts well within a minute."""
@@ -45,15 +45,26 @@ class SiteCredentials:
         self.current: Credentials = load_credentials(files, site, clock())
 
     def look(self) -> bool:
-        """Whether the files have changed since the last look; then `current`, or `error`, has too."""
+        """Read the files again where they have changed since the last look, or could not be used then.
+
+        Returns:
+            Whether there is something to tell: `current` is new, or `error` is, or is about other files.
+        """
         stamp = files_stamp(self._files.all())
-        if stamp == self._stamp:
+        changed = stamp != self._stamp
+        # what failed once may succeed with the same files: a disk was away, or there were no descriptors left
+        if not changed and self.error is None:
             return False
-        # what is being written now changes its stamp again
-        self._stamp = stamp
+        before = self.error
         try:
             self.current = load_credentials(self._files, self._site, self.clock())
             self.error = None
         except ConfigError as error:
             self.error = error
-        return True
+        # what is being written now changes its stamp again
+        self._stamp = stamp
+        return changed or _code_of(before) != _code_of(self.error)
+
+
+def _code_of(error: ConfigError | None) -> ErrorCode | None:
+    return None if error is None else error.code

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import logging
 import ssl
 from collections.abc import Iterable, Mapping
@@ -12,9 +13,11 @@ from cryptography import x509
 from fedrdma_fate.gateway.config.schema import GatewayConfig
 from fedrdma_fate.gateway.peers.control_stream import ControlStream
 from fedrdma_fate.gateway.peers.peer import Peer
+from fedrdma_fate.obs.complaints import Complaints
 from fedrdma_fate.security.credentials import CredentialFiles, Credentials
 from fedrdma_fate.security.ending import EndingNotice
 from fedrdma_fate.security.reloading import CHECK_SECONDS, SiteCredentials
+from fedrdma_fate.security.trust import Trust
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, TransportError
 
 logger = logging.getLogger(__name__)
@@ -80,9 +83,10 @@ class IdentityWatch:
     """Reads credentials again when their files change, and ends channels whose peers' certificates do not hold any
     more; says so when the gateway's own ends soon. Belongs to the event loop's thread."""
 
-    def __init__(self, credentials: SiteCredentials, peers: Mapping[str, Peer]) -> None:
+    def __init__(self, credentials: SiteCredentials, peers: Mapping[str, Peer], complaints: Complaints) -> None:
         self._credentials = credentials
         self._peers = peers
+        self._complaints = complaints
         self._ending = EndingNotice()
 
     @property
@@ -95,16 +99,22 @@ class IdentityWatch:
         while True:
             self._ending.look(self.own_certificate, self._credentials.clock())
             await asyncio.sleep(CHECK_SECONDS)
+            await self._look()
+            self.check(self._peers.values())
+
+    async def _look(self) -> None:
+        try:
             if await asyncio.to_thread(self._credentials.look):
                 self._tell()
-            self.check(self._peers.values())
+        except Exception as error:
+            # whatever is wrong with new files, channels are still held against those before
+            self._complain("new files of certificates could not be looked at: %s", repr(error))
 
     def check(self, peers: Iterable[Peer]) -> None:
         """End the channels whose certificates do not hold now."""
         trust, now = self._credentials.current.trust, self._credentials.clock()
         for peer in peers:
-            identity = peer.identity
-            objection = None if identity is None else trust.objection(identity.chain, now)
+            objection = self._objection(peer, trust, now)
             if objection is not None:
                 error = TransportError(
                     ErrorCode.CERTIFICATE_ENDED,
@@ -113,6 +123,19 @@ class IdentityWatch:
                 )
                 logger.error("%s", error)
                 peer.end(str(error))
+
+    def _objection(self, peer: Peer, trust: Trust, now: datetime.datetime) -> str | None:
+        if peer.identity is None:
+            return None
+        try:
+            return trust.objection(peer.identity.chain, now)
+        except Exception as error:
+            # a certificate that cannot be checked is not believed, and keeps nobody else's from being checked
+            self._complain("the certificate of %s cannot be checked: %s", peer.config.site, repr(error))
+            return "its certificate cannot be checked any more"
+
+    def _complain(self, message: str, *values: object) -> None:
+        self._complaints.add(logger, "certificates not checked", "this site", message, *values, level=logging.ERROR)
 
     def _tell(self) -> None:
         error = self._credentials.error

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import datetime
+import errno
 import os
 from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
+from cryptography.x509.oid import NameOID
 
+from fedrdma_fate.security import reloading
 from fedrdma_fate.security.credentials import CredentialFiles, Credentials, load_credentials
 from fedrdma_fate.security.identity import site_of, uri_of_site
 from fedrdma_fate.security.reloading import SiteCredentials
-from fedrdma_fate.security.trial_authority import make_authority, make_site
+from fedrdma_fate.security.trial_authority import KeyPair, make_authority, make_revocation_list, make_site
+from fedrdma_fate.security.trust import Trust
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 from tests.support.certificates import DAY, TestAuthority, now
 
@@ -196,14 +202,46 @@ def test_a_chain_holds_until_a_certificate_of_it_is_revoked_by_its_own_issuer(
     pair = x509.load_der_x509_certificate(chain[0])
 
     def objection(by: TestAuthority) -> str | None:
-        from fedrdma_fate.security.trial_authority import make_revocation_list
-
         by.list_path.write_bytes(make_revocation_list(by.pair, [pair.serial_number], now(), DAY))
         return load_credentials(files(authority, "a", by.list_path), "a", now()).trust.objection(chain, now())
 
-    # of the same name, but not the one that issued it
-    assert objection(TestAuthority(tmp_path / "other")) is None
+    # of the same name, but not the one that issued it: its list counts for nothing
+    assert "is current" in str(objection(TestAuthority(tmp_path / "other")))
     assert "was revoked" in str(objection(authority))
+
+
+def test_a_chain_does_not_outlive_the_revocation_list_of_its_authority(authority: TestAuthority) -> None:
+    chain, _ = chain_of(authority)
+    trust = load_credentials(files(authority, "a", authority.revoke()), "a", now()).trust
+    assert trust.objection(chain, now()) is None
+    lasting = Trust(trust.authorities, (crl(authority, DAY / 2), crl(authority, DAY / 4)))
+    assert lasting.objection(chain, now() + DAY / 3) is None
+    assert "no revocation list of CN=authority is current" in str(lasting.objection(chain, now() + DAY * 2 / 3))
+
+
+def test_a_chain_needs_a_revocation_list_of_each_authority_where_there_are_any(
+    authority: TestAuthority, tmp_path: Path
+) -> None:
+    chain, _ = chain_of(authority)
+    other = TestAuthority(tmp_path / "other", "another")
+    trust = Trust((authority.pair.certificate, other.pair.certificate), (crl(other, DAY),))
+    assert "no revocation list of CN=authority is current" in str(trust.objection(chain, now()))
+
+
+def crl(authority: TestAuthority, valid: datetime.timedelta) -> x509.CertificateRevocationList:
+    return x509.load_pem_x509_crl(make_revocation_list(authority.pair, [], now(), valid))
+
+
+def test_what_a_certificate_says_is_cut_before_it_is_told(authority: TestAuthority) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    loud = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "m" * 64)] * 50)
+    builder = x509.CertificateBuilder().subject_name(loud).issuer_name(authority.pair.certificate.subject)
+    builder = builder.public_key(key.public_key()).serial_number(7)
+    builder = builder.not_valid_before(now() - DAY).not_valid_after(now() + DAY)
+    middle = builder.sign(authority.pair.key, SHA256())
+    site = make_site(KeyPair(middle, key), ["b"], now(), 3 * DAY)
+    chain = [each.public_bytes(Encoding.DER) for each in (site.certificate, middle, authority.pair.certificate)]
+    assert len(str(Trust((authority.pair.certificate,), ()).objection(chain, now() + 2 * DAY))) < 400
 
 
 def test_a_chain_of_an_authority_that_is_believed_no_more_does_not_hold(
@@ -237,6 +275,49 @@ def test_new_files_are_taken_and_broken_ones_are_not(authority: TestAuthority) -
     assert held.look()
     assert held.error is None
     assert held.current.certificate == second.certificate
+
+
+def test_new_files_that_could_not_be_used_once_are_tried_again(
+    authority: TestAuthority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    revoked = authority.revoke()
+    held = SiteCredentials(files(authority, "a", revoked), "a")
+    authority.revoke(authority.issue("b"))
+
+    def no_descriptor(*_: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "memfd_create", no_descriptor)
+        assert held.look()
+        assert held.error is not None
+        # and is told once
+        assert not held.look()
+    assert held.look()
+    assert held.error is None
+    assert len(list(held.current.trust.lists[0])) == 1
+    assert not held.look()
+
+
+def test_a_look_that_fails_for_whatever_reason_is_made_again(
+    authority: TestAuthority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = SiteCredentials(files(authority), "a")
+    new = authority.issue("a")
+    with monkeypatch.context() as patched:
+        patched.setattr(reloading, "load_credentials", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            held.look()
+    assert held.look()
+    assert held.current.certificate == new.certificate
+
+
+def test_a_file_that_is_written_over_and_given_its_old_time_is_noticed(authority: TestAuthority) -> None:
+    held = SiteCredentials(files(authority), "a")
+    status = authority.path.stat()
+    authority.path.write_bytes(authority.path.read_bytes())
+    os.utime(authority.path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert held.look()
 
 
 def test_a_file_of_the_same_length_and_time_that_replaces_another_is_noticed(authority: TestAuthority) -> None:
