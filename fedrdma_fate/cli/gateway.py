@@ -15,13 +15,14 @@ from fedrdma_fate.cli.failure import told_plainly
 from fedrdma_fate.gateway.config.schema import GatewayConfig, load_config
 from fedrdma_fate.gateway.daemon import Gateway
 from fedrdma_fate.gateway.peers.channel_security import credentials_of
+from fedrdma_fate.gateway.tasks.users import TaskUsers
 from fedrdma_fate.obs.log import LogFormat, LogLevel, configure
 from fedrdma_fate.security.grpc_credentials import ONLY_TLS_1_3
 
 
 @click.command()
 @click.option("--config", "path", required=True, type=click.Path(path_type=Path), help="YAML file; see conf/.")
-@click.option("--check", is_flag=True, help="Only check the configuration, and its certificates.")
+@click.option("--check", is_flag=True, help="Only check the configuration, its certificates and users.")
 @click.option("--log-level", type=click.Choice(get_args(LogLevel)), default="warning", show_default=True)
 @click.option("--log-format", type=click.Choice(get_args(LogFormat)), default="human", show_default=True)
 def gateway(path: Path, check: bool, log_level: LogLevel, log_format: LogFormat) -> None:
@@ -31,6 +32,7 @@ def gateway(path: Path, check: bool, log_level: LogLevel, log_format: LogFormat)
         config = load_config(path)
         if check:
             credentials_of(config)
+            TaskUsers.of_config(config)
             click.echo(f"{path} is right.")
             return
         if config.security == "mtls":

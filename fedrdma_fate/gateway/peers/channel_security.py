@@ -13,7 +13,7 @@ from cryptography import x509
 from fedrdma_fate.gateway.config.schema import GatewayConfig
 from fedrdma_fate.gateway.peers.control_stream import ControlStream
 from fedrdma_fate.gateway.peers.peer import Peer
-from fedrdma_fate.obs.complaints import Complaints
+from fedrdma_fate.obs.complaints import Complaints, cut
 from fedrdma_fate.security.credentials import CredentialFiles, Credentials
 from fedrdma_fate.security.ending import EndingNotice
 from fedrdma_fate.security.reloading import CHECK_SECONDS, SiteCredentials
@@ -118,8 +118,8 @@ class IdentityWatch:
             if objection is not None:
                 error = TransportError(
                     ErrorCode.CERTIFICATE_ENDED,
-                    f"the control channel of {peer.config.site} ends: {objection}.",
-                    "Its site has to have a new certificate made.",
+                    f"the control channel of {peer.config.site} ends: {cut(objection)}.",
+                    "Its site has to have a new certificate made; where a list ran out, ours needs a newer one.",
                 )
                 logger.error("%s", error)
                 peer.end(str(error))

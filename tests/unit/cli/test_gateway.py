@@ -46,6 +46,13 @@ def test_a_check_looks_at_the_certificates_too(tmp_path: Path) -> None:
     assert "[FR108]" in result.output
 
 
+def test_a_check_looks_for_the_users_too(tmp_path: Path) -> None:
+    document = {**RIGHT, "task_users": [{"user": "nobody-of-this-name", "parties": RIGHT["parties"]}]}
+    result = check(written(tmp_path, document))
+    assert result.exit_code == 1
+    assert "nobody-of-this-name" in result.output
+
+
 @pytest.mark.parametrize(
     ("document", "code", "words"),
     [
