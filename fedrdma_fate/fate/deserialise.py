@@ -52,6 +52,11 @@ class _PersistentIds:
         """Whether a number may stand for a tensor."""
         return any(segment.kind == "tensor" for segment in self._content.segments)
 
+    @property
+    def longest(self) -> int:
+        """Bytes of the longest byte string that a number may stand for."""
+        return max((segment.length for segment in self._content.segments if segment.kind == "bytes"), default=0)
+
     def __call__(self, pid: Any) -> Any:
         """See `unpickler.PersistentLoad`.
 
@@ -153,7 +158,7 @@ def load_fate_bytes(
 
 def _load(stream: bytes | memoryview, pids: _PersistentIds, names: Mapping[tuple[str, str], Name]) -> Any:
     try:
-        return unpickle(stream, names, pids, holds_tensors=pids.hold_tensors)
+        return unpickle(stream, names, pids, holds_tensors=pids.hold_tensors, longest=pids.longest)
     except FedRDMAError:
         raise
     except BaseException as error:

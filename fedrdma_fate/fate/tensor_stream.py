@@ -16,7 +16,7 @@ import math
 import pickle
 import struct
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -87,7 +87,11 @@ def load_storage(content: bytes) -> Storage:
     if type(system) is not dict or system.get("little_endian") is not True or sys.byteorder != "little":
         raise malformed("the storage of a tensor in it is not of little endian")
     described = _load(content, stream)
-    if type(described) is not _Described or _load(content, stream) != [described.key]:
+    keys = _load(content, stream)
+    # by type first: lists that hold one another take for ever to compare
+    if type(described) is not _Described or type(keys) is not list or len(keys) != 1 or type(keys[0]) is not str:
+        raise malformed("the storage of a tensor in it is not described as torch describes one")
+    if keys[0] != described.key:
         raise malformed("the storage of a tensor in it is more than one storage")
     return Storage(_values(content, stream.tell(), described))
 
@@ -127,15 +131,12 @@ def rebuild_tensor(
     return tensor.requires_grad_(requires_grad)
 
 
-class _Described:
-    """What a stream says of its storage."""
+class _Described(NamedTuple):
+    """What a stream says of its storage; nothing that it could change afterwards."""
 
-    __slots__ = ("count", "dtype", "key")
-
-    def __init__(self, dtype: torch.dtype, key: str, count: int) -> None:
-        self.dtype = dtype
-        self.key = key
-        self.count = count
+    dtype: torch.dtype
+    key: str
+    items: int
 
 
 class _StorageUnpickler(pickle.Unpickler):
@@ -165,7 +166,7 @@ def _load(content: bytes, stream: io.BytesIO) -> Any:
 def _values(content: bytes, at: int, described: _Described) -> torch.Tensor:
     item_bytes = torch.empty(0, dtype=described.dtype).element_size()
     start = at + _COUNT.size
-    if len(content) - start != described.count * item_bytes or _COUNT.unpack_from(content, at)[0] != described.count:
+    if len(content) - start != described.items * item_bytes or _COUNT.unpack_from(content, at)[0] != described.items:
         raise malformed("the storage of a tensor in it is not as long as it says")
     raw = bytearray(memoryview(content)[start:])
     # torch counts truth values by adding them up

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import numpy as np
 
 from fedrdma_fate.fate.allowed_names import ALLOWED_NAMES, Name, Use
+from fedrdma_fate.fate.hash_cost import HashCost
 from fedrdma_fate.fate.malformed import SHOWN_CHARACTERS, malformed, refuse, shown
 from fedrdma_fate.fate.stream_memory import is_bounded
-from fedrdma_fate.fate.tuple_depths import TupleDepths
 from fedrdma_fate.wire.errors import ErrorCode, FateError, FedRDMAError
 
 _LENGTH = struct.Struct("<Q")
@@ -63,6 +63,7 @@ def unpickle(
     persistent_load: PersistentLoad,
     *,
     holds_tensors: bool = True,
+    longest: int = 0,
 ) -> Any:
     """The object in a stream.
 
@@ -71,6 +72,7 @@ def unpickle(
         names: what it may use, see `names_with`.
         persistent_load: what is behind its persistent ids. May be called twice for the same numbers.
         holds_tensors: whether a number may stand for a tensor.
+        longest: bytes of the longest byte string that a number may stand for.
 
     Raises:
         FateError: NAME_FORBIDDEN when it asks for another name, or for another use of one; PAYLOAD_MALFORMED when it
@@ -80,7 +82,7 @@ def unpickle(
     # Tensors can be filled without a name; only the other unpickler sees to that.
     if not holds_tensors:
         try:
-            return unpickle_unnamed(stream, persistent_load)
+            return unpickle_unnamed(stream, persistent_load, longest)
         except NameWantedError:
             pass
     return unpickle_named(stream, names, persistent_load)
@@ -90,19 +92,19 @@ class NameWantedError(Exception):
     """A stream is more than containers, numbers and text."""
 
 
-def unpickle_unnamed(stream: bytes | memoryview, persistent_load: PersistentLoad) -> Any:
-    """The object in a stream that makes containers, numbers and text only, which C does ten times as fast.
+def unpickle_unnamed(stream: bytes | memoryview, persistent_load: PersistentLoad, longest: int = 0) -> Any:
+    """The object in a stream that makes containers, numbers and text only, which C does faster; see `unpickle`.
 
     Raises:
         NameWantedError: it uses a name, or might, for extension codes of `copyreg` pass by the names; or it is for the
-            unpickler in Python because C might need more memory for it than it is long.
+            unpickler in Python because C might need more memory or time for it than its length allows.
         Exception: as unpickling raises it.
     """
     # the C unpickler takes a code from the cache without asking for its name
     if copyreg._inverted_registry or copyreg._extension_cache:  # type: ignore[attr-defined]
         raise NameWantedError
     raw = bytes(stream)
-    if not is_bounded(raw):
+    if not is_bounded(raw, longest=longest):
         raise NameWantedError
     return _PlainUnpickler(raw, persistent_load).load()
 
@@ -147,7 +149,7 @@ class _NamingUnpickler(pickle._Unpickler):
         self._persistent_load = persistent_load
         # by identity, with the object, so that no other one gets its identity
         self._found: dict[int, tuple[object, Name]] = {}
-        self._depths = TupleDepths()
+        self._cost = HashCost(len(stream))
 
     def persistent_load(self, pid: Any) -> Any:
         return self._persistent_load(pid)
@@ -262,8 +264,24 @@ class _NamingUnpickler(pickle._Unpickler):
 
     def _append_tuple(self, items: list[Any]) -> None:
         made = tuple(items)
-        if not self._depths.add(made):
-            raise malformed("a tuple in it lies within more tuples, or stands for more values, than FATE's jobs send")
+        if not self._cost.take(made):
+            raise _too_much()
+        self.append(made)
+
+    def _load_frozenset(self) -> None:
+        items = self.pop_mark()
+        left = self._cost.left
+        if not self._cost.put(items):
+            raise _too_much()
+        made = frozenset(items)
+        if not self._cost.take(made, left - self._cost.left):
+            raise _too_much()
+        self.append(made)
+
+    def _load_dict(self) -> None:
+        items = self.pop_mark()
+        made: dict[Any, Any] = {}
+        self._set_items(made, items)
         self.append(made)
 
     def _load_append(self) -> None:
@@ -280,19 +298,26 @@ class _NamingUnpickler(pickle._Unpickler):
         value = self.stack.pop()
         key = self.stack.pop()
         _require_kind(self.stack[-1], dict)
-        self.stack[-1][key] = value
+        self._set_items(self.stack[-1], [key, value])
 
     def _load_setitems(self) -> None:
         items = self.pop_mark()
         _require_kind(self.stack[-1], dict)
-        target = self.stack[-1]
-        for key, value in zip(items[::2], items[1::2], strict=True):
-            target[key] = value
+        self._set_items(self.stack[-1], items)
 
     def _load_additems(self) -> None:
         items = self.pop_mark()
         _require_kind(self.stack[-1], set)
+        if not self._cost.put(items, self.stack[-1]):
+            raise _too_much()
         self.stack[-1].update(items)
+
+    def _set_items(self, target: dict[Any, Any], items: list[Any]) -> None:
+        keys = items[::2]
+        if not self._cost.put(keys, target):
+            raise _too_much()
+        for key, value in zip(keys, items[1::2], strict=True):
+            target[key] = value
 
     def _load_bytearray(self) -> None:
         """Python's own makes a bytearray as long as the stream says, and then sees that there is less."""
@@ -312,6 +337,8 @@ class _NamingUnpickler(pickle._Unpickler):
         pickle.TUPLE1[0]: _load_tuple1,
         pickle.TUPLE2[0]: _load_tuple2,
         pickle.TUPLE3[0]: _load_tuple3,
+        pickle.FROZENSET[0]: _load_frozenset,
+        pickle.DICT[0]: _load_dict,
         pickle.APPEND[0]: _load_append,
         pickle.APPENDS[0]: _load_appends,
         pickle.SETITEM[0]: _load_setitem,
@@ -336,6 +363,13 @@ def _text_keys(attributes: Any) -> dict[str, Any]:
     if type(attributes) is not dict or not all(type(key) is str for key in attributes):
         raise malformed("attributes of an instance are no dictionary with text as keys")
     return attributes
+
+
+def _too_much() -> FateError:
+    return malformed(
+        "a tuple in it lies within more tuples than FATE's jobs send, or keys in it stand for more values, or have one "
+        "hash more often"
+    )
 
 
 def _forbidden(module: str, name: str, use: Use | None = None) -> FateError:

@@ -409,6 +409,22 @@ def test_a_storage_is_what_torch_writes(receive: Receive, described: tuple[Any, 
     assert error.code is ErrorCode.PAYLOAD_MALFORMED
 
 
+@pytest.mark.parametrize("place", ["the key", "the magic number"])
+def test_a_storage_whose_parts_take_for_ever_to_compare_is_refused(receive: Receive, place: str) -> None:
+    """Lists that hold the one before twice; what is described could be changed to one afterwards."""
+    doubled = b"](" * 60 + b"N" + (pickle.DUP + pickle.APPENDS) * 60
+    described = pickled(("storage", torch.FloatStorage, "1", "cpu", 0, None)) + pickle.BINPERSID
+    state = b"(N}" + text("key") + doubled + pickle.SETITEM + pickle.TUPLE + pickle.BUILD
+    honest = legacy_storage(described + state, data=struct.pack("<q", 0))
+    magic, key = pickle.dumps(0x1950A86A20F9469CFC6C, 2), pickle.dumps(["1"], 2)
+    other = b"\x80\x02" + (doubled if place == "the magic number" else b"](" + doubled + pickle.APPENDS) + b"."
+    storage = honest.replace(magic if place == "the magic number" else key, other)
+
+    error = refusal(receive, pickle.dumps(Called(torch.storage._load_from_bytes, storage)))
+
+    assert error.code is ErrorCode.PAYLOAD_MALFORMED
+
+
 def test_a_storage_of_a_test_is_read_where_nothing_is_wrong_with_it(receive: Receive) -> None:
     described = pickled(("storage", torch.FloatStorage, "1", "cpu", 2, None)) + pickle.BINPERSID
     storage = Called(torch.storage._load_from_bytes, legacy_storage(described, data=struct.pack("<q2f", 2, 3, 4)))
