@@ -20,6 +20,7 @@ from fedrdma_fate.doctor.findings import Finding
 from fedrdma_fate.doctor.host import (
     LockedMemory,
     VerbsNeed,
+    check_directories,
     check_huge_pages,
     check_memlock,
     check_python,
@@ -98,13 +99,17 @@ def examine(machine: Machine, config_path: Path | None, address: str | None) -> 
     configured, config = check_config(config_path)
     socket = address or (ListenConfig() if config is None else config.listen).socket
     reached, status = check_gateway(socket, machine.ask_status)
+    memory = MemoryConfig() if config is None else config.memory
     runs = status is not None and (config is None or status["site"] == config.site)
     report = machine.ask_fate()
     return [
         check_python(machine.python, machine.system, machine.processor),
         configured,
         check_certificates(config, machine.now()),
-        *_check_memory(machine, MemoryConfig() if config is None else config.memory, runs),
+        *_check_memory(machine, memory, runs),
+        check_directories(
+            {"listen.socket": _directory_of(socket), "memory.spill_directory": memory.spill_directory}, taken=runs
+        ),
         *_check_rdma(machine, config),
         reached,
         *([] if status is None else check_peers(status)),
@@ -112,6 +117,10 @@ def examine(machine: Machine, config_path: Path | None, address: str | None) -> 
         check_hooks(report),
         check_tables(report),
     ]
+
+
+def _directory_of(socket: str) -> Path:
+    return Path(socket.removeprefix("unix://")).parent
 
 
 def _check_memory(machine: Machine, memory: MemoryConfig, runs: bool) -> list[Finding]:

@@ -1,8 +1,10 @@
-"""Checks of the machine: Python, locked memory, shared memory, huge pages."""
+"""Checks of the machine: Python, locked memory, shared memory, directories, huge pages."""
 
 from __future__ import annotations
 
 import dataclasses
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -105,6 +107,30 @@ def check_shared_memory(
         remedy = "Free memory, raise the container's limit, or lower memory.send_bytes and memory.receive_bytes."
         return Finding(check, "error", found, remedy)
     return fine(check, found)
+
+
+def can_be_ours(directory: Path) -> bool:
+    """Whether this user may write to a directory, or make it where it is not there yet, as a gateway does at start."""
+    nearest = next(place for place in (directory, *directory.parents) if place.exists())
+    return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
+
+
+def check_directories(wanted: Mapping[str, Path], *, taken: bool) -> Finding:
+    """Whether a gateway of this user could have the directories that it makes files in.
+
+    Args:
+        wanted: each by the key of the configuration that names it.
+        taken: whether the gateway runs, and has them already.
+    """
+    check = "directories"
+    if taken:
+        return fine(check, "the running gateway has them")
+    missing = {key: directory for key, directory in wanted.items() if not can_be_ours(directory)}
+    if missing:
+        remedy = "As root, make them for the gateway's user (`install -d -o USER DIRECTORY`), or name others."
+        found = "; ".join(f"{key}: {directory} is not ours to make, or to write" for key, directory in missing.items())
+        return Finding(check, "error", found, remedy)
+    return fine(check, ", ".join(f"{key}: {directory}" for key, directory in wanted.items()))
 
 
 def check_huge_pages(policy: str, largest_region_bytes: int) -> Finding:

@@ -53,8 +53,8 @@ def doctor(machine: Machine, monkeypatch: pytest.MonkeyPatch, *options: str) -> 
 
 
 CHECKS = [
-    *("python", "configuration", "certificates", "shared memory", "huge pages", "rdma mlx5_0 port 1"),
-    *("pyverbs", "rdma choice", "memlock", "gateway", "fate", "fate hooks", "fate tables"),
+    *("python", "configuration", "certificates", "shared memory", "huge pages", "directories"),
+    *("rdma mlx5_0 port 1", "pyverbs", "rdma choice", "memlock", "gateway", "fate", "fate hooks", "fate tables"),
 ]
 
 
@@ -129,6 +129,22 @@ def test_a_host_with_too_little_memory_is_told(machine: Machine) -> None:
     small = dataclasses.replace(machine, available_bytes=lambda: 1 << 20, ask_status=nobody)
     findings = {each.check: each for each in examine(small, None, None)}
     assert findings["shared memory"].level == "error"
+
+
+def test_a_spill_directory_that_cannot_be_made_is_told_before_the_gateway_is_started(
+    machine: Machine, tmp_path: Path
+) -> None:
+    def nobody(_: str) -> NoReturn:
+        raise GatewayError(ErrorCode.GATEWAY_UNREACHABLE, "no gateway answers.")
+
+    (tmp_path / "file").write_text("")
+    config = tmp_path / "gateway.yaml"
+    config.write_text(
+        f"{{site: a, parties: ['1'], security: 'off', memory: {{spill_directory: {tmp_path}/file/spill}}}}"
+    )
+    findings = {each.check: each for each in examine(dataclasses.replace(machine, ask_status=nobody), config, None)}
+    assert findings["directories"].level == "error"
+    assert "memory.spill_directory" in findings["directories"].found
 
 
 def test_without_an_rdma_device_the_rule_is_not_asked(machine: Machine, tmp_path: Path) -> None:

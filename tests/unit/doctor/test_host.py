@@ -10,6 +10,8 @@ from fedrdma_fate.doctor.findings import Finding, Level, fine, worst
 from fedrdma_fate.doctor.host import (
     LockedMemory,
     VerbsNeed,
+    can_be_ours,
+    check_directories,
     check_huge_pages,
     check_memlock,
     check_python,
@@ -126,6 +128,31 @@ def test_little_memory_is_fine_where_the_running_gateway_has_its_regions() -> No
 def test_a_directory_that_is_not_there_is_an_error() -> None:
     finding = check_shared_memory(Path("/nowhere"), False, 9 * GIB, GIB, taken=False)
     assert_helps(finding, "error", "/nowhere", "memory.directory")
+
+
+# --- directories ---
+
+
+def test_a_directory_that_the_gateway_could_make_or_has_is_fine(tmp_path: Path) -> None:
+    wanted = {"listen.socket": tmp_path, "memory.spill_directory": tmp_path / "to" / "make"}
+    assert check_directories(wanted, taken=False).level == "ok"
+
+
+def test_a_directory_that_the_gateway_could_not_make_is_an_error_with_its_key(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    wanted = {"listen.socket": tmp_path, "memory.spill_directory": tmp_path / "file" / "spill"}
+    finding = check_directories(wanted, taken=False)
+    assert_helps(finding, "error", "memory.spill_directory", str(tmp_path / "file" / "spill"), "install -d")
+    assert "listen.socket" not in finding.found
+
+
+def test_the_directories_of_a_running_gateway_are_not_looked_at() -> None:
+    assert check_directories({"listen.socket": Path("/proc/none")}, taken=True).level == "ok"
+
+
+def test_a_directory_of_somebody_else_is_not_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedrdma_fate.doctor.host.os.access", lambda path, _: Path(path) != tmp_path)
+    assert not can_be_ours(tmp_path / "spill")
 
 
 # --- huge pages ---
