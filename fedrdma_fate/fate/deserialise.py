@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-import torch
 from fate.arch.federation.api import TableMeta
 from fate.arch.federation.api._serdes import (
     _ContextPersistentId,
@@ -76,7 +73,7 @@ class _PersistentIds:
                 raise malformed("an array in it is no bytes")
             # the class's own, for the instance has the attributes that the stream gave it
             value = kind.load(pid, self)
-            check_truth_values(value if kind is _NumpySafeTensorPersistentId else _truth_values(value))
+            check_truth_values(value)
             return value
         raise malformed(f"it has a persistent id of type {kind.__qualname__}")
 
@@ -103,11 +100,6 @@ class _PersistentIds:
         except BaseException as error:
             self.failure = error
             raise
-
-
-def _truth_values(tensor: torch.Tensor) -> npt.NDArray[Any]:
-    """Those of a tensor as an array; an empty one where it has other values, for which NumPy may have no type."""
-    return tensor.numpy() if tensor.dtype is torch.bool else np.empty(0, np.bool_)
 
 
 def load_object(

@@ -135,8 +135,8 @@ def restore(segment: Segment, body: memoryview) -> Any:
     return torch.from_numpy(array).view(getattr(torch, segment.dtype)) if is_tensor else array
 
 
-def check_truth_values(array: npt.NDArray[Any]) -> None:
-    """Do nothing where an array has other items than truth values, or none of those but 0 and 1.
+def check_truth_values(values: npt.NDArray[Any] | torch.Tensor) -> None:
+    """Do nothing where an array or tensor has other items than truth values, or none of those but 0 and 1.
 
     NumPy and torch take any other byte as it is, and then contradict themselves: they count such items by adding them
     up, and compare and negate them bit by bit.
@@ -144,8 +144,11 @@ def check_truth_values(array: npt.NDArray[Any]) -> None:
     Raises:
         FateError: PAYLOAD_MALFORMED.
     """
-    if array.dtype.kind == "b" and array.view(np.uint8).max(initial=0) > 1:
-        raise malformed("a truth value in an array in it is neither 0 nor 1")
+    if values.dtype not in (torch.bool, np.bool_):
+        return
+    array = values.numpy() if isinstance(values, torch.Tensor) else values
+    if array.view(np.uint8).max(initial=0) > 1:
+        raise malformed("a truth value in it is neither 0 nor 1")
 
 
 def _described(segment: Segment) -> str:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import torch
 
 from fedrdma_fate.fate.malformed import malformed
+from fedrdma_fate.fate.segments import check_truth_values
 from fedrdma_fate.fate.shapes import is_shape
 from fedrdma_fate.fate.stream_memory import is_bounded
 
@@ -169,7 +170,6 @@ def _values(content: bytes, at: int, described: _Described) -> torch.Tensor:
     if len(content) - start != described.items * item_bytes or _COUNT.unpack_from(content, at)[0] != described.items:
         raise malformed("the storage of a tensor in it is not as long as it says")
     raw = bytearray(memoryview(content)[start:])
-    # torch counts truth values by adding them up
-    if described.dtype is torch.bool and raw.strip(b"\x00\x01"):
-        raise malformed("a truth value in a tensor in it is neither 0 nor 1")
-    return torch.frombuffer(raw, dtype=described.dtype) if raw else torch.empty(0, dtype=described.dtype)
+    values = torch.frombuffer(raw, dtype=described.dtype) if raw else torch.empty(0, dtype=described.dtype)
+    check_truth_values(values)
+    return values

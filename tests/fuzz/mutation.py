@@ -28,14 +28,17 @@ _PATCH_LIST = tuple(sorted(_PATCHES))
 class Mutator:
     """Makes inputs of seeds; the same ones for the same seed of the random numbers."""
 
-    def __init__(self, seeds: Sequence[bytes], number: int) -> None:
+    def __init__(self, seeds: Sequence[bytes], number: int, tokens: Sequence[bytes] = ()) -> None:
         """
         Args:
             seeds: what the decoder takes, at least one.
             number: seeds the random numbers.
+            tokens: see `Target`.
         """
         self._random = random.Random(number)
         self._seeds = list(seeds)
+        self._tokens = list(tokens)
+        self._kinds = 10 if tokens else 8
 
     def next(self) -> bytes:
         """An input of at most MOST_BYTES."""
@@ -45,8 +48,12 @@ class Mutator:
         for _ in range(1 + int(draw() ** 3 * 6)):
             length = len(data)
             at = int(draw() * (length + 1))
-            kind = int(draw() * 8)
-            if kind == 0 and length:
+            kind = int(draw() * self._kinds)
+            if kind >= 8:
+                token = self._tokens[int(draw() * len(self._tokens))]
+                # between, often or once, or in the place of what is there
+                data[at : at + (0 if kind == 8 else len(token))] = token * (1 + int(draw() ** 6 * 2000 * (kind == 8)))
+            elif kind == 0 and length:
                 data[at % length] ^= 1 << int(draw() * 8)
             elif kind == 1 and length:
                 data[at % length] = int(draw() * 256)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import importlib
 import io
 import pickle
 import zlib
@@ -15,15 +16,18 @@ import torch
 from fate.arch.federation.api import TableMeta, _serdes
 from fate.arch.tensor.phe import PHETensorCoder
 
+from fedrdma_fate.fate.allowed_names import ALLOWED_NAMES
 from fedrdma_fate.fate.deserialise import load_fate_bytes, load_object
 from fedrdma_fate.fate.layout import HEADER_BYTES, ObjectView, decode_object, encode_prefix
 from fedrdma_fate.fate.malformed import malformed
 from fedrdma_fate.fate.serialise import plan_object
 from fedrdma_fate.fate.table_check import checked_pairs
+from fedrdma_fate.fate.table_names import TABLE_NAMES
 from fedrdma_fate.fate.tables import batch_bytes, decode_batch, encode_batch
 from fedrdma_fate.fate.tensor_stream import load_storage
 from fedrdma_fate.wire.errors import ErrorCode, FateError
 from tests.fuzz.target import Target, require
+from tests.support.pickled import NUMBER, named, stream, text, tuple_of
 
 _CHECK_AT = HEADER_BYTES - 4
 """Of the header of an object: its CRC-32."""
@@ -63,17 +67,101 @@ def _objects() -> tuple[Any, ...]:
 
 def _arrays() -> dict[str, Any]:
     numbers = np.arange(6, dtype="<f4").reshape(2, 3)
-    return {"w": numbers, "t": torch.arange(4), "raw": bytearray(b"x" * 70), "d": np.zeros((0, 2), "<M8[s]")}
+    times = np.zeros(3, "<M8[10s]")  # as long as what divides by zero, `s/0` in the place of `10s`
+    return {
+        "m": times,
+        "w": numbers,
+        "t": torch.arange(4),
+        "raw": bytearray(b"x" * 70),
+        "d": np.zeros((0, 2), "<M8[s]"),
+    }
+
+
+@functools.cache
+def _import_all() -> None:
+    """What streams may name, which takes memory when it is imported."""
+    for module, _ in {**ALLOWED_NAMES, **TABLE_NAMES}:
+        importlib.import_module(module)
 
 
 def _streams() -> list[bytes]:
-    return [pickle.dumps(value, protocol) for value in _objects() for protocol in (2, 4, 5)] + [
+    _import_all()
+    written = [pickle.dumps(value, protocol) for value in _objects() for protocol in (2, 4, 5)] + [
         pickle.dumps([1, "r", b"p"], protocol) for protocol in (0, 1, 3)
     ]
+    return written + _graphs()
+
+
+_ALIKE = 2**61 - 1
+"""Its multiples have all the same hash."""
+
+
+def _graphs() -> list[bytes]:
+    """A few levels each of what is hostile with many."""
+    doubled = pickle.EMPTY_TUPLE + (pickle.DUP + pickle.TUPLE2) * 4
+    lists = (pickle.EMPTY_LIST + pickle.MARK) * 4 + pickle.NONE + (pickle.DUP + pickle.APPENDS) * 4
+    device = named("fate.arch.unify._infra_def", "device") + tuple_of(tuple_of(text("CPU"), NUMBER)) + pickle.REDUCE
+    return [
+        stream(pickle.EMPTY_DICT + doubled + pickle.NONE + pickle.SETITEM),
+        stream(pickle.MARK + doubled + pickle.TUPLE1 * 4 + pickle.FROZENSET),
+        stream(lists),
+        stream(device),
+        pickle.dumps({n * _ALIKE: (n * _ALIKE,) for n in range(1, 6)}),
+        pickle.dumps([np.array([None, 1], dtype=object), {"s": slice(1, None)}]),
+    ]
+
+
+_BLOCK_TYPE = named("fate.arch.dataframe.manager.block_manager", "BlockType")
+_DEVICE = named("fate.arch.unify._infra_def", "device")
+_SLICE = named("builtins", "slice")
+_ARRAY = named("numpy.core.multiarray", "_reconstruct") + tuple_of(
+    named("numpy", "ndarray"), tuple_of(pickle.BININT1 + b"\0"), pickle.SHORT_BINBYTES + b"\1b"
+)
+_OBJECTS = named("numpy", "dtype") + tuple_of(text("O8"), pickle.NEWFALSE, pickle.NEWTRUE) + pickle.REDUCE
+
+_TOKENS = (
+    # what doubles, deepens, repeats and hashes
+    pickle.DUP + pickle.TUPLE2,
+    pickle.DUP + pickle.APPENDS,
+    pickle.MEMOIZE + pickle.BINGET + b"\0",
+    pickle.BINPUT + b"\0" + pickle.BINGET + b"\0" + pickle.TUPLE2,
+    pickle.TUPLE1,
+    pickle.EMPTY_TUPLE,
+    pickle.EMPTY_LIST + pickle.MARK,
+    pickle.EMPTY_DICT,
+    pickle.NONE + pickle.SETITEM,
+    pickle.MARK + pickle.NONE + pickle.FROZENSET,
+    pickle.DUP + pickle.MARK + pickle.NONE + pickle.FROZENSET,
+    b"".join(pickle.dumps(n * _ALIKE, 2)[2:-1] + pickle.NONE + pickle.SETITEM for n in range(1, 40)),
+    pickle.LONG4 + (1000).to_bytes(4, "little") + b"\x7f" * 1000,
+    # what is called with anything
+    _BLOCK_TYPE,
+    _DEVICE,
+    _SLICE + pickle.MARK,
+    pickle.NONE + pickle.NONE + pickle.TUPLE + pickle.REDUCE,
+    pickle.TUPLE1 + pickle.REDUCE,
+    _ARRAY + pickle.REDUCE,
+    _ARRAY + pickle.REDUCE + pickle.MARK + NUMBER + tuple_of(NUMBER) + _OBJECTS + pickle.NEWFALSE + pickle.EMPTY_LIST,
+    pickle.APPEND + pickle.TUPLE + pickle.BUILD,
+    pickle.EMPTY_TUPLE + pickle.NEWOBJ,
+    pickle.EMPTY_TUPLE + pickle.REDUCE,
+    pickle.EMPTY_DICT + pickle.BUILD,
+    # dtypes
+    b"s/0",
+    b"0s]",
+    b"[s/0]",
+    b"U999999999",
+)
+"""Parts of streams and tables that were holes once."""
+
+
+MOST_CHARACTERS = 2_000
+"""Of an error's text: what a peer chose is cut in it."""
 
 
 def _with_codes(error: FateError) -> None:
     require(error.code in _CODES, f"a payload is refused by {error.code.value}")
+    require(len(str(error)) <= MOST_CHARACTERS, "an error's text is as long as a peer likes")
 
 
 def _object(stream: bytes) -> bytes:
@@ -123,8 +211,8 @@ def objects() -> Target:
         head[_CHECK_AT:HEADER_BYTES] = checked.to_bytes(4, "little")
         return bytes(head)
 
-    seeds = [_object(stream) for stream in _streams()] + [_with_arrays(_arrays())]
-    return Target("objects", seeds, read, (FateError,), repair)
+    seeds = [_object(each) for each in _streams()] + [_with_arrays(_arrays())]
+    return Target("objects", seeds, read, (FateError,), repair, tokens=_TOKENS)
 
 
 def fate_bytes() -> Target:
@@ -138,9 +226,11 @@ def fate_bytes() -> Target:
             raise
         return True
 
-    return Target(
-        "fate-bytes", [b"\0" + stream for stream in _streams()], read, (FateError,), lambda data: b"\0" + data[1:]
-    )
+    def repair(data: bytes) -> bytes:
+        return b"\0" + data[1:]
+
+    seeds = [b"\0" + each for each in _streams()]
+    return Target("fate-bytes", seeds, read, (FateError,), repair, tokens=_TOKENS)
 
 
 def tables() -> Target:
@@ -178,7 +268,7 @@ def tables() -> Target:
         encode_batch(batch, True, memoryview(body))
         return bytes(body)
 
-    return Target("tables", seeds, read, (FateError,), repair)
+    return Target("tables", seeds, read, (FateError,), repair, tokens=_TOKENS)
 
 
 def storages() -> Target:
@@ -201,4 +291,4 @@ def storages() -> Target:
         require(storage.values.nbytes <= len(data), "a storage is larger than what it was read from")
         return True
 
-    return Target("storages", seeds, read, (FateError,))
+    return Target("storages", seeds, read, (FateError,), tokens=_TOKENS)

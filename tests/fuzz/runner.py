@@ -29,6 +29,9 @@ MOST_GROWTH = 64 * 1024 * 1024
 HANG_SECONDS = 10.0
 """Of the processor's time for INPUTS_AT_ONCE inputs; one takes microseconds, some milliseconds at most."""
 
+KILL_SECONDS = 3 * HANG_SECONDS
+"""Of the processor's time, after which the kernel ends a process that does not come back from C to be told."""
+
 INPUTS_AT_ONCE = 200
 """Between two settings of the timer that finds what hangs."""
 
@@ -93,8 +96,11 @@ def fuzz(target: Target, inputs: int, number: int = 0, last: LastInput | None = 
     stream = _inputs(target, known, inputs, number)
     done = False
     while not done and len(outcome.findings) < MOST_FINDINGS:
+        # only where the input is known that the process dies of
+        signal.setitimer(signal.ITIMER_PROF, KILL_SECONDS if last is not None else 0)
         with _cpu_limit(HANG_SECONDS):
             done = not _some(target, stream, outcome, last)
+    signal.setitimer(signal.ITIMER_PROF, 0)
     outcome.seconds = time.monotonic() - began
     return outcome
 
@@ -117,7 +123,7 @@ def save(target: Target, data: bytes, folder: Path) -> Path:
 
 def _inputs(target: Target, known: list[bytes], inputs: int, number: int) -> Iterator[bytes]:
     yield from known
-    mutator = Mutator(known, number)
+    mutator = Mutator(known, number, target.tokens)
     for count in range(inputs - len(known)):
         data = mutator.next()
         yield target.repair(data)[:MOST_BYTES] if target.repair is not None and count % 2 else data

@@ -22,6 +22,7 @@ class Target:
         repair: makes checksums and lengths of an input right, so that what lies behind them is reached; applied to
             half of the inputs.
         close: ends what it has opened.
+        tokens: parts of inputs that mean something to it; they are put in, once or many times.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Target:
     refusals: tuple[type[Exception], ...]
     repair: Callable[[bytes], bytes] | None = None
     close: Callable[[], None] = lambda: None
+    tokens: Sequence[bytes] = ()
 
 
 def require(holds: bool, what: str) -> None:
