@@ -42,7 +42,7 @@ class _PersistentIds:
         self._tag = tag
         self._party = party
         self._content = content
-        self._byte_strings: dict[int, Any] = {}
+        self._restored: dict[int, Any] = {}
 
     @property
     def hold_tensors(self) -> bool:
@@ -81,13 +81,10 @@ class _PersistentIds:
         if not 0 <= number < len(self._content.segments):
             # the number itself may have more digits than Python writes
             raise malformed(f"it names a segment that is none of the {len(self._content.segments)} in it")
-        if number in self._byte_strings:
-            return self._byte_strings[number]
-        segment = self._content.segments[number]
-        value = restore(segment, self._content.bodies[number])
-        if segment.kind in ("bytes", "bytearray"):
-            self._byte_strings[number] = value
-        return value
+        # a stream may name one as often as it likes, and each time truth values would be looked at again
+        if number not in self._restored:
+            self._restored[number] = restore(self._content.segments[number], self._content.bodies[number])
+        return self._restored[number]
 
     def _pull_table(self, described: Mapping[str, Any]) -> Any:
         key, meta = described.get("key"), described.get("table_meta")

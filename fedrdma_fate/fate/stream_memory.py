@@ -1,9 +1,10 @@
 """Whether Python's unpickler in C would read a stream in memory, on a stack and in time that its length bounds.
 
 It keeps what a stream remembers in an array, and makes that as long as the greatest index that the stream names: ten
-bytes that name index 2**31 have it write 32 GiB of zeros (CPython before 3.14). And it hashes and compares keys without
-counting (`hash_cost.py`, which does). So streams are walked first, opcode by opcode, without doing what they say: what
-is not plainly harmless is left to the unpickler in Python, which takes longer and counts.
+bytes that name index 2**31 have it write 32 GiB of zeros (CPython before 3.14). It makes a bytearray as long as the
+stream says, and then sees that there is less. And it hashes and compares keys without counting (`hash_cost.py`, which
+does). So streams are walked first, opcode by opcode, without doing what they say: what is not plainly harmless is left
+to the unpickler in Python, which takes longer and counts.
 
 Short streams as picklers have written them since protocol 4, with one tuple at most, need no walk.
 """
@@ -48,6 +49,8 @@ _OWN_HASH_BYTES = 7
 _OWN_HASH_DIGITS = 17
 """As have those of no more digits."""
 _AGAIN_LINES = frozenset((pickle.GET, pickle.PERSID))
+_TAKE_MEMORY = b"".join((pickle.LONG_BINPUT, pickle.PUT, pickle.BYTEARRAY8))
+"""What names an index, and what makes a bytearray before it is seen whether there is so much."""
 _NUMBERS = b"".join((pickle.INT, pickle.LONG, pickle.LONG1, pickle.LONG4))
 """What makes a number of any length."""
 _MOST_DOUBLINGS = 30
@@ -111,8 +114,9 @@ def is_bounded(raw: bytes, start: int = 0, *, longest: int = 0) -> bool:
     length = len(raw) - start
     if length <= SHORT_BYTES and longest < PIECE:
         part = raw[start:]
-        names_no_index = pickle.LONG_BINPUT not in part and pickle.PUT not in part
-        if names_no_index and (_count(part, _TUPLES) <= 1 or _is_quick(part, length, 0, 0, _count(part, _NUMBERS), 0)):
+        if not _count(part, _TAKE_MEMORY) and (
+            _count(part, _TUPLES) <= 1 or _is_quick(part, length, 0, 0, _count(part, _NUMBERS), 0)
+        ):
             return True
     walked = _walk(raw, start)
     return walked is not None and walked.is_quick(length, longest)
@@ -209,6 +213,8 @@ def _walk(raw: bytes, start: int) -> _Walked | None:
             counted = int.from_bytes(raw[at : at + width], "little")
             at += width + counted
             walked.longest = max(walked.longest, min(counted, limit))
+            if code == pickle.BYTEARRAY8 and at > end:
+                return None
             if code in _NUMBERS and counted > _OWN_HASH_BYTES:
                 walked.long_numbers += 1
         elif code[0] in _LINES or code == pickle.PUT:

@@ -207,6 +207,13 @@ def test_truth_values_that_fate_pickles_its_own_way_are_looked_at_too(kind: str,
     assert_malformed(payload([], stream(content[:-1] + b"\x02"), b""))
 
 
+@pytest.mark.parametrize(("kind", "dtype"), [*TRUTH_VALUES, ("bytes", ""), ("bytearray", "")])
+def test_a_segment_that_is_named_again_and_again_is_restored_once(kind: str, dtype: str) -> None:
+    first, *others = load(payload([[kind, dtype, [64], 0, 64]], b"\x80\x04](" + b"K\x00Q" * 100 + b"e."))
+    assert all(other is first for other in others)
+    assert len(others) == 99
+
+
 def test_an_empty_array_of_absurd_dimensions_is_refused() -> None:
     assert_malformed(payload([["ndarray", "<f8", [0, 2**63], 0, 0]]))
     assert_malformed(payload([["tensor", "float64", [0, 2**63], 0, 0]]))

@@ -47,6 +47,11 @@ def test_an_index_beyond_the_stream_is_not(tail: bytes) -> None:
     assert not is_bounded(b"\x80\x04K\x01" + tail + b".")
 
 
+@pytest.mark.parametrize("before", [b"", b"K\x01" * 2000])
+def test_a_bytearray_longer_than_the_stream_is_not(before: bytes) -> None:
+    assert not is_bounded(b"\x80\x05" + before + pickle.BYTEARRAY8 + struct.pack("<Q", 2**40) + b"x.")
+
+
 def test_a_frame_that_ends_within_an_opcode_is_not() -> None:
     """The unpickler in C drops what is left of such a frame, and goes on with other opcodes than are seen here."""
     frame = b"\x95" + struct.pack("<Q", 3)
