@@ -23,7 +23,7 @@ from fedrdma_fate.gateway.peers.dialling import Dialler
 from fedrdma_fate.gateway.peers.peer import Peer
 from fedrdma_fate.gateway.peers.probing import Probing
 from fedrdma_fate.gateway.peers.receiving import pool_owner
-from fedrdma_fate.gateway.peers.refusals import Refusals
+from fedrdma_fate.gateway.peers.refused_channels import RefusedChannels
 from fedrdma_fate.gateway.routing import Routes
 from fedrdma_fate.gateway.tasks.server import TaskServer
 from fedrdma_fate.gateway.tasks.socket import TaskSocket
@@ -100,8 +100,8 @@ def assemble(config: GatewayConfig, undo: contextlib.ExitStack, status: Callable
     security: Callable[[], TlsChannel | None] = (
         (lambda: None) if credentials is None else functools.partial(TlsChannel, credentials)
     )
-    refusals = Refusals(context.complaints)
-    dialler = Dialler(config.site, peers, config.timeouts.connect, security, refusals.note)
+    refused = RefusedChannels(context.complaints)
+    dialler = Dialler(config.site, peers, config.timeouts.connect, security, refused.note)
     sending = {site: peer.sending for site, peer in peers.items()}
     users = TaskUsers.of_config(config)
     tasks = TaskServer(context, sending, status, Probing(context, peers).measure, users)
@@ -113,7 +113,7 @@ def assemble(config: GatewayConfig, undo: contextlib.ExitStack, status: Callable
         transports=transports,
         peers=peers,
         dialler=dialler,
-        control=ControlServer(config.listen.control, security, dialler.accept, refusals.note),
+        control=ControlServer(config.listen.control, security, dialler.accept, refused.note),
         identity_watch=None if credentials is None else IdentityWatch(credentials, peers, context.complaints),
         tasks=tasks,
         socket=TaskSocket(socket_path(config.listen.socket), tasks, context.complaints, shared=not users.only_own),

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from fedrdma_fate.security.identity import PeerIdentity, site_of
-from fedrdma_fate.security.refusals import tls_refusal
+from fedrdma_fate.security.tls_refusals import tls_refusal
 from fedrdma_fate.security.trust import Trust
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode, FedRDMAError, TransportError
 

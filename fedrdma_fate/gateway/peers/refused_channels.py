@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from fedrdma_fate.obs.complaints import Complaints
-from fedrdma_fate.security.refusals import TlsRefusedError
+from fedrdma_fate.security.tls_refusals import TlsRefusedError
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
 
 logger = logging.getLogger(__name__)
@@ -20,7 +20,7 @@ _WHY = {
 """Reasons in a word, for the metrics."""
 
 
-class Refusals:
+class RefusedChannels:
     """Belongs to the event loop's thread."""
 
     def __init__(self, complaints: Complaints) -> None:
