@@ -18,5 +18,5 @@ def told_plainly() -> Iterator[None]:
         yield
     except FedRDMAError as error:
         click.echo(f"fedrdma: {error}", err=True)
-        click.echo(f"See docs/errors/{error.code.value}.md.", err=True)
+        click.echo(error.code.explanation, err=True)
         sys.exit(1)

@@ -11,6 +11,7 @@ SUBCOMMANDS = (
     Subcommand("bench", "fedrdma_fate.cli.bench", "Measure transfers against what else there is."),
     Subcommand("certs", "fedrdma_fate.cli.certs", "Make an authority and certificates for a trial."),
     Subcommand("doctor", "fedrdma_fate.cli.doctor", "Check this machine, its RDMA devices, the gateway and FATE."),
+    Subcommand("explain", "fedrdma_fate.cli.explain", "Say what an error's code means, and what to do."),
     Subcommand("gateway", "fedrdma_fate.cli.gateway", "Run the gateway of a site."),
     Subcommand("probe", "fedrdma_fate.cli.probe", "Measure the path to a peer, and choose its settings."),
     Subcommand("status", "fedrdma_fate.cli.status", "Show peers, their transports, pools and transfers."),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fedrdma_fate.doctor.fate_report import FateReport
 from fedrdma_fate.doctor.findings import Finding, fine
+from fedrdma_fate.wire.errors import ErrorCode
 
 
 def check_fate(report: FateReport) -> Finding:
@@ -44,7 +45,10 @@ def check_hooks(report: FateReport) -> Finding:
     if missing:
         names = " and ".join(missing)
         return Finding(
-            check, "error", f"loaded, but {names} does not know the federation fedrdma", "See docs/errors/FR701.md."
+            check,
+            "error",
+            f"loaded, but {names} does not know the federation fedrdma",
+            ErrorCode.FATE_VERSION.explanation,
         )
     return fine(check, "in place: the federation fedrdma is known")
 

@@ -35,7 +35,7 @@ def fine(check: str, found: str) -> Finding:
 
 def failure(check: str, error: FedRDMAError, level: Level = "error") -> Finding:
     """The finding behind an error; its page is the remedy where it has none of its own."""
-    remedy = error.remedy or f"See docs/errors/{error.code.value}.md."
+    remedy = error.remedy or error.code.explanation
     return Finding(check, level, f"[{error.code.value}] {error.message}", remedy)
 
 

@@ -68,6 +68,11 @@ class ErrorCode(str, enum.Enum):
     def __str__(self) -> str:
         return str(self.value)
 
+    @property
+    def explanation(self) -> str:
+        """Where its page is shown: a sentence for whoever sees the code alone."""
+        return f"`fedrdma explain {self.value}` says more."
+
 
 class FedRDMAError(Exception):
     """An error with a stable code, what happened, and what to do about it.

@@ -249,7 +249,7 @@ def test_a_directory_that_is_no_repository_is_refused_by_the_command(tmp_path: P
     result = bench_wan("--checkout", str(tmp_path))
     assert result.exit_code == 1
     assert f"[FR505] {tmp_path} holds no testbed" in result.stderr
-    assert "See docs/errors/FR505.md." in result.stderr
+    assert "`fedrdma explain FR505` says more." in result.stderr
 
 
 def test_without_a_kernel_nothing_is_measured(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_a_wrong_configuration_ends_with_status_1_and_one_line_that_says_what_is
     first, second = result.output.splitlines()
     assert first.startswith(f"fedrdma: [{code}]")
     assert words in first
-    assert second == f"See docs/errors/{code}.md."
+    assert second == f"`fedrdma explain {code}` says more."
 
 
 def test_a_configuration_that_is_not_there_is_named(tmp_path: Path) -> None:
