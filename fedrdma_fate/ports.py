@@ -218,6 +218,14 @@ class Endpoint(Protocol):
         """
         ...
 
+    @property
+    def sealed_by_poster(self) -> bool:
+        """Whether bytes go from memory to memory as they are, so that whoever posts seals before, and opens after.
+
+        Such a data path has no use for `open_with`.
+        """
+        ...
+
     def expose(self, grant: int, slot: Slot) -> RemoteSlot:
         """Let the peer write into the slot, and nowhere else; `grant` is what completions will name."""
         ...

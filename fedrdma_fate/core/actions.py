@@ -62,6 +62,13 @@ class PostRepair:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class ChunkArrived:
+    """The receiver has this chunk: what is kept only to send it again may go. Told only where that is asked for."""
+
+    chunk: Chunk
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class AddInSlot:
     """Add (exclusive or) `length` bytes at `source` to those at `target`, both offsets in the slot."""
 
@@ -129,6 +136,7 @@ Action = (
     | PostChunk
     | AddToRepairs
     | PostRepair
+    | ChunkArrived
     | AddInSlot
     | ComputeDigest
     | CopyStaged

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 
 from fedrdma_fate.wire.errors import ErrorCode, TransferError
 from fedrdma_fate.wire.frames import Mode, Offer
@@ -37,10 +37,15 @@ class Chunk:
 class ChunkPlan:
     """A payload of `total_bytes` cut every `chunk_bytes`, with a last chunk of `enable_bytes` for Link-Enable.
 
-    Both ends compute the same plan from the three numbers, so no table travels.
+    Both ends compute the same plan from the numbers, so no table travels.
+
+    A trailer is what a sealed payload needs besides (docs/sealing.md). It has chunks of its own, which hold nothing
+    else. Their indices come before those of the payload, so that they go last wherever the last index goes first.
 
     Attributes:
-        count: number of chunks, 0 for an empty payload.
+        trailer_bytes: of the trailer, which lies on the page behind the payload; 0: there is none.
+        count: number of chunks, 0 for an empty payload without a trailer.
+        trailer_count: how many of them are the trailer's: the first ones.
 
     Raises:
         ValueError: the three do not make a plan, or one of more than LARGEST_COUNT chunks.
@@ -49,12 +54,14 @@ class ChunkPlan:
     total_bytes: int
     chunk_bytes: int
     enable_bytes: int = 0
+    trailer_bytes: int = 0
     # asked for several times a chunk, so they are kept
     count: int = dataclasses.field(init=False, repr=False, compare=False)
+    trailer_count: int = dataclasses.field(init=False, repr=False, compare=False)
     _body_bytes: int = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.total_bytes < 0 or self.chunk_bytes <= 0:
+        if self.total_bytes < 0 or self.chunk_bytes <= 0 or self.trailer_bytes < 0:
             raise ValueError(f"cannot cut {self.total_bytes} bytes into chunks of {self.chunk_bytes}")
         if not 0 <= self.enable_bytes <= min(self.chunk_bytes, max(0, self.total_bytes - 1)):
             raise ValueError(
@@ -63,7 +70,9 @@ class ChunkPlan:
             )
         body_bytes = self.total_bytes - self.enable_bytes
         object.__setattr__(self, "_body_bytes", body_bytes)
-        object.__setattr__(self, "count", -(-body_bytes // self.chunk_bytes) + (1 if self.enable_bytes else 0))
+        payload_count = -(-body_bytes // self.chunk_bytes) + (1 if self.enable_bytes else 0)
+        object.__setattr__(self, "trailer_count", -(-self.trailer_bytes // self.chunk_bytes))
+        object.__setattr__(self, "count", payload_count + self.trailer_count)
         if self.count > LARGEST_COUNT:
             raise ValueError(f"{self.total_bytes} bytes in chunks of {self.chunk_bytes} are {self.count} chunks")
 
@@ -82,20 +91,44 @@ class ChunkPlan:
             raise IndexError(f"chunk {index} of {self.count}")
         if self.enable_bytes and index == self.count - 1:
             return Chunk(index, self._body_bytes, self.enable_bytes)
-        offset = index * self.chunk_bytes
+        if index < self.trailer_count:
+            inside = index * self.chunk_bytes
+            return Chunk(index, self.trailer_at + inside, min(self.chunk_bytes, self.trailer_bytes - inside))
+        offset = (index - self.trailer_count) * self.chunk_bytes
         return Chunk(index, offset, min(self.chunk_bytes, self._body_bytes - offset))
+
+    @property
+    def trailer_at(self) -> int:
+        """Where the trailer lies, counted from the start of the payload: the first page that is free."""
+        return _pages(self.total_bytes)
+
+    @property
+    def carried_bytes(self) -> int:
+        """From the start of the payload to the end of what is written behind it."""
+        return self.trailer_at + self.trailer_bytes if self.trailer_bytes else self.total_bytes
+
+    @property
+    def longest_bytes(self) -> int:
+        """Length of the longest chunk."""
+        return min(self.chunk_bytes, max(self.total_bytes, self.trailer_bytes))
 
     def chunk_at(self, offset: int) -> Chunk | None:
         """The chunk that starts at `offset`, or None."""
-        if not 0 <= offset < self.total_bytes:
+        if self.trailer_bytes and self.trailer_at <= offset < self.carried_bytes:
+            index = (offset - self.trailer_at) // self.chunk_bytes
+        elif not 0 <= offset < self.total_bytes:
             return None
-        at_enable = self.enable_bytes > 0 and offset >= self._body_bytes
-        chunk = self.chunk(self.count - 1 if at_enable else offset // self.chunk_bytes)
+        elif self.enable_bytes and offset >= self._body_bytes:
+            index = self.count - 1
+        else:
+            index = self.trailer_count + offset // self.chunk_bytes
+        chunk = self.chunk(index)
         return chunk if chunk.offset == offset else None
 
     def bytes_of(self, indices: Set[int]) -> int:
-        """Length of these chunks together; all but the last two of a plan are chunk_bytes long."""
-        last = (self.chunk(index) for index in range(max(0, self.count - 2), self.count))
+        """Length of these chunks together; all but the last two of a plan, and of its trailer, are chunk_bytes long."""
+        shorter = {self.trailer_count - 1, self.count - 2, self.count - 1}
+        last = (self.chunk(index) for index in shorter if 0 <= index < self.count)
         missing = sum(self.chunk_bytes - chunk.length for chunk in last if chunk.index in indices)
         return len(indices) * self.chunk_bytes - missing
 
@@ -106,12 +139,14 @@ class ChunkPlan:
 def sending_order(plan: ChunkPlan, mode: Mode, indices: Iterable[int]) -> list[int]:
     """These chunks in the order they are sent: `fedrdma-e` from the last to the first, the others from the first.
 
-    A Link-Enable chunk goes ahead of all others in every mode.
+    A Link-Enable chunk goes ahead of all others in every mode, and a trailer behind them.
     """
-    order = sorted(set(indices), reverse=mode == "fedrdma-e")
+    backwards = mode == "fedrdma-e"
+    order = sorted(set(indices), key=lambda index: (index < plan.trailer_count, -index if backwards else index))
     last = plan.count - 1
-    if plan.enable_bytes and order and order[-1] == last:
-        order.insert(0, order.pop())
+    if plan.enable_bytes and last in order:
+        order.remove(last)
+        order.insert(0, last)
     return order
 
 
@@ -142,7 +177,7 @@ class SlotLayout:
 
     @property
     def _staging_at(self) -> int:
-        return HEADER_SPACE_BYTES + -(-self.plan.total_bytes // HEADER_SPACE_BYTES) * HEADER_SPACE_BYTES
+        return HEADER_SPACE_BYTES + _pages(self.plan.carried_bytes)
 
     @property
     def repairs_at(self) -> int:
@@ -153,22 +188,33 @@ class SlotLayout:
     def slot_bytes(self) -> int:
         """Length a receive slot must have, without repair chunks."""
         if self.mode == "fedrdma":
-            return self.staged_chunk_at + min(self.plan.chunk_bytes, self.plan.total_bytes)
-        return HEADER_SPACE_BYTES + self.plan.total_bytes
+            return self.staged_chunk_at + self.plan.longest_bytes
+        return HEADER_SPACE_BYTES + self.plan.carried_bytes
 
     def write_offset(self, chunk: Chunk) -> int:
         """Where in the slot the data of this chunk is written."""
         return self.staged_chunk_at if self.mode == "fedrdma" else self.payload_at + chunk.offset
 
 
-def plan_of_offer(offer: Offer, slot_bytes: int) -> ChunkPlan:
+def _pages(length: int) -> int:
+    """Rounded up to whole pages."""
+    return -(-length // HEADER_SPACE_BYTES) * HEADER_SPACE_BYTES
+
+
+def plan_of_offer(offer: Offer, slot_bytes: int, extend: Callable[[ChunkPlan], ChunkPlan] | None = None) -> ChunkPlan:
     """The plan that a peer's offer describes, for a granted slot of `slot_bytes`.
+
+    Args:
+        offer: the offer.
+        slot_bytes: length of the slot.
+        extend: adds the trailer, where there is to be one; may raise ValueError.
 
     Raises:
         TransferError: UNEXPECTED_EVENT when its numbers make no plan, GRANT_VIOLATION when it does not fit the slot.
     """
     try:
         plan = ChunkPlan(offer.total_bytes, offer.chunk_bytes, offer.enable_bytes)
+        plan = plan if extend is None else extend(plan)
     except ValueError as error:
         raise TransferError(ErrorCode.UNEXPECTED_EVENT, f"the offer of {offer.key} is senseless: {error}.") from error
     needed = SlotLayout(plan, offer.mode).slot_bytes

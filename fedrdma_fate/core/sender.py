@@ -12,7 +12,16 @@ import enum
 from collections import deque
 from collections.abc import Iterable
 
-from fedrdma_fate.core.actions import Action, ComputeDigest, Failed, Finished, SendFrame, WriteChunk, WriteHeader
+from fedrdma_fate.core.actions import (
+    Action,
+    ChunkArrived,
+    ComputeDigest,
+    Failed,
+    Finished,
+    SendFrame,
+    WriteChunk,
+    WriteHeader,
+)
 from fedrdma_fate.core.digest import payload_digest
 from fedrdma_fate.core.plan import Chunk, ChunkPlan, SlotLayout, sending_order
 from fedrdma_fate.wire.errors import ErrorCode
@@ -47,11 +56,13 @@ class SendSettings:
             writes in flight take at SLOWEST_BYTES_PER_SECOND.
         max_resends: how many requests to send again are met without a chunk arriving in between; a receiver of ours
             refuses the transfer long before.
+        tells_arrivals: whether to ask for ChunkArrived.
     """
 
     mode: Mode
     idle_timeout: float = 60.0
     max_resends: int = 16
+    tells_arrivals: bool = False
 
 
 class SenderBase:
@@ -293,7 +304,8 @@ class Sender(SenderBase):
     def _on_arrived(self, index: int) -> list[Action]:
         self._arrived.add(index)
         self._fruitless_resends = 0
-        return self._pump()
+        arrived: list[Action] = [ChunkArrived(self.plan.chunk(index))] if self.settings.tells_arrivals else []
+        return arrived + self._pump()
 
     def _empty_staging(self) -> None:
         self._in_flight.clear()

@@ -37,6 +37,11 @@ class Granted:
     looks: int = 0
     started: float = 0.0
 
+    @property
+    def is_sealed(self) -> bool:
+        """Whether what comes through it lies there sealed, until all of it has come."""
+        return self.receiver is not None and self.receiver.plan.trailer_bytes > 0
+
     def header_bytes(self, receiver: ReceivingMachine) -> memoryview:
         """Where the peer writes headers."""
         at = receiver.layout.header_at

@@ -35,9 +35,11 @@ from fedrdma_fate.engine.events import (
 )
 from fedrdma_fate.engine.granted_slot import Ended, Granted, clear_stale_header, parsed
 from fedrdma_fate.engine.link_datagrams import COPIES, LinkDatagrams
+from fedrdma_fate.engine.opening import Opening
+from fedrdma_fate.engine.openings import Openings
 from fedrdma_fate.engine.repair_memory import add_into, prepare
 from fedrdma_fate.engine.settings import LinkSettings
-from fedrdma_fate.engine.setup import open_receiver, uses_chunk_immediates
+from fedrdma_fate.engine.setup import open_receiver, uses_chunk_immediates, wants_repairs
 from fedrdma_fate.obs.complaints import EACH_TELLS
 from fedrdma_fate.ports import Completion, Endpoint, Slot
 from fedrdma_fate.security.sealing import PathOpener, digest_of_offer
@@ -71,6 +73,7 @@ class IncomingTransfers:
         self._granted: dict[int, Granted] = {}
         self._tagged: dict[int, int] = {}
         self._ended: dict[int, Ended] = {}
+        self._openings = Openings(settings, emit, datagrams, self._remember)
         self._lost_at: float | None = None
 
     # -- commands -------------------------------------------------------------------------------------------------
@@ -111,11 +114,13 @@ class IncomingTransfers:
         self._return(stuck)
         if self._lost_at is None:
             self._lost_at = now
-        self._return(grant for grant, granted in self._granted.items() if granted.offer is None)
+        # what was sealed is of no use under the keys of the next path
+        self._return(grant for grant, granted in self._granted.items() if granted.offer is None or granted.is_sealed)
 
     def end(self) -> None:
         """The link ends: every slot goes back. What was announced comes by another link, or its owner knows better."""
         self._return(self._granted)
+        self._openings.clear()
 
     def decline(self, offer: Offer, answer: ControlFrame) -> None:
         """The transfer will not come through its grant; `answer` says why."""
@@ -133,12 +138,15 @@ class IncomingTransfers:
     def on_return(self, grant: int) -> None:
         """The peer gives a grant back, perhaps in the middle of a transfer that it has given up or begun anew."""
         self._return([grant])
+        self._openings.drop(grant)
 
     def on_offer(self, offer: Offer, now: float) -> None:
         """A transfer begins, unless a datagram has said so before."""
         granted = self._granted.get(offer.grant)
         ended = self._ended.get(offer.grant)
         if (granted is not None and granted.offer == offer) or (ended and ended.transfer == offer.transfer):
+            return
+        if offer.grant in self._openings:
             return
         if not self._may_begin(offer):
             # taken back while the offer was on its way, or its chunks could not be told from another's
@@ -164,7 +172,9 @@ class IncomingTransfers:
     def _begin(self, offer: Offer, now: float) -> None:
         assert self._endpoint is not None
         granted = self._granted[offer.grant]
-        granted.receiver = open_receiver(offer, granted.slot.length, self._endpoint.chunk_service)
+        granted.receiver = open_receiver(
+            offer, granted.slot.length, self._endpoint.chunk_service, sealed=self._is_sealed_by_poster
+        )
         granted.offer = offer
         granted.started = now
         if self._settings.poll_headers:
@@ -233,6 +243,7 @@ class IncomingTransfers:
                 self._carry_out(grant, granted, granted.receiver.on_abort(code, reason), now)
             elif granted.receiver is None and granted.asked_by == transfer:
                 self._return([grant])
+        self._openings.on_abort(transfer, code, reason)
 
     # -- time -----------------------------------------------------------------------------------------------------
 
@@ -241,6 +252,7 @@ class IncomingTransfers:
         times = [entry.receiver.timer() for entry in self._granted.values() if entry.receiver is not None]
         if self._lost_at is not None and self._granted:
             times.append(self._lost_at + self._settings.idle_timeout)
+        times.append(self._openings.timer())
         return min((due for due in times if due is not None), default=None)
 
     def on_timer(self, now: float) -> None:
@@ -248,6 +260,7 @@ class IncomingTransfers:
 
         Its transfers begin anew when it is back.
         """
+        self._openings.on_timer(now)
         for grant, granted in list(self._granted.items()):
             receiver = granted.receiver
             due = None if receiver is None else receiver.timer()
@@ -280,7 +293,7 @@ class IncomingTransfers:
 
     def progress(self) -> list[TransferProgress]:
         """What is under way."""
-        return [
+        return self._openings.progress() + [
             TransferProgress(
                 entry.offer.transfer,
                 entry.offer.key,
@@ -288,7 +301,7 @@ class IncomingTransfers:
                 entry.offer.mode,
                 entry.receiver.state.value,
                 entry.offer.total_bytes,
-                entry.receiver.placed_bytes,
+                min(entry.receiver.placed_bytes, entry.offer.total_bytes),
                 entry.started,
             )
             for entry in self._granted.values()
@@ -369,8 +382,12 @@ class IncomingTransfers:
                 case SendReport(report):
                     self._send_report(report)
                 case Finished():
-                    if offer.wished_bytes:
+                    if wants_repairs(offer, receiver.plan):
                         prepare()
+                    if receiver.plan.trailer_bytes:
+                        # whether it is delivered is for its tags to say
+                        self._begin_opening(grant, granted, offer, receiver, now)
+                        return
                     self._forget(grant)
                     self._remember(grant, Ended(offer.transfer, True))
                     stats = TransferStats(now - granted.started, 0, 0)
@@ -381,6 +398,22 @@ class IncomingTransfers:
                     self._emit(ReceiveFailed(offer, granted.slot, code, reason))
                 case _:
                     raise RuntimeError(f"a receiver cannot ask for {action}")
+
+    @property
+    def _is_sealed_by_poster(self) -> bool:
+        return self._opener is not None and self._endpoint is not None and self._endpoint.sealed_by_poster
+
+    def _begin_opening(
+        self, grant: int, granted: Granted, offer: Offer, receiver: ReceivingMachine, now: float
+    ) -> None:
+        """All of it has arrived: close its slot to the peer, and to all else, and open it."""
+        endpoint, opener = self._endpoint, self._opener
+        self._forget(grant)
+        if opener is None or endpoint is None or grant in endpoint.still_open:
+            # what can still be written cannot be opened; the path is lost, and it begins anew on the next
+            self._emit(SlotsReturned((granted.slot,)))
+            return
+        self._openings.begin(grant, Opening(offer, granted.slot, receiver.layout, granted.started), opener, now)
 
     def _send_report(self, report: Report) -> None:
         """By the data path where it has datagrams: on the control channel, a lost one would hold up all behind it."""

@@ -25,12 +25,13 @@ from fedrdma_fate.engine.outgoing import OutgoingTransfers
 from fedrdma_fate.engine.path_memory import KnownPath
 from fedrdma_fate.engine.path_probing import PathProbing
 from fedrdma_fate.engine.payload import Outgoing
+from fedrdma_fate.engine.sealing_ring import SEALING_RING_BYTES, SealingRing
 from fedrdma_fate.engine.settings import LinkSettings
 from fedrdma_fate.ports import Completion, CompletionKind, Draft, Endpoint, EndpointAddress, Slot
 from fedrdma_fate.security.datagram_tags import DatagramKeys
 from fedrdma_fate.security.sealing import PathOpener, PathSealing
 from fedrdma_fate.wire.datagrams import Header, PathProbe, PathProbeAnswer
-from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, error_from_code
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, MemoryPoolError, error_from_code
 from fedrdma_fate.wire.frames import (
     Abort,
     ChunkAck,
@@ -137,9 +138,14 @@ class Link:
             draft.close()
             self._emit(PathLost(attempt, str(error)))
             return
-        if sealing is not None and not endpoint.open_with(sealing.opener):
+        ring, problem = None, ""
+        if sealing is not None and endpoint.sealed_by_poster:
+            ring, problem = self._make_ring()
+        elif sealing is not None and not endpoint.open_with(sealing.opener):
+            problem = f"{self._settings.transport} does not seal chunks, and `seal` is not off"
+        if problem:
             endpoint.close()
-            self._emit(PathLost(attempt, f"{self._settings.transport} does not seal chunks, and `seal` is not off"))
+            self._emit(PathLost(attempt, problem))
             return
         self._endpoint, self._opener = endpoint, None if sealing is None else sealing.opener
         self._emit(PathConnected(attempt, endpoint.lent_region))
@@ -148,7 +154,16 @@ class Link:
         self._datagrams.path_up(endpoint, keys)
         self._probing.path_up(endpoint, now)
         self._incoming.path_up(endpoint, now, self._opener)
-        self._outgoing.path_up(endpoint, now, None if sealing is None else sealing.sealer)
+        self._outgoing.path_up(endpoint, now, None if sealing is None else sealing.sealer, ring)
+
+    def _make_ring(self) -> tuple[SealingRing | None, str]:
+        """Memory for what is sealed before it is posted, or why there is none."""
+        if self._settings.sealing_region is None:
+            return None, "there is no memory to seal chunks in"
+        try:
+            return SealingRing(self._settings.sealing_region(SEALING_RING_BYTES)), ""
+        except MemoryPoolError as error:
+            return None, f"no memory to seal chunks in: {error}"
 
     def hint(self, rtt: float, rate: float | None) -> None:
         """What others know: the control channel's round trip in seconds, and a configured rate in bytes a second."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import Counter
 from collections.abc import Iterable
 
 from fedrdma_fate.core.actions import (
     Action,
     AddToRepairs,
+    ChunkArrived,
     ComputeDigest,
     Failed,
     Finished,
@@ -20,31 +21,40 @@ from fedrdma_fate.core.actions import (
 )
 from fedrdma_fate.core.backoff import Backoff
 from fedrdma_fate.core.credits import MOST_REQUESTS, Credits, GrantDeduplicator
-from fedrdma_fate.core.plan import SlotLayout
 from fedrdma_fate.core.sender import SenderState
 from fedrdma_fate.engine.events import Emit, FrameToSend, PayloadSent, SendFailed, TransferProgress, TransferStats
 from fedrdma_fate.engine.link_datagrams import LinkDatagrams
-from fedrdma_fate.engine.outgoing_transfer import OutgoingTransfer, Posted, Repeated, progress_of
+from fedrdma_fate.engine.outgoing_transfer import OutgoingTransfer, Repeated, progress_of
 from fedrdma_fate.engine.path_memory import PathMemory
 from fedrdma_fate.engine.payload import Outgoing
+from fedrdma_fate.engine.posted_writes import Post, PostedWrites
 from fedrdma_fate.engine.repair_memory import RepairBuffer, prepare
+from fedrdma_fate.engine.sealing_ring import SealingRing
 from fedrdma_fate.engine.settings import LinkSettings
-from fedrdma_fate.engine.setup import close_transfer, open_transfer, uses_chunk_immediates, worthwhile_repairs
+from fedrdma_fate.engine.setup import (
+    close_transfer,
+    open_transfer,
+    slot_bytes_needed,
+    uses_chunk_immediates,
+    worthwhile_repairs,
+)
+from fedrdma_fate.engine.stalled import StalledTransfers
 from fedrdma_fate.ports import Endpoint
-from fedrdma_fate.security.sealing import PathSealer, digest_of_offer
+from fedrdma_fate.security.sealing import PathSealer
 from fedrdma_fate.wire.datagrams import Header
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, TransportError
-from fedrdma_fate.wire.frames import Abort, Grant, GrantRequest, GrantReturn, Reconcile, Report, encode_frame
+from fedrdma_fate.wire.frames import Abort, Grant, GrantRequest, GrantReturn, Reconcile, Report
 
 logger = logging.getLogger(__name__)
 
 _IMMEDIATES = 1 << 32
 """An immediate value has 32 bits, and names the grant."""
 
-Post = WriteChunk | PostChunk | PostRepair | WriteHeader
-
 _OFFER_REPEATS = 4
 """By datagrams; the control channel brings it in any case."""
+
+_MOST_BEGINNINGS = 4
+"""Of a sealed transfer whose receiver finds damage: as many as it sends plain chunks, the first time included."""
 
 
 class OutgoingTransfers:
@@ -56,15 +66,17 @@ class OutgoingTransfers:
         self._datagrams = datagrams
         self._endpoint: Endpoint | None = None
         self._sealer: PathSealer | None = None
+        self._ring: SealingRing | None = None
+        self._stalled = StalledTransfers()
+        self._damaged: Counter[int] = Counter()
         self._credits = Credits()
         self._copies = GrantDeduplicator()
         self._waiting: dict[int, Outgoing] = {}
         self._active: dict[int, OutgoingTransfer] = {}
         self._lingering: list[OutgoingTransfer] = []
-        self._posted: dict[int, Posted] = {}
+        self._posted = PostedWrites()
         self._given_up: set[int] = set()
         self._asked: set[int] = set()
-        self._next_work_request = 0
         self._repair_buffer = RepairBuffer(settings.repair_region)
         self.memory = PathMemory(settings.known)
 
@@ -93,14 +105,19 @@ class OutgoingTransfers:
         if active is not None:
             self._carry_out(active, active.sender.cancel(code, reason), now)
 
-    def path_up(self, endpoint: Endpoint, now: float, sealer: PathSealer | None = None) -> None:
+    def path_up(
+        self, endpoint: Endpoint, now: float, sealer: PathSealer | None = None, ring: SealingRing | None = None
+    ) -> None:
         """The data path is new: the peer is about to send the grants of what is under way anew, with new keys.
 
-        What is written is sealed by `sealer`, where there is one.
+        What is written is sealed by `sealer`, where there is one; in the ring, where that is done before it is posted.
         """
-        self._sealer = sealer
+        self._sealer, self._ring = sealer, ring
         for transfer, active in list(self._active.items()):
-            if active.service != endpoint.chunk_service:
+            if active.sealed is not None:
+                # under other keys: neither end has a use for what has arrived
+                self.on_restart(transfer, now)
+            elif active.service != endpoint.chunk_service:
                 # it was set up for another one; the peer is about to send its grant anew all the same
                 self._given_up.add(active.grant.grant)
                 self.on_restart(transfer, now)
@@ -115,13 +132,15 @@ class OutgoingTransfers:
 
     def path_lost(self) -> None:
         """Pause everything. To be called when the transport reads no slot any more."""
-        self._endpoint = self._sealer = None
+        self._endpoint = self._sealer = self._ring = None
+        self._stalled.clear()
         self._posted.clear()
         self._given_up.clear()
         for active in self._active.values():
             active.sender.pause()
             active.offering = active.heading = None
             active.chunks_in_flight = 0
+            active.stalled.clear()
         ended, self._lingering = self._lingering, []
         for active in ended:
             self._tell_end(active)
@@ -135,6 +154,7 @@ class OutgoingTransfers:
         self._waiting.clear()
         self._active.clear()
         self._asked.clear()
+        self._damaged.clear()
         for outgoing in given_up:
             self._emit(SendFailed(outgoing, code, reason))
 
@@ -197,10 +217,29 @@ class OutgoingTransfers:
             self._carry_out(active, active.sender.on_report(report, now), now)
 
     def on_resend(self, transfer: int, chunks: Iterable[int], now: float) -> None:
-        """The peer found damage."""
+        """The peer found damage.
+
+        What was sealed is not kept once it has arrived, and not sealed anew under the same key: it is begun anew.
+        """
         active = self._active.get(transfer)
-        if active is not None:
-            self._carry_out(active, active.sender.on_resend(chunks, now), now)
+        if active is None:
+            return
+        wanted, sealed = tuple(chunks), active.sealed
+        # by chunk immediates everything is meant, whichever is named
+        everything = wanted and uses_chunk_immediates(active.outgoing.mode)
+        if sealed is not None and (everything or not sealed.keeps_all(wanted)):
+            self._begin_anew(active, now)
+        else:
+            self._carry_out(active, active.sender.on_resend(wanted, now), now)
+
+    def _begin_anew(self, active: OutgoingTransfer, now: float) -> None:
+        transfer = active.outgoing.transfer
+        self._damaged[transfer] += 1
+        if self._damaged[transfer] < _MOST_BEGINNINGS:
+            self.on_restart(transfer, now)
+            return
+        reason = f"the payload came damaged {self._damaged[transfer]} times"
+        self._carry_out(active, active.sender.cancel(ErrorCode.DIGEST_MISMATCH, reason), now)
 
     def on_delivered(self, transfer: int, now: float) -> None:
         """The peer has the payload, perhaps by an earlier link."""
@@ -228,24 +267,26 @@ class OutgoingTransfers:
         if active is not None:
             # what the transport still reads of them goes to a grant that is over
             self._forget_repairs(active)
+            self._forget_sealed(active)
             close_transfer(active, self.memory)
             self._give_back(active.grant.grant)
             self._asked.discard(transfer)
-            self.submit(active.outgoing, now)
+            self.submit(active.outgoing.plain, now)
+            self._serve_stalled(now)
 
     def on_write_done(self, work_request: int, now: float) -> None:
         """A completion of ours."""
-        posted = self._posted.pop(work_request, None)
+        posted = self._posted.take_done(work_request)
         if posted is None:
             return
         active = posted.transfer
-        active.chunks_in_flight -= posted.is_chunk
         if active.outcome is not None:
             if active.chunks_in_flight == 0 and active in self._lingering:
                 self._lingering.remove(active)
                 self._tell_end(active)
         elif self._active.get(active.outgoing.transfer) is active:
             self._carry_out(active, active.sender.on_write_done(posted.own_request, now), now)
+        self._serve_stalled(now)
 
     # -- time -----------------------------------------------------------------------------------------------------
 
@@ -277,7 +318,7 @@ class OutgoingTransfers:
     # -- inside ---------------------------------------------------------------------------------------------------
 
     def _seek_grant(self, outgoing: Outgoing, now: float) -> None:
-        needed = SlotLayout(outgoing.plan, outgoing.mode).slot_bytes
+        needed = self._needed(outgoing)
         grant = self._credits.take(needed)
         if grant is not None:
             del self._waiting[outgoing.transfer]
@@ -287,6 +328,9 @@ class OutgoingTransfers:
                 self._give_back(outgrown.grant)
             self._ask(outgoing.transfer, needed)
 
+    def _needed(self, outgoing: Outgoing) -> int:
+        return slot_bytes_needed(outgoing, sealed=self._ring is not None)
+
     def _ask(self, transfer: int, slot_bytes: int) -> None:
         """Ask for a slot, unless so many have been asked for that this one waits for its turn."""
         if transfer in self._asked or len(self._asked) < MOST_REQUESTS:
@@ -295,19 +339,20 @@ class OutgoingTransfers:
 
     def _ask_next(self, ended: int) -> None:
         """A transfer has ended: where it had asked for a slot, the first that waits for its turn may."""
+        self._damaged.pop(ended, None)
         if ended not in self._asked:
             return
         self._asked.discard(ended)
         following = next((each for each in self._waiting.values() if each.transfer not in self._asked), None)
         if following is not None and self._endpoint is not None:
-            self._ask(following.transfer, SlotLayout(following.plan, following.mode).slot_bytes)
+            self._ask(following.transfer, self._needed(following))
 
     def _complain(self, kind: str, message: str, *values: object) -> None:
         self._settings.complaints.add(logger, kind, self._settings.site, message, *values)
 
     def _use_credits(self, now: float) -> None:
         for transfer, outgoing in list(self._waiting.items()):
-            grant = self._credits.take(SlotLayout(outgoing.plan, outgoing.mode).slot_bytes)
+            grant = self._credits.take(self._needed(outgoing))
             if grant is not None:
                 del self._waiting[transfer]
                 self._begin(outgoing, grant, now)
@@ -318,32 +363,39 @@ class OutgoingTransfers:
     def _begin(self, outgoing: Outgoing, grant: Grant, now: float) -> None:
         assert self._endpoint is not None
         active = open_transfer(
-            outgoing, grant, self._endpoint.chunk_service, self.memory, self._repair_buffer, self._settings, now
+            outgoing,
+            grant,
+            self._endpoint.chunk_service,
+            self.memory,
+            self._repair_buffer,
+            self._settings,
+            now,
+            sealed=self._ring is not None,
         )
         self._active[outgoing.transfer] = active
         offer = active.offer
-        self._seal(active)
+        active.begin_attempt(self._sealer, self._ring)
         self._emit(FrameToSend(offer))
         if uses_chunk_immediates(outgoing.mode) and self._datagrams.post(offer):
             active.offering = Repeated(offer, Backoff(now, _OFFER_REPEATS))
         self._carry_out(active, active.sender.start(now), now)
 
-    def _seal(self, active: OutgoingTransfer) -> None:
-        """Begin another attempt, with a key of its own."""
-        sealer, offer = self._sealer, active.offer
-        message = digest_of_offer(encode_frame(offer))
-        active.sealer = None if sealer is None else sealer.begin(offer.transfer, offer.grant, message)
-
     def _resume(self, active: OutgoingTransfer, grant: Grant, now: float) -> None:
+        if active.sealed is not None:
+            # begun on this very path: the same grant once more
+            return
         active.grant = grant
-        self._seal(active)
+        active.begin_attempt(self._sealer, self._ring)
         if active.sender.state is SenderState.PAUSED:
             self._carry_out(active, active.sender.resume(now, same_slot=True), now)
 
     def _carry_out(self, active: OutgoingTransfer, actions: Iterable[Action], now: float) -> None:
-        queue = deque(actions)
+        queue = self._stalled.admit(active, actions)
         while queue:
             action = queue.popleft()
+            if not self._stalled.may_go(active, action):
+                self._stalled.add(active, [action, *queue])
+                return
             match action:
                 case WriteHeader() if self._send_header(active, action, now):
                     pass
@@ -352,9 +404,12 @@ class OutgoingTransfers:
                         return
                 case AddToRepairs(chunk, numbers):
                     if active.repairs is not None:
-                        active.repairs.add(active.outgoing.payload.part(chunk), numbers)
+                        active.repairs.add(active.source.part(chunk), numbers)
+                case ChunkArrived(chunk):
+                    if active.sealed is not None:
+                        active.sealed.on_arrived(chunk)
                 case ComputeDigest(chunk):
-                    value = active.outgoing.payload.digest(chunk)
+                    value = active.source.digest(chunk)
                     queue.extend(active.sender.on_digest(chunk.index, value))
                 case SendFrame(frame):
                     self._emit(FrameToSend(frame))
@@ -365,6 +420,13 @@ class OutgoingTransfers:
                     self._end(active, action, now)
                 case _:
                     raise RuntimeError(f"a sender cannot ask for {action}")
+        self._serve_stalled(now)
+
+    def _serve_stalled(self, now: float) -> None:
+        """There may be room again for what waits for it."""
+        while (active := self._stalled.next()) is not None:
+            actions = self._stalled.take(active)
+            self._carry_out(active, actions, now)
 
     def _send_header(self, active: OutgoingTransfer, action: WriteHeader, now: float) -> bool:
         """By datagrams, where the data path has them and the mode asks for no order."""
@@ -382,8 +444,11 @@ class OutgoingTransfers:
         if endpoint is None:
             active.sender.pause()
             return False
+        if active.sealed is not None and isinstance(action, PostChunk) and not active.sealed.is_kept(action.chunk):
+            # it waited for room so long that it was asked for twice, and has arrived
+            return True
         try:
-            self._post_to(endpoint, active, action)
+            self._posted.post(endpoint, active, action)
         except FedRDMAError as error:
             if error.code is ErrorCode.LINK_LOST:
                 raise
@@ -394,34 +459,21 @@ class OutgoingTransfers:
             return False
         return True
 
-    def _post_to(self, endpoint: Endpoint, active: OutgoingTransfer, action: Post) -> None:
-        self._next_work_request += 1
-        request = self._next_work_request
-        target, at = active.target, action.at
-        match action:
-            case WriteHeader(header=header):
-                endpoint.post_bytes(request, header.encode(), target, at, active.grant.grant)
-            case WriteChunk(chunk=chunk):
-                endpoint.post_write(request, active.outgoing.payload.part(chunk), target, at)
-            case PostChunk(chunk=chunk, queue_pair=queue_pair, immediate=immediate):
-                part = active.outgoing.payload.part(chunk)
-                endpoint.post_chunk(request, part, target, at, queue_pair, immediate)
-            case PostRepair(number=number, queue_pair=queue_pair, immediate=immediate):
-                assert active.repairs is not None
-                endpoint.post_chunk(request, active.repairs.slot(number), target, at, queue_pair, immediate)
-        is_chunk = not isinstance(action, WriteHeader)
-        active.chunks_in_flight += is_chunk
-        self._posted[request] = Posted(active, action.work_request, is_chunk)
-        active.writes += 1
-
     def _forget_repairs(self, active: OutgoingTransfer) -> None:
         if active.repairs is not None:
             active.repairs = None
             self._repair_buffer.release()
 
+    def _forget_sealed(self, active: OutgoingTransfer) -> None:
+        """What the transport still reads is free when it does not any more."""
+        self._stalled.forget(active)
+        if active.sealed is not None:
+            active.sealed.close()
+
     def _end(self, active: OutgoingTransfer, outcome: TransferStats | Failed, now: float) -> None:
         """The transfer is over; its owner may have the slot when the transport has let go of it."""
         del self._active[active.outgoing.transfer]
+        self._forget_sealed(active)
         self._ask_next(active.outgoing.transfer)
         close_transfer(active, self.memory)
         if worthwhile_repairs(active.outgoing, active.service, self.memory, self._settings) is not None:
@@ -437,6 +489,6 @@ class OutgoingTransfers:
         self._forget_repairs(active)
         match active.outcome:
             case TransferStats() as stats:
-                self._emit(PayloadSent(active.outgoing, stats))
+                self._emit(PayloadSent(active.outgoing.plain, stats))
             case Failed(code, reason):
-                self._emit(SendFailed(active.outgoing, code, reason))
+                self._emit(SendFailed(active.outgoing.plain, code, reason))

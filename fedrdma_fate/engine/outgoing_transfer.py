@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import deque
 
-from fedrdma_fate.core.actions import Failed
+from fedrdma_fate.core.actions import Action, Failed
 from fedrdma_fate.core.backoff import Backoff
+from fedrdma_fate.core.plan import Chunk
 from fedrdma_fate.core.state_machines import SendingMachine
 from fedrdma_fate.engine.events import TransferProgress, TransferStats
-from fedrdma_fate.engine.payload import Outgoing
+from fedrdma_fate.engine.payload import Outgoing, Payload
 from fedrdma_fate.engine.repair_memory import RepairSums
+from fedrdma_fate.engine.sealed_source import SealedSource
+from fedrdma_fate.engine.sealing_ring import SealingRing
 from fedrdma_fate.ports import ChunkService, RemoteSlot, Sealer
+from fedrdma_fate.security.sealing import PathSealer, digest_of_offer
 from fedrdma_fate.wire.datagrams import Datagram
-from fedrdma_fate.wire.frames import Grant, Offer
+from fedrdma_fate.wire.frames import Grant, Offer, encode_frame
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,7 +46,9 @@ class OutgoingTransfer:
         heading: the header, until the end.
         repairs: the repair chunks, where there are any.
         wished_bytes: the slot that it would have used best, 0: what it needs.
-        sealer: seals what is written into the grant, on a data path that is sealed.
+        sealer: seals what is written into the grant, on a data path that seals as it sends.
+        sealed: the payload as it goes out, on a data path where it is sealed before it is posted.
+        stalled: what is to be done when the ring has room again.
     """
 
     outgoing: Outgoing
@@ -58,6 +65,13 @@ class OutgoingTransfer:
     repairs: RepairSums | None = None
     wished_bytes: int = 0
     sealer: Sealer | None = None
+    sealed: SealedSource | None = None
+    stalled: deque[Action] = dataclasses.field(default_factory=deque)
+
+    @property
+    def source(self) -> Payload | SealedSource:
+        """What chunks are read from."""
+        return self.outgoing.payload if self.sealed is None else self.sealed
 
     @property
     def target(self) -> RemoteSlot:
@@ -83,6 +97,23 @@ class OutgoingTransfer:
             wished_bytes=self.wished_bytes,
         )
 
+    def begin_attempt(self, sealer: PathSealer | None, ring: SealingRing | None) -> None:
+        """Have what is written from now on sealed, where it is to be, with a key of its own.
+
+        Args:
+            sealer: of the data path; None: it goes as it is.
+            ring: where it is sealed before it is posted; None: the data path seals as it sends.
+        """
+        if sealer is None:
+            self.sealer = None
+            return
+        offer = self.offer
+        attempt = sealer.begin(offer.transfer, offer.grant, digest_of_offer(encode_frame(offer)))
+        if ring is None:
+            self.sealer = attempt
+        else:
+            self.sealed = SealedSource(self.outgoing.payload, self.outgoing.plan, attempt, ring)
+
     @property
     def repeated(self) -> tuple[Repeated, ...]:
         """What is sent again and again."""
@@ -100,14 +131,17 @@ class OutgoingTransfer:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Posted:
-    """A write under way: of which transfer, its number there, and whether it reads the slot."""
+    """A write under way: of which transfer, its number there, whether it reads the slot, and which chunk it is."""
 
     transfer: OutgoingTransfer
     own_request: int
     is_chunk: bool
+    chunk: Chunk | None = None
 
 
 def progress_of(outgoing: Outgoing, state: str, done_bytes: int, started: float) -> TransferProgress:
     """How far a message is."""
     total = outgoing.plan.total_bytes
-    return TransferProgress(outgoing.transfer, outgoing.key, "send", outgoing.mode, state, total, done_bytes, started)
+    # a table of tags is sent besides
+    done = min(done_bytes, total)
+    return TransferProgress(outgoing.transfer, outgoing.key, "send", outgoing.mode, state, total, done, started)

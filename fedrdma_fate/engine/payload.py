@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from fedrdma_fate.core.digest import BLOCK_BYTES, DigestTable, block_digest, blocks_of, digest_of_blocks
 from fedrdma_fate.core.plan import Chunk, ChunkPlan
+from fedrdma_fate.core.sealed_plan import without_table
 from fedrdma_fate.core.x.chunking import SMALLEST_CHUNK_BYTES
 from fedrdma_fate.ports import Slot
 from fedrdma_fate.wire.frames import MessageKey, MessageKind, Mode
@@ -98,3 +99,8 @@ class Outgoing:
     plan: ChunkPlan
     mode: Mode
     recut: bool = False
+
+    @property
+    def plain(self) -> Outgoing:
+        """Without a table of tags, which is a matter of one attempt."""
+        return dataclasses.replace(self, plan=without_table(self.plan)) if self.plan.trailer_bytes else self

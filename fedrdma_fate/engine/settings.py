@@ -23,6 +23,7 @@ class LinkSettings:
         poll_interval: seconds between two looks at the slots.
         known: of the path, from an earlier run.
         window_bytes: most bytes of a `fedrdma-x` transfer in flight, where that was set by hand.
+        sealing_region: makes memory for what is sealed before it is posted; None: no data path that wants it is used.
         repair_region: makes memory for repair chunks; None: there are to be none.
         admits: whether a datagram of the peer may be acted upon, by the messages that it names; others are dropped.
             Called on the link's thread. Control frames have been looked at before they come to the link.
@@ -38,6 +39,7 @@ class LinkSettings:
     known: KnownPath | None = None
     window_bytes: int | None = None
     repair_region: MakeRegion | None = None
+    sealing_region: MakeRegion | None = None
     admits: Callable[[Frame], bool] = lambda _frame: True
     complaints: Complaints = dataclasses.field(default_factory=Complaints)
     site: str = "peer"

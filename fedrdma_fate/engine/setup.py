@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from fedrdma_fate.core.plan import DEFAULT_CHUNK_BYTES, ChunkPlan, plan_of_offer
+from fedrdma_fate.core.plan import DEFAULT_CHUNK_BYTES, ChunkPlan, SlotLayout, plan_of_offer
 from fedrdma_fate.core.receiver import Receiver, ReceiveSettings
+from fedrdma_fate.core.sealed_plan import sealable, sealed_slot_bytes, with_table
 from fedrdma_fate.core.sender import Sender, SendSettings
 from fedrdma_fate.core.state_machines import ReceivingMachine, SendingMachine
 from fedrdma_fate.core.x.chunking import (
@@ -22,6 +23,7 @@ from fedrdma_fate.engine.outgoing_transfer import OutgoingTransfer
 from fedrdma_fate.engine.path_memory import PathMemory
 from fedrdma_fate.engine.payload import Outgoing
 from fedrdma_fate.engine.repair_memory import RepairBuffer
+from fedrdma_fate.engine.sealing_ring import LARGEST_SEALED_CHUNK_BYTES, WINDOW_BYTES
 from fedrdma_fate.engine.settings import LinkSettings
 from fedrdma_fate.ports import ChunkService
 from fedrdma_fate.wire.frames import Grant, Mode, Offer
@@ -46,18 +48,35 @@ def open_transfer(
     buffer: RepairBuffer,
     settings: LinkSettings,
     now: float,
+    *,
+    sealed: bool = False,
 ) -> OutgoingTransfer:
     """The transfer of a message that was granted a slot: its cut, its repair chunks, its state machine.
 
-    To be given to `close_transfer` when it has ended.
+    To be given to `close_transfer` when it has ended. With `sealed`, its chunks are sealed before they are posted.
     """
+    needed = slot_bytes_needed(outgoing, sealed=sealed)
     outgoing = _cut(outgoing, service, memory)
+    if sealed:
+        plan = with_table(sealable(outgoing.plan, LARGEST_SEALED_CHUNK_BYTES))
+        outgoing = dataclasses.replace(outgoing, plan=plan)
     wish = worthwhile_repairs(outgoing, service, memory, settings)
     repairs = None if wish is None else buffer.acquire(wish, grant.length)
     planned = None if repairs is None else repairs.plan
     sender = _sending_machine(outgoing, grant.grant, service, memory, settings, planned)
     wished_bytes = 0 if wish is None else wish.wished_bytes
+    if sealed:
+        # what is granted ahead has room for the next table, however the next message is cut
+        wished_bytes = max(wished_bytes, needed)
     return OutgoingTransfer(outgoing, sender, grant, service, now, repairs=repairs, wished_bytes=wished_bytes)
+
+
+def slot_bytes_needed(outgoing: Outgoing, *, sealed: bool) -> int:
+    """Length of a receive slot for a message, however it is cut when it begins."""
+    if not sealed:
+        return SlotLayout(outgoing.plan, outgoing.mode).slot_bytes
+    plan = sealable(outgoing.plan, LARGEST_SEALED_CHUNK_BYTES)
+    return sealed_slot_bytes(plan, outgoing.mode, recut=outgoing.recut)
 
 
 def close_transfer(transfer: OutgoingTransfer, memory: PathMemory) -> None:
@@ -79,16 +98,24 @@ def worthwhile_repairs(
     return plan_repairs(outgoing.plan, service.mtu_bytes, known.loss, bytes_a_round)
 
 
-def open_receiver(offer: Offer, slot_bytes: int, service: ChunkService) -> ReceivingMachine:
-    """What receives this transfer into a slot of that length.
+def wants_repairs(offer: Offer, plan: ChunkPlan) -> bool:
+    """Whether the sender of an offer would have liked repair chunks: then it wished for more than it needs."""
+    if not plan.trailer_bytes:
+        return offer.wished_bytes > 0
+    return offer.wished_bytes > sealed_slot_bytes(plan, offer.mode, recut=True)
+
+
+def open_receiver(offer: Offer, slot_bytes: int, service: ChunkService, *, sealed: bool = False) -> ReceivingMachine:
+    """What receives this transfer into a slot of that length; with `sealed`, a table of tags besides.
 
     Raises:
         TransferError: see `plan_of_offer`.
     """
-    plan = plan_of_offer(offer, slot_bytes)
+    plan = plan_of_offer(offer, slot_bytes, with_table if sealed else None)
     if not uses_chunk_immediates(offer.mode):
         return Receiver(offer.transfer, plan, ReceiveSettings(offer.mode))
-    details = XReceiveSettings(tag=offer.grant % TAGS, repairs=repairs_of_offer(offer, plan, slot_bytes))
+    repairs = repairs_of_offer(offer, plan, slot_bytes)
+    details = XReceiveSettings(offer.grant % TAGS, repairs=repairs, first_epoch=offer.grant if sealed else 0)
     if service.reliable:
         # completions move the sender's window
         details = dataclasses.replace(details, report_seconds=None)
@@ -119,8 +146,9 @@ def _sending_machine(
     settings: LinkSettings,
     repairs: RepairPlan | None,
 ) -> SendingMachine:
+    sealed = outgoing.plan.trailer_bytes > 0
     if not uses_chunk_immediates(outgoing.mode):
-        sending = SendSettings(outgoing.mode, settings.idle_timeout)
+        sending = SendSettings(outgoing.mode, settings.idle_timeout, tells_arrivals=sealed)
         return Sender(outgoing.transfer, outgoing.plan, sending, outgoing.payload.written_from)
     details = XSendSettings(
         tag=grant % TAGS,
@@ -133,5 +161,8 @@ def _sending_machine(
         rtt_hint=memory.rtt_hint,
         idle_timeout=settings.idle_timeout,
         repairs=repairs,
+        most_bytes=WINDOW_BYTES if sealed else None,
+        tells_arrivals=sealed,
+        first_epoch=grant if sealed else 0,
     )
     return XSender(outgoing.transfer, outgoing.plan, details, memory.begin(), outgoing.payload.written_from)

@@ -98,6 +98,7 @@ def link_settings(
     transport: str,
     known: KnownPath | None,
     repair_region: MakeRegion | None = None,
+    sealing_region: MakeRegion | None = None,
     *,
     admits: Callable[[Frame], bool],
     complaints: Complaints,
@@ -110,6 +111,7 @@ def link_settings(
         transport: name of the transport.
         known: of the path, from an earlier run.
         repair_region: makes memory for repair chunks.
+        sealing_region: makes memory for what is sealed before it is posted.
         admits: whether a datagram of the peer may be acted upon.
         complaints: about what the peer sends.
     """
@@ -121,6 +123,7 @@ def link_settings(
         known=known,
         window_bytes=peer.window or config.window,
         repair_region=repair_region if config.repair_chunks else None,
+        sealing_region=sealing_region,
         admits=admits,
         complaints=complaints,
         site=peer.site,

@@ -12,6 +12,7 @@ nine times that of keyed BLAKE2b.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import hmac
 import struct
@@ -85,6 +86,23 @@ class _Records:
             raise InvalidTag
         into[:] = data
 
+    def open_in_place(self, counter: int, place: bytes, room: memoryview) -> None:
+        """The bytes, where they lie; behind them, in the same room, is the tag.
+
+        Raises:
+            InvalidTag: the tag is wrong; the room holds zeros.
+        """
+        data = room[:-TAG_BYTES]
+        about = self._about + place
+        try:
+            if self._encrypts:
+                self._aead.decrypt_into(nonce_of(counter), room, about, data)
+            elif not hmac.compare_digest(self._tag(counter, about, data), room[-TAG_BYTES:]):
+                raise InvalidTag
+        except InvalidTag:
+            ctypes.memset(ctypes.addressof(ctypes.c_char.from_buffer(room)), 0, len(room))
+            raise
+
     def _tag(self, counter: int, about: bytes, data: memoryview) -> bytes:
         return self._aead.encrypt(nonce_of(counter), about, data)[-TAG_BYTES:]
 
@@ -115,6 +133,24 @@ class AttemptSealer:
         counter = self._nonces.take()
         _COUNTER.pack_into(into, 0, counter)
         self._records.seal(counter, place, data, into[COUNTER_BYTES:])
+
+    def seal_apart(self, place: bytes, data: memoryview, room: memoryview) -> bytes:
+        """Seal one record whose counter and tag do not travel beside its bytes; each call has a nonce of its own.
+
+        Args:
+            place: what is authenticated besides.
+            data: the bytes.
+            room: for exactly TAG_BYTES bytes more; not that of `data`. Holds the bytes as sealed, and then the tag.
+
+        Returns:
+            Counter and tag, RECORD_OVERHEAD bytes.
+
+        Raises:
+            NonceError: the key has been used up.
+        """
+        counter = self._nonces.take()
+        self._records.seal(counter, place, data, room)
+        return _COUNTER.pack(counter) + bytes(room[-TAG_BYTES:])
 
 
 class PathSealer:
@@ -148,6 +184,34 @@ class PathSealer:
         key = attempt_key(self._chunks, transfer, attempt)
         records = _Records(self._cipher, key, introduction, grant, encrypts=self._encrypts)
         return AttemptSealer(records, introduction, NonceCounter())
+
+
+class AttemptOpener:
+    """Opens, in place, what one attempt has brought into a slot that nobody can write into any more."""
+
+    def __init__(self, records: _Records) -> None:
+        self._records = records
+
+    def open_in_place(self, place: bytes, apart: bytes, room: memoryview) -> None:
+        """Open one record where it lies.
+
+        Args:
+            place: what has to be authenticated besides.
+            apart: counter and tag, RECORD_OVERHEAD bytes.
+            room: the bytes as sealed, and TAG_BYTES more, which hold what they held when it returns.
+
+        Raises:
+            SealBrokenError: it is not what the peer has sealed for this place; of the bytes nothing is left.
+        """
+        (counter,) = _COUNTER.unpack_from(apart)
+        behind = bytes(room[-TAG_BYTES:])
+        room[-TAG_BYTES:] = apart[COUNTER_BYTES:]
+        try:
+            self._records.open_in_place(counter, place, room)
+        except InvalidTag:
+            raise SealBrokenError(f"{len(room) - TAG_BYTES} sealed bytes have a wrong tag") from None
+        finally:
+            room[-TAG_BYTES:] = behind
 
 
 class PathOpener:
@@ -195,6 +259,23 @@ class PathOpener:
             raise self._refuse("forged", f"{len(into)} sealed bytes for grant {grant} have a wrong tag") from None
         if known is None:
             self._grants[grant] = introduction, records
+
+    def of_slot(self, grant: int, introduction: bytes, transfer: int, message: bytes) -> AttemptOpener:
+        """What opens the records in the slot of a grant, after it was withdrawn.
+
+        Args:
+            grant: its id.
+            introduction: as the table in the slot has it.
+            transfer: that was offered.
+            message: SHA-256 of its offer.
+
+        Raises:
+            SealBrokenError: it was sealed for another transfer, or for another message.
+        """
+        about = unpack_introduction(introduction)
+        if (about.transfer, about.message) != (transfer, message):
+            raise self._refuse("other-transfer", f"what came into grant {grant} was sealed for another message")
+        return AttemptOpener(self._records(introduction, grant))
 
     def is_of(self, grant: int, transfer: int, message: bytes) -> bool:
         """Whether what was opened in a grant, if anything, is all of this transfer and offer; counted where not."""

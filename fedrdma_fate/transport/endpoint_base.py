@@ -46,6 +46,11 @@ class ReliableEndpoint:
         return False
 
     @property
+    def sealed_by_poster(self) -> bool:
+        """Not here: what is sealed is sealed as it is sent."""
+        return False
+
+    @property
     def lent_region(self) -> LentRegion | None:
         """None: the peer's memory is its own."""
         return None

@@ -44,3 +44,8 @@ class Introduction(NamedTuple):
 def unpack_introduction(raw: bytes | bytearray | memoryview) -> Introduction:
     """Read INTRODUCTION_BYTES bytes; any bytes are one."""
     return Introduction._make(_INTRODUCTION.unpack(raw))
+
+
+def table_bytes(records: int) -> int:
+    """Length of the table of so many records, where tags do not travel beside their bytes."""
+    return INTRODUCTION_BYTES + records * RECORD_OVERHEAD

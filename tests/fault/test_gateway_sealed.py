@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from fedrdma_fate.gateway.config.schema import GatewayConfig, parse_config
-from fedrdma_fate.gateway.peers.greeting import own_hello, unsealed_transports
+from fedrdma_fate.gateway.peers.greeting import own_hello
 from fedrdma_fate.gateway.peers.path_keys import PeerKeys
 from fedrdma_fate.security import sealing
 from fedrdma_fate.wire.errors import ErrorCode
@@ -141,7 +141,7 @@ def test_what_was_sealed_for_another_message_is_not_delivered(
     start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A sender whose introduction names another offer than its frame does."""
-    monkeypatch.setattr("fedrdma_fate.engine.outgoing.digest_of_offer", lambda _: b"another" + bytes(25))
+    monkeypatch.setattr("fedrdma_fate.engine.outgoing_transfer.digest_of_offer", lambda _: b"another" + bytes(25))
     with start() as sites, sites["a"].client() as a, sites["b"].client() as b:
         push(a, "m")
         with pytest.raises(Exception, match="FR306"):
@@ -150,7 +150,7 @@ def test_what_was_sealed_for_another_message_is_not_delivered(
     assert "sealed for another message" in caplog.text
 
 
-def test_verbs_is_not_used_where_chunks_have_to_be_sealed(start: Callable[..., Any]) -> None:
+def test_verbs_is_offered_where_chunks_have_to_be_sealed(start: Callable[..., Any]) -> None:
     with start("on") as sites:
         runner = sites.runner
         assert isinstance(runner, InThread)
@@ -164,5 +164,4 @@ def test_verbs_is_not_used_where_chunks_have_to_be_sealed(start: Callable[..., A
             hello = own_hello(auto, context, PeerKeys("off"))
         finally:
             del context.transports["verbs"]
-        assert hello.transports == ("tcp", "grpc")
-        assert "seal" in unsealed_transports(context.config)["verbs"]
+        assert hello.transports == ("verbs", "grpc")

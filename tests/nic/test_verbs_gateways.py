@@ -26,6 +26,18 @@ def test_payloads_come_whole_over_verbs(mode: str, rtt: str, loss: str) -> None:
 
 
 @pytest.mark.nic
+@pytest.mark.parametrize("mode", ["fedrdma", "fedrdma-e", "fedrdma-x"])
+def test_gateways_with_certificates_use_verbs_and_seal_what_they_send(mode: str) -> None:
+    results = run_on_hosts(program("gateway_pair.py", mode, "secured"), rtt="20ms", loss="0.1%", timeout=120)
+    assert [result.exit_status for result in results] == [0, 0], results
+    pushed, pulled = (json.loads(result.stdout.splitlines()[0]) for result in results)
+    assert pushed["answer"] == "all here"
+    assert pulled["right"] == [True] * 5
+    for result in results:
+        assert json.loads(result.stdout.splitlines()[1]) == [f"{mode}/verbs"] * 5
+
+
+@pytest.mark.nic
 @pytest.mark.parametrize(
     ("without", "why"), [(0, "verbs: this host has no RDMA device (site0)"), (2, "verbs: not offered by site2")]
 )

@@ -20,6 +20,7 @@ from fedrdma_fate.ports import (
     Endpoint,
     EndpointAddress,
     LentRegion,
+    Opener,
     RemoteSlot,
     Role,
     Slot,
@@ -63,6 +64,7 @@ class MemoryWire:
 
     Attributes:
         chunk_service: as both ends present it.
+        sealed_by_poster: as both ends say.
         has_datagrams: whether it carries them.
         paddings: of every posted datagram or train, over both directions.
         lost_chunks: which chunks get lost, counted from 1 over both directions.
@@ -71,6 +73,7 @@ class MemoryWire:
 
     def __init__(self) -> None:
         self.chunk_service = ChunkService()
+        self.sealed_by_poster = False
         self.paddings: list[int] = []
         self.has_datagrams = False
         self.lost_chunks: frozenset[int] = frozenset()
@@ -119,6 +122,16 @@ class MemoryEndpoint:
         """Make the descriptor readable."""
         if not self.closed:
             os.eventfd_write(self._signal, 1)
+
+    @property
+    def sealed_by_poster(self) -> bool:
+        """As the wire says."""
+        return self._wire.sealed_by_poster
+
+    def open_with(self, opener: Opener) -> bool:
+        """It seals nothing itself."""
+        del opener
+        return False
 
     def expose(self, grant: int, slot: Slot) -> RemoteSlot:
         """Let the peer write into the slot."""
@@ -229,6 +242,10 @@ class MemoryEndpoint:
     def _land(self, write: _Write) -> None:
         entry = self._exposed.get(write.key)
         data = write.source if isinstance(write.source, bytes) else bytes(write.source.view)
+        if entry is None and write.is_chunk and not self._wire.chunk_service.reliable:
+            # a late copy: on an unreliable queue pair nobody is told
+            self.peer._completions.append(Completion(CompletionKind.WRITE_DONE, write.work_request))
+            return
         if entry is None or write.offset + len(data) > entry[1].length:
             self._wire.break_down("a write outside of what was granted")
             return

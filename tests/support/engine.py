@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from collections import Counter
 from typing import Any, TypeVar
 
 from fedrdma_fate.core.plan import ChunkPlan, SlotLayout
@@ -16,6 +17,7 @@ from fedrdma_fate.engine.events import (
     PayloadReceived,
     PayloadSent,
     ReceiveFailed,
+    RecordsRefused,
     SendFailed,
     SlotsReturned,
     SlotsStillOpen,
@@ -24,9 +26,13 @@ from fedrdma_fate.engine.events import (
 )
 from fedrdma_fate.engine.link import Link
 from fedrdma_fate.engine.payload import Outgoing, Payload
+from fedrdma_fate.engine.sealing_ring import SEALING_RING_BYTES, SealingRing
 from fedrdma_fate.engine.settings import LinkSettings
 from fedrdma_fate.ports import Completion, Slot
+from fedrdma_fate.security.ciphers import AES
 from fedrdma_fate.security.datagram_tags import DatagramKeys
+from fedrdma_fate.security.key_schedule import DirectionKeys, PathKeys
+from fedrdma_fate.security.sealing import PathSealing, Seal
 from fedrdma_fate.wire.datagrams import Datagram, decode_datagram
 from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import ControlFrame, GrantRequest, MessageKey, Mode, Offer, Party
@@ -53,6 +59,7 @@ class Recorded:
     receive_failures: list[tuple[Offer, ErrorCode, str]] = dataclasses.field(default_factory=list)
     sent_messages: list[tuple[Outgoing, TransferStats]] = dataclasses.field(default_factory=list)
     send_failures: list[tuple[Outgoing, ErrorCode, str]] = dataclasses.field(default_factory=list)
+    refused: Counter[str] = dataclasses.field(default_factory=Counter)
     paths: list[tuple[str, int, str]] = dataclasses.field(default_factory=list)
     happened: threading.Condition = dataclasses.field(default_factory=threading.Condition)
 
@@ -85,6 +92,8 @@ class Recorded:
                 self.still_open.extend(slots)
             case PayloadSent(outgoing, stats):
                 self.sent_messages.append((outgoing, stats))
+            case RecordsRefused(counts):
+                self.refused.update(counts)
             case SendFailed(outgoing, code, reason):
                 self.send_failures.append((outgoing, code, reason))
 
@@ -136,12 +145,22 @@ class Pair:
 
     Attributes:
         now: the time of both links, seconds.
+        seal: what is done to chunks before they are posted, on the data paths to come.
+        cipher: with which cipher.
+        ring_bytes: of memory for it.
+        ring: that memory.
+        keys: of the sender, on the newest data path.
+        connections: data paths so far.
         outgoing: what the sending link has under way, for tests that speak to it alone.
         incoming: the same of the receiving link.
     """
 
     def __init__(self, settings: LinkSettings = SETTINGS) -> None:
         self.now = 0.0
+        self.seal: Seal = "off"
+        self.cipher = AES
+        self.ring_bytes = SEALING_RING_BYTES
+        self.connections = 0
         self.sending = Recorded()
         self.receiving = Recorded()
         self.sender = Link("receiver", settings, self.sending.emit, self.time)
@@ -159,9 +178,20 @@ class Pair:
         """A new data path."""
         self.wire = wire or MemoryWire()
         self.receiver._datagrams.path_up(self.wire.ends[1], DATAGRAM_KEYS.reversed)
-        self.incoming.path_up(self.wire.ends[1], self.now)
         self.sender._datagrams.path_up(self.wire.ends[0], DATAGRAM_KEYS)
-        self.outgoing.path_up(self.wire.ends[0], self.now)
+        self.connections += 1
+        if self.seal == "off":
+            self.incoming.path_up(self.wire.ends[1], self.now)
+            self.outgoing.path_up(self.wire.ends[0], self.now)
+            return
+        self.wire.sealed_by_poster = True
+        one_way, other_way = (DirectionKeys(b"d" * 32, bytes([number] * 32)) for number in (self.connections, 200))
+        self.keys = PathKeys(one_way, other_way)
+        sender = PathSealing.of_keys(self.keys, self.cipher, self.seal)
+        self.opener = PathSealing.of_keys(self.keys.reversed, self.cipher, self.seal).opener
+        self.ring = SealingRing(HeapRegion(self.ring_bytes))
+        self.incoming.path_up(self.wire.ends[1], self.now, self.opener)
+        self.outgoing.path_up(self.wire.ends[0], self.now, sender.sealer, self.ring)
 
     def lose_path(self) -> None:
         """Both notice that the data path is gone."""
@@ -170,6 +200,11 @@ class Pair:
             link._datagrams.path_lost()
         self.outgoing.path_lost()
         self.incoming.path_lost(self.now)
+
+    @property
+    def paths_lost(self) -> int:
+        """Data paths that broke, of those that were not broken on purpose."""
+        return int(bool(self.wire.broken))
 
     def progress(self, most: int = 1000) -> None:
         """Up to so many writes land, and are completed."""

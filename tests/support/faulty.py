@@ -137,6 +137,11 @@ class FaultyEndpoint:
     def transport(self) -> str:
         return self._inner.transport
 
+    @property
+    def sealed_by_poster(self) -> bool:
+        """The inner one's."""
+        return self._inner.sealed_by_poster
+
     def open_with(self, opener: Opener) -> bool:
         """Seal."""
         return self._inner.open_with(opener)

@@ -37,7 +37,7 @@ BOUNDS: dict[str, dict[str, str]] = {
     "by the transports of a peer: four": {
         "gateway/peers/paths.py:DataPaths": "paths unusable",
         "gateway/peers/receiving.py:Receiving": "_ahead",
-        "gateway/peers/repair_regions.py:RepairRegions": "_made",
+        "gateway/peers/link_regions.py:LinkRegions": "_made",
     },
     "links that still end: one is retired for each attempt to connect, and forgotten when its thread is over": {
         "gateway/peers/paths.py:DataPaths": "_retired",
@@ -62,6 +62,7 @@ BOUNDS: dict[str, dict[str, str]] = {
         "gateway/peers/receiving.py:Receiving": "_requests _asked_by _granted",
         "gateway/context.py:GatewayContext": "tasks",
         "engine/incoming.py:IncomingTransfers": "_granted _tagged",
+        "engine/openings.py:Openings": "_opening",
         "security/sealing.py:PathOpener": "_grants",
         "transport/exposure.py:ExposureTable": "_by_key _keys",
         "transport/shm_keys.py:KeyTable": "_free _live _revoked",
@@ -72,7 +73,8 @@ BOUNDS: dict[str, dict[str, str]] = {
         "gateway/peers/lending.py:Lending": "_loans",
         "gateway/peers/sending.py:Sending": "_transfers",
         "gateway/peers/probe_transfers.py:ProbeTransfers": "_transfers",
-        "engine/outgoing.py:OutgoingTransfers": "_active _waiting _given_up _lingering",
+        "engine/outgoing.py:OutgoingTransfers": "_active _damaged _waiting _given_up _lingering",
+        "engine/stalled.py:StalledTransfers": "_waiting",
         "gateway/tasks/server.py:Task": "sending",
     },
     "by the regions and `limits.bytes`: each has a slot or a file": {
@@ -103,6 +105,7 @@ BOUNDS: dict[str, dict[str, str]] = {
     },
     "READ_AHEAD": {"gateway/tasks/socket.py:_Requests": "_queue"},
     "_ENDED": {"engine/incoming.py:IncomingTransfers": "_ended"},
+    "_REMEMBERED": {"engine/openings.py:Openings": "_broken"},
     "MOST_SUBJECTS, MOST_KINDS": {"obs/complaints.py:Complaints": "_subjects _kinds"},
     "MOST_REQUESTS_KEPT of each peer, and own tasks": {"memory/waiting.py:Waiting": "_queues"},
     "by the kinds of faults": {
@@ -111,12 +114,14 @@ BOUNDS: dict[str, dict[str, str]] = {
     },
     "by the chunks of one transfer": {
         "engine/granted_slot.py:Granted": "early",
+        "engine/outgoing_transfer.py:OutgoingTransfer": "stalled",
         "engine/payload.py:Payload": "_block_digests _odd _tables",
+        "engine/sealed_source.py:SealedSource": "_kept _table",
         "transport/inbound.py:Arrival": "block_digests",
         "engine/link.py:Link": "snapshot",
     },
     "by the window of sequence numbers, or the depth of queues": {
-        "engine/outgoing.py:OutgoingTransfers": "_posted",
+        "engine/posted_writes.py:PostedWrites": "_posted",
         "transport/inbound.py:Inbound": "_arriving _landed_beyond",
         "transport/outbound.py:Outbound": "_acks _leaving _posted _unacknowledged",
         "transport/shm_endpoint.py:ShmEndpoint": "_posted _received _unsent",

@@ -3,7 +3,8 @@
     scripts/testbed run --virtual-time --rate 1gbit --rtt 20ms -- \
         .venv/bin/python -m deploy.softroce.programs.gateway_transfers MODE BYTES [COUNT [CHUNK_SERVICE [CHUNK]]]
 
-In mode grpc the payloads go by gRPC over TCP; fedrdma-x-repeat is fedrdma-x without repair chunks.
+In mode grpc the payloads go by gRPC over TCP; fedrdma-x-repeat is fedrdma-x without repair chunks. What ends in -sealed
+has certificates, and seals its chunks.
 """
 
 from __future__ import annotations
@@ -19,7 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from deploy.softroce.programs.counters import read_counters
-from deploy.softroce.programs.gateways import gateway_document, running_gateway, wait_for_event, wait_for_path
+from deploy.softroce.programs.gateways import (
+    gateway_document,
+    running_gateway,
+    secured,
+    wait_for_event,
+    wait_for_path,
+)
 from deploy.softroce.programs.pattern import fill, is_filled
 from fedrdma_fate.client.client import GatewayClient
 from fedrdma_fate.wire.frames import Party
@@ -30,6 +37,7 @@ PATIENCE_SECONDS = 600.0
 HEADROOM_BYTES = 12 * 2**20
 MOST_BYTES = 900 * 2**20
 REPEAT_ONLY = "fedrdma-x-repeat"
+SEALED = "-sealed"
 
 
 def main() -> None:
@@ -41,7 +49,8 @@ def main() -> None:
     logging.basicConfig(level=logging.ERROR)
     with tempfile.TemporaryDirectory() as name:
         home = Path(name)
-        gateway = running_gateway(document(home, mode, size, service, chunk))
+        made = document(home, mode.removesuffix(SEALED), size, service, chunk)
+        gateway = running_gateway(secured(made) if mode.endswith(SEALED) else made)
         with gateway as address, GatewayClient(address, "s", PARTIES[ME]) as client:
             if ME == 0:
                 print(json.dumps(push(client, home / "trace.jsonl", size, count)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
 import json
 import os
 import threading
@@ -14,11 +15,13 @@ from typing import Any
 
 from fedrdma_fate.gateway.config.schema import parse_config
 from fedrdma_fate.gateway.daemon import Gateway
+from fedrdma_fate.security.trial_files import make_certificates, tls_settings
 from fedrdma_fate.wire.frames import Party
 
 CONTROL_PORT = 9370
 START_SECONDS = 60.0
 PAUSE_SECONDS = 0.002
+_CERTIFICATES_HOLD = datetime.timedelta(days=1)
 
 
 def gateway_document(
@@ -56,6 +59,29 @@ def gateway_document(
         "trace": str(home / "trace.jsonl"),
         **settings,
     }
+
+
+def secured(document: dict[str, Any], seal: str | None = None) -> dict[str, Any]:
+    """With certificates of one authority, which host 0 makes for all.
+
+    Args:
+        document: from `gateway_document`.
+        seal: what is done to chunks; None: what gateways with certificates do by default.
+    """
+    directory, sites = Path(os.environ["TESTBED_OUT"]) / "tls", [f"site{me}" for me in range(_hosts())]
+    ready = directory / "ready"
+    if document["site"] == sites[0]:
+        make_certificates(directory, sites, datetime.datetime.now(datetime.timezone.utc), _CERTIFICATES_HOLD)
+        ready.touch()
+    while not ready.exists():
+        time.sleep(PAUSE_SECONDS)
+    open_keys = ("security", "security_off_beyond_loopback")
+    kept = {key: value for key, value in document.items() if key not in open_keys}
+    return {**kept, "tls": tls_settings(directory, document["site"]), **({} if seal is None else {"seal": seal})}
+
+
+def _hosts() -> int:
+    return len(os.environ["TESTBED_HOSTS"].split(","))
 
 
 @contextlib.contextmanager

@@ -73,6 +73,11 @@ class FreeDevice:
         del peer, timeout
         return self
 
+    @property
+    def sealed_by_poster(self) -> bool:
+        """Nothing is sealed."""
+        return False
+
     def open_with(self, opener: Opener) -> bool:
         """Nothing is sealed."""
         del opener

@@ -128,6 +128,7 @@ def all_wan_rows() -> list[WanRow]:
         WanRow("fedrdma-e", gateways, ("fedrdma-e",), ResentBy.DEVICE, 4.5, most),
         WanRow("fedrdma-x-repeat", gateways, ("fedrdma-x-repeat",), ResentBy.PROTOCOL, 4.5, most),
         WanRow("fedrdma-x", gateways, ("fedrdma-x",), ResentBy.PROTOCOL, 4.5, most),
+        WanRow("fedrdma-x-sealed", gateways, ("fedrdma-x-sealed",), ResentBy.PROTOCOL, 4.5, most),
     ]
 
 

@@ -31,12 +31,14 @@ class XReceiveSettings:
             completions tell the sender.
         max_resends: how often damage is answered with a request to send again.
         repairs: the repair chunks that come besides.
+        first_epoch: see `XSendSettings`.
     """
 
     tag: int
     report_seconds: float | None = REPORT_INTERVAL_SECONDS
     max_resends: int = 3
     repairs: RepairPlan | None = None
+    first_epoch: int = 0
 
 
 class XReceiver:
@@ -51,7 +53,7 @@ class XReceiver:
         layout: what lies where in the slot.
         state: where the transfer stands.
         resends: how often it has asked for everything, or the header, again.
-        epoch: how often it has thrown away what had arrived.
+        epoch: counts how often it has thrown away what had arrived.
         placed_bytes: payload bytes known to lie at their place.
     """
 
@@ -68,7 +70,7 @@ class XReceiver:
         self.layout = SlotLayout(plan, "fedrdma-x")
         self.state = ReceiverState.RECEIVING
         self.resends = 0
-        self.epoch = 0
+        self.epoch = settings.first_epoch
         self.placed_bytes = 0
         self._repairs = None if settings.repairs is None else RepairReceiver(settings.repairs)
         self._arrivals = ArrivalMap(plan.count)

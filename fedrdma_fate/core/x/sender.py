@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from fedrdma_fate.core.actions import (
     Action,
+    ChunkArrived,
     Finished,
     PostChunk,
     WriteHeader,
@@ -45,6 +46,9 @@ class XSendSettings:
         idle_timeout: seconds without anything new arriving after which the transfer fails.
         max_resends: how often the receiver may ask for everything, or the header, again.
         repairs: the repair chunks to send behind the payload, on UC.
+        most_bytes: most bytes in flight, however many would do the path good; None: any number.
+        tells_arrivals: whether to ask for ChunkArrived.
+        first_epoch: that of the first reports: where a transfer may begin anew, what tells them from those of before.
     """
 
     tag: int
@@ -58,6 +62,9 @@ class XSendSettings:
     idle_timeout: float = 60.0
     max_resends: int = 16
     repairs: RepairPlan | None = None
+    most_bytes: int | None = None
+    tells_arrivals: bool = False
+    first_epoch: int = 0
 
 
 TRAIN_BYTES = 4 * 1024 * 1024
@@ -124,13 +131,13 @@ class XSender(SenderBase):
         self._pacer = Pacer(TRAIN_BYTES)
         self._queue = SendQueue(plan, written_from)
         self._header = HeaderSender(transfer, plan)
-        self._epoch = 0
+        self._epoch = settings.first_epoch
         self._resend_requests = 0
         self._requests: dict[int, int] = {}
         self._request_numbers = itertools.count(1)
         self._turns = itertools.cycle(range(settings.queue_pairs))
         self._application_limited_until = 0.0
-        self._delivery = DeliveryRateEstimator(LEAST_DELIVERY_CHUNKS * min(plan.chunk_bytes, plan.total_bytes))
+        self._delivery = DeliveryRateEstimator(LEAST_DELIVERY_CHUNKS * plan.longest_bytes)
         self._own_arrived_bytes = 0
         self._train_left = TRAIN_BYTES
         self._timeout = RetransmitTimeout()
@@ -177,7 +184,7 @@ class XSender(SenderBase):
         rtt = now - sent.sent_at if sent is not None else None
         rate = self._delivery.rate(now, self._own_arrived_bytes, precise=self.control.settled)
         self._learn(rtt, rate, 1, 0, now)
-        return self._pump(now)
+        return self._tell_arrived([position]) + self._pump(now)
 
     def on_report(self, report: Report, now: float) -> list[Action]:
         """The receiver says what it has. Stale reports teach nothing and do no harm."""
@@ -195,12 +202,13 @@ class XSender(SenderBase):
         self._queue.retransmit(position for position in lost if position not in self._arrivals)
         if new:
             self._timeout.on_progress(now)
+        arrived = self._tell_arrived(new)
         if self.settings.reliable:
-            return self._pump(now)
+            return arrived + self._pump(now)
         rtt = None if newest is None or newest.is_retransmission else now - newest.sent_at - max(report.held, 0.0)
         rate = self._delivery.rate(report.arrived_at, report.received_bytes, precise=self.control.settled)
         self._learn(rtt, rate, len(new), len(lost), now)
-        return self._pump(now)
+        return arrived + self._pump(now)
 
     def on_resend(self, chunks: Iterable[int], now: float) -> list[Action]:
         """The receiver found damage: it has thrown everything away, or (without any chunks) could not read the header.
@@ -292,6 +300,11 @@ class XSender(SenderBase):
             rate = None
         self.control.on_sample(Sample(rtt, rate, arrived, lost, self._packets), now)
 
+    def _tell_arrived(self, positions: Iterable[int]) -> list[Action]:
+        if not self.settings.tells_arrivals:
+            return []
+        return [ChunkArrived(self._queue.chunk(position)) for position in positions]
+
     def _length(self, position: int) -> int:
         return self._queue.chunk(position).length
 
@@ -300,7 +313,9 @@ class XSender(SenderBase):
             # nothing arrives any more: enough to find out when it does again
             return SILENT_WINDOW_CHUNKS * self.plan.chunk_bytes
         window = self.settings.window_bytes or max(self.control.window_bytes, 2 * self.plan.chunk_bytes)
-        most_chunks = self.settings.most_chunks
+        most_chunks, most_bytes = self.settings.most_chunks, self.settings.most_bytes
+        if most_bytes is not None:
+            window = min(window, most_bytes)
         return window if most_chunks is None else min(window, most_chunks * self.plan.chunk_bytes)
 
     @property

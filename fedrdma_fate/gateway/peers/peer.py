@@ -34,14 +34,14 @@ from fedrdma_fate.gateway.peers.borrowing import region_of_lender
 from fedrdma_fate.gateway.peers.control_stream import ControlStream
 from fedrdma_fate.gateway.peers.data_hosts import DataHosts, GuardedDraft
 from fedrdma_fate.gateway.peers.entitlement import Entitlement
-from fedrdma_fate.gateway.peers.greeting import allowed_transports, own_hello, unsealed_transports
+from fedrdma_fate.gateway.peers.greeting import allowed_transports, own_hello
 from fedrdma_fate.gateway.peers.link_events import LinkEvents
+from fedrdma_fate.gateway.peers.link_regions import LinkRegions
 from fedrdma_fate.gateway.peers.metering import SHUT_OUT_SECONDS, Pace
 from fedrdma_fate.gateway.peers.path_keys import PeerKeys
 from fedrdma_fate.gateway.peers.paths import DataPaths, choose_transport
 from fedrdma_fate.gateway.peers.probe_transfers import ProbeTransfers
 from fedrdma_fate.gateway.peers.receiving import Receiving
-from fedrdma_fate.gateway.peers.repair_regions import RepairRegions
 from fedrdma_fate.gateway.peers.sending import Sending
 from fedrdma_fate.gateway.peers.watchdog import until_silent
 from fedrdma_fate.gateway.spilling import make_room
@@ -95,7 +95,7 @@ class Peer:
         self._heard_at = 0.0
         self.shut_out_until = 0.0
         self.hello: Hello | None = None
-        self._repair_regions = RepairRegions(config.site, context.make_region)
+        self._link_regions = LinkRegions(config.site, context.make_region)
         self.last_error = "not connected yet"
         self.rtt_seconds: float | None = None
         self.offline = asyncio.Event()
@@ -355,7 +355,7 @@ class Peer:
 
     def _choose_main_path(self, hello: Hello) -> None:
         own = tuple(name for name in allowed_transports(self.config, self._context) if name != "grpc")
-        absent = {**self._context.transports.absent, **unsealed_transports(self._context.config)}
+        absent = self._context.transports.absent
         transport, reason = choose_transport(own, self._context.host, hello, self.paths.unusable, absent)
         message = "data path to %s: %s (%s)"
         self._complain("data path chosen", message, self.config.site, transport, reason, level=logging.INFO)
@@ -408,8 +408,6 @@ class Peer:
         """Whether a data path of this kind may lead to the peer."""
         if transport not in allowed_transports(self.config, self._context):
             return False
-        if transport in unsealed_transports(self._context.config):
-            return False
         return transport != "shm" or (self.hello is not None and self.hello.host == self._context.host)
 
     def _lender_region(self) -> LentRegion | None:
@@ -417,11 +415,12 @@ class Peer:
 
     def _make_link(self, transport: str) -> tuple[LinkHandle, LinkEvents]:
         known = self._context.path_store.recall(self.config.site, transport)
-        make = functools.partial(self._repair_regions.get, transport)
+        regions = self._link_regions
+        makers = regions.maker("repairs", transport), regions.maker("sealing", transport)
         admits = self._entitlement.admits
         complaints = self._context.complaints
         settings = link_settings(
-            self._context.config, self.config, transport, known, make, admits=admits, complaints=complaints
+            self._context.config, self.config, transport, known, *makers, admits=admits, complaints=complaints
         )
         events = LinkEvents(self._loop, functools.partial(self._on_link_event, transport))
         return self._context.make_link(self.config.site, settings, events.emit), events

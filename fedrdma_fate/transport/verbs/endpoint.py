@@ -79,9 +79,14 @@ class VerbsEndpoint:
         return NAME
 
     def open_with(self, opener: Opener) -> bool:
-        """Not yet: the device reads and writes the slots themselves."""
+        """Not here: the device reads and writes memory itself."""
         del opener
         return False
+
+    @property
+    def sealed_by_poster(self) -> bool:
+        """What is posted has to be sealed, and what came is opened in its slot."""
+        return True
 
     def expose(self, grant: int, slot: Slot) -> RemoteSlot:
         """Open the slot, by a key that opens it to this peer and nothing else.

@@ -1,4 +1,7 @@
-"""One of two hosts: a gateway and a task; host 0 pushes payloads, host 1 pulls and compares them. Prints JSON."""
+"""One of two hosts: a gateway and a task; host 0 pushes payloads, host 1 pulls and compares them. Prints JSON.
+
+Arguments: the mode, and `secured` for gateways with certificates, which seal their chunks by default.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from deploy.softroce.programs.gateways import gateway_document, running_gateway
+from deploy.softroce.programs.gateways import gateway_document, running_gateway, secured
 from fedrdma_fate.client.client import GatewayClient
 from fedrdma_fate.wire.frames import Party
 
@@ -26,6 +29,8 @@ def main() -> None:
         settings = {"mode": sys.argv[1], "memory": {"send_bytes": "64MiB", "receive_bytes": "64MiB"}}
         # the transport that it finds best
         document = gateway_document(home, PARTIES, transport="auto", **settings)
+        if sys.argv[2:] == ["secured"]:
+            document = secured(document)
         with running_gateway(document) as address, GatewayClient(address, "s", PARTIES[ME]) as client:
             print(json.dumps(push(client) if ME == 0 else pull(client)))
         trace = map(json.loads, (home / "trace.jsonl").read_text().splitlines())

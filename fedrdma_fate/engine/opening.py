@@ -1,0 +1,73 @@
+"""Opens a payload in the slot that it came into, some chunks at a time, when nobody can write there any more."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from fedrdma_fate.core.plan import SlotLayout
+from fedrdma_fate.engine.sealed_source import place_of, record_at, record_count, table_place
+from fedrdma_fate.ports import SealBrokenError, Slot
+from fedrdma_fate.security.sealing import AttemptOpener, PathOpener, digest_of_offer
+from fedrdma_fate.wire.frames import Offer, encode_frame
+from fedrdma_fate.wire.sealed import INTRODUCTION_BYTES, RECORD_OVERHEAD, TAG_BYTES
+
+SLICE_BYTES = 4 * 1024 * 1024
+"""Opened at a time, at most a chunk more: a millisecond or two, for other transfers of the link pace by its thread."""
+
+
+@dataclasses.dataclass(slots=True)
+class Opening:
+    """A payload that is whole in its slot, as sealed.
+
+    Attributes:
+        offer: what announced it.
+        slot: where it lies.
+        layout: where in the slot.
+        started: when the offer came.
+        opened: how many of its chunks are open.
+    """
+
+    offer: Offer
+    slot: Slot
+    layout: SlotLayout
+    started: float
+    opened: int = 0
+    _opener: AttemptOpener | None = None
+
+    @property
+    def opened_bytes(self) -> int:
+        """Of the payload."""
+        return min(self.opened * self.layout.plan.chunk_bytes, self.offer.total_bytes)
+
+    def begin(self, grant: int, opener: PathOpener) -> None:
+        """Look at what it was sealed for.
+
+        Raises:
+            SealBrokenError: for something else.
+        """
+        message = digest_of_offer(encode_frame(self.offer))
+        introduction = bytes(self._table(0, INTRODUCTION_BYTES))
+        self._opener = opener.of_slot(grant, introduction, self.offer.transfer, message)
+
+    def advance(self) -> bool:
+        """Open some more; whether all of it is.
+
+        Raises:
+            SealBrokenError: a tag is wrong; of that chunk nothing is left.
+        """
+        if self._opener is None:
+            raise SealBrokenError("opened before it has begun")
+        plan = self.layout.plan
+        done = 0
+        records = record_count(plan)
+        while self.opened < records and done < SLICE_BYTES:
+            chunk = record_at(plan, self.opened)
+            room = self.slot.part(self.layout.payload_at + chunk.offset, chunk.length + TAG_BYTES).view
+            tag = bytes(self._table(table_place(plan, chunk), RECORD_OVERHEAD))
+            self._opener.open_in_place(place_of(chunk), tag, room)
+            self.opened += 1
+            done += max(chunk.length, TAG_BYTES)
+        return self.opened == records
+
+    def _table(self, at: int, length: int) -> memoryview:
+        return self.slot.part(self.layout.payload_at + self.layout.plan.trailer_at + at, length).view
