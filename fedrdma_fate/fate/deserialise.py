@@ -45,9 +45,9 @@ class _PersistentIds:
         self._restored: dict[int, Any] = {}
 
     @property
-    def hold_tensors(self) -> bool:
-        """Whether a number may stand for a tensor."""
-        return any(segment.kind == "tensor" for segment in self._content.segments)
+    def hold_arrays(self) -> bool:
+        """Whether a number may stand for a tensor or an array."""
+        return any(segment.kind in ("tensor", "ndarray") for segment in self._content.segments)
 
     @property
     def longest(self) -> int:
@@ -147,7 +147,7 @@ def load_fate_bytes(
 
 def _load(stream: bytes | memoryview, pids: _PersistentIds, names: Mapping[tuple[str, str], Name]) -> Any:
     try:
-        return unpickle(stream, names, pids, holds_tensors=pids.hold_tensors, longest=pids.longest)
+        return unpickle(stream, names, pids, holds_arrays=pids.hold_arrays, longest=pids.longest)
     except FedRDMAError:
         raise
     except BaseException as error:

@@ -11,6 +11,7 @@ Short streams as picklers have written them since protocol 4, with one tuple at 
 
 from __future__ import annotations
 
+import copyreg
 import math
 import pickle
 import pickletools
@@ -55,6 +56,7 @@ _NUMBERS = b"".join((pickle.INT, pickle.LONG, pickle.LONG1, pickle.LONG4))
 """What makes a number of any length."""
 _MOST_DOUBLINGS = 30
 """Of what is hashed; more are never few enough."""
+_EXTENSIONS = frozenset((pickle.EXT1, pickle.EXT2, pickle.EXT4))
 _TWO_LINES = frozenset((pickle.GLOBAL, pickle.INST))
 """What a module and a name follow, each on a line."""
 
@@ -122,6 +124,17 @@ def is_bounded(raw: bytes, start: int = 0, *, longest: int = 0) -> bool:
     return walked is not None and walked.is_quick(length, longest)
 
 
+def has_registered_extensions() -> bool:
+    """Whether a library of the task has any: the unpickler in C takes them from a cache, and asks for no name."""
+    return bool(copyreg._inverted_registry or copyreg._extension_cache)  # type: ignore[attr-defined]
+
+
+def has_extensions(raw: bytes, start: int = 0) -> bool:
+    """Whether the pickle that starts there has extension codes of `copyreg`, which pass by the names, or might."""
+    walked = _walk(raw, start)
+    return walked is None or any(code in _EXTENSIONS for code in walked.fixed())
+
+
 class _Walked:
     """What was met on the way through a stream.
 
@@ -139,12 +152,16 @@ class _Walked:
         self.runs: list[bytes] = []
         self.others = self.again = self.long_numbers = self.longest = 0
 
+    def fixed(self) -> list[bytes]:
+        """The opcodes in the runs, without what is behind them."""
+        return _OPCODE.findall(b"".join(self.runs))
+
     def is_quick(self, stream_bytes: int, longest: int) -> bool:
         """Whether hashing and comparing its keys takes no longer than it may, whatever is put where."""
         known = stream_bytes, self.others, self.again, self.long_numbers, max(self.longest, longest)
         opcodes = b"".join(self.runs)
         # bytes behind an opcode look like opcodes; only where that may matter it is worth to leave them out
-        return _is_quick(opcodes, *known) or _is_quick(b"".join(_OPCODE.findall(opcodes)), *known)
+        return _is_quick(opcodes, *known) or _is_quick(b"".join(self.fixed()), *known)
 
 
 def _is_quick(opcodes: bytes, stream_bytes: int, others: int, again: int, long_numbers: int, longest: int) -> bool:

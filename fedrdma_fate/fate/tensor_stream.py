@@ -23,7 +23,7 @@ import torch
 from fedrdma_fate.fate.malformed import malformed
 from fedrdma_fate.fate.segments import check_truth_values
 from fedrdma_fate.fate.shapes import is_shape
-from fedrdma_fate.fate.stream_memory import is_bounded
+from fedrdma_fate.fate.stream_memory import has_extensions, has_registered_extensions, is_bounded
 
 _MAGIC_NUMBER = 0x1950A86A20F9469CFC6C
 """Of torch's format without an archive around it, the only one that storages are pickled in."""
@@ -159,7 +159,10 @@ class _StorageUnpickler(pickle.Unpickler):
 
 
 def _load(content: bytes, stream: io.BytesIO) -> Any:
-    if not is_bounded(content, stream.tell()):
+    start = stream.tell()
+    # see `unpickler.unpickle_unnamed`
+    with_extensions = has_registered_extensions() and has_extensions(content, start)
+    if with_extensions or not is_bounded(content, start):
         raise malformed("the storage of a tensor in it is not in the format that torch pickles one in")
     return _StorageUnpickler(stream).load()
 

@@ -10,7 +10,6 @@ Python's own unpickler is a machine that a stream drives: it imports, calls and 
 
 from __future__ import annotations
 
-import copyreg
 import importlib
 import io
 import pickle
@@ -25,7 +24,7 @@ import numpy as np
 from fedrdma_fate.fate.allowed_names import ALLOWED_NAMES, Name, Use
 from fedrdma_fate.fate.hash_cost import HashCost
 from fedrdma_fate.fate.malformed import SHOWN_CHARACTERS, malformed, refuse, shown
-from fedrdma_fate.fate.stream_memory import is_bounded
+from fedrdma_fate.fate.stream_memory import has_registered_extensions, is_bounded
 from fedrdma_fate.wire.errors import ErrorCode, FateError, FedRDMAError
 
 _LENGTH = struct.Struct("<Q")
@@ -62,7 +61,7 @@ def unpickle(
     names: Mapping[tuple[str, str], Name],
     persistent_load: PersistentLoad,
     *,
-    holds_tensors: bool = True,
+    holds_arrays: bool = True,
     longest: int = 0,
 ) -> Any:
     """The object in a stream.
@@ -71,7 +70,7 @@ def unpickle(
         stream: as a peer wrote it.
         names: what it may use, see `names_with`.
         persistent_load: what is behind its persistent ids. May be called twice for the same numbers.
-        holds_tensors: whether a number may stand for a tensor.
+        holds_arrays: whether a number may stand for a tensor or an array.
         longest: bytes of the longest byte string that a number may stand for.
 
     Raises:
@@ -79,8 +78,9 @@ def unpickle(
             would change what it has not made, or is otherwise no stream that we load.
         Exception: as classes of the stream raise it.
     """
-    # Tensors can be filled without a name; only the other unpickler sees to that.
-    if not holds_tensors:
+    # Tensors can be filled without a name, and items of arrays set: all of them at once, or those that lists without
+    # end say. Only the other unpickler sees to that.
+    if not holds_arrays:
         try:
             return unpickle_unnamed(stream, persistent_load, longest)
         except NameWantedError:
@@ -100,8 +100,7 @@ def unpickle_unnamed(stream: bytes | memoryview, persistent_load: PersistentLoad
             unpickler in Python because C might need more memory or time for it than its length allows.
         Exception: as unpickling raises it.
     """
-    # the C unpickler takes a code from the cache without asking for its name
-    if copyreg._inverted_registry or copyreg._extension_cache:  # type: ignore[attr-defined]
+    if has_registered_extensions():
         raise NameWantedError
     raw = bytes(stream)
     if not is_bounded(raw, longest=longest):

@@ -25,8 +25,8 @@ def no_id(pid: Any) -> Any:
     raise AssertionError(pid)
 
 
-def load(stream: bytes, *, holds_tensors: bool) -> Any:
-    return unpickle(stream, names_with(()), no_id, holds_tensors=holds_tensors)
+def load(stream: bytes, *, holds_arrays: bool) -> Any:
+    return unpickle(stream, names_with(()), no_id, holds_arrays=holds_arrays)
 
 
 def stream(*parts: bytes) -> bytes:
@@ -100,24 +100,24 @@ HOSTILE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("holds_tensors", [False, True])
+@pytest.mark.parametrize("holds_arrays", [False, True])
 @pytest.mark.parametrize("name", HOSTILE)
-def test_keys_that_take_too_long_are_refused_soon(name: str, holds_tensors: bool) -> None:
+def test_keys_that_take_too_long_are_refused_soon(name: str, holds_arrays: bool) -> None:
     content = stream(HOSTILE[name])
     started = time.monotonic()
     with pytest.raises(FateError) as error:
-        load(content, holds_tensors=holds_tensors)
+        load(content, holds_arrays=holds_arrays)
     assert error.value.code is ErrorCode.PAYLOAD_MALFORMED
     assert time.monotonic() - started < MOST_SECONDS
 
 
-@pytest.mark.parametrize("holds_tensors", [False, True])
-def test_long_text_that_is_compared_with_equal_text_again_and_again_is_refused_soon(holds_tensors: bool) -> None:
+@pytest.mark.parametrize("holds_arrays", [False, True])
+def test_long_text_that_is_compared_with_equal_text_again_and_again_is_refused_soon(holds_arrays: bool) -> None:
     text = b"X" + struct.pack("<I", 4_000_000) + b"x" * 4_000_000
     content = stream(text + put(0) + b"0" + text + put(1) + b"0}(" + get(0) + b"N" + (get(1) + b"N") * 400_000 + b"u")
     started = time.monotonic()
     with pytest.raises(FateError):
-        load(content, holds_tensors=holds_tensors)
+        load(content, holds_arrays=holds_arrays)
     assert time.monotonic() - started < MOST_SECONDS
 
 
@@ -127,7 +127,7 @@ def test_byte_strings_behind_persistent_ids_count_as_well() -> None:
     content = stream(b"}(" + b"K\x00QN" + b"K\x01QN" * 200_000 + b"u")
     started = time.monotonic()
     with pytest.raises(FateError):
-        unpickle(content, names_with(()), equal.__getitem__, holds_tensors=False, longest=4_000_000)
+        unpickle(content, names_with(()), equal.__getitem__, holds_arrays=False, longest=4_000_000)
     assert time.monotonic() - started < MOST_SECONDS
 
 
@@ -150,15 +150,15 @@ HONEST: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("holds_tensors", [False, True])
+@pytest.mark.parametrize("holds_arrays", [False, True])
 @pytest.mark.parametrize("name", HONEST)
 @pytest.mark.parametrize("protocol", [2, 4])
-def test_keys_and_tuples_as_jobs_send_them_arrive(name: str, protocol: int, holds_tensors: bool) -> None:
+def test_keys_and_tuples_as_jobs_send_them_arrive(name: str, protocol: int, holds_arrays: bool) -> None:
     value = HONEST[name]
     named = protocol == 2 and any("set" in word for word in name.split())
     if not named and name != "thresholds":
-        assert load(pickle.dumps(value, protocol), holds_tensors=holds_tensors) == value
-    assert load(pickle.dumps(value), holds_tensors=holds_tensors) == value
+        assert load(pickle.dumps(value, protocol), holds_arrays=holds_arrays) == value
+    assert load(pickle.dumps(value), holds_arrays=holds_arrays) == value
 
 
 @pytest.mark.parametrize(

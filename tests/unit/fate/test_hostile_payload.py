@@ -207,6 +207,26 @@ def test_truth_values_that_fate_pickles_its_own_way_are_looked_at_too(kind: str,
     assert_malformed(payload([], stream(content[:-1] + b"\x02"), b""))
 
 
+DOUBLED = b"](" * 31 + b"K\x00" + (pickle.DUP + pickle.APPENDS) * 31
+"""A list that NumPy would make an array of two thousand million items of."""
+
+
+@pytest.mark.parametrize(
+    "addition",
+    [
+        b")K\x07" + pickle.SETITEM,
+        b"()K\x07" + pickle.SETITEMS,
+        DOUBLED + b"K\x07" + pickle.SETITEM,
+        b")" + DOUBLED + pickle.SETITEM,
+        b"K\x07" + pickle.APPEND,
+        b"(K\x07" + pickle.ADDITEMS,
+    ],
+    ids=["all", "all of many", "at a list without end", "from one", "append", "add"],
+)
+def test_nothing_is_written_into_an_array(addition: bytes) -> None:
+    assert_malformed(payload([["ndarray", "<f8", [8], 0, 64]], b"\x80\x04K\x00Q" + addition + b"."))
+
+
 @pytest.mark.parametrize(("kind", "dtype"), [*TRUTH_VALUES, ("bytes", ""), ("bytearray", "")])
 def test_a_segment_that_is_named_again_and_again_is_restored_once(kind: str, dtype: str) -> None:
     first, *others = load(payload([[kind, dtype, [64], 0, 64]], b"\x80\x04](" + b"K\x00Q" * 100 + b"e."))

@@ -217,6 +217,21 @@ def test_extension_codes_do_not_pass_by_the_names(receive: Receive, extension_co
     assert not (tmp_path / "made").exists()
 
 
+def test_nor_do_they_in_the_storage_of_a_tensor(receive: Receive, extension_code: int, tmp_path: Path) -> None:
+    called = pickle.EXT1 + bytes([extension_code]) + text(str(tmp_path / "made")) + pickle.TUPLE1 + pickle.REDUCE
+    storage = legacy_storage(called)
+
+    refused = refusal(receive, pickle.dumps(Called(torch.storage._load_from_bytes, storage)))
+
+    assert refused.code is ErrorCode.PAYLOAD_MALFORMED
+    assert not (tmp_path / "made").exists()
+
+
+def test_extension_codes_make_no_difference_to_honest_tensors(receive: Receive, extension_code: int) -> None:
+    del extension_code
+    assert_same(received(receive, torch.arange(3.0)), torch.arange(3.0))
+
+
 # --- the engine gets what we have read ---
 
 
