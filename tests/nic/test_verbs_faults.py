@@ -15,9 +15,9 @@ CHUNK_BYTES = 256 << 10
 pytestmark = pytest.mark.nic
 
 
-def struck_by(fault: str, mode: str = "fedrdma-e") -> dict[str, Any]:
+def struck_by(fault: str, mode: str = "fedrdma-e", *secured: str) -> dict[str, Any]:
     """What the program saw."""
-    command = program("gateway_faults.py", fault, mode)
+    command = program("gateway_faults.py", fault, mode, *secured)
     # slow enough for the fault to hit the middle
     driver, _ = run_on_hosts(["true"], on={0: command}, rate="200mbit", nic_rate="200mbit", rtt="2ms", timeout=120)
     assert driver.exit_status == 0, driver.stderr[-6000:]
@@ -72,6 +72,16 @@ def test_chunks_on_unreliable_queue_pairs_go_on_too_when_the_path_is_back(fault:
     assert seen["kept_bytes"] >= seen["done_bytes"] > 8 * CHUNK_BYTES
     # unreliable: what nobody took in was sent again until that was known
     assert sent["mode"] == "fedrdma-x"
+
+
+@pytest.mark.parametrize(
+    ("fault", "mode"),
+    [("chunk-pair-of-sender", "fedrdma-x"), ("device-of-receiver", "fedrdma-x"), ("pair-of-receiver", "fedrdma-e")],
+)
+def test_a_sealed_transfer_begins_anew_and_comes_whole_when_the_path_is_back(fault: str, mode: str) -> None:
+    seen = struck_by(fault, mode, "secured")
+    whole_and_once(seen)
+    assert seen["done_bytes"] > 8 * CHUNK_BYTES, "it was in the middle"
 
 
 def test_a_receiver_that_was_killed_and_restarted_gets_the_payload_anew() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.support.certificates import TestAuthority
 from tests.support.sites import InProcesses, Site, Sites, gateway_site
 
 CONTROL_PORT = 9370
@@ -48,11 +49,12 @@ class OnHosts(InProcesses):
 
 
 @contextlib.contextmanager
-def gateways_on_hosts(directory: Path, **settings: Any) -> Iterator[Sites]:
+def gateways_on_hosts(directory: Path, authority: TestAuthority | None = None, **settings: Any) -> Iterator[Sites]:
     """A gateway on each of two hosts, connected by verbs.
 
     Args:
         directory: for configurations, traces and logs.
+        authority: gives both a certificate, with which they seal; without, `security` is off.
         **settings: keys of the configuration, over the defaults of the tests.
     """
     addresses = os.environ["TESTBED_HOSTS"].split(",")
@@ -79,6 +81,10 @@ def gateways_on_hosts(directory: Path, **settings: Any) -> Iterator[Sites]:
                 security_off_beyond_loopback=True,
                 **{"transport": "verbs", **settings},
             )
+            if authority is not None:
+                authority.issue(name)
+                sites[name].config.update(security="mtls", tls=authority.settings(name))
+                del sites[name].config["security_off_beyond_loopback"]
         with Sites.running(sites, OnHosts()) as running:
             running.wait_until_connected()
             yield running

@@ -1,6 +1,6 @@
 """On host 0: two gateways on two hosts, and a fault in the middle of a transfer from host 0 to host 1; prints JSON.
 
-gateway_faults.py FAULT [MODE]
+gateway_faults.py FAULT [MODE [secured]]
 
 What the sender knew, and when; how often the data path was connected; what was sent twice; whether the bytes are right.
 """
@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.support.certificates import TestAuthority
 from tests.support.hosts import OnHosts, from_outside, gateways_on_hosts, on_host, run
 from tests.support.sites import Sites, eventually, party
 
@@ -81,7 +82,7 @@ FAULTS: dict[str, Callable[[Sites], contextlib.AbstractContextManager[None]]] = 
 }
 
 
-def main(fault: str, mode: str = "fedrdma-e") -> None:
+def main(fault: str, mode: str = "fedrdma-e", *secured: str) -> None:
     """Run the fault, and print what was seen."""
     with tempfile.TemporaryDirectory() as name:
         home = Path(name)
@@ -89,7 +90,8 @@ def main(fault: str, mode: str = "fedrdma-e") -> None:
         settings = {"mode": mode, "chunk": CHUNK, "link_enable": "never"}
         memory = {"send_bytes": "32MiB", "receive_bytes": "64MiB", "ring_slots": 1, "ring_slot_bytes": "4MiB"}
         try:
-            with gateways_on_hosts(home, **settings, timeouts=timeouts, memory=memory) as sites:
+            authority = TestAuthority(home / "tls") if secured else None
+            with gateways_on_hosts(home, authority, **settings, timeouts=timeouts, memory=memory) as sites:
                 print(json.dumps(transfer(sites, FAULTS[fault])), flush=True)
         except BaseException:
             for log in sorted(home.glob("*/log")):
