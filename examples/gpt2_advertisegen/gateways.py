@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import os
 import shutil
-import socket
 import sys
 import tempfile
 import time
@@ -19,6 +18,7 @@ import yaml
 
 from examples.gpt2_advertisegen.plan import ARBITER, CLIENTS, PARTIES, RunFiles
 from examples.gpt2_advertisegen.processes import Child, Children, JobFailedError
+from fedrdma_fate.bench.ports import free_ports
 from fedrdma_fate.client.client import ask_status
 from fedrdma_fate.core.plan import DEFAULT_CHUNK_BYTES, ChunkPlan, SlotLayout
 from fedrdma_fate.gateway.config.schema import TransportName
@@ -270,11 +270,5 @@ def region_bytes(pids: Iterable[int]) -> dict[int, int]:
 
 def loopback_controls() -> dict[Party, str]:
     """A control channel for every party on this host, at ports that nobody listens on now."""
-    listeners = {party: socket.socket() for party in PARTIES}
-    try:
-        for listener in listeners.values():
-            listener.bind(("127.0.0.1", 0))
-        return {party: f"127.0.0.1:{listener.getsockname()[1]}" for party, listener in listeners.items()}
-    finally:
-        for listener in listeners.values():
-            listener.close()
+    ports = zip(PARTIES, free_ports(len(PARTIES)), strict=True)
+    return {party: f"127.0.0.1:{port}" for party, port in ports}

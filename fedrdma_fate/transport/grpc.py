@@ -37,7 +37,15 @@ _OPTIONS = (
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.http2.max_pings_without_data", 0),
 )
-_SERVER_OPTIONS = (*_OPTIONS, ("grpc.so_reuseport", 0), ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000))
+_HANDSHAKE_MILLISECONDS = 5_000
+"""A connection that has not begun to speak HTTP/2 by then, after TLS, is closed, as at the control port. grpcio has no
+bound on how many there are meanwhile."""
+_SERVER_OPTIONS = (
+    *_OPTIONS,
+    ("grpc.so_reuseport", 0),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MILLISECONDS),
+)
 _CLIENT_OPTIONS = (*_OPTIONS, ("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1))
 
 

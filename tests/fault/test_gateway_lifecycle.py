@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from fedrdma_fate.bench.ports import free_ports
 from fedrdma_fate.core.path import PathState
 from fedrdma_fate.engine.path_memory import KnownPath
 from fedrdma_fate.gateway.config.schema import parse_config
@@ -24,7 +25,6 @@ from fedrdma_fate.gateway.path_store import PathStore
 from fedrdma_fate.transport.grpc import GrpcSettings, GrpcTransport
 from fedrdma_fate.unix_sockets import address_of
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
-from tests.support.ports import free_ports
 from tests.support.shared_memory import room_for_regions
 from tests.support.sites import (
     InThread,

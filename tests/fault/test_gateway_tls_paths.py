@@ -12,13 +12,13 @@ from pathlib import Path
 import grpc
 import pytest
 
+from fedrdma_fate.bench.ports import free_ports
 from fedrdma_fate.security.credentials import CredentialFiles, load_credentials
 from fedrdma_fate.security.grpc_credentials import GrpcCredentials
 from fedrdma_fate.transport.grpc import METHOD, SERVICE, TOKEN_KEY, GrpcSettings, GrpcTransport
 from fedrdma_fate.wire.errors import TransportError
 from tests.support.certificates import TestAuthority, now
 from tests.support.control import client_context
-from tests.support.ports import free_ports
 from tests.support.sites import InProcesses, Sites, eventually, party, start_gateways
 
 LAYOUT = {"a": ["guest:1"], "b": ["host:2"]}

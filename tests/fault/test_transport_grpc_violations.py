@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -189,3 +190,18 @@ def test_what_waits_in_a_call_that_breaks_is_dropped() -> None:
     pipe.end("the peer is gone")
     assert list(pipe.outgoing()) == []
     pipe.close(linger=0)
+
+
+def test_connections_that_say_nothing_are_closed_after_some_seconds() -> None:
+    transport = GrpcTransport(GrpcSettings())
+    draft = transport.open("passive")
+    try:
+        silent = [socket.create_connection(("127.0.0.1", transport.port), timeout=30) for _ in range(20)]
+        for connection in silent:
+            # what grpcio says first, and then the end
+            while connection.recv(4096):
+                pass
+            connection.close()
+    finally:
+        draft.close()
+        transport.close()

@@ -23,7 +23,7 @@ from typing import Any
 import psutil
 import yaml
 
-from tests.support.gateways import free_ports
+from fedrdma_fate.bench.ports import free_ports
 
 _READY_SECONDS = 120.0
 _FRAGMENT = Path(__file__).resolve().parents[2] / "conf" / "fate_flow.yaml"

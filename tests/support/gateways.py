@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from fedrdma_fate.bench.ports import free_ports
 from fedrdma_fate.client.client import ask_status
 from fedrdma_fate.wire.errors import GatewayError
 from tests.support.certificates import TestAuthority
@@ -96,15 +96,6 @@ def running_gateways(directory: Path, parties: Sequence[PartyTuple], **settings:
         stack.callback(lambda: [process.terminate() for process in processes])
         _wait_until_connected(silos, processes)
         yield silos
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports on loopback that nobody listens on now."""
-    with contextlib.ExitStack() as stack:
-        listeners = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for listener in listeners:
-            listener.bind(("127.0.0.1", 0))
-        return [listener.getsockname()[1] for listener in listeners]
 
 
 @contextlib.contextmanager

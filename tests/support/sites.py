@@ -20,13 +20,13 @@ from typing import Any, Protocol, TypeVar
 
 import yaml
 
+from fedrdma_fate.bench.ports import free_ports
 from fedrdma_fate.client.client import GatewayClient, ask_status
 from fedrdma_fate.gateway.config.schema import parse_config
 from fedrdma_fate.gateway.daemon import Gateway
 from fedrdma_fate.wire.errors import GatewayError
 from fedrdma_fate.wire.frames import ControlFrame, Mode, Party
 from tests.support.certificates import TestAuthority
-from tests.support.ports import free_ports
 from tests.support.shared_memory import room_for_regions
 
 Result = TypeVar("Result")

@@ -57,7 +57,7 @@ BOUNDS: dict[str, dict[str, str]] = {
     "REMEMBERED_CLOSED": {"gateway/messages/sessions.py:Sessions": "_closed"},
     "REMEMBERED_DELIVERED, REMEMBERED_NOTICES": {"gateway/peers/sending.py:Sending": "_delivered _notices"},
     "REMEMBERED_TRANSFERS": {"gateway/peers/receiving.py:Receiving": "_ended"},
-    "MOST_ANNOUNCED": {"gateway/peers/receiving.py:Receiving": "_announced"},
+    "MOST_ANNOUNCED, by whoever adds": {"gateway/peers/announced.py:AnnouncedTransfers": "_offers _of_message"},
     "MOST_REQUESTS_KEPT; standing grants are few": {
         "gateway/peers/receiving.py:Receiving": "_requests _asked_by _granted",
         "gateway/context.py:GatewayContext": "tasks",

@@ -6,7 +6,6 @@ import contextlib
 import datetime
 import functools
 import logging
-import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +24,7 @@ from fedrdma_fate.bench.baselines.fate_party import (
 )
 from fedrdma_fate.bench.baselines.gateway_process import GatewayProcess
 from fedrdma_fate.bench.baselines.interface import RowError, Schedule, Service, SideBytes, complaining
+from fedrdma_fate.bench.ports import free_ports
 from fedrdma_fate.gateway.config.schema import Seal
 from fedrdma_fate.gateway.peers.receiving import FIRST_AHEAD_FRACTION
 from fedrdma_fate.memory.region import PAGE_BYTES
@@ -194,7 +194,7 @@ class GatewayPair:
         not lend.
         """
         require_fate()
-        control = f"127.0.0.1:{_free_port()}"
+        control = f"127.0.0.1:{free_ports(1)[0]}"
         with contextlib.ExitStack() as stack:
             configs = {side: self._config(side, control, largest_bytes) for side in PARTIES}
             if self.seal != "off":
@@ -244,12 +244,6 @@ class GatewayPair:
 
 def _party(side: Side) -> str:
     return ":".join(PARTIES[side])
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _context(side: Side, address: str, workspace: Path) -> Any:

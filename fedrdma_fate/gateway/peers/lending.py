@@ -113,8 +113,6 @@ class Lending:
 
     def on_declined(self, transfer: int, reason: str) -> bool:
         """The peer cannot use what is lent: whether this message has to be sent otherwise."""
-        if transfer not in self._loans:
-            return False
         message = "%s does not borrow: %s; payloads are copied to it"
         self._context.complaints.add(logger, "loans not used", self._peer, message, self._peer, reason)
         self._declined = True

@@ -278,8 +278,7 @@ class Peer:
             case Ping(stamp=stamp):
                 self.send(Pong(stamp))
             case Pong(stamp=stamp):
-                self.rtt_seconds = self.sending.rtt_seconds = time.monotonic() - stamp
-                self.probes.on_pong(stamp)
+                self._on_pong(stamp)
             case Goodbye(reason=reason):
                 self._lose(f"it said goodbye: {reason}")
             case Connect():
@@ -360,6 +359,13 @@ class Peer:
         message = "data path to %s: %s (%s)"
         self._complain("data path chosen", message, self.config.site, transport, reason, level=logging.INFO)
         self.paths.need(transport, reason, main=True)
+
+    def _on_pong(self, stamp: float) -> None:
+        elapsed = time.monotonic() - stamp
+        # what a peer sends back need not be what we sent; no comparison holds for what is no number
+        if 0 <= elapsed <= self._context.config.timeouts.peer_silence:
+            self.rtt_seconds = self.sending.rtt_seconds = elapsed
+            self.probes.on_pong(stamp)
 
     def _on_connect(self, frame: Connect) -> None:
         main = self.paths.main_transport

@@ -15,6 +15,7 @@ from fedrdma_fate.engine.link_thread import LinkHandle
 from fedrdma_fate.gateway.background import spawn
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.messages.mailbox import Message
+from fedrdma_fate.gateway.peers.announced import AnnouncedTransfers
 from fedrdma_fate.gateway.peers.borrowing import Borrowing
 from fedrdma_fate.gateway.peers.entitlement import not_in_session
 from fedrdma_fate.gateway.peers.probe_transfers import lease_spare
@@ -112,7 +113,7 @@ class Receiving:
         self._asked_by: set[int] = set()
         self._ahead: dict[str, int] = {}
         self._next_grant = 0
-        self._announced: dict[int, Offer] = {}
+        self._announced = AnnouncedTransfers()
         self._ended: OrderedDict[int, Delivered | Refused] = OrderedDict()
 
     # -- grants ---------------------------------------------------------------------------------------------------
@@ -258,7 +259,7 @@ class Receiving:
         elif objection := self._too_much(offer):
             link.decline(offer, self.refuse(offer, ErrorCode.LIMIT_REACHED, objection))
         else:
-            self._announced[offer.transfer] = offer
+            self._announced.add(offer)
             link.frame(offer)
 
     def on_early_offer(self, offer: Offer, link: LinkHandle) -> None:
@@ -310,13 +311,13 @@ class Receiving:
 
     def on_abort(self, transfer: int) -> None:
         """The peer has given a transfer up, and says why in an Undeliverable."""
-        self._announced.pop(transfer, None)
+        self._announced.discard(transfer)
 
     def on_undeliverable(self, key: MessageKey, code: str, reason: str) -> None:
         """The peer says that a message will not come."""
         message = "%s will not come from %s: [%s] %s"
         self._complain("undeliverable", message, key, self._peer, code, reason, level=logging.ERROR)
-        self._announced = {transfer: offer for transfer, offer in self._announced.items() if offer.key != key}
+        self._announced.discard_message(key)
         self._fail(key, code, reason)
 
     def _fail(self, key: MessageKey, code: str, reason: str) -> None:
@@ -326,7 +327,7 @@ class Receiving:
     def peer_restarted(self) -> None:
         """What the peer had announced, and had not been received, is gone with its memory."""
         reason = f"the gateway of {self._peer} was restarted in the middle of it"
-        for offer in list(self._announced.values()):
+        for offer in self._announced.offers():
             self._not_received(offer, ErrorCode.TRANSFER_ABORTED, reason)
 
     def _not_received(self, offer: Offer, code: ErrorCode, reason: str) -> None:
@@ -411,7 +412,7 @@ class Receiving:
         return tuple(still_open)
 
     def _remember(self, end: Delivered | Refused) -> None:
-        self._announced.pop(end.transfer, None)
+        self._announced.discard(end.transfer)
         self._ended[end.transfer] = end
         while len(self._ended) > REMEMBERED_TRANSFERS:
             self._ended.popitem(last=False)

@@ -11,9 +11,9 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from fedrdma_fate.bench.ports import free_ports
 from fedrdma_fate.cli.main import main
 from tests.support.certificates import TestAuthority
-from tests.support.ports import free_ports
 from tests.support.sites import Site, eventually, gateway_site
 
 RIGHT = {"site": "a", "parties": ["9999"], "security": "off"}

@@ -39,7 +39,7 @@ def test_a_frame_of_a_session_that_is_not_open_to_its_party_is_refused_and_leave
         await twin.settle()
         assert half.context.mailbox.summary()["messages"] == 0
         assert half.context.mailbox._failed == {}
-        assert half.peer.receiving._announced == {}
+        assert not half.peer.receiving._announced
         codes = [frame.code for frame in sent_by(twin, "b", Refused)]
         assert codes == ([] if kind is Undeliverable else [ErrorCode.SESSION_NOT_OPEN.value])
 

@@ -1,4 +1,4 @@
-"""Ports for servers of tests."""
+"""Ports for servers on loopback."""
 
 from __future__ import annotations
 
