@@ -41,6 +41,9 @@ class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
 
 # -- requests -----------------------------------------------------------------------------------------------------
 
+Destinations = Annotated[tuple[Party, ...], msgspec.Meta(max_length=MOST_PARTIES)]
+"""Of one push: no more than a session has parties."""
+
 
 class Attach(_Message, frozen=True, tag="attach"):
     """First request on a connection: who is calling.
@@ -92,7 +95,7 @@ class Commit(_Message, frozen=True, tag="commit"):
     lease: int
     name: str
     tag: str
-    destinations: tuple[Party, ...]
+    destinations: Destinations
     kind: MessageKind
     keep: bool = False
     unfinished: bool = False
@@ -117,7 +120,7 @@ class PutInline(_Message, frozen=True, tag="put-inline"):
 
     name: str
     tag: str
-    destinations: tuple[Party, ...]
+    destinations: Destinations
     kind: MessageKind
     body: Annotated[bytes, msgspec.Meta(max_length=INLINE_LIMIT_BYTES)]
 

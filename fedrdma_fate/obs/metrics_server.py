@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import logging
 import socket
 import ssl
@@ -21,8 +23,11 @@ logger = logging.getLogger(__name__)
 Secure = Callable[[socket.socket], ssl.SSLSocket]
 """Shakes hands on a connection that was accepted; raises OSError or FedRDMAError where nobody may be there."""
 
-_IDLE_SECONDS = 10.0
-"""A connection that says nothing for so long is ended: Prometheus' own limit for a whole scrape."""
+_SCRAPE_SECONDS = 10.0
+"""For a connection from its begin to its end, the handshake included: Prometheus' own limit for a whole scrape."""
+
+MOST_SCRAPES = 16
+"""Connections at a time, each with a thread; who scrapes makes one after the other."""
 
 
 class _Handler(WSGIRequestHandler):
@@ -41,16 +46,46 @@ class _Server(ThreadingMixIn, WSGIServer):
         self.address_family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         self._secure = secure
         self._refused = refused
+        self._room = threading.BoundedSemaphore(MOST_SCRAPES)
         super().__init__((host, port), _Handler)
 
-    def finish_request(self, request: Any, client_address: Any) -> None:
-        """In a thread of the connection's own: shake hands there, too."""
-        request.settimeout(_IDLE_SECONDS)
-        if self._secure is None:
-            super().finish_request(request, client_address)
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Start a thread for a connection, where there is room for one."""
+        if not self._room.acquire(blocking=False):
+            self.shutdown_request(request)
+            error = OSError(errno.EAGAIN, f"{MOST_SCRAPES} connections are served already")
+            self._refused(str(client_address[0]), error)
             return
-        with self._secure(request) as secured:
-            super().finish_request(secured, client_address)
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            # no thread could be started, so none gives it back
+            self._room.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """In a thread of the connection's own."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """Shake hands in the connection's thread, too; all of it has one limit, however slowly somebody writes."""
+        request.settimeout(_SCRAPE_SECONDS)
+        with request.dup() as same:
+            end = threading.Timer(_SCRAPE_SECONDS, _end, [same])
+            end.daemon = True
+            end.start()
+            try:
+                if self._secure is None:
+                    super().finish_request(request, client_address)
+                    return
+                with self._secure(request) as secured:
+                    super().finish_request(secured, client_address)
+            finally:
+                end.cancel()
+                end.join()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - of socketserver's
         """A connection that failed, within an `except` of socketserver's."""
@@ -59,6 +94,11 @@ class _Server(ThreadingMixIn, WSGIServer):
             self._refused(str(client_address[0]), error)
         else:
             logger.error("the metrics could not be served", exc_info=error)
+
+
+def _end(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 class MetricsServer:

@@ -57,6 +57,10 @@ BOUNDS: dict[str, dict[str, str]] = {
     "REMEMBERED_CLOSED": {"gateway/messages/sessions.py:Sessions": "_closed"},
     "REMEMBERED_DELIVERED, REMEMBERED_NOTICES": {"gateway/peers/sending.py:Sending": "_delivered _notices"},
     "REMEMBERED_TRANSFERS": {"gateway/peers/receiving.py:Receiving": "_ended"},
+    "by connections that there are: of a listed user MOST_OF_A_USER, of others who are refused MOST_REFUSED": {
+        "gateway/tasks/socket.py:TaskSocket": "_of_user",
+        "gateway/tasks/refused_connections.py:RefusedConnections": "_of_user",
+    },
     "MOST_ANNOUNCED, by whoever adds": {"gateway/peers/announced.py:AnnouncedTransfers": "_offers _of_message"},
     "MOST_REQUESTS_KEPT; standing grants are few": {
         "gateway/peers/receiving.py:Receiving": "_requests _asked_by _granted",

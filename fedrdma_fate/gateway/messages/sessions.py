@@ -104,14 +104,16 @@ class Sessions:
         Raises:
             GatewayError: DUPLICATE_PUSH when one of them was already, or comes twice; then none is noted.
         """
-        for at, key in enumerate(keys):
+        seen: set[MessageKey] = set()
+        for key in keys:
             known = self._sessions.get(key.session)
-            if key in keys[:at] or (known is not None and key in known.pushed):
+            if key in seen or (known is not None and key in known.pushed):
                 raise GatewayError(
                     ErrorCode.DUPLICATE_PUSH,
                     f"{key} was pushed before.",
                     "A name and tag can be pushed once to each party; the first message is kept.",
                 )
+            seen.add(key)
         for key in keys:
             self._of(key.session).pushed.add(key)
 

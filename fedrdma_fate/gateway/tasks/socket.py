@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import socket
+from collections import Counter
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,6 +21,7 @@ from fedrdma_fate.client.protocol import (
     encode_message,
     frame_length,
 )
+from fedrdma_fate.gateway.tasks.refused_connections import RefusedConnections
 from fedrdma_fate.gateway.tasks.users import refused
 from fedrdma_fate.obs.complaints import EACH_TELLS, Complaints
 from fedrdma_fate.unix_sockets import address_of, close_all, peer_user
@@ -30,8 +32,9 @@ logger = logging.getLogger(__name__)
 _LAST_ANSWERS_SECONDS = 1.0
 """For requests that are being answered when the gateway ends; then their connections are closed."""
 
-_REFUSAL_SECONDS = 1.0
-"""For the first request of a user who is refused."""
+MOST_OF_A_USER = 1024
+"""Connections of one user who is listed, each with a descriptor here: a task has one for each thread that waits, and so
+has each worker of the engine."""
 
 READ_AHEAD = 32
 """Requests of one connection that are read before the first of them is answered."""
@@ -105,11 +108,14 @@ class TaskSocket:
             shared: whether other users may reach it; whom it then admits, the maker knows.
         """
         self._path = path
+        self._shared = shared
         self._mode = _SHARED_MODE if shared else _OWN_MODE
         self._maker = maker
         self._complaints = complaints or Complaints()
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
+        self._of_user: Counter[int] = Counter()
+        self._refused = RefusedConnections()
         self._answering = 0
         self._quiet = asyncio.Event()
         self._quiet.set()
@@ -157,8 +163,14 @@ class TaskSocket:
             self._complaints.add(
                 logger, "refused user", f"user {user}", "%s", refused(user, "run tasks here"), level=logging.ERROR
             )
-            await _refuse(reader, writer, user)
+            await self._refused.refuse(reader, writer, user, refused(user, "run tasks here"))
             return
+        if self._shared and not self._has_room(user):
+            too_many = _too_many(user)
+            self._complaints.add(logger, "connections", f"user {user}", "%s", too_many, level=logging.ERROR)
+            await self._refused.refuse(reader, writer, user, too_many)
+            return
+        self._of_user[user] += 1
         connection = asyncio.current_task()
         assert connection is not None
         self._connections.add(connection)
@@ -177,9 +189,16 @@ class TaskSocket:
                 writer.write(encode_message(_error_reply(error)))
         finally:
             self._connections.discard(connection)
+            self._of_user[user] -= 1
+            if not self._of_user[user]:
+                del self._of_user[user]
             requests.close()
             conversation.end()
             writer.close()
+
+    def _has_room(self, user: int) -> bool:
+        """Whether a user may have another connection; the gateway's own, who could do worse, always."""
+        return user in (os.geteuid(), 0) or self._of_user[user] < MOST_OF_A_USER
 
     async def _converse(
         self, requests: _Requests, writer: asyncio.StreamWriter, conversation: Conversation, user: int
@@ -271,19 +290,12 @@ class _Requests:
         await self._queue.put(end)
 
 
-async def _refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, user: int) -> None:
-    """Say why, and end the connection."""
-    error = refused(user, "run tasks here")
-    try:
-        # who finds the connection closed while it still asks does not read why
-        with contextlib.suppress(WireError, TimeoutError, asyncio.TimeoutError):
-            await asyncio.wait_for(_read_request(reader), _REFUSAL_SECONDS)
-        writer.write(encode_message(_error_reply(error)))
-        await writer.drain()
-    except ConnectionError:
-        logger.debug("user %d did not wait for the answer", user)
-    finally:
-        writer.close()
+def _too_many(user: int) -> GatewayError:
+    return GatewayError(
+        ErrorCode.LIMIT_REACHED,
+        f"user {user} has {MOST_OF_A_USER} connections to this gateway already.",
+        "Have fewer tasks at a time.",
+    )
 
 
 async def _send_with_descriptor(writer: asyncio.StreamWriter, answer: WithDescriptor) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
 import threading
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from fedrdma_fate.obs import metrics_server
 from fedrdma_fate.obs.metrics import GatewayMetrics, MetricsServer, Occupancy, PoolUse
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 
@@ -135,3 +138,42 @@ def test_an_address_that_cannot_be_bound_is_a_configuration_error(
 ) -> None:
     with pytest.raises(ConfigError):
         metrics.start_http(host, port)
+
+
+def test_no_more_than_some_connections_are_served_at_a_time(server: MetricsServer) -> None:
+    silent = [socket.create_connection(server.address, timeout=10) for _ in range(metrics_server.MOST_SCRAPES)]
+    _wait_until(lambda: threading.active_count() >= metrics_server.MOST_SCRAPES)
+    with socket.create_connection(server.address, timeout=10) as refused:
+        assert refused.recv(1) == b""
+    for connection in silent:
+        connection.close()
+    _wait_until(lambda: _is_served(server))
+
+
+def test_who_says_something_now_and_then_is_ended_all_the_same(
+    server: MetricsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics_server, "_SCRAPE_SECONDS", 0.5)
+    with socket.create_connection(server.address, timeout=10) as slow, contextlib.suppress(ConnectionError):
+        slow.settimeout(0.05)
+        for _ in range(400):
+            slow.send(b"G")
+            with contextlib.suppress(TimeoutError):
+                assert slow.recv(1) == b""
+                return
+        pytest.fail("it is still served")
+
+
+def _is_served(server: MetricsServer) -> bool:
+    host, port = server.address
+    with contextlib.suppress(OSError), urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=5) as answer:
+        return bool(answer.status == 200)
+    return False
+
+
+def _wait_until(holds: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if holds():
+            return
+        time.sleep(0.01)
+    pytest.fail("it never was")
