@@ -5,10 +5,14 @@ from __future__ import annotations
 import dataclasses
 
 from fedrdma_fate.core.state_machines import ReceivingMachine
-from fedrdma_fate.ports import Completion, Slot
+from fedrdma_fate.ports import Slot
 from fedrdma_fate.wire.errors import WireError
 from fedrdma_fate.wire.frames import Offer
 from fedrdma_fate.wire.header import HEADER_BYTES, ChunkHeader, decode_header
+
+MOST_EARLY_CHUNKS = 1 << 16
+"""Chunks of one link that are kept before their offers come: 1 GiB in the smallest chunks that a path is cut for, more
+than a control channel falls behind its data path, and some 15 MB of notes."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -21,7 +25,8 @@ class Granted:
         offer: the transfer that comes through it, once announced.
         receiver: its state machine.
         announced: an immediate came before the offer.
-        early: chunks that did, and when: seen all at once, they would look like a burst.
+        early: immediates of chunks that did, each with when, and its digest: seen all at once, they would look like a
+            burst. No more than the slot has bytes, nor than MOST_EARLY_CHUNKS on the link.
         header: came by a datagram before the offer.
         looks: how often polling has seen a header here that does not parse.
         started: when the offer came.
@@ -32,7 +37,7 @@ class Granted:
     offer: Offer | None = None
     receiver: ReceivingMachine | None = None
     announced: bool = False
-    early: list[tuple[Completion, float]] = dataclasses.field(default_factory=list)
+    early: dict[int, tuple[float, int | None]] = dataclasses.field(default_factory=dict)
     header: bytes = b""
     looks: int = 0
     started: float = 0.0

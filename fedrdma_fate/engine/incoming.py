@@ -20,7 +20,6 @@ from fedrdma_fate.core.actions import (
     SendReport,
 )
 from fedrdma_fate.core.digest import chunk_digest
-from fedrdma_fate.core.plan import LARGEST_COUNT
 from fedrdma_fate.core.state_machines import ReceivingMachine
 from fedrdma_fate.core.x.chunking import TAGS, chunk_of_immediate
 from fedrdma_fate.engine.events import (
@@ -33,7 +32,7 @@ from fedrdma_fate.engine.events import (
     TransferProgress,
     TransferStats,
 )
-from fedrdma_fate.engine.granted_slot import Ended, Granted, clear_stale_header, parsed
+from fedrdma_fate.engine.granted_slot import MOST_EARLY_CHUNKS, Ended, Granted, clear_stale_header, parsed
 from fedrdma_fate.engine.link_datagrams import COPIES, LinkDatagrams
 from fedrdma_fate.engine.opening import Opening
 from fedrdma_fate.engine.openings import Openings
@@ -72,6 +71,7 @@ class IncomingTransfers:
         self._opener: PathOpener | None = None
         self._granted: dict[int, Granted] = {}
         self._tagged: dict[int, int] = {}
+        self._early_chunks = 0
         self._ended: dict[int, Ended] = {}
         self._openings = Openings(settings, emit, datagrams, self._remember)
         self._lost_at: float | None = None
@@ -179,9 +179,8 @@ class IncomingTransfers:
         granted.started = now
         if self._settings.poll_headers:
             clear_stale_header(granted, granted.receiver)
-        early, granted.early = granted.early, []
-        for landed, arrived_at in early:
-            self._take_chunk(offer.grant, granted, landed, arrived_at, now)
+        for immediate, (arrived_at, digest) in self._take_early(granted).items():
+            self._carry_out(offer.grant, granted, granted.receiver.on_chunk(immediate, arrived_at, now, digest), now)
         if granted.header:
             self._carry_out(offer.grant, granted, granted.receiver.on_announced(granted.header), now)
         elif granted.announced:
@@ -218,15 +217,20 @@ class IncomingTransfers:
             self._carry_out(header.grant, granted, granted.receiver.on_announced(header.raw), now)
 
     def on_chunk(self, landed: Completion, now: float) -> None:
-        """`fedrdma-x`: a chunk was written."""
+        """`fedrdma-x`: a chunk was written.
+
+        Raises:
+            TransportError: LINK_LOST when the peer has written more of them before their offers than are kept.
+        """
         grant = self._tagged.get(chunk_of_immediate(landed.immediate)[0])
         granted = None if grant is None else self._granted.get(grant)
         if grant is None or granted is None:
             return
         if granted.receiver is not None:
-            self._take_chunk(grant, granted, landed, now, now)
-        elif len(granted.early) < LARGEST_COUNT:
-            granted.early.append((landed, now))
+            actions = granted.receiver.on_chunk(landed.immediate, now, now, landed.digest)
+            self._carry_out(grant, granted, actions, now)
+        else:
+            self._keep_early(granted, landed, now)
 
     def on_landed(self, landed: Completion, now: float) -> None:
         """A chunk was seen to land."""
@@ -330,10 +334,22 @@ class IncomingTransfers:
         if stuck:
             self._emit(SlotsStillOpen(stuck))
 
-    def _take_chunk(self, grant: int, granted: Granted, landed: Completion, arrived_at: float, now: float) -> None:
-        assert granted.receiver is not None
-        actions = granted.receiver.on_chunk(landed.immediate, arrived_at, now, landed.digest)
-        self._carry_out(grant, granted, actions, now)
+    def _keep_early(self, granted: Granted, landed: Completion, now: float) -> None:
+        # a chunk has a byte at least, so no transfer through this slot has one of a higher index
+        if landed.immediate in granted.early or chunk_of_immediate(landed.immediate)[1] >= granted.slot.length:
+            return
+        if self._early_chunks < MOST_EARLY_CHUNKS:
+            granted.early[landed.immediate] = (now, landed.digest)
+            self._early_chunks += 1
+        elif self._endpoint is not None and self._endpoint.chunk_service.reliable:
+            # nobody would send it again; elsewhere it counts as lost
+            message = f"the peer wrote more than {MOST_EARLY_CHUNKS} chunks before it announced what they are of."
+            raise TransportError(ErrorCode.LINK_LOST, message)
+
+    def _take_early(self, granted: Granted) -> dict[int, tuple[float, int | None]]:
+        early, granted.early = granted.early, {}
+        self._early_chunks -= len(early)
+        return early
 
     def _complain(self, kind: str, offer: Offer, reason: object) -> None:
         complaints, site = self._settings.complaints, self._settings.site
@@ -436,4 +452,6 @@ class IncomingTransfers:
                 self._tell_open([self._granted[grant].slot])
         if self._tagged.get(grant % TAGS) == grant:
             del self._tagged[grant % TAGS]
-        return self._granted.pop(grant)
+        granted = self._granted.pop(grant)
+        self._take_early(granted)
+        return granted

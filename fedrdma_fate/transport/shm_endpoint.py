@@ -291,6 +291,8 @@ class ShmEndpoint(ReliableEndpoint):
             self._completions.append(Completion(CompletionKind.IMMEDIATE, immediate=notice.immediate))
             return
         if notice.op == Op.CHUNK:
+            if not notice.length:
+                raise ProtocolViolation("a chunk of no bytes")
             kind, immediate = CompletionKind.CHUNK_IMMEDIATE, notice.immediate
         else:
             kind, immediate = CompletionKind.LANDED, exposure.grant

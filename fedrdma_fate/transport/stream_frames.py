@@ -82,7 +82,9 @@ def unpack_head(raw: bytes | bytearray | memoryview) -> Head:
 def _consistent(head: Head) -> bool:
     match head.op:
         case Op.WRITE | Op.CHUNK:
-            return head.piece_at + head.piece_length <= head.length
+            # a payload has no empty chunk; an empty write is one empty piece
+            may_be_empty = head.op == Op.WRITE and head.length == 0
+            return head.piece_at + head.piece_length <= head.length and (head.piece_length > 0 or may_be_empty)
         case Op.FENCED:
             return head.piece_at == 0 and head.piece_length == head.length <= INLINE_BYTES
         case Op.ACK:

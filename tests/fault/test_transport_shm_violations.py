@@ -93,6 +93,7 @@ def test_a_notice_that_comes_byte_by_byte_is_understood(ends: Ends) -> None:
         (Op.WRITTEN, 0, -8, 16, "out of range"),
         (Op.WRITTEN, 0, 4090, 16, "out of range"),
         (Op.IMMEDIATE, 0, 0, 4097, "out of range"),
+        (Op.CHUNK, 0, 0, 0, "no bytes"),
         (77, 0, 0, 0, "unknown kind 77"),
         (Op.VIOLATION, 0, 0, MOST_TEXT + 1, "text of"),
     ],

@@ -136,6 +136,8 @@ VIOLATIONS = {
     "far-address": ({"address": 2**64 - 50}, "out of range"),
     "piece-outside-its-write": ({"piece_at": 1}, "frame of kind 1"),
     "piece-longer-than-its-write": ({"piece_length": 101}, "frame of kind 1"),
+    "empty-piece-of-a-write": ({"piece_at": 100, "piece_length": 0}, "kind 1 with 0 bytes at 100"),
+    "empty-chunk": ({"op": int(Op.CHUNK), "length": 0, "piece_length": 0}, "kind 5 with 0 bytes"),
     "unknown-op": ({"op": 99}, "frame of kind 99"),
     "op-zero": ({"op": 0}, "frame of kind 0"),
     "ack-with-a-body": ({"op": int(Op.ACK)}, "frame of kind 3"),

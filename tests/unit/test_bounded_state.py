@@ -108,6 +108,7 @@ BOUNDS: dict[str, dict[str, str]] = {
         "client/connections.py:Connections": "_idle _owed",
     },
     "READ_AHEAD": {"gateway/tasks/socket.py:_Requests": "_queue"},
+    "MOST_EARLY_CHUNKS of a link": {"engine/granted_slot.py:Granted": "early"},
     "_ENDED": {"engine/incoming.py:IncomingTransfers": "_ended"},
     "_REMEMBERED": {"engine/openings.py:Openings": "_broken"},
     "MOST_SUBJECTS, MOST_KINDS": {"obs/complaints.py:Complaints": "_subjects _kinds"},
@@ -117,7 +118,6 @@ BOUNDS: dict[str, dict[str, str]] = {
         "security/sealing.py:PathOpener": "_refused",
     },
     "by the chunks of one transfer": {
-        "engine/granted_slot.py:Granted": "early",
         "engine/outgoing_transfer.py:OutgoingTransfer": "stalled",
         "engine/payload.py:Payload": "_block_digests _odd _tables",
         "engine/sealed_source.py:SealedSource": "_kept _table",

@@ -13,9 +13,10 @@ from fedrdma_fate.core.x.chunking import (
     TAGS,
     immediate_of,
 )
+from fedrdma_fate.engine import incoming
 from fedrdma_fate.engine.payload import Outgoing
 from fedrdma_fate.ports import ChunkService, Completion, CompletionKind
-from fedrdma_fate.wire.errors import ErrorCode
+from fedrdma_fate.wire.errors import ErrorCode, TransportError
 from fedrdma_fate.wire.frames import Abort, Delivered, GrantRequest, Offer, Refused, Report, Restart
 from tests.support.endpoints import HeapRegion, MemoryWire
 from tests.support.engine import KEY, Pair, outgoing, slot_for
@@ -179,6 +180,49 @@ def test_chunks_of_a_grant_that_ended_are_ignored(pair: Pair) -> None:
     late = Completion(CompletionKind.CHUNK_IMMEDIATE, immediate=immediate_of(grant % TAGS, 0))
     pair.incoming.on_chunk(late, pair.now)
     assert pair.incoming.progress() == []
+
+
+def _early(grant: int, index: int) -> Completion:
+    return Completion(CompletionKind.CHUNK_IMMEDIATE, immediate=immediate_of(grant % TAGS, index))
+
+
+def test_a_chunk_that_comes_again_and_again_before_its_offer_is_kept_once(pair: Pair) -> None:
+    connect(pair, lost=frozenset())
+    grant = pair.grant(HeapRegion(100_000).slot())
+    for _ in range(1000):
+        pair.incoming.on_chunk(_early(grant, 3), pair.now)
+    assert len(pair.incoming._granted[grant].early) == 1
+
+
+def test_no_more_chunks_are_kept_before_an_offer_than_the_slot_has_bytes(pair: Pair) -> None:
+    connect(pair, lost=frozenset())
+    grant = pair.grant(HeapRegion(5000).slot())
+    for index in range(6000):
+        pair.incoming.on_chunk(_early(grant, index), pair.now)
+    assert len(pair.incoming._granted[grant].early) == 5000
+
+
+@pytest.mark.parametrize("reliable", [True, False])
+def test_chunks_kept_before_their_offers_have_a_bound_for_the_link(
+    pair: Pair, reliable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(incoming, "MOST_EARLY_CHUNKS", 100)
+    connect(pair, dataclasses.replace(LOSSY, reliable=reliable), lost=frozenset())
+    grants = [pair.grant(HeapRegion(5000).slot()) for _ in range(2)]
+    for index in range(50):
+        for grant in grants:
+            pair.incoming.on_chunk(_early(grant, index), pair.now)
+    if reliable:
+        with pytest.raises(TransportError, match="100 chunks before") as lost:
+            pair.incoming.on_chunk(_early(grants[0], 50), pair.now)
+        assert lost.value.code is ErrorCode.LINK_LOST
+    else:
+        pair.incoming.on_chunk(_early(grants[0], 50), pair.now)
+    assert [len(pair.incoming._granted[grant].early) for grant in grants] == [50, 50]
+    # what goes back makes room for others
+    pair.incoming.on_return(grants[1])
+    pair.incoming.on_chunk(_early(grants[0], 50), pair.now)
+    assert len(pair.incoming._granted[grants[0]].early) == 51
 
 
 def test_a_receiver_that_refuses_and_a_sender_that_gives_up_get_their_memory_back(pair: Pair) -> None:
