@@ -239,9 +239,14 @@ class Link:
     def fail(self) -> None:
         """After a bug of ours nothing under way can be trusted; what comes next begins on a new data path.
 
-        To be called where the exception is handled, which is logged.
+        To be called where the exception is handled. It is logged, once in each window: a peer that has found the bug
+        can come back several times a second.
         """
-        logger.exception("link to %s over %s: internal error", self._peer, self._settings.transport)
+        settings, message = self._settings, "link to %s over %s: internal error"
+        about = (self._peer, settings.transport)
+        settings.complaints.add(
+            logger, "internal error", settings.site, message, *about, level=logging.ERROR, trace=True
+        )
         reason = "internal error, see the gateway's log"
         self._lose_path(reason, tell=True)
         self._outgoing.fail_all(ErrorCode.UNEXPECTED_EVENT, reason)

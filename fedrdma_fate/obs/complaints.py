@@ -90,6 +90,7 @@ class Complaints:
         *values: object,
         level: int = logging.WARNING,
         lines: int = 1,
+        trace: bool = False,
     ) -> bool:
         """Complain; whether that was logged, and not just counted.
 
@@ -101,6 +102,7 @@ class Complaints:
             values: each is cut to `MOST_CHARACTERS`.
             level: of the line; what is less than a warning is not counted as a complaint.
             lines: how many are logged in each window, where each tells something of its own.
+            trace: whether a traceback goes with a line: of the exception that is being handled.
         """
         with self._lock:
             key = self._key(kind, about)
@@ -118,7 +120,7 @@ class Complaints:
         if level >= logging.WARNING:
             self._count(*key)
         if fresh:
-            logger.log(level, message, *(cut(value) for value in values))
+            logger.log(level, message, *(cut(value) for value in values), exc_info=trace)
         return fresh
 
     def sum_up(self, *, all_of_them: bool = False) -> None:

@@ -267,6 +267,18 @@ def test_a_frame_that_no_link_has_a_use_for_does_not_end_the_link(ends: Ends) ->
     assert ends.receiver.alive
 
 
+def test_a_bug_that_a_peer_finds_again_and_again_is_logged_once_with_its_traceback(
+    ends: Ends, caplog: pytest.LogCaptureFixture
+) -> None:
+    for attempt in range(1, 5):
+        ends.connect()
+        ends.receiver.frame(Ping(0.0))
+        eventually(lambda number=attempt: ("lost", number) in [path[:2] for path in ends.receiving.paths])
+    (logged,) = [record for record in caplog.records if "internal error" in record.getMessage()]
+    assert logged.exc_info
+    assert logged.exc_info[0] is RuntimeError
+
+
 def test_nothing_is_lost_when_a_post_finds_the_path_broken(ends: Ends) -> None:
     ends.connect()
     message = outgoing(BODY)
