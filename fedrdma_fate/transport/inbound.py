@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 from collections.abc import Callable
 
@@ -11,6 +12,9 @@ from fedrdma_fate.transport.exposure import Exposure, ExposureTable, ProtocolVio
 from fedrdma_fate.transport.sealed_pieces import place_of, require_whole_blocks
 from fedrdma_fate.transport.stream_frames import SEQUENCE_WINDOW, Head, Op
 from fedrdma_fate.wire.sealed import INTRODUCTION_BYTES
+
+MOST_SPARE_PIECES = 8
+"""Of a write, beyond one for each of its blocks: our senders cut between blocks, so only the last piece is shorter."""
 
 
 class PeerClosed(Exception):  # noqa: N818 - internal: the endpoint turns it into LINK_LOST
@@ -28,16 +32,31 @@ class Arrival:
     Attributes:
         head: of its first piece; the others must agree with it.
         exposure: where it goes.
-        unclaimed: bytes that no piece has been announced for.
         missing: bytes that have not landed.
+        pieces: start and end in the write of each that has been announced, in order; they do not overlap.
         block_digests: of those blocks that came in one piece, by their number.
     """
 
     head: Head
     exposure: Exposure
-    unclaimed: int
     missing: int
+    pieces: list[tuple[int, int]] = dataclasses.field(default_factory=list)
     block_digests: dict[int, int] = dataclasses.field(default_factory=dict)
+
+    def claim(self, piece: Head) -> bool:
+        """Whether no piece was announced that overlaps this one, which is announced now.
+
+        Raises:
+            ProtocolViolation: it is one of more than any sender cuts a write into.
+        """
+        start, end = piece.piece_at, piece.piece_at + piece.piece_length
+        if len(self.pieces) > self.head.length // BLOCK_BYTES + MOST_SPARE_PIECES:
+            raise ProtocolViolation(f"write {piece.sequence} comes in more than {len(self.pieces)} pieces")
+        place = bisect.bisect(self.pieces, (start, end))
+        if any(first < end and start < last for first, last in self.pieces[max(0, place - 1) : place + 1]):
+            return False
+        self.pieces.insert(place, (start, end))
+        return True
 
     def note(self, at: int, data: memoryview) -> None:
         """These bytes, which do not cross the end of a block, lie at `at` in the write; just now, so in the cache."""
@@ -88,12 +107,11 @@ class Inbound:
         first = arrival.head
         if _whole(head) != _whole(first):
             raise ProtocolViolation(f"two pieces of write {head.sequence} disagree on where it goes")
-        if head.piece_length > arrival.unclaimed or (head.op == Op.FENCED and head is not first):
+        if (head.op == Op.FENCED and head is not first) or not arrival.claim(head):
             raise self._twice(f"write {head.sequence}")
         self.require_live(arrival)
         if self.opener is not None:
             require_whole_blocks(head)
-        arrival.unclaimed -= head.piece_length
         return arrival
 
     def open_record(
@@ -196,7 +214,7 @@ class Inbound:
         if sequence >= self._landed_below + SEQUENCE_WINDOW:
             raise ProtocolViolation(f"write {sequence} is too far ahead of {self._landed_below}")
         exposure = self._exposures.resolve(head.key, head.address, head.length)
-        arrival = Arrival(head, exposure, unclaimed=head.length, missing=head.length)
+        arrival = Arrival(head, exposure, missing=head.length)
         self._arriving[sequence] = arrival
         return arrival
 

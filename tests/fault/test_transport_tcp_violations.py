@@ -181,6 +181,35 @@ def test_two_overlapping_pieces_on_two_streams_end_the_link(victim: Victim) -> N
     assert victim.untouched
 
 
+@pytest.mark.parametrize("again", [(0, 50), (25, 50), (49, 51)])
+def test_a_piece_that_comes_again_does_not_stand_in_for_another(victim: Victim, again: tuple[int, int]) -> None:
+    """Else the write would count as whole, with what an earlier message left in the place that was not written."""
+    victim.send(victim.write_head(piece_length=50), b"w" * 50)
+    victim.settle()
+    at, length = again
+    victim.send(victim.write_head(piece_at=at, piece_length=length), b"X" * length, stream=1)
+    assert "came twice" in victim.loss()
+    assert victim.completions == []
+    assert b"X" not in bytes(victim.region.view)
+
+
+def test_pieces_in_any_order_make_a_write(victim: Victim) -> None:
+    for number, at in enumerate((60, 0, 80, 20, 40)):
+        victim.send(victim.write_head(piece_at=at, piece_length=20), bytes([at]) * 20, stream=number % 2)
+        victim.settle()
+    assert [entry.length for entry in victim.completions] == [100]
+    written = bytes(victim.region.view[SLOT_AT : SLOT_AT + 100])
+    assert written == b"".join(bytes([at]) * 20 for at in range(0, 100, 20))
+
+
+def test_a_write_in_more_pieces_than_any_sender_cuts_ends_the_link(victim: Victim) -> None:
+    for at in range(0, 100, 2):
+        with contextlib.suppress(OSError):
+            victim.send(victim.write_head(piece_at=at, piece_length=1), b"w")
+    assert "pieces" in victim.loss()
+    assert victim.completions == []
+
+
 def test_pieces_that_disagree_on_their_write_end_the_link(victim: Victim) -> None:
     victim.send(victim.write_head(length=200), b"w" * 100)
     victim.settle()

@@ -108,6 +108,7 @@ BOUNDS: dict[str, dict[str, str]] = {
         "client/connections.py:Connections": "_idle _owed",
     },
     "READ_AHEAD": {"gateway/tasks/socket.py:_Requests": "_queue"},
+    "MOST_SPARE_PIECES and the blocks of a write": {"transport/inbound.py:Arrival": "pieces"},
     "MOST_EARLY_CHUNKS of a link": {"engine/granted_slot.py:Granted": "early"},
     "_ENDED": {"engine/incoming.py:IncomingTransfers": "_ended"},
     "_REMEMBERED": {"engine/openings.py:Openings": "_broken"},
