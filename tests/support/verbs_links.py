@@ -87,7 +87,7 @@ class FakeLink:
 
     def connect(
         self,
-        timeout: float = 2.0,
+        timeout: float = 20.0,
         spoil: Callable[[EndpointAddress], EndpointAddress] = lambda address: address,
         peer: str = "",
     ) -> None:
