@@ -277,7 +277,8 @@ class Endpoint(Protocol):
     ) -> None:
         """RDMA WRITE WITH IMMEDIATE of the whole source, on this chunk queue pair; it is ordered with nothing else.
 
-        The source must not change before its WRITE_DONE.
+        The source has a byte at least, for a peer may refuse an empty chunk, which no payload has. It must not change
+        before its WRITE_DONE.
 
         Raises:
             TransferError: GRANT_VIOLATION when it would not lie inside the target.
