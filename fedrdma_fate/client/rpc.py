@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from fedrdma_fate.client.protocol import (
     encode_message,
     frame_length,
 )
-from fedrdma_fate.unix_sockets import address_of, close_all, receive_with_descriptors
+from fedrdma_fate.unix_sockets import address_of, close_all, peer_user, receive_with_descriptors
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError, MemoryPoolError, WireError, error_from_code
 
 AnyReply = TypeVar("AnyReply", bound=Reply)
@@ -32,14 +33,16 @@ def connect(path: Path, timeout: float) -> socket.socket:
     """Connect to the socket of a gateway; one that is not there yet is waited for.
 
     Raises:
-        GatewayError: GATEWAY_UNREACHABLE after `timeout` seconds.
+        GatewayError: GATEWAY_UNREACHABLE after `timeout` seconds; USER_REFUSED where somebody else's process listens.
     """
     deadline = time.monotonic() + timeout
     while True:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            with address_of(path) as address:
-                connection.connect(address)
+            _connect(connection, path)
+        except GatewayError:
+            connection.close()
+            raise
         except OSError as error:
             connection.close()
             if time.monotonic() >= deadline:
@@ -54,16 +57,36 @@ def call_once(path: Path, request: Request, timeout: float) -> Reply:
 
     Raises:
         GatewayError: GATEWAY_UNREACHABLE when nobody is there, or nothing comes for `timeout` seconds;
-            CLIENT_PROTOCOL when the reply is none.
+            CLIENT_PROTOCOL when the reply is none; USER_REFUSED where somebody else's process listens.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(timeout)
         try:
-            with address_of(path) as address:
-                connection.connect(address)
+            _connect(connection, path)
         except OSError as error:
             raise unreachable(path, error) from error
         return call(connection, request, path)
+
+
+def _connect(connection: socket.socket, path: Path) -> None:
+    """Connect to a gateway of this user, of root, or of whoever owns the directory that its socket lies in.
+
+    Where others can write to that directory, /tmp for one, they can also put a socket there before the gateway does.
+
+    Raises:
+        GatewayError: USER_REFUSED: it is somebody else's.
+        OSError: nobody listens.
+    """
+    with address_of(path) as address:
+        connection.connect(address)
+    user, owner = peer_user(connection), path.parent.stat().st_uid
+    if user not in (os.geteuid(), 0, owner):
+        raise GatewayError(
+            ErrorCode.USER_REFUSED,
+            f"a process of user {user} listens at unix://{path}, in a directory of user {owner}.",
+            "Have `listen.socket` lie in a directory that belongs to the gateway's user, and that no other can write "
+            "to.",
+        )
 
 
 def call(connection: socket.socket, request: Request, path: Path) -> Reply:

@@ -25,7 +25,7 @@ from fedrdma_fate.gateway.peers.probing import Probing
 from fedrdma_fate.gateway.peers.receiving import pool_owner
 from fedrdma_fate.gateway.peers.refused_channels import RefusedChannels
 from fedrdma_fate.gateway.routing import Routes
-from fedrdma_fate.gateway.tasks.server import TaskServer
+from fedrdma_fate.gateway.tasks.server import MakeStatus, TaskServer
 from fedrdma_fate.gateway.tasks.socket import TaskSocket
 from fedrdma_fate.gateway.tasks.users import TaskUsers
 from fedrdma_fate.gateway.trace_events import TraceEvents
@@ -81,7 +81,7 @@ class Assembly:
     socket: TaskSocket
 
 
-def assemble(config: GatewayConfig, undo: contextlib.ExitStack, status: Callable[[], dict[str, object]]) -> Assembly:
+def assemble(config: GatewayConfig, undo: contextlib.ExitStack, status: MakeStatus) -> Assembly:
     """Allocate memory and open what can be opened without waiting.
 
     Args:

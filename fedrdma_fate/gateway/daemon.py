@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from fedrdma_fate.engine.link_thread import LinkHandle
 from fedrdma_fate.gateway.assembly import Assembly, assemble
@@ -19,6 +19,7 @@ from fedrdma_fate.gateway.tasks.server import stopping_error
 from fedrdma_fate.obs.complaints import WINDOW_SECONDS, Complaints
 from fedrdma_fate.security.plain import warn_if_reachable
 from fedrdma_fate.wire.errors import ErrorCode
+from fedrdma_fate.wire.frames import Party
 
 logger = logging.getLogger(__name__)
 
@@ -84,8 +85,11 @@ class Gateway:
             await self._end()
         logger.info("gateway of %s has stopped", self._config.site)
 
-    def status(self) -> dict[str, object]:
+    def status(self, may_know: Callable[[Party], bool] = lambda _party: True) -> dict[str, object]:
         """The status document.
+
+        Args:
+            may_know: whether it may show transfers of this party of the site.
 
         Raises:
             RuntimeError: the gateway does not run.
@@ -95,7 +99,9 @@ class Gateway:
         assembly = self._assembly
         watch = assembly.identity_watch
         certificate = None if watch is None else watch.own_certificate
-        return status_document(assembly.context, assembly.peers, assembly.tasks.task_count, self._started, certificate)
+        return status_document(
+            assembly.context, assembly.peers, assembly.tasks.task_count, self._started, certificate, may_know
+        )
 
     # -- stopping -------------------------------------------------------------------------------------------------
 

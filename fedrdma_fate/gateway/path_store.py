@@ -102,7 +102,9 @@ class PathStore:
         fresh = self.file.with_suffix(".new")
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True)
-            fresh.write_bytes(document)
+            fresh.unlink(missing_ok=True)
+            with open(fresh, "xb", opener=_private) as opened:
+                opened.write(document)
             os.replace(fresh, self.file)
         except OSError as error:
             logger.warning("what is known of the paths is not kept: cannot write %s: %s", self.file, error.strerror)
@@ -115,9 +117,17 @@ def _short(site: str) -> str:
     return hashlib.sha256(site.encode()).hexdigest()[:16]
 
 
+def _private(path: str, flags: int) -> int:
+    """For our user alone, and never by a link or a pipe that somebody has put there."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+
+
 def _read(file: Path, site: str) -> tuple[_Record, ...]:
     try:
-        with file.open("rb") as opened:
+        with open(file, "rb", opener=_private) as opened:
+            owner = os.fstat(opened.fileno()).st_uid
+            if owner not in (os.geteuid(), 0):
+                raise PermissionError(f"user {owner} owns it")
             document = msgspec.json.decode(opened.read(_MOST_BYTES), type=_Document)
     except FileNotFoundError:
         return ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from cryptography import x509
 
@@ -14,6 +14,7 @@ from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.peers.paths import DataPath
 from fedrdma_fate.gateway.peers.peer import Peer
 from fedrdma_fate.security.identity import uri_of_site
+from fedrdma_fate.wire.frames import Party
 
 
 def status_document(
@@ -22,6 +23,7 @@ def status_document(
     task_count: int,
     started: float,
     certificate: x509.Certificate | None,
+    may_know: Callable[[Party], bool],
 ) -> dict[str, object]:
     """Everything `fedrdma status` shows; sizes in bytes, times in seconds, ends of certificates in Unix time.
 
@@ -31,6 +33,7 @@ def status_document(
         task_count: task processes attached.
         started: when it started, by time.monotonic.
         certificate: the gateway's own; None with `security: off`.
+        may_know: whether it may show transfers of this party of the site.
     """
     config = context.config
     return {
@@ -46,7 +49,12 @@ def status_document(
         "peers": [_peer(peer) for peer in peers.values()],
         "pools": [dataclasses.asdict(pool.stats()) for pool in (context.send_pool, context.receive_pool)],
         "mailbox": context.mailbox.summary(),
-        "transfers": [_transfer(peer, progress) for peer in peers.values() for progress in peer.transfers()],
+        "transfers": [
+            _transfer(peer, progress)
+            for peer in peers.values()
+            for progress in peer.transfers()
+            if may_know(progress.key.source if progress.direction == "send" else progress.key.destination)
+        ],
     }
 
 

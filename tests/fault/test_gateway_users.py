@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import socket
 import stat
 import tempfile
 import traceback
@@ -16,10 +17,13 @@ import pytest
 
 from fedrdma_fate.client.client import GatewayClient, ask_status
 from fedrdma_fate.client.probe import ask_probe
+from fedrdma_fate.client.protocol import AskStatus
+from fedrdma_fate.client.rpc import call_once
 from fedrdma_fate.gateway.config.schema import parse_config
+from fedrdma_fate.gateway.tasks import user_sessions
 from fedrdma_fate.gateway.tasks.users import TaskUsers
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode, GatewayError
-from tests.support.sites import InThread, Site, Sites, linked_sites, party
+from tests.support.sites import InThread, Site, Sites, eventually, linked_sites, party
 
 NOBODY = 65534
 """A user that has nothing to do with the gateway's."""
@@ -114,6 +118,75 @@ def test_where_nobody_else_is_listed_another_user_cannot_even_connect(tmp_path: 
         assert said == ErrorCode.GATEWAY_UNREACHABLE.value
         path = Path(sites["a"].address.removeprefix("unix://"))
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@needs_root
+def test_another_user_is_not_shown_transfers_of_parties_that_are_not_its_own(tmp_path: Path) -> None:
+    with (
+        gateways(tmp_path, [{"user": str(NOBODY), "parties": ["guest:1"]}]) as sites,
+        sites["a"].client(of="arbiter:1") as own,
+    ):
+        lease = own.lease(1 << 20)
+        assert lease.commit_unfinished("secret plans", "t", [B], "object") == "committed"
+        eventually(lambda: sites["a"].status()["transfers"])
+
+        def look() -> None:
+            assert ask_status(sites["a"].address)["transfers"] == []
+
+        assert as_user(NOBODY, look) == "done"
+        lease.release()
+
+
+@needs_root
+def test_another_user_joins_sessions_up_to_a_limit_and_again_when_it_has_left_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(user_sessions, "MOST_SESSIONS_OF_A_USER", 3)
+    with gateways(tmp_path, [{"user": str(NOBODY), "parties": ["guest:1"]}]) as sites:
+
+        def join(*sessions: str, leave: bool = False) -> str:
+            def act() -> None:
+                for session in sessions:
+                    with GatewayClient(sites["a"].address, session, A, connect_timeout=5.0) as client:
+                        if leave:
+                            client.leave()
+
+            return as_user(NOBODY, act)
+
+        assert join("1", "2", "3") == "done"
+        assert join("2") == "done"
+        assert join("4") == ErrorCode.LIMIT_REACHED.value
+        assert join("2", leave=True) == "done"
+        assert join("4") == "done"
+        # our own are not counted
+        for session in ("5", "6", "7", "8"):
+            GatewayClient(sites["a"].address, session, A, connect_timeout=5.0).close()
+
+
+@needs_root
+def test_a_socket_that_another_user_has_put_there_is_not_talked_to() -> None:
+    with tempfile.TemporaryDirectory(prefix="fr") as shared:
+        Path(shared).chmod(0o1777)
+        path = Path(shared) / "gateway.sock"
+        with socket.socket(socket.AF_UNIX) as listening:
+            os.seteuid(NOBODY)
+            try:
+                listening.bind(str(path))
+                listening.listen()
+            finally:
+                os.seteuid(0)
+            for ask in (
+                lambda: ask_status(f"unix://{path}"),
+                lambda: GatewayClient(f"unix://{path}", "s", A, connect_timeout=0.0),
+            ):
+                with pytest.raises(GatewayError, match=f"process of user {NOBODY}") as refused:
+                    ask()
+                assert refused.value.code is ErrorCode.USER_REFUSED
+            # where the directory is that user's as well, it is that user's gateway
+            os.chown(shared, NOBODY, -1)
+            with pytest.raises(GatewayError) as silent:
+                call_once(path, AskStatus(), 0.2)
+            assert silent.value.code is ErrorCode.GATEWAY_UNREACHABLE
 
 
 @needs_root

@@ -58,7 +58,7 @@ BOUNDS: dict[str, dict[str, str]] = {
     "REMEMBERED_DELIVERED, REMEMBERED_NOTICES": {"gateway/peers/sending.py:Sending": "_delivered _notices"},
     "REMEMBERED_TRANSFERS": {"gateway/peers/receiving.py:Receiving": "_ended"},
     "by connections that there are: of a listed user MOST_OF_A_USER, of others who are refused MOST_REFUSED": {
-        "gateway/tasks/socket.py:TaskSocket": "_of_user",
+        "gateway/tasks/socket.py:TaskSocket": "_of_user _large_of_user",
         "gateway/tasks/refused_connections.py:RefusedConnections": "_of_user",
     },
     "MOST_ANNOUNCED, by whoever adds": {"gateway/peers/announced.py:AnnouncedTransfers": "_offers _of_message"},
@@ -107,7 +107,8 @@ BOUNDS: dict[str, dict[str, str]] = {
         "gateway/tasks/socket.py:TaskSocket": "_connections",
         "client/connections.py:Connections": "_idle _owed",
     },
-    "READ_AHEAD": {"gateway/tasks/socket.py:_Requests": "_queue"},
+    "READ_AHEAD": {"gateway/tasks/request_reader.py:RequestReader": "_queue"},
+    "MOST_SESSIONS_OF_A_USER": {"gateway/tasks/user_sessions.py:UserSessions": "_of_user"},
     "MOST_SPARE_PIECES and the blocks of a write": {"transport/inbound.py:Arrival": "pieces"},
     "MOST_EARLY_CHUNKS of a link": {"engine/granted_slot.py:Granted": "early"},
     "_ENDED": {"engine/incoming.py:IncomingTransfers": "_ended"},

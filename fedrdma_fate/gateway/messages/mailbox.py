@@ -188,8 +188,11 @@ class Mailbox:
         closed = self.sessions.is_closed(key.session, key.destination)
         if closed or key in self._messages or self.sessions.was_pulled(key) or not self.sessions.admits(key):
             return ""
-        self._forget_failure(key)
         future = self._waiting.get(key)
+        if future is not None and future.done() and future.exception() is None:
+            # it is here, and its pull has only not had its turn yet
+            return ""
+        self._forget_failure(key)
         if future is not None and not future.done():
             future.set_exception(_failure(key, code, reason))
         if objection := self.budget.objection(origin, key, 0):

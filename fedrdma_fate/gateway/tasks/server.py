@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -42,6 +42,7 @@ from fedrdma_fate.gateway.spilling import make_room
 from fedrdma_fate.gateway.tasks.presence import Presence
 from fedrdma_fate.gateway.tasks.pushing import LeasedPayload, Pushing, checked_key
 from fedrdma_fate.gateway.tasks.socket import Answer, WithDescriptor
+from fedrdma_fate.gateway.tasks.user_sessions import UserSessions
 from fedrdma_fate.gateway.tasks.users import TaskUsers
 from fedrdma_fate.memory.pool import Lease
 from fedrdma_fate.memory.region import region_unusable
@@ -49,6 +50,14 @@ from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, Memo
 from fedrdma_fate.wire.frames import MessageKey, Party
 
 logger = logging.getLogger(__name__)
+
+
+class MakeStatus(Protocol):
+    """Makes the status document."""
+
+    def __call__(self, may_know: Callable[[Party], bool]) -> dict[str, object]:
+        """For somebody who may know of the transfers of these parties of the site, and of no others."""
+        ...
 
 
 class Task:
@@ -102,7 +111,7 @@ class TaskServer:
         self,
         context: GatewayContext,
         peers: Mapping[str, Sending],
-        status: Callable[[], dict[str, object]],
+        status: MakeStatus,
         probe: Callable[[str, int, float], Awaitable[dict[str, object]]],
         users: TaskUsers,
     ) -> None:
@@ -121,6 +130,7 @@ class TaskServer:
         self.users = users
         self.stopping = False
         self._tasks: dict[str, Task] = {}
+        self._sessions = UserSessions()
         self._presence = Presence(self._take_for_gone, asyncio.get_running_loop().call_later)
         context.mailbox.on_waiting = self._presence.expect
 
@@ -145,11 +155,13 @@ class TaskServer:
         """The task behind a new connection of this user.
 
         Raises:
-            GatewayError: CLIENT_PROTOCOL, WRONG_PARTY or GATEWAY_STOPPING.
+            GatewayError: CLIENT_PROTOCOL, WRONG_PARTY, LIMIT_REACHED or GATEWAY_STOPPING.
         """
         self._check_attach(attach, user)
         task = self._tasks.get(attach.client)
         if task is None:
+            if not self.users.is_own(user):
+                self._sessions.join(user, attach.session, attach.party)
             task = self._tasks[attach.client] = Task(attach, user, self.pushing.abandon)
             self.context.mailbox.join(attach.session, attach.party, attach.parties)
             self._presence.arrive(attach.session, attach.party)
@@ -169,6 +181,15 @@ class TaskServer:
         self._presence.depart(attach.session, attach.party, left=left)
         if held:
             logger.info("%s of %s ended; %d leases came back", attach.party, attach.session, held)
+
+    def leave(self, session: str, party: Party) -> int:
+        """The party is in the session no more; how many messages for it were dropped."""
+        self._sessions.leave(session, party)
+        return self.context.mailbox.leave(session, party)
+
+    def status_for(self, user: int) -> dict[str, object]:
+        """The status document, without transfers of parties that the user may not run tasks for."""
+        return self.status(lambda party: self.users.may_run_for(user, party))
 
     def timed_out(self, error: GatewayError) -> GatewayError:
         """A get that timed out; where its message may be waiting for receive memory, the error says who has that."""
@@ -206,7 +227,7 @@ class TaskServer:
             raise stopping_error(self.context)
 
     def _take_for_gone(self, session: str, party: Party) -> None:
-        dropped = self.context.mailbox.leave(session, party)
+        dropped = self.leave(session, party)
         logger.warning(
             "%s has been gone from %s for long without leaving it; %d messages were dropped", party, session, dropped
         )
@@ -231,7 +252,7 @@ class TaskConversation:
         """See `socket.Conversation`."""
         match request:
             case AskStatus():
-                return StatusReport(msgspec.json.encode(self._server.status()))
+                return StatusReport(msgspec.json.encode(self._server.status_for(self._user)))
             case AskProbe():
                 return self._probe(request)
             case Attach():
@@ -394,7 +415,7 @@ class TaskConversation:
         return WithDescriptor(GotSlot(message.kind, number, place, offset, message.total_bytes), descriptor)
 
     def _leave(self, attach: Attach) -> Reply:
-        dropped = self._context.mailbox.leave(attach.session, attach.party)
+        dropped = self._server.leave(attach.session, attach.party)
         logger.info("%s left %s; %d messages were dropped", attach.party, attach.session, dropped)
         return Done()
 

@@ -12,16 +12,9 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedrdma_fate.client.protocol import (
-    LENGTH_PREFIX,
-    Error,
-    Reply,
-    Request,
-    decode_request,
-    encode_message,
-    frame_length,
-)
+from fedrdma_fate.client.protocol import Error, Reply, Request, encode_message
 from fedrdma_fate.gateway.tasks.refused_connections import RefusedConnections
+from fedrdma_fate.gateway.tasks.request_reader import MOST_LARGE_OF_A_USER, RequestReader
 from fedrdma_fate.gateway.tasks.users import refused
 from fedrdma_fate.obs.complaints import EACH_TELLS, Complaints
 from fedrdma_fate.unix_sockets import address_of, close_all, peer_user
@@ -35,10 +28,6 @@ _LAST_ANSWERS_SECONDS = 1.0
 MOST_OF_A_USER = 1024
 """Connections of one user who is listed, each with a descriptor here: a task has one for each thread that waits, and so
 has each worker of the engine."""
-
-READ_AHEAD = 32
-"""Requests of one connection that are read before the first of them is answered."""
-
 
 _OWN_MODE = 0o600
 """Of the socket: only the gateway's user can connect."""
@@ -115,6 +104,7 @@ class TaskSocket:
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self._of_user: Counter[int] = Counter()
+        self._large_of_user: dict[int, asyncio.Semaphore] = {}
         self._refused = RefusedConnections()
         self._answering = 0
         self._quiet = asyncio.Event()
@@ -175,7 +165,7 @@ class TaskSocket:
         assert connection is not None
         self._connections.add(connection)
         conversation = self._maker.begin(user)
-        requests = _Requests(reader)
+        requests = RequestReader(reader, self._room_for_large(user))
         try:
             await self._converse(requests, writer, conversation, user)
         except (ConnectionError, asyncio.CancelledError):
@@ -190,9 +180,10 @@ class TaskSocket:
         finally:
             self._connections.discard(connection)
             self._of_user[user] -= 1
+            requests.close()
             if not self._of_user[user]:
                 del self._of_user[user]
-            requests.close()
+                self._large_of_user.pop(user, None)
             conversation.end()
             writer.close()
 
@@ -200,8 +191,14 @@ class TaskSocket:
         """Whether a user may have another connection; the gateway's own, who could do worse, always."""
         return user in (os.geteuid(), 0) or self._of_user[user] < MOST_OF_A_USER
 
+    def _room_for_large(self, user: int) -> asyncio.Semaphore | None:
+        """What large requests of a user share; None: there may be as many as it likes."""
+        if user in (os.geteuid(), 0):
+            return None
+        return self._large_of_user.setdefault(user, asyncio.Semaphore(MOST_LARGE_OF_A_USER))
+
     async def _converse(
-        self, requests: _Requests, writer: asyncio.StreamWriter, conversation: Conversation, user: int
+        self, requests: RequestReader, writer: asyncio.StreamWriter, conversation: Conversation, user: int
     ) -> None:
         while (request := await requests.next()) is not None:
             self._answering += 1
@@ -219,7 +216,7 @@ class TaskSocket:
                     self._quiet.set()
 
     async def _answer(
-        self, requests: _Requests, conversation: Conversation, request: Request, user: int
+        self, requests: RequestReader, conversation: Conversation, request: Request, user: int
     ) -> Answer | None:
         try:
             answer = conversation.answer(request)
@@ -236,58 +233,6 @@ class TaskSocket:
         except Exception:
             logger.exception("internal error while answering %s", type(request).__name__)
             return Error(ErrorCode.UNEXPECTED_EVENT.value, "the gateway failed to answer.", "See the gateway's log.")
-
-
-class _Requests:
-    """Reads requests ahead, so that the end of the connection shows while an answer is being worked out."""
-
-    def __init__(self, reader: asyncio.StreamReader) -> None:
-        self._reader = reader
-        self._queue: asyncio.Queue[Request | WireError | None] = asyncio.Queue(READ_AHEAD)
-        self._reading = asyncio.create_task(self._read())
-
-    async def next(self) -> Request | None:
-        """The next request, None at the end.
-
-        Raises:
-            WireError: something came that is none.
-        """
-        request = await self._queue.get()
-        if isinstance(request, WireError):
-            raise request
-        return request
-
-    async def unless_ended(self, answer: Coroutine[Any, Any, Answer | None]) -> Answer | None:
-        """Wait for an answer as long as its task is there to hear it.
-
-        Raises:
-            ConnectionError: the task went away; the answer was cancelled.
-        """
-        working = asyncio.ensure_future(answer)
-        try:
-            await asyncio.wait([working, self._reading], return_when=asyncio.FIRST_COMPLETED)
-            if not working.done():
-                raise ConnectionError("the task went away")
-            return working.result()
-        finally:
-            if not working.done():
-                working.cancel()
-                await asyncio.wait([working])
-
-    def close(self) -> None:
-        """Read no more."""
-        self._reading.cancel()
-
-    async def _read(self) -> None:
-        end: WireError | None = None
-        try:
-            while (request := await _read_request(self._reader)) is not None:
-                await self._queue.put(request)
-        except (ConnectionError, EOFError):
-            logger.debug("a connection of a task broke")
-        except WireError as error:
-            end = error
-        await self._queue.put(end)
 
 
 def _too_many(user: int) -> GatewayError:
@@ -346,16 +291,6 @@ async def _send_first(connection: socket.socket, message: bytes, descriptor: int
 
 def _error_reply(error: FedRDMAError) -> Error:
     return Error(error.code.value, error.message, error.remedy)
-
-
-async def _read_request(reader: asyncio.StreamReader) -> Request | None:
-    try:
-        prefix = await reader.readexactly(LENGTH_PREFIX.size)
-        return decode_request(await reader.readexactly(frame_length(prefix)))
-    except asyncio.IncompleteReadError as end:
-        if end.partial or end.expected != LENGTH_PREFIX.size:
-            raise WireError(ErrorCode.MALFORMED_FRAME, "a request was cut short.") from end
-        return None
 
 
 def _bind(path: Path, mode: int) -> socket.socket:

@@ -40,7 +40,16 @@ class TaskUsers:
 
     def admits(self, user: int) -> bool:
         """Whether this user may connect at all."""
-        return user in (self._own, 0) or user in self._listed
+        return self.is_own(user) or user in self._listed
+
+    def is_own(self, user: int) -> bool:
+        """Whether it is the gateway's own, or root: who could do with the gateway as it likes."""
+        return user in (self._own, 0)
+
+    def may_run_for(self, user: int, party: Party) -> bool:
+        """Whether the user's tasks may run for the party."""
+        parties = self._listed.get(user, frozenset())
+        return self.is_own(user) or str(party) in parties or party.party_id in parties
 
     def check(self, user: int, party: Party) -> None:
         """Do nothing where the user's tasks may run for the party.
@@ -48,10 +57,7 @@ class TaskUsers:
         Raises:
             GatewayError: WRONG_PARTY.
         """
-        if user in (self._own, 0):
-            return
-        parties = self._listed.get(user, frozenset())
-        if str(party) not in parties and party.party_id not in parties:
+        if not self.may_run_for(user, party):
             raise GatewayError(
                 ErrorCode.WRONG_PARTY,
                 f"user {user} may not run tasks for {party} here.",
@@ -64,7 +70,7 @@ class TaskUsers:
         Raises:
             GatewayError: USER_REFUSED.
         """
-        if user not in (self._own, 0):
+        if not self.is_own(user):
             raise refused(user, what)
 
 

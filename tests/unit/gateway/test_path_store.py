@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -125,3 +127,32 @@ def test_a_file_that_is_a_directory_or_cannot_be_written_is_told_and_not_fatal(
     file.mkdir()
     store(tmp_path).write(document)
     assert list(tmp_path.glob("*.new")) == []
+
+
+def test_the_file_is_for_its_user_alone_and_never_written_by_a_link(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("kept")
+    file = store(tmp_path).file
+    assert file is not None
+    file.with_suffix(".new").symlink_to(precious)
+    assert saved(tmp_path) == file
+    assert precious.read_text() == "kept"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert store(tmp_path).recall("bank-b", "verbs") is not None
+
+
+def test_a_link_or_a_pipe_in_its_place_is_not_read(tmp_path: Path) -> None:
+    file = saved(tmp_path / "real")
+    linked, piped = tmp_path / "linked", tmp_path / "piped"
+    linked.mkdir()
+    (linked / file.name).symlink_to(file)
+    piped.mkdir()
+    os.mkfifo(piped / file.name)
+    assert store(linked).recall("bank-b", "verbs") is None
+    assert store(piped).recall("bank-b", "verbs") is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+def test_a_file_of_another_user_is_not_believed(tmp_path: Path) -> None:
+    os.chown(saved(tmp_path), 65534, -1)
+    assert store(tmp_path).recall("bank-b", "verbs") is None

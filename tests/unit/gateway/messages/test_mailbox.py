@@ -423,3 +423,16 @@ def test_messages_that_come_again_and_again_do_not_fill_the_log(desk: Desk, capl
     run(scenario())
 
     assert 0 < sum(len(record.getMessage()) for record in caplog.records) < 20 * 400
+
+
+def test_a_failure_that_is_told_before_the_pull_has_had_its_turn_leaves_nothing(desk: Desk) -> None:
+    async def scenario() -> None:
+        pulling = asyncio.create_task(desk.mailbox.take(key(), None))
+        await settle()
+        message = desk.message()
+        desk.mailbox.deliver(message)
+        assert desk.mailbox.fail(key(), "FR303", "aborted", "b") == ""
+        assert await pulling is message
+        assert not desk.mailbox._failed
+
+    run(scenario())

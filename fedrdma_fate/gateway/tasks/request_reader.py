@@ -1,0 +1,131 @@
+"""Reads the requests of one connection of a task, some ahead of their answers, so that its end shows meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from fedrdma_fate.client.protocol import LENGTH_PREFIX, Request, decode_request, frame_length
+from fedrdma_fate.wire.errors import ErrorCode, WireError
+
+logger = logging.getLogger(__name__)
+
+AnyAnswer = TypeVar("AnyAnswer")
+
+READ_AHEAD = 32
+"""Requests of one connection that are read before the first of them is answered, if they are small."""
+
+LARGE_REQUEST_BYTES = 4096
+"""A longer one is read when the one before it was answered, so that a connection costs no more than one of those, and
+READ_AHEAD small ones."""
+
+MOST_LARGE_OF_A_USER = 128
+"""Large requests of a listed user that are read or answered at a time, over all connections: of a megabyte at most."""
+
+
+class RequestReader:
+    """Belongs to the event loop's thread."""
+
+    def __init__(self, reader: asyncio.StreamReader, room: asyncio.Semaphore | None = None) -> None:
+        """
+        Args:
+            reader: where they come from.
+            room: for large ones, shared with other connections; None: there is enough.
+        """
+        self._reader = reader
+        self._room = room
+        self._holds_large = False
+        self._large_answered = asyncio.Event()
+        self._taken_large = False
+        self._queue: asyncio.Queue[tuple[Request | WireError | None, bool]] = asyncio.Queue(READ_AHEAD)
+        self._reading = asyncio.create_task(self._read())
+
+    async def next(self) -> Request | None:
+        """The next request, None at the end; the one before it was answered.
+
+        Raises:
+            WireError: something came that is none.
+        """
+        if self._taken_large:
+            self._give_back_room()
+        request, is_large = await self._queue.get()
+        self._taken_large = is_large
+        if isinstance(request, WireError):
+            raise request
+        return request
+
+    async def unless_ended(self, answer: Coroutine[Any, Any, AnyAnswer]) -> AnyAnswer:
+        """Wait for an answer as long as its task is there to hear it.
+
+        Raises:
+            ConnectionError: the task went away; the answer was cancelled.
+        """
+        working = asyncio.ensure_future(answer)
+        try:
+            await asyncio.wait([working, self._reading], return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                raise ConnectionError("the task went away")
+            return working.result()
+        finally:
+            if not working.done():
+                working.cancel()
+                await asyncio.wait([working])
+
+    def close(self) -> None:
+        """Read no more."""
+        self._reading.cancel()
+        self._give_back_room()
+
+    async def _read(self) -> None:
+        end: WireError | None = None
+        try:
+            while (length := await _read_length(self._reader)) is not None:
+                is_large = length > LARGE_REQUEST_BYTES
+                if is_large:
+                    await self._take_room()
+                await self._queue.put((await _read_request(self._reader, length), is_large))
+        except (ConnectionError, EOFError):
+            logger.debug("a connection of a task broke")
+        except WireError as error:
+            end = error
+        await self._queue.put((end, False))
+
+    async def _take_room(self) -> None:
+        """Wait until this connection has no other large request, and others do not have too many."""
+        while self._holds_large:
+            self._large_answered.clear()
+            await self._large_answered.wait()
+        if self._room is not None:
+            await self._room.acquire()
+        self._holds_large = True
+
+    def _give_back_room(self) -> None:
+        self._taken_large = False
+        if self._holds_large:
+            self._holds_large = False
+            self._large_answered.set()
+            if self._room is not None:
+                self._room.release()
+
+
+async def _read_length(reader: asyncio.StreamReader) -> int | None:
+    """Of the request that comes; None at the end."""
+    try:
+        return frame_length(await reader.readexactly(LENGTH_PREFIX.size))
+    except asyncio.IncompleteReadError as end:
+        if end.partial:
+            raise _cut_short() from end
+        return None
+
+
+async def _read_request(reader: asyncio.StreamReader, length: int) -> Request:
+    try:
+        return decode_request(await reader.readexactly(length))
+    except asyncio.IncompleteReadError as end:
+        raise _cut_short() from end
+
+
+def _cut_short() -> WireError:
+    return WireError(ErrorCode.MALFORMED_FRAME, "a request was cut short.")
