@@ -101,12 +101,13 @@ class IncomingTransfers:
                 self._carry_out(grant, granted, granted.receiver.restart(), now)
             self._expose(endpoint, grant)
 
-    def path_lost(self, now: float, still_open: Collection[int] = ()) -> None:
+    def path_lost(self, now: float, still_open: Collection[int] = (), wiped: Collection[int] = ()) -> None:
         """Nothing can come until it is renewed. To be called when nothing can be written any more.
 
         Args:
             now: seconds.
             still_open: grants of which that is not sure. Their transfers begin anew, in other slots.
+            wiped: grants in which something may be gone that had arrived. Their transfers begin anew as well.
         """
         self._endpoint = self._opener = None
         stuck = [grant for grant in still_open if grant in self._granted]
@@ -116,6 +117,7 @@ class IncomingTransfers:
             self._lost_at = now
         # what was sealed is of no use under the keys of the next path
         self._return(grant for grant, granted in self._granted.items() if granted.offer is None or granted.is_sealed)
+        self._return(wiped)
 
     def end(self) -> None:
         """The link ends: every slot goes back. What was announced comes by another link, or its owner knows better."""

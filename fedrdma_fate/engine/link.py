@@ -311,12 +311,13 @@ class Link:
             # first, so that no slot is written or read any more when its owner gets it back
             endpoint.close()
             still_open = endpoint.still_open
+        wiped = frozenset[int]() if self._opener is None else frozenset(self._opener.wiped)
         self._tell_refused()
         self._opener = None
         self._datagrams.path_lost()
         self._probing.path_lost()
         self._outgoing.path_lost()
-        self._incoming.path_lost(self._clock(), still_open)
+        self._incoming.path_lost(self._clock(), still_open, wiped)
         if tell:
             self._emit(PathLost(self._attempt, reason))
 

@@ -218,6 +218,10 @@ class PathOpener:
     """Opens what comes one way over one connection of a data path. See `ports.Opener`.
 
     What comes is counted by the transport, which takes each part of each write once; so nothing is kept of it here.
+
+    Attributes:
+        wiped: grants in which a place was wiped, as its record was forged. Where a forged one goes is not authenticated,
+            so what had landed there before, and was right, may be gone.
     """
 
     def __init__(self, keys: DirectionKeys, cipher: str, seal: Seal) -> None:
@@ -227,6 +231,7 @@ class PathOpener:
             cipher: `AES` or `CHACHA`.
             seal: `on` or `integrity`.
         """
+        self.wiped: set[int] = set()
         self._chunks = keys.chunks
         self._cipher = cipher
         self._encrypts = seal == "on"
@@ -256,6 +261,7 @@ class PathOpener:
         try:
             records.open(counter, place, sealed[COUNTER_BYTES:], into)
         except InvalidTag:
+            self.wiped.add(grant)
             raise self._refuse("forged", f"{len(into)} sealed bytes for grant {grant} have a wrong tag") from None
         if known is None:
             self._grants[grant] = introduction, records
@@ -295,6 +301,7 @@ class PathOpener:
     def forget(self, grant: int) -> None:
         """The grant is over."""
         self._grants.pop(grant, None)
+        self.wiped.discard(grant)
 
     def take_refused(self) -> Counter[SealFault]:
         """How many records were refused since the last call, by reason."""

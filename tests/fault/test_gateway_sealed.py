@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 from collections.abc import Callable
@@ -11,11 +12,15 @@ from typing import Any
 import msgspec
 import pytest
 
+from fedrdma_fate.core.digest import block_digest, blocks_of
+from fedrdma_fate.core.plan import HEADER_SPACE_BYTES
 from fedrdma_fate.gateway.config.schema import GatewayConfig, parse_config
 from fedrdma_fate.gateway.peers.greeting import own_hello
 from fedrdma_fate.gateway.peers.path_keys import PeerKeys
 from fedrdma_fate.security import sealing
-from fedrdma_fate.wire.errors import ErrorCode
+from fedrdma_fate.transport.outbound import Outbound, Piece
+from fedrdma_fate.transport.stream_frames import HEAD_BYTES, unpack_head
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
 from fedrdma_fate.wire.frames import Mode
 from tests.support import sites as sites_module
 from tests.support.certificates import TestAuthority
@@ -115,6 +120,51 @@ def test_a_record_that_is_changed_on_its_way_breaks_the_path_is_counted_and_the_
         line = 'fedrdma_refused_records_total{peer="a",reason="forged"} 1.0'
         eventually(lambda: line in metrics(sites, "b"))
     assert "have a wrong tag" in caplog.text
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_write_that_is_turned_on_a_place_where_another_has_landed_costs_no_byte(
+    start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, mode: Mode, caplog: pytest.LogCaptureFixture
+) -> None:
+    take, addresses = Outbound.take, list[int]()
+    # what went first has landed by then, and was found to be right
+    number = 3 if mode == "grpc" else 20
+
+    def turn(self: Outbound) -> Piece | None:
+        piece = take(self)
+        if piece is None or piece.sealed is None:
+            return piece
+        head, behind = unpack_head(piece.head[:HEAD_BYTES]), piece.head[HEAD_BYTES:]
+        addresses.append(head.address)
+        if len(addresses) == number:
+            place = HEADER_SPACE_BYTES if mode == "fedrdma" else addresses[0]
+            return dataclasses.replace(piece, head=head._replace(address=place).pack() + behind)
+        return piece
+
+    monkeypatch.setattr(Outbound, "take", turn)
+    with start() as sites:
+        exchange(sites, mode=mode)
+    assert "have a wrong tag" in caplog.text
+
+
+@pytest.mark.parametrize("mode", ["fedrdma-e", "fedrdma-x"])
+def test_what_a_task_changes_after_it_was_written_is_found_out_by_both_sides(
+    start: Callable[..., Any], mode: Mode
+) -> None:
+    with start(link_enable="never") as sites, sites["a"].client(mode=mode) as a, sites["b"].client() as b:
+        lease = a.lease(len(BODY))
+        assert lease.commit_unfinished("m", "t", [party("host:2")], "object") == "committed"
+        lease.buffer[:] = BODY
+        digests = [block_digest(BODY[start:end]) for start, end in blocks_of(len(BODY))]
+        lease.buffer[len(BODY) // 2] ^= 1
+        lease.written(0, digests)
+        lease.release()
+        with pytest.raises(FedRDMAError) as at_the_receiver:
+            b.get("m", "t", party("guest:1"), timeout=30)
+        assert at_the_receiver.value.code is ErrorCode.DIGEST_MISMATCH
+        with pytest.raises(FedRDMAError) as at_the_sender:
+            eventually(lambda: a.put_inline("x", "t", [party("host:2")], "object", b""))
+        assert at_the_sender.value.code is ErrorCode.DIGEST_MISMATCH
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [("on", "off"), ("off", "on"), ("on", "integrity")])

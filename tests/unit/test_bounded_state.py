@@ -67,7 +67,7 @@ BOUNDS: dict[str, dict[str, str]] = {
         "gateway/context.py:GatewayContext": "tasks",
         "engine/incoming.py:IncomingTransfers": "_granted _tagged",
         "engine/openings.py:Openings": "_opening",
-        "security/sealing.py:PathOpener": "_grants",
+        "security/sealing.py:PathOpener": "_grants wiped",
         "transport/exposure.py:ExposureTable": "_by_key _keys",
         "transport/shm_keys.py:KeyTable": "_free _live _revoked",
         "transport/verbs/endpoint.py:VerbsEndpoint": "_windows",
