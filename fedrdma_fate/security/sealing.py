@@ -220,8 +220,8 @@ class PathOpener:
     What comes is counted by the transport, which takes each part of each write once; so nothing is kept of it here.
 
     Attributes:
-        wiped: grants in which a place was wiped, as its record was forged. Where a forged one goes is not authenticated,
-            so what had landed there before, and was right, may be gone.
+        wiped: grants in which a place was wiped, as its record was forged. Nobody vouches for where a forged one goes,
+            so what had landed there before may be gone.
     """
 
     def __init__(self, keys: DirectionKeys, cipher: str, seal: Seal) -> None:
