@@ -14,6 +14,8 @@ from pathlib import Path
 
 _PREFIX = "fedrdma-"
 _LOCK_NAME = "pid"
+_UNNAMED_LOCK = re.compile(r"tmp\w{8}")
+"""What `tempfile.mkstemp` calls the lock file before it has its name."""
 _LABEL_LIMIT = 64
 """Characters of the label in the name of a directory, which may have 255 bytes with what stands around it."""
 _GRACE_SECONDS = 60.0
@@ -57,7 +59,8 @@ class OwnedDirectory:
         """Remove it and all in it. May be repeated."""
         if self._lock < 0:
             return
-        shutil.rmtree(self._path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            _remove(self._path)
         os.close(self._lock)
         self._lock = -1
 
@@ -84,15 +87,44 @@ def _remove_if_dead(path: Path) -> bool:
     except FileNotFoundError:
         if time.time() - path.lstat().st_mtime < _GRACE_SECONDS:
             return False
-        shutil.rmtree(path)
-        return True
+        return _remove_unfinished(path)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(path)
+        return _remove(path)
     except BlockingIOError:
         return False
     finally:
         os.close(lock)
+
+
+def _remove(path: Path) -> bool:
+    """Remove a directory and the files in it; the lock file last, so that what is left of it is swept by a later one.
+
+    Returns:
+        whether it is gone.
+
+    Raises:
+        OSError: it cannot be looked at, or its lock file not be removed.
+    """
+    for name in os.listdir(path):
+        if name != _LOCK_NAME:
+            with contextlib.suppress(OSError):
+                os.unlink(path / name)
+    if os.listdir(path) != [_LOCK_NAME]:
+        return False
+    os.unlink(path / _LOCK_NAME)
+    os.rmdir(path)
+    return True
+
+
+def _remove_unfinished(path: Path) -> bool:
+    """Remove what `create` leaves that died before there was a lock; what holds anything else is somebody's own."""
+    names = os.listdir(path)
+    if len(names) > 1 or not all(_UNNAMED_LOCK.fullmatch(name) for name in names):
+        return False
+    for name in names:
+        os.unlink(path / name)
+    path.rmdir()
     return True
 
 

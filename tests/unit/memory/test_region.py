@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import stat
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -209,6 +212,49 @@ def test_the_sweep_removes_a_directory_whose_maker_died_before_it_was_locked(tmp
     os.utime(abandoned, (long_ago, long_ago))
     assert sweep(tmp_path) == [abandoned]
     assert not abandoned.exists()
+
+
+def test_the_sweep_leaves_alone_what_somebody_keeps_under_a_name_like_ours(tmp_path: Path) -> None:
+    checkout = tmp_path / "fedrdma-fate"
+    (checkout / "docs").mkdir(parents=True)
+    notes = tmp_path / "fedrdma-notes"
+    notes.mkdir()
+    (notes / "tmp-of-mine.txt").write_text("kept")
+    for path in (checkout, notes):
+        os.utime(path, (0, 0))
+    OwnedDirectory.create(tmp_path, "guest").close()
+    assert (checkout / "docs").is_dir()
+    assert (notes / "tmp-of-mine.txt").read_text() == "kept"
+
+
+def test_the_sweep_removes_a_directory_whose_maker_died_between_making_and_naming_the_lock(tmp_path: Path) -> None:
+    abandoned = Path(tempfile.mkdtemp(prefix="fedrdma-guest-", dir=tmp_path))
+    os.close(tempfile.mkstemp(dir=abandoned)[0])
+    os.utime(abandoned, (0, 0))
+    assert sweep(tmp_path) == [abandoned]
+
+
+def test_what_a_removal_leaves_that_is_cut_short_is_swept_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = OwnedDirectory.create(tmp_path, "guest")
+    for name in "abcdefgh":
+        (directory.path / name).write_bytes(b"spilled")
+    unlink, removed = os.unlink, list[str]()
+
+    def cut_short(path: Any, **how: Any) -> None:
+        if len(removed) == 8:
+            raise OSError(errno.EIO, "the disk is gone")
+        removed.append(str(path))
+        unlink(path, **how)
+
+    with monkeypatch.context() as failing:
+        failing.setattr(os, "unlink", cut_short)
+        directory.close()
+    os.utime(directory.path, (0, 0))
+    assert len(removed) == 8
+    assert sweep(tmp_path) == [directory.path]
+    assert not directory.path.exists()
 
 
 def test_the_sweep_leaves_other_users_directories_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
