@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import select
 import socket
 import struct
 import time
@@ -62,6 +63,16 @@ def peer_user(connection: socket.socket) -> int:
     """
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return int(_CREDENTIALS.unpack(raw)[1])
+
+
+def has_hung_up(connection: socket.socket) -> bool:
+    """Whether the other end is closed, or this one; also where something that it sent has not been read yet."""
+    if connection.fileno() < 0:
+        return True
+    poll = select.poll()
+    # the kernel tells of POLLHUP unasked
+    poll.register(connection, 0)
+    return bool(poll.poll(0))
 
 
 def receive_with_descriptors(

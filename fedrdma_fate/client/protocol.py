@@ -45,6 +45,10 @@ Destinations = Annotated[tuple[Party, ...], msgspec.Meta(max_length=MOST_PARTIES
 """Of one push: no more than a session has parties."""
 
 
+MOST_LEASES = 1024
+"""Given back by one request, all in one turn of the gateway's event loop; a task gives back one at a time."""
+
+
 class Attach(_Message, frozen=True, tag="attach"):
     """First request on a connection: who is calling.
 
@@ -144,7 +148,7 @@ class Get(_Message, frozen=True, tag="get"):
 class ReleaseLeases(_Message, frozen=True, tag="release"):
     """Give leases back; unknown ones are ignored."""
 
-    leases: tuple[int, ...]
+    leases: Annotated[tuple[int, ...], msgspec.Meta(max_length=MOST_LEASES)]
 
 
 class Leave(_Message, frozen=True, tag="leave"):

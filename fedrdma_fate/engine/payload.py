@@ -32,6 +32,10 @@ class Payload:
         self._odd: dict[tuple[int, int], int] = {}
         self._block_digests: dict[int, int] = {}
 
+    def has_blocks(self, written_from: int, count: int) -> bool:
+        """Whether so many blocks begin from this offset on."""
+        return -(-written_from // BLOCK_BYTES) + count <= -(-self.total_bytes // BLOCK_BYTES)
+
     def on_written(self, written_from: int, block_digests: Sequence[int]) -> None:
         """More of it lies there; whoever has written it may know the digests of blocks, the first from there on.
 

@@ -167,7 +167,7 @@ class TimeoutConfig(_Section, frozen=True):
 
 
 class LimitsConfig(_Section, frozen=True):
-    """What one peer may have here. Beyond, it is made to wait or refused (FR610), and nobody else notices.
+    """What a peer may have here, or a user's tasks in messages to this site's parties. Beyond: made to wait, or FR610.
 
     Attributes:
         messages: messages of a peer that nobody has pulled yet, and notices of some that will not come. One whose names

@@ -1,4 +1,4 @@
-"""How much of each peer, and of each session of it, waits here: messages that nobody has pulled, notices of failure."""
+"""How much of each peer or user, and of each session of it, waits: messages nobody has pulled, notices of failure."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Budget:
         self._uses: dict[tuple[str, ...], _Use] = {}
 
     def objection(self, origin: str, key: MessageKey, total_bytes: int) -> str:
-        """Why nothing more of a peer may wait, or an empty string. What is of this site may always."""
+        """Why nothing more of a peer may wait, or an empty string. What is of nobody may always."""
         if not origin:
             return ""
         limits = self._limits

@@ -39,6 +39,7 @@ class Message:
         spilled: the file it was moved to.
         moving: set while it is being moved, to disk or into a slot of our own.
         origin: the site that it came from, empty for one of this site.
+        user: of this host, whose task pushed it; None for one of another site.
         transfer: its transfer there.
     """
 
@@ -52,7 +53,13 @@ class Message:
     spilled: Spilled | None = None
     moving: asyncio.Task[None] | None = None
     origin: str = ""
+    user: int | None = None
     transfer: int = 0
+
+    @property
+    def counts_as(self) -> str:
+        """Under whose name it counts while it waits."""
+        return self.origin if self.user is None else name_of_user(self.user)
 
     @property
     def lease_owner(self) -> str | None:
@@ -98,6 +105,11 @@ class Message:
         if self.spilled is not None:
             self.spilled.discard()
             self.spilled = None
+
+
+def name_of_user(user: int) -> str:
+    """As whose the messages of a user's tasks to parties of this site count."""
+    return f"tasks of user {user}"
 
 
 class Mailbox:
@@ -277,11 +289,11 @@ class Mailbox:
 
     def _keep(self, message: Message) -> None:
         self._messages[message.key] = message
-        self.budget.add(message.origin, message.key, message.total_bytes)
+        self.budget.add(message.counts_as, message.key, message.total_bytes)
 
     def _remove(self, key: MessageKey) -> Message:
         message = self._messages.pop(key)
-        self.budget.remove(message.origin, key, message.total_bytes)
+        self.budget.remove(message.counts_as, key, message.total_bytes)
         return message
 
     def _forget_failure(self, key: MessageKey) -> None:
@@ -297,7 +309,7 @@ class Mailbox:
     # -- looking --------------------------------------------------------------------------------------------------
 
     def objection(self, origin: str, key: MessageKey, total_bytes: int) -> str:
-        """Why a peer's message is not taken, or an empty string; what somebody waits for always is."""
+        """Why a message of a peer, or of `name_of_user`, is not taken, or empty; what somebody waits for always is."""
         return "" if key in self._waiting else self.budget.objection(origin, key, total_bytes)
 
     @property

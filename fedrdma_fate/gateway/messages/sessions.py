@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError
-from fedrdma_fate.wire.frames import MessageKey, Party
+from fedrdma_fate.wire.frames import MOST_PARTIES, MessageKey, Party
 
 REMEMBERED_CLOSED = 4096
 """Parties that left a session and are still remembered, so that what comes late for them is dropped."""
@@ -50,10 +50,21 @@ class Sessions:
         return len(self._sessions)
 
     def join(self, session: str, party: Party, parties: Iterable[Party] | None = None) -> None:
-        """A new task of this party attached, and names everybody in the session; None: it does not know."""
-        self._closed.pop((session, party), None)
+        """A new task of this party attached, and names everybody in the session; None: it does not know.
+
+        Raises:
+            GatewayError: LIMIT_REACHED where its tasks have named more than a session can have; then it did not join.
+        """
         known = self._open.get((session, party), frozenset())
-        self._open[session, party] = None if parties is None or known is None else known | {*parties}
+        named = None if parties is None or known is None else known | {*parties}
+        if named is not None and len(named) > MOST_PARTIES:
+            raise GatewayError(
+                ErrorCode.LIMIT_REACHED,
+                f"tasks of {party} name {len(named)} parties of the session {session!r}; {MOST_PARTIES} is the limit.",
+                "Name the same ones in all tasks of a job.",
+            )
+        self._closed.pop((session, party), None)
+        self._open[session, party] = named
 
     def admits(self, key: MessageKey) -> bool:
         """Whether the tasks of the destination, as far as there have been any, know the source to be in the session."""

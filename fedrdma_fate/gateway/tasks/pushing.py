@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 
 from fedrdma_fate.client.protocol import Attach, Commit, PutInline
 from fedrdma_fate.engine.payload import Payload
 from fedrdma_fate.gateway.context import GatewayContext
-from fedrdma_fate.gateway.messages.mailbox import Message
+from fedrdma_fate.gateway.messages.mailbox import Message, name_of_user
 from fedrdma_fate.gateway.peers.entitlement import not_in_session
 from fedrdma_fate.gateway.peers.sending import Sending
-from fedrdma_fate.gateway.spilling import make_room
+from fedrdma_fate.gateway.spilling import keep_small, make_room
 from fedrdma_fate.memory.pool import Lease
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 from fedrdma_fate.wire.frames import MOST_NAME_CHARACTERS, MessageKey, Party
@@ -61,23 +62,23 @@ class Pushing:
         for peer in self._peers.values():
             peer.abandon(payload)
 
-    def commit(self, request: Commit, payload: LeasedPayload, attach: Attach) -> None:
+    def commit(self, request: Commit, payload: LeasedPayload, attach: Attach, user: int) -> None:
         """Send a payload to all destinations, each of which holds on to its slot.
 
         Raises:
-            GatewayError: DUPLICATE_PUSH or WRONG_PARTY; then nothing is sent to anybody.
+            GatewayError: DUPLICATE_PUSH, WRONG_PARTY or LIMIT_REACHED; then nothing is sent to anybody.
             MemoryPoolError: PAYLOAD_TOO_LARGE for one of the destinations; likewise.
         """
         for destination in request.destinations:
             if (peer := self._peer_of(destination)) is not None:
                 peer.check_fits(payload.total_bytes, destination, attach.mode)
-        for key in self._register(attach, request):
+        for key in self._register(attach, request, user, payload.total_bytes):
             share = payload.lease.share(f"transfer:{key}")
             peer = self._peer_of(key.destination)
             if peer is not None:
                 peer.put_payload(key, request.kind, payload, share, attach.mode)
             else:
-                self._keep(Message(key, request.kind, payload.total_bytes, lease=share), "local")
+                self._keep(Message(key, request.kind, payload.total_bytes, lease=share, user=user), "local")
         self._trace_put(attach, request, payload.total_bytes)
 
     def is_full_for(self, request: PutInline) -> bool:
@@ -97,21 +98,29 @@ class Pushing:
         peers = (self._peer_of(destination) for destination in request.destinations)
         return [peer for peer in peers if peer is not None]
 
-    def put_inline(self, request: PutInline, attach: Attach) -> None:
-        """Send a small message to all destinations.
+    def put_inline(self, request: PutInline, attach: Attach, user: int) -> list[asyncio.Task[None]]:
+        """Send a small message to all destinations; what moves it to disk, where one is here and there is no memory.
 
         Raises:
-            GatewayError: DUPLICATE_PUSH or WRONG_PARTY; then nothing is sent to anybody.
+            GatewayError: DUPLICATE_PUSH, WRONG_PARTY or LIMIT_REACHED; then nothing is sent to anybody.
         """
-        for key in self._register(attach, request):
+        moves = []
+        for key in self._register(attach, request, user, len(request.body)):
             peer = self._peer_of(key.destination)
             if peer is not None:
                 peer.put_inline(key, request.kind, request.body)
             else:
-                self._keep(Message(key, request.kind, len(request.body), body=request.body), "inline")
+                message = Message(key, request.kind, len(request.body), body=request.body, user=user)
+                if self._keep(message, "inline"):
+                    keep_small(self._context, message, message.counts_as)
+                if message.moving is not None:
+                    moves.append(message.moving)
         self._trace_put(attach, request, len(request.body))
+        return moves
 
-    def _register(self, attach: Attach, request: Commit | PutInline) -> tuple[MessageKey, ...]:
+    def _register(
+        self, attach: Attach, request: Commit | PutInline, user: int, total_bytes: int
+    ) -> tuple[MessageKey, ...]:
         for destination in request.destinations:
             if (peer := self._peer_of(destination)) is not None:
                 peer.check_served(destination)
@@ -121,8 +130,18 @@ class Pushing:
             checked_key(MessageKey(attach.session, request.name, request.tag, attach.party, destination))
             for destination in request.destinations
         )
+        for key in keys:
+            if self._peer_of(key.destination) is None:
+                self._check_room(key, user, total_bytes)
         self._context.mailbox.sessions.note_push(keys)
         return keys
+
+    def _check_room(self, key: MessageKey, user: int, total_bytes: int) -> None:
+        """As a peer's, so much of a user's may wait here for parties of this site."""
+        if objection := self._context.mailbox.objection(name_of_user(user), key, total_bytes):
+            raise GatewayError(
+                ErrorCode.LIMIT_REACHED, f"{objection}.", "Have them pulled, or raise what `limits` says of them."
+            )
 
     def _peer_of(self, destination: Party) -> Sending | None:
         """What sends to the site that serves a party, None when it is served here.
@@ -133,12 +152,13 @@ class Pushing:
         site = self._context.routes.site_of(destination)
         return None if site == self._context.config.site else self._peers[site]
 
-    def _keep(self, message: Message, mode: str) -> None:
-        """Both parties are served here: the message is delivered where it lies."""
+    def _keep(self, message: Message, mode: str) -> bool:
+        """Both parties are served here: the message is delivered where it lies; whether it was kept."""
         key, total_bytes = message.key, message.total_bytes
         kept = self._context.mailbox.deliver(message)
         make_room(self._context, self._context.send_pool)
         self._context.trace.delivered_here(key, total_bytes, mode, kept=kept)
+        return kept
 
     def _trace_put(self, attach: Attach, request: Commit | PutInline, total_bytes: int) -> None:
         site = self._context.config.site

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from fedrdma_fate.client.protocol import LENGTH_PREFIX, Request, decode_request, frame_length
+from fedrdma_fate.unix_sockets import has_hung_up
 from fedrdma_fate.wire.errors import ErrorCode, WireError
 
 logger = logging.getLogger(__name__)
@@ -25,16 +27,28 @@ MOST_LARGE_OF_A_USER = 128
 """Large requests of a listed user that are read or answered at a time, over all connections: of a megabyte at most."""
 
 
+LOOK_SECONDS = 5.0
+"""Between two looks whether a task is still there that has sent more than is read ahead: reading does not show its end
+then, and what it holds should not wait much longer for it."""
+
+
 class RequestReader:
     """Belongs to the event loop's thread."""
 
-    def __init__(self, reader: asyncio.StreamReader, room: asyncio.Semaphore | None = None) -> None:
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        room: asyncio.Semaphore | None = None,
+        connection: socket.socket | None = None,
+    ) -> None:
         """
         Args:
             reader: where they come from.
             room: for large ones, shared with other connections; None: there is enough.
+            connection: what the reader reads, to see its end by; None where all that comes is read.
         """
         self._reader = reader
+        self._connection = connection
         self._room = room
         self._holds_large = False
         self._large_answered = asyncio.Event()
@@ -64,7 +78,8 @@ class RequestReader:
         """
         working = asyncio.ensure_future(answer)
         try:
-            await asyncio.wait([working, self._reading], return_when=asyncio.FIRST_COMPLETED)
+            while not (working.done() or self._reading.done() or self._has_hung_up()):
+                await asyncio.wait([working, self._reading], timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             if not working.done():
                 raise ConnectionError("the task went away")
             return working.result()
@@ -77,6 +92,9 @@ class RequestReader:
         """Read no more."""
         self._reading.cancel()
         self._give_back_room()
+
+    def _has_hung_up(self) -> bool:
+        return self._connection is not None and has_hung_up(self._connection)
 
     async def _read(self) -> None:
         end: WireError | None = None

@@ -70,13 +70,20 @@ class Task:
             user: whose process it is.
             abandon: told of a payload whose slot is given back before it was written whole.
         """
-        self.attach = attach
+        # a megabyte of names that are kept of the session is enough, and each task has them
+        self.attach = msgspec.structs.replace(attach, parties=None)
+        self._named = hash(attach.parties)
         self.user = user
         self.connections = 0
         self.sending: dict[int, LeasedPayload] = {}
         self._abandon = abandon
         self.received: dict[int, Message] = {}
         self._next_lease = 0
+
+    def is_of(self, attach: Attach, user: int) -> bool:
+        """Whether this is who attaches."""
+        alike = msgspec.structs.replace(attach, parties=None) == self.attach and hash(attach.parties) == self._named
+        return alike and user == self.user
 
     @property
     def owner(self) -> str:
@@ -162,8 +169,8 @@ class TaskServer:
         if task is None:
             if not self.users.is_own(user):
                 self._sessions.join(user, attach.session, attach.party)
-            task = self._tasks[attach.client] = Task(attach, user, self.pushing.abandon)
             self.context.mailbox.join(attach.session, attach.party, attach.parties)
+            task = self._tasks[attach.client] = Task(attach, user, self.pushing.abandon)
             self._presence.arrive(attach.session, attach.party)
         task.connections += 1
         return task
@@ -214,7 +221,7 @@ class TaskServer:
                 "Run the same fedrdma-fate version in FATE and in the gateway.",
             )
         known = self._tasks.get(attach.client)
-        if known is not None and (known.attach, known.user) != (attach, user):
+        if known is not None and not known.is_of(attach, user):
             raise GatewayError(ErrorCode.CLIENT_PROTOCOL, "one client attaches to two sessions, or as two users.")
         if not self.context.routes.is_local(attach.party):
             raise GatewayError(
@@ -344,14 +351,20 @@ class TaskConversation:
         pushing = self._server.pushing
         if pushing.is_full_for(request):
             return self._put_when_room(request, task)
-        pushing.put_inline(request, task.attach)
+        if moves := pushing.put_inline(request, task.attach, task.user):
+            return self._when_moved(moves)
+        return Done()
+
+    async def _when_moved(self, moves: list[asyncio.Task[None]]) -> Reply:
+        """A task puts no faster than the disk takes."""
+        await asyncio.wait(moves)
         return Done()
 
     async def _put_when_room(self, request: PutInline, task: Task) -> Reply:
         await self._server.pushing.wait_for_room(request, self._context.config.timeouts.put)
         self._check_pushing(task.attach)
-        self._server.pushing.put_inline(request, task.attach)
-        return Done()
+        moves = self._server.pushing.put_inline(request, task.attach, task.user)
+        return await self._when_moved(moves) if moves else Done()
 
     def _commit(self, request: Commit, task: Task) -> Reply:
         payload = self._payload(request.lease, task)
@@ -362,7 +375,7 @@ class TaskConversation:
             self._check_pushing(task.attach)
             if request.unfinished and not pushing.takes_unfinished(request, task.attach):
                 return NotYet(digests=pushing.wants_digests(request, task.attach))
-            pushing.commit(request, payload, task.attach)
+            pushing.commit(request, payload, task.attach, task.user)
         finally:
             if not (request.keep or request.unfinished):
                 task.release(request.lease)
@@ -374,6 +387,12 @@ class TaskConversation:
             raise GatewayError(
                 ErrorCode.CLIENT_PROTOCOL,
                 f"lease {request.lease} was written from {payload.written_from} on, now from {request.written_from}.",
+            )
+        if not payload.has_blocks(request.written_from, len(request.block_digests)):
+            raise GatewayError(
+                ErrorCode.CLIENT_PROTOCOL,
+                f"{len(request.block_digests)} digests from {request.written_from} on: lease {request.lease} has fewer "
+                "blocks.",
             )
         payload.on_written(request.written_from, request.block_digests)
         self._server.pushing.on_written(payload)

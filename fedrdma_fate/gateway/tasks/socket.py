@@ -165,7 +165,7 @@ class TaskSocket:
         assert connection is not None
         self._connections.add(connection)
         conversation = self._maker.begin(user)
-        requests = RequestReader(reader, self._room_for_large(user))
+        requests = RequestReader(reader, self._room_for_large(user), writer.get_extra_info("socket"))
         try:
             await self._converse(requests, writer, conversation, user)
         except (ConnectionError, asyncio.CancelledError):

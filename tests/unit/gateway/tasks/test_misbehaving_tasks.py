@@ -1,0 +1,144 @@
+"""Tasks that say anything in any order: what they hold comes back, what they may have is bounded, others go on."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from fedrdma_fate.client.protocol import (
+    CLIENT_PROTOCOL_VERSION,
+    LENGTH_PREFIX,
+    Attach,
+    Attached,
+    Done,
+    Error,
+    Get,
+    Leased,
+    LeaseSlot,
+    Leave,
+    PutInline,
+    ReleaseLeases,
+    Reply,
+    Request,
+    Written,
+    decode_reply,
+    encode_message,
+    frame_length,
+)
+from fedrdma_fate.gateway.tasks import request_reader
+from fedrdma_fate.gateway.tasks.request_reader import LARGE_REQUEST_BYTES, READ_AHEAD
+from fedrdma_fate.unix_sockets import close_all, receive_with_descriptors
+from fedrdma_fate.wire.errors import ErrorCode
+from fedrdma_fate.wire.frames import MOST_PARTIES, Party
+from tests.support.sites import Site, eventually, party, start_gateways
+
+GUEST, HOST = party("guest:1"), party("host:1")
+SESSION_MESSAGES = 40
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    directory = tmp_path_factory.mktemp("tasks")
+    limits = {"messages": 2 * SESSION_MESSAGES, "session_messages": SESSION_MESSAGES}
+    with start_gateways({"a": ["guest:1", "host:1"]}, directory, connected=False, limits=limits) as sites:
+        yield sites["a"]
+
+
+class Connection:
+    """One of a task, which says whatever it likes."""
+
+    def __init__(self, site: Site, session: str, of: Party = GUEST, parties: tuple[Party, ...] | None = None) -> None:
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.settimeout(20)
+        self.socket.connect(site.address.removeprefix("unix://"))
+        self.attached = self.call(Attach(CLIENT_PROTOCOL_VERSION, os.urandom(8).hex(), session, of, None, parties))
+
+    def send(self, *requests: Request) -> None:
+        self.socket.sendall(b"".join(map(encode_message, requests)))
+
+    def call(self, request: Request) -> Reply:
+        self.send(request)
+        prefix, descriptors = receive_with_descriptors(self.socket, LENGTH_PREFIX.size, 1)
+        close_all(descriptors)
+        return decode_reply(receive_with_descriptors(self.socket, frame_length(prefix), 0)[0])
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+def code_of(reply: Reply) -> str:
+    return reply.code if isinstance(reply, Error) else type(reply).__name__
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [[ReleaseLeases((1,))] * (READ_AHEAD + 3), [PutInline("n" * LARGE_REQUEST_BYTES, "t", (HOST,), "bytes", b"")] * 2],
+)
+def test_a_task_that_ends_with_much_unread_behind_a_pull_leaves_nothing(
+    site: Site, monkeypatch: pytest.MonkeyPatch, behind: list[Request]
+) -> None:
+    monkeypatch.setattr(request_reader, "LOOK_SECONDS", 0.05)
+    connection = Connection(site, "ended")
+    assert isinstance(connection.call(LeaseSlot(4096)), Leased)
+    connection.send(Get("never", "t", HOST), *behind)
+    eventually(lambda: site.status()["mailbox"]["waiting_pulls"] == 1)
+    connection.close()
+    eventually(lambda: site.pool("send")["slots"] == 0)
+    assert site.status()["mailbox"]["waiting_pulls"] == 0
+    assert site.status()["tasks"] == 0
+
+
+def test_so_many_small_messages_of_a_user_wait_for_parties_of_this_site(site: Site) -> None:
+    guest, host = Connection(site, "many"), Connection(site, "many", HOST)
+    body = bytes(60_000)
+    replies = [guest.call(PutInline(f"m{n}", "t", (HOST,), "bytes", body)) for n in range(SESSION_MESSAGES + 1)]
+    assert replies[:-1] == [Done()] * SESSION_MESSAGES
+    assert code_of(replies[-1]) == ErrorCode.LIMIT_REACHED.value
+    # they lie in receive memory and on disk, not in the heap
+    status = site.status()["mailbox"]
+    held = site.pool("receive")["slots"] + status["spilled_messages"]
+    assert (status["messages"], held) == (SESSION_MESSAGES, SESSION_MESSAGES)
+    # what was refused may be put again, once there is room
+    assert code_of(host.call(Get("m0", "t", GUEST))) == "GotInline"
+    last = f"m{SESSION_MESSAGES}"
+    assert guest.call(PutInline(last, "t", (HOST,), "bytes", body)) == Done()
+    assert code_of(host.call(Get(last, "t", GUEST))) == "GotInline"
+    host.call(Leave())
+    guest.close()
+    host.close()
+    eventually(lambda: site.pool("receive")["slots"] == 0)
+
+
+def test_the_parties_that_tasks_name_of_one_session_are_bounded(site: Site) -> None:
+    def named(first: int) -> tuple[Party, ...]:
+        return tuple(Party("guest", str(n)) for n in range(first, first + MOST_PARTIES))
+
+    first = Connection(site, "named", parties=named(0))
+    again = Connection(site, "named", parties=named(0))
+    more = Connection(site, "named", parties=named(MOST_PARTIES))
+    assert isinstance(first.attached, Attached)
+    assert isinstance(again.attached, Attached)
+    assert code_of(more.attached) == ErrorCode.LIMIT_REACHED.value
+    assert site.status()["tasks"] == 2
+    for each in (first, again, more):
+        each.close()
+
+
+def test_requests_that_take_the_event_loop_long_are_none(site: Site) -> None:
+    connection = Connection(site, "long")
+    assert code_of(connection.call(ReleaseLeases((1,) * 1_000_000))) == ErrorCode.MALFORMED_FRAME.value
+    connection.close()
+
+
+def test_digests_of_blocks_that_a_payload_does_not_have_are_refused(site: Site) -> None:
+    connection = Connection(site, "digests")
+    leased = connection.call(LeaseSlot(300_000))
+    assert isinstance(leased, Leased)
+    refused = connection.call(Written(leased.lease, 262_144, (1, 2)))
+    assert code_of(refused) == ErrorCode.CLIENT_PROTOCOL.value
+    assert connection.call(Written(leased.lease, 262_144, (1,))) == Done()
+    assert connection.call(Written(leased.lease, 0, (2,))) == Done()
+    connection.close()
