@@ -261,7 +261,8 @@ class PathOpener:
         try:
             records.open(counter, place, sealed[COUNTER_BYTES:], into)
         except InvalidTag:
-            self.wiped.add(grant)
+            if into:
+                self.wiped.add(grant)
             raise self._refuse("forged", f"{len(into)} sealed bytes for grant {grant} have a wrong tag") from None
         if known is None:
             self._grants[grant] = introduction, records

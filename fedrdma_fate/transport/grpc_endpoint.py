@@ -12,7 +12,7 @@ from fedrdma_fate.transport.exposure import ExposureTable, ProtocolViolation
 from fedrdma_fate.transport.grpc_pipe import QUEUED_MESSAGES, MessagePipe
 from fedrdma_fate.transport.inbound import Arrival, Inbound, PeerReportsViolation
 from fedrdma_fate.transport.outbound import Outbound, Piece
-from fedrdma_fate.transport.sealed_pieces import records_of, sealed_length
+from fedrdma_fate.transport.sealed_pieces import introduction_bytes, records_of, sealed_length
 from fedrdma_fate.transport.stream_frames import (
     HEAD_BYTES,
     SEQUENCE_WINDOW,
@@ -185,7 +185,9 @@ class GrpcEndpoint(ReliableEndpoint):
                 self._inbound.surface(arrival, body)
 
     def _open(self, arrival: Arrival, head: Head, body: memoryview, target: memoryview) -> None:
-        introduction, rest = bytes(body[:INTRODUCTION_BYTES]), body[INTRODUCTION_BYTES:]
+        first = introduction_bytes(head)
+        introduction, rest = bytes(body[:INTRODUCTION_BYTES]), body[first:]
+        self._inbound.admit(arrival, head, introduction, body[INTRODUCTION_BYTES:first])
         for at, length in records_of(head):
             sealed, rest = rest[: length + RECORD_OVERHEAD], rest[length + RECORD_OVERHEAD :]
             start = at - head.piece_at

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from fedrdma_fate.core.digest import BLOCK_BYTES, block_digest, digest_of_blocks
 from fedrdma_fate.ports import Completion, CompletionKind, Opener, RemoteSlot, SealBrokenError
 from fedrdma_fate.transport.exposure import Exposure, ExposureTable, ProtocolViolation
-from fedrdma_fate.transport.sealed_pieces import place_of, require_whole_blocks
+from fedrdma_fate.transport.sealed_pieces import place_of, place_of_head, require_whole_blocks
 from fedrdma_fate.transport.stream_frames import SEQUENCE_WINDOW, Head, Op
 from fedrdma_fate.wire.sealed import INTRODUCTION_BYTES
 
@@ -113,6 +113,27 @@ class Inbound:
         if self.opener is not None:
             require_whole_blocks(head)
         return arrival
+
+    def admit(self, arrival: Arrival, piece: Head, introduction: bytes, record: memoryview) -> None:
+        """Check that the peer has sealed the head of a piece that was begun.
+
+        Args:
+            arrival: the write.
+            piece: its head.
+            introduction: what came behind it.
+            record: what came behind that.
+
+        Raises:
+            ProtocolViolation: it has not; nothing of the piece may be taken.
+        """
+        opener = self.opener
+        assert opener is not None
+        self.require_live(arrival)
+        place = place_of_head(piece, arrival.head.address - arrival.exposure.base)
+        try:
+            opener.open(arrival.exposure.grant, introduction, place, record, memoryview(bytearray()))
+        except SealBrokenError as broken:
+            raise ProtocolViolation(str(broken)) from broken
 
     def open_record(
         self, arrival: Arrival, at: int, introduction: bytes, sealed: memoryview, target: memoryview

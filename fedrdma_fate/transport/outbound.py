@@ -157,7 +157,7 @@ class Outbound:
             piece = Piece(acks + head.pack(), part, sequence=sequence)
         else:
             sealed = SealedPiece(posted.sealer, head, posted.offset, part.view)
-            piece = Piece(acks + head.pack() + posted.sealer.introduction, sealed=sealed, sequence=sequence)
+            piece = Piece(acks + head.pack() + sealed.introduce(), sealed=sealed, sequence=sequence)
         posted.cut += length
         if posted.cut == source.length:
             self._posted.popleft()
@@ -179,4 +179,4 @@ def _behind_head(posted: _Posted) -> bytes:
     if posted.sealer is None:
         return posted.data
     sealed = SealedPiece(posted.sealer, posted.head, posted.offset, memoryview(posted.data))
-    return posted.sealer.introduction + sealed.seal_all()
+    return sealed.introduce() + sealed.seal_all()

@@ -1,5 +1,8 @@
 """Pieces of writes as they travel over streams that are sealed: an introduction, then a record for each block.
 
+Behind the introduction of a piece comes a record of nothing, which authenticates its head: before that, not a byte of
+the piece is taken. A fenced write, which is one record and taken whole, needs none.
+
 Blocks are those that digests are made of (`core/digest.py`): small enough to be sealed and sent, or received and
 opened, while they lie in a core's cache. Each end passes over the bytes once, and a stream has room for one block.
 """
@@ -12,7 +15,7 @@ from collections.abc import Iterator
 from fedrdma_fate.core.digest import BLOCK_BYTES
 from fedrdma_fate.ports import Sealer
 from fedrdma_fate.transport.exposure import ProtocolViolation
-from fedrdma_fate.transport.stream_frames import Head
+from fedrdma_fate.transport.stream_frames import Head, Op
 from fedrdma_fate.wire.sealed import INTRODUCTION_BYTES, RECORD_OVERHEAD
 
 LARGEST_RECORD = BLOCK_BYTES + RECORD_OVERHEAD
@@ -20,6 +23,10 @@ LARGEST_RECORD = BLOCK_BYTES + RECORD_OVERHEAD
 
 # op, immediate, sequence, offset in the slot, length of the write, where the record starts in it, length of the record
 _PLACE = struct.Struct("<BIQQQQQ")
+
+# the same of a whole piece, but longer, so that neither stands in for the other
+_PIECE = struct.Struct("<BIQQQQQ4s")
+_HEAD_MARK = b"head"
 
 
 def place_of(head: Head, offset: int, at: int, length: int) -> bytes:
@@ -37,6 +44,22 @@ def place_of(head: Head, offset: int, at: int, length: int) -> bytes:
     return _PLACE.pack(head.op, head.immediate, head.sequence, offset, head.length, at, length)
 
 
+def place_of_head(head: Head, offset: int) -> bytes:
+    """What is authenticated with the head of a piece: the same of all of the piece.
+
+    Args:
+        head: of the piece.
+        offset: where the write starts in the granted slot.
+    """
+    numbers = head.op, head.immediate, head.sequence, offset, head.length, head.piece_at, head.piece_length
+    return _PIECE.pack(*numbers, _HEAD_MARK)
+
+
+def introduction_bytes(head: Head) -> int:
+    """Bytes between the head of a piece and its first record: the introduction, and what authenticates the head."""
+    return INTRODUCTION_BYTES + (0 if head.op == Op.FENCED else RECORD_OVERHEAD)
+
+
 def records_of(head: Head) -> Iterator[tuple[int, int]]:
     """Start in the write, and length, of each record of a piece; one empty record for an empty piece."""
     for start in range(head.piece_at, max(head.piece_at + head.piece_length, head.piece_at + 1), BLOCK_BYTES):
@@ -46,7 +69,7 @@ def records_of(head: Head) -> Iterator[tuple[int, int]]:
 def sealed_length(head: Head) -> int:
     """Bytes that follow the head of a piece when it is sealed."""
     records = max(1, -(-head.piece_length // BLOCK_BYTES))
-    return INTRODUCTION_BYTES + head.piece_length + records * RECORD_OVERHEAD
+    return introduction_bytes(head) + head.piece_length + records * RECORD_OVERHEAD
 
 
 def require_whole_blocks(head: Head) -> None:
@@ -77,6 +100,15 @@ class SealedPiece:
         self._data = data
         self._records = records_of(head)
 
+    def introduce(self) -> bytes:
+        """What goes between the head and the first record."""
+        introduction = self._sealer.introduction
+        if self._head.op == Op.FENCED:
+            return introduction
+        record = bytearray(RECORD_OVERHEAD)
+        self._sealer.seal(place_of_head(self._head, self._offset), memoryview(b""), memoryview(record))
+        return introduction + record
+
     def seal_next(self, room: memoryview) -> memoryview | None:
         """The next record, at the start of the room, which has LARGEST_RECORD bytes; None after the last."""
         record = next(self._records, None)
@@ -90,7 +122,7 @@ class SealedPiece:
 
     def seal_all(self) -> bytes:
         """All records, one behind the other."""
-        sealed = bytearray(sealed_length(self._head) - INTRODUCTION_BYTES)
+        sealed = bytearray(sealed_length(self._head) - introduction_bytes(self._head))
         rest = memoryview(sealed)
         while rest:
             record = self.seal_next(rest)

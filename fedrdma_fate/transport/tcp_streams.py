@@ -10,7 +10,7 @@ from fedrdma_fate.core.digest import BLOCK_BYTES
 from fedrdma_fate.ports import Slot
 from fedrdma_fate.transport.inbound import Arrival, Inbound, PeerClosed, PeerReportsViolation
 from fedrdma_fate.transport.outbound import Outbound, Piece
-from fedrdma_fate.transport.sealed_pieces import LARGEST_RECORD, SealedPiece
+from fedrdma_fate.transport.sealed_pieces import LARGEST_RECORD, SealedPiece, introduction_bytes
 from fedrdma_fate.transport.stream_frames import HEAD_BYTES, Head, Op, unpack_head, violation_frame
 from fedrdma_fate.wire.sealed import INTRODUCTION_BYTES, RECORD_OVERHEAD
 
@@ -39,6 +39,7 @@ class StreamReader:
         self._body = memoryview(b"")
         self._block_at = 0
         self._introduction = b""
+        self._introduced = True
         self._record = memoryview(b"")
         self.parked = False
 
@@ -97,7 +98,17 @@ class StreamReader:
             self.parked = True
             return
         assert arrival is not None
-        self._on_block(head, arrival)
+        if self._introduced:
+            self._on_block(head, arrival)
+        else:
+            self._on_introduction(head, arrival)
+
+    def _on_introduction(self, head: Head, arrival: Arrival) -> None:
+        """What says who has sealed a piece, and that its head is as it was sent, is there."""
+        self._introduced = True
+        self._introduction = bytes(self._scratch[:INTRODUCTION_BYTES])
+        self._inbound.admit(arrival, head, self._introduction, memoryview(self._scratch)[INTRODUCTION_BYTES:])
+        self._expect_block()
 
     def _on_block(self, head: Head, arrival: Arrival) -> None:
         """A block of a piece, or the part of a block that the piece has, lies in place, or is there as sealed."""
@@ -123,8 +134,12 @@ class StreamReader:
             self._arrival = self._inbound.begin(head)
             self._body = self._inbound.target(self._arrival, head)
             self._block_at = 0
-            self._introduction = b""
-            self._expect_block()
+            if self._inbound.opener is None:
+                self._expect_block()
+            else:
+                self._introduced = False
+                self._scratch = bytearray(introduction_bytes(head))
+                self._expect(memoryview(self._scratch))
             return
         length = head.piece_length
         if head.op == Op.FENCED:
@@ -149,15 +164,11 @@ class StreamReader:
             self._expect(block)
             return
         if not self._record:
-            self._record = memoryview(bytearray(INTRODUCTION_BYTES + LARGEST_RECORD))
-        introduced = 0 if self._introduction else INTRODUCTION_BYTES
-        self._expect(self._record[: introduced + len(block) + RECORD_OVERHEAD])
+            self._record = memoryview(bytearray(LARGEST_RECORD))
+        self._expect(self._record[: len(block) + RECORD_OVERHEAD])
 
     def _open_record(self, head: Head, arrival: Arrival, block: memoryview) -> None:
-        record = self._record
-        if not self._introduction:
-            self._introduction, record = bytes(record[:INTRODUCTION_BYTES]), record[INTRODUCTION_BYTES:]
-        sealed = record[: len(block) + RECORD_OVERHEAD]
+        sealed = self._record[: len(block) + RECORD_OVERHEAD]
         self._inbound.open_record(arrival, head.piece_at + self._block_at, self._introduction, sealed, block)
 
     def _next_block(self) -> tuple[memoryview, memoryview]:

@@ -18,7 +18,7 @@ from fedrdma_fate.gateway.peers.greeting import own_hello
 from fedrdma_fate.gateway.peers.path_keys import PeerKeys
 from fedrdma_fate.security import sealing
 from fedrdma_fate.transport.outbound import Outbound, Piece
-from fedrdma_fate.transport.stream_frames import HEAD_BYTES, unpack_head
+from fedrdma_fate.transport.stream_frames import HEAD_BYTES, Head, Op, unpack_head
 from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import Mode
 from tests.support import sites as sites_module
@@ -121,9 +121,16 @@ def test_a_record_that_is_changed_on_its_way_breaks_the_path_is_counted_and_the_
     assert "have a wrong tag" in caplog.text
 
 
+@pytest.mark.parametrize("seal", ["on", "integrity"])
+@pytest.mark.parametrize("what", ["chunk", "header"])
 @pytest.mark.parametrize("mode", MODES)
 def test_a_write_that_is_turned_on_a_place_where_another_has_landed_costs_no_byte(
-    start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, mode: Mode, caplog: pytest.LogCaptureFixture
+    start: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    mode: Mode,
+    what: str,
+    seal: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     take, addresses = Outbound.take, list[int]()
     # what went first has landed by then, and was found to be right
@@ -131,17 +138,22 @@ def test_a_write_that_is_turned_on_a_place_where_another_has_landed_costs_no_byt
 
     def turn(self: Outbound) -> Piece | None:
         piece = take(self)
-        if piece is None or piece.sealed is None:
+        if piece is None:
             return piece
         head, behind = unpack_head(piece.head[:HEAD_BYTES]), piece.head[HEAD_BYTES:]
+        if head.op == Op.ACK:
+            return piece
         addresses.append(head.address)
-        if len(addresses) == number:
+        is_turned = len(addresses) >= number and not turned and (what == "header") == (head.op == Op.FENCED)
+        if is_turned:
+            turned.append(head)
             place = HEADER_SPACE_BYTES if mode == "fedrdma" else addresses[0]
             return dataclasses.replace(piece, head=head._replace(address=place).pack() + behind)
         return piece
 
+    turned: list[Head] = []
     monkeypatch.setattr(Outbound, "take", turn)
-    with start() as sites:
+    with start(seal) as sites:
         exchange(sites, mode=mode)
     assert "have a wrong tag" in caplog.text
 

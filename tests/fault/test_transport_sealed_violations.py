@@ -14,7 +14,7 @@ from fedrdma_fate.security.sealing import PathOpener, PathSealer, Seal
 from fedrdma_fate.transport.exposure import ExposureTable, ProtocolViolation
 from fedrdma_fate.transport.inbound import Inbound
 from fedrdma_fate.transport.outbound import Outbound
-from fedrdma_fate.transport.sealed_pieces import LARGEST_RECORD, sealed_length
+from fedrdma_fate.transport.sealed_pieces import LARGEST_RECORD, introduction_bytes, sealed_length
 from fedrdma_fate.transport.stream_frames import HEAD_BYTES, Head, Op, unpack_head
 from fedrdma_fate.transport.tcp_streams import StreamReader
 from fedrdma_fate.wire.sealed import INTRODUCTION_BYTES, Introduction
@@ -133,21 +133,28 @@ def test_bytes_that_come_one_by_one_arrive(wire: Wire) -> None:
     assert wire.completions == [CompletionKind.LANDED, CompletionKind.IMMEDIATE]
 
 
+PIECE_STARTS_AT = introduction_bytes(Head(Op.WRITE))
+"""What goes between the head of a piece and its first record."""
+
 CHANGES: dict[str, Callable[[bytearray], object]] = {
     "tag": lambda body: body.__setitem__(-1, body[-1] ^ 1),
-    "byte": lambda body: body.__setitem__(INTRODUCTION_BYTES + 100, body[INTRODUCTION_BYTES + 100] ^ 1),
+    "byte": lambda body: body.__setitem__(-50, body[-50] ^ 1),
     "counter": lambda body: body.__setitem__(INTRODUCTION_BYTES, body[INTRODUCTION_BYTES] ^ 1),
     "transfer": lambda body: body.__setitem__(0, body[0] ^ 1),
     "attempt": lambda body: body.__setitem__(8, body[8] ^ 1),
     "message": lambda body: body.__setitem__(12, body[12] ^ 1),
 }
+CHANGES_OF_PIECES: dict[str, Callable[[bytearray], object]] = CHANGES | {
+    "tag of the head": lambda body: body.__setitem__(PIECE_STARTS_AT - 1, body[PIECE_STARTS_AT - 1] ^ 1),
+    "counter of a record": lambda body: body.__setitem__(PIECE_STARTS_AT, body[PIECE_STARTS_AT] ^ 1),
+}
 
 
-@pytest.mark.parametrize("what", CHANGES)
+@pytest.mark.parametrize("what", CHANGES_OF_PIECES)
 def test_a_changed_bit_breaks_the_link_and_leaves_nothing(wire: Wire, what: str) -> None:
     wire.write(wire.expose(FIRST, 1), SLOT_BYTES)
     ((head, body),) = wire.frames()
-    CHANGES[what](body)
+    CHANGES_OF_PIECES[what](body)
     assert "wrong tag" in wire.refuse((head, body))
     assert wire.holds_nothing_unsealed
     assert not wire.completions
@@ -169,15 +176,17 @@ HEADS: dict[str, dict[str, int]] = {
     "another write": {"sequence": 1},
     "another kind of write": {"op": Op.CHUNK},
     "another chunk": {"immediate": 9},
+    "a shorter piece": {"piece_length": BLOCK_BYTES},
 }
 
 
 @pytest.mark.parametrize("what", HEADS)
 def test_a_chunk_moved_to_another_place_is_refused(wire: Wire, what: str) -> None:
-    wire.write(wire.expose(FIRST, 1), BLOCK_BYTES)
+    wire.write(wire.expose(FIRST, 1), 2 * BLOCK_BYTES)
     ((head, body),) = wire.frames()
     assert "wrong tag" in wire.refuse((head._replace(**HEADS[what]), body))
-    assert wire.holds_nothing_unsealed
+    # its head was refused, and not a byte was taken
+    assert wire.slot() == bytes([UNTOUCHED]) * SLOT_BYTES
     assert wire.opener.take_refused() == {"forged": 1}
 
 
@@ -204,9 +213,9 @@ def test_a_chunk_of_another_transfer_in_a_grant_that_has_one_is_refused(wire: Wi
 def test_blocks_of_one_write_do_not_stand_in_for_each_other(wire: Wire) -> None:
     wire.write(wire.expose(FIRST, 1), 2 * BLOCK_BYTES)
     ((head, body),) = wire.frames()
-    first = body[INTRODUCTION_BYTES : INTRODUCTION_BYTES + LARGEST_RECORD]
-    second = body[INTRODUCTION_BYTES + LARGEST_RECORD :]
-    assert "wrong tag" in wire.refuse((head, body[:INTRODUCTION_BYTES] + second + first))
+    first = body[PIECE_STARTS_AT : PIECE_STARTS_AT + LARGEST_RECORD]
+    second = body[PIECE_STARTS_AT + LARGEST_RECORD :]
+    assert "wrong tag" in wire.refuse((head, body[:PIECE_STARTS_AT] + second + first))
 
 
 def test_a_write_that_comes_again_is_refused_and_counted(wire: Wire) -> None:
@@ -218,12 +227,11 @@ def test_a_write_that_comes_again_is_refused_and_counted(wire: Wire) -> None:
     assert wire.opener.take_refused() == {"replayed": 1}
 
 
-def test_a_block_that_comes_again_in_place_of_another_is_refused_and_counted(wire: Wire) -> None:
-    wire.write(wire.expose(FIRST, 1), 2 * BLOCK_BYTES)
-    ((head, body),) = wire.frames()
-    half = head._replace(piece_length=BLOCK_BYTES)
-    first = body[: INTRODUCTION_BYTES + LARGEST_RECORD]
-    assert "came twice" in wire.refuse((half, first), (half, first))
+def test_a_piece_that_comes_again_in_place_of_another_is_refused_and_counted(wire: Wire) -> None:
+    wire.outbound = Outbound(streams=3)
+    wire.write(wire.expose(FIRST, 1), SLOT_BYTES)
+    first, _, _ = wire.frames()
+    assert "came twice" in wire.refuse(first, first)
     assert not wire.completions
     assert wire.opener.take_refused() == {"replayed": 1}
 
@@ -278,8 +286,8 @@ def test_what_a_task_writes_while_its_slot_is_sent_is_sealed_anew_with_its_own_n
     wire.write(target, BLOCK_BYTES)
     ((head, after),) = wire.frames()
     assert before[:INTRODUCTION_BYTES] == after[:INTRODUCTION_BYTES]
-    counters = {bytes(body[INTRODUCTION_BYTES : INTRODUCTION_BYTES + 8]) for body in (before, after)}
-    assert len(counters) == 2
+    counters = {bytes(body[at : at + 8]) for body in (before, after) for at in (INTRODUCTION_BYTES, PIECE_STARTS_AT)}
+    assert len(counters) == 4
     assert Introduction(1, 1, MESSAGE).pack() == bytes(after[:INTRODUCTION_BYTES])
     assert head.sequence == 1
 
