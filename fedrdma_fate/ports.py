@@ -97,6 +97,21 @@ class Opener(Protocol):
         """
         ...
 
+    def lands_in_place(self, grant: int) -> bool:
+        """Whether records for this grant may be received where they belong, and looked at there (`check`).
+
+        They are readable as they travel, and nothing that has come over an earlier connection can lie there.
+        """
+        ...
+
+    def check(self, grant: int, introduction: bytes, place: bytes, apart: memoryview, data: memoryview) -> None:
+        """As `open`, for bytes that lie where they belong; `apart` is what comes before and behind them.
+
+        Raises:
+            SealBrokenError: the peer has not sealed them for this grant and place; they were wiped.
+        """
+        ...
+
     def note_replay(self) -> None:
         """What came before came again, and was refused."""
         ...

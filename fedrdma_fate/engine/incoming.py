@@ -97,6 +97,8 @@ class IncomingTransfers:
         self._endpoint = endpoint
         self._lost_at = None
         for grant, granted in list(self._granted.items()):
+            if opener is not None:
+                opener.note_resumed(grant)
             if granted.receiver is not None:
                 self._carry_out(grant, granted, granted.receiver.restart(), now)
             self._expose(endpoint, grant)

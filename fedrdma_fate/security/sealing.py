@@ -86,6 +86,16 @@ class _Records:
             raise InvalidTag
         into[:] = data
 
+    def check(self, counter: int, place: bytes, data: memoryview, tag: memoryview) -> None:
+        """Look at bytes that were not encrypted where they lie.
+
+        Raises:
+            InvalidTag: the tag is wrong; the bytes are zeros.
+        """
+        if not hmac.compare_digest(self._tag(counter, self._about + place, data), tag):
+            _wipe(data)
+            raise InvalidTag
+
     def open_in_place(self, counter: int, place: bytes, room: memoryview) -> None:
         """The bytes, where they lie; behind them, in the same room, is the tag.
 
@@ -100,11 +110,15 @@ class _Records:
             elif not hmac.compare_digest(self._tag(counter, about, data), room[-TAG_BYTES:]):
                 raise InvalidTag
         except InvalidTag:
-            ctypes.memset(ctypes.addressof(ctypes.c_char.from_buffer(room)), 0, len(room))
+            _wipe(room)
             raise
 
     def _tag(self, counter: int, about: bytes, data: memoryview) -> bytes:
         return self._aead.encrypt(nonce_of(counter), about, data)[-TAG_BYTES:]
+
+
+def _wipe(data: memoryview) -> None:
+    ctypes.memset(ctypes.addressof(ctypes.c_char.from_buffer(data)), 0, len(data))
 
 
 class AttemptSealer:
@@ -236,7 +250,17 @@ class PathOpener:
         self._cipher = cipher
         self._encrypts = seal == "on"
         self._grants: dict[int, tuple[bytes, _Records]] = {}
+        self._resumed: set[int] = set()
         self._refused: Counter[SealFault] = Counter()
+
+    def lands_in_place(self, grant: int) -> bool:
+        """See `ports.Opener`. Where something may lie that counts as arrived, it is not written over unseen: who cuts
+        the connection in the middle of a record decides what is there, and no tag has been looked at."""
+        return not self._encrypts and grant not in self._resumed
+
+    def note_resumed(self, grant: int) -> None:
+        """Something has come into this grant over an earlier connection."""
+        self._resumed.add(grant)
 
     def open(self, grant: int, introduction: bytes, place: bytes, sealed: memoryview, into: memoryview) -> None:
         """Open one record.
@@ -251,21 +275,36 @@ class PathOpener:
         Raises:
             SealBrokenError: it is not what the peer has sealed for this grant and place; `into` holds nothing of it.
         """
-        known = self._grants.get(grant)
-        if known is not None and known[0] != introduction:
-            raise self._refuse("other-transfer", f"grant {grant} has another transfer, or another attempt of it")
         if len(introduction) != INTRODUCTION_BYTES or len(sealed) != len(into) + RECORD_OVERHEAD:
             raise self._refuse("forged", "a sealed record of the wrong length")
-        records = known[1] if known is not None else self._records(introduction, grant)
         (counter,) = _COUNTER.unpack_from(sealed)
+        records = self._records_of(grant, introduction)
         try:
             records.open(counter, place, sealed[COUNTER_BYTES:], into)
         except InvalidTag:
-            if into:
-                self.wiped.add(grant)
-            raise self._refuse("forged", f"{len(into)} sealed bytes for grant {grant} have a wrong tag") from None
-        if known is None:
-            self._grants[grant] = introduction, records
+            raise self._refuse_forged(grant, len(into)) from None
+        self._grants.setdefault(grant, (introduction, records))
+
+    def check(self, grant: int, introduction: bytes, place: bytes, apart: memoryview, data: memoryview) -> None:
+        """Look at one record that lies where it belongs; see `lands_in_place`.
+
+        Args:
+            grant: where it is written; one that is exposed.
+            introduction: what came with it.
+            place: what has to be authenticated besides.
+            apart: counter and tag, RECORD_OVERHEAD bytes.
+            data: the bytes.
+
+        Raises:
+            SealBrokenError: it is not what the peer has sealed for this grant and place; the bytes were wiped.
+        """
+        (counter,) = _COUNTER.unpack_from(apart)
+        records = self._records_of(grant, introduction)
+        try:
+            records.check(counter, place, data, apart[COUNTER_BYTES:])
+        except InvalidTag:
+            raise self._refuse_forged(grant, len(data)) from None
+        self._grants.setdefault(grant, (introduction, records))
 
     def of_slot(self, grant: int, introduction: bytes, transfer: int, message: bytes) -> AttemptOpener:
         """What opens the records in the slot of a grant, after it was withdrawn.
@@ -303,11 +342,25 @@ class PathOpener:
         """The grant is over."""
         self._grants.pop(grant, None)
         self.wiped.discard(grant)
+        self._resumed.discard(grant)
 
     def take_refused(self) -> Counter[SealFault]:
         """How many records were refused since the last call, by reason."""
         refused, self._refused = self._refused, Counter()
         return refused
+
+    def _records_of(self, grant: int, introduction: bytes) -> _Records:
+        known = self._grants.get(grant)
+        if known is None:
+            return self._records(introduction, grant)
+        if known[0] != introduction:
+            raise self._refuse("other-transfer", f"grant {grant} has another transfer, or another attempt of it")
+        return known[1]
+
+    def _refuse_forged(self, grant: int, length: int) -> SealBrokenError:
+        if length:
+            self.wiped.add(grant)
+        return self._refuse("forged", f"{length} sealed bytes for grant {grant} have a wrong tag")
 
     def _records(self, introduction: bytes, grant: int) -> _Records:
         transfer, attempt, _ = unpack_introduction(introduction)

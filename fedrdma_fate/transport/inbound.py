@@ -135,6 +135,34 @@ class Inbound:
         except SealBrokenError as broken:
             raise ProtocolViolation(str(broken)) from broken
 
+    def lands_in_place(self, arrival: Arrival) -> bool:
+        """Whether what follows an admitted head is received where it belongs: unsealed, or to be checked there."""
+        return self.opener is None or self.opener.lands_in_place(arrival.exposure.grant)
+
+    def check_record(
+        self, arrival: Arrival, at: int, introduction: bytes, apart: memoryview, target: memoryview
+    ) -> None:
+        """Look at one record of a write that was received into its place.
+
+        Args:
+            arrival: the write.
+            at: where the record starts in it.
+            introduction: what came with its piece.
+            apart: what came before and behind the record's bytes.
+            target: those bytes.
+
+        Raises:
+            ProtocolViolation: the peer has not sealed it for there; it was wiped.
+        """
+        opener = self.opener
+        assert opener is not None
+        self.require_live(arrival)
+        place = place_of(arrival.head, arrival.head.address - arrival.exposure.base, at, len(target))
+        try:
+            opener.check(arrival.exposure.grant, introduction, place, apart, target)
+        except SealBrokenError as broken:
+            raise ProtocolViolation(str(broken)) from broken
+
     def open_record(
         self, arrival: Arrival, at: int, introduction: bytes, sealed: memoryview, target: memoryview
     ) -> None:

@@ -12,7 +12,7 @@ from fedrdma_fate.transport.inbound import Arrival, Inbound, PeerClosed, PeerRep
 from fedrdma_fate.transport.outbound import Outbound, Piece
 from fedrdma_fate.transport.sealed_pieces import LARGEST_RECORD, SealedPiece, introduction_bytes
 from fedrdma_fate.transport.stream_frames import HEAD_BYTES, Head, Op, unpack_head, violation_frame
-from fedrdma_fate.wire.sealed import INTRODUCTION_BYTES, RECORD_OVERHEAD
+from fedrdma_fate.wire.sealed import COUNTER_BYTES, INTRODUCTION_BYTES, RECORD_OVERHEAD
 
 RECEIVE_BUDGET = 4 * 1024 * 1024
 """Bytes a stream reads in one `progress`, so that a fast sender cannot keep this side from sending."""
@@ -41,6 +41,8 @@ class StreamReader:
         self._introduction = b""
         self._introduced = True
         self._record = memoryview(b"")
+        self._behind: list[memoryview] = []
+        self._in_place = False
         self.parked = False
 
     def release(self) -> bool:
@@ -71,20 +73,31 @@ class StreamReader:
         while budget > 0 and (self.release() or not self.parked):
             if self._arrival is not None:
                 self._inbound.require_live(self._arrival)
-            wanted = len(self._rest)
+            wanted = len(self._rest) + sum(map(len, self._behind))
             try:
-                received = self._connection.recv_into(self._rest)
+                received = self._receive_some()
             except BlockingIOError:
                 return
             if not received:
                 raise PeerClosed("the peer closed the connection")
             budget -= received
-            self._rest = self._rest[received:]
+            self._advance(received)
             if received == wanted:
                 self._turn_over()
             elif not self._in_head:
                 # a short read has emptied the socket; another call would only say so
                 return
+
+    def _receive_some(self) -> int:
+        if self._behind:
+            return self._connection.recvmsg_into([self._rest, *self._behind])[0]
+        return self._connection.recv_into(self._rest)
+
+    def _advance(self, received: int) -> None:
+        while self._behind and received >= len(self._rest):
+            received -= len(self._rest)
+            self._rest = self._behind.pop(0)
+        self._rest = self._rest[received:]
 
     def _turn_over(self) -> None:
         """What was being read, a head or what follows it, is complete."""
@@ -108,6 +121,7 @@ class StreamReader:
         self._introduced = True
         self._introduction = bytes(self._scratch[:INTRODUCTION_BYTES])
         self._inbound.admit(arrival, head, self._introduction, memoryview(self._scratch)[INTRODUCTION_BYTES:])
+        self._in_place = self._inbound.lands_in_place(arrival)
         self._expect_block()
 
     def _on_block(self, head: Head, arrival: Arrival) -> None:
@@ -157,7 +171,7 @@ class StreamReader:
     def _expect_block(self) -> None:
         """Read no further than to the end of a block, so that it is digested while it lies in the cache.
 
-        As sealed, it is read to where nobody looks at it before it has been opened.
+        As sealed, it is read to where nobody looks at it before it has been opened, or it is checked where it lies.
         """
         block = self._next_block()[0]
         if self._inbound.opener is None:
@@ -165,11 +179,19 @@ class StreamReader:
             return
         if not self._record:
             self._record = memoryview(bytearray(LARGEST_RECORD))
+        if self._in_place:
+            self._expect(self._record[:COUNTER_BYTES])
+            self._behind = [block, self._record[COUNTER_BYTES:RECORD_OVERHEAD]]
+            return
         self._expect(self._record[: len(block) + RECORD_OVERHEAD])
 
     def _open_record(self, head: Head, arrival: Arrival, block: memoryview) -> None:
-        sealed = self._record[: len(block) + RECORD_OVERHEAD]
-        self._inbound.open_record(arrival, head.piece_at + self._block_at, self._introduction, sealed, block)
+        at = head.piece_at + self._block_at
+        if self._in_place:
+            self._inbound.check_record(arrival, at, self._introduction, self._record[:RECORD_OVERHEAD], block)
+        else:
+            sealed = self._record[: len(block) + RECORD_OVERHEAD]
+            self._inbound.open_record(arrival, at, self._introduction, sealed, block)
 
     def _next_block(self) -> tuple[memoryview, memoryview]:
         """What of the piece's body is left: up to the end of a block of the write, and behind it."""

@@ -67,7 +67,7 @@ BOUNDS: dict[str, dict[str, str]] = {
         "gateway/context.py:GatewayContext": "tasks",
         "engine/incoming.py:IncomingTransfers": "_granted _tagged",
         "engine/openings.py:Openings": "_opening",
-        "security/sealing.py:PathOpener": "_grants wiped",
+        "security/sealing.py:PathOpener": "_grants _resumed wiped",
         "transport/exposure.py:ExposureTable": "_by_key _keys",
         "transport/shm_keys.py:KeyTable": "_free _live _revoked",
         "transport/verbs/endpoint.py:VerbsEndpoint": "_windows",
@@ -159,7 +159,7 @@ BOUNDS: dict[str, dict[str, str]] = {
         "transport/verbs/transport.py:_VerbsDraft": "_address",
     },
     "of fixed length": {
-        "transport/tcp_streams.py:StreamReader": "_raw_head _scratch",
+        "transport/tcp_streams.py:StreamReader": "_behind _raw_head _scratch",
         "transport/shm_meeting.py:Presented": "_open",
     },
 }
