@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+import stat
 import threading
 import time
 from collections.abc import Callable
@@ -75,12 +77,33 @@ class Trace:
             _log.error("the trace %s is turned off: %s", self._path, problem)
 
 
+_APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+"""Without waiting, should somebody have put a pipe there that nobody reads."""
+
+
 def _open_for_append(path: Path) -> int:
     try:
-        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        return _open_ours(path)
     except OSError as error:
         raise ConfigError(
             ErrorCode.CONFIG_BAD_VALUE,
             f"the trace file {path} cannot be opened: {error.strerror}.",
             "Point `trace` at a file in a directory that exists and that the gateway may write to.",
         ) from error
+
+
+def _open_ours(path: Path) -> int:
+    """Open the file, unless another user of the host has put it, or a link to it, there.
+
+    Raises:
+        OSError: one has, or it cannot be opened.
+    """
+    ours = (os.geteuid(), 0)
+    follow = path.is_symlink() and path.lstat().st_uid in ours
+    fileno = os.open(path, _APPENDING if follow else _APPENDING | os.O_NOFOLLOW, 0o640)
+    status = os.fstat(fileno)
+    if stat.S_ISREG(status.st_mode) and status.st_uid not in ours:
+        os.close(fileno)
+        raise PermissionError(errno.EPERM, f"user {status.st_uid} owns it", str(path))
+    os.set_blocking(fileno, True)
+    return fileno

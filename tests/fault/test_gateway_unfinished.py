@@ -85,6 +85,18 @@ def test_a_wrong_digest_of_a_task_delivers_nothing_and_both_sides_are_told(sites
         assert at_the_sender.value.code is ErrorCode.DIGEST_MISMATCH
 
 
+def test_a_payload_that_is_committed_again_as_whole_is_whole_for_who_was_sent_half_of_it(sites: Sites) -> None:
+    with sites["a"].client() as a, sites["b"].client() as b:
+        lease = begin(a)
+        write(lease, 2 * MEBIBYTE, len(BODY))
+        eventually(lambda: half_sent(sites["a"]))
+        lease.buffer[: 2 * MEBIBYTE] = BODY[: 2 * MEBIBYTE]
+        lease.commit("n", "t", [B], "object")
+        assert b.get("n", "t", A, timeout=20).buffer == BODY
+        assert b.get("m", "t", A, timeout=5).buffer == BODY
+        eventually(lambda: sites["a"].pool("send")["slots"] == 0)
+
+
 def test_a_payload_given_up_half_way_fails_at_its_destination_and_may_be_pushed_again(sites: Sites) -> None:
     with sites["a"].client() as a, sites["b"].client() as b:
         lease = begin(a)

@@ -369,8 +369,10 @@ class TaskConversation:
     def _commit(self, request: Commit, task: Task) -> Reply:
         payload = self._payload(request.lease, task)
         pushing = self._server.pushing
-        if not request.unfinished:
+        if not request.unfinished and payload.written_from:
             payload.on_written(0, ())
+            # where it was committed before it was whole, nobody will tell of it any more
+            pushing.on_written(payload)
         try:
             self._check_pushing(task.attach)
             if request.unfinished and not pushing.takes_unfinished(request, task.attach):

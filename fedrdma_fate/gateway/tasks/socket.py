@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import socket
+import stat
 from collections import Counter
 from collections.abc import Coroutine
 from pathlib import Path
@@ -102,6 +104,7 @@ class TaskSocket:
         self._maker = maker
         self._complaints = complaints or Complaints()
         self._server: asyncio.Server | None = None
+        self._bound: os.stat_result | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self._of_user: Counter[int] = Counter()
         self._large_of_user: dict[int, asyncio.Semaphore] = {}
@@ -124,8 +127,10 @@ class TaskSocket:
                     f"another gateway serves {self._path}.",
                     "Stop it, or give this one a `listen.socket` of its own.",
                 )
-            self._path.unlink(missing_ok=True)
-            self._server = await asyncio.start_unix_server(self._accept, sock=_bind(self._path, self._mode))
+            _remove_stale(self._path)
+            listener = _bind(self._path, self._mode)
+            self._bound = self._path.lstat()
+            self._server = await asyncio.start_unix_server(self._accept, sock=listener)
         except OSError as error:
             raise GatewayError(
                 ErrorCode.GATEWAY_UNREACHABLE, f"cannot listen on {self._path}: {error}.", "Check `listen.socket`."
@@ -136,7 +141,7 @@ class TaskSocket:
         if self._server is not None:
             self._server.close()
             self._server = None
-            self._path.unlink(missing_ok=True)
+            self._remove()
         quiet = asyncio.create_task(self._quiet.wait())
         try:
             await asyncio.wait([quiet], timeout=_LAST_ANSWERS_SECONDS)
@@ -146,6 +151,12 @@ class TaskSocket:
             connection.cancel()
         if self._connections:
             await asyncio.wait(self._connections, timeout=2)
+
+    def _remove(self) -> None:
+        """Remove the socket, unless it is another gateway's by now."""
+        with contextlib.suppress(OSError):
+            if self._bound is not None and os.path.samestat(self._bound, self._path.lstat()):
+                self._path.unlink()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         user = peer_user(writer.get_extra_info("socket"))
@@ -293,15 +304,29 @@ def _error_reply(error: FedRDMAError) -> Error:
     return Error(error.code.value, error.message, error.remedy)
 
 
+def _remove_stale(path: Path) -> None:
+    """Remove the socket of a gateway that is dead.
+
+    Raises:
+        OSError: something else lies there.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise FileExistsError(errno.EEXIST, "what lies there is no socket", str(path))
+        path.unlink()
+
+
 def _bind(path: Path, mode: int) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # before it has a name, so that nobody else can ever connect
-        os.fchmod(listener.fileno(), _OWN_MODE)
-        with address_of(path) as address:
-            listener.bind(address)
-        if mode != _OWN_MODE:
-            path.chmod(mode)
+        # before it has a name: nobody else can ever connect, nor put a link there that would be followed
+        os.fchmod(listener.fileno(), mode)
+        masked = os.umask(0)
+        try:
+            with address_of(path) as address:
+                listener.bind(address)
+        finally:
+            os.umask(masked)
     except OSError:
         listener.close()
         raise

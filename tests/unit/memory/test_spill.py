@@ -55,6 +55,16 @@ def test_a_task_maps_a_spilled_payload_as_it_would_the_slot(slot: Slot, store: S
     assert bytes(view) == bytes(slot.part(PAGE_BYTES, 1000).view), "also after it was discarded"
 
 
+def test_what_the_disk_does_not_let_go_keeps_nobody_from_going_on(
+    slot: Slot, store: SpillStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    spilled = store.spill(slot, 0, 100)
+    spilled.path.unlink()
+    spilled.path.mkdir()
+    spilled.discard()
+    assert "stays on disk" in caplog.text
+
+
 def test_discarding_removes_the_file_and_may_be_repeated(slot: Slot, store: SpillStore) -> None:
     spilled = store.spill(slot, 0, 100)
     spilled.discard()

@@ -134,3 +134,31 @@ def test_a_field_that_cannot_be_encoded_costs_only_its_own_event(
     trace.emit("good")
     assert [event["event"] for event in _events(tmp_path / "trace.jsonl")] == ["good"]
     assert "no text for this" in caplog.text
+
+
+@pytest.mark.parametrize("link", [True, False])
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make what belongs to another user")
+def test_what_another_user_has_put_in_the_place_of_a_trace_is_not_written_to(tmp_path: Path, link: bool) -> None:
+    own, trace = tmp_path / "own", tmp_path / "trace.jsonl"
+    own.write_text("kept")
+    if link:
+        trace.symlink_to(own)
+    else:
+        trace.write_text("kept")
+    os.lchown(trace, 65534, -1)
+    with pytest.raises(ConfigError) as refused:
+        Trace(trace)
+    assert refused.value.code is ErrorCode.CONFIG_BAD_VALUE
+    assert trace.read_text() == "kept"
+
+
+def test_a_pipe_that_nobody_reads_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "trace.jsonl")
+    with pytest.raises(ConfigError):
+        Trace(tmp_path / "trace.jsonl")
+
+
+def test_a_link_of_our_own_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "trace.jsonl").symlink_to(tmp_path / "elsewhere")
+    Trace(tmp_path / "trace.jsonl").emit("first")
+    assert [event["event"] for event in _events(tmp_path / "elsewhere")] == ["first"]
