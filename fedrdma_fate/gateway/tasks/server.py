@@ -433,7 +433,12 @@ class TaskConversation:
             raise
         number = task.new_lease()
         task.received[number] = message
-        return WithDescriptor(GotSlot(message.kind, number, place, offset, message.total_bytes), descriptor)
+        reply = GotSlot(message.kind, number, place, offset, message.total_bytes)
+        return WithDescriptor(reply, descriptor, lambda: self._not_handed_over(task, number))
+
+    def _not_handed_over(self, task: Task, number: int) -> None:
+        if (message := task.received.pop(number, None)) is not None:
+            self._context.mailbox.return_(message)
 
     def _leave(self, attach: Attach) -> Reply:
         dropped = self._server.leave(attach.session, attach.party)

@@ -10,7 +10,7 @@ import os
 import socket
 import stat
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,6 +18,7 @@ from fedrdma_fate.client.protocol import Error, Reply, Request, encode_message
 from fedrdma_fate.gateway.tasks.refused_connections import RefusedConnections
 from fedrdma_fate.gateway.tasks.request_reader import MOST_LARGE_OF_A_USER, RequestReader
 from fedrdma_fate.gateway.tasks.users import refused
+from fedrdma_fate.memory.region import region_unusable
 from fedrdma_fate.obs.complaints import EACH_TELLS, Complaints
 from fedrdma_fate.unix_sockets import address_of, close_all, peer_user
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, WireError
@@ -43,11 +44,13 @@ class WithDescriptor:
     Attributes:
         reply: the reply.
         descriptor: open, until it is closed here.
+        undo: called where it could not be passed.
     """
 
-    def __init__(self, reply: Reply, descriptor: int) -> None:
+    def __init__(self, reply: Reply, descriptor: int, undo: Callable[[], object] = lambda: None) -> None:
         self.reply = reply
         self.descriptor = descriptor
+        self.undo = undo
 
     def close(self) -> None:
         """Close the descriptor; what was passed stays with the task."""
@@ -217,8 +220,8 @@ class TaskSocket:
             try:
                 answer = await self._answer(requests, conversation, request, user)
                 if isinstance(answer, WithDescriptor):
-                    await _send_with_descriptor(writer, answer)
-                elif answer is not None:
+                    answer = await self._send_with_descriptor(writer, answer, user)
+                if answer is not None:
                     writer.write(encode_message(answer))
                     await writer.drain()
             finally:
@@ -233,17 +236,40 @@ class TaskSocket:
             answer = conversation.answer(request)
             return await requests.unless_ended(answer) if asyncio.iscoroutine(answer) else answer
         except FedRDMAError as error:
-            kind, message = type(request).__name__, "refused %s of user %s: %s"
-            whose = f"user {user}"
-            self._complaints.add(
-                logger, "refused task", whose, message, kind, user, error, level=logging.INFO, lines=EACH_TELLS
-            )
-            return _error_reply(error)
+            return self._refuse(type(request).__name__, user, error)
         except ConnectionError:
             raise
         except Exception:
             logger.exception("internal error while answering %s", type(request).__name__)
             return Error(ErrorCode.UNEXPECTED_EVENT.value, "the gateway failed to answer.", "See the gateway's log.")
+
+    async def _send_with_descriptor(
+        self, writer: asyncio.StreamWriter, answer: WithDescriptor, user: int
+    ) -> Error | None:
+        """Send a reply with its descriptor; what to answer instead, where the kernel does not pass that.
+
+        It passes no more than the gateway's limit of open files to all tasks that have not read them yet.
+
+        Raises:
+            ConnectionError: the task went away.
+        """
+        try:
+            await _send_with_descriptor(writer, answer)
+        except ConnectionError:
+            answer.undo()
+            raise
+        except OSError as error:
+            answer.undo()
+            unusable = region_unusable("a descriptor of the gateway's memory, which is not passed", error)
+            return self._refuse(type(answer.reply).__name__, user, unusable)
+        return None
+
+    def _refuse(self, kind: str, user: int, error: FedRDMAError) -> Error:
+        whose, message = f"user {user}", "refused %s of user %s: %s"
+        self._complaints.add(
+            logger, "refused task", whose, message, kind, user, error, level=logging.INFO, lines=EACH_TELLS
+        )
+        return _error_reply(error)
 
 
 def _too_many(user: int) -> GatewayError:
@@ -259,6 +285,7 @@ async def _send_with_descriptor(writer: asyncio.StreamWriter, answer: WithDescri
 
     Raises:
         ConnectionError: the task went away.
+        OSError: the kernel does not pass it.
     """
     message = encode_message(answer.reply)
     try:

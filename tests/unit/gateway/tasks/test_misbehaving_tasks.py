@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from fedrdma_fate.client.protocol import (
     LENGTH_PREFIX,
     Attach,
     Attached,
+    Commit,
     Done,
     Error,
     Get,
@@ -125,6 +127,26 @@ def test_the_parties_that_tasks_name_of_one_session_are_bounded(site: Site) -> N
     assert site.status()["tasks"] == 2
     for each in (first, again, more):
         each.close()
+
+
+def test_a_descriptor_that_the_kernel_does_not_pass_is_a_typed_error_and_costs_no_message(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_many(*_: object) -> int:
+        raise OSError(errno.ETOOMANYREFS, os.strerror(errno.ETOOMANYREFS))
+
+    guest, host = Connection(site, "passed"), Connection(site, "passed", HOST)
+    leased = guest.call(LeaseSlot(70_000))
+    assert isinstance(leased, Leased)
+    assert guest.call(Commit(leased.lease, "m", "t", (HOST,), "object")) == Done()
+    with monkeypatch.context() as many_unread:
+        many_unread.setattr(socket, "send_fds", too_many)
+        assert code_of(Connection(site, "passed").attached) == ErrorCode.REGION_UNAVAILABLE.value
+        assert code_of(host.call(Get("m", "t", GUEST))) == ErrorCode.REGION_UNAVAILABLE.value
+    assert code_of(host.call(Get("m", "t", GUEST))) == "GotSlot"
+    guest.close()
+    host.close()
+    eventually(lambda: site.pool("send")["slots"] == 0)
 
 
 def test_requests_that_take_the_event_loop_long_are_none(site: Site) -> None:
