@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
-import shutil
-import stat
+import secrets
 import tempfile
 import time
 from pathlib import Path
@@ -15,7 +15,7 @@ from pathlib import Path
 _PREFIX = "fedrdma-"
 _LOCK_NAME = "pid"
 _UNNAMED_LOCK = re.compile(r"tmp\w{8}")
-"""What `tempfile.mkstemp` calls the lock file before it has its name."""
+"""What the lock file is called before it has its name."""
 _LABEL_LIMIT = 64
 """Characters of the label in the name of a directory, which may have 255 bytes with what stands around it."""
 _GRACE_SECONDS = 60.0
@@ -29,9 +29,10 @@ class OwnedDirectory:
     no other process can get it by being given the same number.
     """
 
-    def __init__(self, path: Path, lock: int) -> None:
-        """Wrap a directory and the descriptor of its locked pid file. Use `create`."""
+    def __init__(self, path: Path, fileno: int, lock: int) -> None:
+        """Wrap a directory, its descriptor and that of its locked pid file. Use `create`."""
         self._path = path
+        self._fileno = fileno
         self._lock = lock
 
     @classmethod
@@ -44,25 +45,33 @@ class OwnedDirectory:
         sweep(parent)
         safe_label = re.sub(r"[^A-Za-z0-9._-]", "_", label)[:_LABEL_LIMIT]
         path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{safe_label}-", dir=parent))
+        fileno = _open(path)
         try:
-            return cls(path, _make_lock(path))
+            return cls(path, fileno, _make_lock(fileno))
         except OSError:
-            shutil.rmtree(path, ignore_errors=True)
+            _remove_unfinished(path, fileno)
+            os.close(fileno)
             raise
 
     @property
     def path(self) -> Path:
-        """Where it is."""
+        """Where it was made. Where others may write to its parent, something of theirs may lie there by now."""
         return self._path
+
+    @property
+    def fileno(self) -> int:
+        """Its descriptor, which leads to it wherever it is; -1 when closed."""
+        return self._fileno
 
     def close(self) -> None:
         """Remove it and all in it. May be repeated."""
         if self._lock < 0:
             return
         with contextlib.suppress(OSError):
-            _remove(self._path)
+            _remove(self._path, self._fileno)
         os.close(self._lock)
-        self._lock = -1
+        os.close(self._fileno)
+        self._lock = self._fileno = -1
 
 
 def sweep(parent: Path) -> list[Path]:
@@ -71,70 +80,83 @@ def sweep(parent: Path) -> list[Path]:
     for path in sorted(parent.glob(f"{_PREFIX}*")):
         # a neighbour's sweep may be at work on the same directory
         with contextlib.suppress(OSError):
-            if _is_ours(path) and _remove_if_dead(path):
-                removed.append(path)
+            fileno = _open(path)
+            try:
+                if _remove_if_dead(path, fileno):
+                    removed.append(path)
+            finally:
+                os.close(fileno)
     return removed
 
 
-def _is_ours(path: Path) -> bool:
-    status = path.lstat()
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+def _open(path: Path) -> int:
+    """A descriptor of a directory of this user.
+
+    Raises:
+        OSError: there is none; a link is not followed.
+    """
+    fileno = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    if os.fstat(fileno).st_uid != os.geteuid():
+        os.close(fileno)
+        raise PermissionError(errno.EPERM, "another user owns it", str(path))
+    return fileno
 
 
-def _remove_if_dead(path: Path) -> bool:
+def _remove_if_dead(path: Path, fileno: int) -> bool:
     try:
-        lock = os.open(path / _LOCK_NAME, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        lock = os.open(_LOCK_NAME, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=fileno)
     except FileNotFoundError:
-        if time.time() - path.lstat().st_mtime < _GRACE_SECONDS:
+        if time.time() - os.fstat(fileno).st_mtime < _GRACE_SECONDS:
             return False
-        return _remove_unfinished(path)
+        return _remove_unfinished(path, fileno)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return _remove(path)
+        return _remove(path, fileno)
     except BlockingIOError:
         return False
     finally:
         os.close(lock)
 
 
-def _remove(path: Path) -> bool:
+def _remove(path: Path, fileno: int) -> bool:
     """Remove a directory and the files in it; the lock file last, so that what is left of it is swept by a later one.
 
     Returns:
         whether it is gone.
 
     Raises:
-        OSError: it cannot be looked at, or its lock file not be removed.
+        OSError: it cannot be looked at, or is not where it was.
     """
-    for name in os.listdir(path):
+    for name in os.listdir(fileno):
         if name != _LOCK_NAME:
             with contextlib.suppress(OSError):
-                os.unlink(path / name)
-    if os.listdir(path) != [_LOCK_NAME]:
+                os.unlink(name, dir_fd=fileno)
+    if os.listdir(fileno) != [_LOCK_NAME]:
         return False
-    os.unlink(path / _LOCK_NAME)
+    os.unlink(_LOCK_NAME, dir_fd=fileno)
     os.rmdir(path)
     return True
 
 
-def _remove_unfinished(path: Path) -> bool:
+def _remove_unfinished(path: Path, fileno: int) -> bool:
     """Remove what `create` leaves that died before there was a lock; what holds anything else is somebody's own."""
-    names = os.listdir(path)
+    names = os.listdir(fileno)
     if len(names) > 1 or not all(_UNNAMED_LOCK.fullmatch(name) for name in names):
         return False
     for name in names:
-        os.unlink(path / name)
-    path.rmdir()
+        os.unlink(name, dir_fd=fileno)
+    os.rmdir(path)
     return True
 
 
-def _make_lock(path: Path) -> int:
+def _make_lock(directory: int) -> int:
     """Lock the pid file before it gets its name, so that no sweep ever sees it without."""
-    lock, unnamed = tempfile.mkstemp(dir=path)
+    unnamed = f"tmp{secrets.token_hex(4)}"
+    lock = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=directory)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.write(lock, f"{os.getpid()}\n".encode())
-        Path(unnamed).rename(path / _LOCK_NAME)
+        os.rename(unnamed, _LOCK_NAME, src_dir_fd=directory, dst_dir_fd=directory)
     except OSError:
         os.close(lock)
         raise

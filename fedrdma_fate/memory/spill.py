@@ -24,12 +24,14 @@ class Spilled:
     """A payload in a file, from the file's first byte on, so that a task can map it as it would the slot.
 
     Attributes:
-        path: the file.
+        path: the file, where it was made.
         length: bytes of payload.
+        directory: descriptor of the directory that it lies in.
     """
 
     path: Path
     length: int
+    directory: int
 
     def open(self) -> int:
         """A descriptor for reading; whoever asked closes it.
@@ -38,7 +40,7 @@ class Spilled:
             MemoryPoolError: SPILL_FAILED when there is none to be had.
         """
         try:
-            return os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            return os.open(self.path.name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=self.directory)
         except OSError as error:
             raise MemoryPoolError(
                 ErrorCode.SPILL_FAILED,
@@ -52,7 +54,9 @@ class Spilled:
         Where the disk does not let it go, the log says so: whoever gives back more than this goes on.
         """
         try:
-            self.path.unlink(missing_ok=True)
+            os.unlink(self.path.name, dir_fd=self.directory)
+        except FileNotFoundError:
+            return
         except OSError as error:
             logger.warning("a spilled message stays on disk: %s", error)
 
@@ -95,7 +99,7 @@ class SpillStore:
             ValueError: the piece does not lie inside the slot.
         """
         payload = slot.part(payload_offset, payload_length).view
-        return self._keep(payload_length, lambda path: _write_new_file(path, payload))
+        return self._keep(payload_length, lambda file: _write(file, payload))
 
     def spill_bytes(self, payload: bytes) -> Spilled:
         """Write a payload to a file of its own; else as `spill`.
@@ -103,7 +107,7 @@ class SpillStore:
         Raises:
             MemoryPoolError: SPILL_FAILED.
         """
-        return self._keep(len(payload), lambda path: _write_new_file(path, memoryview(payload)))
+        return self._keep(len(payload), lambda file: _write(file, memoryview(payload)))
 
     def spill_borrowed(self, borrowed: BorrowedSlot) -> Spilled:
         """Copy a borrowed payload to a file of its own; else as `spill`.
@@ -111,23 +115,24 @@ class SpillStore:
         Raises:
             MemoryPoolError: SPILL_FAILED.
         """
-        return self._keep(borrowed.length, lambda path: _copy_to_new_file(path, borrowed))
+        return self._keep(borrowed.length, lambda file: _copy(file, borrowed))
 
-    def _keep(self, payload_length: int, write: Callable[[Path], None]) -> Spilled:
-        target = self.path / secrets.token_hex(16)
-        unfinished = target.with_suffix(".part")
+    def _keep(self, payload_length: int, write: Callable[[int], None]) -> Spilled:
+        name, directory = secrets.token_hex(16), self._directory.fileno
+        unfinished = f"{name}.part"
         try:
-            write(unfinished)
-            unfinished.rename(target)
+            with _new_file(unfinished, directory) as fileno:
+                write(fileno)
+            os.rename(unfinished, name, src_dir_fd=directory, dst_dir_fd=directory)
         except OSError as error:
             with contextlib.suppress(OSError):
-                unfinished.unlink(missing_ok=True)
+                os.unlink(unfinished, dir_fd=directory)
             raise MemoryPoolError(
                 ErrorCode.SPILL_FAILED,
                 f"cannot spill {payload_length} bytes to {self.path}: {error.strerror}.",
                 "Make room there, point memory.spill_directory elsewhere, or raise memory.receive_bytes.",
             ) from error
-        return Spilled(target, payload_length)
+        return Spilled(self.path / name, payload_length, directory)
 
     def close(self) -> None:
         """Remove the directory and every spilled message in it. May be repeated."""
@@ -135,27 +140,26 @@ class SpillStore:
 
 
 @contextlib.contextmanager
-def _new_file(path: Path) -> Iterator[int]:
-    fileno = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+def _new_file(name: str, directory: int) -> Iterator[int]:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    fileno = os.open(name, flags, 0o600, dir_fd=directory)
     try:
         yield fileno
     finally:
         os.close(fileno)
 
 
-def _write_new_file(path: Path, payload: memoryview) -> None:
-    with _new_file(path) as fileno:
-        written = 0
-        while written < len(payload):
-            # straight from the slot to the page cache, the interpreter free for the other threads meanwhile
-            written += os.write(fileno, payload[written:])
+def _write(fileno: int, payload: memoryview) -> None:
+    written = 0
+    while written < len(payload):
+        # straight from the slot to the page cache, the interpreter free for the other threads meanwhile
+        written += os.write(fileno, payload[written:])
 
 
-def _copy_to_new_file(path: Path, borrowed: BorrowedSlot) -> None:
-    with _new_file(path) as fileno:
-        copied = 0
-        while copied < borrowed.length:
-            count = os.sendfile(fileno, borrowed.fileno, borrowed.offset + copied, borrowed.length - copied)
-            if not count:
-                raise OSError(errno.EIO, "the borrowed slot has become shorter")
-            copied += count
+def _copy(fileno: int, borrowed: BorrowedSlot) -> None:
+    copied = 0
+    while copied < borrowed.length:
+        count = os.sendfile(fileno, borrowed.fileno, borrowed.offset + copied, borrowed.length - copied)
+        if not count:
+            raise OSError(errno.EIO, "the borrowed slot has become shorter")
+        copied += count

@@ -199,9 +199,12 @@ def _verified_chain(tls: ssl.SSLObject) -> tuple[bytes, ...]:
 def _read(path: Path, key: str) -> bytes:
     try:
         with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
             content = file.read(_MOST_FILE_BYTES + 1)
     except OSError as error:
         raise _unusable(key, path, str(error.strerror or error)) from error
+    if stat.S_ISREG(mode) and mode & stat.S_IWOTH:
+        raise _unusable(key, path, f"it has mode {stat.S_IMODE(mode):04o}, and so every user of the host may write it")
     if len(content) > _MOST_FILE_BYTES:
         raise _unusable(key, path, f"it has more than {_MOST_FILE_BYTES} bytes")
     return content

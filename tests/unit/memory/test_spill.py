@@ -55,6 +55,27 @@ def test_a_task_maps_a_spilled_payload_as_it_would_the_slot(slot: Slot, store: S
     assert bytes(view) == bytes(slot.part(PAGE_BYTES, 1000).view), "also after it was discarded"
 
 
+def test_what_another_user_puts_in_the_place_of_the_directory_is_neither_written_to_nor_emptied(
+    slot: Slot, tmp_path: Path
+) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    for name in ("thesis", "pid"):
+        (own / name).write_text("kept")
+    store = SpillStore(tmp_path / "spill", "guest")
+    # a directory that others may write to, and that is not sticky, lets them do that
+    store.path.rename(tmp_path / "spill" / "moved")
+    store.path.symlink_to(own)
+    spilled = store.spill(slot, 0, 100)
+    view = map_copy_on_write(spilled.open(), 0, spilled.length, lambda: None, prefault=False)
+    assert bytes(view) == bytes(slot.part(0, 100).view)
+    spilled.discard()
+    store.spill(slot, 0, 100)
+    store.close()
+    assert sorted(path.name for path in own.iterdir()) == ["pid", "thesis"]
+    assert list((tmp_path / "spill" / "moved").iterdir()) == []
+
+
 def test_what_the_disk_does_not_let_go_keeps_nobody_from_going_on(
     slot: Slot, store: SpillStore, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -123,6 +123,19 @@ def test_a_key_that_others_may_use_is_refused(authority: TestAuthority, mode: in
     assert "chmod 600" in error.remedy
 
 
+@pytest.mark.parametrize("name", ["ca.pem", "a.pem"])
+def test_authorities_and_certificates_that_every_user_may_write_are_refused(
+    authority: TestAuthority, name: str
+) -> None:
+    path = authority.path if name == "ca.pem" else authority.directory / name
+    path.chmod(0o664)
+    load_credentials(files(authority), "a", now())
+    path.chmod(0o666)
+    error = refused(files(authority))
+    assert error.code is ErrorCode.TLS_FILE_UNUSABLE
+    assert "every user" in error.message
+
+
 def test_a_key_of_another_certificate_is_refused(authority: TestAuthority) -> None:
     other = make_site(authority.pair, ["a"], now(), DAY)
     (authority.directory / "a.key").write_bytes(other.key_pem)

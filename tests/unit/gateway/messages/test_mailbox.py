@@ -275,7 +275,7 @@ def spilling(message: Message, target: Path, end: asyncio.Event) -> None:
     async def spill() -> None:
         await end.wait()
         target.write_bytes(b"x" * message.total_bytes)
-        message.spilled = Spilled(target, message.total_bytes)
+        message.spilled = Spilled(target, message.total_bytes, os.open(target.parent, os.O_DIRECTORY))
         assert message.lease is not None
         message.lease.release()
         message.lease = None
