@@ -53,17 +53,22 @@ class Received:
 
 
 class SendLease:
-    """A leased send slot: write the payload into `buffer`, then `commit` it, in the process that leased it.
-
-    Attributes:
-        buffer: exactly as long as was asked for, page-aligned, in shared memory; not to be used once the slot is given
-            away.
-    """
+    """A leased send slot: write the payload into `buffer`, then `commit` it, in the process that leased it."""
 
     def __init__(self, connections: Connections, lease: int, buffer: memoryview) -> None:
         self._connections = connections
         self._lease: int | None = lease
-        self.buffer = buffer
+        self._buffer = buffer
+
+    @property
+    def buffer(self) -> memoryview:
+        """Exactly as long as was asked for, page-aligned, in shared memory.
+
+        Raises:
+            MemoryPoolError: LEASE_UNKNOWN when the slot was given away, or belongs to another process.
+        """
+        self._held()
+        return self._buffer
 
     def commit(
         self, name: str, tag: str, destinations: Sequence[Party], kind: MessageKind, *, keep: bool = False
@@ -133,7 +138,7 @@ class SendLease:
         self._lease = None
         # an array may still view it; what it writes from now on is its own fault
         with contextlib.suppress(BufferError):
-            self.buffer.release()
+            self._buffer.release()
 
 
 class GatewayClient:

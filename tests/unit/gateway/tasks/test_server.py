@@ -23,11 +23,13 @@ from fedrdma_fate.client.protocol import (
     MAX_FRAME_BYTES,
     Attach,
     Attached,
+    Commit,
     Error,
     LeaseSlot,
     Leave,
     Reply,
     Request,
+    Written,
     decode_reply,
     encode_message,
 )
@@ -189,6 +191,21 @@ def test_a_lease_is_committed_once(guest: GatewayClient, host: GatewayClient) ->
         lease.commit("n", "t", [HOST], "bytes")
     assert caught.value.code is ErrorCode.LEASE_UNKNOWN
     pull(host, "m")
+
+
+def test_who_writes_on_after_its_commit_is_told_so_and_what_it_committed_is_delivered(
+    guest: GatewayClient, host: GatewayClient
+) -> None:
+    lease = guest.lease(len(BODY))
+    kept = lease.buffer
+    kept[:] = BODY
+    lease.commit("m", "t", [HOST], "object")
+    with pytest.raises(MemoryPoolError) as caught:
+        lease.buffer[:] = bytes(len(BODY))
+    assert caught.value.code is ErrorCode.LEASE_UNKNOWN
+    with pytest.raises(ValueError, match="released"):
+        kept[:] = bytes(len(BODY))
+    assert pull(host, "m") == BODY
 
 
 def test_an_array_that_still_views_a_committed_slot_does_no_harm(guest: GatewayClient, host: GatewayClient) -> None:
@@ -578,3 +595,22 @@ def test_a_payload_larger_than_the_send_memory_is_refused_at_once(guest: Gateway
 def test_a_body_larger_than_the_inline_limit_is_not_sent_inline(guest: GatewayClient) -> None:
     with pytest.raises(ValueError, match="65536 is the limit"):
         guest.put_inline("m", "t", [HOST], "bytes", bytes(65537))
+
+
+def test_a_task_cannot_use_or_release_the_lease_of_another(
+    guest: GatewayClient, host: GatewayClient, site: Site, session: str
+) -> None:
+    lease = guest.lease(len(BODY))
+    lease.buffer[:] = BODY
+    number = lease._lease
+    assert number is not None
+    with site.client(session) as other:
+        connections = other._own()
+        connections.release(number)
+        for request in (Commit(number, "theirs", "t", (HOST,), "object"), Written(number, 0)):
+            reply = connections.call(request)
+            assert isinstance(reply, Error)
+            assert reply.code == ErrorCode.LEASE_UNKNOWN.value
+    assert site.pool("send")["slots"] == 1
+    lease.commit("m", "t", [HOST], "object")
+    assert pull(host, "m") == BODY
