@@ -76,7 +76,7 @@ class PathStore:
         return KnownPath(PathState(record.bytes_per_second, record.rtt_seconds, record.packet_loss), "remembered")
 
     def note(self, peer: str, transport: str, known: KnownPath | None) -> None:
-        """This is known of a path now; only what transfers have found is kept."""
+        """This is known of a path now; only what transfers have found is kept, where it can be read again."""
         if known is None or known.source != "measured":
             return
         state, before = known.state, self._records.get((peer, transport))
@@ -86,6 +86,12 @@ class PathStore:
             state.loss,
         ):
             record = _Record(peer, transport, state.rate, state.min_rtt, state.loss, self._clock())
+            try:
+                msgspec.json.decode(msgspec.json.encode(record), type=_Record)
+            except msgspec.ValidationError as error:
+                # a single such record, to which a peer may have brought us, would make the whole file unreadable
+                logger.warning("what was found of the path to %s over %s is not kept: %s", peer, transport, error)
+                return
             self._records[peer, transport] = record
             self._changed = True
 

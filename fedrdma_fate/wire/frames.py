@@ -46,6 +46,12 @@ PartyText = Annotated[str, msgspec.Meta(max_length=MOST_PARTY_CHARACTERS)]
 Reason = Annotated[str, msgspec.Meta(max_length=MOST_REASON_CHARACTERS)]
 AddressText = Annotated[str, msgspec.Meta(max_length=MOST_ADDRESS_CHARACTERS)]
 
+Seconds = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
+"""Of any clock: 30,000 years. Infinity, and what is no number, are none, nor is whatever is computed with them."""
+
+MOST_COUNTED_BYTES = 1 << 62
+"""That can ever have come; two such numbers still fit into 64 bits."""
+
 KeyBytes = Annotated[bytes, msgspec.Meta(max_length=MOST_KEY_BYTES)]
 
 MessageKind = Literal["object", "bytes", "partition"]
@@ -303,9 +309,9 @@ class Report(Frame, frozen=True, tag="report"):
     complete: int
     beyond: bytes
     newest: int
-    arrived_at: float
-    held: float
-    received_bytes: int
+    arrived_at: Seconds
+    held: Seconds
+    received_bytes: Annotated[int, msgspec.Meta(ge=0, le=MOST_COUNTED_BYTES)]
 
 
 class ResendChunks(Frame, frozen=True, tag="resend"):

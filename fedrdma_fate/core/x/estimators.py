@@ -11,6 +11,10 @@ LEAST_PRECISE_SECONDS = 0.002
 """Over less, single packets show: two of 4 KiB take 3 % of it at 1 Gbit/s. Ours; reports come as often."""
 
 
+MOST_RATE = 1e13
+"""Bytes a second, 80 Tbit/s: no path has more, whatever a receiver says of what arrived within how short a time."""
+
+
 class DeliveryRateEstimator:
     """Bytes over time at the receiver, lately: over a few milliseconds, or what it takes to see enough of them.
 
@@ -52,7 +56,7 @@ class DeliveryRateEstimator:
         since, before = arrivals[0]
         if received_bytes - before < self._least_bytes or (precise and arrived_at - since < LEAST_PRECISE_SECONDS):
             return None
-        return (received_bytes - before) / (arrived_at - since)
+        return min((received_bytes - before) / (arrived_at - since), MOST_RATE)
 
     def restart(self) -> None:
         """Nothing arrived for a while, whatever the path can carry: begin anew."""

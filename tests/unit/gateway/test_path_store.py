@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import stat
 from pathlib import Path
@@ -66,6 +67,21 @@ def test_the_file_is_written_only_when_something_has_changed_and_age_counts_from
     kept.note("b", "verbs", KnownPath(FOUND, "measured"))
     assert kept.pending() is None
     assert kept.recall("b", "verbs") is None
+
+
+@pytest.mark.parametrize(
+    "state", [PathState(1e20, 0.01, None), PathState(math.nan, 0.01, None), PathState(1e6, math.inf, None)]
+)
+def test_what_could_not_be_read_again_is_not_kept_and_costs_no_other_path(tmp_path: Path, state: PathState) -> None:
+    kept = store(tmp_path)
+    kept.note("b", "verbs", KnownPath(FOUND, "measured"))
+    kept.note("evil", "verbs", KnownPath(state, "measured"))
+    document = kept.pending()
+    assert document is not None
+    kept.write(document)
+    again = store(tmp_path)
+    assert again.recall("b", "verbs") == KnownPath(FOUND, "remembered")
+    assert again.recall("evil", "verbs") is None
 
 
 def test_a_gateway_without_a_directory_keeps_nothing() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from fedrdma_fate.wire.errors import ErrorCode, WireError
@@ -18,6 +20,7 @@ from fedrdma_fate.wire.frames import (
     MessageKey,
     Party,
     Refused,
+    Report,
     Undeliverable,
     decode_frame,
     encode_frame,
@@ -46,6 +49,16 @@ def test_a_frame_with_more_than_it_may_carry_is_malformed(frame: Frame) -> None:
     with pytest.raises(WireError) as refused:
         decode_frame(encode_frame(frame))
     assert refused.value.code is ErrorCode.MALFORMED_FRAME
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, 1e300])
+def test_what_is_no_time_is_malformed(number: float) -> None:
+    for arrived_at, held in ((number, 0.0), (0.0, number)):
+        with pytest.raises(WireError) as refused:
+            decode_frame(encode_frame(Report(1, 0, 1, b"", 0, arrived_at, held, 1)))
+        assert refused.value.code is ErrorCode.MALFORMED_FRAME
+    with pytest.raises(WireError):
+        decode_frame(encode_frame(Report(1, 0, 1, b"", 0, 0.0, 0.0, -1)))
 
 
 def test_what_is_as_long_as_may_be_gets_through() -> None:

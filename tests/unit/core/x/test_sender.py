@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from random import Random
 
 import pytest
 
 from fedrdma_fate.core.actions import Action, PostChunk
 from fedrdma_fate.core.path import PathState
 from fedrdma_fate.core.plan import ChunkPlan
+from fedrdma_fate.core.x.estimators import MOST_RATE
 from fedrdma_fate.core.x.rate_control import RateController
 from fedrdma_fate.core.x.sender import XSender, XSendSettings
+from fedrdma_fate.wire.frames import Report
 
 CHUNK = 16 * 1024
 COUNT = 256
@@ -77,3 +80,27 @@ def test_reliable_queue_pairs_get_everything_once() -> None:
     settings = XSendSettings(tag=1, reliable=True, paced=False, window_bytes=1 << 20)
     sender = XSender(1, ChunkPlan(20_000, 1000), settings, RateController(PathState(1e9, 0.02, 0.01), proved=True))
     assert positions(sender, sender.start(0.0)) == list(range(20))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_a_receiver_reports_the_sender_goes_on_and_believes_in_a_rate_that_a_path_can_have(seed: int) -> None:
+    random = Random(seed)
+    known = random.choice([None, PathState(1e8, 0.02, 0.0)])
+    plan = ChunkPlan(512 * CHUNK, CHUNK)
+    sender = XSender(1, plan, XSendSettings(tag=1, queue_pairs=2, mtu_bytes=1000), RateController(known))
+    now, arrived_at, received, complete = 1.0, 0.0, 0, 0
+    sender.start(now)
+    for _ in range(400):
+        now += random.choice([0.0005, 0.002, 0.01])
+        arrived_at += random.choice([0.002, 1e-9, 1e-300, -1.0, 1e9])
+        received += random.choice([CHUNK, 1 << 20, 1 << 52])
+        complete = min(complete + random.randrange(3), 511)
+        held = random.choice([0.0, 0.001, -1e12, 1e12])
+        sender.on_report(Report(1, 0, complete, b"", max(0, complete - 1), arrived_at, held, received), now)
+        due = sender.timer()
+        if due is not None and due <= now:
+            sender.on_timer(now)
+    state = sender.control.state()
+    assert state is not None
+    assert 0 < state.rate <= MOST_RATE
+    assert 0 < state.min_rtt < 3600
