@@ -14,7 +14,7 @@ import pytest
 
 from fedrdma_fate.client.client import GatewayClient, Received
 from fedrdma_fate.gateway.assembly import Assembly
-from fedrdma_fate.gateway.peers import borrowing, lending
+from fedrdma_fate.gateway.peers import borrowing, lending, receiving
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError, MemoryPoolError
 from fedrdma_fate.wire.frames import Connect, Lend, MessageKey
 from tests.support.shared_memory import room_for_regions
@@ -339,6 +339,21 @@ def test_the_same_frame_is_taken_where_it_names_a_slot_of_the_peers_send_region(
         runner.tell("c", "a", of_c(1))
         received = a.get("forged", "t", C, timeout=20)
         assert len(received.buffer) == MEBIBYTE
+
+
+def test_a_loan_that_is_told_again_long_after_takes_no_further_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(receiving, "REMEMBERED_TRANSFERS", 0)
+    runner = InThread()
+    with lenders(tmp_path, layout=THREE, runner=runner) as sites, sites["a"].client() as a:
+        for number in range(5):
+            key = MessageKey("s", f"forged{number}" if number else "forged", "t", C, A)
+            runner.tell("c", "a", Lend(1, key, "bytes", MEBIBYTE, 0))
+        runner.tell("c", "a", Lend(2, MessageKey("s", "last", "t", C, A), "bytes", MEBIBYTE, 0))
+        eventually(lambda: len(sites["a"].events("delivered")) == 2)
+        assert len(a.get("forged", "t", C, timeout=20).buffer) == MEBIBYTE
+        assert sites["a"].status()["mailbox"]["messages"] == 1
 
 
 def test_what_is_lent_before_the_data_path_is_there_waits_for_it(tmp_path: Path) -> None:

@@ -350,6 +350,10 @@ class Receiving:
             if not self.borrowing.holds(transfer):
                 self._send(LendReturn(transfer))
             return
+        if self.borrowing.holds(transfer):
+            # told so long ago that it is not remembered; another message of that number would take its place
+            self._send(Delivered(transfer))
+            return
         if objection := self._too_much(lend):
             self._send(self.refuse(lend, ErrorCode.LIMIT_REACHED, objection))
             return
