@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -18,6 +19,9 @@ from fedrdma_fate.gateway.peers.channel_security import credentials_of
 from fedrdma_fate.gateway.tasks.users import TaskUsers
 from fedrdma_fate.obs.log import LogFormat, LogLevel, configure
 from fedrdma_fate.security.grpc_credentials import ONLY_TLS_1_3
+
+_MOST_FILES = 65536
+"""Open files, as in the unit that is shipped: tasks and peers have one for each connection, spilled messages none."""
 
 
 @click.command()
@@ -38,7 +42,16 @@ def gateway(path: Path, check: bool, log_level: LogLevel, log_format: LogFormat)
         if config.security == "mtls":
             # read by grpcio when it is first used, and nothing of it has been yet
             os.environ.setdefault("GRPC_SSL_CIPHER_SUITES", ONLY_TLS_1_3)
+        allow_files()
         asyncio.run(_serve(config))
+
+
+def allow_files() -> None:
+    """Let this process have as many open files as it may allow itself: a shell's soft limit is often 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(_MOST_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def _serve(config: GatewayConfig) -> None:

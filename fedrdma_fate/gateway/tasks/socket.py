@@ -7,6 +7,7 @@ import contextlib
 import errno
 import logging
 import os
+import resource
 import socket
 import stat
 from collections import Counter
@@ -30,7 +31,7 @@ _LAST_ANSWERS_SECONDS = 1.0
 
 MOST_OF_A_USER = 1024
 """Connections of one user who is listed, each with a descriptor here: a task has one for each thread that waits, and so
-has each worker of the engine."""
+has each worker of the engine. Where the gateway may have few descriptors, no more than a quarter of them."""
 
 _OWN_MODE = 0o600
 """Of the socket: only the gateway's user can connect."""
@@ -203,7 +204,7 @@ class TaskSocket:
 
     def _has_room(self, user: int) -> bool:
         """Whether a user may have another connection; the gateway's own, who could do worse, always."""
-        return user in (os.geteuid(), 0) or self._of_user[user] < MOST_OF_A_USER
+        return user in (os.geteuid(), 0) or self._of_user[user] < _most_of_a_user()
 
     def _room_for_large(self, user: int) -> asyncio.Semaphore | None:
         """What large requests of a user share; None: there may be as many as it likes."""
@@ -272,11 +273,16 @@ class TaskSocket:
         return _error_reply(error)
 
 
+def _most_of_a_user() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST_OF_A_USER if soft == resource.RLIM_INFINITY else min(MOST_OF_A_USER, soft // 4)
+
+
 def _too_many(user: int) -> GatewayError:
     return GatewayError(
         ErrorCode.LIMIT_REACHED,
-        f"user {user} has {MOST_OF_A_USER} connections to this gateway already.",
-        "Have fewer tasks at a time.",
+        f"user {user} has {_most_of_a_user()} connections to this gateway already.",
+        "Have fewer tasks at a time; where the limit is below 1024, raise the gateway's of open files (`ulimit -n`).",
     )
 
 

@@ -114,3 +114,14 @@ def test_a_second_gateway_on_one_socket_is_refused_and_the_first_goes_on(site: S
         assert eventually(lambda: site.status()["site"]) == "a"
         first.terminate()
         assert first.wait(20) == 0
+
+
+@pytest.mark.parametrize(("soft", "hard", "allowed"), [(256, 1024, 1024), (256, 256, 256)])
+def test_a_gateway_may_open_as_many_files_as_the_host_lets_it(soft: int, hard: int, allowed: int) -> None:
+    limit = "resource.getrlimit(resource.RLIMIT_NOFILE)"
+    program = (
+        "import resource; from fedrdma_fate.cli.gateway import allow_files; "
+        f"resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard})); allow_files(); print({limit})"
+    )
+    said = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+    assert said.strip() == str((allowed, hard))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import socket
 import tempfile
 from collections.abc import Awaitable, Callable
@@ -108,8 +109,9 @@ def test_many_users_who_are_refused_take_no_more_than_some_places(monkeypatch: p
     serve(False, work)
 
 
+@pytest.mark.parametrize("by", ["number", "descriptors"])
 def test_a_listed_user_has_so_many_connections_and_the_gateways_own_as_many_as_it_likes(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     async def some(path: str, count: int) -> list[socket.socket]:
         made = []
@@ -119,7 +121,10 @@ def test_a_listed_user_has_so_many_connections_and_the_gateways_own_as_many_as_i
         return made
 
     async def work(serving: TaskSocket, path: str) -> None:
-        monkeypatch.setattr(task_socket, "MOST_OF_A_USER", FEW)
+        if by == "number":
+            monkeypatch.setattr(task_socket, "MOST_OF_A_USER", FEW)
+        else:
+            monkeypatch.setattr(resource, "getrlimit", lambda _which: (4 * FEW, 1 << 20))
         monkeypatch.setattr(task_socket, "peer_user", lambda _connection: STRANGER)
         kept = await some(path, FEW)
         while serving._of_user[STRANGER] < FEW:
