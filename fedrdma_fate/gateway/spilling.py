@@ -58,7 +58,7 @@ async def _spill(context: GatewayContext, message: Message) -> None:
         spilled = await asyncio.to_thread(context.spill.spill, lease.slot, message.payload_at, message.total_bytes)
     except FedRDMAError as error:
         # the message stays where it is
-        logger.error("%s", error)
+        context.complaints.add(logger, "spill failed", "messages", "%s", error, level=logging.ERROR)
         return
     finally:
         message.moving = None
@@ -111,7 +111,7 @@ async def _take_in(context: GatewayContext, message: Message, borrowed: Borrowed
             _spilled(context, message, await asyncio.to_thread(context.spill.spill_borrowed, borrowed))
     except FedRDMAError as error:
         # the message stays where it is
-        logger.error("%s", error)
+        context.complaints.add(logger, "spill failed", "messages", "%s", error, level=logging.ERROR)
         if lease is not None:
             lease.release()
         return

@@ -46,6 +46,7 @@ from fedrdma_fate.gateway.tasks.user_sessions import UserSessions
 from fedrdma_fate.gateway.tasks.users import TaskUsers
 from fedrdma_fate.memory.pool import Lease
 from fedrdma_fate.memory.region import region_unusable
+from fedrdma_fate.obs.complaints import EACH_TELLS
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, MemoryPoolError
 from fedrdma_fate.wire.frames import MessageKey, Party
 
@@ -187,7 +188,8 @@ class TaskServer:
         left = self.context.mailbox.sessions.is_closed(attach.session, attach.party)
         self._presence.depart(attach.session, attach.party, left=left)
         if held:
-            logger.info("%s of %s ended; %d leases came back", attach.party, attach.session, held)
+            message = "%s of %s ended; %s leases came back"
+            self.tell("ended with leases", task.user, message, attach.party, attach.session, held)
 
     def leave(self, session: str, party: Party) -> int:
         """The party is in the session no more; how many messages for it were dropped."""
@@ -197,6 +199,12 @@ class TaskServer:
     def status_for(self, user: int) -> dict[str, object]:
         """The status document, without transfers of parties that the user may not run tasks for."""
         return self.status(lambda party: self.users.may_run_for(user, party))
+
+    def tell(self, kind: str, user: int, message: str, *values: object) -> None:
+        """Log what a task has done, of each kind and user some lines in each window."""
+        self.context.complaints.add(
+            logger, kind, f"user {user}", message, *values, level=logging.INFO, lines=EACH_TELLS
+        )
 
     def timed_out(self, error: GatewayError) -> GatewayError:
         """A get that timed out; where its message may be waiting for receive memory, the error says who has that."""
@@ -336,7 +344,8 @@ class TaskConversation:
     async def _await_room(self, request: LeaseSlot, task: Task) -> Lease:
         pool = self._context.send_pool
         timeout = self._context.config.timeouts.put if request.timeout is None else request.timeout
-        logger.info("%s waits for %d bytes of send memory", task.attach.party, request.total_bytes)
+        message = "%s waits for %s bytes of send memory"
+        self._server.tell("waits for send memory", task.user, message, task.attach.party, request.total_bytes)
         # in the next turn of the loop, when the request below stands in the queue
         asyncio.get_running_loop().call_soon(make_room, self._context, pool)
         try:
@@ -442,7 +451,8 @@ class TaskConversation:
 
     def _leave(self, attach: Attach) -> Reply:
         dropped = self._server.leave(attach.session, attach.party)
-        logger.info("%s left %s; %d messages were dropped", attach.party, attach.session, dropped)
+        message = "%s left %s; %s messages were dropped"
+        self._server.tell("left", self._user, message, attach.party, attach.session, dropped)
         return Done()
 
 

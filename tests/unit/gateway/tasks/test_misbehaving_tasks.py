@@ -129,6 +129,24 @@ def test_the_parties_that_tasks_name_of_one_session_are_bounded(site: Site) -> N
         each.close()
 
 
+def test_what_a_task_does_again_and_again_does_not_fill_the_log(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "fedrdma_fate")
+    session = "s" * 1000
+    for _ in range(100):
+        connection = Connection(site, session)
+        assert isinstance(connection.call(LeaseSlot(8 << 20, 0.0)), Leased)
+        another = Connection(site, session)
+        assert code_of(another.call(LeaseSlot(8 << 20, 0.0))) == ErrorCode.POOL_TIMEOUT.value
+        another.call(Leave())
+        another.close()
+        connection.close()
+        eventually(lambda: site.pool("send")["slots"] == 0)
+    said = [record.getMessage() for record in caplog.records]
+    assert any("left" in each for each in said)
+    assert len(said) < 100
+    assert sum(map(len, said)) < 100 * 500
+
+
 def test_a_descriptor_that_the_kernel_does_not_pass_is_a_typed_error_and_costs_no_message(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
