@@ -101,6 +101,21 @@ def _add_run(commands: Commands) -> None:
         "--loss", type=loss, default=0.0, metavar="SHARE", help="in each direction, such as 0.1%% (default 0)"
     )
     run.add_argument(
+        "--jitter",
+        type=time,
+        default=0,
+        metavar="TIME",
+        help="by which packets are earlier or later, each way; their order is kept (default 0)",
+    )
+    run.add_argument("--reorder", action="store_true", help="let packets overtake each other by the jitter")
+    run.add_argument(
+        "--burst",
+        type=float,
+        default=1.0,
+        metavar="PACKETS",
+        help="that are lost one after the other, on average (default 1: each by itself)",
+    )
+    run.add_argument(
         "--buffer", type=size, default=DEFAULT_BUFFER_BYTES, metavar="SIZE", help="of the bottleneck (default 4MB)"
     )
     run.add_argument(
@@ -120,7 +135,7 @@ def _add_run(commands: Commands) -> None:
         action="append",
         default=[],
         metavar="TIME:CHANGE",
-        help="change rate, rtt, loss or buffer so long after the programs were started, such as "
+        help="change rate, rtt, loss, jitter or buffer so long after the programs were started, such as "
         "2s:rate=500mbit,loss=1%%; may be repeated",
     )
     run.add_argument(
@@ -222,6 +237,9 @@ def make_run(options: argparse.Namespace) -> Run:
         seed=options.seed,
         exact=options.virtual_time,
         delay_packets=options.delay_packets,
+        jitter_ns=options.jitter,
+        reorders=options.reorder,
+        burst_packets=options.burst,
     )
     return Run(
         commands=host_commands(options.hosts, options.program, options.on),

@@ -65,7 +65,7 @@ def set_queues(step: Plan | Step) -> None:
         if result.returncode:
             raise RuntimeError(f"{shlex.join(command)}: {(result.stderr or result.stdout).strip()}")
     for line in step.delay_lines:
-        set_netem(line.netdev, line.delay_ns, line.loss, line.seed, line.packets)
+        set_netem(line)
 
 
 def dropped_packets() -> dict[str, dict[str, int]]:

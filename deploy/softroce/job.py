@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from deploy.softroce.wan import DelayLine, Plan, Step
+from deploy.softroce.netem import DelayLine
+from deploy.softroce.wan import Plan, Step
 
 CHANNEL = "/dev/tty1"
 """The guest's console that carries its events to the outside, one JSON object a line."""

@@ -1,10 +1,12 @@
-"""Sets a netem queue by netlink, with the seed of its losses.
+"""Sets a netem queue by netlink: delay and its jitter, losses one by one or in bursts, and the seed of both.
 
-`tc` knows netem's seed only from iproute2 6.6 on; the kernel has had it since 6.6 as well.
+`tc` knows netem's seed only from iproute2 6.6 on; the kernel has had it since 6.6 as well. Attributes and structures
+are those of linux/pkt_sched.h.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import socket
 import struct
@@ -14,33 +16,89 @@ from deploy.softroce.netlink import error_of, root_queue_request
 _RTM_NEWQDISC = 36
 _REQUEST_ACK_CREATE_REPLACE = 0x1 | 0x4 | 0x100 | 0x400
 _TCA_KIND, _TCA_OPTIONS = 1, 2
-_NETEM_LATENCY64, _NETEM_PRNG_SEED = 10, 14
+_NETEM_LOSS, _NETEM_RATE, _NETEM_RATE64, _NETEM_LATENCY64, _NETEM_JITTER64, _NETEM_PRNG_SEED = 5, 6, 8, 10, 11, 14
+_LOSS_GILBERT_ELLIOTT = 2
+_NESTED = 0x8000
 ENDLESS_PACKETS = 10_000_000
 """So long that it never drops: what is dropped for want of room is the bottleneck's affair."""
 
+_ORDER_KEEPING_RATE = 10**12
+"""Bytes a second: with a rate of its own, netem lets no packet go before the one in front of it. At this one a packet
+takes a few nanoseconds."""
 
-def qdisc_request(ifindex: int, delay_ns: int, loss: float, seed: int, packets: int = ENDLESS_PACKETS) -> bytes:
-    """The netlink message that puts a netem queue, of at most so many packets, at the root of an interface."""
-    loss_in_kernel_units = min(round(loss * 2**32), 2**32 - 1)
-    # struct tc_netem_qopt: latency (superseded by the 64-bit attribute), limit, loss, gap, duplicate, jitter
-    options = struct.pack("=6I", 0, packets, loss_in_kernel_units, 0, 0, 0)
-    options += _attribute(_NETEM_LATENCY64, struct.pack("=q", delay_ns))
-    options += _attribute(_NETEM_PRNG_SEED, struct.pack("=Q", seed))
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DelayLine:
+    """A netem queue at the root of an interface.
+
+    Attributes:
+        netdev: the interface.
+        delay_ns: of each packet, nanoseconds.
+        loss: share of packets lost.
+        seed: of losses and jitter.
+        packets: that it holds before it drops.
+        jitter_ns: a packet is earlier or later by up to so much, evenly; not more than the delay.
+        reorders: packets that jitter makes earlier overtake those in front of them; else they wait for those.
+        burst_packets: that are lost one after the other, on average; 1: each is lost by itself.
+    """
+
+    netdev: str
+    delay_ns: int
+    loss: float
+    seed: int
+    packets: int = ENDLESS_PACKETS
+    jitter_ns: int = 0
+    reorders: bool = False
+    burst_packets: float = 1.0
+
+
+def qdisc_request(ifindex: int, line: DelayLine) -> bytes:
+    """The netlink message that puts a netem queue at the root of an interface."""
+    in_bursts = line.loss > 0 and line.burst_packets > 1
+    # struct tc_netem_qopt: latency (superseded by the 64-bit attribute), limit, loss, gap, duplicate, jitter (likewise)
+    options = struct.pack("=6I", 0, line.packets, 0 if in_bursts else _share(line.loss), 0, 0, 0)
+    options += _attribute(_NETEM_LATENCY64, struct.pack("=q", line.delay_ns))
+    options += _attribute(_NETEM_PRNG_SEED, struct.pack("=Q", line.seed))
+    if line.jitter_ns:
+        options += _attribute(_NETEM_JITTER64, struct.pack("=q", line.jitter_ns))
+        if not line.reorders:
+            # struct tc_netem_rate: rate (superseded), overhead of packets, cells and their overhead
+            options += _attribute(_NETEM_RATE, struct.pack("=IiIi", 2**32 - 1, 0, 0, 0))
+            options += _attribute(_NETEM_RATE64, struct.pack("=Q", _ORDER_KEEPING_RATE))
+    if in_bursts:
+        model = _attribute(_LOSS_GILBERT_ELLIOTT, struct.pack("=4I", *_gilbert_elliott(line)))
+        options += _attribute(_NETEM_LOSS | _NESTED, model)
     attributes = _attribute(_TCA_KIND, b"netem\0") + _attribute(_TCA_OPTIONS, options)
     return root_queue_request(_RTM_NEWQDISC, _REQUEST_ACK_CREATE_REPLACE, ifindex, attributes)
 
 
-def set_netem(netdev: str, delay_ns: int, loss: float, seed: int, packets: int = ENDLESS_PACKETS) -> None:
-    """Put a netem queue, of at most so many packets, at the root of an interface of this network namespace.
+def set_netem(line: DelayLine) -> None:
+    """Put a netem queue at the root of an interface of this network namespace.
 
     Raises:
         OSError: the kernel refused.
     """
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as netlink:
-        netlink.send(qdisc_request(socket.if_nametoindex(netdev), delay_ns, loss, seed, packets))
+        netlink.send(qdisc_request(socket.if_nametoindex(line.netdev), line))
         answer = netlink.recv(4096)
     if error := error_of(answer):
-        raise OSError(error, f"netem on {netdev}: {os.strerror(error)}")
+        raise OSError(error, f"netem on {line.netdev}: {os.strerror(error)}")
+
+
+def _gilbert_elliott(line: DelayLine) -> tuple[int, int, int, int]:
+    """struct tc_netem_gemodel: in the bad state all packets are lost, in the good one none.
+
+    A bad state lasts for 1 / r packets on average, and is left with probability r; it is entered with p, where
+    p / (p + r) is the share lost (Gilbert 1960; Elliott 1963).
+    """
+    leave = 1 / line.burst_packets
+    enter = leave * line.loss / (1 - line.loss) if line.loss < 1 else 1.0
+    return _share(min(1.0, enter)), _share(leave), 0, 0
+
+
+def _share(value: float) -> int:
+    """In units of the kernel: of 2**32."""
+    return min(round(value * 2**32), 2**32 - 1)
 
 
 def _attribute(kind: int, value: bytes) -> bytes:

@@ -13,6 +13,7 @@ _FIELDS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "rate": ("rate", parse_rate),
     "rtt": ("rtt_ns", parse_time),
     "loss": ("loss", parse_loss),
+    "jitter": ("jitter_ns", parse_time),
     "buffer": ("buffer_bytes", parse_size),
 }
 
@@ -31,7 +32,9 @@ class Change:
 
 
 def parse_change(text: str) -> Change:
-    """A change as people write it: TIME:NAME=VALUE, with commas between several; names are rate, rtt, loss, buffer.
+    """A change as people write it: TIME:NAME=VALUE, with commas between several.
+
+    Names are rate, rtt, loss, jitter, buffer.
 
     Raises:
         QuantityError: it is not one.

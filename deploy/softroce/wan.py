@@ -15,7 +15,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 
-from deploy.softroce.netem import ENDLESS_PACKETS
+from deploy.softroce.netem import ENDLESS_PACKETS, DelayLine
 
 MAX_HOSTS = 8
 DEFAULT_MTU = 4200
@@ -44,6 +44,9 @@ class Wan:
         seed: of the losses; equal seeds lose the same packets of the same traffic.
         exact: timers are exact (virtual time), so that rates need no burst to be reached.
         delay_packets: that a delay line holds before it drops.
+        jitter_ns: by how much a packet may be earlier or later, each way, nanoseconds.
+        reorders: with jitter, packets overtake each other.
+        burst_packets: lost one after the other, on average.
     """
 
     rate: int | None = None
@@ -55,6 +58,9 @@ class Wan:
     seed: int = 1
     exact: bool = False
     delay_packets: int = ENDLESS_PACKETS
+    jitter_ns: int = 0
+    reorders: bool = False
+    burst_packets: float = 1.0
 
     def burst_bytes(self, rate: int) -> int:
         """Bytes that tbf may send at once: two packets, or a millisecond where timers are late."""
@@ -102,17 +108,6 @@ DROPPERS = {"delay": "lost", "port": "overflowed"}
 
 NETDEV = "eth0"
 """The network interface of a host, by its name inside the host."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class DelayLine:
-    """A netem queue; set by netlink because iproute2 before 6.6 cannot seed it."""
-
-    netdev: str
-    delay_ns: int
-    loss: float
-    seed: int
-    packets: int = ENDLESS_PACKETS
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -174,7 +169,16 @@ def reshape(wan: Wan, count: int) -> Step:
 
 def _delay_lines(hosts: list[Host], wan: Wan) -> tuple[DelayLine, ...]:
     return tuple(
-        DelayLine(host.delay_line, wan.rtt_ns // 2, wan.loss, wan.seed * MAX_HOSTS + host.index, wan.delay_packets)
+        DelayLine(
+            netdev=host.delay_line,
+            delay_ns=wan.rtt_ns // 2,
+            loss=wan.loss,
+            seed=wan.seed * MAX_HOSTS + host.index,
+            packets=wan.delay_packets,
+            jitter_ns=wan.jitter_ns,
+            reorders=wan.reorders,
+            burst_packets=wan.burst_packets,
+        )
         for host in hosts
     )
 
@@ -184,6 +188,10 @@ def _check(wan: Wan, count: int) -> None:
         raise ValueError(f"{count} hosts: the testbed has 2 to {MAX_HOSTS}")
     if wan.delay_packets < 1:
         raise ValueError(f"a delay line of {wan.delay_packets} packets: it must hold at least one")
+    if wan.jitter_ns > wan.rtt_ns // 2:
+        raise ValueError(f"a jitter of {wan.jitter_ns} ns: it may not be longer than a way, {wan.rtt_ns // 2} ns")
+    if wan.burst_packets < 1 or (wan.burst_packets > 1 and not wan.loss):
+        raise ValueError(f"bursts of {wan.burst_packets:g} packets: of at least one, and only where packets are lost")
     if not 576 <= wan.mtu <= 65_535:
         raise ValueError(f"an MTU of {wan.mtu} bytes: it must be between 576 and 65535")
     if wan.rate is not None and wan.buffer_bytes < wan.mtu + _LINK_HEADER_BYTES:

@@ -13,7 +13,7 @@ from fedrdma_fate.bench.wan.checkpoint import Conditions, MeasurementLog
 from fedrdma_fate.bench.wan.overview import slices, to_overview, to_overview_plots
 from fedrdma_fate.bench.wan.results import to_plots, to_table
 from fedrdma_fate.bench.wan.rows import WanRow, all_wan_rows, find_program, select_wan_rows
-from fedrdma_fate.bench.wan.settings import Setting, parse_settings
+from fedrdma_fate.bench.wan.settings import Peculiarities, Setting, parse_settings
 from fedrdma_fate.bench.wan.sweep import Sweep, run_sweep
 from fedrdma_fate.bench.wan.testbed import Testbed, find_checkout
 from fedrdma_fate.cli.bench_shared import (
@@ -38,6 +38,10 @@ _INTERRUPTED_STATUS = 130
 @click.option("--rtt", default="20ms", show_default=True, help="Round-trip time.")
 @click.option("--buffer", default="4MB", show_default=True, help="What the bottleneck holds before it drops, or bdp.")
 @click.option("--loss", default="0", show_default=True, help="Packets lost each way, such as 0.1%.")
+@click.option("--jitter", default="0", show_default=True, help="By which packets are earlier or later, such as 1ms.")
+@click.option("--reorder", is_flag=True, help="Packets overtake each other by the jitter; else their order is kept.")
+@click.option("--burst", default=1.0, show_default=True, type=click.FloatRange(1), help="Packets lost in a row.")
+@click.option("--delay-packets", type=click.IntRange(1), help="On their way at most, further ones are dropped.")
 @click.option("--size", default="256MiB", show_default=True, help="Of the payload.")
 @click.option("--rows", default="all", show_default=True, help="Names of rows, with commas between.")
 @click.option("--repeat", default=3, show_default=True, type=click.IntRange(1, 1000), help="Transfers after the first.")
@@ -56,6 +60,10 @@ def wan(
     rtt: str,
     buffer: str,
     loss: str,
+    jitter: str,
+    reorder: bool,
+    burst: float,
+    delay_packets: int | None,
     size: str,
     rows: str,
     repeat: int,
@@ -67,9 +75,11 @@ def wan(
     output: Path | None,
 ) -> None:
     """Time payloads over WAN links, in virtual time: by each mode between two gateways over RDMA, by one RDMA write,
-    by TCP and by gRPC. Rate, RTT, buffer, loss and size may be lists with commas: all combinations are measured."""
+    by TCP and by gRPC. Rate, RTT, buffer, loss, jitter and size may be lists with commas: all combinations are
+    measured."""
     with told_plainly(), ended_in_order():
-        settings, chosen = parse_settings(rate, rtt, buffer, loss, size), _choose(rows)
+        common = Peculiarities(reorder, burst, delay_packets)
+        settings, chosen = parse_settings(rate, rtt, buffer, loss, size, jitter, common), _choose(rows)
         repository = find_checkout(checkout)
 
         def make_hosts(setting: Setting) -> Testbed:

@@ -6,6 +6,7 @@ import json
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -51,6 +52,40 @@ def test_in_virtual_time_the_round_trip_is_the_one_asked_for() -> None:
     trips = answer["milliseconds"]
     assert isinstance(trips, list)
     assert trips == pytest.approx([20.0] * 10, abs=0.01)
+
+
+def _late_packets(count: int, **wan: Any) -> tuple[list[int], list[float]]:
+    (answer,) = _answers(run_on_hosts(program("late_packets.py", count), rtt="20ms", virtual_time=True, **wan))
+    numbers, milliseconds = answer["numbers"], answer["milliseconds"]
+    assert isinstance(numbers, list)
+    assert isinstance(milliseconds, list)
+    return numbers, milliseconds
+
+
+def test_jitter_makes_packets_earlier_and_later_and_keeps_their_order() -> None:
+    numbers, milliseconds = _late_packets(2000, jitter="1ms")
+    assert numbers == list(range(2000))
+    assert min(milliseconds) >= 8.99
+    assert 10.5 < max(milliseconds) < 11.1
+
+
+def test_packets_that_may_overtake_each_other_do() -> None:
+    numbers, milliseconds = _late_packets(2000, jitter="1ms", reorder=True)
+    assert sorted(numbers) == list(range(2000))
+    assert numbers != sorted(numbers)
+    assert 8.99 <= min(milliseconds) < 9.1
+    assert 10.9 < max(milliseconds) < 11.1
+
+
+def test_losses_in_bursts_are_as_many_and_come_in_rows() -> None:
+    count = 20_000
+    numbers, _ = _late_packets(count, loss="5%", burst=10)
+    arrived = {*numbers}
+    lost = [number for number in range(count) if number not in arrived]
+    rows = sum(number - 1 in arrived for number in lost if number)
+    # the spread over seeds of the share of 20,000 packets lost in bursts of 10 is a seventh of it
+    assert 0.03 < len(lost) / count < 0.08
+    assert 6 < len(lost) / rows < 16
 
 
 def test_in_real_time_the_round_trip_is_at_least_the_one_asked_for() -> None:

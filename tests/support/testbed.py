@@ -81,6 +81,9 @@ def run_on_hosts(
     nic_rate: str | None = None,
     rtt: str = "0",
     loss: str = "0",
+    jitter: str = "0",
+    reorder: bool = False,
+    burst: float = 1.0,
     buffer: str | None = None,
     mtu: int = DEFAULT_MTU,
     seed: int = 1,
@@ -97,7 +100,8 @@ def run_on_hosts(
 
     Args:
         on: other commands for some of the hosts.
-        rate, nic_rate, rtt, loss, buffer, memory: quantities as `scripts/testbed run` takes them.
+        rate, nic_rate, rtt, loss, jitter, burst, buffer, memory: quantities as `scripts/testbed run` takes them.
+        reorder: packets overtake each other by the jitter.
         timeout: seconds of wall time that it takes at most where nothing else runs; PATIENCE times as many are allowed.
         silence: seconds without a line from any program after which the run is stopped as well.
         output: directory that the programs find as $TESTBED_OUT.
@@ -118,6 +122,9 @@ def run_on_hosts(
         nic_rate=nic,
         rtt_ns=parse_time(rtt),
         loss=parse_loss(loss),
+        jitter_ns=parse_time(jitter),
+        reorders=reorder,
+        burst_packets=burst,
         buffer_bytes=parse_size(buffer) if buffer else DEFAULT_BUFFER_BYTES,
         mtu=mtu,
         seed=seed,

@@ -48,11 +48,17 @@ def slices(runs: Sequence[SettingRun]) -> Iterator[Slice]:
             continue
         groups: dict[str, list[SettingRun]] = {}
         for run in runs:
-            rest = ", ".join(f"{other} {run.setting.place(other)}" for other in AXES if other != axis)
+            told = (other for other in AXES if other != axis and _is_told(other, run))
+            rest = ", ".join(f"{other} {run.setting.place(other)}" for other in told)
             groups.setdefault(rest, []).append(run)
         for number, (rest, group) in enumerate(groups.items(), start=1):
             suffix = f"-{number}" if len(groups) > 1 else ""
             yield Slice(axis, rest, group, f"by-{axis.lower()}{suffix}")
+
+
+def _is_told(axis: str, run: SettingRun) -> bool:
+    """Links mostly have no jitter, and then nothing is said of it."""
+    return axis != "jitter" or run.setting.link.jitter_ns > 0
 
 
 def to_overview(shown: Slice) -> DataTable:

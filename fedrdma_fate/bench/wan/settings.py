@@ -15,7 +15,7 @@ from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 BDP = "bdp"
 """As a buffer: the bandwidth-delay product of the link."""
 
-AXES = ("rate", "RTT", "buffer", "loss", "payload")
+AXES = ("rate", "RTT", "buffer", "loss", "jitter", "payload")
 """What may vary in a sweep."""
 
 _T = TypeVar("_T")
@@ -40,6 +40,7 @@ class Setting:
             "RTT": f"{self.link.rtt_ns / 1e6:g} ms",
             "buffer": self.buffer_name,
             "loss": f"{self.link.loss * 100:g} %",
+            "jitter": f"{self.link.jitter_ns / 1e6:g} ms",
             "payload": format_payload(self.payload_bytes),
         }
         return places[axis]
@@ -54,7 +55,27 @@ def format_payload(size: int) -> str:
     return format_bytes(size) if rest or not whole else f"{whole} MiB"
 
 
-def parse_settings(rates: str, rtts: str, buffers: str, losses: str, sizes: str) -> list[Setting]:
+@dataclasses.dataclass(frozen=True, slots=True)
+class Peculiarities:
+    """What all links of a benchmark have in common; see `WanLink`."""
+
+    reorders: bool = False
+    burst_packets: float = 1.0
+    delay_packets: int | None = None
+
+
+_NONE = Peculiarities()
+
+
+def parse_settings(
+    rates: str,
+    rtts: str,
+    buffers: str,
+    losses: str,
+    sizes: str,
+    jitters: str = "0",
+    common: Peculiarities = _NONE,
+) -> list[Setting]:
     """All combinations of what the options list, with commas between: rates outermost, sizes innermost.
 
     Raises:
@@ -65,9 +86,13 @@ def parse_settings(rates: str, rtts: str, buffers: str, losses: str, sizes: str)
         _values("--rtt", parse_time, rtts),
         _values("--buffer", _parse_buffer, buffers),
         _values("--loss", parse_loss, losses),
+        _values("--jitter", parse_time, jitters),
         _values("--size", parse_size, sizes),
     )
-    return [_setting(*values) for values in combinations]
+    return [
+        _peculiar(_setting(rate, rtt, buffer, loss, size), jitter, common)
+        for rate, rtt, buffer, loss, jitter, size in combinations
+    ]
 
 
 def parse_link(rate: str, rtt: str, buffer: str, loss: str) -> WanLink:
@@ -97,6 +122,17 @@ def _setting(rate_bps: int, rtt_ns: int, buffer_bytes: int | None, loss: float, 
     if not product:
         raise ConfigError(ErrorCode.CONFIG_BAD_VALUE, "--buffer: a link without delay has no bandwidth-delay product.")
     return Setting(WanLink(rate_bps, rtt_ns, product, loss), payload_bytes, BDP)
+
+
+def _peculiar(setting: Setting, jitter_ns: int, common: Peculiarities) -> Setting:
+    if jitter_ns > setting.link.rtt_ns // 2:
+        way = f"{setting.link.rtt_ns / 2e6:g} ms"
+        raise ConfigError(ErrorCode.CONFIG_BAD_VALUE, f"--jitter: it may not be longer than a way, which takes {way}.")
+    if common.burst_packets > 1 and not setting.link.loss:
+        raise ConfigError(ErrorCode.CONFIG_BAD_VALUE, "--burst: a link that loses nothing has no bursts of it.")
+    return dataclasses.replace(
+        setting, link=dataclasses.replace(setting.link, jitter_ns=jitter_ns, **dataclasses.asdict(common))
+    )
 
 
 def _parse_buffer(text: str) -> int | None:

@@ -136,8 +136,15 @@ class Testbed:
             "--timeout": self.limit_seconds,
             "--report": report,
         }
+        if self.link.jitter_ns:
+            options["--jitter"] = f"{self.link.jitter_ns}ns"
+        if self.link.burst_packets > 1:
+            options["--burst"] = self.link.burst_packets
+        if self.link.delay_packets is not None:
+            options["--delay-packets"] = self.link.delay_packets
+        reordering = ["--reorder"] if self.link.reorders else []
         shaped = (str(part) for option in options.items() for part in option)
-        return ["--virtual-time", "--watch-queues", *shaped, *self.more]
+        return ["--virtual-time", "--watch-queues", *reordering, *shaped, *self.more]
 
     def _start(self, *arguments: str, limit: float | None = None) -> subprocess.CompletedProcess[str]:
         """Run the testbed's command line to its end, or stop it, and its guest with it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
 from fedrdma_fate.bench.report import format_bytes
 
@@ -18,12 +19,20 @@ class WanLink:
         rtt_ns: round trip while nothing is sent.
         buffer_bytes: what the bottleneck holds before it drops.
         loss: share of packets lost besides.
+        jitter_ns: by which packets are earlier or later.
+        reorders: with jitter, packets overtake each other; else they keep their order.
+        burst_packets: lost one after the other, on average.
+        delay_packets: that may be on their way before further ones are dropped; None: as many as there are.
     """
 
     rate_bps: int
     rtt_ns: int
     buffer_bytes: int
     loss: float
+    jitter_ns: int = 0
+    reorders: bool = False
+    burst_packets: float = 1.0
+    delay_packets: int | None = None
 
     @property
     def rtt_seconds(self) -> float:
@@ -35,12 +44,19 @@ class WanLink:
 
     def to_document(self) -> dict[str, object]:
         """For `--json`."""
-        return {
+        document: dict[str, object] = {
             "rate_bps": self.rate_bps,
             "rtt_s": self.rtt_seconds,
             "buffer_bytes": self.buffer_bytes,
             "loss": self.loss,
         }
+        if self.jitter_ns:
+            document |= {"jitter_s": self.jitter_ns / 1e9, "reorders": self.reorders}
+        if self.burst_packets > 1:
+            document["burst_packets"] = self.burst_packets
+        if self.delay_packets is not None:
+            document["delay_packets"] = self.delay_packets
+        return document
 
     @property
     def rate_text(self) -> str:
@@ -50,4 +66,14 @@ class WanLink:
 
     def __str__(self) -> str:
         rate, rtt = self.rate_text, f"RTT {self.rtt_ns / 1e6:g} ms"
-        return f"{rate}, {rtt}, buffer {format_bytes(self.buffer_bytes)}, loss {self.loss * 100:g} %"
+        usual = f"{rate}, {rtt}, buffer {format_bytes(self.buffer_bytes)}, loss {self.loss * 100:g} %"
+        return ", ".join((usual, *self._peculiarities()))
+
+    def _peculiarities(self) -> Iterator[str]:
+        if self.burst_packets > 1:
+            yield f"in bursts of {self.burst_packets:g}"
+        if self.jitter_ns:
+            order = "packets overtake" if self.reorders else "in order"
+            yield f"jitter {self.jitter_ns / 1e6:g} ms, {order}"
+        if self.delay_packets is not None:
+            yield f"{self.delay_packets} packets on their way"

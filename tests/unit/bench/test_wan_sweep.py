@@ -13,11 +13,12 @@ from fedrdma_fate.bench.baselines.interface import RowError
 from fedrdma_fate.bench.wan.checkpoint import Conditions, MeasurementLog
 from fedrdma_fate.bench.wan.overview import slices, to_overview, to_overview_plots
 from fedrdma_fate.bench.wan.rows import select_wan_rows
-from fedrdma_fate.bench.wan.settings import Setting, parse_settings
+from fedrdma_fate.bench.wan.settings import Peculiarities, Setting, parse_settings
 from fedrdma_fate.bench.wan.sweep import INTERRUPTED, Sweep, run_sweep
 from fedrdma_fate.bench.wan.testbed import HostRun, Testbed
 from fedrdma_fate.cli.main import main
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode, TransportError
+from tests.support.repository import ROOT
 
 CONDITIONS = Conditions(repeats=1, seed=1, kernel="nic")
 PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
@@ -75,6 +76,38 @@ def test_a_buffer_of_the_bandwidth_delay_product_follows_the_link() -> None:
     settings = parse_settings("1gbit,10gbit", "20ms,50ms", "bdp", "0", "8MB")
     assert [one.link.buffer_bytes for one in settings] == [2_500_000, 6_250_000, 25_000_000, 62_500_000]
     assert {one.place("buffer") for one in settings} == {"bdp"}
+
+
+def test_what_is_peculiar_to_a_path_is_asked_of_the_testbed_and_told() -> None:
+    common = Peculiarities(reorders=True, burst_packets=8, delay_packets=1000)
+    plain, late = parse_settings("1gbit", "20ms", "4MB", "0.5%", "1MB", "0,300us", common)
+    assert [one.place("jitter") for one in (plain, late)] == ["0 ms", "0.3 ms"]
+    asked = Testbed(ROOT, late.link, 1, "nic", 600.0)._options(1, Path("report"))
+    for option, value in (("--jitter", "300000ns"), ("--burst", "8"), ("--delay-packets", "1000")):
+        assert asked[asked.index(option) + 1] == value
+    assert "--reorder" in asked
+    assert str(late.link).endswith(
+        "loss 0.5 %, in bursts of 8, jitter 0.3 ms, packets overtake, 1000 packets on their way"
+    )
+    usual = Testbed(ROOT, two_rates()[0].link, 1, "nic", 600.0)._options(1, Path("report"))
+    assert not {"--jitter", "--burst", "--delay-packets", "--reorder"} & {*usual}
+
+
+@pytest.mark.parametrize(
+    ("jitter", "common", "said"),
+    [
+        ("11ms", Peculiarities(), "--jitter: it may not be longer than a way, which takes 10 ms"),
+        ("late", Peculiarities(), "--jitter: 'late'"),
+        ("0", Peculiarities(burst_packets=2), "--burst: a link that loses nothing"),
+    ],
+)
+def test_peculiarities_that_make_no_sense_are_refused_with_the_option(
+    jitter: str, common: Peculiarities, said: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_settings("1gbit", "20ms", "4MB", "0", "1MB", jitter, common)
+    assert caught.value.code is ErrorCode.CONFIG_BAD_VALUE
+    assert said in str(caught.value)
 
 
 @pytest.mark.parametrize(

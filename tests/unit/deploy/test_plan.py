@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 
-from deploy.softroce.netem import ENDLESS_PACKETS, qdisc_request
-from deploy.softroce.wan import DelayLine, Host, Plan, Wan, plan
+from deploy.softroce.netem import ENDLESS_PACKETS, DelayLine, qdisc_request
+from deploy.softroce.wan import Host, Plan, Wan, plan
 
 WAN = Wan(rate=10**9, nic_rate=10**10, rtt_ns=20_000_000, loss=0.001, buffer_bytes=500_000, exact=True)
 
@@ -103,8 +104,12 @@ def test_a_network_that_cannot_work_is_refused(wan: Wan, hosts: int, problem: st
 # --- netem by netlink ---
 
 
+def line(delay_ns: int = 0, loss: float = 0.0, seed: int = 0, **changes: Any) -> DelayLine:
+    return DelayLine("delay0", delay_ns, loss, seed, **changes)
+
+
 def test_the_request_for_a_delay_line_has_the_delay_the_loss_and_the_seed() -> None:
-    request = qdisc_request(7, delay_ns=10_000_000, loss=0.25, seed=42)
+    request = qdisc_request(7, line(delay_ns=10_000_000, loss=0.25, seed=42))
     length, kind = struct.unpack_from("=IH", request)
     assert (length, kind) == (len(request), 36)
     assert struct.unpack_from("=i", request, 20) == (7,)
@@ -116,9 +121,52 @@ def test_the_request_for_a_delay_line_has_the_delay_the_loss_and_the_seed() -> N
 
 def test_the_request_for_a_delay_line_has_its_length() -> None:
     # tc_netem_qopt begins with the old latency and the limit
-    assert struct.pack("=II", 0, 1000) in qdisc_request(7, 0, 0.0, 0, packets=1000)
-    assert struct.pack("=II", 0, 1000) not in qdisc_request(7, 0, 0.0, 0)
+    assert struct.pack("=II", 0, 1000) in qdisc_request(7, line(packets=1000))
+    assert struct.pack("=II", 0, 1000) not in qdisc_request(7, line())
 
 
 def test_the_largest_loss_still_fits_the_kernels_number() -> None:
-    assert struct.pack("=I", 2**32 - 1) in qdisc_request(1, 0, 1.0, 0)
+    assert struct.pack("=I", 2**32 - 1) in qdisc_request(1, line(loss=1.0))
+
+
+def test_jitter_keeps_the_order_of_packets_unless_they_may_overtake() -> None:
+    jitter, rate = struct.pack("=HHq", 12, 11, 1_000_000), struct.pack("=HHQ", 12, 8, 10**12)
+    in_order = qdisc_request(1, line(delay_ns=10_000_000, jitter_ns=1_000_000))
+    assert jitter in in_order
+    assert rate in in_order
+    overtaking = qdisc_request(1, line(delay_ns=10_000_000, jitter_ns=1_000_000, reorders=True))
+    assert jitter in overtaking
+    assert rate not in overtaking
+    assert rate not in qdisc_request(1, line(delay_ns=10_000_000))
+
+
+def test_bursts_lose_the_same_share_in_rows_of_packets() -> None:
+    request = qdisc_request(1, line(loss=0.2, burst_packets=4))
+    # it is left after one packet of four, and entered so often that a fifth of all packets is in it
+    model = struct.pack("=4I", round(0.25 * 0.25 * 2**32), 2**30, 0, 0)
+    assert struct.pack("=HH", 20, 2) + model in request
+    # and nothing is lost besides
+    assert struct.pack("=I", round(0.2 * 2**32)) not in request
+    alone = qdisc_request(1, line(loss=0.2))
+    assert struct.pack("=I", round(0.2 * 2**32)) in alone
+    assert struct.pack("=HH", 20, 2) not in alone
+
+
+@pytest.mark.parametrize(
+    ("wan", "problem"),
+    [
+        (Wan(rtt_ns=1_000_000, jitter_ns=500_001), "a jitter of 500001 ns"),
+        (Wan(loss=0.1, burst_packets=0.5), "bursts of 0.5 packets"),
+        (Wan(burst_packets=3), "bursts of 3 packets"),
+    ],
+)
+def test_a_jitter_longer_than_the_way_and_bursts_of_no_loss_are_refused(wan: Wan, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        plan(wan, 2)
+
+
+def test_jitter_order_and_bursts_reach_every_delay_line() -> None:
+    wan = Wan(rtt_ns=20_000_000, loss=0.01, jitter_ns=300_000, reorders=True, burst_packets=8)
+    assert {(made.jitter_ns, made.reorders, made.burst_packets) for made in plan(wan, 3).delay_lines} == {
+        (300_000, True, 8)
+    }

@@ -8,8 +8,9 @@ import pytest
 
 from deploy.softroce.__main__ import make_parser, make_run
 from deploy.softroce.guest import set_queues
+from deploy.softroce.netem import DelayLine
 from deploy.softroce.schedule import Change, parse_change, steps
-from deploy.softroce.wan import DelayLine, Step, Wan
+from deploy.softroce.wan import Step, Wan
 from fedrdma_fate.quantities import QuantityError
 
 WAN = Wan(rate=10**9, rtt_ns=20_000_000, loss=0.001, buffer_bytes=500_000, exact=True)
@@ -29,7 +30,7 @@ def test_a_change_is_read_as_written() -> None:
         ("2:rate=500mbit", "not a time"),
         ("2s:", "not NAME=VALUE"),
         ("2s:rate", "not NAME=VALUE"),
-        ("2s:mtu=1500", "a name of rate, rtt, loss, buffer"),
+        ("2s:mtu=1500", "a name of rate, rtt, loss, jitter, buffer"),
         ("2s:rate=fast", "not a rate"),
         ("2s:loss=1%,loss=2%", "changes one thing twice"),
     ],
