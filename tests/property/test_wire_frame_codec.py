@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import functools
 import types
 import typing
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import pytest
@@ -29,7 +30,9 @@ _SCALARS: dict[object, st.SearchStrategy[Any]] = {
 
 
 def values_of(hint: Any) -> st.SearchStrategy[Any]:
-    """Any value of a field type that msgpack can carry."""
+    """Any value of a field type that msgpack can carry, and that a frame may have."""
+    if typing.get_origin(hint) is Annotated:
+        return _numbers_of(*typing.get_args(hint))
     if hint in _SCALARS:
         return _SCALARS[hint]
     arguments = typing.get_args(hint)
@@ -47,8 +50,16 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
     return structs_of(hint)
 
 
+def _numbers_of(kind: Any, meta: msgspec.Meta) -> st.SearchStrategy[Any]:
+    """Within the limits of a field, where it is a number that has any."""
+    if meta.ge is None:
+        return values_of(kind)
+    make = st.integers if kind is int else functools.partial(st.floats, allow_nan=False)
+    return make(meta.ge, meta.le)
+
+
 def structs_of(struct: type[Any]) -> st.SearchStrategy[Any]:
-    hints = typing.get_type_hints(struct)
+    hints = typing.get_type_hints(struct, include_extras=True)
     fields = (field.name for field in msgspec.structs.fields(struct))
     return st.builds(struct, **{name: values_of(hints[name]) for name in fields})
 
