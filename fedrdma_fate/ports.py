@@ -85,6 +85,10 @@ class Sealer(Protocol):
         """
         ...
 
+    def is_acknowledged(self, write: int, tag: bytes) -> bool:
+        """Whether it is the peer that says, by this tag, that it has the write of this number of the connection."""
+        ...
+
 
 class Opener(Protocol):
     """Opens what the peer has sealed. Belongs to its link's thread."""
@@ -95,6 +99,10 @@ class Opener(Protocol):
         Raises:
             SealBrokenError: the peer has not sealed it for this grant and place; `into` holds nothing of it.
         """
+        ...
+
+    def open_apart(self, grant: int, introduction: bytes, place: bytes, sealed: memoryview) -> bytes:
+        """As `open`, for a short record: its bytes, which are not yet where they belong."""
         ...
 
     def lands_in_place(self, grant: int) -> bool:
@@ -110,6 +118,10 @@ class Opener(Protocol):
         Raises:
             SealBrokenError: the peer has not sealed them for this grant and place; they were wiped.
         """
+        ...
+
+    def acknowledgement(self, write: int) -> bytes:
+        """The tag, TAG_BYTES bytes, by which the peer knows that we have its write of this number of the connection."""
         ...
 
     def note_replay(self) -> None:
@@ -147,6 +159,10 @@ class CompletionKind(enum.Enum):
     """The peer's chunk (`post_chunk`) has landed whole; it says nothing of any other write."""
     DATAGRAM = "datagram"
     """A datagram of the peer has come."""
+    CHUNK_NACK = "chunk-nack"
+    """Of a chunk of ours (`post_chunk`) the peer has some pieces: only the others go when it is posted again."""
+    STRAY = "stray"
+    """Packets came that belong to nothing of this data path, and were dropped; from transports that see them."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -156,20 +172,25 @@ class Completion:
     Attributes:
         kind: what happened.
         work_request: WRITE_DONE: the id given to post_write, post_bytes or post_chunk.
-        immediate: IMMEDIATE and LANDED: the grant's id. CHUNK_IMMEDIATE: the value given to post_chunk.
+        immediate: IMMEDIATE and LANDED: the grant's id. CHUNK_IMMEDIATE, CHUNK_NACK: the value given to post_chunk.
+        grant: CHUNK_IMMEDIATE: into which it was written, from transports that see it.
         offset: LANDED: where in the granted slot, bytes. CHUNK_IMMEDIATE too, from transports that see it.
-        length: the same: how many bytes.
+        length: the same: how many bytes; 0 where it was not seen. CHUNK_NACK: how many are missing. STRAY: packets.
         digest: the same: `chunk_digest` of the bytes as they came, from transports that have seen them all; else None.
         data: DATAGRAM: what it brought.
+        received_bytes: CHUNK_IMMEDIATE: of all that has come for this slot by then, chunks that are not whole included,
+            from transports that see it; else None.
     """
 
     kind: CompletionKind
     work_request: int = 0
     immediate: int = 0
+    grant: int = 0
     offset: int = 0
     length: int = 0
     digest: int | None = None
     data: bytes = b""
+    received_bytes: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -182,6 +203,7 @@ class ChunkService:
         self_paced: the transport finds the rate of the path itself; else whoever posts has to.
         queue_pairs: to spread chunks over; each keeps their order.
         mtu_bytes: what is lost at once where something is lost.
+        repairs_packets: what has come of a chunk stays, and posted again it is only the packets that are missing.
         depth: chunks that a queue pair has under way at most, others wait behind them; None where that is no matter.
     """
 
@@ -190,6 +212,7 @@ class ChunkService:
     queue_pairs: int = 1
     mtu_bytes: int = 4096
     depth: int | None = None
+    repairs_packets: bool = False
 
     @property
     def most_chunks(self) -> int | None:

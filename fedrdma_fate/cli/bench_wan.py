@@ -42,6 +42,7 @@ _INTERRUPTED_STATUS = 130
 @click.option("--reorder", is_flag=True, help="Packets overtake each other by the jitter; else their order is kept.")
 @click.option("--burst", default=1.0, show_default=True, type=click.FloatRange(1), help="Packets lost in a row.")
 @click.option("--delay-packets", type=click.IntRange(1), help="On their way at most, further ones are dropped.")
+@click.option("--mtu", type=click.IntRange(576, 65535), help="Bytes of an IP packet; RDMA's largest fits 4200.")
 @click.option("--size", default="256MiB", show_default=True, help="Of the payload.")
 @click.option("--rows", default="all", show_default=True, help="Names of rows, with commas between.")
 @click.option("--repeat", default=3, show_default=True, type=click.IntRange(1, 1000), help="Transfers after the first.")
@@ -64,6 +65,7 @@ def wan(
     reorder: bool,
     burst: float,
     delay_packets: int | None,
+    mtu: int | None,
     size: str,
     rows: str,
     repeat: int,
@@ -78,7 +80,7 @@ def wan(
     by TCP and by gRPC. Rate, RTT, buffer, loss, jitter and size may be lists with commas: all combinations are
     measured."""
     with told_plainly(), ended_in_order():
-        common = Peculiarities(reorder, burst, delay_packets)
+        common = Peculiarities(reorder, burst, delay_packets, mtu)
         settings, chosen = parse_settings(rate, rtt, buffer, loss, size, jitter, common), _choose(rows)
         repository = find_checkout(checkout)
 

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from fedrdma_fate.cli.failure import told_plainly
 from fedrdma_fate.client.client import ask_status
+from fedrdma_fate.obs.complaints import cut
 
 
 @click.command()
@@ -81,13 +82,19 @@ def size(count: float) -> str:
     raise AssertionError("unreachable")
 
 
+def _add(table: Table, *cells: str) -> None:
+    """A row of text as it is: much of it peers and tasks have chosen, and it is neither markup nor for the terminal."""
+    table.add_row(*(Text(cut(cell)) for cell in cells))
+
+
 def _peers(document: dict[str, Any]) -> Table:
     table = Table("peer", "connected", "transport", "why", "round trip", "pending", "trouble", title="Peers")
     for peer in document["peers"]:
         paths = peer["paths"] or [{"transport": "-", "up": False, "reason": "", "last_error": ""}]
         for path in paths:
             rtt = "-" if peer["rtt_seconds"] is None else f"{peer['rtt_seconds'] * 1000:.2f} ms"
-            table.add_row(
+            _add(
+                table,
                 peer["site"],
                 "yes" if peer["connected"] else "no",
                 f"{path['transport']}{'' if path['up'] else ' (down)'}",
@@ -107,17 +114,18 @@ def _certificates(document: dict[str, Any]) -> Table:
     for site in (document, *document["peers"]):
         certificate = site["certificate"]
         if certificate is None:
-            table.add_row(site["site"], "none: not connected", "-", "-")
+            _add(table, site["site"], "none: not connected", "-", "-")
         else:
             end = datetime.datetime.fromtimestamp(certificate["end"], datetime.timezone.utc)
-            table.add_row(site["site"], certificate["name"], certificate["serial"], f"{end:%Y-%m-%d %H:%M}")
+            _add(table, site["site"], certificate["name"], certificate["serial"], f"{end:%Y-%m-%d %H:%M}")
     return table
 
 
 def _pools(document: dict[str, Any]) -> Table:
     table = Table("pool", "size", "leased", "largest free", "slots", "waiting", "most ever", title="Pools")
     for pool in document["pools"]:
-        table.add_row(
+        _add(
+            table,
             pool["name"],
             size(pool["length"]),
             size(pool["leased_bytes"]),
@@ -134,7 +142,8 @@ def _transfers(document: dict[str, Any]) -> Table:
     for transfer in document["transfers"]:
         arrow = "→" if transfer["direction"] == "send" else "←"
         left = transfer["seconds_left"]
-        table.add_row(
+        _add(
+            table,
             str(transfer["transfer"]),
             f"{arrow} {transfer['peer']}",
             transfer["message"],

@@ -15,6 +15,7 @@ from fedrdma_fate.client.address import socket_path
 from fedrdma_fate.client.connections import Connections, Membership
 from fedrdma_fate.client.protocol import (
     AskStatus,
+    Begun,
     Commit,
     Done,
     Get,
@@ -53,12 +54,17 @@ class Received:
 
 
 class SendLease:
-    """A leased send slot: write the payload into `buffer`, then `commit` it, in the process that leased it."""
+    """A leased send slot: write the payload into `buffer`, then `commit` it, in the process that leased it.
+
+    Attributes:
+        digests_wanted: whether `written` had better tell digests; known after `commit_unfinished`.
+    """
 
     def __init__(self, connections: Connections, lease: int, buffer: memoryview) -> None:
         self._connections = connections
         self._lease: int | None = lease
         self._buffer = buffer
+        self.digests_wanted = True
 
     @property
     def buffer(self) -> memoryview:
@@ -107,8 +113,9 @@ class SendLease:
             Commit(self._held(), name, tag, tuple(destinations), kind, keep=True, unfinished=True)
         )
         if isinstance(reply, NotYet):
+            self.digests_wanted = reply.digests
             return "digests-wanted" if reply.digests else "later"
-        expect(reply, Done)
+        self.digests_wanted = expect(reply, Begun).digests
         return "committed"
 
     def written(self, written_from: int, block_digests: Sequence[int]) -> None:

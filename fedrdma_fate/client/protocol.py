@@ -18,7 +18,7 @@ from fedrdma_fate.wire.frames import (
     Party,
 )
 
-CLIENT_PROTOCOL_VERSION = 4
+CLIENT_PROTOCOL_VERSION = 5
 
 LENGTH_PREFIX = struct.Struct("<I")
 MAX_FRAME_BYTES = INLINE_LIMIT_BYTES + 1024 * 1024
@@ -93,7 +93,7 @@ class Commit(_Message, frozen=True, tag="commit"):
         kind: what the payload holds.
         keep: the task keeps the lease, to commit the same bytes to further destinations.
         unfinished: the task has still to write it, and tells of it by `Written`; it also keeps the lease until then.
-            The gateway may answer `NotYet`: then nothing was committed.
+            The gateway answers `Begun`, or `NotYet`: then nothing was committed.
     """
 
     lease: int
@@ -182,6 +182,16 @@ class Done(_Message, frozen=True, tag="done"):
     """The request was carried out."""
 
 
+class Begun(_Message, frozen=True, tag="begun"):
+    """What is still being written is on its way.
+
+    Attributes:
+        digests: whether the digests of its blocks will be of use.
+    """
+
+    digests: bool
+
+
 class NotYet(_Message, frozen=True, tag="not-yet"):
     """What is still being written cannot be used: commit it when it is whole.
 
@@ -254,7 +264,7 @@ class Error(_Message, frozen=True, tag="error"):
     remedy: str
 
 
-Reply = Done | NotYet | Attached | Leased | GotInline | GotSlot | StatusReport | ProbeReport | Error
+Reply = Done | Begun | NotYet | Attached | Leased | GotInline | GotSlot | StatusReport | ProbeReport | Error
 
 _encoder = msgspec.msgpack.Encoder()
 _request_decoder: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)

@@ -14,6 +14,9 @@ import xxhash
 BLOCK_BYTES = 256 * 1024
 """Chunks are digested in blocks of this size, counted from the start of the chunk; the last may be shorter."""
 
+TAGGED = 0
+"""In place of the digest of a chunk whose bytes a tag has authenticated as they came, which says more."""
+
 
 def block_digest(block: bytes | memoryview) -> int:
     """xxh3-64 of one block."""
@@ -86,6 +89,10 @@ class DigestTable:
         self._values[number] = digest
         self._left -= not self._known[number]
         self._known[number] = 1
+
+    def tagged(self) -> set[int]:
+        """Numbers of those that are TAGGED."""
+        return {number for number, value in enumerate(self._values) if value == TAGGED and self._known[number]}
 
     def discard(self, number: int) -> None:
         """Forget one, if it is known."""

@@ -15,6 +15,8 @@ class PathState:
         loss: probability that a packet is lost, None while nothing is known of it.
         capacity: what the path gave us alone, lately; 0 when it is the rate.
         shared_seconds: for how much longer, in seconds of sending, competitors are expected.
+        rtt_variation: standard deviation of round trips for other reasons than a queue, seconds.
+        least_mean_rtt: where they vary, the least mean of many round trips, seconds; 0 while unknown.
     """
 
     rate: float
@@ -22,6 +24,8 @@ class PathState:
     loss: float | None
     capacity: float = 0.0
     shared_seconds: float = 0.0
+    rtt_variation: float = 0.0
+    least_mean_rtt: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,6 +38,7 @@ class Sample:
         arrived: chunks newly known to have arrived.
         lost: chunks newly known to be lost.
         packets_per_chunk: packets a chunk has.
+        counts_packets: the delivery rate is that of packets, of chunks that never became whole as well.
     """
 
     rtt: float | None
@@ -41,3 +46,4 @@ class Sample:
     arrived: int
     lost: int
     packets_per_chunk: int
+    counts_packets: bool = False

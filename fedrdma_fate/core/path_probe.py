@@ -104,36 +104,34 @@ class ProbingSide:
     def __init__(self) -> None:
         self._train = 0
         self._padding = 0
-        self._sent_at = 0.0
+        self._unanswered: dict[int, tuple[float, int]] = {}
         self._due: float | None = None
 
     def start(self, now: float) -> Train:
         """The first train, or the next."""
         self._train += 1
-        self._sent_at = now
+        self._unanswered[self._train] = now, self._padding
         self._due = now + ANSWER_SECONDS
         return Train(padded_probe(self._train, TRAIN_DATAGRAMS), self._padding)
 
     def on_answer(self, answer: PathProbeAnswer, now: float) -> PathState | None:
-        """What it says of the path."""
-        if self._due is None or answer.train != self._train:
+        """What it says of the path; of a train that another has followed already, too: a slow path answers late."""
+        sent = self._unanswered.pop(answer.train, None)
+        if self._due is None or sent is None:
             return None
-        round_trip = now - self._sent_at - answer.held_ns * 1e-9
+        sent_at, padding = sent
+        round_trip = now - sent_at - answer.held_ns * 1e-9
         if round_trip <= 0:
             return None
-        length = DATAGRAM_BYTES + self._padding
+        length = DATAGRAM_BYTES + padding
         rate, least = dispersion_rate(answer.arrivals, length), least_rate(answer.arrivals, length)
-        if not self._padding and max(rate or 0.0, least) > FAST_RATE:
-            self._padding, self._due = LONG_PADDING_BYTES, now
-        elif rate is not None or (self._padding and least > FAST_RATE):
+        if not padding and max(rate or 0.0, least) > FAST_RATE:
+            if not self._padding:
+                self._padding, self._due = LONG_PADDING_BYTES, now
+        elif rate is not None or (padding and least > FAST_RATE):
             self._due = None
-            return PathState(rate or least, round_trip, self._loss(answer))
+            return PathState(rate or least, round_trip, _loss(answer, padding))
         return None
-
-    def _loss(self, answer: PathProbeAnswer) -> float | None:
-        """What a packet's chance of being lost is at most, roughly; of so few as a short train has nobody can tell."""
-        whole = sum(count for count, _ in answer.arrivals) == TRAIN_DATAGRAMS
-        return 1 / LONG_TRAIN_PACKETS if self._padding and whole else None
 
     def timer(self) -> float | None:
         """When to call `on_timer`, or None."""
@@ -147,6 +145,12 @@ class ProbingSide:
             return self.start(now)
         self._due = None
         return None
+
+
+def _loss(answer: PathProbeAnswer, padding: int) -> float | None:
+    """What a packet's chance of being lost is at most, roughly; of so few as a short train has nobody can tell."""
+    whole = sum(count for count, _ in answer.arrivals) == TRAIN_DATAGRAMS
+    return 1 / LONG_TRAIN_PACKETS if padding and whole else None
 
 
 class ProbedSide:

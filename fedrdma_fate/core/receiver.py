@@ -6,7 +6,7 @@ import dataclasses
 import enum
 
 from fedrdma_fate.core.actions import Action, ClearHeader, CopyStaged, Failed, Finished, SendFrame
-from fedrdma_fate.core.digest import payload_digest
+from fedrdma_fate.core.digest import TAGGED, payload_digest
 from fedrdma_fate.core.plan import ChunkPlan, SlotLayout, sending_order
 from fedrdma_fate.core.verification import ChunkVerification
 from fedrdma_fate.wire.errors import ErrorCode, WireError
@@ -31,10 +31,13 @@ class ReceiveSettings:
         mode: transfer mode.
         max_resends: how often in a row damage is answered with a request to send again; a chunk that `fedrdma` has
             taken in begins a new row.
+        tagged: every write is seen to land, and a tag vouches for it. What was not is then not looked at: whether it
+            has the digest that the peer says would tell the peer what lay there before, perhaps another's.
     """
 
     mode: Mode
     max_resends: int = 3
+    tagged: bool = False
 
 
 class Receiver:
@@ -59,6 +62,7 @@ class Receiver:
         self._verification = ChunkVerification(plan)
         self._placed: set[int] = set()
         self._staged: dict[int, ChunkHeader] = {}
+        self._staging_bytes = 0
         self._header: ChunkHeader | None = None
 
     @property
@@ -77,6 +81,8 @@ class Receiver:
         A transport that gives hints gives them for every chunk, also for one that is written over. One that has seen
         all bytes of the chunk pass by can say its digest.
         """
+        if self.settings.mode == "fedrdma" and offset == self.layout.staged_chunk_at:
+            self._staging_bytes = length
         if self.finished or self.settings.mode == "fedrdma":
             return []
         chunk = self.plan.chunk_at(offset - self.layout.payload_at)
@@ -89,9 +95,17 @@ class Receiver:
         self._verification.set(chunk.index, digest)
         return self._verify_when_complete()
 
-    def on_chunk(self, immediate: int, arrived_at: float, now: float, digest: int | None = None) -> list[Action]:
+    def on_chunk(
+        self,
+        immediate: int,
+        arrived_at: float,
+        now: float,
+        digest: int | None = None,
+        place: tuple[int, int] | None = None,
+        received_bytes: int | None = None,
+    ) -> list[Action]:
         """Another mode's; ignored."""
-        del immediate, arrived_at, now, digest
+        del immediate, arrived_at, now, digest, place, received_bytes
         return []
 
     def on_announced(self, raw: bytes | memoryview) -> list[Action]:
@@ -120,6 +134,8 @@ class Receiver:
         clear = ClearHeader(self.layout.header_at)
         if header.kind is HeaderKind.CHUNK:
             return [clear, *self._on_chunk_header(header)]
+        if unseen := self._unseen():
+            return [clear, *self._resend(unseen, ErrorCode.DIGEST_MISMATCH, "the payload came with chunks left out")]
         self._header = header
         self.state = ReceiverState.VERIFYING
         questions = [question for chunk in self.plan for question in self._verification.request(chunk)]
@@ -159,9 +175,13 @@ class Receiver:
         self.state = ReceiverState.RECEIVING
         self._header = None
         # a chunk that fedrdma has taken in is not written again, and stays, unless it stayed behind in another slot
-        kept = self._placed if self.settings.mode == "fedrdma" and same_slot else set()
+        kept: set[int] = set()
+        if same_slot:
+            # nor is one written over in part whose bytes are only placed when a tag has vouched for them
+            kept = self._placed if self.settings.mode == "fedrdma" else self._verification.tagged()
         self._verification.invalidate(index for index in range(self.plan.count) if index not in kept)
         self._staged.clear()
+        self._staging_bytes = 0
         if not same_slot:
             self._placed.clear()
         return [ClearHeader(self.layout.header_at)]
@@ -214,8 +234,11 @@ class Receiver:
         if header.index in self._placed:
             # its ACK was lost with the link
             return [SendFrame(ChunkAck(self.transfer, header.index))]
-        self._staged[header.index] = header
         chunk = self.plan.chunk(header.index)
+        staged_bytes, self._staging_bytes = self._staging_bytes, 0
+        if self.settings.tagged and staged_bytes != chunk.length:
+            return self._resend([header.index], ErrorCode.DIGEST_MISMATCH, f"chunk {header.index} did not come")
+        self._staged[header.index] = header
         copy = CopyStaged(self.layout.staged_chunk_at, self.layout.payload_at + chunk.offset, chunk.length)
         return [copy, *self._verification.request(chunk)]
 
@@ -229,6 +252,12 @@ class Receiver:
         if len(self._placed) == self.plan.count:
             actions += self._deliver()
         return actions
+
+    def _unseen(self) -> list[int]:
+        """Chunks that no tag vouches for, where one has to."""
+        if not self.settings.tagged:
+            return []
+        return [index for index in range(self.plan.count) if self._verification.get(index) != TAGGED]
 
     def _verify_when_complete(self) -> list[Action]:
         header = self._header

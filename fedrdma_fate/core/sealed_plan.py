@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 
 from fedrdma_fate.core.plan import LARGEST_COUNT, ChunkPlan, SlotLayout
-from fedrdma_fate.core.x.chunking import SMALLEST_CHUNK_BYTES
+from fedrdma_fate.core.x.chunking import LEAST_CHUNK_BYTES
 from fedrdma_fate.wire.frames import Mode
 from fedrdma_fate.wire.sealed import RECORD_OVERHEAD, table_bytes
 
@@ -45,8 +45,11 @@ def sealed_slot_bytes(plan: ChunkPlan, mode: Mode, *, recut: bool) -> int:
     Args:
         plan: a sealable one.
         mode: transfer mode.
-        recut: whether it may still be cut into smaller chunks, down to SMALLEST_CHUNK_BYTES.
+        recut: whether it may still be cut into smaller chunks, down to LEAST_CHUNK_BYTES.
     """
-    chunk_bytes = min(plan.chunk_bytes, SMALLEST_CHUNK_BYTES) if recut else plan.chunk_bytes
-    smallest = sealable(dataclasses.replace(without_table(plan), chunk_bytes=chunk_bytes), chunk_bytes)
-    return SlotLayout(with_table(smallest), mode).slot_bytes
+    smallest = without_table(plan)
+    if recut:
+        chunk_bytes = max(min(plan.chunk_bytes, LEAST_CHUNK_BYTES), plan.fewest_bytes)
+        enable_bytes = min(plan.enable_bytes, chunk_bytes)
+        smallest = dataclasses.replace(smallest, chunk_bytes=chunk_bytes, enable_bytes=enable_bytes)
+    return SlotLayout(with_table(sealable(smallest, smallest.chunk_bytes)), mode).slot_bytes

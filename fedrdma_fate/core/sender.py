@@ -212,6 +212,10 @@ class Sender(SenderBase):
         self._last_progress = now
         return self._on_arrived(index)
 
+    def on_chunk_nack(self, immediate: int, missing_bytes: int) -> None:
+        """Another mode's; ignored."""
+        del immediate, missing_bytes
+
     def on_report(self, report: Report, now: float) -> list[Action]:
         """Another mode's; ignored."""
         del report, now

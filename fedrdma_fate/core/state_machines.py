@@ -49,6 +49,10 @@ class SendingMachine(Protocol):
         """The receiver has taken a chunk in."""
         ...
 
+    def on_chunk_nack(self, immediate: int, missing_bytes: int) -> None:
+        """Of the chunk of this immediate only so many bytes are missing, and only they would go again."""
+        ...
+
     def on_report(self, report: Report, now: float) -> list[Action]:
         """The receiver says what it has."""
         ...
@@ -106,8 +110,20 @@ class ReceivingMachine(Protocol):
         """A hint that a chunk without immediate has landed, perhaps with its digest."""
         ...
 
-    def on_chunk(self, immediate: int, arrived_at: float, now: float, digest: int | None = None) -> list[Action]:
-        """A chunk with immediate has landed whole, now or (before the offer came) earlier."""
+    def on_chunk(
+        self,
+        immediate: int,
+        arrived_at: float,
+        now: float,
+        digest: int | None = None,
+        place: tuple[int, int] | None = None,
+        received_bytes: int | None = None,
+    ) -> list[Action]:
+        """A chunk with immediate has landed whole, now or (before the offer came) earlier.
+
+        Perhaps with its digest, where it was written: offset in the slot, and length; and the bytes of all that has
+        come by then, chunks that are not whole included.
+        """
         ...
 
     def on_announced(self, raw: bytes | memoryview) -> list[Action]:

@@ -31,6 +31,10 @@ class ChunkVerification:
         """The digest of a chunk, None when it is not known."""
         return self._known.get(index)
 
+    def tagged(self) -> set[int]:
+        """Chunks that a tag vouches for."""
+        return self._known.tagged()
+
     def in_order(self) -> Sequence[int]:
         """Every chunk's digest; only when `complete`."""
         return self._known.in_order()

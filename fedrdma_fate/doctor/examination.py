@@ -29,7 +29,8 @@ from fedrdma_fate.doctor.host import (
     read_privilege,
 )
 from fedrdma_fate.doctor.rdma import check_choice, check_ports, check_pyverbs, read_ports
-from fedrdma_fate.doctor.site import check_config, check_gateway, check_peers, verbs_need
+from fedrdma_fate.doctor.site import check_config, check_gateway, check_peers, uses_udp, verbs_need
+from fedrdma_fate.doctor.udp import UdpSockets, check_udp, look_at_udp
 from fedrdma_fate.gateway.config.schema import GatewayConfig, ListenConfig, MemoryConfig, VerbsConfig
 from fedrdma_fate.memory.room import available_bytes
 from fedrdma_fate.security.reloading import utc_now
@@ -54,6 +55,7 @@ class Machine:
         address_is_ours: see `transport.verbs.device_selection.address_is_ours`.
         ask_status: see `client.client.ask_status`.
         ask_fate: what a fresh interpreter makes of FATE.
+        look_at_udp: what UDP sockets get.
         now: the time, with its zone.
     """
 
@@ -68,6 +70,7 @@ class Machine:
     address_is_ours: Callable[[str], bool]
     ask_status: Callable[[str], Mapping[str, Any]]
     ask_fate: Callable[[], FateReport]
+    look_at_udp: Callable[[], UdpSockets]
     now: Callable[[], datetime.datetime] = utc_now
 
     @classmethod
@@ -85,6 +88,7 @@ class Machine:
             address_is_ours=address_is_ours,
             ask_status=ask_status,
             ask_fate=ask_fresh_interpreter,
+            look_at_udp=look_at_udp,
         )
 
 
@@ -111,6 +115,7 @@ def examine(machine: Machine, config_path: Path | None, address: str | None) -> 
             {"listen.socket": _directory_of(socket), "memory.spill_directory": memory.spill_directory}, taken=runs
         ),
         *_check_rdma(machine, config),
+        check_udp(machine.look_at_udp(), used=uses_udp(config)),
         reached,
         *([] if status is None else check_peers(status)),
         check_fate(report),

@@ -10,6 +10,7 @@ from fedrdma_fate import __version__
 from fedrdma_fate.doctor.findings import Finding, failure, fine
 from fedrdma_fate.doctor.host import VerbsNeed
 from fedrdma_fate.gateway.config.schema import GatewayConfig, load_config
+from fedrdma_fate.gateway.config.wishes import may_use_udp, wished_transports
 from fedrdma_fate.wire.errors import ConfigError, FedRDMAError
 
 
@@ -28,10 +29,15 @@ def verbs_need(config: GatewayConfig | None) -> VerbsNeed:
     """What the configuration asks of RDMA."""
     if config is None:
         return "wanted"
-    transports = {config.transport, *(peer.transport for peer in config.peers if peer.transport)}
-    if "verbs" in transports:
+    wished = wished_transports(config)
+    if "verbs" in wished:
         return "required"
-    return "wanted" if "auto" in transports else "unused"
+    return "wanted" if "auto" in wished else "unused"
+
+
+def uses_udp(config: GatewayConfig | None) -> bool:
+    """Whether transport `udp` may be used, with some peer."""
+    return config is not None and may_use_udp(config)
 
 
 def check_gateway(address: str, ask: Callable[[str], Mapping[str, Any]]) -> tuple[Finding, Mapping[str, Any] | None]:

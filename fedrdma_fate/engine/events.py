@@ -12,7 +12,7 @@ from fedrdma_fate.security.sealing import SealFault
 from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import ControlFrame, GrantRequest, MessageKey, Mode, Offer
 
-DatagramFault = Literal["forged", "replayed", "malformed"]
+DatagramFault = Literal["forged", "replayed", "malformed", "stray"]
 """Why a datagram was dropped: its tag is wrong; it has come before; the peer itself has sent nonsense."""
 
 

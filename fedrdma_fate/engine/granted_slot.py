@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import NamedTuple
 
 from fedrdma_fate.core.state_machines import ReceivingMachine
-from fedrdma_fate.ports import Slot
+from fedrdma_fate.ports import Completion, Slot
 from fedrdma_fate.wire.errors import WireError
 from fedrdma_fate.wire.frames import Offer
 from fedrdma_fate.wire.header import HEADER_BYTES, ChunkHeader, decode_header
 
 MOST_EARLY_CHUNKS = 1 << 16
-"""Chunks of one link that are kept before their offers come: 1 GiB in the smallest chunks that a path is cut for, more
-than a control channel falls behind its data path, and some 15 MB of notes."""
+"""Chunks of one link that are kept before their offers come: 1 GiB in the smallest chunks of fast paths, 8 s on slow
+ones (`MOST_CHUNKS_PER_SECOND`): more than a control channel falls behind its data path, and some 23 MB of notes."""
+
+
+class EarlyChunk(NamedTuple):
+    """A chunk that came before its offer.
+
+    Attributes:
+        arrived_at: when, seconds.
+        digest: of its bytes, where the transport knows it.
+        place: where in the slot they were written, and how many, where the transport has seen it.
+        received_bytes: of all that had come by then, where the transport has seen it.
+    """
+
+    arrived_at: float
+    digest: int | None
+    place: tuple[int, int] | None
+    received_bytes: int | None
 
 
 @dataclasses.dataclass(slots=True)
@@ -25,8 +42,9 @@ class Granted:
         offer: the transfer that comes through it, once announced.
         receiver: its state machine.
         announced: an immediate came before the offer.
-        early: immediates of chunks that did, each with when, and its digest: seen all at once, they would look like a
-            burst. No more than the slot has bytes, nor than MOST_EARLY_CHUNKS on the link.
+        early: immediates of chunks that did, each with when: seen all at once, they would look like a burst. No more
+            than the slot has bytes, nor than MOST_EARLY_CHUNKS on the link.
+        early_writes: chunks without immediate that did, and that a tag vouches for; they count as well.
         header: came by a datagram before the offer.
         looks: how often polling has seen a header here that does not parse.
         started: when the offer came.
@@ -37,7 +55,8 @@ class Granted:
     offer: Offer | None = None
     receiver: ReceivingMachine | None = None
     announced: bool = False
-    early: dict[int, tuple[float, int | None]] = dataclasses.field(default_factory=dict)
+    early: dict[int, EarlyChunk] = dataclasses.field(default_factory=dict)
+    early_writes: list[Completion] = dataclasses.field(default_factory=list)
     header: bytes = b""
     looks: int = 0
     started: float = 0.0

@@ -19,7 +19,7 @@ from fedrdma_fate.core.actions import (
     SendFrame,
     SendReport,
 )
-from fedrdma_fate.core.digest import chunk_digest
+from fedrdma_fate.core.digest import TAGGED, chunk_digest
 from fedrdma_fate.core.state_machines import ReceivingMachine
 from fedrdma_fate.core.x.chunking import TAGS, chunk_of_immediate
 from fedrdma_fate.engine.events import (
@@ -32,7 +32,7 @@ from fedrdma_fate.engine.events import (
     TransferProgress,
     TransferStats,
 )
-from fedrdma_fate.engine.granted_slot import MOST_EARLY_CHUNKS, Ended, Granted, clear_stale_header, parsed
+from fedrdma_fate.engine.granted_slot import MOST_EARLY_CHUNKS, EarlyChunk, Ended, Granted, clear_stale_header, parsed
 from fedrdma_fate.engine.link_datagrams import COPIES, LinkDatagrams
 from fedrdma_fate.engine.opening import Opening
 from fedrdma_fate.engine.openings import Openings
@@ -176,15 +176,22 @@ class IncomingTransfers:
     def _begin(self, offer: Offer, now: float) -> None:
         assert self._endpoint is not None
         granted = self._granted[offer.grant]
-        granted.receiver = open_receiver(
-            offer, granted.slot.length, self._endpoint.chunk_service, sealed=self._is_sealed_by_poster
-        )
+        sealed = self._is_sealed_by_poster
+        tagged = self._opener is not None and not sealed
+        service = self._endpoint.chunk_service
+        granted.receiver = open_receiver(offer, granted.slot.length, service, sealed=sealed, tagged=tagged)
         granted.offer = offer
         granted.started = now
         if self._settings.poll_headers:
             clear_stale_header(granted, granted.receiver)
-        for immediate, (arrived_at, digest) in self._take_early(granted).items():
-            self._carry_out(offer.grant, granted, granted.receiver.on_chunk(immediate, arrived_at, now, digest), now)
+        early, early_writes = dict(granted.early), list(granted.early_writes)
+        self._forget_early(granted)
+        for immediate, chunk in early.items():
+            actions = granted.receiver.on_chunk(immediate, chunk.arrived_at, now, *chunk[1:])
+            self._carry_out(offer.grant, granted, actions, now)
+        for landed in early_writes:
+            actions = granted.receiver.on_landed(landed.offset, landed.length, landed.digest)
+            self._carry_out(offer.grant, granted, actions, now)
         if granted.header:
             self._carry_out(offer.grant, granted, granted.receiver.on_announced(granted.header), now)
         elif granted.announced:
@@ -230,19 +237,27 @@ class IncomingTransfers:
         granted = None if grant is None else self._granted.get(grant)
         if grant is None or granted is None:
             return
+        place = (landed.offset, landed.length) if landed.length else None
+        if place is not None and landed.grant != grant:
+            # written elsewhere than it says: what lies in this slot is not of this transfer
+            return
+        chunk = EarlyChunk(now, landed.digest, place, landed.received_bytes)
         if granted.receiver is not None:
-            actions = granted.receiver.on_chunk(landed.immediate, now, now, landed.digest)
-            self._carry_out(grant, granted, actions, now)
+            self._carry_out(grant, granted, granted.receiver.on_chunk(landed.immediate, now, now, *chunk[1:]), now)
         else:
-            self._keep_early(granted, landed, now)
+            self._keep_early(granted, landed, chunk)
 
     def on_landed(self, landed: Completion, now: float) -> None:
         """A chunk was seen to land."""
         grant = landed.immediate
         granted = self._granted.get(grant)
-        if granted is not None and granted.receiver is not None:
+        if granted is None:
+            return
+        if granted.receiver is not None:
             actions = granted.receiver.on_landed(landed.offset, landed.length, landed.digest)
             self._carry_out(grant, granted, actions, now)
+        elif landed.digest == TAGGED and self._has_room_for_early():
+            granted.early_writes.append(landed)
 
     def on_abort(self, transfer: int, code: ErrorCode, reason: str, now: float) -> None:
         """The sender gave a transfer up."""
@@ -338,22 +353,31 @@ class IncomingTransfers:
         if stuck:
             self._emit(SlotsStillOpen(stuck))
 
-    def _keep_early(self, granted: Granted, landed: Completion, now: float) -> None:
+    def _keep_early(self, granted: Granted, landed: Completion, early: EarlyChunk) -> None:
         # a chunk has a byte at least, so no transfer through this slot has one of a higher index
         if landed.immediate in granted.early or chunk_of_immediate(landed.immediate)[1] >= granted.slot.length:
             return
+        if self._has_room_for_early():
+            granted.early[landed.immediate] = early
+
+    def _has_room_for_early(self) -> bool:
+        """Whether one more is kept, which counts from now on.
+
+        Raises:
+            TransportError: LINK_LOST when there is none, and nobody would send it again; elsewhere it counts as lost.
+        """
         if self._early_chunks < MOST_EARLY_CHUNKS:
-            granted.early[landed.immediate] = (now, landed.digest)
             self._early_chunks += 1
-        elif self._endpoint is not None and self._endpoint.chunk_service.reliable:
-            # nobody would send it again; elsewhere it counts as lost
+            return True
+        if self._endpoint is not None and self._endpoint.chunk_service.reliable:
             message = f"the peer wrote more than {MOST_EARLY_CHUNKS} chunks before it announced what they are of."
             raise TransportError(ErrorCode.LINK_LOST, message)
+        return False
 
-    def _take_early(self, granted: Granted) -> dict[int, tuple[float, int | None]]:
-        early, granted.early = granted.early, {}
-        self._early_chunks -= len(early)
-        return early
+    def _forget_early(self, granted: Granted) -> None:
+        self._early_chunks -= len(granted.early) + len(granted.early_writes)
+        granted.early.clear()
+        granted.early_writes.clear()
 
     def _complain(self, kind: str, offer: Offer, reason: object) -> None:
         complaints, site = self._settings.complaints, self._settings.site
@@ -457,5 +481,5 @@ class IncomingTransfers:
         if self._tagged.get(grant % TAGS) == grant:
             del self._tagged[grant % TAGS]
         granted = self._granted.pop(grant)
-        self._take_early(granted)
+        self._forget_early(granted)
         return granted

@@ -59,6 +59,9 @@ Command = Callable[["Link"], None]
 _SNAPSHOT_SECONDS = 0.1
 """How old the snapshot may be that other threads see."""
 
+_FROM_ANYBODY = frozenset({CompletionKind.DATAGRAM, CompletionKind.CHUNK_NACK, CompletionKind.STRAY})
+"""What says nothing of the peer before it was looked into."""
+
 
 class Wait(NamedTuple):
     """When a link wants its next turn: at a time of its clock, or when one of these descriptors is ready.
@@ -293,8 +296,9 @@ class Link:
             self._outgoing.on_timer(now)
         self._incoming.on_timer(now)
         self._probing.on_timer(now)
+        # a payload that is opened a slice at a time ends by a timer, and nothing else may happen behind it
+        self._changed = True
         if self._incoming.wants_polling():
-            self._changed = True
             self._incoming.look_for_headers(now)
         self._take_snapshot(now)
 
@@ -329,7 +333,7 @@ class Link:
 
     def _take_in(self, completions: Sequence[Completion]) -> None:
         now = self._clock()
-        if any(completion.kind is not CompletionKind.DATAGRAM for completion in completions):
+        if any(completion.kind not in _FROM_ANYBODY for completion in completions):
             self.heard_at = now
         self._changed = True
         for completion in completions:
@@ -348,8 +352,12 @@ class Link:
                 self._incoming.on_landed(completion, now)
             case CompletionKind.CHUNK_IMMEDIATE:
                 self._incoming.on_chunk(completion, now)
+            case CompletionKind.CHUNK_NACK:
+                self._outgoing.on_chunk_nack(completion.immediate, completion.length)
             case CompletionKind.DATAGRAM:
                 self._on_datagram(completion.data, now)
+            case CompletionKind.STRAY:
+                self._datagrams.note_strays(completion.length)
 
     def _on_datagram(self, data: bytes, now: float) -> None:
         datagram = self._datagrams.open(data)

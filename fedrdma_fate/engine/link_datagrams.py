@@ -90,6 +90,10 @@ class LinkDatagrams:
             self._train, self._train_left, self._probe = sealed, TRAIN_DATAGRAMS - 1, datagram
         return datagram
 
+    def note_strays(self, count: int) -> None:
+        """The data path has dropped packets that belonged to nothing of it."""
+        self._drop("stray", "it belongs to nothing that was granted", count)
+
     def take_dropped(self) -> Counter[DatagramFault]:
         """How many were dropped since the last call, by reason."""
         dropped, self._dropped = self._dropped, Counter()
@@ -102,9 +106,9 @@ class LinkDatagrams:
                 return endpoint.post_datagram(sealer.seal(body), copies, padding)
         return False
 
-    def _drop(self, fault: DatagramFault, reason: str) -> None:
+    def _drop(self, fault: DatagramFault, reason: str, count: int = 1) -> None:
         """Count it; the first of a kind on each path is logged, for whoever forges has many."""
-        self._dropped[fault] += 1
-        if fault not in self._complained:
+        self._dropped[fault] += count
+        if fault not in self._complained and fault != "stray":
             self._complained.add(fault)
             logger.warning("link to %s: dropped a datagram, and counts further ones: %s", self._peer, reason)

@@ -209,6 +209,11 @@ class OutgoingTransfers:
         if active is not None:
             self._carry_out(active, active.sender.on_chunk_ack(index, now), now)
 
+    def on_chunk_nack(self, immediate: int, missing_bytes: int) -> None:
+        """The data path would only send so many bytes of a chunk if it were posted again."""
+        for active in self._active.values():
+            active.sender.on_chunk_nack(immediate, missing_bytes)
+
     def on_report(self, report: Report, now: float) -> None:
         """`fedrdma-x`: the peer says what has arrived."""
         active = self._active.get(report.transfer)
@@ -409,7 +414,7 @@ class OutgoingTransfers:
                     if active.sealed is not None:
                         active.sealed.on_arrived(chunk)
                 case ComputeDigest(chunk):
-                    value = active.source.digest(chunk)
+                    value = active.digest(chunk)
                     queue.extend(active.sender.on_digest(chunk.index, value))
                 case SendFrame(frame):
                     self._emit(FrameToSend(frame))

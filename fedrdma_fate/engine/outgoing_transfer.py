@@ -7,6 +7,7 @@ from collections import deque
 
 from fedrdma_fate.core.actions import Action, Failed
 from fedrdma_fate.core.backoff import Backoff
+from fedrdma_fate.core.digest import TAGGED
 from fedrdma_fate.core.plan import Chunk
 from fedrdma_fate.core.state_machines import SendingMachine
 from fedrdma_fate.engine.events import TransferProgress, TransferStats
@@ -72,6 +73,13 @@ class OutgoingTransfer:
     def source(self) -> Payload | SealedSource:
         """What chunks are read from."""
         return self.outgoing.payload if self.sealed is None else self.sealed
+
+    def digest(self, chunk: Chunk) -> int:
+        """What stands for a chunk in the header."""
+        # what is staged is copied once more before it is looked at
+        if self.sealer is not None and self.outgoing.mode != "fedrdma":
+            return TAGGED
+        return self.source.digest(chunk)
 
     @property
     def target(self) -> RemoteSlot:

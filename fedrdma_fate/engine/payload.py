@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from fedrdma_fate.core.digest import BLOCK_BYTES, DigestTable, block_digest, blocks_of, digest_of_blocks
 from fedrdma_fate.core.plan import Chunk, ChunkPlan
 from fedrdma_fate.core.sealed_plan import without_table
-from fedrdma_fate.core.x.chunking import SMALLEST_CHUNK_BYTES
+from fedrdma_fate.core.x.chunking import LEAST_CHUNK_BYTES
 from fedrdma_fate.ports import Slot
 from fedrdma_fate.wire.frames import MessageKey, MessageKind, Mode
 
@@ -51,8 +51,9 @@ class Payload:
 
     def digest(self, chunk: Chunk) -> int:
         """xxh3-64 of a chunk."""
-        if chunk.length < SMALLEST_CHUNK_BYTES or chunk.offset % chunk.length:
-            # a last chunk
+        is_last = chunk.offset + chunk.length == self.total_bytes
+        if is_last or chunk.length < LEAST_CHUNK_BYTES or chunk.offset % chunk.length:
+            # of another length than those before it, or so short that a table of them would be long
             where = (chunk.offset, chunk.length)
             if where not in self._odd:
                 self._odd[where] = self._compute(chunk)

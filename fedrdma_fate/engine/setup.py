@@ -10,11 +10,12 @@ from fedrdma_fate.core.sealed_plan import sealable, sealed_slot_bytes, with_tabl
 from fedrdma_fate.core.sender import Sender, SendSettings
 from fedrdma_fate.core.state_machines import ReceivingMachine, SendingMachine
 from fedrdma_fate.core.x.chunking import (
-    FIRST_CHUNK_BYTES,
     FIRST_RELIABLE_CHUNK_BYTES,
     TAGS,
     best_chunk_bytes,
+    best_queue_pairs,
     filling_chunk_bytes,
+    first_chunk_bytes,
 )
 from fedrdma_fate.core.x.receiver import XReceiver, XReceiveSettings
 from fedrdma_fate.core.x.repair_code import RepairPlan, plan_repairs, repairs_of_offer
@@ -105,16 +106,23 @@ def wants_repairs(offer: Offer, plan: ChunkPlan) -> bool:
     return offer.wished_bytes > sealed_slot_bytes(plan, offer.mode, recut=True)
 
 
-def open_receiver(offer: Offer, slot_bytes: int, service: ChunkService, *, sealed: bool = False) -> ReceivingMachine:
+def open_receiver(
+    offer: Offer, slot_bytes: int, service: ChunkService, *, sealed: bool = False, tagged: bool = False
+) -> ReceivingMachine:
     """What receives this transfer into a slot of that length; with `sealed`, a table of tags besides.
+
+    With `tagged`, the data path opens each write as it comes, and says so.
 
     Raises:
         TransferError: see `plan_of_offer`.
     """
     plan = plan_of_offer(offer, slot_bytes, with_table if sealed else None)
     if not uses_chunk_immediates(offer.mode):
-        return Receiver(offer.transfer, plan, ReceiveSettings(offer.mode))
+        return Receiver(offer.transfer, plan, ReceiveSettings(offer.mode, tagged=tagged))
     repairs = repairs_of_offer(offer, plan, slot_bytes)
+    if service.reliable:
+        # nothing is lost, so nobody sends them
+        repairs = None
     details = XReceiveSettings(offer.grant % TAGS, repairs=repairs, first_epoch=offer.grant if sealed else 0)
     if service.reliable:
         # completions move the sender's window
@@ -130,7 +138,8 @@ def _cut(outgoing: Outgoing, service: ChunkService, memory: PathMemory) -> Outgo
     if service.self_paced:
         chunk_bytes = DEFAULT_CHUNK_BYTES
     elif known is None:
-        chunk_bytes = FIRST_RELIABLE_CHUNK_BYTES if service.reliable else FIRST_CHUNK_BYTES
+        first = first_chunk_bytes(service.mtu_bytes, repairs_packets=service.repairs_packets)
+        chunk_bytes = FIRST_RELIABLE_CHUNK_BYTES if service.reliable else first
     else:
         loss = 0.0 if service.reliable else known.loss
         filling = filling_chunk_bytes(known.rate, known.min_rtt, service.most_chunks)
@@ -153,11 +162,12 @@ def _sending_machine(
     details = XSendSettings(
         tag=grant % TAGS,
         reliable=service.reliable,
-        queue_pairs=service.queue_pairs,
+        queue_pairs=service.queue_pairs if service.reliable else best_queue_pairs(memory.state, service.queue_pairs),
         most_chunks=service.most_chunks,
         paced=not service.self_paced,
         window_bytes=settings.window_bytes or (SELF_PACED_WINDOW_BYTES if service.self_paced else None),
         mtu_bytes=service.mtu_bytes,
+        repairs_packets=service.repairs_packets,
         rtt_hint=memory.rtt_hint,
         idle_timeout=settings.idle_timeout,
         repairs=repairs,

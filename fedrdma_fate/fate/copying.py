@@ -36,7 +36,7 @@ Array = npt.NDArray[Any]
 
 Progress = Callable[[int, Sequence[int]], None]
 """Told that everything lies there from this offset on, with the digests of its blocks that were not told before, the
-first of them from there on."""
+first of them from there on; with none where none are computed."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -102,13 +102,16 @@ class _Unit(NamedTuple):
         return digests
 
 
-def write_backwards(placements: Iterable[Placement], buffer: memoryview, progress: Progress | None = None) -> None:
+def write_backwards(
+    placements: Iterable[Placement], buffer: memoryview, progress: Progress | None = None, *, digests: bool = True
+) -> None:
     """Write all of them; the iterable is asked by one thread at a time, and so are their values.
 
     Args:
         placements: the last first; they cover the buffer without gaps.
         buffer: writable.
-        progress: told how far it has come, each time by one thread; without it, no digests are computed.
+        progress: told how far it has come, each time by one thread.
+        digests: whether it is told digests; without, they are not computed.
     """
     written = None if progress is None else _WrittenUnits(len(buffer), progress)
     units = _cut_into_units(placements, buffer)
@@ -118,8 +121,11 @@ def write_backwards(placements: Iterable[Placement], buffer: memoryview, progres
         while (unit := _next(units, turn)) is not None:
             if written is None:
                 unit.write()
-            else:
+            elif digests:
                 written.note(unit, unit.write_and_digest(buffer))
+            else:
+                unit.write()
+                written.note(unit, [])
 
     # whoever is told has work to do on the way: it needs a core as well
     cores = len(os.sched_getaffinity(0)) - (progress is not None)

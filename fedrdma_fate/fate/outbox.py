@@ -132,7 +132,7 @@ class Outbox:
             plan.write_into(lease.buffer)
             return False
         answer = lease.commit_unfinished(pushed.name, pushed.tag, destinations, "object")
-        plan.write_into(lease.buffer, None if answer == "later" else lease.written)
+        plan.write_into(lease.buffer, None if answer == "later" else lease.written, digests=lease.digests_wanted)
         return answer == "committed"
 
     def _commit(self, pushed: _Pushed, destinations: Sequence[Party]) -> None:

@@ -41,18 +41,19 @@ class ObjectPlan:
         """Bytes that `write_into` needs."""
         return len(self._prefix) + (self._segments[-1].offset + self._segments[-1].length if self._segments else 0)
 
-    def write_into(self, buffer: memoryview, progress: Progress | None = None) -> None:
+    def write_into(self, buffer: memoryview, progress: Progress | None = None, *, digests: bool = True) -> None:
         """Write everything, from the end to the start; each raw buffer is copied once.
 
         Args:
             buffer: writable, exactly `total_bytes` long.
             progress: told how far it has come; see `copying.Progress`.
+            digests: whether it is told digests as well.
 
         Raises:
             FateError: UNSERIALISABLE when torch refuses to give the values of a tensor.
         """
         try:
-            write_backwards(self._placements(), buffer, progress)
+            write_backwards(self._placements(), buffer, progress, digests=digests)
         except pickle.PicklingError as error:
             raise _unserialisable(self._what, error.__cause__ or error) from error
 

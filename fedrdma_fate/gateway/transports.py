@@ -10,6 +10,7 @@ from fedrdma_fate.engine.path_memory import KnownPath
 from fedrdma_fate.engine.repair_memory import MakeRegion
 from fedrdma_fate.engine.settings import LinkSettings
 from fedrdma_fate.gateway.config.schema import GatewayConfig, PeerConfig, split_address
+from fedrdma_fate.gateway.config.wishes import may_use_udp, wished_transports
 from fedrdma_fate.memory.region import SharedRegion
 from fedrdma_fate.memory.shared_slots import PresentedRegion
 from fedrdma_fate.obs.complaints import Complaints
@@ -18,6 +19,7 @@ from fedrdma_fate.security.identity import PeerIdentity
 from fedrdma_fate.transport.grpc import GrpcSecurity, GrpcSettings, GrpcTransport
 from fedrdma_fate.transport.shm import ShmTransport
 from fedrdma_fate.transport.tcp import TcpSettings, TcpTransport
+from fedrdma_fate.transport.udp.transport import UdpSettings, UdpTransport
 from fedrdma_fate.transport.verbs.device_selection import PortPreference
 from fedrdma_fate.transport.verbs.transport import VerbsSettings, VerbsTransport
 from fedrdma_fate.wire.errors import ErrorCode, TransportError
@@ -63,7 +65,7 @@ def make_transports(
     send_region: Region,
     grpc_security: GrpcSecurity | None = None,
 ) -> TransportSet:
-    """Every transport, listening, by name; `verbs` where it is wanted and this host has it.
+    """Every transport, listening, by name; `verbs` and `udp` where they are wanted and to be had.
 
     Args:
         config: the configuration.
@@ -81,7 +83,9 @@ def make_transports(
     grpc_host, grpc_port = split_address("listen.grpc", config.listen.grpc)
     advertised = config.listen.advertise
     try:
-        made["tcp"] = TcpTransport(TcpSettings(host, port, advertised, config.tcp.streams))
+        streams = TcpSettings(host, port, advertised, config.tcp.streams)
+        made["tcp"] = tcp = TcpTransport(streams)
+        _add_udp(made, config, tcp, streams)
         made["shm"] = _make_shm(config, directory, receive_region, send_region)
         made["grpc"] = GrpcTransport(GrpcSettings(grpc_host, grpc_port, advertised), grpc_security)
         _add_verbs(made, config, (receive_region, send_region))
@@ -135,8 +139,20 @@ def _make_shm(config: GatewayConfig, directory: Path, receive_region: Region, se
     return ShmTransport(directory, receive_region, SharedRegion.attach, PresentedRegion, lends)
 
 
+def _add_udp(made: TransportSet, config: GatewayConfig, tcp: TcpTransport, streams: TcpSettings) -> None:
+    if not may_use_udp(config):
+        return
+    try:
+        made["udp"] = UdpTransport(UdpSettings(streams.host, tcp.port), tcp, streams)
+    except TransportError as error:
+        if "udp" in wished_transports(config):
+            raise
+        logger.info("%s", error)
+        made.absent["udp"] = f"{error.message.rstrip('.')} ({config.site})"
+
+
 def _add_verbs(made: TransportSet, config: GatewayConfig, regions: Sequence[Region]) -> None:
-    wishes = {config.transport, *(peer.transport for peer in config.peers)}
+    wishes = wished_transports(config)
     if not wishes & {"auto", "verbs"}:
         return
     try:

@@ -52,8 +52,12 @@ class SlotAllocator:
         """Bytes that a slot of `length` bytes takes up: whole pages, at least one."""
         return max(-(-length // self._page), 1) * self._page
 
-    def allocate(self, length: int) -> int | None:
+    def allocate(self, length: int, keep: int = 0) -> int | None:
         """The offset of a range that holds `length` bytes, or None when no hole is long enough.
+
+        Args:
+            length: bytes.
+            keep: a hole of so many bytes is to be left, or where none is so long now, one as long as the longest.
 
         Raises:
             ValueError: length is negative.
@@ -62,7 +66,8 @@ class SlotAllocator:
             raise ValueError(f"a slot cannot have {length} bytes")
         needed = self.rounded(length)
         small = needed * _SMALL_FRACTION < self._length
-        hole = self._highest_hole(needed) if small else self._tightest_hole(needed)
+        fitting = self._fitting_holes(needed, keep)
+        hole = fitting[-1] if small and fitting else min(fitting, key=self._hole_lengths.__getitem__, default=None)
         if hole is None:
             return None
         offset = self._cut(hole, needed, from_end=small)
@@ -98,13 +103,18 @@ class SlotAllocator:
         self._insert_hole(offset + kept, held - kept)
         return held - kept
 
-    def _highest_hole(self, needed: int) -> int | None:
-        indices = reversed(range(len(self._hole_lengths)))
-        return next((index for index in indices if self._hole_lengths[index] >= needed), None)
-
-    def _tightest_hole(self, needed: int) -> int | None:
+    def _fitting_holes(self, needed: int, keep: int) -> list[int]:
+        """The holes that may be cut, in address order."""
         fitting = [index for index, length in enumerate(self._hole_lengths) if length >= needed]
-        return min(fitting, key=self._hole_lengths.__getitem__, default=None)
+        if not keep or not fitting:
+            return fitting
+        longest = max(range(len(self._hole_lengths)), key=self._hole_lengths.__getitem__)
+        left = self._hole_lengths[longest] - needed
+        others = max((length for index, length in enumerate(self._hole_lengths) if index != longest), default=0)
+        if max(left, others) < min(keep, self._hole_lengths[longest]):
+            # it is the one that is to be left
+            fitting = [index for index in fitting if index != longest]
+        return fitting
 
     def _cut(self, hole: int, needed: int, *, from_end: bool) -> int:
         start, length = self._hole_starts[hole], self._hole_lengths[hole]

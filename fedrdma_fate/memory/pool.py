@@ -313,11 +313,13 @@ class SlotPool:
         self._longest_request = max(self._longest_request, length)
 
     def _take(self, length: int, owner: str) -> Lease | None:
+        piece = 0
         if self._shares is not None:
-            kept_free = self._shares.reserved_for_others(owner, self._held)
-            if self._allocator.free_bytes - self._allocator.rounded(length) < kept_free:
+            rounded = self._allocator.rounded(length)
+            if self._allocator.free_bytes - rounded < self._shares.reserved_for_others(owner, self._held):
                 return None
-        offset = self._allocator.allocate(length)
+            piece = self._shares.kept_in_one_piece(rounded, owner, self._held)
+        offset = self._allocator.allocate(length, piece)
         if offset is None:
             return None
         if self._pages is not None:

@@ -2,7 +2,8 @@
 
 In turns (round robin, as in RFC 970, section 5, for packets of several hosts): each of N sharers has a share, 1/N of
 the pool, that it may hold while others wait. Who asks for more than that is served where nobody waits within its share.
-A small part of each share is reserved: it stays free, or with its sharer, whatever the others ask for.
+A small part of each share is reserved: it stays free, or with its sharer, whatever the others ask for; who holds
+nothing gets it in one piece.
 """
 
 from __future__ import annotations
@@ -53,7 +54,22 @@ class Shares:
 
     def reserved_for_others(self, owner: str, held: Mapping[str, int]) -> int:
         """Bytes that must stay free when `owner` gets something: what others do not hold of their reserves."""
-        return sum(max(0, self.reserved - held.get(other, 0)) for other in self._sharers if other != owner)
+        return sum(self._lacks(other, held) for other in self._sharers if other != owner)
+
+    def kept_in_one_piece(self, length: int, owner: str, held: Mapping[str, int]) -> int:
+        """Bytes of it that must stay free in one piece when `owner` gets so many.
+
+        Between slots of others what is free is of little use. Who asks for no more than its own reserve leaves a piece
+        to those alone who hold less of theirs: nobody is kept from it by what another has broken up.
+        """
+        own = self._lacks(owner, held) if owner in self._sharers else 0
+        least = own if length <= own else 0
+        others = (self._lacks(other, held) for other in self._sharers if other != owner)
+        return sum(lacking for lacking in others if lacking > least)
+
+    def _lacks(self, sharer: str, held: Mapping[str, int]) -> int:
+        """Bytes that it does not hold of what is reserved for it."""
+        return max(0, self.reserved - held.get(sharer, 0))
 
 
 class Waiting(Generic[Granted]):

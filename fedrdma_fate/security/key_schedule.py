@@ -90,10 +90,12 @@ class DirectionKeys(NamedTuple):
     Attributes:
         datagram: of its datagrams.
         chunks: those of the transfers' attempts are made of it.
+        acknowledgements: of what the other side says of writes in this direction.
     """
 
     datagram: bytes
     chunks: bytes
+    acknowledgements: bytes
 
 
 class PathKeys(NamedTuple):
@@ -165,7 +167,7 @@ def attempt_key(chunks: bytes, transfer: int, attempt: int) -> bytes:
 
 def _direction(secret: bytes, transport: str, sender: bytes, receiver: bytes) -> DirectionKeys:
     path = _expand(secret, b"path", transport.encode(), sender, receiver)
-    return DirectionKeys(_expand(path, b"datagrams"), _expand(path, b"chunks"))
+    return DirectionKeys(*(_expand(path, purpose) for purpose in (b"datagrams", b"chunks", b"acknowledgements")))
 
 
 def _expand(secret: bytes, purpose: bytes, *parts: bytes) -> bytes:

@@ -121,6 +121,26 @@ def _wipe(data: memoryview) -> None:
     ctypes.memset(ctypes.addressof(ctypes.c_char.from_buffer(data)), 0, len(data))
 
 
+class AcknowledgementTags:
+    """Tags of what the receiver says of the writes of one direction of one connection: keyed BLAKE2b (RFC 7693).
+
+    Each write is acknowledged once, and no two of a connection have one number, so nothing else has to go in.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        """
+        Args:
+            key: of this direction, for nothing else.
+        """
+        self._begun = hashlib.blake2b(key=key, digest_size=TAG_BYTES, person=b"fedrdma ack")
+
+    def of(self, write: int) -> bytes:
+        """The tag of the write of this number."""
+        begun = self._begun.copy()
+        begun.update(_COUNTER.pack(write))
+        return begun.digest()
+
+
 class AttemptSealer:
     """Seals what goes into one grant. See `ports.Sealer`.
 
@@ -128,10 +148,17 @@ class AttemptSealer:
         introduction: what the other side needs besides the keys.
     """
 
-    def __init__(self, records: _Records, introduction: bytes, nonces: NonceCounter) -> None:
+    def __init__(
+        self, records: _Records, introduction: bytes, nonces: NonceCounter, acknowledgements: AcknowledgementTags
+    ) -> None:
         self.introduction = introduction
         self._records = records
         self._nonces = nonces
+        self._acknowledgements = acknowledgements
+
+    def is_acknowledged(self, write: int, tag: bytes) -> bool:
+        """See `ports.Sealer`."""
+        return hmac.compare_digest(self._acknowledgements.of(write), tag)
 
     def seal(self, place: bytes, data: memoryview, into: memoryview) -> None:
         """Seal one record; each call has a nonce of its own, also for the same bytes.
@@ -180,6 +207,7 @@ class PathSealer:
         self._chunks = keys.chunks
         self._cipher = cipher
         self._encrypts = seal == "on"
+        self._acknowledgements = AcknowledgementTags(keys.acknowledgements)
         self._attempts = NonceCounter(_ATTEMPTS - 1)
 
     def begin(self, transfer: int, grant: int, message: bytes) -> AttemptSealer:
@@ -197,7 +225,7 @@ class PathSealer:
         introduction = Introduction(transfer, attempt, message).pack()
         key = attempt_key(self._chunks, transfer, attempt)
         records = _Records(self._cipher, key, introduction, grant, encrypts=self._encrypts)
-        return AttemptSealer(records, introduction, NonceCounter())
+        return AttemptSealer(records, introduction, NonceCounter(), self._acknowledgements)
 
 
 class AttemptOpener:
@@ -251,6 +279,7 @@ class PathOpener:
         self._encrypts = seal == "on"
         self._grants: dict[int, tuple[bytes, _Records]] = {}
         self._resumed: set[int] = set()
+        self._acknowledgements = AcknowledgementTags(keys.acknowledgements)
         self._refused: Counter[SealFault] = Counter()
 
     def lands_in_place(self, grant: int) -> bool:
@@ -277,13 +306,34 @@ class PathOpener:
         """
         if len(introduction) != INTRODUCTION_BYTES or len(sealed) != len(into) + RECORD_OVERHEAD:
             raise self._refuse("forged", "a sealed record of the wrong length")
-        (counter,) = _COUNTER.unpack_from(sealed)
-        records = self._records_of(grant, introduction)
         try:
-            records.open(counter, place, sealed[COUNTER_BYTES:], into)
+            self._open(grant, introduction, place, sealed, into)
         except InvalidTag:
+            # where it was to go there are zeros now
+            self.wiped.add(grant)
             raise self._refuse_forged(grant, len(into)) from None
-        self._grants.setdefault(grant, (introduction, records))
+
+    def open_apart(self, grant: int, introduction: bytes, place: bytes, sealed: memoryview) -> bytes:
+        """Open one record of few bytes, of which nobody vouches yet for where they go.
+
+        Args:
+            grant: where they belong; one that is exposed.
+            introduction: what came with it.
+            place: what has to be authenticated besides.
+            sealed: the record.
+
+        Raises:
+            SealBrokenError: it is not what the peer has sealed for this grant and place.
+        """
+        length = len(sealed) - RECORD_OVERHEAD
+        if len(introduction) != INTRODUCTION_BYTES or length < 0:
+            raise self._refuse("forged", "a sealed record of the wrong length")
+        opened = bytearray(length)
+        try:
+            self._open(grant, introduction, place, sealed, memoryview(opened))
+        except InvalidTag:
+            raise self._refuse_forged(grant, length) from None
+        return bytes(opened)
 
     def check(self, grant: int, introduction: bytes, place: bytes, apart: memoryview, data: memoryview) -> None:
         """Look at one record that lies where it belongs; see `lands_in_place`.
@@ -303,6 +353,7 @@ class PathOpener:
         try:
             records.check(counter, place, data, apart[COUNTER_BYTES:])
         except InvalidTag:
+            self.wiped.add(grant)
             raise self._refuse_forged(grant, len(data)) from None
         self._grants.setdefault(grant, (introduction, records))
 
@@ -334,6 +385,10 @@ class PathOpener:
         self._refused["other-transfer"] += 1
         return False
 
+    def acknowledgement(self, write: int) -> bytes:
+        """See `ports.Opener`."""
+        return self._acknowledgements.of(write)
+
     def note_replay(self) -> None:
         """What came before came again, and was refused."""
         self._refused["replayed"] += 1
@@ -349,6 +404,12 @@ class PathOpener:
         refused, self._refused = self._refused, Counter()
         return refused
 
+    def _open(self, grant: int, introduction: bytes, place: bytes, sealed: memoryview, into: memoryview) -> None:
+        (counter,) = _COUNTER.unpack_from(sealed)
+        records = self._records_of(grant, introduction)
+        records.open(counter, place, sealed[COUNTER_BYTES:], into)
+        self._grants.setdefault(grant, (introduction, records))
+
     def _records_of(self, grant: int, introduction: bytes) -> _Records:
         known = self._grants.get(grant)
         if known is None:
@@ -358,8 +419,6 @@ class PathOpener:
         return known[1]
 
     def _refuse_forged(self, grant: int, length: int) -> SealBrokenError:
-        if length:
-            self.wiped.add(grant)
         return self._refuse("forged", f"{length} sealed bytes for grant {grant} have a wrong tag")
 
     def _records(self, introduction: bytes, grant: int) -> _Records:

@@ -167,7 +167,7 @@ class GrpcEndpoint(ReliableEndpoint):
     def _on_frame(self, head: Head, body: memoryview) -> None:
         match head.op:
             case Op.ACK:
-                self._inbound.acknowledged(head.sequence)
+                self._inbound.acknowledged(head)
             case Op.VIOLATION:
                 raise PeerReportsViolation(f"the peer says: {bytes(body).decode(errors='replace')}")
             case Op.WRITE | Op.CHUNK:
@@ -182,7 +182,7 @@ class GrpcEndpoint(ReliableEndpoint):
                 arrival = self._inbound.begin(head)
                 if not self._inbound.fence_is_down(head.sequence):
                     raise ProtocolViolation("a fenced write came before what it waits for")
-                self._inbound.surface(arrival, body)
+                self._inbound.surface(arrival, self._inbound.open_fenced(arrival, body))
 
     def _open(self, arrival: Arrival, head: Head, body: memoryview, target: memoryview) -> None:
         first = introduction_bytes(head)
@@ -211,8 +211,8 @@ class GrpcEndpoint(ReliableEndpoint):
     def _complete(self, completion: Completion) -> None:
         self._completions.append(completion)
 
-    def _on_acknowledged(self, sequence: int) -> None:
-        self._complete(Completion(CompletionKind.WRITE_DONE, self._outbound.acknowledged(sequence)))
+    def _on_acknowledged(self, ack: Head) -> None:
+        self._complete(Completion(CompletionKind.WRITE_DONE, self._outbound.acknowledged(ack)))
 
 
 def _body(piece: Piece) -> bytes | memoryview:

@@ -6,11 +6,11 @@ import bisect
 import dataclasses
 from collections.abc import Callable
 
-from fedrdma_fate.core.digest import BLOCK_BYTES, block_digest, digest_of_blocks
+from fedrdma_fate.core.digest import BLOCK_BYTES, TAGGED, block_digest, digest_of_blocks
 from fedrdma_fate.ports import Completion, CompletionKind, Opener, RemoteSlot, SealBrokenError
 from fedrdma_fate.transport.exposure import Exposure, ExposureTable, ProtocolViolation
 from fedrdma_fate.transport.sealed_pieces import place_of, place_of_head, require_whole_blocks
-from fedrdma_fate.transport.stream_frames import SEQUENCE_WINDOW, Head, Op
+from fedrdma_fate.transport.stream_frames import SEQUENCE_WINDOW, Head, Op, ack_head
 from fedrdma_fate.wire.sealed import INTRODUCTION_BYTES
 
 MOST_SPARE_PIECES = 8
@@ -32,6 +32,7 @@ class Arrival:
     Attributes:
         head: of its first piece; the others must agree with it.
         exposure: where it goes.
+        tagged: each of its blocks is noted only after its tag was right: that speaks for it, and no digest is computed.
         missing: bytes that have not landed.
         pieces: start and end in the write of each that has been announced, in order; they do not overlap.
         block_digests: of those blocks that came in one piece, by their number.
@@ -39,6 +40,7 @@ class Arrival:
 
     head: Head
     exposure: Exposure
+    tagged: bool
     missing: int
     pieces: list[tuple[int, int]] = dataclasses.field(default_factory=list)
     block_digests: dict[int, int] = dataclasses.field(default_factory=dict)
@@ -61,14 +63,16 @@ class Arrival:
     def note(self, at: int, data: memoryview) -> None:
         """These bytes, which do not cross the end of a block, lie at `at` in the write; just now, so in the cache."""
         if at % BLOCK_BYTES == 0 and (len(data) == BLOCK_BYTES or at + len(data) == self.head.length):
-            self.block_digests[at // BLOCK_BYTES] = block_digest(data)
+            self.block_digests[at // BLOCK_BYTES] = TAGGED if self.tagged else block_digest(data)
 
     @property
     def digest(self) -> int | None:
-        """`chunk_digest` of the whole write; None when its pieces were not cut between blocks."""
+        """`chunk_digest` of the whole write, or TAGGED; None when its pieces were not cut between blocks."""
         count = max(1, -(-self.head.length // BLOCK_BYTES))
         if len(self.block_digests) < count:
             return None
+        if self.tagged:
+            return TAGGED
         return digest_of_blocks([self.block_digests[number] for number in range(count)])
 
 
@@ -83,8 +87,8 @@ class Inbound:
         self,
         exposures: ExposureTable,
         complete: Callable[[Completion], None],
-        acknowledge: Callable[[int], None],
-        acknowledged: Callable[[int], None],
+        acknowledge: Callable[[bytes], None],
+        acknowledged: Callable[[Head], None],
     ) -> None:
         self._exposures = exposures
         self._complete = complete
@@ -131,7 +135,7 @@ class Inbound:
         self.require_live(arrival)
         place = place_of_head(piece, arrival.head.address - arrival.exposure.base)
         try:
-            opener.open(arrival.exposure.grant, introduction, place, record, memoryview(bytearray()))
+            opener.open_apart(arrival.exposure.grant, introduction, place, record)
         except SealBrokenError as broken:
             raise ProtocolViolation(str(broken)) from broken
 
@@ -199,11 +203,15 @@ class Inbound:
         grant = arrival.exposure.grant
         self._finish(head.sequence)
         offset = head.address - arrival.exposure.base
+        length, digest = head.length, arrival.digest
         if head.op == Op.CHUNK:
-            kind, immediate = CompletionKind.CHUNK_IMMEDIATE, head.immediate
+            kind = CompletionKind.CHUNK_IMMEDIATE
+            landed = Completion(
+                kind, immediate=head.immediate, grant=grant, offset=offset, length=length, digest=digest
+            )
         else:
-            kind, immediate = CompletionKind.LANDED, grant
-        self._complete(Completion(kind, immediate=immediate, offset=offset, length=head.length, digest=arrival.digest))
+            landed = Completion(CompletionKind.LANDED, immediate=grant, offset=offset, length=length, digest=digest)
+        self._complete(landed)
 
     def require_sealer(self, target: RemoteSlot) -> None:
         """Do nothing where what is sent there is sealed, or nothing on this data path is.
@@ -218,19 +226,36 @@ class Inbound:
         """Whether every write before this one has landed."""
         return self._landed_below == sequence
 
-    def surface(self, arrival: Arrival, data: memoryview) -> None:
-        """Put a fenced write, whose fence is down, into its place in one go; opened, where it is sealed.
+    def open_fenced(self, arrival: Arrival, data: memoryview) -> memoryview:
+        """The bytes of a fenced write; opened, where it is sealed.
+
+        Its head is authenticated by its only record. So it is opened before it waits for its fence, for a forged one
+        could wait for ever, and apart from its place, for that is not known to be its own before.
 
         Raises:
             ProtocolViolation: its grant was withdrawn meanwhile, or the peer has not sealed it for there.
         """
+        opener = self.opener
+        if opener is None:
+            return data
         self.require_live(arrival)
         head = arrival.head
-        target = arrival.exposure.slot.part(head.address - arrival.exposure.base, head.length).view
-        if self.opener is None:
-            target[:] = data
-        else:
-            self.open_record(arrival, 0, bytes(data[:INTRODUCTION_BYTES]), data[INTRODUCTION_BYTES:], target)
+        place = place_of(head, head.address - arrival.exposure.base, 0, head.length)
+        introduction, record = bytes(data[:INTRODUCTION_BYTES]), data[INTRODUCTION_BYTES:]
+        try:
+            return memoryview(opener.open_apart(arrival.exposure.grant, introduction, place, record))
+        except SealBrokenError as broken:
+            raise ProtocolViolation(str(broken)) from broken
+
+    def surface(self, arrival: Arrival, data: memoryview) -> None:
+        """Put a fenced write, whose fence is down, into its place in one go; what `open_fenced` gave.
+
+        Raises:
+            ProtocolViolation: its grant was withdrawn meanwhile.
+        """
+        self.require_live(arrival)
+        head = arrival.head
+        arrival.exposure.slot.part(head.address - arrival.exposure.base, head.length).view[:] = data
         self._finish(head.sequence)
         self._complete(Completion(CompletionKind.IMMEDIATE, immediate=head.immediate))
 
@@ -263,7 +288,7 @@ class Inbound:
         if sequence >= self._landed_below + SEQUENCE_WINDOW:
             raise ProtocolViolation(f"write {sequence} is too far ahead of {self._landed_below}")
         exposure = self._exposures.resolve(head.key, head.address, head.length)
-        arrival = Arrival(head, exposure, missing=head.length)
+        arrival = Arrival(head, exposure, self.opener is not None, missing=head.length)
         self._arriving[sequence] = arrival
         return arrival
 
@@ -273,7 +298,9 @@ class Inbound:
         while self._landed_below in self._landed_beyond:
             self._landed_beyond.remove(self._landed_below)
             self._landed_below += 1
-        self._acknowledge(sequence)
+        self._acknowledge(
+            ack_head(sequence) if self.opener is None else ack_head(sequence, self.opener.acknowledgement(sequence))
+        )
 
 
 def _whole(head: Head) -> tuple[int, ...]:

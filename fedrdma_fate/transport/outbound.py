@@ -9,7 +9,7 @@ from fedrdma_fate.core.digest import BLOCK_BYTES
 from fedrdma_fate.ports import RemoteSlot, Sealer, Slot
 from fedrdma_fate.transport.exposure import ProtocolViolation, check_target
 from fedrdma_fate.transport.sealed_pieces import SealedPiece
-from fedrdma_fate.transport.stream_frames import HEAD_BYTES, INLINE_BYTES, SEQUENCE_WINDOW, Head, Op, ack_head
+from fedrdma_fate.transport.stream_frames import HEAD_BYTES, INLINE_BYTES, SEQUENCE_WINDOW, Head, Op
 
 LARGEST_PIECE = 2 * 1024 * 1024
 """Writes are not cut coarser: an ACK for the other direction waits behind at most one piece."""
@@ -52,7 +52,7 @@ class Outbound:
         self._streams = streams
         self._largest_piece = largest_piece
         self._posted: deque[_Posted] = deque()
-        self._unacknowledged: dict[int, int] = {}
+        self._unacknowledged: dict[int, tuple[int, Sealer | None]] = {}
         self._leaving: dict[int, int] = {}
         self._next_sequence = 0
         self._acks = bytearray()
@@ -91,28 +91,32 @@ class Outbound:
         head = head._replace(immediate=immediate, piece_length=len(data))
         self._posted.append(_Posted(head, offset, target.sealer, None, data))
 
-    def acknowledged(self, sequence: int) -> int:
+    def acknowledged(self, ack: Head) -> int:
         """The peer has the write; its work request.
 
         Raises:
-            ProtocolViolation: it was never posted, has not left yet, or is acknowledged already.
+            ProtocolViolation: it was never posted, has not left yet, or is acknowledged already; or it is sealed, and
+                somebody else says so.
         """
-        work_request = self._unacknowledged.pop(sequence, None)
+        sequence = ack.sequence
+        work_request, sealer = self._unacknowledged.pop(sequence, (None, None))
         waits = self._posted and sequence >= self._posted[0].head.sequence
         # what still leaves is read, and its owner must not get it back
         if work_request is None or waits or sequence in self._leaving:
             raise ProtocolViolation(f"an ACK for write {sequence}, which is not under way")
+        if sealer is not None and not sealer.is_acknowledged(sequence, ack.tag):
+            raise ProtocolViolation(f"a forged ACK for write {sequence}")
         return work_request
 
-    def acknowledge(self, sequence: int) -> None:
-        """Tell the peer that its write is whole.
+    def acknowledge(self, ack: bytes) -> None:
+        """Tell the peer, by this frame, that its write is whole.
 
         Raises:
             ProtocolViolation: the peer has more writes under way than it may, and does not read their ACKs.
         """
         if len(self._acks) >= SEQUENCE_WINDOW * HEAD_BYTES:
             raise ProtocolViolation(f"{SEQUENCE_WINDOW} ACKs were not read")
-        self._acks += ack_head(sequence)
+        self._acks += ack
 
     @property
     def unacknowledged(self) -> bool:
@@ -170,7 +174,7 @@ class Outbound:
     def _head(self, op: Op, work_request: int, target: RemoteSlot, offset: int, length: int) -> Head:
         sequence = self._next_sequence
         self._next_sequence += 1
-        self._unacknowledged[sequence] = work_request
+        self._unacknowledged[sequence] = work_request, target.sealer
         return Head(op, 0, sequence, target.key, target.address + offset, length)
 
 

@@ -290,14 +290,15 @@ class ShmEndpoint(ReliableEndpoint):
         if notice.op == Op.IMMEDIATE:
             self._completions.append(Completion(CompletionKind.IMMEDIATE, immediate=notice.immediate))
             return
-        if notice.op == Op.CHUNK:
-            if not notice.length:
-                raise ProtocolViolation("a chunk of no bytes")
-            kind, immediate = CompletionKind.CHUNK_IMMEDIATE, notice.immediate
+        grant, offset, length = exposure.grant, notice.address - exposure.base, notice.length
+        if notice.op != Op.CHUNK:
+            landed = Completion(CompletionKind.LANDED, immediate=grant, offset=offset, length=length)
+        elif not length:
+            raise ProtocolViolation("a chunk of no bytes")
         else:
-            kind, immediate = CompletionKind.LANDED, exposure.grant
-        offset = notice.address - exposure.base
-        self._completions.append(Completion(kind, immediate=immediate, offset=offset, length=notice.length))
+            kind = CompletionKind.CHUNK_IMMEDIATE
+            landed = Completion(kind, immediate=notice.immediate, grant=grant, offset=offset, length=length)
+        self._completions.append(landed)
 
     def _guarded(self, action: Callable[[], None]) -> None:
         """Run it; whatever shows the link to be broken is remembered for the next call."""

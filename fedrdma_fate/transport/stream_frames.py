@@ -12,6 +12,8 @@ from fedrdma_fate.transport.exposure import ProtocolViolation
 _HEAD = struct.Struct("<B3xIQQQQQQ")
 HEAD_BYTES = _HEAD.size
 
+_ACK_TAG = struct.Struct("<QQ")
+
 INLINE_BYTES = 64 * 1024
 """Most bytes that a fenced write may carry."""
 
@@ -30,7 +32,7 @@ class Op(enum.IntEnum):
     FENCED = 2
     """A whole small write with immediate; it lands when every write of a lower sequence number has."""
     ACK = 3
-    """The write of that sequence number is whole and in place."""
+    """The write of that sequence number is whole and in place; on a sealed stream `Head.tag` says so, too."""
     VIOLATION = 4
     """Last words before the link is dropped: what the other side did wrong."""
     CHUNK = 5
@@ -64,6 +66,11 @@ class Head(NamedTuple):
         """The head as HEAD_BYTES bytes."""
         return _HEAD.pack(*self)
 
+    @property
+    def tag(self) -> bytes:
+        """ACK of a sealed stream: what authenticates it, where other heads have key and address."""
+        return _ACK_TAG.pack(self.key, self.address)
+
 
 def unpack_head(raw: bytes | bytearray | memoryview) -> Head:
     """Read HEAD_BYTES bytes and check what holds for every peer that keeps to the rules.
@@ -94,9 +101,10 @@ def _consistent(head: Head) -> bool:
     return False
 
 
-def ack_head(sequence: int) -> bytes:
-    """The frame that acknowledges a write."""
-    return Head(Op.ACK, sequence=sequence).pack()
+def ack_head(sequence: int, tag: bytes = bytes(_ACK_TAG.size)) -> bytes:
+    """The frame that acknowledges a write; with the tag of 16 bytes that a sealed stream asks for."""
+    key, address = _ACK_TAG.unpack(tag)
+    return Head(Op.ACK, sequence=sequence, key=key, address=address).pack()
 
 
 def violation_frame(reason: str) -> bytes:

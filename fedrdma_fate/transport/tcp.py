@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from fedrdma_fate.ports import (
     Completion,
     CompletionKind,
-    Draft,
     Endpoint,
     EndpointAddress,
     Opener,
@@ -37,6 +36,7 @@ from fedrdma_fate.transport.exposure import ExposureTable, ProtocolViolation
 from fedrdma_fate.transport.inbound import Inbound, PeerClosed, PeerReportsViolation
 from fedrdma_fate.transport.listener import MOST_CONNECTIONS, ConnectError, Listener, dial
 from fedrdma_fate.transport.outbound import LARGEST_LOCAL_PIECE, LARGEST_PIECE, Outbound
+from fedrdma_fate.transport.stream_frames import Head
 from fedrdma_fate.transport.tcp_streams import StreamReader, StreamWriter
 
 NAME = "tcp"
@@ -108,16 +108,16 @@ class TcpTransport:
         """The port that is listened on."""
         return self._port
 
-    def open(self, role: Role) -> Draft:
+    def open(self, role: Role) -> PassiveDraft | ActiveDraft:
         """Start one data path.
 
         Raises:
             TransportError: TRANSPORT_UNAVAILABLE when the transport is closed.
         """
         if role == "active":
-            return _ActiveDraft(self._settings)
+            return ActiveDraft(self._settings)
         try:
-            return _PassiveDraft(self._settings, self._listener, self._port)
+            return PassiveDraft(self._settings, self._listener, self._port)
         except ConnectError as error:
             raise unavailable(NAME, str(error)) from error
 
@@ -126,7 +126,9 @@ class TcpTransport:
         self._listener.close()
 
 
-class _PassiveDraft:
+class PassiveDraft:
+    """Waits for the peer to dial."""
+
     def __init__(self, settings: TcpSettings, listener: Listener, port: int) -> None:
         self._settings = settings
         self._listener = listener
@@ -139,26 +141,31 @@ class _PassiveDraft:
         return {"host": host, "port": self._port, "token": self._token.hex(), "streams": self._settings.streams}
 
     def connect(self, peer: EndpointAddress, timeout: float) -> Endpoint:
-        """Wait for the peer to dial.
+        """Wait for the peer to dial; see `meet`."""
+        return TcpEndpoint(self.meet(peer, timeout), self._settings)
+
+    def meet(self, peer: EndpointAddress, timeout: float) -> list[socket.socket]:
+        """The streams, once the peer has dialled all of them; non-blocking.
 
         Raises:
             TransportError: TRANSPORT_UNAVAILABLE when it has not come in time.
         """
         try:
             streams = min(address_number(NAME, peer, "streams", MOST_CONNECTIONS), self._settings.streams)
-            connections = self._listener.wait(self._token, streams, timeout)
+            return self._listener.wait(self._token, streams, timeout)
         except ConnectError as error:
             raise unavailable(NAME, str(error), "Can the peer reach the advertised data address?") from error
         finally:
             self.close()
-        return TcpEndpoint(connections, self._settings)
 
     def close(self) -> None:
         """Drop the draft, and connections that came for it."""
         self._listener.forget(self._token)
 
 
-class _ActiveDraft:
+class ActiveDraft:
+    """Dials the peer."""
+
     def __init__(self, settings: TcpSettings) -> None:
         self._settings = settings
 
@@ -167,7 +174,11 @@ class _ActiveDraft:
         return {"streams": self._settings.streams}
 
     def connect(self, peer: EndpointAddress, timeout: float) -> Endpoint:
-        """Dial the peer.
+        """Dial the peer; see `meet`."""
+        return TcpEndpoint(self.meet(peer, timeout), self._settings)
+
+    def meet(self, peer: EndpointAddress, timeout: float) -> list[socket.socket]:
+        """The streams; non-blocking.
 
         Raises:
             TransportError: TRANSPORT_UNAVAILABLE when it does not answer in time, or not as it should.
@@ -180,7 +191,7 @@ class _ActiveDraft:
             return socket.create_connection((host, port), seconds)
 
         try:
-            return TcpEndpoint(dial(connect, token, streams, timeout), self._settings)
+            return dial(connect, token, streams, timeout)
         except ConnectError as error:
             raise unavailable(NAME, f"{host}:{port}: {error}") from error
 
@@ -191,8 +202,9 @@ class _ActiveDraft:
 class TcpEndpoint(ReliableEndpoint):
     """One end of a link of N streams. See `ports.Endpoint`."""
 
-    def __init__(self, connections: Sequence[socket.socket], settings: TcpSettings) -> None:
-        self._health = EndpointHealth(NAME)
+    def __init__(self, connections: Sequence[socket.socket], settings: TcpSettings, name: str = NAME) -> None:
+        self._name = name
+        self._health = EndpointHealth(name)
         self._exposures = ExposureTable()
         self._completions: list[Completion] = []
         local = _on_this_host(connections[0])
@@ -209,7 +221,7 @@ class TcpEndpoint(ReliableEndpoint):
 
     @property
     def transport(self) -> str:
-        return NAME
+        return self._name
 
     def open_with(self, opener: Opener) -> bool:
         """Seal each block as it is sent, and open it as it comes."""
@@ -268,6 +280,23 @@ class TcpEndpoint(ReliableEndpoint):
         if not completions:
             self._health.check()
         return completions
+
+    @property
+    def lost(self) -> bool:
+        """Whether the link is gone."""
+        return self._health.lost
+
+    def check(self) -> None:
+        """Do nothing while the link lives.
+
+        Raises:
+            TransportError: LINK_LOST, with the reason.
+        """
+        self._health.check()
+
+    def lose(self, reason: str) -> None:
+        """What belongs to it is gone: so is the link."""
+        self._drop(reason)
 
     def close(self) -> None:
         """Close the streams."""
@@ -336,8 +365,8 @@ class TcpEndpoint(ReliableEndpoint):
     def _complete(self, completion: Completion) -> None:
         self._completions.append(completion)
 
-    def _on_acknowledged(self, sequence: int) -> None:
-        self._complete(Completion(CompletionKind.WRITE_DONE, self._outbound.acknowledged(sequence)))
+    def _on_acknowledged(self, ack: Head) -> None:
+        self._complete(Completion(CompletionKind.WRITE_DONE, self._outbound.acknowledged(ack)))
 
 
 def _on_this_host(connection: socket.socket) -> bool:

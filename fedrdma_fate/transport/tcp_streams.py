@@ -32,6 +32,7 @@ class StreamReader:
         self._inbound = inbound
         self._raw_head = bytearray(HEAD_BYTES)
         self._scratch = bytearray()
+        self._fenced = memoryview(b"")
         self._head = Head(0)
         self._arrival: Arrival | None = None
         self._in_head = True
@@ -57,7 +58,7 @@ class StreamReader:
         arrival = self._arrival
         assert arrival is not None
         self._expect_head()
-        self._inbound.surface(arrival, memoryview(self._scratch))
+        self._inbound.surface(arrival, self._fenced)
         return True
 
     def receive(self) -> None:
@@ -108,6 +109,8 @@ class StreamReader:
         if head.op == Op.VIOLATION:
             raise PeerReportsViolation(f"the peer says: {self._scratch.decode(errors='replace')}")
         if head.op == Op.FENCED:
+            assert arrival is not None
+            self._fenced = self._inbound.open_fenced(arrival, memoryview(self._scratch))
             self.parked = True
             return
         assert arrival is not None
@@ -142,7 +145,7 @@ class StreamReader:
         self._head = head
         if head.op == Op.ACK:
             self._expect_head()
-            self._inbound.acknowledged(head.sequence)
+            self._inbound.acknowledged(head)
             return
         if head.op in (Op.WRITE, Op.CHUNK):
             self._arrival = self._inbound.begin(head)

@@ -35,6 +35,8 @@ OURS = [
     "fedrdma-x/shm",
     "fedrdma-x/tcp",
     "fedrdma-x/tcp-sealed",
+    "fedrdma-x/udp",
+    "fedrdma-x/udp-sealed",
     "fedrdma/shm",
     "fedrdma/tcp",
     "grpc/grpc",

@@ -22,8 +22,10 @@ from fedrdma_fate.transport.grpc import GrpcSettings, GrpcTransport
 from fedrdma_fate.transport.shm import ShmTransport
 from fedrdma_fate.transport.tcp import TcpSettings, TcpTransport
 from fedrdma_fate.wire.errors import ErrorCode, TransportError
+from tests.support.faulty import FaultyTransport
 from tests.support.rdma import verbs_transport
 from tests.support.sealed import SealedTransport
+from tests.support.udp import udp_transport
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +49,9 @@ TRANSPORTS: dict[str, MakeTransport] = {
     "tcp-2-integrity": lambda _: SealedTransport(TcpTransport(TcpSettings(streams=2)), "integrity"),
     "grpc-sealed": lambda _: SealedTransport(GrpcTransport(GrpcSettings())),
     "grpc-integrity": lambda _: SealedTransport(GrpcTransport(GrpcSettings()), "integrity"),
+    "udp": lambda _: udp_transport(),
+    "udp-1500": lambda _: udp_transport(longest_datagram=1472),
+    "udp-1500-one-by-one": lambda _: udp_transport(longest_datagram=1472, segments=False),
     "verbs-1": lambda site: verbs_transport(site, queue_pairs=1),
     "verbs-3": lambda site: verbs_transport(site, queue_pairs=3),
     "verbs-rc": lambda site: verbs_transport(site, chunk_service="rc"),
@@ -132,6 +137,12 @@ class Pair:
     def hints(self) -> bool:
         """Whether LANDED is reported."""
         return self.transports[0].name not in WITHOUT_HINTS
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether tags stand for digests."""
+        transport = self.transports[0]
+        return isinstance(transport.inner if isinstance(transport, FaultyTransport) else transport, SealedTransport)
 
     def pump(self, until: Callable[[], bool], patience: float = PATIENCE) -> None:
         """Drive both ends, in turns, until the condition holds."""

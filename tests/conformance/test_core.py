@@ -24,7 +24,7 @@ from fedrdma_fate.core.actions import (
     WriteChunk,
     WriteHeader,
 )
-from fedrdma_fate.core.digest import chunk_digest
+from fedrdma_fate.core.digest import TAGGED, chunk_digest
 from fedrdma_fate.core.plan import DEFAULT_CHUNK_BYTES, GRPC_CHUNK_BYTES, ChunkPlan
 from fedrdma_fate.core.receiver import Receiver, ReceiveSettings
 from fedrdma_fate.core.sender import Sender, SendSettings
@@ -53,6 +53,7 @@ class Transfer:
         self.slot.view[layout.header_at : layout.header_at + HEADER_BYTES] = bytes(HEADER_BYTES)
         self.target: RemoteSlot = pair.passive.endpoint.expose(GRANT, self.slot)
         self.outcomes: list[tuple[str, Finished | Failed]] = []
+        self.tagged = pair.is_sealed and mode != "fedrdma"
 
     def run(self, patience: float = PATIENCE) -> None:
         self._as_sender(self.sender.start(0.0))
@@ -110,7 +111,7 @@ class Transfer:
                     endpoint.post_bytes(request, header.encode(), self.target, at, GRANT)
                 case ComputeDigest(chunk):
                     data = region.view[chunk.offset : chunk.offset + chunk.length]
-                    queue.extend(self.sender.on_digest(chunk.index, chunk_digest(data)))
+                    queue.extend(self.sender.on_digest(chunk.index, TAGGED if self.tagged else chunk_digest(data)))
                 case Finished() | Failed() as outcome:
                     self.outcomes.append(("sender", outcome))
 

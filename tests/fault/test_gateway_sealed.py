@@ -5,22 +5,28 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from fedrdma_fate.core.plan import HEADER_SPACE_BYTES
+from fedrdma_fate.core.digest import chunk_digest
+from fedrdma_fate.core.plan import HEADER_SPACE_BYTES, Chunk
+from fedrdma_fate.engine.outgoing_transfer import OutgoingTransfer
 from fedrdma_fate.gateway.config.schema import GatewayConfig, parse_config
 from fedrdma_fate.gateway.peers.greeting import own_hello
 from fedrdma_fate.gateway.peers.path_keys import PeerKeys
+from fedrdma_fate.ports import Completion, CompletionKind
 from fedrdma_fate.security import sealing
 from fedrdma_fate.transport.outbound import Outbound, Piece
+from fedrdma_fate.transport.sealed_pieces import sealed_length
 from fedrdma_fate.transport.stream_frames import HEAD_BYTES, Head, Op, unpack_head
-from fedrdma_fate.wire.errors import ErrorCode
+from fedrdma_fate.transport.tcp import TcpEndpoint
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
 from fedrdma_fate.wire.frames import Mode
+from fedrdma_fate.wire.sealed import INTRODUCTION_BYTES, RECORD_OVERHEAD
 from tests.support import sites as sites_module
 from tests.support.certificates import TestAuthority
 from tests.support.sites import InThread, Sites, eventually, party, start_gateways
@@ -67,6 +73,15 @@ def exchange(sites: Sites, name: str = "m", mode: Mode | None = None) -> None:
     with sites["a"].client(mode=mode) as a, sites["b"].client() as b:
         push(a, name)
         assert bytes(b.get(name, "t", party("guest:1"), timeout=30).buffer) == BODY
+
+
+def refusal_of_a_message(sites: Sites) -> ErrorCode:
+    """What b is told of a message from a, which does not come."""
+    with sites["a"].client() as a, sites["b"].client() as b:
+        push(a, "m")
+        with pytest.raises(FedRDMAError) as told:
+            b.get("m", "t", party("guest:1"), timeout=30)
+    return told.value.code
 
 
 def push(client: Any, name: str) -> None:
@@ -158,6 +173,105 @@ def test_a_write_that_is_turned_on_a_place_where_another_has_landed_costs_no_byt
     assert "have a wrong tag" in caplog.text
 
 
+@pytest.mark.parametrize("seal", ["on", "integrity"])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_forged_write_right_behind_the_last_header_costs_no_byte(
+    start: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    mode: Mode,
+    seal: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Both are read in one go: the message is found to be whole, and its slot is still open for the forged one."""
+    take, headers = Outbound.take, list[Head]()
+    last = len(BODY) // 100_000 if mode == "fedrdma" else 1
+
+    def append(self: Outbound) -> Piece | None:
+        piece = take(self)
+        if piece is None or len(piece.head) < HEAD_BYTES:
+            return piece
+        head = next((each for each in heads_of(piece.head) if each.op == Op.FENCED), None)
+        if head is None:
+            return piece
+        headers.append(head)
+        if len(headers) != last:
+            return piece
+        forged = head._replace(
+            sequence=head.sequence + 1, address=HEADER_SPACE_BYTES, length=60_000, piece_length=60_000
+        )
+        introduction = piece.head[-sealed_length(head) :][:INTRODUCTION_BYTES]
+        record = bytes(RECORD_OVERHEAD) + b"f" * forged.length
+        return dataclasses.replace(piece, head=piece.head + forged.pack() + introduction + record)
+
+    monkeypatch.setattr(Outbound, "take", append)
+    with start(seal) as sites:
+        exchange(sites, mode=mode)
+    assert len(headers) >= last
+    assert "the peer broke the protocol" in caplog.text
+
+
+def heads_of(raw: bytes) -> Iterator[Head]:
+    """The acknowledgements that go ahead, and the head behind them."""
+    for at in range(0, len(raw), HEAD_BYTES):
+        yield (head := unpack_head(raw[at : at + HEAD_BYTES]))
+        if head.op != Op.ACK:
+            return
+
+
+@pytest.mark.parametrize("seal", [None, "off"])
+def test_a_peer_that_writes_a_chunk_elsewhere_than_it_says_has_nothing_delivered_that_lay_there_before(
+    start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, seal: str | None
+) -> None:
+    """Two chunks go to one place, so that in the other lies what was there before, perhaps another peer's message."""
+    post, moved = TcpEndpoint.post_chunk, list[int]()
+
+    def move(self: Any, request: int, source: Any, target: Any, offset: int, pair: int, immediate: int) -> None:
+        if is_lying and immediate & 0xFFFFF == 3 and not moved:
+            moved.append(offset)
+            offset -= source.length
+        post(self, request, source, target, offset, pair, immediate)
+
+    monkeypatch.setattr(TcpEndpoint, "post_chunk", move)
+    is_lying = False
+    with start(seal, mode="fedrdma-x", timeouts={"idle": 2}) as sites:
+        exchange(sites, "before")
+        is_lying = True
+        assert refusal_of_a_message(sites) is ErrorCode.IDLE_TIMEOUT
+    assert moved
+
+
+@pytest.mark.parametrize("mode", ["fedrdma-e", "fedrdma"])
+def test_a_peer_is_not_told_whether_it_has_guessed_what_lay_in_its_slot_before(
+    start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, mode: Mode
+) -> None:
+    """It leaves a chunk out, and says what digest the bytes have that it guesses there: perhaps another peer's."""
+    post, digest, left_out = TcpEndpoint.post_write, OutgoingTransfer.digest, list[int]()
+
+    def leave_out(self: Any, request: int, source: Any, target: Any, offset: int) -> None:
+        is_first = source.length == 100_000 and bytes(source.view[:64]) == BODY[:64]
+        if is_guessing and is_first:
+            left_out.append(offset)
+            self._complete(Completion(CompletionKind.WRITE_DONE, request))
+            return
+        post(self, request, source, target, offset)
+
+    def guess(self: OutgoingTransfer, chunk: Chunk) -> int:
+        if chunk.index:
+            return digest(self, chunk)
+        # what is staged lies where the last chunk of the message before lay
+        start = len(BODY) - chunk.length if mode == "fedrdma" else chunk.offset
+        return chunk_digest(BODY[start : start + chunk.length])
+
+    monkeypatch.setattr(TcpEndpoint, "post_write", leave_out)
+    is_guessing = False
+    with start(mode=mode) as sites:
+        exchange(sites, "before")
+        monkeypatch.setattr(OutgoingTransfer, "digest", guess)
+        is_guessing = True
+        assert refusal_of_a_message(sites) is ErrorCode.DIGEST_MISMATCH
+    assert left_out
+
+
 @pytest.mark.parametrize(("ours", "theirs"), [("on", "off"), ("off", "on"), ("on", "integrity")])
 def test_two_sites_that_seal_differently_are_both_told_and_lose_nothing(
     start: Callable[..., Any], ours: str, theirs: str, caplog: pytest.LogCaptureFixture
@@ -206,3 +320,32 @@ def test_verbs_is_offered_where_chunks_have_to_be_sealed(start: Callable[..., An
         finally:
             del context.transports["verbs"]
         assert hello.transports == ("verbs", "grpc")
+
+
+@pytest.mark.parametrize(
+    ("mode", "committed", "wanted"),
+    [
+        ("fedrdma-e", "committed", False),
+        ("fedrdma-x", "committed", False),
+        ("grpc", "later", False),
+        ("fedrdma", "digests-wanted", True),
+    ],
+)
+def test_digests_are_wanted_of_tasks_only_where_no_tags_replace_them(
+    start: Callable[..., Any], mode: Mode, committed: str, wanted: bool
+) -> None:
+    with start() as sites:
+        eventually(lambda: sites["a"].connected() and sites["b"].connected())
+        with sites["a"].client(mode=mode) as a, sites["b"].client() as b:
+            lease = a.lease(len(BODY))
+            assert lease.commit_unfinished("m", "t", [party("host:2")], "object") == committed
+            assert lease.digests_wanted == wanted
+            lease.buffer[:] = BODY
+            if committed == "committed":
+                lease.written(0, [])
+                lease.release()
+            else:
+                lease.commit("m", "t", [party("host:2")], "object")
+            assert bytes(b.get("m", "t", party("guest:1"), timeout=30).buffer) == BODY
+        (sent,) = eventually(lambda: sites["a"].events("sent"))
+        assert sent["resent_bytes"] == 0

@@ -23,6 +23,7 @@ from fedrdma_fate.memory.region_directory import RegionDirectory
 from fedrdma_fate.memory.spill import SpillStore
 from fedrdma_fate.ports import Slot
 from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
+from tests.support.descriptors import open_descriptors
 
 MIB = 1024 * 1024
 
@@ -75,24 +76,24 @@ def slot() -> Iterator[Slot]:
 
 
 def test_a_region_larger_than_files_may_be_is_refused_and_nothing_is_left() -> None:
-    descriptors = len(os.listdir("/proc/self/fd"))
+    descriptors = open_descriptors()
     with limited(resource.RLIMIT_FSIZE, MIB), pytest.raises(MemoryPoolError) as caught:
         SharedRegion.create("send", 2 * MIB)
     assert caught.value.code is ErrorCode.REGION_UNAVAILABLE
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert open_descriptors() == descriptors
 
 
 def test_memory_that_cannot_be_had_is_an_error_and_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_room(*_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    descriptors = len(os.listdir("/proc/self/fd"))
+    descriptors = open_descriptors()
     monkeypatch.setattr(os, "posix_fallocate", no_room)
     with pytest.raises(MemoryPoolError) as caught:
         SharedRegion.create("unlucky", MIB)
     assert "No space left" in caught.value.message
     assert "memory.send_bytes" in caught.value.remedy
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert open_descriptors() == descriptors
     assert "fedrdma-unlucky" not in Path("/proc/self/maps").read_text(), "its memory is given back, too"
 
 

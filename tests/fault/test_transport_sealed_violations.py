@@ -10,15 +10,18 @@ from fedrdma_fate.core.digest import BLOCK_BYTES
 from fedrdma_fate.memory.region import SharedRegion
 from fedrdma_fate.ports import CompletionKind, RemoteSlot, Slot
 from fedrdma_fate.security.ciphers import AES
+from fedrdma_fate.security.key_schedule import SessionKeys
 from fedrdma_fate.security.sealing import PathOpener, PathSealer, Seal
 from fedrdma_fate.transport.exposure import ExposureTable, ProtocolViolation
 from fedrdma_fate.transport.inbound import Inbound
 from fedrdma_fate.transport.outbound import Outbound
 from fedrdma_fate.transport.sealed_pieces import LARGEST_RECORD, introduction_bytes, sealed_length
-from fedrdma_fate.transport.stream_frames import HEAD_BYTES, Head, Op, unpack_head
+from fedrdma_fate.transport.stream_frames import HEAD_BYTES, Head, Op, ack_head, unpack_head
 from fedrdma_fate.transport.tcp_streams import StreamReader
 from fedrdma_fate.wire.sealed import INTRODUCTION_BYTES, Introduction
 from tests.support.sealed import KEYS_OF_ACTIVE, MESSAGE
+
+KEYS_OF_NEXT = SessionKeys(b"o" * 32, b"p" * 32).path("tcp", b"n" * 32, b"m" * 32).send
 
 SLOT_BYTES = 3 * BLOCK_BYTES
 UNTOUCHED = 0xEE
@@ -60,8 +63,12 @@ class Wire:
         self.path = PathSealer(KEYS_OF_ACTIVE.send, AES, seal)
         self.exposures = ExposureTable()
         self.completions: list[CompletionKind] = []
+        self.acknowledgements: list[bytes] = []
         inbound = Inbound(
-            self.exposures, lambda completion: self.completions.append(completion.kind), lambda _: None, lambda _: None
+            self.exposures,
+            lambda completion: self.completions.append(completion.kind),
+            self.acknowledgements.append,
+            lambda _: None,
         )
         inbound.opener = self.opener
         self.script = Script()
@@ -200,6 +207,21 @@ def test_a_chunk_moved_to_another_place_is_refused(wire: Wire, what: str) -> Non
     assert wire.opener.take_refused() == {"forged": 1}
 
 
+@pytest.mark.parametrize("ahead", [0, 5])
+def test_a_forged_header_is_refused_when_it_comes_and_nothing_is_written_where_it_says(wire: Wire, ahead: int) -> None:
+    """Also one that would wait for writes that never come, and hold up all that comes behind it on its stream."""
+    target = wire.expose(FIRST, 1)
+    wire.write(target, BLOCK_BYTES)
+    wire.receive(*wire.frames())
+    wire.outbound.post_bytes(2, b"h" * 64, target, 2 * BLOCK_BYTES, FIRST)
+    ((head, body),) = wire.frames()
+    forged = head._replace(address=0, sequence=head.sequence + ahead)
+    assert "wrong tag" in wire.refuse((forged, body))
+    assert wire.slot()[:BLOCK_BYTES] == bytes(wire.source.view[:BLOCK_BYTES])
+    assert not wire.opener.wiped
+    assert wire.opener.take_refused() == {"forged": 1}
+
+
 def test_a_chunk_moved_to_another_transfers_grant_is_refused(wire: Wire) -> None:
     first, second = wire.expose(FIRST, 1), wire.expose(SECOND, 2)
     wire.write(first, BLOCK_BYTES)
@@ -327,5 +349,38 @@ def test_an_acknowledgement_of_what_has_not_left_yet_is_refused() -> None:
     piece = outbound.take()
     assert piece is not None
     with pytest.raises(ProtocolViolation, match="not under way"):
-        outbound.acknowledged(0)
+        outbound.acknowledged(Head(Op.ACK, sequence=0))
     region.close()
+
+
+ACKNOWLEDGEMENTS: dict[str, Callable[[Head], Head]] = {
+    "without a tag": lambda ack: ack._replace(key=0, address=0),
+    "with a changed tag": lambda ack: ack._replace(address=ack.address ^ 1),
+    "of another write": lambda ack: ack._replace(sequence=1),
+}
+
+
+@pytest.mark.parametrize("what", ACKNOWLEDGEMENTS)
+def test_an_acknowledgement_that_the_peer_has_not_sent_is_refused(wire: Wire, what: str) -> None:
+    target = wire.expose(FIRST, 1)
+    wire.write(target, BLOCK_BYTES)
+    wire.write(target, BLOCK_BYTES, BLOCK_BYTES)
+    first, _ = wire.frames()
+    wire.receive(first)
+    ack = unpack_head(wire.acknowledgements[0])
+    with pytest.raises(ProtocolViolation, match="a forged ACK"):
+        wire.outbound.acknowledged(ACKNOWLEDGEMENTS[what](ack))
+
+
+def test_an_acknowledgement_of_another_connection_or_of_the_other_direction_is_refused(wire: Wire) -> None:
+    wire.write(wire.expose(FIRST, 1), BLOCK_BYTES)
+    wire.frames()
+    other, reversed_ = (PathOpener(keys, AES, wire.seal) for keys in (KEYS_OF_NEXT, KEYS_OF_ACTIVE.receive))
+    for opener in (other, reversed_):
+        assert opener.acknowledgement(0) != wire.opener.acknowledgement(0)
+        with pytest.raises(ProtocolViolation, match="a forged ACK"):
+            wire.outbound.acknowledged(unpack_head(ack_head(0, opener.acknowledgement(0))))
+        wire.outbound = Outbound(streams=1)
+        wire.write(RemoteSlot(1, 0, SLOT_BYTES, wire.path.begin(1, FIRST, MESSAGE)), BLOCK_BYTES)
+        wire.frames()
+    assert wire.outbound.acknowledged(unpack_head(ack_head(0, wire.opener.acknowledgement(0)))) == 1

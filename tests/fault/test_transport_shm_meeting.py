@@ -23,6 +23,7 @@ from fedrdma_fate.transport.shm import ShmTransport
 from fedrdma_fate.transport.shm_keys import TABLE_BYTES, KeyTable
 from fedrdma_fate.transport.shm_meeting import _MAGIC, _PRESENT, MeetingPlace, reach
 from fedrdma_fate.wire.errors import ErrorCode, TransportError
+from tests.support.descriptors import open_descriptors
 
 LENGTH = 16384
 
@@ -140,10 +141,10 @@ def test_what_a_peer_presents_is_checked_and_nothing_of_it_stays_open(
     victim: Victim, lie: Callable[[Victim], list[int]], lengths: tuple[int, int], words: str
 ) -> None:
     victim.transport.open("active").close()
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     found = refusal(victim.answered_by(lambda: lie(victim), lengths))
     assert any(each in found for each in words.split("|")), found
-    left = len(os.listdir("/proc/self/fd")) - before
+    left = open_descriptors() - before
     # what the lie opened itself beside what it passed
     assert left <= 2
 
@@ -239,7 +240,7 @@ def test_what_is_presented_names_no_file(victim: Victim) -> None:
 
 
 def test_connecting_leaves_no_descriptor_behind(victim: Victim) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     for _ in range(3):
         waiting, dialling = victim.transport.open("passive"), victim.transport.open("active")
         answer = victim.executor.submit(waiting.connect, dialling.address, 2.0)
@@ -247,7 +248,7 @@ def test_connecting_leaves_no_descriptor_behind(victim: Victim) -> None:
         with pytest.raises(TransportError, match="region of our own"):
             dialling.connect(waiting.address, 2.0)
         assert "region of our own" in refusal(answer)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_descriptors() == before
 
 
 def test_two_gateways_lend_from_regions_that_the_other_can_only_read(victim: Victim) -> None:

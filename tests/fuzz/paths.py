@@ -1,4 +1,4 @@
-"""Targets: what comes by the connections of the data paths `tcp`, `grpc` and `shm`."""
+"""Targets: what comes by the connections of the data paths `tcp`, `grpc` and `shm`, and by datagrams of `udp`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,14 @@ from fedrdma_fate.transport.shm_endpoint import _NOTICE, ShmEndpoint, _PeerClose
 from fedrdma_fate.transport.shm_endpoint import Op as ShmOp
 from fedrdma_fate.transport.stream_frames import Head, Op, ack_head, violation_frame
 from fedrdma_fate.transport.tcp_streams import StreamReader
+from fedrdma_fate.transport.udp import packets as udp_packets
+from fedrdma_fate.transport.udp.endpoint import UdpEndpoint
+from fedrdma_fate.transport.udp.liveness import Liveness
+from fedrdma_fate.transport.udp.meeting import probe
+from fedrdma_fate.transport.udp.nacks import NackedChunk, encode_nacks
+from fedrdma_fate.transport.udp.outbound import DatagramOutbound
+from fedrdma_fate.transport.udp.packets import CHUNK_HEAD, KEY_MASK, LIFE_HEAD, MESSAGE_HEAD
+from fedrdma_fate.transport.udp.reassembly import ChunkAssembly, MessageAssembly
 from tests.fuzz.target import Target, require
 from tests.support.endpoints import HeapRegion
 
@@ -167,3 +175,56 @@ def hellos() -> Target:
 
     seeds = [_HELLO.pack(_HELLO_MAGIC, token, number, 64) for number in (0, 63)]
     return Target("hellos", seeds, read, (), close=listener.close)
+
+
+def udp() -> Target:
+    """Datagrams of a `udp` link, from somebody who knows its connection and the key of a slot; a length before each."""
+    region = HeapRegion(SLOT_BYTES + 2 * GUARD_BYTES)
+
+    def read(data: bytes) -> bool:
+        endpoint: Any = UdpEndpoint.__new__(UdpEndpoint)
+        endpoint._own, endpoint._completions = KEY, []
+        endpoint._chunks, endpoint._messages = ChunkAssembly(), MessageAssembly()
+        endpoint._chunks.open(KEY & KEY_MASK, 1, region.slot(GUARD_BYTES, SLOT_BYTES))
+        endpoint._liveness = Liveness()
+        endpoint._outbound = DatagramOutbound(_Nowhere(), 1472, KEY, int, segments=False)  # type: ignore[arg-type]
+        rest = memoryview(data)
+        while len(rest) >= 2:
+            length = int.from_bytes(rest[:2], "little")
+            endpoint._takes(rest[2 : 2 + length])
+            rest = rest[2 + length :]
+        guards = bytes(region.view[:GUARD_BYTES]) + bytes(region.view[-GUARD_BYTES:])
+        require(not guards.strip(b"\0"), "a piece landed outside of its slot")
+        return bool(endpoint._completions)
+
+    return Target("udp", _datagrams(), read, ())
+
+
+class _Nowhere:
+    """A socket that takes everything."""
+
+    def sendmsg(self, *_what: object) -> None:
+        pass
+
+
+def _datagrams() -> list[bytes]:
+    def sized(*datagrams: bytes) -> bytes:
+        return b"".join(len(each).to_bytes(2, "little") + each for each in datagrams)
+
+    def piece(number: int, pieces: int, offset: int) -> bytes:
+        head = CHUNK_HEAD.pack(udp_packets.CHUNK, udp_packets.VERSION, number, pieces, KEY & KEY_MASK, 7, KEY, offset)
+        return head + b"c" * 40
+
+    def part(number: int, parts: int) -> bytes:
+        return MESSAGE_HEAD.pack(udp_packets.MESSAGE, udp_packets.VERSION, number, parts, 9, KEY) + b"m" * 40
+
+    life = [LIFE_HEAD.pack(kind, udp_packets.VERSION, KEY, 1) for kind in (udp_packets.PING, udp_packets.PONG)]
+    whole = sized(piece(0, 3, 0), piece(2, 3, 80), piece(1, 3, 40), part(1, 2), part(0, 2), *life)
+    nacks, _ = encode_nacks(KEY, [NackedChunk(KEY & KEY_MASK, number, 12, 5 << number) for number in range(9)], 1472)
+    return [
+        sized(nacks),
+        whole,
+        sized(piece(0, 1, SLOT_BYTES - 40)),
+        sized(part(0, 1)),
+        sized(*life, probe(b"t" * 16, 100, 0)),
+    ]

@@ -23,6 +23,7 @@ TARGETS: Mapping[str, Callable[[], Target]] = {
     "tcp": paths.tcp,
     "grpc": paths.grpc,
     "shm": paths.shm,
+    "udp": paths.udp,
     "hellos": paths.hellos,
     "configuration": files.configuration,
     "path-store": files.path_store,

@@ -64,7 +64,7 @@ class SourceHistories(RuleBasedStateMachine):
     def connect(self) -> None:
         """A new data path: other keys, and an empty ring, for nothing reads the old one any more."""
         self.connections += 1
-        self.keys = DirectionKeys(bytes(32), self.connections.to_bytes(32, "big"))
+        self.keys = DirectionKeys(bytes(32), self.connections.to_bytes(32, "big"), bytes(32))
         self.path = PathSealer(self.keys, AES, "on")
         self.ring = SealingRing(HeapRegion(_RING_BYTES))
         self.sources: list[SealedSource] = []

@@ -185,7 +185,9 @@ class Pair:
             self.outgoing.path_up(self.wire.ends[0], self.now)
             return
         self.wire.sealed_by_poster = True
-        one_way, other_way = (DirectionKeys(b"d" * 32, bytes([number] * 32)) for number in (self.connections, 200))
+        one_way, other_way = (
+            DirectionKeys(b"d" * 32, bytes([number] * 32), b"a" * 32) for number in (self.connections, 200)
+        )
         self.keys = PathKeys(one_way, other_way)
         sender = PathSealing.of_keys(self.keys, self.cipher, self.seal)
         self.opener = PathSealing.of_keys(self.keys.reversed, self.cipher, self.seal).opener

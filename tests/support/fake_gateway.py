@@ -24,6 +24,7 @@ class FakeLease:
     client: FakeClient
     buffer: memoryview
     history: list[str] = dataclasses.field(default_factory=list)
+    digests_wanted: bool = True
     pending: tuple[str, str, Sequence[Party], MessageKind] | None = None
 
     def commit(
@@ -38,13 +39,14 @@ class FakeLease:
         self, name: str, tag: str, destinations: Sequence[Party], kind: MessageKind
     ) -> Literal["committed", "digests-wanted", "later"]:
         self.history.append("unfinished")
+        self.digests_wanted = self.client.digests_wanted
         if self.client.early == "committed":
             self.pending = (name, tag, destinations, kind)
         return self.client.early
 
     def written(self, written_from: int, block_digests: Sequence[int]) -> None:
         assert self.client.early != "later", "nobody wants to know"
-        assert block_digests
+        assert bool(block_digests) == self.digests_wanted
         if not written_from:
             self.history.append("written")
             if self.pending is not None:
@@ -70,6 +72,7 @@ class FakeClient:
         busy: how many leases time out before one is given.
         waits: the time-outs that leases were asked for with.
         early: the answer to an unfinished commit.
+        digests_wanted: the other part of that answer.
     """
 
     directory: Path
@@ -81,6 +84,7 @@ class FakeClient:
     leases: list[FakeLease] = dataclasses.field(default_factory=list)
     left: bool = False
     early: Literal["committed", "digests-wanted", "later"] = "later"
+    digests_wanted: bool = True
 
     def lease(self, total_bytes: int, *, timeout: float | None = None) -> FakeLease:
         self.waits.append(timeout)

@@ -70,21 +70,21 @@ class FaultyTransport:
     """Applies one plan to each connection in turn; connections beyond the plans have no faults."""
 
     def __init__(self, inner: Transport, plans: Iterable[FaultPlan]) -> None:
-        self._inner = inner
+        self.inner = inner
         self._plans = deque(plans)
 
     @property
     def name(self) -> str:
-        return self._inner.name
+        return self.inner.name
 
     def open(self, role: Role) -> Draft:
         """Start one data path, which the next plan will spoil."""
         plan = self._plans.popleft() if self._plans else NO_FAULTS
-        return FaultyDraft(self._inner.open(role), plan)
+        return FaultyDraft(self.inner.open(role), plan)
 
     def close(self) -> None:
         """Close the inner transport."""
-        self._inner.close()
+        self.inner.close()
 
 
 class FaultyDraft:

@@ -10,7 +10,9 @@ from fedrdma_fate.security.ciphers import AES
 from fedrdma_fate.security.key_schedule import DirectionKeys, PathKeys
 from fedrdma_fate.security.sealing import AttemptSealer, PathOpener, PathSealer, Seal
 
-KEYS_OF_ACTIVE = PathKeys(DirectionKeys(b"d" * 32, b"a" * 32), DirectionKeys(b"e" * 32, b"b" * 32))
+KEYS_OF_ACTIVE = PathKeys(
+    DirectionKeys(b"d" * 32, b"a" * 32, b"f" * 32), DirectionKeys(b"e" * 32, b"b" * 32, b"g" * 32)
+)
 MESSAGE = b"m" * 32
 
 

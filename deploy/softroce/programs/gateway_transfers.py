@@ -1,10 +1,10 @@
-"""Two gateways over verbs with a task each; host 0's pushes equal payloads one after the other. Prints JSON.
+"""Two gateways over verbs, or UDP, with a task each; host 0's pushes equal payloads one after the other. Prints JSON.
 
     scripts/testbed run --virtual-time --rate 1gbit --rtt 20ms -- \
         .venv/bin/python -m deploy.softroce.programs.gateway_transfers MODE BYTES [COUNT [CHUNK_SERVICE [CHUNK]]]
 
-In mode grpc the payloads go by gRPC over TCP; fedrdma-x-repeat is fedrdma-x without repair chunks. What ends in -sealed
-has certificates, and seals its chunks.
+In mode grpc the payloads go by gRPC over TCP; fedrdma-x-repeat is fedrdma-x without repair chunks. What ends in -udp
+goes by UDP sockets. What ends in -sealed has certificates, and seals its chunks.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ PATIENCE_SECONDS = 600.0
 HEADROOM_BYTES = 12 * 2**20
 MOST_BYTES = 900 * 2**20
 REPEAT_ONLY = "fedrdma-x-repeat"
+UDP = "-udp"
 SEALED = "-sealed"
 
 
@@ -59,14 +60,16 @@ def main() -> None:
 
 
 def document(home: Path, mode: str, size: int, service: str, chunk: str) -> dict[str, Any]:
-    """A gateway over verbs, with room for one payload."""
+    """A gateway over verbs or UDP, with room for one payload."""
+    transport = "udp" if mode.endswith(UDP) else "verbs"
+    mode = mode.removesuffix(UDP)
     large, small = size + HEADROOM_BYTES, 4 * HEADROOM_BYTES
     return gateway_document(
         home,
         PARTIES,
         mode="fedrdma-x" if mode == REPEAT_ONLY else mode,
         repair_chunks=mode != REPEAT_ONLY,
-        transport="auto" if mode == "grpc" else "verbs",
+        transport="auto" if mode == "grpc" else transport,
         verbs={"chunk_service": service},
         chunk=chunk,
         memory={

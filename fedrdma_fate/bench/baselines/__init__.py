@@ -27,6 +27,8 @@ def all_baselines() -> list[Baseline]:
         GatewayPair("fedrdma-x", "shm"),
         GatewayPair("fedrdma-x", "tcp"),
         GatewayPair("fedrdma-x", "tcp", seal="on"),
+        GatewayPair("fedrdma-x", "udp"),
+        GatewayPair("fedrdma-x", "udp", seal="on"),
         GatewayPair("fedrdma", "shm"),
         GatewayPair("fedrdma", "tcp"),
         GatewayPair("grpc", "grpc"),

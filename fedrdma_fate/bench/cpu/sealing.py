@@ -20,7 +20,7 @@ SEALED_BYTES = 256 << 20
 WAYS: tuple[tuple[str, Seal], ...] = ((AES, "on"), (AES, "integrity"), (CHACHA, "on"), (CHACHA, "integrity"))
 """What is measured."""
 
-_KEYS = DirectionKeys(bytes(32), bytes(32))
+_KEYS = DirectionKeys(bytes(32), bytes(32), bytes(32))
 _PLACE = bytes(45)
 """As long as the place of a record is."""
 

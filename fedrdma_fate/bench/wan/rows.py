@@ -13,12 +13,11 @@ from typing import Any
 
 from fedrdma_fate.bench.selection import select_by_name
 from fedrdma_fate.bench.wan.results import Transfer
+from fedrdma_fate.bench.wan.wan_link import LARGEST_RDMA_PACKET_BYTES
 from fedrdma_fate.quantities import GIB
 
 MOST_REGISTERED_BYTES = 10**9
 """Of a payload in a registered region of the testbed: Soft-RoCE has refused 1 GiB."""
-PACKET_PAYLOAD_BYTES = 4096
-"""The path MTU of the testbed's devices, RDMA's largest."""
 PACKET_HEADER_BYTES = 58
 """Ethernet, IPv4, UDP, the base transport header and the checksum of a RoCE v2 packet."""
 CHUNK_ALLOWANCE_BYTES = 256
@@ -74,8 +73,10 @@ class WanRow:
         """Memory of the guest: the hosts' slots, what is under way, and the guest itself."""
         return int(2 * GIB + self.slots * payload_bytes)
 
-    def to_transfer(self, told: Mapping[str, Any], payload_bytes: int) -> Transfer:
-        """What host 0 says of one transfer.
+    def to_transfer(
+        self, told: Mapping[str, Any], payload_bytes: int, packet_bytes: int = LARGEST_RDMA_PACKET_BYTES
+    ) -> Transfer:
+        """What host 0 says of one transfer, in RDMA packets that carry so much.
 
         Raises:
             KeyError: it does not say enough.
@@ -87,22 +88,25 @@ class WanRow:
             case ResentBy.TCP:
                 resent = int(told["tcp_resent_bytes"])
             case ResentBy.DEVICE:
-                resent = resent_by_device(sent, payload_bytes, int(told.get("chunks") or 1))
+                resent = resent_by_device(sent, payload_bytes, int(told.get("chunks") or 1), packet_bytes)
         return Transfer(float(told["seconds"]), resent, sent)
 
 
-def resent_by_device(sent_bytes: int, payload_bytes: int, chunks: int) -> int:
+def resent_by_device(
+    sent_bytes: int, payload_bytes: int, chunks: int, packet_bytes: int = LARGEST_RDMA_PACKET_BYTES
+) -> int:
     """How much of a payload a device sent again, in whole packets, by what left its interface.
 
     Args:
         sent_bytes: with all headers.
         payload_bytes: of the transfer.
         chunks: that it was cut into.
+        packet_bytes: of payload that a packet carries.
     """
-    packets = -(-payload_bytes // PACKET_PAYLOAD_BYTES)
+    packets = -(-payload_bytes // packet_bytes)
     least = payload_bytes + packets * PACKET_HEADER_BYTES + chunks * CHUNK_ALLOWANCE_BYTES
-    again = max(0, sent_bytes - least) // (PACKET_PAYLOAD_BYTES + PACKET_HEADER_BYTES)
-    return again * PACKET_PAYLOAD_BYTES
+    again = max(0, sent_bytes - least) // (packet_bytes + PACKET_HEADER_BYTES)
+    return again * packet_bytes
 
 
 def find_program(name: str) -> str | None:
@@ -129,6 +133,8 @@ def all_wan_rows() -> list[WanRow]:
         WanRow("fedrdma-x-repeat", gateways, ("fedrdma-x-repeat",), ResentBy.PROTOCOL, 4.5, most),
         WanRow("fedrdma-x", gateways, ("fedrdma-x",), ResentBy.PROTOCOL, 4.5, most),
         WanRow("fedrdma-x-sealed", gateways, ("fedrdma-x-sealed",), ResentBy.PROTOCOL, 4.5, most),
+        WanRow("fedrdma-x-udp", gateways, ("fedrdma-x-udp",), ResentBy.PROTOCOL, 4.5, most),
+        WanRow("fedrdma-x-udp-sealed", gateways, ("fedrdma-x-udp-sealed",), ResentBy.PROTOCOL, 4.5, most),
     ]
 
 

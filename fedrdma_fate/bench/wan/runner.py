@@ -60,7 +60,7 @@ def _measure(row: WanRow, hosts: Hosts, payload_bytes: int, repeats: int) -> Wan
     try:
         (line,) = (line for line in done.printed if line.startswith("["))
         document = json.loads(line)
-        first, *later = [row.to_transfer(told, payload_bytes) for told in document]
+        first, *later = [row.to_transfer(told, payload_bytes, done.rdma_packet_bytes) for told in document]
         begun = [float(told.get("begun", 0.0)) for told in document]
     except (ValueError, KeyError, TypeError) as error:
         raise RowError(f"host 0 did not say how long its transfers took: {list(done.printed)}") from error

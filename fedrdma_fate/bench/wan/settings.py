@@ -62,6 +62,7 @@ class Peculiarities:
     reorders: bool = False
     burst_packets: float = 1.0
     delay_packets: int | None = None
+    mtu_bytes: int | None = None
 
 
 _NONE = Peculiarities()

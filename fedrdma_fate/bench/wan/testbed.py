@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fedrdma_fate.bench.baselines.interface import RowError
-from fedrdma_fate.bench.wan.wan_link import WanLink
+from fedrdma_fate.bench.wan.wan_link import LARGEST_RDMA_PACKET_BYTES, WanLink
 from fedrdma_fate.wire.errors import ErrorCode, TransportError
 
 _TESTBED = "deploy.softroce"
@@ -59,6 +59,7 @@ class HostRun:
         wall_seconds: that it took, with the boot.
         queue: most bytes seen in the buffer in front of host 1, in windows of time: when one ended, by the guest's
             clock, and the bytes.
+        rdma_packet_bytes: of payload that an RDMA packet carries over the link.
     """
 
     printed: Sequence[str]
@@ -66,6 +67,7 @@ class HostRun:
     overflowed_packets: int
     wall_seconds: float
     queue: Sequence[tuple[float, int]] = ()
+    rdma_packet_bytes: int = LARGEST_RDMA_PACKET_BYTES
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -122,6 +124,7 @@ class Testbed:
             overflowed_packets=counts["overflowed"].get(_RECEIVER, 0),
             wall_seconds=time.monotonic() - started,
             queue=[(ended, size) for ended, size in counts["queues"].get(_RECEIVER, [])],
+            rdma_packet_bytes=self.link.rdma_packet_bytes,
         )
 
     def _options(self, memory_bytes: int, report: Path) -> list[str]:
@@ -142,6 +145,8 @@ class Testbed:
             options["--burst"] = self.link.burst_packets
         if self.link.delay_packets is not None:
             options["--delay-packets"] = self.link.delay_packets
+        if self.link.mtu_bytes is not None:
+            options["--mtu"] = self.link.mtu_bytes
         reordering = ["--reorder"] if self.link.reorders else []
         shaped = (str(part) for option in options.items() for part in option)
         return ["--virtual-time", "--watch-queues", *reordering, *shaped, *self.more]

@@ -7,6 +7,13 @@ from collections.abc import Iterator
 
 from fedrdma_fate.bench.report import format_bytes
 
+LARGEST_RDMA_PACKET_BYTES = 4096
+"""RDMA's largest path MTU: that of the testbed's devices, unless its packets are smaller."""
+
+_RDMA_PACKET_BYTES = (256, 512, 1024, 2048, LARGEST_RDMA_PACKET_BYTES)
+_RDMA_HEADERS_BYTES = 80
+"""What Soft-RoCE leaves for them of the interface's MTU (RXE_MAX_HDR_LENGTH)."""
+
 _RATE_UNITS = ((10**9, "Gbit/s"), (10**6, "Mbit/s"), (10**3, "kbit/s"), (1, "bit/s"))
 
 
@@ -23,6 +30,7 @@ class WanLink:
         reorders: with jitter, packets overtake each other; else they keep their order.
         burst_packets: lost one after the other, on average.
         delay_packets: that may be on their way before further ones are dropped; None: as many as there are.
+        mtu_bytes: of an IP packet; None: the testbed's default.
     """
 
     rate_bps: int
@@ -33,10 +41,18 @@ class WanLink:
     reorders: bool = False
     burst_packets: float = 1.0
     delay_packets: int | None = None
+    mtu_bytes: int | None = None
 
     @property
     def rtt_seconds(self) -> float:
         return self.rtt_ns / 1e9
+
+    @property
+    def rdma_packet_bytes(self) -> int:
+        """Of payload that an RDMA packet carries: the path MTU of its devices."""
+        if self.mtu_bytes is None:
+            return LARGEST_RDMA_PACKET_BYTES
+        return max(size for size in _RDMA_PACKET_BYTES if size + _RDMA_HEADERS_BYTES <= self.mtu_bytes)
 
     def share(self, payload_bytes: int, seconds: float) -> float:
         """Of the link's rate, what a payload in this time made use of."""
@@ -56,6 +72,8 @@ class WanLink:
             document["burst_packets"] = self.burst_packets
         if self.delay_packets is not None:
             document["delay_packets"] = self.delay_packets
+        if self.mtu_bytes is not None:
+            document["mtu_bytes"] = self.mtu_bytes
         return document
 
     @property
@@ -77,3 +95,5 @@ class WanLink:
             yield f"jitter {self.jitter_ns / 1e6:g} ms, {order}"
         if self.delay_packets is not None:
             yield f"{self.delay_packets} packets on their way"
+        if self.mtu_bytes is not None:
+            yield f"MTU {self.mtu_bytes}"

@@ -49,9 +49,11 @@ class ArrivalMap:
 
     def missing_from(self, first: int) -> list[int]:
         """Positions from `first` on that are not there."""
-        base = max(first, self.complete)
-        holes = ~(self._beyond >> (base - self.complete)) & ((1 << (self.count - base)) - 1)
-        return list(_bits(holes, base))
+        return list(_bits(*self._holes(first)))
+
+    def missing_count(self, first: int) -> int:
+        """How many those are."""
+        return self._holes(first)[0].bit_count()
 
     def merge(self, complete: int, beyond: bytes) -> Iterator[int]:
         """Take a report in; yields the positions that were not known.
@@ -72,6 +74,11 @@ class ArrivalMap:
         self._beyond |= new
         self._advance()
         return _bits(new, base)
+
+    def _holes(self, first: int) -> tuple[int, int]:
+        """A bitmap of what is missing from `first` on, and the position that its lowest bit stands for."""
+        base = max(first, self.complete)
+        return ~(self._beyond >> (base - self.complete)) & ((1 << (self.count - base)) - 1), base
 
     def _advance(self) -> None:
         ones = (~self._beyond & (self._beyond + 1)).bit_length() - 1

@@ -4,16 +4,33 @@ from __future__ import annotations
 
 import math
 
+from fedrdma_fate.core.path import PathState
 from fedrdma_fate.core.plan import LARGEST_COUNT
 
 SMALLEST_CHUNK_BYTES = 16 * 1024
-"""Below what one would like for the processor: at a loss of 1 % of the packets, 15 chunks of 64 KiB in 100 are lost."""
+"""On fast paths. Below what one would like for the processor: at a loss of 1 % of the packets, 15 chunks of 64 KiB in
+100 are lost."""
+
+LEAST_CHUNK_BYTES = 1024
+"""On any path: packets of the smallest usual MTU carry as much, and of less, heads and work per chunk would be most."""
+
+MOST_CHUNKS_PER_SECOND = 7500
+"""On slow paths: what the two ends can post, complete and report with room to spare on a slow host. Ours."""
+
+SLOW_PATH_RATE = 31.25e6
+"""Bytes a second, 250 Mbit/s: up to this rate chunks may be below SMALLEST_CHUNK_BYTES. Flows that share 1 Gbit/s stay
+with chunks that sharing was measured with, and such links seldom lose as much as slow ones. Ours."""
 
 LARGEST_X_CHUNK_BYTES = 4 * 1024 * 1024
 """What the paper's modes use: beyond, nothing is saved per chunk, and a lost one costs more."""
 
 FIRST_CHUNK_BYTES = SMALLEST_CHUNK_BYTES
 """On a path nothing is known of: right for 1 % loss, and merely busier than needed without loss."""
+
+FIRST_CHUNK_PACKETS = 4
+"""But no more than so many, where nothing of a chunk counts that lost one: of 16 packets one in 36 comes whole where a
+fifth is lost, and the size stands for the whole transfer; of four, two in five. With RDMA's MTU of 4096 it is the same.
+"""
 
 FIRST_RELIABLE_CHUNK_BYTES = 64 * 1024
 """The same over queue pairs that lose nothing, and have only so many chunks under way."""
@@ -41,7 +58,7 @@ assert _INDICES >= LARGEST_COUNT
 
 
 def best_chunk_bytes(rate: float, loss: float | None, mtu_bytes: int, total_bytes: int) -> int:
-    """The chunk size that wastes least on a lossy datagram path, a power of two.
+    """The chunk size that wastes least on a lossy datagram path: a power of two, or below 16 KiB whole packets.
 
     Of a UC message nothing counts when one packet is lost. A chunk of c bytes therefore costs, as shares of the link,
     `c / mtu * loss` in repeated chunks (for small loss) and `rate * CHUNK_SECONDS / c` in work per chunk. The sum is
@@ -55,15 +72,57 @@ def best_chunk_bytes(rate: float, loss: float | None, mtu_bytes: int, total_byte
     """
     least = UNKNOWN_LOSS if loss is None else max(loss, LEAST_LOSS)
     ideal = math.sqrt(max(rate, 1.0) * CHUNK_SECONDS * mtu_bytes / least)
-    bounded = min(max(ideal, SMALLEST_CHUNK_BYTES), LARGEST_X_CHUNK_BYTES)
+    fewest = -(-total_bytes // LARGEST_COUNT)
+    bounded = min(max(ideal, least_chunk_bytes(rate, mtu_bytes)), LARGEST_X_CHUNK_BYTES)
+    if bounded < SMALLEST_CHUNK_BYTES:
+        # the rest of a packet that is not full would cost its head again
+        return max(int(bounded) // mtu_bytes * mtu_bytes, fewest)
     exponent = math.log2(bounded)
     # lost chunks cost more than the estimate has it, for the last of them cost a round trip: down, where there are any
     power = round(exponent) if least <= LEAST_LOSS else int(exponent)
-    return max(1 << power, -(-total_bytes // LARGEST_COUNT))
+    return max(1 << power, fewest)
+
+
+def least_chunk_bytes(rate: float, mtu_bytes: int) -> int:
+    """The smallest chunk that a path is cut for: one packet where it is slow, SMALLEST_CHUNK_BYTES where it is fast.
+
+    Args:
+        rate: of the bottleneck, bytes a second.
+        mtu_bytes: packet size.
+    """
+    if rate > SLOW_PATH_RATE:
+        return SMALLEST_CHUNK_BYTES
+    wanted = max(rate / MOST_CHUNKS_PER_SECOND, LEAST_CHUNK_BYTES)
+    return min(math.ceil(wanted / mtu_bytes) * mtu_bytes, SMALLEST_CHUNK_BYTES)
+
+
+def first_chunk_bytes(mtu_bytes: int, *, repairs_packets: bool) -> int:
+    """The chunk size on a lossy datagram path that nothing is known of.
+
+    Args:
+        mtu_bytes: packet size.
+        repairs_packets: of a chunk that lost packets only these go again.
+    """
+    return FIRST_CHUNK_BYTES if repairs_packets else min(FIRST_CHUNK_BYTES, FIRST_CHUNK_PACKETS * mtu_bytes)
+
+
+def best_queue_pairs(known: PathState | None, most: int) -> int:
+    """How many queue pairs to spread chunks over.
+
+    One is enough for a slow path, and of every one that is used a loss is told by the chunks that follow on it: over
+    four, four times as late.
+
+    Args:
+        known: of the path; None: nothing.
+        most: that there are.
+    """
+    return 1 if known is not None and known.rate <= SLOW_PATH_RATE else most
 
 
 def filling_chunk_bytes(rate: float, round_trip: float, most_chunks: int | None) -> int:
     """The least chunk, a power of two, of which so many under way are twice the bandwidth-delay product.
+
+    Not below SMALLEST_CHUNK_BYTES where their number is bounded: only data paths that lose nothing have such a bound.
 
     Args:
         rate: of the bottleneck, bytes a second.
@@ -71,7 +130,7 @@ def filling_chunk_bytes(rate: float, round_trip: float, most_chunks: int | None)
         most_chunks: under way at once; None: any number.
     """
     if most_chunks is None:
-        return SMALLEST_CHUNK_BYTES
+        return LEAST_CHUNK_BYTES
     needed = 2 * rate * round_trip / most_chunks
     bounded = min(max(needed, SMALLEST_CHUNK_BYTES), LARGEST_X_CHUNK_BYTES)
     return 1 << math.ceil(math.log2(bounded))

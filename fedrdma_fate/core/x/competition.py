@@ -11,7 +11,7 @@ import enum
 
 QUEUED_SECONDS = 0.0008
 """A round trip that is longer than the least by this was queued: 100 kB at 1 Gbit/s, a fifth of a small buffer. Where
-round trips vary by more for other reasons, competitors are seen that are none (docs/fedrdma-x.md, known limits)."""
+round trips vary for other reasons, means of many count (`queue_delay.py`)."""
 
 QUEUED_SHARE = 0.3
 """Of the samples late in CRUISE, when the queue of our own PROBE_UP has drained: with more of them queued, somebody
@@ -109,7 +109,8 @@ class Competition:
         """
         is_queued = self._samples >= LEAST_SAMPLES and self._queued_samples > QUEUED_SHARE * self._samples
         is_competing = is_queued and (self.is_recent or self._was_queued or not maybe_own_queue)
-        self._was_queued = is_queued
+        if self._samples >= LEAST_SAMPLES:
+            self._was_queued = is_queued
         if is_competing:
             self.shared_seconds = SHARED_SECONDS
         if self.shared_seconds > 0:

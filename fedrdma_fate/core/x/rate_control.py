@@ -5,7 +5,7 @@ draft-ietf-ccwg-bbr): the largest delivery rate and the least round trip, lately
 drains what that has queued, and cruises. What differs is ours: STARTUP is one packet train and not exponential growth,
 a standing queue makes the rate come down at once (`queue_detection.py`), and competitors are left half of the path
 (`competition.py`). A constant of which nothing else is said is ours, tried in the simulator and measured in the testbed
-(docs/results).
+(docs/results). More than 500 lines: what the rate follows from is to be seen in one place.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from fedrdma_fate.core.path import PathState, Sample
 from fedrdma_fate.core.x.competition import QUEUED_SECONDS, REDUCTION_FACTOR, Competition, QueueVerdict
 from fedrdma_fate.core.x.estimators import (
     DELIVERY_WINDOW_SECONDS,
+    MOST_RATE,
     LossEstimator,
     MaxRateFilter,
     RttFilter,
     chunk_loss,
 )
+from fedrdma_fate.core.x.queue_delay import QueueDelay
 from fedrdma_fate.core.x.queue_detection import LongerPathCheck, Overload, StandingQueue
 
 
@@ -82,17 +84,29 @@ UNCERTAIN_ROUNDS = 2 * CRUISE_ROUNDS
 """So many round trips after a reduction a queue may be what that has left, or after the rate has risen what an outlier
 does: until the next CRUISE has shown it."""
 
+FIRST_BURST_SECONDS = 0.25
+"""And so long after a transfer has begun with 1 ms of its rate at once: at 0.99 of the rate what that queues lasts for
+0.1 s, and shows for 0.13 s more in a mean of many round trips."""
+
 RAISED_FACTOR = 1.01
 """The rate has risen when it is so many times what it was: more than samples of a steady path differ by."""
 
 OVERRATED_LOSS = 0.01
-"""Where a larger share of the chunks is lost, the compensation for it overrates the delivery rate, and so the rate."""
+"""Where a larger share of what is sent is lost, compensation for it overrates the delivery rate, and so the rate."""
 
 NEAR_FAIR_SHARE = 0.95
 """While competitors are expected, so much of the fair rate is enough not to probe for more."""
 
+QUEUE_CHUNKS = 1.6
+"""Nothing below what so many chunks take is a queue: a chunk comes as a whole, so that one that is longer than those of
+which the least round trip is remembered takes longer on an idle path, by up to its own time, and that of its heads."""
+
 MAX_RATE_ROUNDS = 10
 """Round trips that the largest delivery rate counts for, as in BBR (ACM Queue 2016: six to ten)."""
+
+LEAST_MAX_RATE_SECONDS = 0.1
+"""But no shorter than this, two cycles of a path with a short round trip, as BBR.MaxBwFilterLen (draft, section 2.10):
+in less a busy host does not look at packets often enough, and the rate would fall from one such time to the next."""
 
 MIN_RTT_SECONDS = 10.0
 """For which the least round trip counts: BBR.MinRTTFilterLen."""
@@ -107,12 +121,20 @@ HEAVY_LOSS = 0.4
 """Share of a round's chunks lost at which the buffer is overrun: no random loss worth the name does that.
 BBR.LossThresh is 0.02, but of packets: a chunk is lost with any of its packets, and there may be a thousand."""
 
+USUAL_LOSS = 0.2
+"""So many chunks may any path lose at random, of one packet each: what the mode was measured at."""
+
+CHANCE_DEVIATIONS = 4
+"""HEAVY_LOSS is so many standard deviations above what is usual, for of a round of few chunks many may be lost by
+chance: at 20 % four of eight once in 18 times, and seven of them once in 12 000. From 64 chunks on it makes no
+difference."""
+
 CHUNK_LOSS_GAIN = 1 / 8
 """Weight of a round in the average share of chunks lost: what a smoothed round trip gives a sample (RFC 9002, section
 5.3)."""
 
 LOSS_COMPENSATION = 0.5
-"""Chunks that are lost do not show in the delivery rate. All of them added back, the filter's taste for the largest
+"""What is lost does not show in the delivery rate. All of them added back, the filter's taste for the largest
 sample would overrate the link, which fills the buffer, which loses more."""
 
 LEAST_RATE = 125_000.0
@@ -166,8 +188,10 @@ class RateController:
         self._max_rate = MaxRateFilter()
         self._delivered = 0.0
         self._rtt = RttFilter(known.min_rtt)
+        self._queue_delay = QueueDelay(known.min_rtt, known.rtt_variation, known.least_mean_rtt)
         self._chunk_loss = 0.0
         self._packets = 1
+        self._counts_packets = False
         self._loss = LossEstimator(known.loss, measured=proved)
         self._loss_is_measured = proved
         self._round_ends = 0.0
@@ -237,7 +261,15 @@ class RateController:
         # also where no competitors are expected any more: a transfer may end just when it has come down for them
         competition = self._competition
         capacity = competition.capacity if competition.capacity > self._bandwidth else 0.0
-        return PathState(self._bandwidth, self._rtt.least, self._loss.loss, capacity, competition.shared_seconds)
+        return PathState(
+            self._bandwidth,
+            self._rtt.least,
+            self._loss.loss,
+            capacity,
+            competition.shared_seconds,
+            self._queue_delay.variation,
+            self._queue_delay.least_mean,
+        )
 
     # -- the cycle ------------------------------------------------------------------------------------------------
 
@@ -247,6 +279,7 @@ class RateController:
         if self.phase is Phase.STARTUP or now < self._phase_ends:
             return
         if self._phase_ends == 0.0:
+            self._maybe_own_queue_until = max(self._uncertain_until(now), now + FIRST_BURST_SECONDS)
             self._enter(self.phase, now, self._cruise_seconds if self._proved else self._probe_seconds)
             return
         if self.phase is Phase.PROBE_UP:
@@ -312,6 +345,11 @@ class RateController:
         return self.chunk_bytes / max(self._bandwidth, LEAST_RATE)
 
     @property
+    def _least_queue(self) -> float:
+        """What a round trip has to be longer than the least for a queue: beyond what chunks of other sizes make it."""
+        return max(QUEUED_SECONDS, QUEUE_CHUNKS * self._chunk_seconds)
+
+    @property
     def _probe_seconds(self) -> float:
         """Long enough for some chunks, and short enough for a buffer."""
         bearable = PROBE_QUEUE_BYTES / (Phase.PROBE_UP.pacing_gain - 1) / max(self._bandwidth, LEAST_RATE)
@@ -327,38 +365,51 @@ class RateController:
 
     def _is_maybe_own_queue(self, now: float) -> bool:
         """Whether a queue may well be our own."""
-        lost = max(self._chunk_loss, chunk_loss(self._loss.loss or 0.0, self._packets))
-        return now < self._maybe_own_queue_until or lost > OVERRATED_LOSS
+        return now < self._maybe_own_queue_until or max(self._undelivered_share, self._expected_loss) > OVERRATED_LOSS
+
+    @property
+    def _expected_loss(self) -> float:
+        """The share of what is sent that the path is known to lose: of chunks, or of packets where these count."""
+        loss = self._loss.loss or 0.0
+        return loss if self._counts_packets else chunk_loss(loss, self._packets)
+
+    @property
+    def _undelivered_share(self) -> float:
+        """The share of what is sent, lately, that the delivery rate does not show."""
+        return min(self._chunk_loss, self._expected_loss) if self._counts_packets else self._chunk_loss
 
     # -- what reports say -----------------------------------------------------------------------------------------
 
     def on_sample(self, sample: Sample, now: float) -> None:
         """Take in what a report taught."""
-        self._packets = sample.packets_per_chunk
-        has_rtt = self._on_rtt(sample.rtt, now)
+        self._packets, self._counts_packets = sample.packets_per_chunk, sample.counts_packets
+        queue = self._on_rtt(sample.rtt, now)
         self._round_arrived += sample.arrived
         self._round_lost += sample.lost
         if sample.delivery_rate is not None:
-            self._on_delivery(sample.delivery_rate / (1 - self._chunk_loss * LOSS_COMPENSATION), now)
+            rate = sample.delivery_rate / (1 - self._undelivered_share * LOSS_COMPENSATION)
+            self._on_delivery(min(rate, MOST_RATE), now)
         if now >= self._round_ends:
             self._end_round(now)
-        if has_rtt:
-            self._on_queue(self._rtt.queue_seconds, now)
+        if queue is not None:
+            self._on_queue(queue, now)
 
-    def _on_rtt(self, rtt: float | None, now: float) -> bool:
+    def _on_rtt(self, rtt: float | None, now: float) -> float | None:
+        """What of it is a queue's; None while that cannot be told."""
         if rtt is None or rtt <= 0:
-            return False
-        factor = MIN_RTT_COMPETING_FACTOR if self._competition.is_recent else 1
-        self._rtt.update(rtt, now, MIN_RTT_SECONDS * factor)
+            return None
+        window = MIN_RTT_SECONDS * (MIN_RTT_COMPETING_FACTOR if self._competition.is_recent else 1)
+        self._rtt.update(rtt, now, window)
+        queue = self._queue_delay.update(rtt, now, window)
         self._longer_path.on_rtt(rtt)
-        self._round_least_queue = min(self._round_least_queue, self._rtt.queue_seconds)
-        return True
+        self._round_least_queue = min(self._round_least_queue, queue or 0.0)
+        return queue
 
     def _on_delivery(self, rate: float, now: float) -> None:
         self._delivered = rate
         if now < self._ignore_delivery_until:
             return
-        most = self._max_rate.update(rate, now, MAX_RATE_ROUNDS * self._round_seconds)
+        most = self._max_rate.update(rate, now, max(MAX_RATE_ROUNDS * self._round_seconds, LEAST_MAX_RATE_SECONDS))
         competition = self._competition
         competition.on_delivery(most)
         if not competition.is_recent:
@@ -380,10 +431,15 @@ class RateController:
             return
         lost, share = self._round_lost, self._round_lost / resolved
         self._round_arrived = self._round_lost = 0
-        queued, self._round_least_queue = self._round_least_queue > QUEUED_SECONDS, math.inf
+        queued, self._round_least_queue = self._round_least_queue > self._least_queue, math.inf
+        if not self.known:
+            # of STARTUP: what its train has lost says nothing of a rate that is not known
+            return
         self._check_for_longer_path(share, now)
         self._check_for_overload(share, queued, now)
-        if share > max(HEAVY_LOSS, 2 * self._chunk_loss):
+        usual = max(USUAL_LOSS, self._chunk_loss, self._expected_loss)
+        by_chance = usual + CHANCE_DEVIATIONS * math.sqrt(usual * (1 - usual) / resolved)
+        if share > max(HEAVY_LOSS, 2 * self._chunk_loss, by_chance):
             if now >= self._ignore_congestion_until:
                 self._reduce(max(self._bandwidth / 2, min(self._delivered, self._bandwidth)), now)
             return
@@ -399,6 +455,7 @@ class RateController:
         least = self._longer_path.on_round(lost, self._chunk_loss, self._drain_seconds, now)
         if least is not None:
             self._rtt.reset(least, now)
+            self._queue_delay.reset(least, now)
             self._bandwidth = max(self._bandwidth, self._longer_path.rate_before)
             self._competition.on_path_longer()
             self._standing_queue.clear()
@@ -410,7 +467,7 @@ class RateController:
 
     def _on_queue(self, queue: float, now: float) -> None:
         if self.phase is Phase.CRUISE and self._phase_ends - now < self._cruise_seconds / 2:
-            self._competition.on_queue(queue if queue > self._chunk_seconds else 0.0)
+            self._competition.on_queue(queue if queue > self._least_queue else 0.0)
         ignored = now < self._ignore_congestion_until
         is_standing = self._standing_queue.update(queue, now, self._rtt.least, self._chunk_seconds, ignored=ignored)
         if not is_standing or self.competing:
@@ -432,6 +489,7 @@ class RateController:
         if rate < self._bandwidth:
             self._bandwidth = max(rate, LEAST_RATE)
             self._max_rate.clear()
+            self._queue_delay.restart()
             self._ignore_delivery_until = now + self._rtt.latest + DELIVERY_WINDOW_SECONDS
 
     def _reduce(self, rate: float, now: float) -> None:
@@ -440,6 +498,7 @@ class RateController:
         self._longer_path.note_rate(self._bandwidth)
         self._bandwidth = rate
         self._max_rate.restart(rate, now)
+        self._queue_delay.restart()
         self._ignore_congestion_until = now + IGNORE_CONGESTION_AFTER_REDUCTION_ROUNDS * self._rtt.least
         self._maybe_own_queue_until = self._uncertain_until(now)
         self._drain(now)

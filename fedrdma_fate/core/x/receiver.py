@@ -92,10 +92,20 @@ class XReceiver:
         del offset, length, digest
         return []
 
-    def on_chunk(self, immediate: int, arrived_at: float, now: float, digest: int | None = None) -> list[Action]:
+    def on_chunk(
+        self,
+        immediate: int,
+        arrived_at: float,
+        now: float,
+        digest: int | None = None,
+        place: tuple[int, int] | None = None,
+        received_bytes: int | None = None,
+    ) -> list[Action]:
         """A chunk has landed whole. Those of another tag or outside the plan are ignored: they are late or forged.
 
-        A transport that has seen all bytes of the chunk pass by can say its digest.
+        A transport that has seen all bytes of the chunk pass by can say its digest, and where they were written: offset
+        in the slot, and length. Where that is not the chunk's place, what lies in that place is none of the payload.
+        And how many bytes have come by then, those of chunks that are not whole included.
         """
         tag, index = chunk_of_immediate(immediate)
         if self.finished or tag != self.settings.tag:
@@ -103,11 +113,14 @@ class XReceiver:
         if index >= self.plan.count:
             return self._on_repair(index - self.plan.count, now)
         chunk = self.plan.chunk(index)
+        if place is not None and place != (self.layout.write_offset(chunk), chunk.length):
+            return []
         position = self.plan.count - 1 - index
-        self._received_bytes += chunk.length
+        self._received_bytes = self._received_bytes + chunk.length if received_bytes is None else received_bytes
         self._newest, self._arrived_at = position, arrived_at
         actions: list[Action] = []
-        if self._arrivals.add(position):
+        is_new = self._arrivals.add(position)
+        if is_new:
             self.placed_bytes += chunk.length
             if digest is None:
                 actions += self._verification.request(chunk)
@@ -117,7 +130,7 @@ class XReceiver:
             self._report_due = max(now, self._may_report_at)
         # not before everything was counted that was found to have come just now: a report that names the moment of the
         # first, and forgets the others, makes what follows look fast
-        return actions + self._recover() + self._when_full(now)
+        return actions + (self._recover() if is_new else []) + self._when_full(now)
 
     def _when_full(self, now: float) -> list[Action]:
         return (self._report_when_due(now) if self._arrivals.full else []) + self._verify_when_complete()
@@ -129,11 +142,14 @@ class XReceiver:
 
     def _recover(self) -> list[Action]:
         """Find the lost chunks as soon as the repair chunks suffice."""
-        if self._repairs is None or not self._repairs.has_arrived:
-            # every chunk asks, and to list what is missing takes time
+        if self._repairs is None:
             return []
         last = self.plan.count - 1
-        missing = self._arrivals.missing_from(self.plan.count - self._repairs.plan.covered)
+        first = self.plan.count - self._repairs.plan.covered
+        # every chunk asks, and to list what is missing takes time
+        if not self._repairs.may_suffice(self._arrivals.missing_count(first)):
+            return []
+        missing = self._arrivals.missing_from(first)
         actions = self._repairs.recover([last - position for position in missing])
         if actions is None:
             return []

@@ -63,6 +63,10 @@ LEAST_COVERED_CHUNKS = 8
 LARGEST_REPAIR_BYTES = 16 * 1024 * 1024
 """Of all repair chunks of a transfer: the shared memory that each link has for their sums."""
 
+MOST_REPAIR_CHUNKS = 1024
+"""LARGEST_REPAIR_BYTES in the smallest chunks of fast paths (`SMALLEST_CHUNK_BYTES`). To solve for so many takes 0.2 s
+of a core; time grows with the third power of their number, memory with the second."""
+
 LARGEST_REPAIR_SHARE = 0.25
 """Of the covered chunks: where more would be needed, sending them again is cheaper."""
 
@@ -181,6 +185,8 @@ def plan_repairs(chunks: ChunkPlan, mtu_bytes: int, loss: float, bytes_a_round: 
     repairs = math.ceil((expected + LOSS_DEVIATIONS * math.sqrt(expected)) / (1 - lost)) + EXTRA_REPAIR_CHUNKS
     if repairs > LARGEST_REPAIR_SHARE * covered or repairs * chunks.chunk_bytes > LARGEST_REPAIR_BYTES:
         return None
+    if repairs > MOST_REPAIR_CHUNKS:
+        return None
     return RepairPlan(chunks, covered, repairs) if chunks.count + repairs <= LARGEST_COUNT else None
 
 
@@ -188,10 +194,16 @@ def repairs_of_offer(offer: Offer, chunks: ChunkPlan, slot_bytes: int) -> Repair
     """The repair chunks that a peer's offer announces, for a granted slot of `slot_bytes`; None when there are none.
 
     Raises:
-        TransferError: UNEXPECTED_EVENT when its numbers make no sense, GRANT_VIOLATION when they do not fit the slot.
+        TransferError: UNEXPECTED_EVENT when its numbers make no sense, or are of more than any sender plans;
+            GRANT_VIOLATION when they do not fit the slot.
     """
     if not offer.repair_chunks:
         return None
+    if offer.repair_chunks > MOST_REPAIR_CHUNKS:
+        raise TransferError(
+            ErrorCode.UNEXPECTED_EVENT,
+            f"the offer of {offer.key} has {offer.repair_chunks} repair chunks, more than {MOST_REPAIR_CHUNKS}.",
+        )
     try:
         plan = RepairPlan(chunks, offer.covered_chunks, offer.repair_chunks)
     except ValueError as error:

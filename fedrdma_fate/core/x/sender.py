@@ -1,9 +1,13 @@
-"""The sending half of a `fedrdma-x` transfer: a paced window, and only what was lost again."""
+"""The sending half of a `fedrdma-x` transfer: a paced window, and only what was lost again.
+
+More than 500 lines: everything that decides when a chunk goes is to be seen in one place.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Iterable
 
 from fedrdma_fate.core.actions import (
@@ -17,10 +21,17 @@ from fedrdma_fate.core.path import Sample
 from fedrdma_fate.core.plan import Chunk, ChunkPlan, SlotLayout
 from fedrdma_fate.core.sender import SenderBase, SenderState
 from fedrdma_fate.core.x.arrival_map import ArrivalMap
-from fedrdma_fate.core.x.chunking import immediate_of
+from fedrdma_fate.core.x.chunking import chunk_of_immediate, immediate_of
 from fedrdma_fate.core.x.estimators import DELIVERY_WINDOW_SECONDS, DeliveryRateEstimator, chunk_loss
 from fedrdma_fate.core.x.header import HeaderSender
-from fedrdma_fate.core.x.loss_detection import REORDERING_THRESHOLD_CHUNKS, InFlight, RetransmitTimeout, SentChunk
+from fedrdma_fate.core.x.loss_detection import (
+    REORDERING_THRESHOLD_CHUNKS,
+    RTT_FACTOR,
+    UNKNOWN_RTT_SECONDS,
+    InFlight,
+    RetransmitTimeout,
+    SentChunk,
+)
 from fedrdma_fate.core.x.pacing import Pacer
 from fedrdma_fate.core.x.rate_control import RateController
 from fedrdma_fate.core.x.repair import RepairSender
@@ -42,6 +53,7 @@ class XSendSettings:
         window_bytes: most bytes in flight; None: twice the bandwidth-delay product.
         most_chunks: most chunks in flight; those beyond would only wait in front of the queue pairs. None: any number.
         mtu_bytes: packet size.
+        repairs_packets: of a chunk that is sent again only the missing packets go; the receiver counts packets.
         rtt_hint: round trip as the control channel saw it, seconds.
         idle_timeout: seconds without anything new arriving after which the transfer fails.
         max_resends: how often the receiver may ask for everything, or the header, again.
@@ -58,6 +70,7 @@ class XSendSettings:
     window_bytes: int | None = None
     most_chunks: int | None = None
     mtu_bytes: int = 4096
+    repairs_packets: bool = False
     rtt_hint: float | None = None
     idle_timeout: float = 60.0
     max_resends: int = 16
@@ -134,12 +147,15 @@ class XSender(SenderBase):
         self._epoch = settings.first_epoch
         self._resend_requests = 0
         self._requests: dict[int, int] = {}
+        self._missing_bytes: dict[int, int] = {}
         self._request_numbers = itertools.count(1)
         self._turns = itertools.cycle(range(settings.queue_pairs))
         self._application_limited_until = 0.0
         self._delivery = DeliveryRateEstimator(LEAST_DELIVERY_CHUNKS * plan.longest_bytes)
         self._own_arrived_bytes = 0
+        self._latest_trip = math.inf
         self._train_left = TRAIN_BYTES
+        self._trained_at = -math.inf
         self._timeout = RetransmitTimeout()
         self._repairs = None if settings.repairs is None else RepairSender(settings.repairs)
         self._ready_at: float | None = None
@@ -186,6 +202,13 @@ class XSender(SenderBase):
         self._learn(rtt, rate, 1, 0, now)
         return self._tell_arrived([position]) + self._pump(now)
 
+    def on_chunk_nack(self, immediate: int, missing_bytes: int) -> None:
+        """Of the chunk of this immediate only so many bytes are missing, and only they would go again."""
+        tag, index = chunk_of_immediate(immediate)
+        position = self.plan.count - 1 - index
+        if tag == self.settings.tag and position >= 0 and position not in self._arrivals:
+            self._missing_bytes[position] = min(max(missing_bytes, 1), self._length(position))
+
     def on_report(self, report: Report, now: float) -> list[Action]:
         """The receiver says what it has. Stale reports teach nothing and do no harm."""
         if self.finished or self.state is SenderState.IDLE or report.epoch != self._epoch:
@@ -196,6 +219,7 @@ class XSender(SenderBase):
         except IndexError as error:
             return self.cancel(ErrorCode.UNEXPECTED_EVENT, f"a report makes no sense: {error}")
         for position in new:
+            self._missing_bytes.pop(position, None)
             self._in_flight.on_acknowledged(position, now, self.control.min_rtt)
             self.arrived_bytes += self._length(position)
         lost = [] if self.settings.reliable else self._in_flight.detect_lost()
@@ -205,7 +229,7 @@ class XSender(SenderBase):
         arrived = self._tell_arrived(new)
         if self.settings.reliable:
             return arrived + self._pump(now)
-        rtt = None if newest is None or newest.is_retransmission else now - newest.sent_at - max(report.held, 0.0)
+        rtt = None if newest is None else self._trip_of(newest, report.held, now)
         rate = self._delivery.rate(report.arrived_at, report.received_bytes, precise=self.control.settled)
         self._learn(rtt, rate, len(new), len(lost), now)
         return arrived + self._pump(now)
@@ -252,7 +276,7 @@ class XSender(SenderBase):
             times.append(self._ready_at)
         oldest = None if self.settings.reliable else self._in_flight.oldest_sent_at
         if oldest is not None:
-            times.append(self._timeout.deadline(oldest, self._round_trip))
+            times.append(self._timeout.deadline(self._waited_from(oldest), self._longest_wait))
         return min(times)
 
     def on_timer(self, now: float) -> list[Action]:
@@ -276,17 +300,53 @@ class XSender(SenderBase):
     @property
     def _round_trip(self) -> float:
         """The latest, 0 while none is known."""
-        return self.control.rtt or self.settings.rtt_hint or 0.0
+        return min(self.control.rtt, self._latest_trip) or self.settings.rtt_hint or 0.0
+
+    def _trip_of(self, sent: SentChunk, held: float, now: float) -> float | None:
+        """The round trip that this chunk took; None for one sent again, which is told for the time-out only.
+
+        Which of its sendings was acknowledged is not known (Karn), so it takes no less than this: while only such ones
+        are under way, a queue that has drained meanwhile would keep the time-out long.
+        """
+        trip = now - sent.sent_at - max(held, 0.0)
+        if sent.is_retransmission:
+            self._latest_trip = min(self._latest_trip, trip)
+            return None
+        self._latest_trip = trip
+        return trip
+
+    @property
+    def _longest_wait(self) -> float:
+        """How long a chunk under way may take, as a round trip.
+
+        What went unpaced cannot have come before the rate lets it. And as long as there is more to send, those by which
+        a loss is told have to follow on the same queue pair.
+        """
+        if not self.control.known:
+            return max(self._round_trip, UNKNOWN_RTT_SECONDS)
+        rate, wait = self.control.rate, self._round_trip
+        oldest = self._in_flight.oldest_sent_at
+        if oldest is not None and oldest <= self._trained_at:
+            wait = max(wait, self._in_flight.bytes_in_flight / rate / RTT_FACTOR)
+        if self._queue.all_sent:
+            return wait
+        following = (REORDERING_THRESHOLD_CHUNKS + 1) * self.settings.queue_pairs
+        return wait + following * self.plan.chunk_bytes / rate
+
+    def _waited_from(self, oldest_sent_at: float) -> float:
+        """Of a train whose rate is not known the end may come late, as long as anything comes."""
+        return oldest_sent_at if self.control.known else max(oldest_sent_at, self._timeout.last_progress)
 
     def _detect_overdue(self, now: float) -> None:
         oldest, timeout = self._in_flight.oldest_sent_at, self._timeout
-        if oldest is None or not timeout.is_over(oldest, self._round_trip, now):
+        wait = self._longest_wait
+        if oldest is None or not timeout.is_over(self._waited_from(oldest), wait, now):
             return
         # all that is as late as one would be without the backoff: else a window that has become smaller than what was
         # lost of it would open by one chunk at a time, after twice the wait each
-        lost = self._in_flight.detect_overdue(now - timeout.base_seconds(self._round_trip))
+        lost = self._in_flight.detect_overdue(now - timeout.base_seconds(wait))
         self._queue.retransmit(position for position in lost if position not in self._arrivals)
-        timeout.on_timeout(now, self._round_trip)
+        timeout.on_timeout(now, wait)
         self._delivery.restart()
         if not self.control.known:
             self._train_left = TRAIN_BYTES // TRAIN_DIVISOR
@@ -298,7 +358,7 @@ class XSender(SenderBase):
         if rate is not None and is_limited and rate < self.control.rate:
             # there was nothing to send: that says nothing of the path
             rate = None
-        self.control.on_sample(Sample(rtt, rate, arrived, lost, self._packets), now)
+        self.control.on_sample(Sample(rtt, rate, arrived, lost, self._packets, self.settings.repairs_packets), now)
 
     def _tell_arrived(self, positions: Iterable[int]) -> list[Action]:
         if not self.settings.tells_arrivals:
@@ -307,6 +367,10 @@ class XSender(SenderBase):
 
     def _length(self, position: int) -> int:
         return self._queue.chunk(position).length
+
+    def _cost(self, position: int, chunk: Chunk) -> int:
+        """Bytes that posting the chunk at a position sends."""
+        return self._missing_bytes.get(position, chunk.length)
 
     def _window(self) -> float:
         if self._timeout.backoff > SILENT_BACKOFF:
@@ -342,7 +406,7 @@ class XSender(SenderBase):
         window = self._window()
         while (position := self._queue.head(self._arrivals)) is not None:
             chunk = self._queue.chunk(position)
-            if not self._fits(chunk.length, window):
+            if not self._fits(self._cost(position, chunk), window):
                 return
             self._send(position, chunk, actions, now)
 
@@ -353,9 +417,11 @@ class XSender(SenderBase):
     def _send_train(self, actions: list[Action], now: float) -> None:
         while (position := self._queue.head(self._arrivals)) is not None:
             chunk = self._queue.chunk(position)
-            if self._train_left < chunk.length and self._in_flight.bytes_in_flight > 0:
+            cost = self._cost(position, chunk)
+            if self._train_left < cost and self._in_flight.bytes_in_flight > 0:
                 return
-            self._train_left -= chunk.length
+            self._train_left -= cost
+            self._trained_at = now
             self._send(position, chunk, actions, now)
 
     def _send_paced(self, actions: list[Action], now: float) -> None:
@@ -367,7 +433,7 @@ class XSender(SenderBase):
         window = self._window()
         while (position := self._queue.head(self._arrivals)) is not None:
             chunk = self._queue.chunk(position)
-            length = chunk.length
+            length = self._cost(position, chunk)
             if not self._fits(length, window):
                 return
             at = self._pacer.grant_at(length, now)
@@ -392,13 +458,13 @@ class XSender(SenderBase):
             actions.append(repairs.take(now, self.settings.tag, next(self._request_numbers), next(self._turns)))
 
     def _send(self, position: int, chunk: Chunk, actions: list[Action], now: float) -> None:
-        is_retransmission = self._queue.take()
+        is_retransmission, cost = self._queue.take(), self._cost(position, chunk)
         if is_retransmission:
-            self.resent_bytes += chunk.length
+            self.resent_bytes += cost
         elif self._repairs is not None:
             actions += self._repairs.on_first_sent(chunk)
         queue_pair = next(self._turns)
-        self._in_flight.on_sent(SentChunk(position, chunk.length, queue_pair, now, is_retransmission))
+        self._in_flight.on_sent(SentChunk(position, cost, queue_pair, now, is_retransmission))
         request = next(self._request_numbers)
         if self.settings.reliable:
             self._requests[request] = position
@@ -406,8 +472,8 @@ class XSender(SenderBase):
         post = PostChunk(request, chunk, self.layout.write_offset(chunk), queue_pair, immediate)
         actions.append(post)
         for _ in range(self._copies(position, is_retransmission, now) - 1):
-            self._pacer.take(chunk.length, now)
-            self.resent_bytes += chunk.length
+            self._pacer.take(cost, now)
+            self.resent_bytes += cost
             actions.append(dataclasses.replace(post, work_request=next(self._request_numbers)))
         actions += self._header.on_chunk_sent(chunk)
 
@@ -433,6 +499,7 @@ class XSender(SenderBase):
         self._repairs = None
         self._in_flight.clear()
         self._requests.clear()
+        self._missing_bytes.clear()
         self._arrivals = ArrivalMap(self.plan.count)
         self.arrived_bytes = 0
         self._queue.retransmit_all()

@@ -19,7 +19,7 @@ from fedrdma_fate.security.plain import is_loopback
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 from fedrdma_fate.wire.frames import Mode
 
-TransportName = Literal["auto", "verbs", "tcp", "shm"]
+TransportName = Literal["auto", "verbs", "udp", "tcp", "shm"]
 Notify = Literal["event", "poll"]
 ChunkServiceName = Literal["auto", "rc", "uc"]
 VerbsPoll = Literal["event", "busy"]
@@ -245,7 +245,8 @@ class GatewayConfig(_Section, frozen=True):
             same.
         listen: addresses.
         mode: how payloads travel: `grpc`, `fedrdma`, `fedrdma-e` or `fedrdma-x`.
-        transport: data path: `auto` takes shared memory on one host, RDMA where both sides have it, else TCP.
+        transport: data path: `auto` takes shared memory on one host, RDMA where both sides have it, in mode `fedrdma-x`
+            UDP where the round trip is 5 ms or longer, else TCP. Where UDP does not pass, TCP is taken.
         chunk: base chunk size, or `auto` for the paper's best for the link's rate, which then adapts to how transfers
             go; in mode `fedrdma-x`, what suits the rate and loss that were measured.
         window: most bytes of a `fedrdma-x` transfer under way; null: twice what the path holds by rate and round trip,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fedrdma_fate import __version__
 from fedrdma_fate.gateway.config.schema import PeerConfig
+from fedrdma_fate.gateway.config.wishes import auto_takes_udp
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.peers.path_keys import PeerKeys
 from fedrdma_fate.wire.frames import Hello
@@ -13,7 +14,11 @@ from fedrdma_fate.wire.header import PROTOCOL_VERSION
 def allowed_transports(peer: PeerConfig, context: GatewayContext) -> tuple[str, ...]:
     """What the configuration allows towards a peer, best first; `grpc` is always the last resort."""
     wanted = peer.transport or context.config.transport
-    return ("shm", "verbs", "tcp", "grpc") if wanted == "auto" else (wanted, "grpc")
+    if wanted == "auto":
+        udp = ("udp",) if auto_takes_udp(context.config, peer.site) else ()
+        return ("shm", "verbs", *udp, "tcp", "grpc")
+    # a firewall may drop UDP at any time
+    return ("udp", "tcp", "grpc") if wanted == "udp" else (wanted, "grpc")
 
 
 def own_hello(peer: PeerConfig, context: GatewayContext, keys: PeerKeys) -> Hello:

@@ -9,6 +9,7 @@ import asyncio
 import functools
 import logging
 import time
+from collections import deque
 
 from fedrdma_fate.engine.events import (
     DatagramsDropped,
@@ -39,7 +40,7 @@ from fedrdma_fate.gateway.peers.link_events import LinkEvents
 from fedrdma_fate.gateway.peers.link_regions import LinkRegions
 from fedrdma_fate.gateway.peers.metering import SHUT_OUT_SECONDS, Pace
 from fedrdma_fate.gateway.peers.path_keys import PeerKeys
-from fedrdma_fate.gateway.peers.paths import DataPaths, choose_transport
+from fedrdma_fate.gateway.peers.paths import FIRST_PINGS, LEAST_UDP_ROUND_TRIP_SECONDS, DataPaths, choose_transport
 from fedrdma_fate.gateway.peers.probe_transfers import ProbeTransfers
 from fedrdma_fate.gateway.peers.receiving import Receiving
 from fedrdma_fate.gateway.peers.sending import Sending
@@ -98,6 +99,7 @@ class Peer:
         self._link_regions = LinkRegions(config.site, context.make_region)
         self.last_error = "not connected yet"
         self.rtt_seconds: float | None = None
+        self._first_round_trips: deque[float] = deque(maxlen=FIRST_PINGS)
         self.offline = asyncio.Event()
         self.offline.set()
         self._entitlement = Entitlement(config.site, context.config.site, context.routes, context.mailbox.sessions)
@@ -246,6 +248,7 @@ class Peer:
         stream, self._stream = self._stream, None
         self.last_error = reason = cut(reason)
         self.rtt_seconds = None
+        self._first_round_trips.clear()
         self._complain("lost", "lost %s: %s", self.config.site, reason)
         self._context.trace.peer_lost(self.config.site, reason)
         for transport in self.paths.paths:
@@ -355,7 +358,17 @@ class Peer:
     def _choose_main_path(self, hello: Hello) -> None:
         own = tuple(name for name in allowed_transports(self.config, self._context) if name != "grpc")
         absent = self._context.transports.absent
+        is_auto = (self.config.transport or self._context.config.transport) == "auto"
+        round_trip = min(self._first_round_trips, default=None)
+        if is_auto and round_trip is not None and round_trip < LEAST_UDP_ROUND_TRIP_SECONDS:
+            least = f"{LEAST_UDP_ROUND_TRIP_SECONDS * 1e3:g} ms"
+            absent = {"udp": f"a round trip of {round_trip * 1e3:.1f} ms, for UDP it is {least} at least", **absent}
         transport, reason = choose_transport(own, self._context.host, hello, self.paths.unusable, absent)
+        if transport == "udp" and is_auto and len(self._first_round_trips) < FIRST_PINGS:
+            # their answers will say how long the path is; the first goes anyway
+            if self._first_round_trips:
+                self.send(Ping(time.monotonic()))
+            return
         message = "data path to %s: %s (%s)"
         self._complain("data path chosen", message, self.config.site, transport, reason, level=logging.INFO)
         self.paths.need(transport, reason, main=True)
@@ -366,6 +379,14 @@ class Peer:
         if 0 <= elapsed <= self._context.config.timeouts.peer_silence:
             self.rtt_seconds = self.sending.rtt_seconds = elapsed
             self.probes.on_pong(stamp)
+            self._note_first_round_trip(elapsed)
+
+    def _note_first_round_trip(self, seconds: float) -> None:
+        if self.hello is None or not self.paths.active or self.paths.main is not None:
+            return
+        self._first_round_trips.append(seconds)
+        self._choose_main_path(self.hello)
+        self.sending.hand_over()
 
     def _on_connect(self, frame: Connect) -> None:
         main = self.paths.main_transport

@@ -158,8 +158,9 @@ class Receiving:
     def _first_ahead(self, transport: str) -> int:
         """As long as no large message has come; what the first does not fill is free again when it has come."""
         config = self._context.config
+        goes_far = transport in ("tcp", "udp", "verbs")
         # cold memory is not taken before it is needed
-        if config.mode_for(self._peer) != "fedrdma-x" or transport not in ("tcp", "verbs") or not config.memory.warm:
+        if config.mode_for(self._peer) != "fedrdma-x" or not goes_far or not config.memory.warm:
             return 0
         length = int(self._context.receive_pool.region.length * FIRST_AHEAD_FRACTION) // len(config.peers)
         return length if length > int(config.memory.ring_slot_bytes) else 0

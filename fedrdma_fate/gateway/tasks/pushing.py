@@ -48,9 +48,9 @@ class Pushing:
         return all(peer is not None and peer.takes_unfinished(attach.mode) for peer in peers)
 
     def wants_digests(self, request: Commit, attach: Attach) -> bool:
-        """Whether the payload will be checked anywhere: where it is lent or stays here, nobody does."""
+        """Whether its digests will be looked at anywhere: not where it is lent, stays here, or tags stand for them."""
         peers = [self._peer_of(destination) for destination in request.destinations]
-        return any(peer is not None and not peer.lends(attach.mode) for peer in peers)
+        return any(peer is not None and not peer.lends(attach.mode) and not peer.tags(attach.mode) for peer in peers)
 
     def on_written(self, payload: Payload) -> None:
         """More of a payload lies in its slot."""

@@ -16,6 +16,7 @@ from fedrdma_fate.client.protocol import (
     AskStatus,
     Attach,
     Attached,
+    Begun,
     Commit,
     Done,
     Get,
@@ -387,10 +388,10 @@ class TaskConversation:
             if request.unfinished and not pushing.takes_unfinished(request, task.attach):
                 return NotYet(digests=pushing.wants_digests(request, task.attach))
             pushing.commit(request, payload, task.attach, task.user)
+            return Begun(pushing.wants_digests(request, task.attach)) if request.unfinished else Done()
         finally:
             if not (request.keep or request.unfinished):
                 task.release(request.lease)
-        return Done()
 
     def _written(self, request: Written, task: Task) -> Reply:
         payload = self._payload(request.lease, task)

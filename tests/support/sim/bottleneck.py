@@ -1,4 +1,4 @@
-"""A bottleneck that several flows share: a rate, a drop-tail buffer in bytes, a round trip, random loss.
+"""A bottleneck that several flows share: a rate, a drop-tail buffer in bytes, a round trip and its jitter, random loss.
 
 Simulated per message, not per packet. A message of n packets meets the random loss of each with one draw,
 `1 - (1 - loss) ** n`, and the buffer as a fluid: while its bytes come in at the NIC's rate the buffer drains at the
@@ -25,6 +25,9 @@ class BottleneckProfile:
     Attributes:
         rate_bps: bits a second.
         rtt: round trip without a queue, seconds.
+        jitter: by which a packet is earlier or later, evenly, on its way to the bottleneck, and an answer on its way
+            back; not more than half a round trip. Seconds.
+        reorders: with jitter, packets overtake each other; else they wait for those in front of them.
         buffer_bytes: what the queue holds.
         loss: probability that a packet is lost at random.
         nic_bps: rate at which a sender's NIC puts bytes on the wire.
@@ -33,6 +36,8 @@ class BottleneckProfile:
 
     rate_bps: float
     rtt: float = 0.02
+    jitter: float = 0.0
+    reorders: bool = False
     buffer_bytes: float = 4e6
     loss: float = 0.0
     nic_bps: float = 100e9
@@ -46,10 +51,46 @@ class Nic:
         self.free_at = 0.0
 
 
-class Bottleneck:
-    """Carries messages of several flows, in one direction; the other one is never full."""
+class DelayLine:
+    """A way that all take half a round trip for, but for the jitter."""
 
     def __init__(self, clock: VirtualClock, profile: BottleneckProfile, chance: random.Random) -> None:
+        self._clock = clock
+        self._profile = profile
+        self._chance = chance
+        self._last = 0.0
+
+    def half_trip(self) -> float:
+        """How long what is sent now is on its way, seconds."""
+        way = self._profile.rtt / 2
+        if not self._profile.jitter:
+            return way
+        return self.jittered(self._clock.now + way - self._profile.jitter) - self._clock.now
+
+    def jittered(self, earliest: float, packets: int = 1, seconds: float = 0.0) -> float:
+        """When what cannot come before this moment does: the last of so many packets, spread over so many seconds."""
+        most = 2 * self._profile.jitter
+        if not most:
+            return earliest
+        last = max(earliest - seconds * number / packets + self._chance.uniform(0, most) for number in range(packets))
+        if not self._profile.reorders:
+            last = self._last = max(self._last, last)
+        return last
+
+
+class Bottleneck:
+    """Carries messages of several flows, in one direction; the other one is never full.
+
+    Attributes:
+        profile: what it is like.
+        answers: the other direction.
+        dropped_messages: that did not fit, or were lost at random.
+        deepest_queue_bytes: the most that was queued.
+    """
+
+    def __init__(
+        self, clock: VirtualClock, profile: BottleneckProfile, chance: random.Random, *, jitter_seed: int = 2
+    ) -> None:
         self.profile = profile
         self.dropped_messages = 0
         self.deepest_queue_bytes = 0.0
@@ -57,6 +98,9 @@ class Bottleneck:
         self._chance = chance
         self._queue = 0.0
         self._at = 0.0
+        # losses are drawn as they would be without jitter
+        self._before = DelayLine(clock, profile, random.Random(jitter_seed))
+        self.answers = DelayLine(clock, profile, random.Random(jitter_seed + 1))
 
     def post(self, nic: Nic, length: int, landed: Callable[[], None], lost: Callable[[], None] | None = None) -> None:
         """Send a message through; one of the two is called when it arrives, or would have."""
@@ -65,7 +109,9 @@ class Bottleneck:
         wire = length + packets * PACKET_OVERHEAD_BYTES
         nic.free_at = max(self._clock.now, nic.free_at) + wire * 8 / profile.nic_bps
         spoilt = profile.loss > 0 and self._chance.random() < 1 - (1 - profile.loss) ** packets
-        self._clock.at(nic.free_at, lambda: self._enqueue(wire, wire * 8 / profile.nic_bps, spoilt, landed, lost))
+        span = wire * 8 / profile.nic_bps
+        comes = self._before.jittered(nic.free_at, packets, span)
+        self._clock.at(comes, lambda: self._enqueue(wire, span, spoilt, landed, lost))
 
     def _enqueue(
         self, wire: int, span: float, spoilt: bool, landed: Callable[[], None], lost: Callable[[], None] | None
@@ -78,7 +124,7 @@ class Bottleneck:
         fits = self._queue + wire - min(span * rate, wire) <= profile.buffer_bytes
         self._queue = self._queue + wire if fits else max(self._queue, profile.buffer_bytes)
         self.deepest_queue_bytes = max(self.deepest_queue_bytes, min(self._queue, profile.buffer_bytes))
-        arrival = now + self._queue / rate + profile.rtt / 2
+        arrival = now + self._queue / rate + profile.rtt / 2 - profile.jitter
         if fits and not spoilt:
             self._clock.at(arrival, landed)
             return

@@ -45,10 +45,10 @@ class CubicFlow:
 
     def _landed(self) -> None:
         self.arrivals.append((self._clock.now, _SEGMENT_BYTES))
-        self._clock.after(self._link.profile.rtt / 2, self._acknowledged)
+        self._clock.after(self._link.answers.half_trip(), self._acknowledged)
 
     def _lost(self) -> None:
-        self._clock.after(self._link.profile.rtt / 2, self._reduce)
+        self._clock.after(self._link.answers.half_trip(), self._reduce)
 
     def _acknowledged(self) -> None:
         self._in_flight -= 1

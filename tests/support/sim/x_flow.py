@@ -24,7 +24,7 @@ from fedrdma_fate.engine.settings import LinkSettings
 from fedrdma_fate.ports import ChunkService
 from fedrdma_fate.wire.frames import MessageKey, Party
 from tests.support.engine import DATAGRAM_KEYS
-from tests.support.sim.bottleneck import Bottleneck
+from tests.support.sim.bottleneck import Bottleneck, DelayLine
 from tests.support.sim.clock import VirtualClock
 from tests.support.sim.endpoint import BottleneckEndpoint, PayloadOfZeros, SparseRegion
 from tests.support.sim.host import SimHost
@@ -80,6 +80,7 @@ class XFlow:
         self._clock = clock
         self._link = link
         self._plan = plan
+        self._offers = DelayLine(clock, link.profile, random.Random(4))
         self._recut = recut
         self._slot_bytes = SlotLayout(plan, "fedrdma-x").slot_bytes * (_ROOM_FOR_REPAIRS if repairs else 1)
         self._transfers = self._grants = 0
@@ -88,10 +89,11 @@ class XFlow:
         settings = LinkSettings("sim", known=known, repair_region=SparseRegion if repairs else None)
         self._sender = SimHost(clock, "receiver", settings, self._on_sender_event)
         self._receiver = SimHost(clock, "sender", LinkSettings("sim"), self._on_receiver_event)
-        service = ChunkService(reliable=reliable, self_paced=False, queue_pairs=4)
+        service = ChunkService(reliable, self_paced=False, queue_pairs=4, mtu_bytes=link.profile.mtu_bytes)
         near = BottleneckEndpoint(clock, link, service, self._half_trip)
         # the other direction is a link of its own, where only trains go
-        far = BottleneckEndpoint(clock, Bottleneck(clock, link.profile, random.Random(1)), service, self._half_trip)
+        back = Bottleneck(clock, link.profile, random.Random(1))
+        far = BottleneckEndpoint(clock, back, service, self._half_trip_back)
         near.peer, far.peer = far, near
         near.carries_trains = far.carries_trains = probed
         near.on_arrival = lambda length: self.arrivals.append((clock.now, length))
@@ -121,7 +123,10 @@ class XFlow:
         return sum(length for at, length in self.arrivals if since <= at < until) * 8 / (until - since)
 
     def _half_trip(self) -> float:
-        return 0.0 if self._is_setting_up else self._link.profile.rtt / 2
+        return 0.0 if self._is_setting_up else self._offers.half_trip()
+
+    def _half_trip_back(self) -> float:
+        return 0.0 if self._is_setting_up else self._link.answers.half_trip()
 
     def _set_up(self, near: BottleneckEndpoint, far: BottleneckEndpoint) -> None:
         """The data path is there and a slot is granted when the flow begins, at once."""
@@ -155,7 +160,7 @@ class XFlow:
     def _on_receiver_event(self, event: LinkEvent) -> None:
         match event:
             case FrameToSend(frame):
-                self._clock.after(self._half_trip(), lambda: self._sender.do(lambda link: link.frame(frame)))
+                self._clock.after(self._half_trip_back(), lambda: self._sender.do(lambda link: link.frame(frame)))
             case TransferAnnounced(offer):
                 self._receiver.do(lambda link: link.begin_early(offer))
             case PayloadReceived() | ReceiveFailed():

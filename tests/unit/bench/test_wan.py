@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -113,6 +114,19 @@ def test_what_a_device_sent_beyond_the_payload_and_its_headers_was_sent_again() 
     payload, headers = 1000 * 4096, 1000 * 58
     assert resent_by_device(payload + headers, payload, 1) == 0
     assert resent_by_device(payload + headers + 20 * (4096 + 58) + 256, payload, 1) == 20 * 4096
+
+
+@pytest.mark.parametrize(
+    ("mtu", "carried"), [(None, 4096), (4200, 4096), (4175, 2048), (1500, 1024), (1280, 1024), (576, 256), (9000, 4096)]
+)
+def test_packets_of_a_small_mtu_carry_less_and_are_counted_so(mtu: int | None, carried: int) -> None:
+    link = dataclasses.replace(LINK, mtu_bytes=mtu)
+    assert link.rdma_packet_bytes == carried
+    assert link.to_document().get("mtu_bytes") == mtu
+    payload, packet = 1000 * carried, carried + 58
+    told = {"seconds": 1.0, "sent_bytes": 1020 * packet + 256}
+    (row,) = select_wan_rows(["one-shot"])
+    assert row.to_transfer(told, payload, carried).resent_bytes == 20 * carried
 
 
 def test_acknowledgements_of_chunks_do_not_count_as_sent_again() -> None:

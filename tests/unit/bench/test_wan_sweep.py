@@ -79,18 +79,18 @@ def test_a_buffer_of_the_bandwidth_delay_product_follows_the_link() -> None:
 
 
 def test_what_is_peculiar_to_a_path_is_asked_of_the_testbed_and_told() -> None:
-    common = Peculiarities(reorders=True, burst_packets=8, delay_packets=1000)
+    common = Peculiarities(reorders=True, burst_packets=8, delay_packets=1000, mtu_bytes=1500)
     plain, late = parse_settings("1gbit", "20ms", "4MB", "0.5%", "1MB", "0,300us", common)
     assert [one.place("jitter") for one in (plain, late)] == ["0 ms", "0.3 ms"]
     asked = Testbed(ROOT, late.link, 1, "nic", 600.0)._options(1, Path("report"))
-    for option, value in (("--jitter", "300000ns"), ("--burst", "8"), ("--delay-packets", "1000")):
+    for option, value in (("--jitter", "300000ns"), ("--burst", "8"), ("--delay-packets", "1000"), ("--mtu", "1500")):
         assert asked[asked.index(option) + 1] == value
     assert "--reorder" in asked
     assert str(late.link).endswith(
-        "loss 0.5 %, in bursts of 8, jitter 0.3 ms, packets overtake, 1000 packets on their way"
+        "loss 0.5 %, in bursts of 8, jitter 0.3 ms, packets overtake, 1000 packets on their way, MTU 1500"
     )
     usual = Testbed(ROOT, two_rates()[0].link, 1, "nic", 600.0)._options(1, Path("report"))
-    assert not {"--jitter", "--burst", "--delay-packets", "--reorder"} & {*usual}
+    assert not {"--jitter", "--burst", "--delay-packets", "--mtu", "--reorder"} & {*usual}
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,8 @@ from fedrdma_fate import __version__
 from fedrdma_fate.cli.main import main
 from fedrdma_fate.doctor.examination import Machine, examine
 from fedrdma_fate.doctor.fate_report import FateReport
+from fedrdma_fate.doctor.udp import UdpSockets
+from fedrdma_fate.transport.udp.socket_options import BUFFER_BYTES
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 from tests.support.fake_verbs import FakeVerbs, device_info
 from tests.support.repository import ROOT
@@ -44,6 +46,7 @@ def machine(tmp_path: Path) -> Machine:
         ask_fate=lambda: FateReport(
             hooked=True, fate="2.2.0", registered=True, tables="restricted", table_names="/etc/names.yaml"
         ),
+        look_at_udp=lambda: UdpSockets(BUFFER_BYTES, BUFFER_BYTES, cuts=True, joins=True),
     )
 
 
@@ -54,7 +57,7 @@ def doctor(machine: Machine, monkeypatch: pytest.MonkeyPatch, *options: str) -> 
 
 CHECKS = [
     *("python", "configuration", "certificates", "shared memory", "huge pages", "directories"),
-    *("rdma mlx5_0 port 1", "pyverbs", "rdma choice", "memlock", "gateway", "fate", "fate hooks", "fate tables"),
+    *("rdma mlx5_0 port 1", "pyverbs", "rdma choice", "memlock", "udp", "gateway", "fate", "fate hooks", "fate tables"),
 ]
 
 

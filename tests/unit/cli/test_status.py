@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import threading
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from cryptography import x509
+from rich.console import Console
 
 from fedrdma_fate.cli.main import main
 from fedrdma_fate.cli.status import render, size
@@ -102,6 +104,21 @@ def test_a_transfer_that_waits_is_shown_with_its_message(sites: Sites) -> None:
         text = status(sites["a"].address)
     assert "s/model/round-1" in text
     assert "293.0 KiB" in text
+
+
+def test_what_peers_and_tasks_have_chosen_is_shown_as_it_is_and_is_nothing_to_the_terminal(sites: Sites) -> None:
+    said = "[/b] [red]no\x1b[2J"
+    sites.runner.stop(sites["b"])
+    eventually(lambda: not sites["a"].status()["peers"][0]["connected"])
+    with sites["a"].client() as a:
+        a.lease(300_000).commit(said, "round-1", [party("host:2")], "object")
+        eventually(lambda: sites["a"].status()["transfers"])
+        document = sites["a"].status()
+        document["peers"][0]["last_error"] = said
+        shown = io.StringIO()
+        Console(file=shown, force_terminal=True, width=300).print(render(document))
+    assert shown.getvalue().count("[/b] [red]no\\x1b[2J") == 2
+    assert "\x1b[2J" not in shown.getvalue()
 
 
 def test_the_status_can_be_asked_at_any_moment_of_a_transfer(sites: Sites) -> None:

@@ -101,7 +101,22 @@ def test_a_gigabyte_in_the_smallest_chunks_takes_less_than_a_megabyte() -> None:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("chunk_bytes", [1000, 16_384, 20_000, 65_536])
+def test_a_payload_keeps_little_for_each_chunk_of_one_packet() -> None:
+    region = SharedRegion.create("region", 1 << 20)
+    try:
+        plan = ChunkPlan(1 << 20, 1442)
+        payload = Payload(Slot(region, 0, 1 << 20), 1 << 20)
+        tracemalloc.start()
+        before = tracemalloc.get_traced_memory()[0]
+        for chunk in plan:
+            payload.digest(chunk)
+        assert tracemalloc.get_traced_memory()[0] - before < 16 * plan.count
+    finally:
+        tracemalloc.stop()
+        region.close()
+
+
+@pytest.mark.parametrize("chunk_bytes", [1000, 1024, 1442, 16_384, 20_000, 65_536])
 def test_a_payload_knows_the_digests_of_its_chunks_however_it_is_cut(chunk_bytes: int) -> None:
     region = SharedRegion.create("region", 1 << 18)
     try:

@@ -139,7 +139,25 @@ def test_an_answer_held_for_longer_than_it_took_to_come_tells_nothing() -> None:
     probing = ProbingSide()
     probing.start(0.0)
     assert probing.on_answer(PathProbeAnswer(1, tuple(evenly(64)), 10**9), 0.02) is None
-    assert isinstance(probing.on_answer(PathProbeAnswer(1, tuple(evenly(64)), 0), 0.03), PathState)
+    probing.on_timer(ANSWER_SECONDS)
+    assert isinstance(probing.on_answer(PathProbeAnswer(2, tuple(evenly(64)), 0), ANSWER_SECONDS + 0.01), PathState)
+
+
+def test_an_answer_that_comes_after_the_next_train_has_gone_counts_from_its_own() -> None:
+    probing = ProbingSide()
+    probing.start(0.0)
+    assert probing.on_timer(ANSWER_SECONDS) is not None
+    found = probing.on_answer(PathProbeAnswer(1, tuple(evenly(64)), 10**8), 0.7)
+    assert found is not None
+    assert found.min_rtt == pytest.approx(0.6)
+    assert probing.timer() is None
+
+
+def test_a_copy_of_the_answer_that_asked_for_long_datagrams_is_not_taken_for_one_to_these() -> None:
+    probing = answered_fast()
+    assert probing.on_answer(PathProbeAnswer(1, FAST_ARRIVALS[1].values[0], 0), 0.021) is None
+    assert probing.on_timer(0.022) is not None
+    assert probing.on_answer(PathProbeAnswer(1, FAST_ARRIVALS[1].values[0], 0), 0.023) is None
 
 
 FAST_ARRIVALS = (

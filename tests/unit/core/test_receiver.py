@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from fedrdma_fate.core.actions import Action, ClearHeader, ComputeDigest, CopyStaged, Failed, Finished, SendFrame
-from fedrdma_fate.core.digest import chunk_digest, payload_digest
+from fedrdma_fate.core.digest import TAGGED, chunk_digest, payload_digest
 from fedrdma_fate.core.plan import ChunkPlan
 from fedrdma_fate.core.receiver import Receiver, ReceiverState, ReceiveSettings
 from fedrdma_fate.wire.errors import ErrorCode
@@ -452,6 +452,63 @@ def test_a_digest_from_before_a_restart_does_not_vouch_for_what_came_after(mode:
     assert rig.ends == []
     rig.answer()
     assert rig.frames == [ResendChunks(TRANSFER, (0, 1, 2))]
+
+
+def tagged_header(rig: Rig) -> ChunkHeader:
+    return dataclasses.replace(rig.payload_header(), digest=payload_digest([TAGGED] * rig.receiver.plan.count))
+
+
+def land_tagged(rig: Rig, *indices: int) -> None:
+    for index in indices:
+        rig.write(index)
+        chunk = rig.receiver.plan.chunk(index)
+        rig.do(rig.receiver.on_landed(rig.layout.write_offset(chunk), chunk.length, TAGGED))
+
+
+@pytest.mark.parametrize("mode", ["grpc", "fedrdma-e"])
+def test_chunks_that_tags_vouch_for_are_delivered_without_a_look_and_stay_over_a_restart(mode: Mode) -> None:
+    rig = Rig(mode, slow=True)
+    land_tagged(rig, 1, 2)
+    rig.do(rig.receiver.restart())
+    land_tagged(rig, 0)
+    rig.announce(tagged_header(rig))
+    assert (rig.questions, rig.ends) == ([], [Finished()])
+
+
+@pytest.mark.parametrize("mode", ["grpc", "fedrdma-e"])
+@pytest.mark.parametrize("landed_before", [True, False])
+def test_a_header_for_chunks_with_tags_delivers_none_that_did_not_come_with_one(
+    mode: Mode, landed_before: bool
+) -> None:
+    rig = Rig(mode)
+    rig.write(1)
+    if landed_before:
+        land_tagged(rig, 1)
+        rig.do(rig.receiver.restart(same_slot=False))
+    land_tagged(rig, 0, 2)
+    rig.announce(tagged_header(rig))
+    assert (rig.frames, rig.ends) == ([ResendChunks(TRANSFER, (0, 1, 2))], [])
+    land_tagged(rig, 0, 1, 2)
+    rig.announce(tagged_header(rig))
+    assert rig.ends == [Finished()]
+
+
+def test_where_tags_have_to_vouch_what_did_not_come_is_asked_for_again_and_not_looked_at() -> None:
+    plan = ChunkPlan(2000, 1000)
+    receiver = Receiver(TRANSFER, plan, ReceiveSettings("fedrdma-e", tagged=True))
+    receiver.on_landed(receiver.layout.write_offset(plan.chunk(1)), 1000, TAGGED)
+    header = ChunkHeader(HeaderKind.PAYLOAD, TRANSFER, 2000, 0, 2000, payload_digest([7, TAGGED]), 0, 2)
+    clear = ClearHeader(receiver.layout.header_at)
+    assert receiver.on_header(header) == [clear, SendFrame(ResendChunks(TRANSFER, (0,)))]
+    receiver = Receiver(TRANSFER, plan, ReceiveSettings("fedrdma", tagged=True))
+    clear = ClearHeader(receiver.layout.header_at)
+    staged = ChunkHeader(HeaderKind.CHUNK, TRANSFER, 2000, 0, 1000, 7, 0, 2)
+    for length in (0, 999):
+        receiver.on_landed(receiver.layout.staged_chunk_at, length, TAGGED)
+        assert receiver.on_header(staged) == [clear, SendFrame(ResendChunks(TRANSFER, (0,)))]
+    receiver.on_landed(receiver.layout.staged_chunk_at, 1000, TAGGED)
+    copied = receiver.on_header(staged)
+    assert [type(action) for action in copied] == [ClearHeader, CopyStaged, ComputeDigest]
 
 
 def test_fedrdma_keeps_what_it_has_taken_in_over_a_restart_in_the_same_slot() -> None:

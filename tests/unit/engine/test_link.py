@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from fedrdma_fate.engine.events import TransferProgress
 from fedrdma_fate.engine.link import Link
 from fedrdma_fate.engine.link_thread import LinkThread
 from fedrdma_fate.engine.outgoing import OutgoingTransfers
@@ -21,7 +22,7 @@ from fedrdma_fate.ports import EndpointAddress
 from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import Delivered, Grant, GrantRecall, GrantRequest, Offer, Ping
 from tests.support.endpoints import HeapRegion, MemoryEndpoint, MemoryTransport, MemoryWire
-from tests.support.engine import DATAGRAM_KEYS, Recorded, outgoing, slot_for
+from tests.support.engine import DATAGRAM_KEYS, KEY, Recorded, outgoing, slot_for
 from tests.support.sites import eventually
 
 BODY = os.urandom(4567)
@@ -165,6 +166,25 @@ def test_the_snapshot_shows_transfers_and_forgets_them_when_they_are_over(ends: 
     ends.receiver.grant(1, slot_for(message), 1)
     ends.run_until(ends.sending.sent_messages)
     eventually(lambda: not ends.sender.progress() and not ends.receiver.progress())
+
+
+def test_what_ends_by_a_timer_and_nothing_else_leaves_the_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1.0
+    link = Link("a", LinkSettings("memory"), Recorded().emit, lambda: now)
+    slices = [2]
+    opened = TransferProgress(1, KEY, "receive", "fedrdma-x", "opening", 100, 50, 0.0)
+    openings = link._incoming._openings
+    monkeypatch.setattr(openings, "timer", lambda: 0.0 if slices[0] else None)
+    monkeypatch.setattr(openings, "progress", lambda: [opened] if slices[0] else [])
+    monkeypatch.setattr(openings, "on_timer", lambda _now: slices.__setitem__(0, max(0, slices[0] - 1)))
+    link.turn(deque([lambda _link: None]))
+    link.turn()
+    assert link.snapshot == [opened]
+    for _ in range(10):
+        due = link.turn().until
+        now = max(now, due if due is not None else now)
+    assert link.snapshot == []
+    assert link.turn().until is None, "and then it sleeps"
 
 
 def test_a_sign_of_life_on_the_data_path_is_noted(ends: Ends) -> None:

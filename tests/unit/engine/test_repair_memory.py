@@ -12,7 +12,7 @@ import pytest
 
 from fedrdma_fate.core.path import PathState
 from fedrdma_fate.core.plan import SlotLayout
-from fedrdma_fate.core.x.repair_code import LARGEST_REPAIR_BYTES, RepairPlan, plan_repairs
+from fedrdma_fate.core.x.repair_code import LARGEST_REPAIR_BYTES, MOST_REPAIR_CHUNKS, RepairPlan, plan_repairs
 from fedrdma_fate.engine.outgoing import OutgoingTransfers
 from fedrdma_fate.engine.path_memory import KnownPath
 from fedrdma_fate.engine.payload import Outgoing
@@ -192,6 +192,7 @@ def test_one_that_cannot_be_posted_is_left_out(monkeypatch: pytest.MonkeyPatch) 
         (41, 4, ROOM_BYTES, "FR305"),
         (0, 4, ROOM_BYTES, "FR305"),
         (40, 1 << 20, ROOM_BYTES, "FR305"),
+        (40, MOST_REPAIR_CHUNKS + 1, 2_000_000, "FR305"),
         (40, 4, 48_000, "FR304"),
     ],
 )

@@ -12,7 +12,7 @@ BODY = bytes(range(256)) * 64
 
 
 def opener() -> PathOpener:
-    keys = PathKeys(*[DirectionKeys(b"d" * 32, b"c" * 32)] * 2)
+    keys = PathKeys(*[DirectionKeys(b"d" * 32, b"c" * 32, b"a" * 32)] * 2)
     return PathSealing.of_keys(keys, AES, "integrity").opener
 
 

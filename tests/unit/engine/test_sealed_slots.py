@@ -76,6 +76,15 @@ def test_a_sealed_payload_comes_whole(mode: Mode, length: int, seal: Seal, ciphe
     assert_delivered(pair, BODY[:length])
 
 
+@pytest.mark.parametrize("mode", ["fedrdma", "fedrdma-e"])
+def test_a_sealed_payload_with_a_link_enable_chunk_comes_whole(pair: Pair, mode: Mode) -> None:
+    connect(pair, RELIABLE)
+    sent = message(1, mode, chunk_bytes=20_000)
+    pair.outgoing.submit(dataclasses.replace(sent, plan=dataclasses.replace(sent.plan, enable_bytes=4096)), pair.now)
+    pair.let_time_pass(PATIENCE_SECONDS)
+    assert_delivered(pair, BODY)
+
+
 @pytest.mark.parametrize("service", [LOSSY, RELIABLE])
 def test_chunks_that_are_lost_are_sent_again_as_they_were_sealed(pair: Pair, service: ChunkService) -> None:
     connect(pair, service, lost=frozenset({2, 17, 40, 41, 43}) if not service.reliable else frozenset())
@@ -392,7 +401,7 @@ def test_a_data_path_that_wants_what_is_posted_sealed_is_not_used_without_memory
         link = Link("peer", dataclasses.replace(SETTINGS, sealing_region=make), told.emit, lambda: 0.0)
         wire = MemoryWire()
         wire.sealed_by_poster = True
-        keys = PathKeys(DirectionKeys(bytes(32), bytes(32)), DirectionKeys(bytes(32), bytes(32)))
+        keys = PathKeys(*[DirectionKeys(bytes(32), bytes(32), bytes(32))] * 2)
         link.connect(SimDraft(wire.ends[0]), {}, 1, DATAGRAM_KEYS, PathSealing.of_keys(keys, AES, "on"))
         ((what, attempt, reason),) = told.paths
         assert (what, attempt) == ("lost", 1)

@@ -5,7 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 from fedrdma_fate.core.path import PathState
-from fedrdma_fate.core.x.chunking import FIRST_CHUNK_BYTES, FIRST_RELIABLE_CHUNK_BYTES, best_chunk_bytes
+from fedrdma_fate.core.x.chunking import (
+    FIRST_CHUNK_BYTES,
+    FIRST_CHUNK_PACKETS,
+    FIRST_RELIABLE_CHUNK_BYTES,
+    best_chunk_bytes,
+)
+from fedrdma_fate.core.x.receiver import XReceiver
 from fedrdma_fate.core.x.sender import XSender
 from fedrdma_fate.engine.outgoing_transfer import OutgoingTransfer
 from fedrdma_fate.engine.path_memory import PathMemory
@@ -39,7 +45,11 @@ def recut(total: int) -> Outgoing:
 
 def test_the_chunk_size_follows_what_is_known_of_the_path_unless_it_is_set() -> None:
     memory, whole = PathMemory(), recut(1 << 28)
-    assert opened(whole, LOSSY, memory).outgoing.plan.chunk_bytes == FIRST_CHUNK_BYTES
+    assert opened(whole, LOSSY, memory).outgoing.plan.chunk_bytes == FIRST_CHUNK_PACKETS * LOSSY.mtu_bytes
+    large = dataclasses.replace(LOSSY, mtu_bytes=4096)
+    assert opened(whole, large, memory).outgoing.plan.chunk_bytes == FIRST_CHUNK_BYTES
+    repairing = dataclasses.replace(LOSSY, repairs_packets=True)
+    assert opened(whole, repairing, memory).outgoing.plan.chunk_bytes == FIRST_CHUNK_BYTES
     memory.learn(PathState(1.25e9, 0.02, None), "probed")
     assert opened(whole, LOSSY, memory).outgoing.plan.chunk_bytes == best_chunk_bytes(1.25e9, None, 500, 1 << 28)
     memory.learn(PathState(1.25e9, 0.02, 0.001), "measured")
@@ -47,6 +57,30 @@ def test_the_chunk_size_follows_what_is_known_of_the_path_unless_it_is_set() -> 
     assert opened(whole, ChunkService(), memory).outgoing.plan.chunk_bytes == 4 << 20, "a transport that paces itself"
     by_hand = dataclasses.replace(whole, recut=False)
     assert opened(by_hand, LOSSY, memory).outgoing.plan is by_hand.plan
+
+
+def test_on_a_slow_path_chunks_are_as_short_as_packets_where_some_are_lost_and_only_there() -> None:
+    memory, whole = PathMemory(), recut(2_340_000)
+    memory.learn(PathState(2.5e6, 0.02, 0.05), "measured")
+    udp = dataclasses.replace(LOSSY, mtu_bytes=1442)
+    assert opened(whole, udp, memory).outgoing.plan.chunk_bytes == 1442
+    reliable = dataclasses.replace(LOSSY, reliable=True, depth=128)
+    assert opened(whole, reliable, memory).outgoing.plan.chunk_bytes >= FIRST_CHUNK_BYTES
+
+
+def test_the_chunks_of_a_slow_path_take_one_queue_pair_where_loss_is_told_by_those_that_follow() -> None:
+    def queue_pairs(service: ChunkService) -> int:
+        sender = opened(recut(2_340_000), service, memory).sender
+        assert isinstance(sender, XSender)
+        return sender.settings.queue_pairs
+
+    memory, four = PathMemory(), dataclasses.replace(LOSSY, queue_pairs=4)
+    assert queue_pairs(four) == 4, "nothing is known"
+    memory.learn(PathState(1.25e8, 0.02, 0.01), "probed")
+    assert queue_pairs(four) == 4
+    memory.learn(PathState(7.5e6, 0.002, 0.2), "measured")
+    assert queue_pairs(four) == 1
+    assert queue_pairs(dataclasses.replace(four, reliable=True, depth=128)) == 4
 
 
 def test_over_queue_pairs_that_take_few_chunks_they_are_large_enough_to_fill_the_path() -> None:
@@ -78,6 +112,15 @@ def test_the_mode_decides_which_machine_receives() -> None:
     offer = Offer("memory", 9, KEY, "bytes", 10, "fedrdma-x", 5, 10, 0)
     assert type(open_receiver(offer, 5000, LOSSY)).__name__ == "XReceiver"
     assert type(open_receiver(_with(offer, mode="grpc"), 5000, LOSSY)).__name__ == "Receiver"
+
+
+def test_nothing_is_solved_for_on_a_data_path_that_loses_nothing() -> None:
+    offer = Offer("memory", 9, KEY, "bytes", 400, "fedrdma-x", 5, 10, 0, 40, 4)
+    for service, repairs in ((LOSSY, 4), (ChunkService(), None)):
+        receiver = open_receiver(offer, 9000, service)
+        assert isinstance(receiver, XReceiver)
+        planned = receiver.settings.repairs
+        assert (None if planned is None else planned.repairs) == repairs
 
 
 def _with(offer: Offer, **changes: object) -> Offer:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from fedrdma_fate.core.digest import chunk_digest, payload_digest
 from fedrdma_fate.core.path import PathState
 from fedrdma_fate.core.x.chunking import (
     TAGS,
@@ -18,6 +19,7 @@ from fedrdma_fate.engine.payload import Outgoing
 from fedrdma_fate.ports import ChunkService, Completion, CompletionKind
 from fedrdma_fate.wire.errors import ErrorCode, TransportError
 from fedrdma_fate.wire.frames import Abort, Delivered, GrantRequest, Offer, Refused, Report, Restart
+from fedrdma_fate.wire.header import HEADER_BYTES, ChunkHeader, HeaderKind
 from tests.support.endpoints import HeapRegion, MemoryWire
 from tests.support.engine import KEY, Pair, outgoing, slot_for
 
@@ -184,6 +186,31 @@ def test_chunks_of_a_grant_that_ended_are_ignored(pair: Pair) -> None:
 
 def _early(grant: int, index: int) -> Completion:
     return Completion(CompletionKind.CHUNK_IMMEDIATE, immediate=immediate_of(grant % TAGS, index))
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_a_chunk_that_was_written_elsewhere_than_it_says_has_not_arrived(pair: Pair, early: bool) -> None:
+    """Its digest is right, and what lies in its place is what was there before: perhaps another peer's."""
+    connect(pair, ChunkService(), lost=frozenset())
+    grant, other = (pair.grant(HeapRegion(100_000).slot()) for _ in range(2))
+    offer = Offer("memory", 9, KEY, "bytes", 2000, "fedrdma-x", grant, 1000, 0)
+    digests = [chunk_digest(bytes(1000)), 77]
+    right = Completion(CompletionKind.CHUNK_IMMEDIATE, 0, immediate_of(grant % TAGS, 0), grant, 4096, 1000, digests[0])
+    lies = Completion(CompletionKind.CHUNK_IMMEDIATE, 0, immediate_of(grant % TAGS, 1), grant, 5096, 1000, digests[1])
+    lied: list[dict[str, int]] = [{"offset": 4096}, {"offset": 5097}, {"length": 999}, {"grant": other}]
+    wrong = [dataclasses.replace(lies, **changes) for changes in lied]  # type: ignore[arg-type]
+    header = ChunkHeader(HeaderKind.PAYLOAD, 9, 2000, 0, 2000, payload_digest(digests), 0, 2)
+    pair.incoming._granted[grant].slot.view[:HEADER_BYTES] = header.encode()
+    if not early:
+        pair.incoming.on_offer(offer, pair.now)
+    for landed in (*wrong, right):
+        pair.incoming.on_chunk(landed, pair.now)
+    if early:
+        pair.incoming.on_offer(offer, pair.now)
+    pair.incoming.on_immediate(grant, pair.now)
+    assert not pair.receiving.received_offers
+    pair.incoming.on_chunk(lies, pair.now)
+    assert len(pair.receiving.received_offers) == 1
 
 
 def test_a_chunk_that_comes_again_and_again_before_its_offer_is_kept_once(pair: Pair) -> None:

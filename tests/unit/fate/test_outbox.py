@@ -160,7 +160,7 @@ def test_a_failure_while_writing_gives_the_slot_back(outbox: Outbox, client: Fak
     class Failing(ObjectPlan):
         total_bytes = 100_000
 
-        def write_into(self, _buffer: memoryview, _progress: Progress | None = None) -> None:
+        def write_into(self, _buffer: memoryview, _progress: Progress | None = None, **_: bool) -> None:
             raise RuntimeError("device lost")
 
     with pytest.raises(RuntimeError, match="device lost"):
@@ -169,6 +169,7 @@ def test_a_failure_while_writing_gives_the_slot_back(outbox: Outbox, client: Fak
     assert client.leases[0].history == ["release"]
 
 
+@pytest.mark.parametrize("digests_wanted", [True, False])
 @pytest.mark.parametrize(
     ("early", "history"),
     [
@@ -178,9 +179,13 @@ def test_a_failure_while_writing_gives_the_slot_back(outbox: Outbox, client: Fak
     ],
 )
 def test_a_large_object_is_handed_over_before_it_is_written_where_the_gateway_takes_that(
-    outbox: Outbox, client: FakeClient, early: Literal["committed", "digests-wanted", "later"], history: list[str]
+    outbox: Outbox,
+    client: FakeClient,
+    early: Literal["committed", "digests-wanted", "later"],
+    history: list[str],
+    digests_wanted: bool,
 ) -> None:
-    client.early = early
+    client.early, client.digests_wanted = early, digests_wanted
     array = np.arange(outbox_module.EARLY_FROM_BYTES // 8 + 5.0)
 
     outbox.put_object(plan(array), "model", "1", [GUEST, HOST])
@@ -207,7 +212,7 @@ def test_a_failure_while_writing_what_was_handed_over_gives_the_slot_back(outbox
     class Failing(ObjectPlan):
         total_bytes = outbox_module.EARLY_FROM_BYTES
 
-        def write_into(self, _buffer: memoryview, _progress: Progress | None = None) -> None:
+        def write_into(self, _buffer: memoryview, _progress: Progress | None = None, **_: bool) -> None:
             raise RuntimeError("device lost")
 
     client.early = "committed"

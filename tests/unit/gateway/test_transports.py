@@ -121,3 +121,36 @@ def test_a_gid_that_does_not_exist_is_told_by_the_configured_index(tmp_path: Pat
     devices.append(device_info("fake0", "127.0.0.1"))
     with pytest.raises(TransportError, match="no GID at index 9"):
         make(config(transport="verbs", verbs={"gid_index": 9}), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "there"),
+    [
+        ({"mode": "fedrdma-x"}, True),
+        ({"peer": {"mode": "fedrdma-x"}}, True),
+        ({}, False),
+        ({"mode": "fedrdma-x", "transport": "tcp"}, False),
+        ({"transport": "udp"}, True),
+    ],
+)
+def test_udp_is_offered_where_it_is_asked_for_and_by_auto_in_mode_fedrdma_x(
+    made: Made, tmp_path: Path, changes: dict[str, Any], there: bool
+) -> None:
+    assert made == []
+    assert ("udp" in make(config(**changes), tmp_path)) is there
+
+
+def refuse_udp(*_: object) -> None:
+    raise TransportError(ErrorCode.TRANSPORT_UNAVAILABLE, "no udp data path: the port is taken.", "")
+
+
+def test_auto_does_without_udp_whose_port_is_taken_and_keeps_the_reason(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert made == []
+    monkeypatch.setattr(module, "UdpTransport", refuse_udp)
+    transports = make(config(mode="fedrdma-x"), tmp_path)
+    assert "udp" not in transports
+    assert transports.absent["udp"] == "no udp data path: the port is taken (a)"
+    with pytest.raises(TransportError, match="the port is taken"):
+        make(config(transport="udp"), tmp_path)

@@ -13,7 +13,7 @@ from fedrdma_fate.security.nonces import NonceCounter, NonceError
 from fedrdma_fate.security.sealing import AttemptSealer, PathOpener, PathSealer, Seal
 from fedrdma_fate.wire.sealed import INTRODUCTION_BYTES, RECORD_OVERHEAD, Introduction, unpack_introduction
 
-KEYS = DirectionKeys(bytes(32), bytes(range(32)))
+KEYS = DirectionKeys(bytes(32), bytes(range(32)), bytes(32))
 MESSAGE = b"m" * 32
 DATA = bytes(range(256)) * 40
 PLACE = b"the place"
@@ -126,7 +126,7 @@ def test_what_is_shorter_than_its_tag_or_has_another_length_is_refused(cipher: s
 
 def test_a_key_that_is_used_up_seals_nothing_more(cipher: str, seal: Seal) -> None:
     fresh = PathSealer(KEYS, cipher, seal).begin(3, 7, MESSAGE)
-    sealer = AttemptSealer(fresh._records, fresh.introduction, NonceCounter(most=1))
+    sealer = AttemptSealer(fresh._records, fresh.introduction, NonceCounter(most=1), fresh._acknowledgements)
     sealed(sealer)
     room = bytearray(1 + RECORD_OVERHEAD)
     with pytest.raises(NonceError):

@@ -13,7 +13,15 @@ from fedrdma_fate.memory.region import SharedRegion
 from fedrdma_fate.ports import RemoteSlot, Slot
 from fedrdma_fate.transport.exposure import ProtocolViolation
 from fedrdma_fate.transport.outbound import LARGEST_PIECE, Outbound
-from fedrdma_fate.transport.stream_frames import HEAD_BYTES, INLINE_BYTES, SEQUENCE_WINDOW, Head, Op, unpack_head
+from fedrdma_fate.transport.stream_frames import (
+    HEAD_BYTES,
+    INLINE_BYTES,
+    SEQUENCE_WINDOW,
+    Head,
+    Op,
+    ack_head,
+    unpack_head,
+)
 from fedrdma_fate.transport.tcp_streams import StreamWriter
 
 MIB = 1024 * 1024
@@ -62,8 +70,8 @@ def test_pieces_cover_the_write_once_and_keep_to_their_bounds(region: SharedRegi
 def test_acks_go_ahead_of_data(region: SharedRegion) -> None:
     outbound = Outbound(1)
     outbound.post_write(1, Slot(region, 0, 100), TARGET, 0)
-    outbound.acknowledge(41)
-    outbound.acknowledge(42)
+    outbound.acknowledge(ack_head(41))
+    outbound.acknowledge(ack_head(42))
     piece = outbound.take()
     assert piece is not None
     heads = [unpack_head(piece.head[at : at + HEAD_BYTES]) for at in range(0, len(piece.head), HEAD_BYTES)]
@@ -76,9 +84,9 @@ def test_no_more_writes_are_begun_than_the_receiver_keeps_books_for() -> None:
         outbound.post_bytes(number, b"x", TARGET, 0, 0)
     assert len(_drain(outbound)) == SEQUENCE_WINDOW
     assert not outbound.waiting
-    outbound.acknowledged(5)
+    outbound.acknowledged(Head(Op.ACK, sequence=5))
     assert not outbound.waiting
-    outbound.acknowledged(0)
+    outbound.acknowledged(Head(Op.ACK, sequence=0))
     assert len(_drain(outbound)) == 1
 
 
@@ -87,15 +95,15 @@ def test_a_write_that_was_not_sent_whole_cannot_be_acknowledged(region: SharedRe
     outbound.post_write(1, Slot(region, 0, 4 * MIB), TARGET, 0)
     outbound.take()
     with pytest.raises(ProtocolViolation, match="not under way"):
-        outbound.acknowledged(0)
+        outbound.acknowledged(Head(Op.ACK, sequence=0))
 
 
 def test_a_peer_that_reads_no_acks_is_cut_off_before_memory_grows() -> None:
     outbound = Outbound(1)
     for sequence in range(SEQUENCE_WINDOW):
-        outbound.acknowledge(sequence)
+        outbound.acknowledge(ack_head(sequence))
     with pytest.raises(ProtocolViolation, match="not read"):
-        outbound.acknowledge(SEQUENCE_WINDOW)
+        outbound.acknowledge(ack_head(SEQUENCE_WINDOW))
 
 
 def test_large_data_does_not_go_inline() -> None:

@@ -16,6 +16,7 @@ import pytest
 from fedrdma_fate.transport import shm_keys
 from fedrdma_fate.transport.exposure import ProtocolViolation
 from fedrdma_fate.transport.shm_keys import ENTRIES, TABLE_BYTES, KeyTable, PeerKeys, PeerStuck
+from tests.support.descriptors import open_descriptors
 
 
 @pytest.fixture
@@ -152,18 +153,18 @@ def test_a_table_that_cannot_be_filled_leaves_no_descriptor(monkeypatch: pytest.
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     with pytest.raises(OSError, match="No space left"):
         KeyTable()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_descriptors() == before
 
 
 @pytest.mark.parametrize("length", [5, TABLE_BYTES - 1, TABLE_BYTES + 1])
 def test_a_file_that_is_no_table_is_refused(length: int) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     with pytest.raises(ValueError, match=f"has {length} bytes, not {TABLE_BYTES}"):
         PeerKeys(table_file(length))
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_descriptors() == before
 
 
 def test_a_table_that_could_be_cut_short_is_refused() -> None:

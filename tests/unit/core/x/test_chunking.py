@@ -7,11 +7,15 @@ import pytest
 from fedrdma_fate.core.plan import ChunkPlan
 from fedrdma_fate.core.x.chunking import (
     LARGEST_X_CHUNK_BYTES,
+    LEAST_CHUNK_BYTES,
+    MOST_CHUNKS_PER_SECOND,
+    SLOW_PATH_RATE,
     SMALLEST_CHUNK_BYTES,
     best_chunk_bytes,
     chunk_of_immediate,
     filling_chunk_bytes,
     immediate_of,
+    least_chunk_bytes,
 )
 
 
@@ -22,6 +26,35 @@ def test_chunks_shrink_with_loss_and_grow_with_rate_within_bounds() -> None:
     assert best_chunk_bytes(12.2e9, 0.0, 4096, 1 << 30) == 512 * 1024, "the power of two that is nearest"
     assert best_chunk_bytes(1.22e9, 0.01, 4096, 1 << 30) == 32 * 1024, "that below, where it costs repeats"
     assert best_chunk_bytes(1.25e9, None, 4096, 1 << 30) == best_chunk_bytes(1.25e9, 0.01, 4096, 1 << 30)
+
+
+@pytest.mark.parametrize("mtu", [1024, 1188, 1442, 4096, 8942])
+@pytest.mark.parametrize("loss", [None, 0.05, 0.2])
+def test_on_a_slow_path_that_loses_packets_a_chunk_is_one_packet(loss: float | None, mtu: int) -> None:
+    assert best_chunk_bytes(625e3, loss, mtu, 2_340_000) == mtu
+
+
+def test_below_16_kib_a_chunk_is_whole_packets() -> None:
+    assert best_chunk_bytes(2.5e6, 0.0, 1442, 1 << 20) == 2 * 1442
+    assert best_chunk_bytes(12.5e6, 0.05, 1442, 1 << 20) == 2 * 1442, "more would be work for the processor"
+    assert best_chunk_bytes(12.5e6, 0.05, 256, 1 << 20) == 7 * 256
+    assert best_chunk_bytes(30e6, 0.05, 1442, 1 << 20) == 3 * 1442
+
+
+@pytest.mark.parametrize("rate", [1e4, 625e3, 2.5e6, 12.5e6, 30e6, 32e6, 125e6, 1.25e9, 12.5e9])
+@pytest.mark.parametrize("mtu", [256, 1024, 1442, 4096, 8942, 65_000])
+def test_no_loss_has_the_ends_post_more_chunks_than_they_can(rate: float, mtu: int) -> None:
+    for loss in (None, 0.0, 0.01, 0.2):
+        chunk = best_chunk_bytes(rate, loss, mtu, 1 << 20)
+        assert chunk >= LEAST_CHUNK_BYTES
+        if rate <= SLOW_PATH_RATE:
+            assert rate / chunk <= MOST_CHUNKS_PER_SECOND
+        else:
+            assert chunk >= SMALLEST_CHUNK_BYTES
+
+
+def test_where_a_packet_is_longer_than_the_smallest_chunk_of_fast_paths_that_is_the_least() -> None:
+    assert least_chunk_bytes(1.0, 65_000) == SMALLEST_CHUNK_BYTES == best_chunk_bytes(1.0, 0.2, 65_000, 1 << 20)
 
 
 def test_a_huge_payload_is_not_cut_into_more_chunks_than_an_immediate_can_name() -> None:
@@ -42,7 +75,7 @@ def test_what_does_not_fit_an_immediate_is_refused(tag: int, index: int) -> None
 @pytest.mark.parametrize(
     ("rate", "most_chunks", "chunk_bytes"),
     [
-        (1.25e9, None, SMALLEST_CHUNK_BYTES),
+        (1.25e9, None, LEAST_CHUNK_BYTES),
         (1.25e9, 1 << 20, SMALLEST_CHUNK_BYTES),
         (1.25e9, 512, 128 * 1024),
         (1.25e9, 128, 512 * 1024),

@@ -42,6 +42,14 @@ def test_too_few_round_trips_show_nothing() -> None:
     assert competition.on_cruise_end(RATE, maybe_own_queue=False) is QueueVerdict.NONE
 
 
+def test_a_cruise_of_too_few_round_trips_does_not_make_forget_what_the_one_before_has_shown() -> None:
+    competition = Competition(RATE, 0.0)
+    assert cruised(competition, 0.002, maybe_own_queue=True) is QueueVerdict.UNCERTAIN
+    competition.start_phase()
+    assert competition.on_cruise_end(RATE, maybe_own_queue=True) is QueueVerdict.NONE
+    assert cruised(competition, 0.002, maybe_own_queue=True) is QueueVerdict.COMPETITORS
+
+
 def test_one_comes_down_step_by_step_to_the_fair_share_and_no_further() -> None:
     competition = Competition(RATE, 0.0)
     rates = [RATE]

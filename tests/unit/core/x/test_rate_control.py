@@ -41,6 +41,36 @@ def settled(control: RateController) -> PathState:
     return state
 
 
+def test_what_the_train_of_a_path_that_nothing_is_known_of_has_lost_is_no_rate() -> None:
+    control = RateController()
+    for report in range(10):
+        control.on_sample(Sample(None, None, 1, 20, 4), report * 0.01)
+    assert (control.phase, control.known) == (Phase.STARTUP, False)
+    control.on_sample(Sample(RTT, RATE, 4, 4, 4), 0.2)
+    assert control.rate == pytest.approx(0.99 * RATE)
+
+
+def test_at_a_low_rate_what_a_chunk_takes_is_no_queue() -> None:
+    rate, chunk = 625e3, 1024
+    control = RateController(PathState(rate, RTT, 0.0))
+    control.chunk_bytes = chunk
+    for report in range(500):
+        now = report * 0.004
+        control.on_time(now)
+        control.on_sample(Sample(RTT + 1.4 * chunk / rate, min(control.rate, rate), 9, 1, 1), now)
+    path = settled(control)
+    assert path.loss is not None
+    assert path.loss > 0.05
+    assert path.shared_seconds == 0
+
+
+@pytest.mark.parametrize(("lost", "reduced"), [(5, False), (8, True)])
+def test_of_a_round_of_few_chunks_many_may_be_lost_by_chance_but_not_nearly_all(lost: int, reduced: bool) -> None:
+    control = controller(loss=0.2)
+    control.on_sample(Sample(RTT, RATE, 10 - lost, lost, 1), 1.0)
+    assert (control.phase is Phase.PROBE_DOWN) == reduced
+
+
 def test_a_longer_path_is_not_taken_for_a_queue() -> None:
     control = controller()
     play(control, 0.0, 1.0, RTT)
@@ -68,6 +98,20 @@ def test_the_queue_of_a_rate_that_some_samples_overrated_is_not_taken_for_that_o
         now += 0.002
         assert not control.competing
     assert settled(control).rate >= 0.97 * RATE
+
+
+def test_the_queue_of_what_a_transfer_sends_at_once_is_its_own() -> None:
+    short = 0.005
+    control = controller(min_rtt=short)
+    now = 0.0
+    while now < 0.2:
+        control.on_time(now)
+        # drains slowly in CRUISE, and at once when we drain
+        queue = 0.0 if now > 0.04 else 0.0011 - now * 0.01
+        control.on_sample(Sample(short + queue, min(control.rate, RATE), 10, 0, 4), now)
+        now += 0.002
+        assert not control.competing
+    assert settled(control).rate >= 0.95 * RATE
 
 
 def test_a_queue_that_does_not_give_way_makes_us_yield_half() -> None:
@@ -100,6 +144,22 @@ def test_random_loss_without_a_queue_does_not() -> None:
     assert settled(control).rate >= 0.95 * RATE
     assert control.loss > 0.0
     assert not control.competing
+
+
+@pytest.mark.parametrize("counts_packets", [False, True])
+def test_lost_chunks_of_which_the_packets_that_came_count_do_not_make_the_path_look_faster(
+    counts_packets: bool,
+) -> None:
+    """Chunks of four packets, one in a hundred of which is lost."""
+    control = controller(loss=0.01)
+    delivered = RATE * (0.99 if counts_packets else 0.96)
+    for report in range(2000):
+        now = report * 0.002
+        control.on_time(now)
+        lost = int(report % 5 == 0) * 2
+        rate = min(control.rate, delivered)
+        control.on_sample(Sample(RTT, rate, 10 - lost, lost, 4, counts_packets), now)
+    assert RATE * 0.97 < settled(control).rate < RATE * 1.0001
 
 
 def test_a_remembered_round_trip_outlives_the_first_sample_whatever_the_clock_says() -> None:

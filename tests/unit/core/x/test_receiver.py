@@ -5,13 +5,17 @@ from __future__ import annotations
 import random
 import tracemalloc
 
+import pytest
+
 from fedrdma_fate.core.actions import ComputeDigest, SendReport
 from fedrdma_fate.core.plan import ChunkPlan
+from fedrdma_fate.core.x import repair
 from fedrdma_fate.core.x.chunking import (
     SMALLEST_CHUNK_BYTES,
     immediate_of,
 )
 from fedrdma_fate.core.x.receiver import XReceiver, XReceiveSettings
+from fedrdma_fate.core.x.repair_code import RepairPlan
 
 
 def test_a_chunk_of_another_tag_or_outside_the_plan_is_ignored() -> None:
@@ -51,6 +55,15 @@ def test_chunks_found_at_one_moment_are_reported_together_so_that_what_follows_d
     assert (told.report.arrived_at, told.report.received_bytes, told.report.newest) == (1.0, 20, 4)
 
 
+def test_where_the_transport_counts_what_came_of_chunks_that_are_not_whole_that_is_reported() -> None:
+    receiver = XReceiver(1, ChunkPlan(40, 4), XReceiveSettings(tag=5))
+    receiver.on_chunk(immediate_of(5, 9), 1.0, 1.0, received_bytes=7)
+    receiver.on_chunk(immediate_of(5, 7), 1.0, 1.0, received_bytes=13)
+    (told,) = receiver.on_timer(1.0)
+    assert isinstance(told, SendReport)
+    assert told.report.received_bytes == 13
+
+
 def test_the_last_chunk_is_reported_at_once() -> None:
     receiver = XReceiver(1, ChunkPlan(8, 4), XReceiveSettings(tag=5))
     receiver.on_chunk(immediate_of(5, 1), 1.0, 1.0)
@@ -60,7 +73,7 @@ def test_the_last_chunk_is_reported_at_once() -> None:
     assert receiver.timer() is None
 
 
-def test_a_receiver_keeps_less_than_a_megabyte_for_a_gigabyte_in_the_smallest_chunks() -> None:
+def test_a_receiver_keeps_less_than_a_megabyte_for_a_gigabyte_in_the_smallest_chunks_of_fast_paths() -> None:
     plan = ChunkPlan(1 << 30, SMALLEST_CHUNK_BYTES)
     tracemalloc.start()
     try:
@@ -74,3 +87,32 @@ def test_a_receiver_keeps_less_than_a_megabyte_for_a_gigabyte_in_the_smallest_ch
         assert tracemalloc.get_traced_memory()[1] - before < 1_000_000
     finally:
         tracemalloc.stop()
+
+
+def test_a_sender_that_has_its_losses_solved_for_again_and_again_takes_no_time_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its repair chunks never suffice: each new chunk is a reason to try once more, one that came before is none."""
+    tries: list[int] = []
+
+    def solve(_plan: RepairPlan, _repairs: object, missing: list[int]) -> None:
+        tries.append(len(missing))
+
+    monkeypatch.setattr(repair, "solve", solve)
+    monkeypatch.setattr(repair, "MOST_WORK", 10 * 90 * 90)
+    plan = RepairPlan(ChunkPlan(400, 4), 100, 90)
+    receiver = XReceiver(1, plan.chunks, XReceiveSettings(tag=5, repairs=plan))
+    for number in range(90):
+        receiver.on_chunk(immediate_of(5, 100 + number), 0.0, 0.0)
+    assert not tries, "100 are missing"
+    for index in range(10):
+        receiver.on_chunk(immediate_of(5, index), 0.0, 0.0)
+    assert tries == [90]
+    for _ in range(100):
+        receiver.on_chunk(immediate_of(5, 3), 0.0, 0.0)
+        receiver.on_chunk(immediate_of(5, 103), 0.0, 0.0)
+    assert tries == [90]
+    for index in range(10, 99):
+        receiver.on_chunk(immediate_of(5, index), 0.0, 0.0)
+    assert sum(missing * 90 for missing in tries) <= 11 * 90 * 90
+    assert 10 <= len(tries) < 20

@@ -11,6 +11,7 @@ import pytest
 from fedrdma_fate.core.actions import Action, PostChunk
 from fedrdma_fate.core.path import PathState
 from fedrdma_fate.core.plan import ChunkPlan
+from fedrdma_fate.core.x.chunking import immediate_of
 from fedrdma_fate.core.x.estimators import MOST_RATE
 from fedrdma_fate.core.x.rate_control import RateController
 from fedrdma_fate.core.x.sender import XSender, XSendSettings
@@ -80,6 +81,43 @@ def test_reliable_queue_pairs_get_everything_once() -> None:
     settings = XSendSettings(tag=1, reliable=True, paced=False, window_bytes=1 << 20)
     sender = XSender(1, ChunkPlan(20_000, 1000), settings, RateController(PathState(1e9, 0.02, 0.01), proved=True))
     assert positions(sender, sender.start(0.0)) == list(range(20))
+
+
+FIFTH = immediate_of(1, 40 - 1 - 4)
+
+
+def lossy_transfer(nack: int | None, of: int = FIFTH) -> tuple[XSender, list[int]]:
+    """A sender whose fifth chunk was lost, of which so many bytes are missing; what it posts when it hears of that."""
+    settings = XSendSettings(tag=1, mtu_bytes=1000)
+    sender = XSender(1, ChunkPlan(40 * CHUNK, CHUNK), settings, RateController(PathState(1e8, 0.02, 0.0), proved=True))
+    sent = positions(sender, sender.start(0.0))
+    now = 0.0
+    while len(sent) < 12:
+        now += 1e-4
+        sent += positions(sender, sender.on_timer(now))
+    if nack is not None:
+        sender.on_chunk_nack(of, nack)
+    now += 0.02
+    report = Report(1, 0, 4, bytes([0b1111110]), 10, now, 0.0, 10 * CHUNK)
+    return sender, positions(sender, sender.on_report(report, now))
+
+
+@pytest.mark.parametrize(
+    ("nack", "again"), [(None, CHUNK), (1000, 1000), (0, 1), (1 << 40, CHUNK)], ids=["none", "one", "zero", "absurd"]
+)
+def test_a_chunk_of_which_the_peer_has_some_pieces_costs_the_others(nack: int | None, again: int) -> None:
+    sender, posted_again = lossy_transfer(nack)
+    assert posted_again[0] == 4
+    assert sender.resent_bytes == again
+
+
+@pytest.mark.parametrize(
+    ("tag", "index"), [(2, 35), (1, 40), (1, (1 << 20) - 1)], ids=["of-another-transfer", "beyond", "far-beyond"]
+)
+def test_what_is_missing_of_other_chunks_is_ignored(tag: int, index: int) -> None:
+    sender, again = lossy_transfer(1000, immediate_of(tag, index))
+    assert again[0] == 4
+    assert sender.resent_bytes == CHUNK
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -62,7 +62,7 @@ def test_an_unknown_key_is_named_with_the_nearest_one_that_exists(
     [
         ({"mode": "fast"}, "mode", "fast", "One of grpc, fedrdma, fedrdma-e, fedrdma-x."),
         ({"security": "tls"}, "security", "tls", "One of mtls, off."),
-        ({"peers": [{**PEER, "transport": "ib"}]}, "peers[0].transport", "ib", "One of auto, verbs, tcp, shm."),
+        ({"peers": [{**PEER, "transport": "ib"}]}, "peers[0].transport", "ib", "One of auto, verbs, udp, tcp, shm."),
         ({"parties": [9999]}, "parties[0]", 9999, "Put it in quotes."),
         ({"listen": {"control": "9370"}}, "listen.control", "9370", "Write host:port."),
         ({"listen": {"metrics": "127.0.0.1:99999"}}, "listen.metrics", "127.0.0.1:99999", "Write host:port."),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 
 import pytest
 
@@ -14,9 +15,11 @@ from fedrdma_fate.wire.frames import (
     Inline,
     MessageKey,
     Party,
+    Ping,
     Refused,
     Undeliverable,
 )
+from tests.support.endpoints import MemoryTransport
 from tests.support.twin import PARTIES, Twin
 from tests.support.twin_play import BODY, Play, key_to, peer_of, pull, sent_by, work
 
@@ -238,3 +241,59 @@ def test_a_notice_that_was_lost_with_the_channel_is_told_again(play: Play) -> No
         assert caught.value.code is ErrorCode.GATEWAY_STOPPING
 
     play(scenario)
+
+
+# --- which data path `auto` takes ---
+
+
+async def chosen_at(twin: Twin, round_trips: list[float]) -> tuple[str | None, str]:
+    """The main path, and why, of two that offer `udp`, when pings are answered after so long."""
+    for transports in twin.transports.values():
+        transports["udp"] = MemoryTransport("udp", {})
+    twin.halves = {site: twin._make(site) for site in twin.halves}
+    await twin.connect()
+    peer = peer_of(twin, "a")
+    for round_trip in round_trips:
+        assert peer.paths.main is None, "chosen before it is known how long the path is"
+        assert sent_by(twin, "a", Ping), "nobody would answer"
+        twin.halves["a"].stream._outgoing._queue.clear()  # type: ignore[union-attr, attr-defined]
+        peer._on_pong(time.monotonic() - round_trip)
+    main = peer.paths.main
+    return peer.paths.main_transport, "" if main is None else main.reason
+
+
+@pytest.mark.parametrize(
+    ("round_trips", "transport", "reason"),
+    [
+        ([0.02, 0.021, 0.019], "udp", "UDP passes"),
+        ([0.0004], "tcp", "udp: a round trip of 0.4 ms, for UDP it is 5 ms at least"),
+        ([0.5, 0.02, 0.001], "tcp", "udp: a round trip of 1.0 ms"),
+    ],
+    ids=["long", "short", "short, on a busy host"],
+)
+def test_auto_takes_udp_in_mode_fedrdma_x_where_the_round_trip_is_long(
+    play: Play, round_trips: list[float], transport: str, reason: str
+) -> None:
+    async def scenario(twin: Twin) -> None:
+        name, why = await chosen_at(twin, round_trips)
+        assert name == transport
+        assert reason in why
+
+    play(scenario, transport="auto", mode="fedrdma-x")
+
+
+@pytest.mark.parametrize("settings", [{"transport": "auto"}, {"transport": "tcp", "mode": "fedrdma-x"}])
+def test_without_that_mode_or_with_a_transport_of_its_own_nobody_waits_for_a_round_trip(
+    play: Play, settings: dict[str, str]
+) -> None:
+    async def scenario(twin: Twin) -> None:
+        assert (await chosen_at(twin, []))[0] == "tcp"
+
+    play(scenario, **settings)
+
+
+def test_where_udp_is_asked_for_it_is_taken_at_once_however_short_the_path(play: Play) -> None:
+    async def scenario(twin: Twin) -> None:
+        assert (await chosen_at(twin, []))[0] == "udp"
+
+    play(scenario, transport="udp", mode="fedrdma-x")

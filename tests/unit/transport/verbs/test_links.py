@@ -45,11 +45,13 @@ def lost(side: FakeSide, step: Callable[[], None] | None = None) -> str:
 
 
 def refused_by(
-    made: FakeLink, spoil: Callable[[EndpointAddress], EndpointAddress] = lambda address: address
+    made: FakeLink,
+    spoil: Callable[[EndpointAddress], EndpointAddress] = lambda address: address,
+    timeout: float = 0.3,
 ) -> TransportError:
-    """The error with which the active side does not connect; nothing is left of the attempt."""
+    """The error with which the active side does not connect in this time; nothing is left of the attempt."""
     with pytest.raises(TransportError) as error:
-        made.connect(0.3, spoil)
+        made.connect(timeout, spoil)
     assert error.value.code is ErrorCode.TRANSPORT_UNAVAILABLE
     made.close()
     assert (made.active.device.left, made.passive.device.left) == ([], [])
@@ -125,8 +127,11 @@ def test_a_peer_that_does_not_acknowledge_fails_the_link_test_and_the_error_name
 
 
 def test_one_queue_pair_that_carries_nothing_fails_the_link_test() -> None:
-    made = unconnected()
-    error = refused_by(made, lambda address: {**address, "pairs": f"{str(address['pairs']).split(',')[0]},9999"})
+    def with_one_dead(address: EndpointAddress) -> EndpointAddress:
+        return {**address, "pairs": f"{str(address['pairs']).split(',')[0]},9999"}
+
+    # time enough to meet on a busy host: the link test comes after that
+    error = refused_by(unconnected(), with_one_dead, timeout=3.0)
     assert "link test failed" in error.message
 
 

@@ -1,0 +1,1 @@
+"""Chunks and datagrams over UDP sockets: what unreliable queue pairs do, for hosts that have no RDMA device."""

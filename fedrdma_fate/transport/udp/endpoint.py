@@ -1,0 +1,322 @@
+"""One end of a `udp` link: chunks and datagrams over a UDP socket, all other writes over TCP streams beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import socket
+import time
+from collections.abc import Callable, Collection, Sequence
+
+from fedrdma_fate.ports import ChunkService, Completion, CompletionKind, Opener, RemoteSlot, Slot
+from fedrdma_fate.timerfd import Timer
+from fedrdma_fate.transport.exposure import check_target
+from fedrdma_fate.transport.tcp import TcpEndpoint
+from fedrdma_fate.transport.udp.liveness import TICK_SECONDS, Liveness
+from fedrdma_fate.transport.udp.nacks import decode_nacks
+from fedrdma_fate.transport.udp.outbound import DatagramOutbound
+from fedrdma_fate.transport.udp.packets import (
+    CHUNK,
+    CHUNK_HEAD,
+    KEY_MASK,
+    LEAST_BYTES,
+    LIFE_HEAD,
+    MESSAGE,
+    MESSAGE_HEAD,
+    NACK,
+    NACK_HEAD,
+    PING,
+    PONG,
+    PROBE,
+    VERSION,
+)
+from fedrdma_fate.transport.udp.reassembly import ChunkAssembly, MessageAssembly
+from fedrdma_fate.transport.udp.receiving import DatagramReceiver
+from fedrdma_fate.wire.datagrams import DATAGRAM_BYTES, PADDED_DATAGRAM_BYTES
+
+NAME = "udp"
+
+RECEIVE_SECONDS = 0.002
+"""How long a turn may read: what arrives meanwhile fits the socket's buffer, and acknowledgements are sent as often."""
+
+NACK_SECONDS = 0.001
+"""Least time from one look for missing pieces to the next: reports go every 2 ms (`core/x/receiver.py`)."""
+
+_MOST_PADDING = PADDED_DATAGRAM_BYTES - DATAGRAM_BYTES
+_HARMLESS = frozenset({errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN})
+_CLOCK = time.monotonic
+
+
+class UdpEndpoint:
+    """One end of a link. See `ports.Endpoint`. The streams also tell when the peer is gone."""
+
+    def __init__(
+        self, streams: TcpEndpoint, udp: socket.socket, datagram_bytes: int, own: int, peer: int, *, segments: bool
+    ) -> None:
+        """
+        Args:
+            streams: for writes that are not chunks.
+            udp: connected to the peer, non-blocking.
+            datagram_bytes: longest datagram that passes both ways.
+            own: what the peer calls this connection.
+            peer: what the peer wants it to be called.
+            segments: whether to have the kernel cut batches into datagrams.
+        """
+        self._streams = streams
+        self._udp = udp
+        self._own = own
+        self._completions: list[Completion] = []
+        self._outbound = DatagramOutbound(udp, datagram_bytes, peer, self._on_sent, segments=segments)
+        self._receiver = DatagramReceiver(udp)
+        self._chunks = ChunkAssembly()
+        self._messages = MessageAssembly()
+        self._liveness = Liveness()
+        self._tick = Timer(TICK_SECONDS)
+        self._ready = os.eventfd(1, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._service = ChunkService(
+            reliable=False,
+            self_paced=False,
+            queue_pairs=1,
+            mtu_bytes=self._outbound.piece_bytes,
+            repairs_packets=True,
+        )
+        self._strays = 0
+        self._looked_at = 0.0
+        self._open = True
+
+    @property
+    def transport(self) -> str:
+        return NAME
+
+    def open_with(self, opener: Opener) -> bool:
+        """Not here: what comes goes to its place as it is."""
+        del opener
+        return False
+
+    @property
+    def sealed_by_poster(self) -> bool:
+        """What is posted has to be sealed, and what came is opened in its slot."""
+        return True
+
+    def expose(self, grant: int, slot: Slot) -> RemoteSlot:
+        """Let the peer write into the slot, by chunks and by other writes."""
+        remote = self._streams.expose(grant, slot)
+        while self._chunks.has(remote.key & KEY_MASK):
+            self._streams.withdraw(grant)
+            remote = self._streams.expose(grant, slot)
+        self._chunks.open(remote.key & KEY_MASK, grant, slot)
+        return remote
+
+    def withdraw(self, grant: int) -> None:
+        """Close the slot to the peer: chunks for it are dropped, other writes break the link."""
+        self._streams.withdraw(grant)
+        self._chunks.close(grant)
+
+    @property
+    def still_open(self) -> Collection[int]:
+        """None: it is this side that puts what comes into the slots."""
+        return ()
+
+    def post_write(self, work_request: int, source: Slot, target: RemoteSlot, target_offset: int) -> None:
+        """Over the streams."""
+        self._streams.post_write(work_request, source, target, target_offset)
+
+    def post_bytes(
+        self, work_request: int, data: bytes, target: RemoteSlot, target_offset: int, immediate: int
+    ) -> None:
+        """Over the streams."""
+        self._streams.post_bytes(work_request, data, target, target_offset, immediate)
+
+    @property
+    def lent_region(self) -> None:
+        """None: the peer's memory is its own."""
+        return None
+
+    @property
+    def chunk_service(self) -> ChunkService:
+        """In datagrams, of which any may be lost."""
+        return self._service
+
+    def post_chunk(
+        self, work_request: int, source: Slot, target: RemoteSlot, target_offset: int, queue_pair: int, immediate: int
+    ) -> None:
+        """Queue the chunk; the next `progress` or `poll_set` sends it."""
+        del queue_pair
+        self._streams.check()
+        check_target(target, target_offset, source.length)
+        offset = target.address + target_offset
+        self._outbound.add_chunk(work_request, source.view, target.key & KEY_MASK, immediate, offset)
+
+    def post_datagram(self, data: bytes, copies: int = 1, padding: int = 0) -> bool:
+        """Queue the datagram, ahead of chunks; one that is longer than the path's goes in pieces."""
+        self._streams.check()
+        # behind a shorter one the padding would be taken for data
+        misfit = padding > _MOST_PADDING or (padding and len(data) < DATAGRAM_BYTES)
+        if misfit or len(data) > DATAGRAM_BYTES:
+            return False
+        self._guarded(self._nack)
+        self._streams.check()
+        return self._outbound.add_message(data, len(data) + padding, copies)
+
+    def poll_set(self) -> Sequence[tuple[int, int]]:
+        """The streams, the socket, the timer; sends what waits first."""
+        streams = self._streams.poll_set()
+        self._guarded(self._send)
+        self._streams.check()
+        mask = select.POLLIN | (select.POLLOUT if self._outbound.waiting else 0)
+        own = [(self._udp.fileno(), mask), (self._tick.fileno, select.POLLIN)]
+        if self._completions:
+            # what has just been sent completes with the next turn, which has to come at once
+            own.append((self._ready, select.POLLIN))
+        return [*streams, *own]
+
+    def progress(self) -> Sequence[Completion]:
+        """Take in what has come, and send what the kernel takes."""
+        if not self._streams.lost:
+            self._guarded(self._work)
+        if self._strays:
+            self._completions.append(Completion(CompletionKind.STRAY, length=self._strays))
+            self._strays = 0
+        completions, self._completions = self._completions, []
+        if completions and self._streams.lost:
+            return completions
+        return [*completions, *self._progress_of_streams(bool(completions))]
+
+    def close(self) -> None:
+        """Close socket and streams."""
+        self._drop("it was closed here")
+        self._streams.close()
+        self._completions.clear()
+
+    def _progress_of_streams(self, may_fail_later: bool) -> Sequence[Completion]:
+        try:
+            return self._streams.progress()
+        except Exception:
+            # what completed before is told first
+            if not may_fail_later:
+                raise
+            return ()
+
+    def _work(self) -> None:
+        self._receive()
+        self._send()
+        if self._tick.expired():
+            number = self._liveness.tick()
+            if self._liveness.lost:
+                self._drop("datagrams as long as those of chunks are not answered any more")
+            elif number:
+                self._outbound.ping(number)
+
+    def _send(self) -> None:
+        if self._outbound.waiting and self._outbound.flush():
+            self._liveness.on_chunk_sent()
+
+    def _nack(self) -> None:
+        """Ahead of a report, for what it makes the peer send again to be no more than is missing."""
+        now = _CLOCK()
+        if now >= self._looked_at + NACK_SECONDS:
+            self._looked_at = now
+            self._outbound.nack(self._chunks.take_nacks())
+
+    def _receive(self) -> None:
+        ends_at = _CLOCK() + RECEIVE_SECONDS
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                try:
+                    for datagram in self._receiver.batch():
+                        self._on_datagram(datagram)
+                except OSError as error:
+                    if error.errno not in _HARMLESS:
+                        raise
+                if _CLOCK() >= ends_at:
+                    return
+
+    def _on_datagram(self, datagram: memoryview) -> None:
+        if not self._takes(datagram):
+            self._strays += 1
+
+    def _takes(self, datagram: memoryview) -> bool:
+        """Take a datagram in; False when it is none of the peer's, or belongs to nothing."""
+        if len(datagram) < 2 or datagram[1] != VERSION:
+            return False
+        kind = datagram[0]
+        if kind not in LEAST_BYTES or len(datagram) < LEAST_BYTES[kind]:
+            return False
+        if kind == CHUNK:
+            _, _, piece, pieces, key, immediate, connection, offset = CHUNK_HEAD.unpack_from(datagram)
+            if connection != self._own:
+                return False
+            whole = self._chunks.take(piece, pieces, key, immediate, offset, datagram[CHUNK_HEAD.size :])
+            if whole:
+                landed = Completion(
+                    CompletionKind.CHUNK_IMMEDIATE,
+                    immediate=immediate,
+                    received_bytes=self._chunks.received_bytes(key),
+                )
+                self._completions.append(landed)
+            return whole is not None
+        if kind == MESSAGE:
+            return self._takes_message(datagram)
+        if kind == NACK:
+            return self._takes_nacks(datagram)
+        if kind in (PING, PONG):
+            return self._takes_sign_of_life(kind, datagram)
+        # the other side's meeting ended a little later than ours
+        return kind == PROBE
+
+    def _takes_message(self, datagram: memoryview) -> bool:
+        _, _, piece, pieces, number, connection = MESSAGE_HEAD.unpack_from(datagram)
+        if connection != self._own or piece >= pieces:
+            return False
+        body = datagram[MESSAGE_HEAD.size :]
+        data = self._messages.take(piece, pieces, number, self._outbound.message_bytes, body)
+        if data is not None:
+            self._liveness.on_message()
+            self._completions.append(Completion(CompletionKind.DATAGRAM, data=data))
+        return True
+
+    def _takes_nacks(self, datagram: memoryview) -> bool:
+        _, _, connection = NACK_HEAD.unpack_from(datagram)
+        if connection != self._own:
+            return False
+        try:
+            for chunk in decode_nacks(datagram[NACK_HEAD.size :]):
+                missing_bytes = self._outbound.on_nack(chunk)
+                completion = Completion(CompletionKind.CHUNK_NACK, immediate=chunk.immediate, length=missing_bytes)
+                self._completions.append(completion)
+        except ValueError:
+            return False
+        return True
+
+    def _takes_sign_of_life(self, kind: int, datagram: memoryview) -> bool:
+        _, _, connection, number = LIFE_HEAD.unpack_from(datagram)
+        if connection != self._own:
+            return False
+        if kind == PING:
+            self._outbound.pong(number)
+        else:
+            self._liveness.on_pong(number)
+        return True
+
+    def _on_sent(self, work_request: int) -> None:
+        self._completions.append(Completion(CompletionKind.WRITE_DONE, work_request))
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except OSError as error:
+            self._drop(f"UDP: {error.strerror}")
+
+    def _drop(self, reason: str) -> None:
+        """Nothing is written or read any more."""
+        if not self._open:
+            return
+        self._open = False
+        self._outbound.clear()
+        self._chunks.clear()
+        self._udp.close()
+        self._tick.close()
+        os.close(self._ready)
+        self._streams.lose(reason)

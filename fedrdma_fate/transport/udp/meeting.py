@@ -1,0 +1,164 @@
+"""Two sockets find out whether UDP passes between them, and how long its datagrams may be.
+
+Each side sends probes of several lengths and says in them what the longest was that it has got of the other. A length
+is good when it came through both ways, as in RFC 8899, which searches for it while data flows; here all lengths are
+tried at once, before. What was found is told over the link's first TCP connection, so that both use the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import struct
+import time
+
+from fedrdma_fate.transport.endpoint_base import TOKEN_BYTES
+from fedrdma_fate.transport.listener import ConnectError
+from fedrdma_fate.transport.udp.packets import PROBE, PROBE_HEAD, VERSION
+from fedrdma_fate.transport.udp.receiving import DatagramReceiver
+
+PATH_MTUS = (9000, 4200, 1500, 1492, 1450, 1420, 1380, 1280)
+"""Of Ethernet with jumbo frames, InfiniBand's 4096 and its headers, Ethernet, PPPoE, VXLAN, WireGuard, IPsec, and what
+IPv6 asks of every link (RFC 8200, section 5)."""
+
+ROUND_SECONDS = 0.05
+"""Between two rounds of probes."""
+
+SILENCE_SECONDS = 1.5
+"""After which UDP does not pass: 30 rounds, all of which a path does not lose by chance."""
+
+SETTLE_SECONDS = 0.4
+"""From the first probe that came, for the longer ones: 8 rounds."""
+
+_FOUND = struct.Struct("<HQ")
+"""Longest datagram that came, 0: none; and the name of our end of the connection."""
+
+
+def probe(token: bytes, length: int, seen: int) -> bytes:
+    """One probe of this length."""
+    return PROBE_HEAD.pack(PROBE, VERSION, token, length, seen).ljust(length, b"\0")
+
+
+def read_probe(data: bytes) -> tuple[bytes, int, int] | None:
+    """Token, length and longest seen of a probe; None when it is none, or was cut."""
+    if len(data) < PROBE_HEAD.size:
+        return None
+    kind, version, token, length, seen = PROBE_HEAD.unpack_from(data)
+    whole = kind == PROBE and version == VERSION and length == len(data)
+    return (token, length, seen) if whole else None
+
+
+def lengths_to_try(longest: int, headers: int) -> list[int]:
+    """Lengths of datagrams, the longest first, for a route that takes `longest`."""
+    known = [mtu - headers for mtu in PATH_MTUS]
+    return [longest, *(length for length in known if length < longest)]
+
+
+def say_that_nothing_came(stream: socket.socket) -> None:
+    """Tell the other side, which may wait for it, that no probe has got here."""
+    with contextlib.suppress(OSError):
+        stream.sendall(_FOUND.pack(0, 0))
+
+
+class Meeting:
+    """One side of it. Lengths are those of datagrams, without the headers of IP and UDP."""
+
+    def __init__(self, token: bytes, own_connection: int, lengths: list[int]) -> None:
+        """
+        Args:
+            token: of the draft; probes with another are somebody else's.
+            own_connection: what the peer shall call this connection.
+            lengths: to try, the longest first.
+        """
+        assert len(token) == TOKEN_BYTES
+        self._token = token
+        self._connection = own_connection
+        self._lengths = lengths
+        self._received = 0
+        self._peer_received = 0
+        self._first_at: float | None = None
+
+    def on_datagram(self, data: bytes, now: float) -> None:
+        """Something came."""
+        found = read_probe(data)
+        if found is None or found[0] != self._token:
+            return
+        self._received = max(self._received, found[1])
+        self._peer_received = max(self._peer_received, found[2])
+        if self._first_at is None:
+            self._first_at = now
+
+    def run(self, udp: socket.socket, stream: socket.socket, deadline: float) -> tuple[int, int]:
+        """Meet the other side: the longest datagram both ways, and what it calls the connection.
+
+        Args:
+            udp: connected, non-blocking.
+            stream: the link's first TCP connection, on which nothing else is under way.
+            deadline: by the monotonic clock.
+
+        Raises:
+            ConnectError: UDP does not pass, or the other side is gone.
+        """
+        began = time.monotonic()
+        receiver = DatagramReceiver(udp)
+        poller = select.poll()
+        poller.register(udp, select.POLLIN)
+        poller.register(stream, select.POLLIN)
+        told, answer, next_round = False, b"", began
+        while True:
+            now = time.monotonic()
+            if now >= deadline:
+                raise ConnectError("the peer did not say in time what it has got by UDP")
+            if now >= next_round:
+                next_round = now + ROUND_SECONDS
+                self._send_round(udp)
+            if not told and self._is_settled(now, began):
+                stream.sendall(_FOUND.pack(self._received, self._connection))
+                told = True
+            if told and len(answer) == _FOUND.size:
+                return self._agreed(answer)
+            poller.poll(max(0.0, min(next_round, deadline) - time.monotonic()) * 1000 + 1)
+            self._receive(receiver)
+            answer += _read(stream, _FOUND.size - len(answer))
+
+    def _agreed(self, answer: bytes) -> tuple[int, int]:
+        received, connection = _FOUND.unpack(answer)
+        # what either side got of the other is what the other can send
+        length = min(received, self._received)
+        if not length:
+            raise ConnectError(f"UDP does not pass: nothing came for {SILENCE_SECONDS:g} s")
+        return length, connection
+
+    def _is_settled(self, now: float, began: float) -> bool:
+        if self._first_at is None:
+            return now - began >= SILENCE_SECONDS
+        everything = self._received >= self._lengths[0] and self._peer_received >= self._lengths[0]
+        return everything or now - self._first_at >= SETTLE_SECONDS
+
+    def _send_round(self, udp: socket.socket) -> None:
+        for length in self._lengths:
+            # too long for the route; refused by a host that does not listen yet; no room just now
+            with contextlib.suppress(OSError):
+                udp.send(probe(self._token, length, self._received))
+
+    def _receive(self, receiver: DatagramReceiver) -> None:
+        # what the host of a peer that does not listen yet has to say comes up here, too
+        with contextlib.suppress(OSError):
+            while True:
+                for datagram in receiver.batch():
+                    self.on_datagram(bytes(datagram), time.monotonic())
+
+
+def _read(stream: socket.socket, most: int) -> bytes:
+    if not most:
+        return b""
+    try:
+        data = stream.recv(most)
+    except BlockingIOError:
+        return b""
+    except OSError as error:
+        raise ConnectError(str(error)) from error
+    if not data:
+        raise ConnectError("the peer closed the connection")
+    return data

@@ -1,0 +1,174 @@
+"""Puts pieces of chunks where they belong, and tells when a chunk is whole."""
+
+from __future__ import annotations
+
+from fedrdma_fate.core.x.loss_detection import REORDERING_THRESHOLD_CHUNKS
+from fedrdma_fate.ports import Slot
+from fedrdma_fate.transport.udp.nacks import NackedChunk
+from fedrdma_fate.wire.datagrams import DATAGRAM_BYTES
+
+MOST_PARTIAL_CHUNKS = 4096
+"""Chunks of a connection of which some pieces are there: 64 MiB in the smallest, more than a path has under way. Beyond
+it the oldest is forgotten, and has to come anew."""
+
+REORDERING_LOOKS = 2
+"""Pieces of a chunk are missing when so many looks in a row have found no other of it: where nothing is sent behind it.
+Else when REORDERING_THRESHOLD_CHUNKS have become whole since, which is when the sender takes the chunk for lost."""
+
+MOST_PARTIAL_MESSAGES = 256
+"""The same of messages: some trains of them."""
+
+
+class ChunkAssembly:
+    """The slots that are open to the peer, and the chunks that are arriving there."""
+
+    def __init__(self) -> None:
+        self._slots: dict[int, memoryview] = {}
+        self._keys: dict[int, int] = {}
+        self._received: dict[int, int] = {}
+        self._partial: dict[tuple[int, int], _Pieces] = {}
+        self._untold: dict[tuple[int, int], _Pieces] = {}
+        self._whole = 0
+        self._looks = 0
+
+    def has(self, key: int) -> bool:
+        """Whether a slot is open under this key."""
+        return key in self._slots
+
+    def open(self, key: int, grant: int, slot: Slot) -> None:
+        """Let chunks in."""
+        self._slots[key] = slot.view
+        self._received[key] = 0
+        self._keys[grant] = key
+
+    def close(self, grant: int) -> None:
+        """Let nothing in any more."""
+        key = self._keys.pop(grant, None)
+        if key is None:
+            return
+        del self._slots[key], self._received[key]
+        for known in [each for each in self._partial if each[0] == key]:
+            self._forget(known)
+
+    def received_bytes(self, key: int) -> int:
+        """Of pieces that have come for this slot; of a chunk that was whole already they count once more."""
+        return self._received[key]
+
+    def clear(self) -> None:
+        """Close all of them."""
+        for grant in list(self._keys):
+            self.close(grant)
+
+    def take(self, piece: int, pieces: int, key: int, immediate: int, offset: int, data: memoryview) -> bool | None:
+        """Place one piece: whether its chunk is whole now. None for one that belongs nowhere, and is dropped."""
+        opened = self._slots.get(key)
+        end = offset + len(data)
+        if opened is None or piece >= pieces or end > len(opened):
+            return None
+        if pieces == 1:
+            opened[offset:end] = data
+            self._received[key] += len(data)
+            self._whole += 1
+            return True
+        where = (key, immediate)
+        partial = self._partial.get(where)
+        if partial is None or partial.count != pieces:
+            if len(self._partial) >= MOST_PARTIAL_CHUNKS:
+                self._forget(next(iter(self._partial)))
+            partial = self._partial[where] = _Pieces(pieces)
+        if not partial.add(piece):
+            return False
+        opened[offset:end] = data
+        self._received[key] += len(data)
+        if partial.missing:
+            partial.whole_then, partial.looks_then = self._whole, self._looks
+            self._untold[where] = partial
+            return False
+        self._forget(where)
+        self._whole += 1
+        return True
+
+    def take_nacks(self) -> list[NackedChunk]:
+        """Look for chunks of which pieces are missing that cannot be on their way any more; each is told once.
+
+        When more pieces of it have come, and not all, it is told again.
+        """
+        self._looks += 1
+        overtaken = [
+            (where, pieces)
+            for where, pieces in self._untold.items()
+            if self._whole - pieces.whole_then >= REORDERING_THRESHOLD_CHUNKS
+            or self._looks - pieces.looks_then > REORDERING_LOOKS
+        ]
+        for where, _ in overtaken:
+            del self._untold[where]
+        return [NackedChunk(*where, pieces.count, pieces.missing_bits) for where, pieces in overtaken]
+
+    def _forget(self, where: tuple[int, int]) -> None:
+        del self._partial[where]
+        self._untold.pop(where, None)
+
+
+class MessageAssembly:
+    """Messages that are arriving: of each, DATAGRAM_BYTES are kept, and what lies behind them only has to come."""
+
+    def __init__(self) -> None:
+        self._partial: dict[int, tuple[_Pieces, bytearray]] = {}
+
+    def take(self, piece: int, pieces: int, number: int, piece_bytes: int, data: memoryview) -> bytes | None:
+        """Take one piece in, of `piece_bytes` but for the last; the message when it is whole."""
+        if piece >= pieces:
+            return None
+        if pieces == 1:
+            return bytes(data[:DATAGRAM_BYTES])
+        if number not in self._partial:
+            if len(self._partial) >= MOST_PARTIAL_MESSAGES:
+                del self._partial[next(iter(self._partial))]
+            self._partial[number] = _Pieces(pieces), bytearray()
+        partial, kept = self._partial[number]
+        if partial.count != pieces or not partial.add(piece):
+            return None
+        start = piece * piece_bytes
+        part = data[: max(0, DATAGRAM_BYTES - start)]
+        if part:
+            if len(kept) < start:
+                kept.extend(bytes(start - len(kept)))
+            kept[start : start + len(part)] = part
+        if partial.missing:
+            return None
+        del self._partial[number]
+        return bytes(kept)
+
+
+class _Pieces:
+    """Which pieces of something are there.
+
+    Attributes:
+        count: of them all.
+        missing: how many are not.
+        whole_then: how many chunks were whole when the last one came.
+        looks_then: how often it had been looked for missing ones then.
+    """
+
+    __slots__ = ("_there", "count", "looks_then", "missing", "whole_then")
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.missing = count
+        self.whole_then = 0
+        self.looks_then = 0
+        self._there = 0
+
+    @property
+    def missing_bits(self) -> int:
+        """A bit for each that is not there."""
+        return ((1 << self.count) - 1) & ~self._there
+
+    def add(self, piece: int) -> bool:
+        """Whether it was not there before."""
+        bit = 1 << piece
+        if self._there & bit:
+            return False
+        self._there |= bit
+        self.missing -= 1
+        return True

@@ -1,0 +1,113 @@
+"""Between two gateways over UDP that loses, damages or stops: messages come whole, by another path if need be."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedrdma_fate.transport.udp.meeting import Meeting
+from fedrdma_fate.transport.udp.outbound import Buffers, DatagramOutbound
+from fedrdma_fate.transport.udp.packets import CHUNK
+from tests.support.certificates import TestAuthority
+from tests.support.sites import Site, Sites, eventually, party, start_gateways
+
+LAYOUT = {"a": ["guest:1"], "b": ["host:2"]}
+BODY = os.urandom(2_000_000)
+
+
+@pytest.fixture(params=["unsealed", "sealed"])
+def authority(request: pytest.FixtureRequest, tmp_path: Path) -> TestAuthority | None:
+    return TestAuthority(tmp_path / "tls") if request.param == "sealed" else None
+
+
+def start(tmp_path: Path, authority: TestAuthority | None = None) -> Any:
+    return start_gateways(LAYOUT, tmp_path, authority=authority, transport="udp", mode="fedrdma-x")
+
+
+def exchange(sites: Sites, name: str = "m") -> dict[str, Any]:
+    """A message from a to b, which must come whole; what a's trace says of it."""
+    with sites["a"].client() as a, sites["b"].client() as b:
+        lease = a.lease(len(BODY))
+        lease.buffer[:] = BODY
+        lease.commit(name, "t", [party("host:2")], "object")
+        assert b.get(name, "t", party("guest:1"), timeout=60).buffer == BODY
+    (told,) = eventually(lambda: [event for event in sites["a"].events("sent") if event["name"] == name])
+    return told
+
+
+def main_path(site: Site) -> dict[str, Any]:
+    """The one that messages take, once it is up."""
+
+    def found() -> list[dict[str, Any]]:
+        return [path for path in site.status()["peers"][0]["paths"] if path["main"] and path["up"]]
+
+    (path,) = eventually(found)
+    return path
+
+
+def test_messages_go_by_udp_and_the_status_says_so(tmp_path: Path, authority: TestAuthority | None) -> None:
+    with start(tmp_path, authority) as sites:
+        assert (main_path(sites["a"])["transport"], main_path(sites["b"])["transport"]) == ("udp", "udp")
+        exchange(sites)
+        exchange(sites, "again")
+
+
+def test_what_is_lost_is_sent_again(
+    tmp_path: Path, authority: TestAuthority | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gave, chance = DatagramOutbound._gave, random.Random(5)
+
+    def lossy(self: DatagramOutbound, buffers: Buffers, datagrams: int) -> bool:
+        return chance.random() < 0.1 or gave(self, buffers, datagrams)
+
+    with start(tmp_path, authority) as sites:
+        main_path(sites["a"])
+        monkeypatch.setattr(DatagramOutbound, "_gave", lossy)
+        assert exchange(sites)["resent_bytes"] > 0
+        assert main_path(sites["a"])["transport"] == "udp"
+
+
+def test_what_is_damaged_on_the_way_is_found_and_sent_again(
+    tmp_path: Path, authority: TestAuthority | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gave, damaged = DatagramOutbound._gave, []
+
+    def damaging(self: DatagramOutbound, buffers: Buffers, datagrams: int) -> bool:
+        if not damaged and bytes(buffers[0])[0] == CHUNK:
+            damaged.append(True)
+            buffers[1] = bytes(len(buffers[1]))
+        return gave(self, buffers, datagrams)
+
+    with start(tmp_path, authority) as sites:
+        main_path(sites["a"])
+        monkeypatch.setattr(DatagramOutbound, "_gave", damaging)
+        exchange(sites)
+        assert damaged
+
+
+def test_where_udp_does_not_pass_tcp_carries_the_messages_and_the_status_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Meeting, "_send_round", lambda *_: None)
+    with start(tmp_path) as sites:
+        path = eventually(lambda: [found for found in [main_path(sites["a"])] if found["transport"] == "tcp"])[0]
+        assert "udp: could not be connected" in path["reason"]
+        assert "UDP does not pass" in path["reason"]
+        exchange(sites)
+
+
+def test_a_path_that_carries_datagrams_no_more_is_left_for_tcp_in_the_middle_of_a_job(
+    tmp_path: Path, authority: TestAuthority | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with start(tmp_path, authority) as sites:
+        assert main_path(sites["a"])["transport"] == "udp"
+        exchange(sites, "before")
+        monkeypatch.setattr(Meeting, "_send_round", lambda *_: None)
+        monkeypatch.setattr(DatagramOutbound, "_gave", lambda *_: True)
+        exchange(sites, "meanwhile")
+        assert main_path(sites["a"])["transport"] == "tcp"
+        exchange(sites, "after")

@@ -1,0 +1,226 @@
+"""What a `udp` endpoint takes, from whom, and when it gives the path up."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from fedrdma_fate.ports import Completion, CompletionKind, RemoteSlot
+from fedrdma_fate.transport.udp import endpoint as endpoint_module
+from fedrdma_fate.transport.udp.endpoint import UdpEndpoint
+from fedrdma_fate.transport.udp.packets import (
+    CHUNK,
+    CHUNK_HEAD,
+    KEY_MASK,
+    LEAST_BYTES,
+    LIFE_HEAD,
+    MESSAGE,
+    MESSAGE_HEAD,
+    NACK,
+    NACK_CHUNK_HEAD,
+    NACK_HEAD,
+    PING,
+    PONG,
+    PROBE,
+    VERSION,
+)
+from fedrdma_fate.wire.errors import ErrorCode, TransportError
+from tests.support.endpoints import HeapRegion
+from tests.support.udp import udp_transport
+
+SLOT_BYTES = 8192
+
+
+class Both:
+    """Two connected endpoints, and a slot of the passive one's."""
+
+    def __init__(self) -> None:
+        self.transport = udp_transport(longest_datagram=1472)
+        passive, active = self.transport.open("passive"), self.transport.open("active")
+        with ThreadPoolExecutor(2) as pool:
+            waiting = pool.submit(passive.connect, active.address, 10)
+            dialling = pool.submit(active.connect, passive.address, 10)
+            self.passive, self.active = waiting.result(), dialling.result()
+        assert isinstance(self.passive, UdpEndpoint)
+        assert isinstance(self.active, UdpEndpoint)
+        self.region = HeapRegion(SLOT_BYTES)
+        self.slot: RemoteSlot = self.passive.expose(1, self.region.slot())
+
+    @property
+    def connection(self) -> int:
+        assert isinstance(self.passive, UdpEndpoint)
+        return self.passive._own
+
+    def send_raw(self, data: bytes) -> None:
+        assert isinstance(self.active, UdpEndpoint)
+        self.active._udp.send(data)
+
+    def chunk(self, *, connection: int | None = None, key: int | None = None, offset: int = 0) -> bytes:
+        named = self.connection if connection is None else connection
+        slot = self.slot.key & KEY_MASK if key is None else key
+        return CHUNK_HEAD.pack(CHUNK, VERSION, 0, 1, slot, 99, named, offset) + b"forged"
+
+    def heard(self, seconds: float = 5.0) -> list[Completion]:
+        """What the passive side tells first."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            poller = select.poll()
+            for descriptor, mask in self.passive.poll_set():
+                poller.register(descriptor, mask)
+            poller.poll(50)
+            if completions := list(self.passive.progress()):
+                return completions
+        return []
+
+    def answers(self) -> list[bytes]:
+        """What came back to the active side's socket, but for the last probes of the meeting."""
+        assert isinstance(self.active, UdpEndpoint)
+        taken = []
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                taken.append(self.active._udp.recv(65536))
+        return [datagram for datagram in taken if datagram[0] != PROBE]
+
+    def close(self) -> None:
+        self.active.close()
+        self.passive.close()
+        self.transport.close()
+
+
+@pytest.fixture
+def both() -> Iterator[Both]:
+    made = Both()
+    yield made
+    made.close()
+
+
+def test_a_forger_who_knows_all_but_the_connection_writes_nothing_and_is_counted(both: Both) -> None:
+    both.send_raw(both.chunk(connection=both.connection ^ 1))
+    assert both.heard() == [Completion(CompletionKind.STRAY, length=1)]
+    assert not any(both.region.view)
+
+
+@pytest.mark.parametrize(
+    "what", ["version", "kind", "short", "empty-chunk", "other-key", "beyond", "message", "ping", "nack", "bad-nack"]
+)
+def test_what_is_none_of_the_peers_is_dropped_counted_and_not_answered(both: Both, what: str) -> None:
+    good = both.chunk()
+    other = both.connection ^ 1
+    data = {
+        "version": good[:1] + bytes([VERSION + 1]) + good[2:],
+        "kind": b"\x63" + good[1:],
+        "short": good[:10],
+        "empty-chunk": good[: CHUNK_HEAD.size],
+        "other-key": both.chunk(key=(both.slot.key & KEY_MASK) ^ 1),
+        "beyond": both.chunk(offset=SLOT_BYTES - 5),
+        "message": MESSAGE_HEAD.pack(MESSAGE, VERSION, 0, 1, 1, other) + b"hello",
+        "ping": LIFE_HEAD.pack(PING, VERSION, other, 1),
+        "nack": NACK_HEAD.pack(NACK, VERSION, other) + NACK_CHUNK_HEAD.pack(1, 2, 3) + b"\1",
+        "bad-nack": NACK_HEAD.pack(NACK, VERSION, both.connection) + NACK_CHUNK_HEAD.pack(1, 2, 3) + b"\x08",
+    }[what]
+    both.send_raw(data)
+    both.send_raw(data)
+    strays = 0
+    while strays < 2:
+        (stray,) = both.heard()
+        assert stray.kind is CompletionKind.STRAY
+        strays += stray.length
+    assert not any(both.region.view)
+    assert both.answers() == []
+
+
+def test_of_a_chunk_that_is_posted_again_only_what_was_lost_goes(both: Both) -> None:
+    assert isinstance(both.active, UdpEndpoint)
+    size = both.active.chunk_service.mtu_bytes
+    source = HeapRegion(5 * size)
+    source.view[:] = b"a" * (5 * size)
+    key, offset = both.slot.key & KEY_MASK, both.slot.address
+    for piece in (0, 3):
+        head = CHUNK_HEAD.pack(CHUNK, VERSION, piece, 5, key, 99, both.connection, offset + piece * size)
+        both.send_raw(head + b"b" * size)
+    told: list[Completion] = []
+    deadline = time.monotonic() + 5
+    while not told and time.monotonic() < deadline:
+        both.heard(0.05)
+        assert both.passive.post_datagram(b"report")
+        told = [each for each in both.active.progress() if each.kind is CompletionKind.CHUNK_NACK]
+    assert told == [Completion(CompletionKind.CHUNK_NACK, immediate=99, length=3 * size)]
+    both.active.post_chunk(1, source.slot(), both.slot, 0, 0, 99)
+    both.active.progress()
+    assert [(each.kind, each.immediate) for each in both.heard()] == [(CompletionKind.CHUNK_IMMEDIATE, 99)]
+    assert bytes(both.region.view[: 5 * size]) == b"b" * size + b"a" * 2 * size + b"b" * size + b"a" * size
+
+
+@pytest.mark.parametrize("kind", sorted(LEAST_BYTES))
+def test_a_datagram_that_is_cut_anywhere_in_its_head_is_dropped_and_does_the_link_no_harm(
+    both: Both, kind: int
+) -> None:
+    for length in range(1, LEAST_BYTES[kind]):
+        both.send_raw(bytes([kind, VERSION] + [0] * 40)[:length])
+    strays = 0
+    while strays < LEAST_BYTES[kind] - 1:
+        (stray,) = both.heard()
+        assert stray.kind is CompletionKind.STRAY
+        strays += stray.length
+
+
+def test_a_ping_is_answered_with_less(both: Both) -> None:
+    both.send_raw(LIFE_HEAD.pack(PING, VERSION, both.connection, 5).ljust(1472, b"\0"))
+    assert both.heard(0.2) == []
+    assert isinstance(both.active, UdpEndpoint)
+    assert both.answers() == [LIFE_HEAD.pack(PONG, VERSION, both.active._own, 5)]
+
+
+def test_a_datagram_from_another_address_does_not_reach_the_link(both: Both) -> None:
+    assert isinstance(both.passive, UdpEndpoint)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+        other.sendto(both.chunk(), both.passive._udp.getsockname())
+    assert both.heard(0.3) == []
+    assert not any(both.region.view)
+
+
+def test_a_path_that_carries_datagrams_no_more_is_lost_within_seconds(
+    both: Both, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isinstance(both.passive, UdpEndpoint)
+    # what comes is read by nobody, as where a firewall drops it
+    monkeypatch.setattr(both.passive, "_receive", lambda: None)
+    began = time.monotonic()
+
+    def send_on() -> None:
+        while time.monotonic() - began < 10:
+            both.active.post_chunk(1, HeapRegion(100).slot(), both.slot, 0, 0, 1)
+            both.active.poll_set()
+            while both.active.progress():
+                pass
+            both.passive.progress()
+            time.sleep(0.01)
+
+    with pytest.raises(TransportError) as lost:
+        send_on()
+    assert lost.value.code is ErrorCode.LINK_LOST
+    assert "not answered" in lost.value.message
+    assert time.monotonic() - began < 5
+
+
+def test_a_flood_does_not_keep_a_turn_for_ever(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(both.passive, UdpEndpoint)
+    now = 0.0
+
+    def clock() -> float:
+        nonlocal now
+        now += endpoint_module.RECEIVE_SECONDS / 2
+        return now
+
+    monkeypatch.setattr(endpoint_module, "_CLOCK", clock)
+    for _ in range(100):
+        both.send_raw(b"flood" * 10)
+    time.sleep(0.05)
+    (first,) = both.passive.progress()
+    assert 0 < first.length < 100
