@@ -17,9 +17,10 @@ LEAST_CHUNK_BYTES = 1024
 MOST_CHUNKS_PER_SECOND = 7500
 """On slow paths: what the two ends can post, complete and report with room to spare on a slow host. Ours."""
 
-SLOW_PATH_RATE = 31.25e6
-"""Bytes a second, 250 Mbit/s: up to this rate chunks may be below SMALLEST_CHUNK_BYTES. Flows that share 1 Gbit/s stay
-with chunks that sharing was measured with, and such links seldom lose as much as slow ones. Ours."""
+SLOW_PATH_RATE = 10e6
+"""Bytes a second, 80 Mbit/s: up to this rate chunks may be below SMALLEST_CHUNK_BYTES. Two flows that share 200 Mbit/s
+stay with larger ones: of small ones the round trips tell more of the other flow's chunks than of its queue, and they
+shared worse. Such links also seldom lose as much as slow ones. Ours."""
 
 LARGEST_X_CHUNK_BYTES = 4 * 1024 * 1024
 """What the paper's modes use: beyond, nothing is saved per chunk, and a lost one costs more."""

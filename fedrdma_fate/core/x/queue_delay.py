@@ -33,9 +33,9 @@ SECOND_DIFFERENCE_FACTOR = 2.82
 """The upper quartile of second differences of independent normal samples, in their standard deviations: 1.15 * sqrt(6).
 A queue that grows or drains steadily has none."""
 
-SINGLE_DEVIATION_SECONDS = 0.00013
-"""Where round trips vary by no more, each of them tells: as much do chunks of 16 KiB of two flows that take turns at 1
-Gbit/s, and what single ones show is known sooner."""
+SINGLE_DEVIATION_SECONDS = 0.00025
+"""Where round trips vary by no more, each of them tells, and what single ones show is known sooner. As much do chunks
+of two flows that take turns: of 16 KiB at 1 Gbit/s 0.13 ms, of 4 and 12 KiB at 200 Mbit/s 0.25 ms."""
 
 MEAN_DEVIATION_SECONDS = 0.0001
 """What the standard deviation of a mean may be: an eighth of what counts as queued, for the least of many means lies
@@ -49,8 +49,9 @@ MARGIN_DEVIATIONS = 12
 round trips are not independent where packets keep their order. With 8, jitter of half a round trip looked queued."""
 
 SPAN_DEVIATIONS = 6
-"""Most means lie no more than this above the least round trip, in deviations of one, without a queue: five where both
-ways add J or take it, evenly. So a queue that stood from the very first mean on is found out."""
+"""Most round trips, and means, lie no more than this above the least round trip, in deviations of one, without a queue:
+five where both ways add J or take it, evenly. So what single ones show counts from there on, and a queue that stood
+from the very first mean on is found out."""
 
 
 class QueueDelay:
@@ -103,7 +104,7 @@ class QueueDelay:
             self._learn_variation(rtt)
         single, means = self._means[1], self._means[self._count]
         if self._count == 1:
-            return single.queue_seconds
+            return max(0.0, single.queue_seconds - max(0.0, SPAN_DEVIATIONS * self.variation - QUEUED_SECONDS))
         if not is_apart or len(self._samples) < self._count:
             return None
         least = min(means.least, single.least + SPAN_DEVIATIONS * self.variation)

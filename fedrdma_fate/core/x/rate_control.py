@@ -347,7 +347,9 @@ class RateController:
     @property
     def _least_queue(self) -> float:
         """What a round trip has to be longer than the least for a queue: beyond what chunks of other sizes make it."""
-        return max(QUEUED_SECONDS, QUEUE_CHUNKS * self._chunk_seconds)
+        # a chunk goes at the rate of the whole path, however little of that is ours
+        path_rate = max(self._bandwidth, self._competition.capacity, LEAST_RATE)
+        return max(QUEUED_SECONDS, QUEUE_CHUNKS * self.chunk_bytes / path_rate)
 
     @property
     def _probe_seconds(self) -> float:

@@ -46,7 +46,8 @@ def test_round_trips_that_vary_by_chance_are_no_queue(jitter: float) -> None:
     feed(delay, 0.0, 0.3, evenly(jitter))
     # a single answer that came as early as can be, which none that comes later is near
     delay.update(RTT - 2 * jitter, 0.3, WINDOW)
-    assert share_queued(feed(delay, 0.302, 5.0, evenly(jitter, seed=2))) == 0.0
+    # of single ones a few in a thousand are beyond six deviations, of means none
+    assert share_queued(feed(delay, 0.302, 5.0, evenly(jitter, seed=2))) <= 0.01
     assert delay.variation == pytest.approx(jitter / 3**0.5, rel=0.4)
 
 
