@@ -70,6 +70,13 @@ class SealBrokenError(Exception):
     """What came is not what the peer has sealed for this place: nothing of it may be used."""
 
 
+class WrongTagError(SealBrokenError):
+    """Bytes that travel as they are (`seal: integrity`) have a wrong tag: changed on their way, or as they went.
+
+    It says nothing against the peer, whose task may have written on into what it had handed over.
+    """
+
+
 class Sealer(Protocol):
     """Seals what is written into one grant, record by record (`wire/sealed.py`). Belongs to its link's thread."""
 
@@ -85,6 +92,14 @@ class Sealer(Protocol):
         """
         ...
 
+    def seal_in_place(self, place: bytes, data: memoryview) -> tuple[bytes, bytes] | None:
+        """What travels before and behind the bytes of one record, which travel as they are; never twice with one nonce.
+
+        None where they do not travel as they are. Where they change before they have gone, the peer finds the tag wrong
+        (`WrongTagError`), and asks for them again.
+        """
+        ...
+
     def is_acknowledged(self, write: int, tag: bytes) -> bool:
         """Whether it is the peer that says, by this tag, that it has the write of this number of the connection."""
         ...
@@ -97,6 +112,7 @@ class Opener(Protocol):
         """Open one record of what goes into a grant that is exposed.
 
         Raises:
+            WrongTagError: bytes that travel as they are have a wrong tag; `into` holds nothing of them.
             SealBrokenError: the peer has not sealed it for this grant and place; `into` holds nothing of it.
         """
         ...
@@ -116,6 +132,7 @@ class Opener(Protocol):
         """As `open`, for bytes that lie where they belong; `apart` is what comes before and behind them.
 
         Raises:
+            WrongTagError: their tag is wrong; they were wiped.
             SealBrokenError: the peer has not sealed them for this grant and place; they were wiped.
         """
         ...

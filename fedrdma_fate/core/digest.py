@@ -17,6 +17,9 @@ BLOCK_BYTES = 256 * 1024
 TAGGED = 0
 """In place of the digest of a chunk whose bytes a tag has authenticated as they came, which says more."""
 
+MISTAGGED = 1
+"""In place of the same where a tag was wrong: the bytes are not what the peer has sealed, and have to come again."""
+
 
 def block_digest(block: bytes | memoryview) -> int:
     """xxh3-64 of one block."""

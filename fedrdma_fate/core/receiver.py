@@ -6,7 +6,7 @@ import dataclasses
 import enum
 
 from fedrdma_fate.core.actions import Action, ClearHeader, CopyStaged, Failed, Finished, SendFrame
-from fedrdma_fate.core.digest import TAGGED, payload_digest
+from fedrdma_fate.core.digest import MISTAGGED, TAGGED, payload_digest
 from fedrdma_fate.core.plan import ChunkPlan, SlotLayout, sending_order
 from fedrdma_fate.core.verification import ChunkVerification
 from fedrdma_fate.wire.errors import ErrorCode, WireError
@@ -82,7 +82,7 @@ class Receiver:
         all bytes of the chunk pass by can say its digest.
         """
         if self.settings.mode == "fedrdma" and offset == self.layout.staged_chunk_at:
-            self._staging_bytes = length
+            self._staging_bytes = 0 if digest == MISTAGGED else length
         if self.finished or self.settings.mode == "fedrdma":
             return []
         chunk = self.plan.chunk_at(offset - self.layout.payload_at)

@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple
 
 from cryptography.exceptions import InvalidTag
 
-from fedrdma_fate.ports import SealBrokenError
+from fedrdma_fate.ports import SealBrokenError, WrongTagError
 from fedrdma_fate.security.aead import make_aead
 from fedrdma_fate.security.key_schedule import DirectionKeys, PathKeys, attempt_key
 from fedrdma_fate.security.nonces import NonceCounter, nonce_of
@@ -48,12 +48,16 @@ _GRANT = struct.Struct("<I")
 
 
 class _Records:
-    """The cipher of one attempt."""
+    """The cipher of one attempt.
+
+    Attributes:
+        encrypts: or gives tags alone.
+    """
 
     def __init__(self, cipher: str, key: bytes, introduction: bytes, grant: int, *, encrypts: bool) -> None:
         self._aead = make_aead(cipher, key)
         self._about = introduction + _GRANT.pack(grant)
-        self._encrypts = encrypts
+        self.encrypts = encrypts
 
     def seal(self, counter: int, place: bytes, data: memoryview, into: memoryview) -> None:
         """Bytes and tag, into exactly as much room as they need.
@@ -61,28 +65,33 @@ class _Records:
         What the tag speaks for are the bytes that go out, also where another process changes `data` meanwhile.
         """
         about = self._about + place
-        if self._encrypts:
+        if self.encrypts:
             self._aead.encrypt_into(nonce_of(counter), data, about, into)
             return
         into[: len(data)] = data
         into[len(data) :] = self._tag(counter, about, into[: len(data)])
 
+    def tag_of(self, counter: int, place: bytes, data: memoryview) -> bytes:
+        """Of bytes that travel as they are."""
+        return self._tag(counter, self._about + place, data)
+
     def open(self, counter: int, place: bytes, sealed: memoryview, into: memoryview) -> None:
         """The bytes.
 
         Raises:
-            InvalidTag: the tag is wrong; `into` holds zeros, or what it held.
+            InvalidTag: the tag is wrong; `into` holds zeros: by no digest is anybody told what lay there before.
         """
         about = self._about + place
-        if self._encrypts:
+        if self.encrypts:
             try:
                 self._aead.decrypt_into(nonce_of(counter), sealed, about, into)
             except InvalidTag:
-                into[:] = bytes(len(into))
+                _wipe(into)
                 raise
             return
         data, tag = sealed[:-TAG_BYTES], sealed[-TAG_BYTES:]
         if not hmac.compare_digest(self._tag(counter, about, data), tag):
+            _wipe(into)
             raise InvalidTag
         into[:] = data
 
@@ -105,7 +114,7 @@ class _Records:
         data = room[:-TAG_BYTES]
         about = self._about + place
         try:
-            if self._encrypts:
+            if self.encrypts:
                 self._aead.decrypt_into(nonce_of(counter), room, about, data)
             elif not hmac.compare_digest(self._tag(counter, about, data), room[-TAG_BYTES:]):
                 raise InvalidTag
@@ -118,7 +127,8 @@ class _Records:
 
 
 def _wipe(data: memoryview) -> None:
-    ctypes.memset(ctypes.addressof(ctypes.c_char.from_buffer(data)), 0, len(data))
+    if data:
+        ctypes.memset(ctypes.addressof(ctypes.c_char.from_buffer(data)), 0, len(data))
 
 
 class AcknowledgementTags:
@@ -174,6 +184,21 @@ class AttemptSealer:
         counter = self._nonces.take()
         _COUNTER.pack_into(into, 0, counter)
         self._records.seal(counter, place, data, into[COUNTER_BYTES:])
+
+    def seal_in_place(self, place: bytes, data: memoryview) -> tuple[bytes, bytes] | None:
+        """See `ports.Sealer`.
+
+        Args:
+            place: what is authenticated besides.
+            data: the bytes.
+
+        Raises:
+            NonceError: the key has been used up.
+        """
+        if self._records.encrypts:
+            return None
+        counter = self._nonces.take()
+        return _COUNTER.pack(counter), self._records.tag_of(counter, place, data)
 
     def seal_apart(self, place: bytes, data: memoryview, room: memoryview) -> bytes:
         """Seal one record whose counter and tag do not travel beside its bytes; each call has a nonce of its own.
@@ -419,7 +444,8 @@ class PathOpener:
         return known[1]
 
     def _refuse_forged(self, grant: int, length: int) -> SealBrokenError:
-        return self._refuse("forged", f"{length} sealed bytes for grant {grant} have a wrong tag")
+        broken = self._refuse("forged", f"{length} sealed bytes for grant {grant} have a wrong tag")
+        return broken if self._encrypts else WrongTagError(str(broken))
 
     def _records(self, introduction: bytes, grant: int) -> _Records:
         transfer, attempt, _ = unpack_introduction(introduction)

@@ -192,8 +192,8 @@ class GrpcEndpoint(ReliableEndpoint):
             sealed, rest = rest[: length + RECORD_OVERHEAD], rest[length + RECORD_OVERHEAD :]
             start = at - head.piece_at
             block = target[start : start + length]
-            self._inbound.open_record(arrival, at, introduction, sealed, block)
-            arrival.note(at, block)
+            is_right = self._inbound.open_record(arrival, at, introduction, sealed, block)
+            arrival.note(at, block, tag_is_right=is_right)
 
     def _send(self) -> None:
         while self._outbound.waiting and self._pipe.has_room():

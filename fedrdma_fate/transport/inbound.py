@@ -6,8 +6,8 @@ import bisect
 import dataclasses
 from collections.abc import Callable
 
-from fedrdma_fate.core.digest import BLOCK_BYTES, TAGGED, block_digest, digest_of_blocks
-from fedrdma_fate.ports import Completion, CompletionKind, Opener, RemoteSlot, SealBrokenError
+from fedrdma_fate.core.digest import BLOCK_BYTES, MISTAGGED, TAGGED, block_digest, digest_of_blocks
+from fedrdma_fate.ports import Completion, CompletionKind, Opener, RemoteSlot, SealBrokenError, WrongTagError
 from fedrdma_fate.transport.exposure import Exposure, ExposureTable, ProtocolViolation
 from fedrdma_fate.transport.sealed_pieces import place_of, place_of_head, require_whole_blocks
 from fedrdma_fate.transport.stream_frames import SEQUENCE_WINDOW, Head, Op, ack_head
@@ -32,7 +32,7 @@ class Arrival:
     Attributes:
         head: of its first piece; the others must agree with it.
         exposure: where it goes.
-        tagged: each of its blocks is noted only after its tag was right: that speaks for it, and no digest is computed.
+        tagged: of its blocks is noted whether their tags were right: that speaks for them, and no digest is computed.
         missing: bytes that have not landed.
         pieces: start and end in the write of each that has been announced, in order; they do not overlap.
         block_digests: of those blocks that came in one piece, by their number.
@@ -60,19 +60,23 @@ class Arrival:
         self.pieces.insert(place, (start, end))
         return True
 
-    def note(self, at: int, data: memoryview) -> None:
+    def note(self, at: int, data: memoryview, *, tag_is_right: bool = True) -> None:
         """These bytes, which do not cross the end of a block, lie at `at` in the write; just now, so in the cache."""
         if at % BLOCK_BYTES == 0 and (len(data) == BLOCK_BYTES or at + len(data) == self.head.length):
-            self.block_digests[at // BLOCK_BYTES] = TAGGED if self.tagged else block_digest(data)
+            told_by_tag = TAGGED if tag_is_right else MISTAGGED
+            self.block_digests[at // BLOCK_BYTES] = told_by_tag if self.tagged else block_digest(data)
 
     @property
     def digest(self) -> int | None:
-        """`chunk_digest` of the whole write, or TAGGED; None when its pieces were not cut between blocks."""
+        """`chunk_digest` of the whole write; where tags speak, TAGGED or, with one wrong, MISTAGGED.
+
+        None when its pieces were not cut between blocks.
+        """
         count = max(1, -(-self.head.length // BLOCK_BYTES))
         if len(self.block_digests) < count:
             return None
         if self.tagged:
-            return TAGGED
+            return MISTAGGED if MISTAGGED in self.block_digests.values() else TAGGED
         return digest_of_blocks([self.block_digests[number] for number in range(count)])
 
 
@@ -145,8 +149,11 @@ class Inbound:
 
     def check_record(
         self, arrival: Arrival, at: int, introduction: bytes, apart: memoryview, target: memoryview
-    ) -> None:
-        """Look at one record of a write that was received into its place.
+    ) -> bool:
+        """Look at one record of a write that was received into its place; whether its tag was right.
+
+        Where it was not, the bytes were wiped: on the way, or while it went out, somebody has changed them. That costs
+        the write alone, for the head of its piece was right, and other messages are not to be stopped by it.
 
         Args:
             arrival: the write.
@@ -156,7 +163,7 @@ class Inbound:
             target: those bytes.
 
         Raises:
-            ProtocolViolation: the peer has not sealed it for there; it was wiped.
+            ProtocolViolation: it is not of the grant's transfer.
         """
         opener = self.opener
         assert opener is not None
@@ -164,13 +171,18 @@ class Inbound:
         place = place_of(arrival.head, arrival.head.address - arrival.exposure.base, at, len(target))
         try:
             opener.check(arrival.exposure.grant, introduction, place, apart, target)
+        except WrongTagError:
+            return False
         except SealBrokenError as broken:
             raise ProtocolViolation(str(broken)) from broken
+        return True
 
     def open_record(
         self, arrival: Arrival, at: int, introduction: bytes, sealed: memoryview, target: memoryview
-    ) -> None:
+    ) -> bool:
         """Open one record of a write into its place, if it has not come before.
+
+        False where bytes that travel as they are had a wrong tag, as of `check_record`.
 
         Args:
             arrival: the write.
@@ -191,8 +203,11 @@ class Inbound:
         place = place_of(arrival.head, offset, at, len(target))
         try:
             opener.open(arrival.exposure.grant, introduction, place, sealed, target)
+        except WrongTagError:
+            return False
         except SealBrokenError as broken:
             raise ProtocolViolation(str(broken)) from broken
+        return True
 
     def landed(self, arrival: Arrival, length: int) -> None:
         """`length` more bytes of it lie in place; completes and acknowledges the write that is whole."""

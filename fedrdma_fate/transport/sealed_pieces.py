@@ -92,7 +92,8 @@ class SealedPiece:
             sealer: seals what goes into the grant.
             head: of the piece.
             offset: where the write starts in the granted slot.
-            data: the bytes of the piece; read once each, when their record is sealed.
+            data: the bytes of the piece; read once each, when their record is sealed, or where they travel as they are
+                once more as they go.
         """
         self._sealer = sealer
         self._head = head
@@ -109,23 +110,35 @@ class SealedPiece:
         self._sealer.seal(place_of_head(self._head, self._offset), memoryview(b""), memoryview(record))
         return introduction + record
 
-    def seal_next(self, room: memoryview) -> memoryview | None:
-        """The next record, at the start of the room, which has LARGEST_RECORD bytes; None after the last."""
+    def next_record(self, room: memoryview) -> list[memoryview] | None:
+        """What to send for the next record, one behind the other; None after the last.
+
+        It lies at the start of the room, which has LARGEST_RECORD bytes, or, where the bytes travel as they are, around
+        these where they are.
+        """
         record = next(self._records, None)
         if record is None:
             return None
-        at, length = record
+        place, data = self._place_and_data(*record)
+        apart = self._sealer.seal_in_place(place, data)
+        if apart is None:
+            return [self._seal(place, data, room)]
+        before, behind = apart
+        return [part for part in (memoryview(before), data, memoryview(behind)) if part]
+
+    def _place_and_data(self, at: int, length: int) -> tuple[bytes, memoryview]:
         start = at - self._head.piece_at
-        into = room[: length + RECORD_OVERHEAD]
-        self._sealer.seal(place_of(self._head, self._offset, at, length), self._data[start : start + length], into)
+        return place_of(self._head, self._offset, at, length), self._data[start : start + length]
+
+    def _seal(self, place: bytes, data: memoryview, room: memoryview) -> memoryview:
+        into = room[: len(data) + RECORD_OVERHEAD]
+        self._sealer.seal(place, data, into)
         return into
 
     def seal_all(self) -> bytes:
         """All records, one behind the other."""
         sealed = bytearray(sealed_length(self._head) - introduction_bytes(self._head))
         rest = memoryview(sealed)
-        while rest:
-            record = self.seal_next(rest)
-            assert record is not None
-            rest = rest[len(record) :]
+        for record in self._records:
+            rest = rest[len(self._seal(*self._place_and_data(*record), rest)) :]
         return bytes(sealed)

@@ -130,9 +130,8 @@ class StreamReader:
     def _on_block(self, head: Head, arrival: Arrival) -> None:
         """A block of a piece, or the part of a block that the piece has, lies in place, or is there as sealed."""
         block, rest = self._next_block()
-        if self._inbound.opener is not None:
-            self._open_record(head, arrival, block)
-        arrival.note(head.piece_at + self._block_at, block)
+        is_right = self._inbound.opener is None or self._open_record(head, arrival, block)
+        arrival.note(head.piece_at + self._block_at, block, tag_is_right=is_right)
         if rest:
             self._block_at += len(block)
             self._body = rest
@@ -188,13 +187,13 @@ class StreamReader:
             return
         self._expect(self._record[: len(block) + RECORD_OVERHEAD])
 
-    def _open_record(self, head: Head, arrival: Arrival, block: memoryview) -> None:
+    def _open_record(self, head: Head, arrival: Arrival, block: memoryview) -> bool:
         at = head.piece_at + self._block_at
         if self._in_place:
-            self._inbound.check_record(arrival, at, self._introduction, self._record[:RECORD_OVERHEAD], block)
-        else:
-            sealed = self._record[: len(block) + RECORD_OVERHEAD]
-            self._inbound.open_record(arrival, at, self._introduction, sealed, block)
+            apart = self._record[:RECORD_OVERHEAD]
+            return self._inbound.check_record(arrival, at, self._introduction, apart, block)
+        sealed = self._record[: len(block) + RECORD_OVERHEAD]
+        return self._inbound.open_record(arrival, at, self._introduction, sealed, block)
 
     def _next_block(self) -> tuple[memoryview, memoryview]:
         """What of the piece's body is left: up to the end of a block of the write, and behind it."""
@@ -223,7 +222,7 @@ class StreamWriter:
         self._head = memoryview(b"")
         self._piece: Piece | None = None
         self._room = memoryview(b"")
-        self._record = memoryview(b"")
+        self._record: list[memoryview] = []
         self._sent = 0
         self._sendfile = zero_copy
 
@@ -284,12 +283,15 @@ class StreamWriter:
             self._room = memoryview(bytearray(LARGEST_RECORD))
         while True:
             if not self._record:
-                record = sealed.seal_next(self._room)
+                record = sealed.next_record(self._room)
                 if record is None:
                     return True
                 self._record = record
-            self._record = self._record[self._connection.send(self._record) :]
+            sent = self._connection.sendmsg(self._record)
+            while self._record and sent >= len(self._record[0]):
+                sent -= len(self._record.pop(0))
             if self._record:
+                self._record[0] = self._record[0][sent:]
                 return False
 
     def _send_some(self, source: Slot) -> int:

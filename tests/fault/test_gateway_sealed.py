@@ -26,7 +26,7 @@ from fedrdma_fate.transport.stream_frames import HEAD_BYTES, Head, Op, unpack_he
 from fedrdma_fate.transport.tcp import TcpEndpoint
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
 from fedrdma_fate.wire.frames import Mode
-from fedrdma_fate.wire.sealed import INTRODUCTION_BYTES, RECORD_OVERHEAD
+from fedrdma_fate.wire.sealed import INTRODUCTION_BYTES, RECORD_OVERHEAD, TAG_BYTES
 from tests.support import sites as sites_module
 from tests.support.certificates import TestAuthority
 from tests.support.sites import InThread, Sites, eventually, party, start_gateways
@@ -64,7 +64,16 @@ def sealed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         seal(self, place, data, into)
         records.append(bytes(into))
 
+    seal_in_place = sealing.AttemptSealer.seal_in_place
+
+    def keep_in_place(self: Any, place: bytes, data: memoryview) -> tuple[bytes, bytes] | None:
+        apart = seal_in_place(self, place, data)
+        if apart is not None:
+            records.append(apart[0] + bytes(data) + apart[1])
+        return apart
+
     monkeypatch.setattr(sealing.AttemptSealer, "seal", keep)
+    monkeypatch.setattr(sealing.AttemptSealer, "seal_in_place", keep_in_place)
     return records
 
 
@@ -134,6 +143,50 @@ def test_a_record_that_is_changed_on_its_way_breaks_the_path_is_counted_and_the_
         line = 'fedrdma_refused_records_total{peer="a",reason="forged"} 1.0'
         eventually(lambda: line in metrics(sites, "b"))
     assert "have a wrong tag" in caplog.text
+
+
+def writes_on(monkeypatch: pytest.MonkeyPatch, message: bytes, times: int) -> None:
+    """The task changes the first chunk of a message so often between its tag and its way out."""
+    seal, left = sealing.AttemptSealer.seal_in_place, [times]
+
+    def change(self: Any, place: bytes, data: memoryview) -> tuple[bytes, bytes] | None:
+        apart = seal(self, place, data)
+        if apart is not None and left[0] and bytes(data[:64]) == message[:64]:
+            left[0] -= 1
+            return apart[0], bytes(TAG_BYTES)
+        return apart
+
+    monkeypatch.setattr(sealing.AttemptSealer, "seal_in_place", change)
+
+
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "grpc"])
+def test_a_task_that_writes_on_once_while_its_message_goes_readable_has_it_delivered_whole_over_the_same_path(
+    start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, mode: Mode, caplog: pytest.LogCaptureFixture
+) -> None:
+    writes_on(monkeypatch, BODY, 1)
+    with start("integrity") as sites:
+        exchange(sites, mode=mode)
+        line = 'fedrdma_refused_records_total{peer="a",reason="forged"} 1.0'
+        eventually(lambda: line in metrics(sites, "b"))
+    assert "broke the protocol" not in caplog.text
+
+
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "grpc"])
+def test_a_task_that_goes_on_writing_into_a_message_that_goes_readable_is_told_and_stops_no_other(
+    start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, mode: Mode, caplog: pytest.LogCaptureFixture
+) -> None:
+    writes_on(monkeypatch, BODY, 1000)
+    other = bytes(reversed(BODY))
+    with start("integrity", mode=mode) as sites:
+        assert refusal_of_a_message(sites) is ErrorCode.DIGEST_MISMATCH
+        with sites["a"].client() as a, sites["b"].client() as b:
+            with pytest.raises(FedRDMAError, match="FR301"):
+                push(a, "the next is told of it")
+            lease = a.lease(len(other))
+            lease.buffer[:] = other
+            lease.commit("other", "t", [party("host:2")], "object")
+            assert bytes(b.get("other", "t", party("guest:1"), timeout=30).buffer) == other
+    assert "broke the protocol" not in caplog.text
 
 
 @pytest.mark.parametrize("seal", ["on", "integrity"])

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from fedrdma_fate.core.digest import BLOCK_BYTES
+from fedrdma_fate.core.digest import BLOCK_BYTES, MISTAGGED, TAGGED
 from fedrdma_fate.memory.region import SharedRegion
-from fedrdma_fate.ports import CompletionKind, RemoteSlot, Slot
+from fedrdma_fate.ports import Completion, CompletionKind, RemoteSlot, Slot
 from fedrdma_fate.security.ciphers import AES
 from fedrdma_fate.security.key_schedule import SessionKeys
 from fedrdma_fate.security.sealing import PathOpener, PathSealer, Seal
@@ -63,10 +63,11 @@ class Wire:
         self.path = PathSealer(KEYS_OF_ACTIVE.send, AES, seal)
         self.exposures = ExposureTable()
         self.completions: list[CompletionKind] = []
+        self.digests: list[int | None] = []
         self.acknowledgements: list[bytes] = []
         inbound = Inbound(
             self.exposures,
-            lambda completion: self.completions.append(completion.kind),
+            self._complete,
             self.acknowledgements.append,
             lambda _: None,
         )
@@ -76,6 +77,10 @@ class Wire:
         self.outbound = Outbound(streams=1)
         self.source = SharedRegion.create("source", SLOT_BYTES)
         self.source.view[:] = bytes(range(256)) * (SLOT_BYTES // 256)
+
+    def _complete(self, completion: Completion) -> None:
+        self.completions.append(completion.kind)
+        self.digests.append(completion.digest)
 
     def expose(self, grant: int, transfer: int) -> RemoteSlot:
         at = SLOT_BYTES * (grant - FIRST)
@@ -91,8 +96,8 @@ class Wire:
         room = memoryview(bytearray(LARGEST_RECORD))
         while (piece := self.outbound.take()) is not None:
             raw = bytearray(piece.head)
-            while piece.sealed is not None and (record := piece.sealed.seal_next(room)) is not None:
-                raw += record
+            while piece.sealed is not None and (record := piece.sealed.next_record(room)) is not None:
+                raw += b"".join(record)
             head = unpack_head(raw[:HEAD_BYTES])
             assert len(raw) == HEAD_BYTES + sealed_length(head)
             frames.append((head, raw[HEAD_BYTES:]))
@@ -167,7 +172,42 @@ CHANGES_OF_PIECES: dict[str, Callable[[bytearray], object]] = CHANGES | {
 }
 
 
-@pytest.mark.parametrize("what", CHANGES_OF_PIECES)
+CHANGES_OF_RECORDS = ("tag", "byte", "counter of a record")
+"""Behind a head that was found right."""
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+@pytest.mark.parametrize("what", CHANGES_OF_RECORDS)
+@pytest.mark.parametrize("wire", ["integrity"], indirect=True)
+def test_a_record_that_was_readable_and_changed_is_wiped_counted_and_costs_its_write_alone(
+    wire: Wire, what: str, resumed: bool
+) -> None:
+    """The task that it is from may have written on while it went: other messages of the link go on."""
+    target = wire.expose(FIRST, 1)
+    if resumed:
+        wire.opener.note_resumed(FIRST)
+    wire.write(target, SLOT_BYTES)
+    wire.write(target, SLOT_BYTES)
+    (head, body), again = wire.frames()
+    CHANGES_OF_PIECES[what](body)
+    wire.receive((head, body))
+    assert wire.completions == [CompletionKind.LANDED]
+    assert wire.digests == [MISTAGGED]
+    assert wire.holds_nothing_unsealed
+    assert bytes(BLOCK_BYTES) in (wire.slot()[:BLOCK_BYTES], wire.slot()[-BLOCK_BYTES:])
+    assert wire.opener.take_refused() == {"forged": 1}
+    assert wire.opener.wiped == {FIRST}, "should the link break now, the transfer begins anew"
+    wire.receive(again)
+    assert wire.digests == [MISTAGGED, TAGGED]
+    assert wire.slot() == bytes(wire.source.view)
+
+
+@pytest.mark.parametrize(
+    ("wire", "what"),
+    [("on", what) for what in CHANGES_OF_PIECES]
+    + [("integrity", what) for what in CHANGES_OF_PIECES if what not in CHANGES_OF_RECORDS],
+    indirect=["wire"],
+)
 def test_a_changed_bit_breaks_the_link_and_leaves_nothing(wire: Wire, what: str) -> None:
     wire.write(wire.expose(FIRST, 1), SLOT_BYTES)
     ((head, body),) = wire.frames()
@@ -247,7 +287,13 @@ def test_blocks_of_one_write_do_not_stand_in_for_each_other(wire: Wire) -> None:
     ((head, body),) = wire.frames()
     first = body[PIECE_STARTS_AT : PIECE_STARTS_AT + LARGEST_RECORD]
     second = body[PIECE_STARTS_AT + LARGEST_RECORD :]
-    assert "wrong tag" in wire.refuse((head, body[:PIECE_STARTS_AT] + second + first))
+    swapped = head, body[:PIECE_STARTS_AT] + second + first
+    if wire.seal == "integrity":
+        wire.receive(swapped)
+        assert wire.digests == [MISTAGGED]
+        assert wire.slot()[: 2 * BLOCK_BYTES] == bytes(2 * BLOCK_BYTES)
+    else:
+        assert "wrong tag" in wire.refuse(swapped)
 
 
 def test_a_write_that_comes_again_is_refused_and_counted(wire: Wire) -> None:
