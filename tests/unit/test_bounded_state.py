@@ -171,6 +171,7 @@ BOUNDS: dict[str, dict[str, str]] = {
     },
     "of fixed length": {
         "transport/tcp_streams.py:StreamReader": "_behind _raw_head _scratch",
+        "transport/tcp_streams.py:StreamWriter": "_record",
         "transport/shm_meeting.py:Presented": "_open",
     },
 }
