@@ -101,7 +101,7 @@ class _Records:
         Raises:
             InvalidTag: the tag is wrong; the bytes are zeros.
         """
-        if not hmac.compare_digest(self._tag(counter, self._about + place, data), tag):
+        if not hmac.compare_digest(self.tag_of(counter, place, data), tag):
             _wipe(data)
             raise InvalidTag
 
@@ -444,17 +444,17 @@ class PathOpener:
         return known[1]
 
     def _refuse_forged(self, grant: int, length: int) -> SealBrokenError:
-        broken = self._refuse("forged", f"{length} sealed bytes for grant {grant} have a wrong tag")
-        return broken if self._encrypts else WrongTagError(str(broken))
+        kind = SealBrokenError if self._encrypts else WrongTagError
+        return self._refuse("forged", f"{length} sealed bytes for grant {grant} have a wrong tag", kind)
 
     def _records(self, introduction: bytes, grant: int) -> _Records:
         transfer, attempt, _ = unpack_introduction(introduction)
         key = attempt_key(self._chunks, transfer, attempt)
         return _Records(self._cipher, key, introduction, grant, encrypts=self._encrypts)
 
-    def _refuse(self, fault: SealFault, reason: str) -> SealBrokenError:
+    def _refuse(self, fault: SealFault, reason: str, kind: type[SealBrokenError] = SealBrokenError) -> SealBrokenError:
         self._refused[fault] += 1
-        return SealBrokenError(reason)
+        return kind(reason)
 
 
 class PathSealing(NamedTuple):
