@@ -14,6 +14,7 @@ from fedrdma_fate.bench.results import Measurement
 from fedrdma_fate.bench.runner import measure, run_rows
 from tests.support.toy_baselines import (
     LARGE,
+    PAUSE,
     SMALL,
     DamagingReceiver,
     DyingSender,
@@ -42,11 +43,13 @@ def children() -> set[int]:
     return {one.pid for one in found if "resource_tracker" not in " ".join(one.cmdline())}
 
 
-def test_a_row_has_one_time_a_repeat_and_its_put_is_part_of_it() -> None:
-    row = measure(FileBaseline(), LARGE, 3, quietly)
+def test_a_row_has_one_time_a_repeat_from_the_start_of_the_put_to_the_end_of_the_get() -> None:
+    row = measure(FileBaseline(HoardingSender, HoardingReceiver), LARGE, 3, quietly)
     assert row.name == "file"
     assert len(row.seconds) == len(row.put_seconds) == len(row.cpu_seconds) == 3
-    assert all(0 < put <= whole for put, whole in zip(row.put_seconds, row.seconds, strict=True))
+    # lower bounds alone: on a busy machine a put may return later than what it made available was got
+    assert all(put >= PAUSE for put in row.put_seconds)
+    assert all(whole >= 2 * PAUSE for whole in row.seconds)
     assert all(cpu > 0 for cpu in row.cpu_seconds)
 
 
