@@ -14,7 +14,16 @@ from pathlib import Path
 
 from scripts.lib.audit import NoAdvisoriesError, audit
 from scripts.lib.console import CommandError, fail, say
-from scripts.lib.outcomes import Counts, Outcome, closing_line, read_junit, summary
+from scripts.lib.outcomes import (
+    Counts,
+    Failure,
+    Outcome,
+    closing_line,
+    failed_tests,
+    read_failures,
+    read_junit,
+    summary,
+)
 from scripts.lib.provision import only_one
 from scripts.lib.python310 import Python310, PythonAbsentError
 
@@ -144,6 +153,7 @@ class Runner:
         self.sweeps = sweeps
         self.pytest_arguments = list(pytest_arguments)
         self.outcomes: list[Outcome] = []
+        self._failures: list[Failure] = []
         self.python = python or PYTHON
         self.report_prefix = report_prefix
         self.environment = dict(os.environ)
@@ -154,6 +164,7 @@ class Runner:
         """Run one step by its name; a failure is recorded, never raised."""
         say(f"\n==> {name}")
         started = time.monotonic()
+        self._failures = []
         if name in KINDS:
             counts, note = self._as_required(name, *self._pytest(name, f"tests/{name}"))
         elif name == AUDIT:
@@ -162,7 +173,7 @@ class Runner:
             counts, note = self._as_required(name, *self._python310())
         else:
             counts, note = self._command(name)
-        self.outcomes.append(Outcome(name, counts, time.monotonic() - started, note))
+        self.outcomes.append(Outcome(name, counts, time.monotonic() - started, note, tuple(self._failures)))
 
     def _command(self, name: str) -> tuple[Counts, str]:
         command = STATIC.get(name, ["scripts/demo", "--preset", "tiny"])
@@ -207,6 +218,8 @@ class Runner:
             more, note = inner._pytest(kind, path)
             say(f"{PYTHON310}: {path}: {more} in {time.monotonic() - started:.1f} s")
             counts += more
+            self._failures += inner._failures
+            inner._failures = []
             notes += [f"{kind}: {note}"] if note else []
         return counts, "; ".join(notes)
 
@@ -232,6 +245,7 @@ class Runner:
             command.append("--color=yes")
         code = run_limited([*command, *options, *self.pytest_arguments], self._limit(kind), self.environment)
         counts = read_junit(report)
+        self._failures += read_failures(report)
         if code == PYTEST_NO_TESTS:
             return counts, NONE_SELECTED
         if code == 0:
@@ -313,6 +327,8 @@ def main(arguments: Sequence[str]) -> int:
             runner.run(name)
     except KeyboardInterrupt:
         interrupted = True
+    if told := failed_tests(runner.outcomes):
+        say(told)
     say(summary(runner.outcomes) + ("\ninterrupted: the steps after these did not run" if interrupted else ""))
     say(closing_line(runner.outcomes, time.monotonic() - started))
     return 0 if not interrupted and all(outcome.good for outcome in runner.outcomes) else 1

@@ -7,6 +7,11 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 from pathlib import Path
 
+MOST_FAILURES = 20
+"""Failed tests that are told once more at the end; more have one cause, mostly."""
+MOST_REASON = 1500
+"""Characters of the reason of one: what an assertion compared, but not all of two long lists."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Counts:
@@ -29,13 +34,22 @@ class Counts:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Failure:
+    """A test that failed, and the reason that pytest gave."""
+
+    test: str
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Outcome:
-    """One step: its counts, how long it took in seconds, and a word where there is something to say."""
+    """One step: its counts, how long it took in seconds, a word where there is something to say, and what failed."""
 
     name: str
     counts: Counts
     seconds: float
     note: str = ""
+    failures: tuple[Failure, ...] = ()
 
     @property
     def good(self) -> bool:
@@ -49,6 +63,20 @@ def read_junit(report: Path) -> Counts:
         return sum((_suite_counts(suite) for suite in suites), Counts())
     except (OSError, ElementTree.ParseError):
         return Counts()
+
+
+def read_failures(report: Path) -> tuple[Failure, ...]:
+    """The tests that failed, from a JUnit file that pytest wrote; none when it was stopped before it could."""
+    try:
+        cases = ElementTree.parse(report).getroot().iter("testcase")  # noqa: S314 - pytest wrote it
+        return tuple(failure for case in cases for failure in _failures_of(case))
+    except (OSError, ElementTree.ParseError):
+        return ()
+
+
+def _failures_of(case: ElementTree.Element) -> list[Failure]:
+    test = f"{case.get('classname', '')}::{case.get('name', '')}".removeprefix("::")
+    return [Failure(test, found.get("message", "")) for kind in ("failure", "error") for found in case.findall(kind)]
 
 
 def _suite_counts(suite: ElementTree.Element) -> Counts:
@@ -65,6 +93,20 @@ def summary(outcomes: Sequence[Outcome]) -> str:
         note = f" ({outcome.note})" if outcome.note else ""
         lines.append(f"{outcome.name:<13}{result:<9}{outcome.seconds:>8.1f}  {outcome.counts}{note}")
     return "\n".join(lines)
+
+
+def failed_tests(outcomes: Sequence[Outcome]) -> str:
+    """Which tests failed, and why, so that who sees only the end of the output knows; empty where none did."""
+    failures = [(outcome.name, failure) for outcome in outcomes for failure in outcome.failures]
+    lines = [line for name, failure in failures[:MOST_FAILURES] for line in _told(name, failure)]
+    if len(failures) > MOST_FAILURES:
+        lines.append(f"… and {len(failures) - MOST_FAILURES} more")
+    return "\n".join(["", "failed tests:", *lines]) if lines else ""
+
+
+def _told(step: str, failure: Failure) -> list[str]:
+    reason = failure.reason[:MOST_REASON].splitlines()
+    return [f"  {step}: {failure.test}", *(f"      {line}" for line in reason)]
 
 
 def closing_line(outcomes: Sequence[Outcome], seconds: float) -> str:

@@ -12,7 +12,17 @@ import pytest
 from scripts.lib import checks
 from scripts.lib.checks import AUDIT, KINDS, PYTHON310, STATIC, Runner, chosen_steps, parse, run_limited
 from scripts.lib.console import CommandError
-from scripts.lib.outcomes import Counts, Outcome, closing_line, read_junit, summary
+from scripts.lib.outcomes import (
+    MOST_FAILURES,
+    Counts,
+    Failure,
+    Outcome,
+    closing_line,
+    failed_tests,
+    read_failures,
+    read_junit,
+    summary,
+)
 from scripts.lib.python310 import Python310, PythonAbsentError
 from tests.support.repository import ROOT
 
@@ -51,6 +61,37 @@ def test_tests_are_counted_by_result() -> None:
     unit, prop = _run("unit", "property")
     assert (unit.counts, unit.good) == (Counts(passed=1, skipped=1), True)
     assert (prop.counts, prop.good) == (Counts(failed=1), False)
+
+
+@pytest.mark.usefixtures("tree")
+def test_a_failed_test_is_told_by_name_and_reason_at_the_end() -> None:
+    outcomes = _run("unit", "property")
+    assert [failure.test for outcome in outcomes for failure in outcome.failures] == [
+        "tests.property.test_it::test_bad"
+    ]
+    assert failed_tests(outcomes).splitlines()[1:3] == [
+        "failed tests:",
+        "  property: tests.property.test_it::test_bad",
+    ]
+    assert "assert False" in failed_tests(outcomes)
+
+
+def test_a_fixture_that_fails_is_told_as_well(tree: Path) -> None:
+    broken = "import pytest\n@pytest.fixture\ndef broken(): raise OSError('disk full')\ndef test_it(broken): pass\n"
+    (tree / "tests" / "unit" / "test_it.py").write_text(broken)
+    assert "disk full" in failed_tests(_run("unit"))
+
+
+def test_what_is_told_of_failed_tests_has_a_bound() -> None:
+    failures = tuple(Failure(f"test_{number}", "x" * 100_000) for number in range(1000))
+    told = failed_tests([Outcome("unit", Counts(failed=1000), 1.0, failures=failures)])
+    assert told.endswith(f"… and {1000 - MOST_FAILURES} more")
+    assert len(told) < 50_000
+
+
+def test_where_no_test_failed_nothing_is_told_of_them(tmp_path: Path) -> None:
+    assert failed_tests([Outcome("unit", Counts(passed=1), 1.0)]) == ""
+    assert read_failures(tmp_path / "none.xml") == ()
 
 
 ALONE = "import pytest\n@pytest.mark.alone\ndef test_alone(worker_id): assert worker_id == 'master'\n"
