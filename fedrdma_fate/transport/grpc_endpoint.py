@@ -129,6 +129,7 @@ class GrpcEndpoint(ReliableEndpoint):
         self._pipe.close(LINGER_SECONDS if in_order else 0)
         if self._channel is not None:
             self._channel.close()
+            self._channel = None
 
     def _receive(self) -> None:
         # read first: what came before the end is still there to take

@@ -90,6 +90,8 @@ class MessagePipe:
             self._cancel()
             self.end("it was closed here")
             reader.join()
+        # they hold the call, and so its sockets, which must not stay open until a cycle is collected
+        self._cancel, self._reader = lambda: None, None
         with self._changed:
             os.close(self._signal)
             self._signal = -1
