@@ -334,7 +334,8 @@ class OutgoingTransfers:
             self._ask(outgoing.transfer, needed)
 
     def _needed(self, outgoing: Outgoing) -> int:
-        return slot_bytes_needed(outgoing, sealed=self._ring is not None)
+        sealed = self._ring is not None
+        return slot_bytes_needed(outgoing.plan, outgoing.mode, sealed=sealed, recut=outgoing.recut)
 
     def _ask(self, transfer: int, slot_bytes: int) -> None:
         """Ask for a slot, unless so many have been asked for that this one waits for its turn."""

@@ -56,7 +56,7 @@ def open_transfer(
 
     To be given to `close_transfer` when it has ended. With `sealed`, its chunks are sealed before they are posted.
     """
-    needed = slot_bytes_needed(outgoing, sealed=sealed)
+    needed = slot_bytes_needed(outgoing.plan, outgoing.mode, sealed=sealed, recut=outgoing.recut)
     outgoing = _cut(outgoing, service, memory)
     if sealed:
         plan = with_table(sealable(outgoing.plan, LARGEST_SEALED_CHUNK_BYTES))
@@ -72,12 +72,18 @@ def open_transfer(
     return OutgoingTransfer(outgoing, sender, grant, service, now, repairs=repairs, wished_bytes=wished_bytes)
 
 
-def slot_bytes_needed(outgoing: Outgoing, *, sealed: bool) -> int:
-    """Length of a receive slot for a message, however it is cut when it begins."""
+def slot_bytes_needed(plan: ChunkPlan, mode: Mode, *, sealed: bool, recut: bool) -> int:
+    """Length of a receive slot for a message, however it is cut when it begins.
+
+    Args:
+        plan: how it is cut so far, without a table of tags.
+        mode: transfer mode.
+        sealed: whether its chunks are sealed before they are posted.
+        recut: whether it may be cut anew.
+    """
     if not sealed:
-        return SlotLayout(outgoing.plan, outgoing.mode).slot_bytes
-    plan = sealable(outgoing.plan, LARGEST_SEALED_CHUNK_BYTES)
-    return sealed_slot_bytes(plan, outgoing.mode, recut=outgoing.recut)
+        return SlotLayout(plan, mode).slot_bytes
+    return sealed_slot_bytes(sealable(plan, LARGEST_SEALED_CHUNK_BYTES), mode, recut=recut)
 
 
 def close_transfer(transfer: OutgoingTransfer, memory: PathMemory) -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from fedrdma_fate.gateway.peers.path_keys import SEALED_IN_SLOT
 from fedrdma_fate.ports import CompletionKind
 from fedrdma_fate.wire.datagrams import DATAGRAM_BYTES, PADDED_DATAGRAM_BYTES
 from fedrdma_fate.wire.errors import ErrorCode, TransferError
@@ -56,6 +57,10 @@ def test_chunks_writes_and_a_header_come_through_side_by_side(pair: Pair) -> Non
     pair.pump(lambda: len(pair.active.done) == 65 and len(pair.passive.chunks) == 32 and pair.passive.immediates == [2])
     assert np.array_equal(pair.passive.bytes_at(0, 4 * MIB), pair.active.bytes_at(0, 4 * MIB))
     assert len(pair.passive.of(CompletionKind.LANDED)) == 32 * pair.hints, "a chunk is not hinted at too"
+
+
+def test_whoever_posts_seals_where_the_list_of_such_transports_says_so(pair: Pair) -> None:
+    assert pair.active.endpoint.sealed_by_poster == (pair.active.endpoint.transport in SEALED_IN_SLOT)
 
 
 def test_both_ends_see_the_same_chunk_service(pair: Pair) -> None:

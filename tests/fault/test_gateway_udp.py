@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from fedrdma_fate.core.plan import HEADER_SPACE_BYTES
 from fedrdma_fate.transport.udp.meeting import Meeting
 from fedrdma_fate.transport.udp.outbound import Buffers, DatagramOutbound
 from fedrdma_fate.transport.udp.packets import CHUNK
+from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
 from tests.support.certificates import TestAuthority
 from tests.support.sites import Site, Sites, eventually, party, start_gateways
 
@@ -24,8 +26,8 @@ def authority(request: pytest.FixtureRequest, tmp_path: Path) -> TestAuthority |
     return TestAuthority(tmp_path / "tls") if request.param == "sealed" else None
 
 
-def start(tmp_path: Path, authority: TestAuthority | None = None) -> Any:
-    return start_gateways(LAYOUT, tmp_path, authority=authority, transport="udp", mode="fedrdma-x")
+def start(tmp_path: Path, authority: TestAuthority | None = None, **settings: Any) -> Any:
+    return start_gateways(LAYOUT, tmp_path, authority=authority, transport="udp", mode="fedrdma-x", **settings)
 
 
 def exchange(sites: Sites, name: str = "m") -> dict[str, Any]:
@@ -87,6 +89,31 @@ def test_what_is_damaged_on_the_way_is_found_and_sent_again(
         monkeypatch.setattr(DatagramOutbound, "_gave", damaging)
         exchange(sites)
         assert damaged
+
+
+def test_a_payload_that_fits_but_for_the_table_of_its_tags_is_refused_at_the_push(
+    tmp_path: Path, authority: TestAuthority | None
+) -> None:
+    longest = (2 << 20) - HEADER_SPACE_BYTES
+    with start(tmp_path, authority, memory={"receive_bytes": "2MiB", "ring_slots": 0}) as sites:
+        assert main_path(sites["a"])["transport"] == "udp"
+        with sites["a"].client() as a, sites["b"].client() as b:
+            lease = a.lease(longest)
+            lease.buffer[:] = BODY[:1] * longest
+            if authority is None:
+                lease.commit("m", "t", [party("host:2")], "object")
+                assert b.get("m", "t", party("guest:1"), timeout=60).buffer == BODY[:1] * longest
+                return
+            with pytest.raises(MemoryPoolError) as caught:
+                lease.commit("m", "t", [party("host:2")], "object")
+            assert caught.value.code is ErrorCode.PAYLOAD_TOO_LARGE
+            assert "tags" in caught.value.message
+            # in mode grpc, whose data path is a stream, the same payload needs no table
+        with sites["a"].client(mode="grpc") as a, sites["b"].client() as b:
+            lease = a.lease(longest)
+            lease.buffer[:] = BODY[:1] * longest
+            lease.commit("m", "t", [party("host:2")], "object")
+            assert b.get("m", "t", party("guest:1"), timeout=60).buffer == BODY[:1] * longest
 
 
 def test_where_udp_does_not_pass_tcp_carries_the_messages_and_the_status_says_why(

@@ -15,6 +15,10 @@ from fedrdma_fate.wire.frames import Hello
 NEVER_SEALED = frozenset({"shm"})
 """Moves nothing off the host, so whoever could read along can read the memory itself."""
 
+SEALED_IN_SLOT = frozenset({"udp", "verbs"})
+"""Whose chunks are sealed before they are posted, and opened in their slot, which holds their tags as well; see
+`Endpoint.sealed_by_poster`."""
+
 
 class PeerKeys:
     """The exchange with one peer, as long as this gateway runs, and the keys of the control channel that there is.

@@ -9,15 +9,17 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from fedrdma_fate.core.link_tuner import Finding, LinkTuner
-from fedrdma_fate.core.plan import ChunkPlan, SlotLayout
+from fedrdma_fate.core.plan import ChunkPlan
 from fedrdma_fate.core.tuning import LinkTraits
 from fedrdma_fate.engine.events import TransferProgress, TransferStats
 from fedrdma_fate.engine.path_memory import KnownPath
 from fedrdma_fate.engine.payload import Outgoing, Payload
+from fedrdma_fate.engine.setup import slot_bytes_needed
 from fedrdma_fate.gateway.config.schema import PeerConfig
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.peers.lending import Lending
 from fedrdma_fate.gateway.peers.outgoing_room import OutgoingRoom
+from fedrdma_fate.gateway.peers.path_keys import SEALED_IN_SLOT
 from fedrdma_fate.memory.pool import Lease
 from fedrdma_fate.obs.complaints import EACH_TELLS
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError, MemoryPoolError, error_from_code
@@ -159,8 +161,7 @@ class Sending:
         """
         used = self._mode(mode)
         plan = self._plan(used, payload.total_bytes)
-        recut = used == "fedrdma-x" and self._chunk_bytes is None
-        outgoing = Outgoing(self._context.new_transfer(), key, kind, payload, plan, used, recut)
+        outgoing = Outgoing(self._context.new_transfer(), key, kind, payload, plan, used, self._recuts(used))
         pending = _PendingPayload(outgoing, lease, alone=not self._transfers, whole=not payload.written_from)
         for other in self._transfers.values():
             other.alone = False
@@ -227,11 +228,13 @@ class Sending:
         if hello is None:
             return
         used = self._mode(mode)
-        needed = SlotLayout(self._plan(used, total_bytes), used).slot_bytes
+        sealed = self._seals_in_slot(used)
+        needed = slot_bytes_needed(self._plan(used, total_bytes), used, sealed=sealed, recut=self._recuts(used))
         if needed > hello.receive_bytes:
+            tags = ", with room for the tags of its chunks" if sealed else ""
             raise MemoryPoolError(
                 ErrorCode.PAYLOAD_TOO_LARGE,
-                f"{total_bytes} bytes for {destination} take a slot of {needed} bytes; site {self._peer.site!r} "
+                f"{total_bytes} bytes for {destination} take a slot of {needed} bytes{tags}; site {self._peer.site!r} "
                 f"has {hello.receive_bytes} bytes of receive memory.",
                 "Raise memory.receive_bytes there.",
             )
@@ -392,6 +395,15 @@ class Sending:
 
     def _mode(self, asked: Mode | None) -> Mode:
         return self._context.config.mode_for(self._peer.site, asked)
+
+    def _seals_in_slot(self, mode: Mode) -> bool:
+        """Whether such a payload's slot has to hold the tags of its chunks, too; mode `grpc` has streams of its own."""
+        on_main = self._context.config.sealing != "off" and mode != "grpc"
+        return on_main and self._links.main_transport in SEALED_IN_SLOT
+
+    def _recuts(self, mode: Mode) -> bool:
+        """Whether the data path may cut such payloads anew when they begin."""
+        return mode == "fedrdma-x" and self._chunk_bytes is None
 
     def _plan(self, mode: Mode, total_bytes: int) -> ChunkPlan:
         config = self._context.config

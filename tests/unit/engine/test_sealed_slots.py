@@ -95,7 +95,7 @@ def test_chunks_that_are_lost_are_sent_again_as_they_were_sealed(pair: Pair, ser
 
 def granted_slot(pair: Pair, sent: Outgoing) -> Slot:
     """Submit the message with a slot granted ahead, which the test can look into."""
-    slot = HeapRegion(slot_bytes_needed(sent, sealed=True)).slot()
+    slot = HeapRegion(slot_bytes_needed(sent.plan, sent.mode, sealed=True, recut=sent.recut)).slot()
     pair.grant(slot)
     pair.carry()
     pair.outgoing.submit(sent, pair.now)
