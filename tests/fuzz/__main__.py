@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import os
 import resource
 import sys
@@ -21,6 +22,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--target", choices=sorted(TARGETS), required=True)
     parser.add_argument("--inputs", type=int, default=1_000_000, help="how many (default: 1000000)")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="end after so many (default: never)")
     parser.add_argument("--seed", type=int, default=0, help="of the random numbers (default: 0)")
     parser.add_argument("--input", type=Path, help="read this file alone")
     options = parser.parse_args()
@@ -55,7 +57,7 @@ def _run(options: argparse.Namespace, last: LastInput) -> int:
             found = read_one(target, options.input.read_bytes())
             print(f"FOUND: {found}" if found else "nothing was found")
             return bool(found)
-        outcome = fuzz(target, options.inputs, options.seed, last)
+        outcome = fuzz(target, options.inputs, options.seed, last, options.seconds)
     finally:
         target.close()
     rate = outcome.inputs / max(outcome.seconds, 1e-9)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import math
 import mmap
 import resource
 import signal
@@ -81,7 +82,9 @@ def kept(target: Target) -> list[bytes]:
     return [path.read_bytes() for path in sorted((CORPUS / target.name).glob("*"))]
 
 
-def fuzz(target: Target, inputs: int, number: int = 0, last: LastInput | None = None) -> Outcome:
+def fuzz(
+    target: Target, inputs: int, number: int = 0, last: LastInput | None = None, seconds: float = math.inf
+) -> Outcome:
     """Read the seeds, the corpus, and so many inputs made of them.
 
     Args:
@@ -89,13 +92,14 @@ def fuzz(target: Target, inputs: int, number: int = 0, last: LastInput | None = 
         inputs: how many.
         number: seeds the random numbers.
         last: told of each input before it is read.
+        seconds: after which no further ones are begun.
     """
     known = [*target.seeds, *kept(target)]
     outcome = Outcome()
     began = time.monotonic()
     stream = _inputs(target, known, inputs, number)
     done = False
-    while not done and len(outcome.findings) < MOST_FINDINGS:
+    while not done and len(outcome.findings) < MOST_FINDINGS and time.monotonic() - began < seconds:
         # only where the input is known that the process dies of
         signal.setitimer(signal.ITIMER_PROF, KILL_SECONDS if last is not None else 0)
         with _cpu_limit(HANG_SECONDS):
