@@ -17,6 +17,9 @@ from fedrdma_fate.transport.udp.meeting import read_probe
 LOOK_SECONDS = 0.02
 """How long whoever waits leaves it to others to read for it."""
 
+DATAGRAMS_AT_ONCE = 256
+"""Read before somebody looks at the time and lets others to the lock: whoever floods the port must not keep them."""
+
 _LONGEST_PROBE = 65536
 """No datagram is longer."""
 
@@ -102,7 +105,7 @@ class UdpListener:
 
     def _read(self) -> None:
         with contextlib.suppress(OSError):
-            while True:
+            for _ in range(DATAGRAMS_AT_ONCE):
                 data, address = self._socket.recvfrom(_LONGEST_PROBE)
                 found = read_probe(data)
                 if found is not None and self._expected.get(found[0], address) is None:

@@ -31,6 +31,9 @@ SILENCE_SECONDS = 1.5
 SETTLE_SECONDS = 0.4
 """From the first probe that came, for the longer ones: 8 rounds."""
 
+BATCHES_AT_ONCE = 64
+"""Read before it is looked at the time again, 4 MiB: what the socket's buffer holds, however fast more comes."""
+
 _FOUND = struct.Struct("<HQ")
 """Longest datagram that came, 0: none; and the name of our end of the connection."""
 
@@ -98,7 +101,7 @@ class Meeting:
             deadline: by the monotonic clock.
 
         Raises:
-            ConnectError: UDP does not pass, or the other side is gone.
+            ConnectError: UDP does not pass, or the other side is gone, or tells of what cannot be.
         """
         began = time.monotonic()
         receiver = DatagramReceiver(udp)
@@ -128,6 +131,9 @@ class Meeting:
         length = min(received, self._received)
         if not length:
             raise ConnectError(f"UDP does not pass: nothing came for {SILENCE_SECONDS:g} s")
+        if length < min(self._lengths):
+            # as the peer, or who can change the stream, may say: chunks would be cut into any number of them
+            raise ConnectError(f"the peer says that it got datagrams of {length} bytes, which were not sent")
         return length, connection
 
     def _is_settled(self, now: float, began: float) -> bool:
@@ -145,7 +151,7 @@ class Meeting:
     def _receive(self, receiver: DatagramReceiver) -> None:
         # what the host of a peer that does not listen yet has to say comes up here, too
         with contextlib.suppress(OSError):
-            while True:
+            for _ in range(BATCHES_AT_ONCE):
                 for datagram in receiver.batch():
                     self.on_datagram(bytes(datagram), time.monotonic())
 

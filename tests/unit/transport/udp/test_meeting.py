@@ -9,10 +9,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
 from fedrdma_fate.transport.listener import ConnectError
+from fedrdma_fate.transport.udp import meeting as meeting_module
 from fedrdma_fate.transport.udp.listening import UdpListener
 from fedrdma_fate.transport.udp.meeting import PATH_MTUS, SILENCE_SECONDS, Meeting, lengths_to_try, probe, read_probe
 from fedrdma_fate.transport.udp.socket_options import prepare
@@ -117,6 +119,57 @@ def test_where_nothing_passes_both_say_so_soon() -> None:
 def test_probes_of_others_prove_nothing() -> None:
     with path(lambda *_: True) as (left, right), pytest.raises(ConnectError, match="UDP does not pass"):
         meet(left, right, (TOKEN, b"u" * 16))
+
+
+class Flood:
+    """Of datagrams that nobody has asked for: there is always one more. Fails who reads on and on."""
+
+    def __init__(self, *_: object) -> None:
+        self.read = 0
+
+    def recvfrom(self, _most: int) -> tuple[bytes, Any]:
+        return next(self.batch()), ("192.0.2.1", 9)
+
+    def batch(self) -> Iterator[bytes]:
+        self.read += 1
+        assert self.read < 200_000, "nobody looks at the time"
+        yield b"flood"
+
+    def fileno(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        return
+
+
+def test_who_floods_the_port_keeps_nobody_beyond_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    listener = UdpListener("127.0.0.1", 0)
+    token = listener.expect()
+    with contextlib.closing(listener._socket):
+        monkeypatch.setattr(listener, "_socket", Flood())
+        with pytest.raises(ConnectError, match="no probe"):
+            listener.accept(token, time.monotonic() + 0.05)
+    # nor the lock, which the gateway's event loop takes
+    assert listener.expect() != token
+
+
+def test_a_flood_from_the_peers_address_does_not_keep_a_meeting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meeting_module, "DatagramReceiver", Flood)
+    monkeypatch.setattr(meeting_module, "SILENCE_SECONDS", 0.1)
+    with path(lambda *_: False) as (left, right), pytest.raises(ConnectError, match="UDP does not pass"):
+        meet(left, right)
+
+
+@pytest.mark.parametrize("told", [1, 30, 31, 1251])
+def test_lengths_that_were_never_sent_are_not_believed(told: int) -> None:
+    own, other = socket.socketpair()
+    own.setblocking(False)
+    with path(lambda *_: True) as (left, right), contextlib.closing(own), contextlib.closing(other):
+        for length in LENGTHS:
+            right.send(probe(TOKEN, length, LENGTHS[0]))
+        other.sendall(meeting_module._FOUND.pack(told, 2))
+        with pytest.raises(ConnectError, match=f"{told} bytes, which were not sent"):
+            Meeting(TOKEN, 1, LENGTHS).run(left, own, time.monotonic() + 10)
 
 
 def test_a_peer_that_goes_away_meanwhile_is_noticed() -> None:
