@@ -24,7 +24,7 @@ from fedrdma_fate.core.credits import MOST_REQUESTS, Credits, GrantDeduplicator
 from fedrdma_fate.core.sender import SenderState
 from fedrdma_fate.engine.events import Emit, FrameToSend, PayloadSent, SendFailed, TransferProgress, TransferStats
 from fedrdma_fate.engine.link_datagrams import LinkDatagrams
-from fedrdma_fate.engine.outgoing_transfer import OutgoingTransfer, Repeated, progress_of
+from fedrdma_fate.engine.outgoing_transfer import ActiveTransfers, OutgoingTransfer, Repeated, progress_of
 from fedrdma_fate.engine.path_memory import PathMemory
 from fedrdma_fate.engine.payload import Outgoing
 from fedrdma_fate.engine.posted_writes import Post, PostedWrites
@@ -72,7 +72,7 @@ class OutgoingTransfers:
         self._credits = Credits()
         self._copies = GrantDeduplicator()
         self._waiting: dict[int, Outgoing] = {}
-        self._active: dict[int, OutgoingTransfer] = {}
+        self._active = ActiveTransfers()
         self._lingering: list[OutgoingTransfer] = []
         self._posted = PostedWrites()
         self._given_up: set[int] = set()
@@ -211,7 +211,7 @@ class OutgoingTransfers:
 
     def on_chunk_nack(self, immediate: int, missing_bytes: int) -> None:
         """The data path would only send so many bytes of a chunk if it were posted again."""
-        for active in self._active.values():
+        if (active := self._active.of_immediate(immediate)) is not None:
             active.sender.on_chunk_nack(immediate, missing_bytes)
 
     def on_report(self, report: Report, now: float) -> None:
@@ -268,7 +268,7 @@ class OutgoingTransfers:
 
     def on_restart(self, transfer: int, now: float) -> None:
         """The peer lost track of a transfer: begin anew with another grant."""
-        active = self._active.pop(transfer, None)
+        active = self._active.take(transfer)
         if active is not None:
             # what the transport still reads of them goes to a grant that is over
             self._forget_repairs(active)
@@ -378,7 +378,7 @@ class OutgoingTransfers:
             now,
             sealed=self._ring is not None,
         )
-        self._active[outgoing.transfer] = active
+        self._active.add(active)
         offer = active.offer
         active.begin_attempt(self._sealer, self._ring)
         self._emit(FrameToSend(offer))
@@ -478,7 +478,7 @@ class OutgoingTransfers:
 
     def _end(self, active: OutgoingTransfer, outcome: TransferStats | Failed, now: float) -> None:
         """The transfer is over; its owner may have the slot when the transport has let go of it."""
-        del self._active[active.outgoing.transfer]
+        self._active.take(active.outgoing.transfer)
         self._forget_sealed(active)
         self._ask_next(active.outgoing.transfer)
         close_transfer(active, self.memory)

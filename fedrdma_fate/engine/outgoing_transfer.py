@@ -10,6 +10,7 @@ from fedrdma_fate.core.backoff import Backoff
 from fedrdma_fate.core.digest import TAGGED
 from fedrdma_fate.core.plan import Chunk
 from fedrdma_fate.core.state_machines import SendingMachine
+from fedrdma_fate.core.x.chunking import TAGS, chunk_of_immediate
 from fedrdma_fate.engine.events import TransferProgress, TransferStats
 from fedrdma_fate.engine.payload import Outgoing, Payload
 from fedrdma_fate.engine.repair_memory import RepairSums
@@ -135,6 +136,34 @@ class OutgoingTransfer:
     def progress(self) -> TransferProgress:
         """How far it is."""
         return progress_of(self.outgoing, self.sender.state.value, self.sender.arrived_bytes, self.started)
+
+
+class ActiveTransfers(dict[int, OutgoingTransfer]):
+    """Those of a link that have a grant, by their ids, and by the tags that their immediates carry."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._tagged: dict[int, OutgoingTransfer] = {}
+
+    def add(self, active: OutgoingTransfer) -> None:
+        """One has begun."""
+        self[active.outgoing.transfer] = self._tagged[active.grant.grant % TAGS] = active
+
+    def take(self, transfer: int) -> OutgoingTransfer | None:
+        """One is over; None where it was before."""
+        active = self.pop(transfer, None)
+        if active is not None and self._tagged.get(active.grant.grant % TAGS) is active:
+            del self._tagged[active.grant.grant % TAGS]
+        return active
+
+    def of_immediate(self, immediate: int) -> OutgoingTransfer | None:
+        """The one that this immediate is of, however many there are: a datagram of the peer's may name six thousand."""
+        return self._tagged.get(chunk_of_immediate(immediate)[0])
+
+    def clear(self) -> None:
+        """All are over."""
+        super().clear()
+        self._tagged.clear()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -23,6 +23,11 @@ class SendQueue:
         self._retransmissions: deque[int] = deque()
 
     @property
+    def sent(self) -> int:
+        """Every position below this one has been sent at least once, or had arrived before."""
+        return self._next
+
+    @property
     def all_sent(self) -> bool:
         """Whether every chunk has been sent at least once."""
         return self._next == self._plan.count

@@ -203,10 +203,14 @@ class XSender(SenderBase):
         return self._tell_arrived([position]) + self._pump(now)
 
     def on_chunk_nack(self, immediate: int, missing_bytes: int) -> None:
-        """Of the chunk of this immediate only so many bytes are missing, and only they would go again."""
+        """Of the chunk of this immediate only so many bytes are missing, and only they would go again.
+
+        Of one that was never sent nobody can know that.
+        """
         tag, index = chunk_of_immediate(immediate)
         position = self.plan.count - 1 - index
-        if tag == self.settings.tag and position >= 0 and position not in self._arrivals:
+        was_sent = 0 <= position < self._queue.sent
+        if tag == self.settings.tag and was_sent and position not in self._arrivals:
             self._missing_bytes[position] = min(max(missing_bytes, 1), self._length(position))
 
     def on_report(self, report: Report, now: float) -> list[Action]:

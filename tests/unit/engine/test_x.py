@@ -14,6 +14,7 @@ from fedrdma_fate.core.x.chunking import (
     TAGS,
     immediate_of,
 )
+from fedrdma_fate.core.x.sender import XSender
 from fedrdma_fate.engine import incoming
 from fedrdma_fate.engine.payload import Outgoing
 from fedrdma_fate.ports import ChunkService, Completion, CompletionKind
@@ -274,6 +275,30 @@ def test_a_report_of_an_unknown_transfer_is_ignored(pair: Pair) -> None:
     connect(pair, lost=frozenset())
     pair.outgoing.on_report(Report(7, 0, 1, b"", 0, 0.0, 0.0, 1), pair.now)
     assert pair.sending.frames == []
+
+
+def test_what_is_missing_of_a_chunk_is_told_to_the_transfer_that_it_is_of_and_to_no_other(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect(pair, lost=frozenset())
+    told: list[int] = []
+    monkeypatch.setattr(XSender, "on_chunk_nack", lambda sender, *_: told.append(sender.transfer))
+    grants = {transfer: pair.grant(slot_for(message(transfer)), transfer) for transfer in range(1, 101)}
+    for transfer in grants:
+        pair.outgoing.submit(message(transfer), pair.now)
+    pair.carry()
+    for transfer in (7, 7, 8):
+        pair.outgoing.on_chunk_nack(immediate_of(grants[transfer] % TAGS, 3), 500)
+    assert told == [7, 7, 8], "one datagram of the peer's brings six thousand"
+    pair.outgoing.on_delivered(7, pair.now)
+    pair.outgoing.on_restart(8, pair.now)
+    for transfer in (7, 8):
+        pair.outgoing.on_chunk_nack(immediate_of(grants[transfer] % TAGS, 3), 500)
+    assert told == [7, 7, 8]
+    pair.lose_path()
+    pair.outgoing.fail_all(ErrorCode.UNEXPECTED_EVENT, "the test gave up")
+    pair.outgoing.on_chunk_nack(immediate_of(grants[9] % TAGS, 3), 500)
+    assert told == [7, 7, 8]
 
 
 # --- what is known of the path ---

@@ -120,6 +120,21 @@ def test_what_is_missing_of_other_chunks_is_ignored(tag: int, index: int) -> Non
     assert sender.resent_bytes == CHUNK
 
 
+def test_of_a_chunk_that_was_never_sent_nothing_can_be_there() -> None:
+    settings = XSendSettings(tag=1, mtu_bytes=1000)
+    known = RateController(PathState(1e8, 0.02, 0.0), proved=True)
+    sender = XSender(1, ChunkPlan(40 * CHUNK, CHUNK), settings, known)
+    sent = positions(sender, sender.start(0.0))
+    burst = len(sent)
+    for position in range(burst, 40):
+        sender.on_chunk_nack(immediate_of(1, 39 - position), 1)
+    now = 0.0
+    while len(sent) < 12:
+        now += 1e-6
+        sent += positions(sender, sender.on_timer(now))
+    assert now * 1e8 >= 0.9 * CHUNK * (12 - burst)
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_whatever_a_receiver_reports_the_sender_goes_on_and_believes_in_a_rate_that_a_path_can_have(seed: int) -> None:
     random = Random(seed)
