@@ -20,6 +20,7 @@ from deploy.softroce.netem import ENDLESS_PACKETS
 from deploy.softroce.run import TIMED_OUT, Outcome, Run, execute
 from deploy.softroce.schedule import parse_change
 from deploy.softroce.wan import DEFAULT_BUFFER_BYTES, DEFAULT_MTU, MAX_HOSTS, NIC_SPEEDUP, Wan
+from fedrdma_fate.bench.wan.shaping import parse_policer
 from fedrdma_fate.quantities import QuantityError, parse_loss, parse_rate, parse_size, parse_time
 
 T = TypeVar("T")
@@ -116,6 +117,18 @@ def _add_run(commands: Commands) -> None:
         help="that are lost one after the other, on average (default 1: each by itself)",
     )
     run.add_argument(
+        "--policer",
+        type=_quantity(parse_policer),
+        metavar="RATE:BURST",
+        help="drop what exceeds this rate once a burst has passed, and queue nothing, such as 500mbit:100kB",
+    )
+    run.add_argument(
+        "--back-rate", type=rate, metavar="RATE", help="of the bottleneck in front of host 0 (default: --rate)"
+    )
+    run.add_argument(
+        "--back-loss", type=loss, metavar="SHARE", help="of what the hosts other than 0 send (default: --loss)"
+    )
+    run.add_argument(
         "--buffer", type=size, default=DEFAULT_BUFFER_BYTES, metavar="SIZE", help="of the bottleneck (default 4MB)"
     )
     run.add_argument(
@@ -135,8 +148,8 @@ def _add_run(commands: Commands) -> None:
         action="append",
         default=[],
         metavar="TIME:CHANGE",
-        help="change rate, rtt, loss, jitter or buffer so long after the programs were started, such as "
-        "2s:rate=500mbit,loss=1%%; may be repeated",
+        help="change rate, rtt, loss, back-rate, back-loss, jitter or buffer so long after the programs were started, "
+        "such as 2s:rate=500mbit,loss=1%%; may be repeated",
     )
     run.add_argument(
         "--virtual-time", action="store_true", help="computing takes no time, only the WAN does: exact and repeatable"
@@ -240,6 +253,9 @@ def make_run(options: argparse.Namespace) -> Run:
         jitter_ns=options.jitter,
         reorders=options.reorder,
         burst_packets=options.burst,
+        policer=options.policer,
+        back_rate=options.back_rate,
+        back_loss=options.back_loss,
     )
     return Run(
         commands=host_commands(options.hosts, options.program, options.on),
@@ -276,6 +292,8 @@ def dropped(outcome: Outcome) -> Iterator[str]:
         yield f"the WAN lost {_counts(outcome.lost)}"
     if any(outcome.overflowed.values()):
         yield f"buffers overflowed by {_counts(outcome.overflowed)}"
+    if any(outcome.policed.values()):
+        yield f"policers dropped {_counts(outcome.policed)}"
     if outcome.queues:
         most = {host: max((size for _, size in peaks), default=0) for host, peaks in sorted(outcome.queues.items())}
         each = ", ".join(f"{size} in front of host {host}" for host, size in most.items())

@@ -69,7 +69,7 @@ def set_queues(step: Plan | Step) -> None:
 
 
 def dropped_packets() -> dict[str, dict[str, int]]:
-    """How many packets were lost of what each host sent, and how many overflowed its bottleneck's buffer."""
+    """How many packets were lost of what each host sent, overflowed its bottleneck's buffer, or were policed."""
     command = ["tc", "-s", "-j", "qdisc", "show"]
     result = subprocess.run(command, check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     counts: dict[str, dict[str, int]] = {name: {} for name in DROPPERS.values()}

@@ -71,6 +71,7 @@ class Outcome:
         timed_out: the run was stopped because its time was over, or it was silent for too long.
         lost: packets of each host that the WAN lost, as it was asked to (`--loss`).
         overflowed: packets that did not fit into the bottleneck's buffer in front of each host.
+        policed: packets that the policer in front of each host had no tokens for.
         queues: most bytes seen in the bottleneck's buffer in front of each host, where they were watched, in windows of
             time: when one ended, by the guest's monotonic clock, and the bytes.
     """
@@ -79,6 +80,7 @@ class Outcome:
     timed_out: bool
     lost: Mapping[int, int] = dataclasses.field(default_factory=dict)
     overflowed: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    policed: Mapping[int, int] = dataclasses.field(default_factory=dict)
     queues: Mapping[int, Peaks] = dataclasses.field(default_factory=dict)
 
     @property
@@ -159,7 +161,7 @@ def _execute(run: Run, output: Path, show: ShowLine) -> Outcome:
 def _sampling_seconds(run: Run) -> float | None:
     if not run.watch_queues or run.wan.rate is None:
         return None
-    return sampling_seconds(run.wan.rate, run.wan.buffer_bytes)
+    return sampling_seconds(max(run.wan.rate, run.wan.back_rate or 0), run.wan.buffer_bytes)
 
 
 def _by_host(counts: Mapping[str, Any]) -> dict[int, Any]:

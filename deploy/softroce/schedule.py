@@ -13,6 +13,8 @@ _FIELDS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "rate": ("rate", parse_rate),
     "rtt": ("rtt_ns", parse_time),
     "loss": ("loss", parse_loss),
+    "back-rate": ("back_rate", parse_rate),
+    "back-loss": ("back_loss", parse_loss),
     "jitter": ("jitter_ns", parse_time),
     "buffer": ("buffer_bytes", parse_size),
 }
@@ -34,7 +36,7 @@ class Change:
 def parse_change(text: str) -> Change:
     """A change as people write it: TIME:NAME=VALUE, with commas between several.
 
-    Names are rate, rtt, loss, jitter, buffer.
+    Names are rate, rtt, loss, back-rate, back-loss, jitter, buffer.
 
     Raises:
         QuantityError: it is not one.

@@ -4,7 +4,12 @@ The way of a packet from one host to another:
 
     host 0, eth0: tbf at the NIC's rate, with room enough never to drop (the sender is held back, as by a send queue)
     wan, delay0:  netem: half the round-trip time, loss (a queue that never drops for want of room, unless one asks)
+    wan, police1: where a policer is asked for, a token bucket that drops what it has no tokens for
     wan, port1:   tbf at the link's rate, with a drop-tail buffer: the bottleneck in front of host 1
+
+The kernel's own policer (act_police) is not in the testbed's kernels. Instead a tbf polices whose queue holds one
+packet of the largest size: it lets pass what the bucket has tokens for, and drops what comes while that packet waits
+for its own. So the rate comes out exact, and nothing waits for longer than that packet takes at it.
 
 The WAN itself is the guest's first network namespace, with a bridge; each host is a namespace of its own.
 """
@@ -16,6 +21,7 @@ import math
 from collections.abc import Iterator
 
 from deploy.softroce.netem import ENDLESS_PACKETS, DelayLine
+from fedrdma_fate.bench.wan.shaping import Policer
 
 MAX_HOSTS = 8
 DEFAULT_MTU = 4200
@@ -47,6 +53,9 @@ class Wan:
         jitter_ns: by how much a packet may be earlier or later, each way, nanoseconds.
         reorders: with jitter, packets overtake each other.
         burst_packets: lost one after the other, on average.
+        policer: in front of each host, before the bottleneck; None: none.
+        back_rate: of the bottleneck in front of host 0, bit/s; None: as in front of the others.
+        back_loss: share of packets lost of what the others send; None: as of host 0's.
     """
 
     rate: int | None = None
@@ -61,10 +70,26 @@ class Wan:
     jitter_ns: int = 0
     reorders: bool = False
     burst_packets: float = 1.0
+    policer: Policer | None = None
+    back_rate: int | None = None
+    back_loss: float | None = None
+
+    def rate_to(self, host: Host) -> int | None:
+        """Of the bottleneck in front of a host."""
+        return self.back_rate if host.index == 0 and self.back_rate is not None else self.rate
+
+    def loss_from(self, host: Host) -> float:
+        """Share of a host's packets that is lost."""
+        return self.back_loss if host.index and self.back_loss is not None else self.loss
+
+    @property
+    def packet_bytes(self) -> int:
+        """The largest packet, with the header of its link."""
+        return self.mtu + _LINK_HEADER_BYTES
 
     def burst_bytes(self, rate: int) -> int:
         """Bytes that tbf may send at once: two packets, or a millisecond where timers are late."""
-        packets = 2 * (self.mtu + _LINK_HEADER_BYTES)
+        packets = 2 * self.packet_bytes
         if self.exact:
             return packets + math.ceil(rate / 8 * EXACT_BURST_SECONDS)
         return max(packets, math.ceil(rate / 8 * REAL_TIME_BURST_SECONDS))
@@ -102,9 +127,15 @@ class Host:
         """Where the WAN delays and loses what the host sends."""
         return f"delay{self.index}"
 
+    @property
+    def policer(self) -> str:
+        """Where the WAN polices what is sent to the host."""
+        return f"police{self.index}"
 
-DROPPERS = {"delay": "lost", "port": "overflowed"}
-"""What it means when the queue of a delay line, or of a port, drops a packet; by what their names begin with."""
+
+DROPPERS = {"delay": "lost", "port": "overflowed", "police": "policed"}
+"""What it means when the queue of a delay line, of a port or of a policer drops a packet; by what their names begin
+with."""
 
 NETDEV = "eth0"
 """The network interface of a host, by its name inside the host."""
@@ -162,8 +193,8 @@ def reshape(wan: Wan, count: int) -> Step:
     hosts = [Host(index) for index in range(count)]
     commands = []
     if wan.rate is not None:
-        tbf = _tbf(wan, wan.rate, wan.buffer_bytes)
-        commands = [tuple(f"tc qdisc change dev {host.port} root {tbf}".split()) for host in hosts]
+        bottlenecks = [(host, _bottleneck(host, wan)) for host in hosts]
+        commands = [tuple(f"tc qdisc change dev {host.port} root {tbf}".split()) for host, tbf in bottlenecks]
     return Step(tuple(commands), _delay_lines(hosts, wan))
 
 
@@ -172,12 +203,12 @@ def _delay_lines(hosts: list[Host], wan: Wan) -> tuple[DelayLine, ...]:
         DelayLine(
             netdev=host.delay_line,
             delay_ns=wan.rtt_ns // 2,
-            loss=wan.loss,
+            loss=wan.loss_from(host),
             seed=wan.seed * MAX_HOSTS + host.index,
             packets=wan.delay_packets,
             jitter_ns=wan.jitter_ns,
             reorders=wan.reorders,
-            burst_packets=wan.burst_packets,
+            burst_packets=wan.burst_packets if wan.loss_from(host) else 1.0,
         )
         for host in hosts
     )
@@ -190,11 +221,17 @@ def _check(wan: Wan, count: int) -> None:
         raise ValueError(f"a delay line of {wan.delay_packets} packets: it must hold at least one")
     if wan.jitter_ns > wan.rtt_ns // 2:
         raise ValueError(f"a jitter of {wan.jitter_ns} ns: it may not be longer than a way, {wan.rtt_ns // 2} ns")
-    if wan.burst_packets < 1 or (wan.burst_packets > 1 and not wan.loss):
+    if wan.burst_packets < 1 or (wan.burst_packets > 1 and not (wan.loss or wan.back_loss)):
         raise ValueError(f"bursts of {wan.burst_packets:g} packets: of at least one, and only where packets are lost")
     if not 576 <= wan.mtu <= 65_535:
         raise ValueError(f"an MTU of {wan.mtu} bytes: it must be between 576 and 65535")
-    if wan.rate is not None and wan.buffer_bytes < wan.mtu + _LINK_HEADER_BYTES:
+    if wan.back_rate is not None and wan.rate is None:
+        raise ValueError("a rate of the way back alone: give --rate as well")
+    if wan.policer is not None and wan.policer.burst_bytes < wan.packet_bytes:
+        raise ValueError(
+            f"a policer's burst of {wan.policer.burst_bytes} bytes does not hold one packet of {wan.mtu} bytes"
+        )
+    if wan.rate is not None and wan.buffer_bytes < wan.packet_bytes:
         raise ValueError(f"a buffer of {wan.buffer_bytes} bytes does not hold one packet of {wan.mtu} bytes")
 
 
@@ -231,13 +268,27 @@ def _inside(host: Host, hosts: list[Host], wan: Wan) -> Iterator[str]:
 def _shape(host: Host, wan: Wan) -> Iterator[str]:
     yield f"ip link add {host.delay_line} mtu {wan.mtu} type ifb"
     yield f"ip link set {host.delay_line} up"
-    yield f"tc qdisc add dev {host.port} ingress"
-    yield (
-        f"tc filter add dev {host.port} parent ffff: protocol all matchall "
-        f"action mirred egress redirect dev {host.delay_line}"
-    )
+    yield f"tc qdisc add dev {host.port} clsact"
+    yield _redirect(host, "ingress", host.delay_line)
+    if wan.policer is not None:
+        yield f"ip link add {host.policer} mtu {wan.mtu} type ifb"
+        yield f"ip link set {host.policer} up"
+        bucket = f"rate {wan.policer.rate_bps}bit burst {wan.policer.burst_bytes}b"
+        yield f"tc qdisc add dev {host.policer} root tbf {bucket} limit {wan.packet_bytes}b"
+        yield _redirect(host, "egress", host.policer)
     if wan.rate is not None:
-        yield f"tc qdisc add dev {host.port} root {_tbf(wan, wan.rate, wan.buffer_bytes)}"
+        yield f"tc qdisc add dev {host.port} root {_bottleneck(host, wan)}"
+
+
+def _redirect(host: Host, way: str, to: str) -> str:
+    """Packets that come from a host, or go to it, pass another interface's queue on their way."""
+    return f"tc filter add dev {host.port} {way} protocol all matchall action mirred egress redirect dev {to}"
+
+
+def _bottleneck(host: Host, wan: Wan) -> str:
+    rate = wan.rate_to(host)
+    assert rate is not None
+    return _tbf(wan, rate, wan.buffer_bytes)
 
 
 def _tbf(wan: Wan, rate: int, limit: int) -> str:

@@ -13,7 +13,7 @@ from fedrdma_fate.bench.wan.checkpoint import Conditions, MeasurementLog
 from fedrdma_fate.bench.wan.overview import slices, to_overview, to_overview_plots
 from fedrdma_fate.bench.wan.results import to_plots, to_table
 from fedrdma_fate.bench.wan.rows import WanRow, all_wan_rows, find_program, select_wan_rows
-from fedrdma_fate.bench.wan.settings import Peculiarities, Setting, parse_settings
+from fedrdma_fate.bench.wan.settings import Setting, parse_peculiarities, parse_settings
 from fedrdma_fate.bench.wan.sweep import Sweep, run_sweep
 from fedrdma_fate.bench.wan.testbed import Testbed, find_checkout
 from fedrdma_fate.cli.bench_shared import (
@@ -43,6 +43,10 @@ _INTERRUPTED_STATUS = 130
 @click.option("--burst", default=1.0, show_default=True, type=click.FloatRange(1), help="Packets lost in a row.")
 @click.option("--delay-packets", type=click.IntRange(1), help="On their way at most, further ones are dropped.")
 @click.option("--mtu", type=click.IntRange(576, 65535), help="Bytes of an IP packet; RDMA's largest fits 4200.")
+@click.option("--policer", help="Drop what exceeds RATE:BURST, such as 500mbit:100kB, and queue nothing.")
+@click.option("--nic-rate", help="At which the hosts' cards send; ten times --rate by default.")
+@click.option("--back-rate", help="Of the bottleneck on the way back; as --rate by default.")
+@click.option("--back-loss", help="Packets lost on the way back; as --loss by default.")
 @click.option("--size", default="256MiB", show_default=True, help="Of the payload.")
 @click.option("--rows", default="all", show_default=True, help="Names of rows, with commas between.")
 @click.option("--repeat", default=3, show_default=True, type=click.IntRange(1, 1000), help="Transfers after the first.")
@@ -66,6 +70,10 @@ def wan(
     burst: float,
     delay_packets: int | None,
     mtu: int | None,
+    policer: str | None,
+    nic_rate: str | None,
+    back_rate: str | None,
+    back_loss: str | None,
     size: str,
     rows: str,
     repeat: int,
@@ -80,7 +88,16 @@ def wan(
     by TCP and by gRPC. Rate, RTT, buffer, loss, jitter and size may be lists with commas: all combinations are
     measured."""
     with told_plainly(), ended_in_order():
-        common = Peculiarities(reorder, burst, delay_packets, mtu)
+        common = parse_peculiarities(
+            reorder=reorder,
+            burst=burst,
+            delay_packets=delay_packets,
+            mtu=mtu,
+            policer=policer,
+            nic_rate=nic_rate,
+            back_rate=back_rate,
+            back_loss=back_loss,
+        )
         settings, chosen = parse_settings(rate, rtt, buffer, loss, size, jitter, common), _choose(rows)
         repository = find_checkout(checkout)
 

@@ -16,6 +16,7 @@ from deploy.softroce.kernel import find_kernel
 from deploy.softroce.run import Run, execute, missing_tools
 from deploy.softroce.schedule import parse_change
 from deploy.softroce.wan import DEFAULT_BUFFER_BYTES, DEFAULT_MTU, NIC_SPEEDUP, Wan
+from fedrdma_fate.bench.wan.shaping import parse_policer
 from fedrdma_fate.quantities import parse_loss, parse_rate, parse_size, parse_time
 from tests.support.repository import ROOT
 
@@ -41,6 +42,7 @@ class HostResult:
     Attributes:
         lost: packets that it sent and the WAN lost.
         overflowed: packets for it that the bottleneck's buffer could not hold.
+        policed: packets for it that the policer had no tokens for.
     """
 
     stdout: str
@@ -48,6 +50,7 @@ class HostResult:
     exit_status: int | None
     lost: int = 0
     overflowed: int = 0
+    policed: int = 0
 
 
 def why_no_testbed() -> str | None:
@@ -84,6 +87,9 @@ def run_on_hosts(
     jitter: str = "0",
     reorder: bool = False,
     burst: float = 1.0,
+    policer: str | None = None,
+    back_rate: str | None = None,
+    back_loss: str | None = None,
     buffer: str | None = None,
     mtu: int = DEFAULT_MTU,
     seed: int = 1,
@@ -100,7 +106,8 @@ def run_on_hosts(
 
     Args:
         on: other commands for some of the hosts.
-        rate, nic_rate, rtt, loss, jitter, burst, buffer, memory: quantities as `scripts/testbed run` takes them.
+        rate, nic_rate, rtt, loss, jitter, burst, policer, back_rate, back_loss, buffer, memory: as `scripts/testbed
+            run` takes them.
         reorder: packets overtake each other by the jitter.
         timeout: seconds of wall time that it takes at most where nothing else runs; PATIENCE times as many are allowed.
         silence: seconds without a line from any program after which the run is stopped as well.
@@ -125,6 +132,9 @@ def run_on_hosts(
         jitter_ns=parse_time(jitter),
         reorders=reorder,
         burst_packets=burst,
+        policer=parse_policer(policer) if policer else None,
+        back_rate=parse_rate(back_rate) if back_rate else None,
+        back_loss=parse_loss(back_loss) if back_loss else None,
         buffer_bytes=parse_size(buffer) if buffer else DEFAULT_BUFFER_BYTES,
         mtu=mtu,
         seed=seed,
@@ -155,6 +165,7 @@ def run_on_hosts(
             outcome.statuses.get(host),
             outcome.lost.get(host, 0),
             outcome.overflowed.get(host, 0),
+            outcome.policed.get(host, 0),
         )
         for host in range(hosts)
     ]

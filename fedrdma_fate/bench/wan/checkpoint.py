@@ -12,7 +12,8 @@ from fedrdma_fate.bench.wan.results import Transfer, WanMeasurement
 from fedrdma_fate.bench.wan.settings import Setting
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 
-Key = tuple[object, ...]
+Key = str
+"""What was measured, as JSON, for parts of a link are objects themselves."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ def _describe(setting: Setting, row: str) -> dict[str, object]:
 
 
 def _key(what: Mapping[str, object]) -> Key:
-    return tuple(sorted(what.items()))
+    return json.dumps(what, sort_keys=True)
 
 
 def _measurement(document: Mapping[str, Any]) -> WanMeasurement:

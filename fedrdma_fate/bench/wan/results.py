@@ -38,6 +38,7 @@ class WanMeasurement:
         later: those after it, on the same connections.
         lost_packets: that the WAN lost of what host 0 sent, in all transfers.
         overflowed_packets: that did not fit into the bottleneck's buffer in front of host 1, in all transfers.
+        policed_packets: that a policer in front of host 1 dropped, in all transfers.
         wall_seconds: of this machine, for all transfers and the boot.
         first_queue_bytes: in the bottleneck's buffer in front of host 1 at most, until the first transfer had ended.
         queue_bytes: the same, in those after it.
@@ -51,6 +52,7 @@ class WanMeasurement:
     wall_seconds: float
     first_queue_bytes: int = 0
     queue_bytes: int = 0
+    policed_packets: int = 0
 
     @property
     def median_seconds(self) -> float:
@@ -89,6 +91,7 @@ def _to_row(link: WanLink, payload_bytes: int, measurement: WanMeasurement) -> d
         "later_seconds": [transfer.seconds for transfer in measurement.later],
         "lost_packets": measurement.lost_packets,
         "overflowed_packets": measurement.overflowed_packets,
+        "policed_packets": measurement.policed_packets,
         "first_queue_bytes": measurement.first_queue_bytes,
         "queue_bytes": measurement.queue_bytes,
     }
@@ -106,6 +109,7 @@ def to_table(link: WanLink, payload_bytes: int, measurements: Sequence[WanMeasur
         "sent again",
         "lost",
         "overflowed",
+        *(["policed"] if link.policer is not None else []),
         "first queue",
         "queue",
     )
@@ -124,6 +128,7 @@ def _cells(link: WanLink, payload_bytes: int, measurement: WanMeasurement) -> tu
         format_bytes(measurement.resent_bytes),
         f"{measurement.lost_packets:,}",
         f"{measurement.overflowed_packets:,}",
+        *([f"{measurement.policed_packets:,}"] if link.policer is not None else []),
         format_bytes(measurement.first_queue_bytes),
         format_bytes(measurement.queue_bytes),
     )

@@ -72,6 +72,7 @@ def _measure(row: WanRow, hosts: Hosts, payload_bytes: int, repeats: int) -> Wan
         later=tuple(later),
         lost_packets=done.lost_packets,
         overflowed_packets=done.overflowed_packets,
+        policed_packets=done.policed_packets,
         wall_seconds=done.wall_seconds,
         first_queue_bytes=max((size for ended, size in done.queue if ended <= begun[1]), default=0),
         queue_bytes=max((size for ended, size in done.queue if ended > begun[1]), default=0),

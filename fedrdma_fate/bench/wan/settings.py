@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from fedrdma_fate.bench.report import format_bytes
+from fedrdma_fate.bench.wan.shaping import Policer, parse_policer
 from fedrdma_fate.bench.wan.wan_link import WanLink
 from fedrdma_fate.quantities import QuantityError, parse_loss, parse_rate, parse_size, parse_time
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
@@ -63,6 +64,38 @@ class Peculiarities:
     burst_packets: float = 1.0
     delay_packets: int | None = None
     mtu_bytes: int | None = None
+    policer: Policer | None = None
+    nic_rate_bps: int | None = None
+    back_rate_bps: int | None = None
+    back_loss: float | None = None
+
+
+def parse_peculiarities(
+    *,
+    reorder: bool = False,
+    burst: float = 1.0,
+    delay_packets: int | None = None,
+    mtu: int | None = None,
+    policer: str | None = None,
+    nic_rate: str | None = None,
+    back_rate: str | None = None,
+    back_loss: str | None = None,
+) -> Peculiarities:
+    """What the options of one value each say of all links.
+
+    Raises:
+        ConfigError: CONFIG_BAD_VALUE for one that cannot be read; names the option.
+    """
+    return Peculiarities(
+        reorders=reorder,
+        burst_packets=burst,
+        delay_packets=delay_packets,
+        mtu_bytes=mtu,
+        policer=_optional("--policer", parse_policer, policer),
+        nic_rate_bps=_optional("--nic-rate", parse_rate, nic_rate),
+        back_rate_bps=_optional("--back-rate", parse_rate, back_rate),
+        back_loss=_optional("--back-loss", parse_loss, back_loss),
+    )
 
 
 _NONE = Peculiarities()
@@ -129,11 +162,10 @@ def _peculiar(setting: Setting, jitter_ns: int, common: Peculiarities) -> Settin
     if jitter_ns > setting.link.rtt_ns // 2:
         way = f"{setting.link.rtt_ns / 2e6:g} ms"
         raise ConfigError(ErrorCode.CONFIG_BAD_VALUE, f"--jitter: it may not be longer than a way, which takes {way}.")
-    if common.burst_packets > 1 and not setting.link.loss:
+    if common.burst_packets > 1 and not (setting.link.loss or common.back_loss):
         raise ConfigError(ErrorCode.CONFIG_BAD_VALUE, "--burst: a link that loses nothing has no bursts of it.")
-    return dataclasses.replace(
-        setting, link=dataclasses.replace(setting.link, jitter_ns=jitter_ns, **dataclasses.asdict(common))
-    )
+    told = {field.name: getattr(common, field.name) for field in dataclasses.fields(common)}
+    return dataclasses.replace(setting, link=dataclasses.replace(setting.link, jitter_ns=jitter_ns, **told))
 
 
 def _parse_buffer(text: str) -> int | None:
@@ -145,6 +177,10 @@ def _value(name: str, parse: Callable[[str], _T], text: str) -> _T:
         return parse(text)
     except QuantityError as error:
         raise ConfigError(ErrorCode.CONFIG_BAD_VALUE, f"{name}: {error}.") from error
+
+
+def _optional(name: str, parse: Callable[[str], _T], text: str | None) -> _T | None:
+    return None if text is None else _value(name, parse, text)
 
 
 def _values(name: str, parse: Callable[[str], _T], text: str) -> Sequence[_T]:

@@ -56,6 +56,7 @@ class HostRun:
         printed: by host 0, the lines of its standard output.
         lost_packets: that the WAN lost of what host 0 sent.
         overflowed_packets: that did not fit into the buffer in front of host 1.
+        policed_packets: that the policer in front of host 1 dropped.
         wall_seconds: that it took, with the boot.
         queue: most bytes seen in the buffer in front of host 1, in windows of time: when one ended, by the guest's
             clock, and the bytes.
@@ -68,6 +69,7 @@ class HostRun:
     wall_seconds: float
     queue: Sequence[tuple[float, int]] = ()
     rdma_packet_bytes: int = LARGEST_RDMA_PACKET_BYTES
+    policed_packets: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -125,6 +127,7 @@ class Testbed:
             wall_seconds=time.monotonic() - started,
             queue=[(ended, size) for ended, size in counts["queues"].get(_RECEIVER, [])],
             rdma_packet_bytes=self.link.rdma_packet_bytes,
+            policed_packets=counts["policed"].get(_RECEIVER, 0),
         )
 
     def _options(self, memory_bytes: int, report: Path) -> list[str]:
@@ -147,6 +150,14 @@ class Testbed:
             options["--delay-packets"] = self.link.delay_packets
         if self.link.mtu_bytes is not None:
             options["--mtu"] = self.link.mtu_bytes
+        if self.link.policer is not None:
+            options["--policer"] = self.link.policer
+        if self.link.nic_rate_bps is not None:
+            options["--nic-rate"] = f"{self.link.nic_rate_bps}bit"
+        if self.link.back_rate_bps is not None:
+            options["--back-rate"] = f"{self.link.back_rate_bps}bit"
+        if self.link.back_loss is not None:
+            options["--back-loss"] = f"{self.link.back_loss * 100:.9f}%"
         reordering = ["--reorder"] if self.link.reorders else []
         shaped = (str(part) for option in options.items() for part in option)
         return ["--virtual-time", "--watch-queues", *reordering, *shaped, *self.more]

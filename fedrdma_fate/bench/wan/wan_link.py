@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from fedrdma_fate.bench.report import format_bytes
+from fedrdma_fate.bench.wan.shaping import Policer
 
 LARGEST_RDMA_PACKET_BYTES = 4096
 """RDMA's largest path MTU: that of the testbed's devices, unless its packets are smaller."""
@@ -31,6 +32,10 @@ class WanLink:
         burst_packets: lost one after the other, on average.
         delay_packets: that may be on their way before further ones are dropped; None: as many as there are.
         mtu_bytes: of an IP packet; None: the testbed's default.
+        policer: what drops packets before the bottleneck; None: nothing.
+        nic_rate_bps: at which the hosts' cards send; None: ten times the bottleneck's rate.
+        back_rate_bps: of the bottleneck on the way from host 1 to host 0; None: as on the way out.
+        back_loss: share of packets lost on the way from host 1 to host 0; None: as on the way out.
     """
 
     rate_bps: int
@@ -42,6 +47,10 @@ class WanLink:
     burst_packets: float = 1.0
     delay_packets: int | None = None
     mtu_bytes: int | None = None
+    policer: Policer | None = None
+    nic_rate_bps: int | None = None
+    back_rate_bps: int | None = None
+    back_loss: float | None = None
 
     @property
     def rtt_seconds(self) -> float:
@@ -74,13 +83,20 @@ class WanLink:
             document["delay_packets"] = self.delay_packets
         if self.mtu_bytes is not None:
             document["mtu_bytes"] = self.mtu_bytes
+        if self.policer is not None:
+            document |= {"policer_bps": self.policer.rate_bps, "policer_burst_bytes": self.policer.burst_bytes}
+        if self.nic_rate_bps is not None:
+            document["nic_rate_bps"] = self.nic_rate_bps
+        if self.back_rate_bps is not None:
+            document["back_rate_bps"] = self.back_rate_bps
+        if self.back_loss is not None:
+            document["back_loss"] = self.back_loss
         return document
 
     @property
     def rate_text(self) -> str:
         """Such as `10 Gbit/s`."""
-        scale, unit = next((scale, unit) for scale, unit in _RATE_UNITS if self.rate_bps >= scale)
-        return f"{self.rate_bps / scale:g} {unit}"
+        return format_rate(self.rate_bps)
 
     def __str__(self) -> str:
         rate, rtt = self.rate_text, f"RTT {self.rtt_ns / 1e6:g} ms"
@@ -97,3 +113,18 @@ class WanLink:
             yield f"{self.delay_packets} packets on their way"
         if self.mtu_bytes is not None:
             yield f"MTU {self.mtu_bytes}"
+        if self.policer is not None:
+            burst = format_bytes(self.policer.burst_bytes)
+            yield f"policed to {format_rate(self.policer.rate_bps)} after {burst}"
+        if self.nic_rate_bps is not None:
+            yield f"cards of {format_rate(self.nic_rate_bps)}"
+        if self.back_rate_bps is not None:
+            yield f"back {format_rate(self.back_rate_bps)}"
+        if self.back_loss is not None:
+            yield f"back loss {self.back_loss * 100:g} %"
+
+
+def format_rate(rate_bps: int) -> str:
+    """Such as `10 Gbit/s`."""
+    scale, unit = next((scale, unit) for scale, unit in _RATE_UNITS if rate_bps >= scale)
+    return f"{rate_bps / scale:g} {unit}"

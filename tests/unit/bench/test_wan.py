@@ -15,6 +15,7 @@ from fedrdma_fate.bench.wan import testbed
 from fedrdma_fate.bench.wan.results import Transfer, WanMeasurement, to_document, to_plots, to_table
 from fedrdma_fate.bench.wan.rows import all_wan_rows, resent_by_device, select_wan_rows
 from fedrdma_fate.bench.wan.runner import run_wan_rows
+from fedrdma_fate.bench.wan.shaping import Policer
 from fedrdma_fate.bench.wan.testbed import HostRun, find_checkout, reason
 from fedrdma_fate.bench.wan.wan_link import WanLink
 from fedrdma_fate.cli.main import main
@@ -55,6 +56,10 @@ def test_a_link_is_shown_with_its_units() -> None:
         (["--loss", "0.1"], "[FR102] --loss: '0.1' is not a loss"),
         (["--loss", "100%"], "[FR102] --loss: '100%' loses everything"),
         (["--size", "0"], "[FR102] --size: '0': a size cannot be zero"),
+        (["--policer", "500mbit"], "[FR102] --policer: '500mbit' is not RATE:BURST"),
+        (["--nic-rate", "fast"], "[FR102] --nic-rate: 'fast' is not a rate"),
+        (["--back-rate", "fast"], "[FR102] --back-rate: 'fast' is not a rate"),
+        (["--back-loss", "1"], "[FR102] --back-loss: '1' is not a loss"),
         (["--rows", "fedrdma-e,quic"], "[FR102] there is no row 'quic'."),
     ],
 )
@@ -88,6 +93,7 @@ def test_the_document_has_the_promised_keys_and_medians_of_the_later_transfers()
             "later_seconds": [1.0, 0.8, 4.0],
             "lost_packets": 1234,
             "overflowed_packets": 5,
+            "policed_packets": 0,
             "first_queue_bytes": 3_800_000,
             "queue_bytes": 410_000,
         }
@@ -102,6 +108,14 @@ def test_the_table_shows_the_first_transfer_apart() -> None:
     assert (row["first"], row["its share"]) == ("1.60 s", "50.0 %")
     assert (row["sent again"], row["lost"], row["overflowed"]) == ("200 B", "1,234", "5")
     assert (row["first queue"], row["queue"]) == ("3.80 MB", "410 kB")
+
+
+def test_what_a_policer_dropped_is_a_column_where_there_is_one() -> None:
+    policed = dataclasses.replace(LINK, policer=Policer(5 * 10**9, 100_000))
+    measured = dataclasses.replace(MEASURED, policed_packets=6789)
+    row = dict(zip((table := to_table(policed, PAYLOAD, [measured])).columns, table.rows[0], strict=True))
+    assert (row["policed"], row["first queue"]) == ("6,789", "3.80 MB")
+    assert "policed" not in to_table(LINK, PAYLOAD, [MEASURED]).columns
 
 
 def test_plots_are_images() -> None:

@@ -13,7 +13,7 @@ from fedrdma_fate.bench.baselines.interface import RowError
 from fedrdma_fate.bench.wan.checkpoint import Conditions, MeasurementLog
 from fedrdma_fate.bench.wan.overview import slices, to_overview, to_overview_plots
 from fedrdma_fate.bench.wan.rows import select_wan_rows
-from fedrdma_fate.bench.wan.settings import Peculiarities, Setting, parse_settings
+from fedrdma_fate.bench.wan.settings import Peculiarities, Setting, parse_peculiarities, parse_settings
 from fedrdma_fate.bench.wan.sweep import INTERRUPTED, Sweep, run_sweep
 from fedrdma_fate.bench.wan.testbed import HostRun, Testbed
 from fedrdma_fate.cli.main import main
@@ -91,6 +91,34 @@ def test_what_is_peculiar_to_a_path_is_asked_of_the_testbed_and_told() -> None:
     )
     usual = Testbed(ROOT, two_rates()[0].link, 1, "nic", 600.0)._options(1, Path("report"))
     assert not {"--jitter", "--burst", "--delay-packets", "--mtu", "--reorder"} & {*usual}
+
+
+def test_a_policer_cards_and_the_way_back_are_asked_of_the_testbed_and_told() -> None:
+    common = parse_peculiarities(policer="500mbit:100kB", nic_rate="1gbit", back_rate="20mbit", back_loss="1%")
+    (setting,) = parse_settings("1gbit", "20ms", "4MB", "0", "1MB", "0", common)
+    asked = Testbed(ROOT, setting.link, 1, "nic", 600.0)._options(1, Path("report"))
+    wanted = {"--policer": "500000000bit:100000B", "--nic-rate": "1000000000bit", "--back-rate": "20000000bit"}
+    for option, value in {**wanted, "--back-loss": "1.000000000%"}.items():
+        assert asked[asked.index(option) + 1] == value
+    assert str(setting.link).endswith(
+        "loss 0 %, policed to 500 Mbit/s after 100 kB, cards of 1 Gbit/s, back 20 Mbit/s, back loss 1 %"
+    )
+    told = {"policer_bps": 5 * 10**8, "policer_burst_bytes": 100_000, "nic_rate_bps": 10**9, "back_loss": 0.01}
+    document = setting.link.to_document()
+    assert told | {"back_rate_bps": 2 * 10**7} == {name: document[name] for name in (*told, "back_rate_bps")}
+
+
+def test_what_was_measured_over_a_policed_link_is_found_again(tmp_path: Path) -> None:
+    policed = parse_peculiarities(policer="500mbit:100kB")
+    (setting,) = parse_settings("1gbit", "20ms", "4MB", "0", "1MB", "0", policed)
+    hosts, path = Hosts(), tmp_path / "log"
+    measured = sweep(hosts, [setting], MeasurementLog(path, CONDITIONS))
+    again = sweep(hosts, [setting], MeasurementLog(path, CONDITIONS))
+    assert [run.measurements for run in again.runs] == [run.measurements for run in measured.runs]
+    assert len(hosts.programs) == 2
+    (other,) = parse_settings("1gbit", "20ms", "4MB", "0", "1MB", "0", parse_peculiarities(policer="500mbit:200kB"))
+    sweep(hosts, [other], MeasurementLog(path, CONDITIONS))
+    assert len(hosts.programs) == 4
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from deploy.softroce.run import Outcome, Run, execute, host_environment
 from deploy.softroce.schedule import parse_change, steps
 from deploy.softroce.uml import init_script, kernel_command
 from deploy.softroce.wan import Host, Wan, plan
+from fedrdma_fate.bench.wan.shaping import Policer
 from tests.support.repository import ROOT
 
 
@@ -58,6 +59,12 @@ def test_a_delay_line_is_as_long_as_somebody_says(kernel: Path) -> None:
     assert _run(kernel, "--delay-packets", "1000", "--", "true").wan.delay_packets == 1000
 
 
+def test_a_policer_and_the_way_back_are_what_somebody_says(kernel: Path) -> None:
+    options = ["--rate", "1gbit", "--policer", "500mbit:100kB", "--back-rate", "20mbit", "--back-loss", "1%"]
+    wan = _run(kernel, *options, "--", "true").wan
+    assert (wan.policer, wan.back_rate, wan.back_loss) == (Policer(5 * 10**8, 100_000), 2 * 10**7, 0.01)
+
+
 def test_the_program_keeps_its_own_options(kernel: Path) -> None:
     run = _run(kernel, "--hosts", "3", "--", "program", "--rate", "fast", "-h")
     assert run.commands == (("program", "--rate", "fast", "-h"),) * 3
@@ -74,6 +81,13 @@ def test_hosts_may_run_different_programs() -> None:
         (["run", "--speed", "1gbit", "--", "true"], "unrecognized arguments: --speed"),
         (["run", "--rate", "fast", "--", "true"], "'fast' is not a rate"),
         (["run", "--loss", "2", "--", "true"], "'2' is not a loss"),
+        (["run", "--policer", "1gbit", "--", "true"], "'1gbit' is not RATE:BURST"),
+        (["run", "--policer", "fast:1MB", "--", "true"], "'fast' is not a rate"),
+        (["run", "--policer", "1gbit:much", "--", "true"], "'much' is not a size"),
+        (["run", "--policer", "1gbit:0", "--", "true"], "a size cannot be zero"),
+        (["run", "--policer", "1gbit:4kB", "--", "true"], "burst of 4000 bytes does not hold one packet"),
+        (["run", "--back-rate", "1mbit", "--", "true"], "give --rate as well"),
+        (["run", "--back-loss", "100%", "--", "true"], "loses everything"),
         (["run", "--at", "soon", "--", "true"], "'soon' is not TIME:NAME=VALUE"),
         (["run", "--timeout", "0", "--", "true"], "seconds above zero"),
         (["run", "--timeout", "soon", "--", "true"], "seconds above zero"),
@@ -373,10 +387,11 @@ def test_a_device_that_is_on_the_interface_is_found() -> None:
 
 
 def test_packets_that_were_dropped_are_told_with_the_host_and_none_are_not_mentioned() -> None:
-    outcome = Outcome({0: 0, 1: 0}, False, lost={0: 12, 1: 3}, overflowed={0: 0, 1: 7})
+    outcome = Outcome({0: 0, 1: 0}, False, lost={0: 12, 1: 3}, overflowed={0: 0, 1: 7}, policed={0: 5, 1: 4})
     assert list(dropped(outcome)) == [
         "the WAN lost 15 packets (12 host 0, 3 host 1)",
         "buffers overflowed by 7 packets (7 host 1)",
+        "policers dropped 9 packets (5 host 0, 4 host 1)",
     ]
     assert list(dropped(Outcome({0: 0}, False, lost={0: 0}, overflowed={0: 0}))) == []
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from deploy.softroce.netem import ENDLESS_PACKETS, DelayLine, qdisc_request
-from deploy.softroce.wan import Host, Plan, Wan, plan
+from deploy.softroce.wan import Host, Plan, Wan, plan, reshape
+from fedrdma_fate.bench.wan.shaping import Policer
 
 WAN = Wan(rate=10**9, nic_rate=10**10, rtt_ns=20_000_000, loss=0.001, buffer_bytes=500_000, exact=True)
 
@@ -99,6 +100,49 @@ def test_late_timers_are_made_up_for_by_a_burst() -> None:
 def test_a_network_that_cannot_work_is_refused(wan: Wan, hosts: int, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         plan(wan, hosts)
+
+
+# --- policers and the way back ---
+
+
+def test_a_policer_is_a_bucket_whose_queue_holds_one_packet_before_each_bottleneck() -> None:
+    wan = Wan(rate=10**9, policer=Policer(5 * 10**8, 100_000), exact=True)
+    lines = _lines(plan(wan, 2))
+    buckets = [line for line in lines if " police" in line and " tbf " in line]
+    assert buckets == [
+        f"tc qdisc add dev police{host} root tbf rate 500000000bit burst 100000b limit 4214b" for host in (0, 1)
+    ]
+    passed = [line for line in lines if line.endswith("dev police1")]
+    assert passed == ["tc filter add dev port1 egress protocol all matchall action mirred egress redirect dev police1"]
+    assert [line for line in _lines(plan(WAN, 2)) if "police" in line] == []
+
+
+def test_a_policer_needs_no_bottleneck() -> None:
+    assert len(_queues(plan(Wan(policer=Policer(10**9, 100_000)), 2))) == 2
+
+
+def test_the_way_back_may_have_a_rate_and_a_loss_of_its_own() -> None:
+    wan = Wan(rate=10**9, loss=0.1, back_rate=10**7, back_loss=0.2)
+    made = plan(wan, 3)
+    rates = [line.split()[4:9:4] for line in _lines(made) if " dev port" in line and " tbf " in line]
+    assert rates == [["port0", "10000000bit"], ["port1", "1000000000bit"], ["port2", "1000000000bit"]]
+    assert [line.loss for line in made.delay_lines] == [0.1, 0.2, 0.2]
+    # what is changed leaves it as it is
+    changed = reshape(wan, 3)
+    assert [command[8] for command in changed.commands] == ["10000000bit", "1000000000bit", "1000000000bit"]
+    assert [line.loss for line in plan(Wan(loss=0.1, back_loss=0.0, burst_packets=3), 2).delay_lines] == [0.1, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("wan", "problem"),
+    [
+        (Wan(back_rate=10**6), "a rate of the way back alone"),
+        (Wan(policer=Policer(10**6, 4213)), "burst of 4213 bytes does not hold one packet"),
+    ],
+)
+def test_a_way_back_without_a_way_out_and_a_bucket_below_a_packet_are_refused(wan: Wan, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        plan(wan, 2)
 
 
 # --- netem by netlink ---

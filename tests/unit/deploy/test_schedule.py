@@ -23,6 +23,12 @@ def test_a_change_is_read_as_written() -> None:
     )
 
 
+def test_the_way_back_can_be_changed_by_itself() -> None:
+    (step,) = steps(WAN, 2, [parse_change("1s:back-rate=5mbit,back-loss=3%")])
+    assert [command[8] for command in step.commands] == ["5000000bit", "1000000000bit"]
+    assert [line.loss for line in step.delay_lines] == [0.001, 0.03]
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -30,7 +36,7 @@ def test_a_change_is_read_as_written() -> None:
         ("2:rate=500mbit", "not a time"),
         ("2s:", "not NAME=VALUE"),
         ("2s:rate", "not NAME=VALUE"),
-        ("2s:mtu=1500", "a name of rate, rtt, loss, jitter, buffer"),
+        ("2s:mtu=1500", "a name of rate, rtt, loss, back-rate, back-loss, jitter, buffer"),
         ("2s:rate=fast", "not a rate"),
         ("2s:loss=1%,loss=2%", "changes one thing twice"),
     ],

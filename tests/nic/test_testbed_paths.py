@@ -1,0 +1,67 @@
+"""Paths of the testbed that are no plain link: each does what it says, to packets that both hosts send."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.support.testbed import HostResult, program, run_on_hosts
+
+pytestmark = pytest.mark.nic
+
+Arrived = list[tuple[int, float, float]]
+"""Number, when it was sent, and when it came: seconds after the first could be sent."""
+HEADERS_BYTES = 42
+"""Ethernet, IPv4 and UDP, which queues count as well."""
+
+
+def exchange(
+    milliseconds: int, size: int, each: int = 1, **wan: Any
+) -> tuple[tuple[HostResult, Arrived], tuple[HostResult, Arrived]]:
+    """What the WAN did to so many packets, with all headers of so many bytes: host 0 and what came to it, then host 1.
+
+    Args:
+        each: packets a millisecond.
+    """
+    command = program("datagrams_both_ways.py", milliseconds, size - HEADERS_BYTES, each)
+    zero, one = run_on_hosts(command, rtt="20ms", virtual_time=True, **wan)
+    assert (zero.exit_status, one.exit_status) == (0, 0), (zero, one)
+    return (zero, json.loads(zero.stdout)), (one, json.loads(one.stdout))
+
+
+def test_a_policer_drops_what_exceeds_its_rate_after_a_burst_and_queues_nothing() -> None:
+    # 160 Mbit/s for 200 ms into 40 Mbit/s
+    milliseconds, size, each = 200, 1000, 20
+    _, (one, arrived) = exchange(milliseconds, size, each, rate="1gbit", policer="40mbit:100kB")
+    assert len(arrived) * size == pytest.approx(100_000 + 40e6 / 8 * milliseconds / 1000, rel=0.01)
+    assert (one.policed, one.lost, one.overflowed) == (milliseconds * each - len(arrived), 0, 0)
+    # what the bucket holds goes at once, and meanwhile tokens for a third of it come
+    assert [number for number, _, _ in arrived[:120]] == list(range(120))
+    # nothing waits for tokens but one packet of the largest size, here four
+    late = max(came - sent for _, sent, came in arrived)
+    assert 0.010 < late < 0.010 + 4 * size * 8 / 40e6 + each * size * 8 / 1e9
+
+
+def test_loss_on_the_way_back_loses_nothing_on_the_way_out() -> None:
+    (zero, back), (one, out) = exchange(1000, 200, back_loss="10%")
+    assert len(out) == 1000
+    # the standard deviation of 1,000 packets at 10 % is 9.5
+    assert 860 < len(back) < 940
+    assert (zero.lost, one.lost) == (0, 1000 - len(back))
+
+
+def test_loss_on_the_way_out_alone_is_possible_too() -> None:
+    (zero, back), (one, out) = exchange(500, 200, loss="10%", back_loss="0")
+    assert (len(back), one.lost) == (500, 0)
+    assert zero.lost == 500 - len(out) > 20
+
+
+def test_the_way_back_may_be_slower() -> None:
+    # 8 Mbit/s each way, into a buffer that holds all of it
+    (_, back), (_, out) = exchange(500, 1000, rate="100mbit", back_rate="4mbit")
+    assert len(back) == len(out) == 500
+    assert out[-1][2] == pytest.approx(0.5 + 0.010, abs=0.002)
+    # but for what passes at once, two packets of the largest size
+    assert back[-1][2] == pytest.approx(1.0 + 0.010, abs=0.02)
