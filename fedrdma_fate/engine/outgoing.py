@@ -78,7 +78,7 @@ class OutgoingTransfers:
         self._given_up: set[int] = set()
         self._asked: set[int] = set()
         self._repair_buffer = RepairBuffer(settings.repair_region)
-        self.memory = PathMemory(settings.known)
+        self.memory = PathMemory(settings.known, settings.make_controller)
 
     # -- commands -------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Literal
 
 from fedrdma_fate.core.path import PathState
+from fedrdma_fate.core.x.controller import Controller, MakeController
 from fedrdma_fate.core.x.rate_control import RateController
 
 PathSource = Literal["configured", "remembered", "probed", "measured"]
@@ -32,8 +33,14 @@ class PathMemory:
         rtt_hint: round trip of the control channel, seconds, None while it is not known.
     """
 
-    def __init__(self, known: KnownPath | None = None) -> None:
+    def __init__(self, known: KnownPath | None = None, make_controller: MakeController = RateController) -> None:
+        """
+        Args:
+            known: of the path, from an earlier run.
+            make_controller: of each transfer.
+        """
         self.known = known
+        self._make_controller = make_controller
         self.rtt_hint: float | None = None
         self._users = 0
 
@@ -57,17 +64,17 @@ class PathMemory:
                 return
         self.known = KnownPath(state, source)
 
-    def begin(self) -> RateController:
+    def begin(self) -> Controller:
         """A transfer begins: at its share of the rate, where others are under way."""
         self._users += 1
         known = self.state
         if known is None:
-            return RateController()
+            return self._make_controller()
         capacity = max(known.capacity, known.rate)
         share = dataclasses.replace(known, rate=known.rate / self._users, capacity=capacity)
-        return RateController(share, proved=self.proved)
+        return self._make_controller(share, proved=self.proved)
 
-    def end(self, control: RateController) -> None:
+    def end(self, control: Controller) -> None:
         """It has ended; what it found is remembered."""
         found = control.state()
         if found is not None and control.sampled:

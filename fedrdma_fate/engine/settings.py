@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
+from fedrdma_fate.core.x.controller import MakeController
+from fedrdma_fate.core.x.rate_control import RateController
 from fedrdma_fate.engine.path_memory import KnownPath
 from fedrdma_fate.engine.repair_memory import MakeRegion
 from fedrdma_fate.obs.complaints import Complaints
@@ -22,6 +24,7 @@ class LinkSettings:
         connect_timeout: seconds for connecting the data path.
         poll_interval: seconds between two looks at the slots.
         known: of the path, from an earlier run.
+        make_controller: makes what finds the rate of a `fedrdma-x` transfer; another for comparison, in the simulator.
         window_bytes: most bytes of a `fedrdma-x` transfer in flight, where that was set by hand.
         sealing_region: makes memory for what is sealed before it is posted; None: no data path that wants it is used.
         repair_region: makes memory for repair chunks; None: there are to be none.
@@ -37,6 +40,7 @@ class LinkSettings:
     connect_timeout: float = 10.0
     poll_interval: float = 0.0005
     known: KnownPath | None = None
+    make_controller: MakeController = RateController
     window_bytes: int | None = None
     repair_region: MakeRegion | None = None
     sealing_region: MakeRegion | None = None

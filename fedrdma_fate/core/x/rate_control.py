@@ -15,6 +15,7 @@ import math
 
 from fedrdma_fate.core.path import PathState, Sample
 from fedrdma_fate.core.x.competition import QUEUED_SECONDS, REDUCTION_FACTOR, Competition, QueueVerdict
+from fedrdma_fate.core.x.controller import LEAST_RATE
 from fedrdma_fate.core.x.estimators import (
     DELIVERY_WINDOW_SECONDS,
     MOST_RATE,
@@ -137,9 +138,6 @@ LOSS_COMPENSATION = 0.5
 """What is lost does not show in the delivery rate. All of them added back, the filter's taste for the largest
 sample would overrate the link, which fills the buffer, which loses more."""
 
-LEAST_RATE = 125_000.0
-"""Bytes a second, 1 Mbit/s: one chunk of 16 KiB every 0.13 s, so that a path that recovers is found out about."""
-
 LEAST_ROUND_SECONDS = 0.001
 """What else is counted in rounds takes a round trip for no shorter than this, half of what is between two reports."""
 
@@ -158,7 +156,7 @@ IGNORE_CONGESTION_AFTER_REDUCTION_ROUNDS = 2
 
 
 class RateController:
-    """Paces one flow of one path. Times in seconds, rates in payload bytes a second.
+    """Paces one flow of one path: a `Controller`. Times in seconds, rates in payload bytes a second.
 
     With nothing known it begins in STARTUP: the first bytes go unpaced, and the rate at which they arrive is the rate.
     With a rate that no transfer has proved it begins in PROBE_UP.
@@ -168,13 +166,10 @@ class RateController:
         phase: what the rate is being used for.
     """
 
-    def __init__(
-        self, remembered: PathState | None = None, *, fixed_rate: float | None = None, proved: bool = True
-    ) -> None:
+    def __init__(self, remembered: PathState | None = None, *, proved: bool = True) -> None:
         """
         Args:
             remembered: what is known of the path.
-            fixed_rate: pace at this, whatever is found.
             proved: what is known was found by transfers, and not only estimated.
         """
         known = remembered or PathState(0.0, 0.0, None)
@@ -183,7 +178,6 @@ class RateController:
         self._phase_ends = 0.0
         self._proved = proved
         self._proving_from = known.rate
-        self._fixed_rate = fixed_rate
         self._bandwidth = known.rate
         self._max_rate = MaxRateFilter()
         self._delivered = 0.0
@@ -209,7 +203,7 @@ class RateController:
     @property
     def known(self) -> bool:
         """Whether a rate is known."""
-        return self._fixed_rate is not None or self._bandwidth > 0
+        return self._bandwidth > 0
 
     @property
     def settled(self) -> bool:
@@ -244,15 +238,12 @@ class RateController:
     @property
     def rate(self) -> float:
         """What to pace at."""
-        if self._fixed_rate is not None:
-            return self._fixed_rate
         return max(self._bandwidth * self.phase.pacing_gain, LEAST_RATE)
 
     @property
     def window_bytes(self) -> float:
         """Most bytes in flight: twice what fills the path, and what is sent while a report is awaited."""
-        rate = max(self._bandwidth, self._fixed_rate or 0.0, LEAST_RATE)
-        return rate * (WINDOW_GAIN * self._rtt.least + REPORT_ALLOWANCE_SECONDS)
+        return max(self._bandwidth, LEAST_RATE) * (WINDOW_GAIN * self._rtt.least + REPORT_ALLOWANCE_SECONDS)
 
     def state(self) -> PathState | None:
         """What to remember for the next transfer; None when nothing was learnt."""

@@ -22,6 +22,7 @@ from fedrdma_fate.core.plan import Chunk, ChunkPlan, SlotLayout
 from fedrdma_fate.core.sender import SenderBase, SenderState
 from fedrdma_fate.core.x.arrival_map import ArrivalMap
 from fedrdma_fate.core.x.chunking import chunk_of_immediate, immediate_of
+from fedrdma_fate.core.x.controller import LEAST_RATE, Controller
 from fedrdma_fate.core.x.estimators import DELIVERY_WINDOW_SECONDS, DeliveryRateEstimator, chunk_loss
 from fedrdma_fate.core.x.header import HeaderSender
 from fedrdma_fate.core.x.loss_detection import (
@@ -33,7 +34,6 @@ from fedrdma_fate.core.x.loss_detection import (
     SentChunk,
 )
 from fedrdma_fate.core.x.pacing import Pacer
-from fedrdma_fate.core.x.rate_control import RateController
 from fedrdma_fate.core.x.repair import RepairSender
 from fedrdma_fate.core.x.repair_code import RepairPlan, copies_of_last, copies_of_repeat
 from fedrdma_fate.core.x.send_queue import SendQueue
@@ -120,7 +120,7 @@ class XSender(SenderBase):
     """
 
     def __init__(
-        self, transfer: int, plan: ChunkPlan, settings: XSendSettings, control: RateController, written_from: int = 0
+        self, transfer: int, plan: ChunkPlan, settings: XSendSettings, control: Controller, written_from: int = 0
     ) -> None:
         """
         Args:
@@ -151,6 +151,7 @@ class XSender(SenderBase):
         self._request_numbers = itertools.count(1)
         self._turns = itertools.cycle(range(settings.queue_pairs))
         self._application_limited_until = 0.0
+        self._most_rate = math.inf
         self._delivery = DeliveryRateEstimator(LEAST_DELIVERY_CHUNKS * plan.longest_bytes)
         self._own_arrived_bytes = 0
         self._latest_trip = math.inf
@@ -251,6 +252,10 @@ class XSender(SenderBase):
             self._forget_arrivals()
         return self._count_resend() or self._pump(now)
 
+    def bound_rate(self, most: float) -> None:
+        """The receiver lets no more than this through, in bytes a second: it has others to serve."""
+        self._most_rate = max(most, LEAST_RATE)
+
     def on_delivered(self, now: float) -> list[Action]:
         """The receiver has the payload, whole."""
         if self.finished or self.state is SenderState.IDLE:
@@ -306,6 +311,11 @@ class XSender(SenderBase):
         """The latest, 0 while none is known."""
         return min(self.control.rtt, self._latest_trip) or self.settings.rtt_hint or 0.0
 
+    @property
+    def _rate(self) -> float:
+        """What to pace at: what the path carries, and the receiver lets through."""
+        return min(self.control.rate, self._most_rate)
+
     def _trip_of(self, sent: SentChunk, held: float, now: float) -> float | None:
         """The round trip that this chunk took; None for one sent again, which is told for the time-out only.
 
@@ -328,7 +338,7 @@ class XSender(SenderBase):
         """
         if not self.control.known:
             return max(self._round_trip, UNKNOWN_RTT_SECONDS)
-        rate, wait = self.control.rate, self._round_trip
+        rate, wait = self._rate, self._round_trip
         oldest = self._in_flight.oldest_sent_at
         if oldest is not None and oldest <= self._trained_at:
             wait = max(wait, self._in_flight.bytes_in_flight / rate / RTT_FACTOR)
@@ -359,8 +369,9 @@ class XSender(SenderBase):
         if not self.settings.paced:
             return
         is_limited = now < self._application_limited_until and self.control.known
-        if rate is not None and is_limited and rate < self.control.rate:
-            # there was nothing to send: that says nothing of the path
+        is_bounded = self._most_rate < self.control.rate
+        if rate is not None and (is_limited or is_bounded) and rate < self.control.rate:
+            # there was nothing to send, or it was not to go any faster: that says nothing of the path
             rate = None
         self.control.on_sample(Sample(rtt, rate, arrived, lost, self._packets, self.settings.repairs_packets), now)
 
@@ -430,7 +441,7 @@ class XSender(SenderBase):
 
     def _send_paced(self, actions: list[Action], now: float) -> None:
         self.control.on_time(now)
-        rate = self.control.rate
+        rate = self._rate
         self._pacer.burst_bytes = max(int(rate * BURST_SECONDS), self.plan.chunk_bytes)
         self._pacer.set_rate(rate, now)
         wake_bytes = max(int(rate * WAKE_SECONDS), 1)

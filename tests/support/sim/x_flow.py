@@ -8,6 +8,8 @@ from collections.abc import Callable
 from fedrdma_fate.core.actions import Failed, Finished
 from fedrdma_fate.core.path import PathState
 from fedrdma_fate.core.plan import ChunkPlan, SlotLayout
+from fedrdma_fate.core.x.controller import MakeController
+from fedrdma_fate.core.x.rate_control import RateController
 from fedrdma_fate.engine.events import (
     FrameToSend,
     LinkEvent,
@@ -59,6 +61,7 @@ class XFlow:
         recut: bool = False,
         repairs: bool = False,
         probed: bool = False,
+        make_controller: MakeController = RateController,
     ) -> None:
         """
         Args:
@@ -71,6 +74,7 @@ class XFlow:
             recut: whether the link is to cut payloads anew for what it knows of the path, as it does for gateways.
             repairs: whether there may be repair chunks.
             probed: whether the path probe's trains get through, when the data path is new.
+            make_controller: makes what finds the rate.
         """
         self.outcome: Finished | Failed | None = None
         self.ended_at = 0.0
@@ -86,7 +90,8 @@ class XFlow:
         self._transfers = self._grants = 0
         self._is_setting_up = True
         known = None if path is None else KnownPath(path, "measured" if proved else "probed")
-        settings = LinkSettings("sim", known=known, repair_region=SparseRegion if repairs else None)
+        region = SparseRegion if repairs else None
+        settings = LinkSettings("sim", known=known, repair_region=region, make_controller=make_controller)
         self._sender = SimHost(clock, "receiver", settings, self._on_sender_event)
         self._receiver = SimHost(clock, "sender", LinkSettings("sim"), self._on_receiver_event)
         service = ChunkService(reliable, self_paced=False, queue_pairs=4, mtu_bytes=link.profile.mtu_bytes)

@@ -157,3 +157,21 @@ def test_whatever_a_receiver_reports_the_sender_goes_on_and_believes_in_a_rate_t
     assert state is not None
     assert 0 < state.rate <= MOST_RATE
     assert 0 < state.min_rtt < 3600
+
+
+def test_what_the_receiver_lets_through_bounds_the_rate_and_says_nothing_of_the_path() -> None:
+    chunk, rtt, bound = 1000, 0.02, 4e6
+    settings, known = XSendSettings(tag=1, mtu_bytes=1000), PathState(1e7, rtt, 0.0)
+    sender = XSender(1, ChunkPlan(8000 * chunk, chunk), settings, RateController(known))
+    sender.bound_rate(bound)
+    sent = len(posted(sender.start(0.0)))
+    for tick in range(1, 4000):
+        now = tick * 0.00025
+        sent += len(posted(sender.on_timer(now)))
+        there = max(0, int((now - rtt) * bound / chunk))
+        report = Report(1, 0, there, b"", there - 1, max(now - rtt, 0.0), 0.0, there * chunk)
+        sent += len(posted(sender.on_report(report, now)))
+    assert 0.9 * bound < sent * chunk / now < 1.1 * bound
+    state = sender.control.state()
+    assert state is not None
+    assert state.rate >= 0.9 * known.rate

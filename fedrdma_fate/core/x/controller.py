@@ -1,0 +1,75 @@
+"""What finds the rate of a `fedrdma-x` transfer, as its sender and the path's memory see it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from fedrdma_fate.core.path import PathState, Sample
+
+LEAST_RATE = 125_000.0
+"""Bytes a second, 1 Mbit/s: one chunk of 16 KiB every 0.13 s, so that a path that recovers is found out about."""
+
+
+class Controller(Protocol):
+    """Paces one flow of one path. Times in seconds of one clock, rates in payload bytes a second.
+
+    What the receiver allows at most is not its business: the sender holds to both (`XSender.bound_rate`), and does not
+    show it what was delivered no faster for that.
+
+    Attributes:
+        chunk_bytes: size of the flow's chunks.
+    """
+
+    chunk_bytes: int
+
+    @property
+    def known(self) -> bool:
+        """Whether a rate is known; until one is, a packet train goes unpaced."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether a rate is known that transfers have proved."""
+
+    @property
+    def sampled(self) -> bool:
+        """Whether it has seen how fast chunks arrive: else its state teaches nothing."""
+
+    @property
+    def rate(self) -> float:
+        """What to pace at."""
+
+    @property
+    def window_bytes(self) -> float:
+        """Most bytes in flight."""
+
+    @property
+    def rtt(self) -> float:
+        """Latest round trip, 0 when unknown."""
+
+    @property
+    def min_rtt(self) -> float:
+        """Least round trip, 0 when unknown."""
+
+    @property
+    def loss(self) -> float:
+        """Probability that a packet is lost, as transfers have found it."""
+
+    def on_time(self, now: float) -> None:
+        """Called before anything is paced: time has passed."""
+
+    def on_sample(self, sample: Sample, now: float) -> None:
+        """Take in what a report taught."""
+
+    def state(self) -> PathState | None:
+        """What to remember for the next transfer; None when nothing was learnt."""
+
+
+class MakeController(Protocol):
+    """Makes the controller of a transfer that begins."""
+
+    def __call__(self, remembered: PathState | None = None, *, proved: bool = True) -> Controller:
+        """
+        Args:
+            remembered: what is known of the path; None: nothing.
+            proved: that was found by transfers, and not only estimated.
+        """
