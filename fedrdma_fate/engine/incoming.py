@@ -19,7 +19,7 @@ from fedrdma_fate.core.actions import (
     SendFrame,
     SendReport,
 )
-from fedrdma_fate.core.digest import TAGGED, chunk_digest
+from fedrdma_fate.core.digest import MISTAGGED, TAGGED, chunk_digest
 from fedrdma_fate.core.state_machines import ReceivingMachine
 from fedrdma_fate.core.x.chunking import TAGS, chunk_of_immediate
 from fedrdma_fate.engine.events import (
@@ -111,6 +111,10 @@ class IncomingTransfers:
             still_open: grants of which that is not sure. Their transfers begin anew, in other slots.
             wiped: grants in which something may be gone that had arrived. Their transfers begin anew as well.
         """
+        # the next path would take it for the offered message's, as nobody vouches for anew
+        foreign = [
+            grant for grant, granted in self._granted.items() if granted.offer and not self._is_of(grant, granted.offer)
+        ]
         self._endpoint = self._opener = None
         stuck = [grant for grant in still_open if grant in self._granted]
         self._tell_open(self._granted[grant].slot for grant in stuck)
@@ -119,7 +123,7 @@ class IncomingTransfers:
             self._lost_at = now
         # what was sealed is of no use under the keys of the next path
         self._return(grant for grant, granted in self._granted.items() if granted.offer is None or granted.is_sealed)
-        self._return(wiped)
+        self._return([*wiped, *foreign])
 
     def end(self) -> None:
         """The link ends: every slot goes back. What was announced comes by another link, or its owner knows better."""
@@ -256,7 +260,7 @@ class IncomingTransfers:
         if granted.receiver is not None:
             actions = granted.receiver.on_landed(landed.offset, landed.length, landed.digest)
             self._carry_out(grant, granted, actions, now)
-        elif landed.digest == TAGGED and self._has_room_for_early():
+        elif landed.digest in (TAGGED, MISTAGGED) and self._has_room_for_early():
             granted.early_writes.append(landed)
 
     def on_abort(self, transfer: int, code: ErrorCode, reason: str, now: float) -> None:
@@ -355,7 +359,12 @@ class IncomingTransfers:
 
     def _keep_early(self, granted: Granted, landed: Completion, early: EarlyChunk) -> None:
         # a chunk has a byte at least, so no transfer through this slot has one of a higher index
-        if landed.immediate in granted.early or chunk_of_immediate(landed.immediate)[1] >= granted.slot.length:
+        if chunk_of_immediate(landed.immediate)[1] >= granted.slot.length:
+            return
+        if landed.immediate in granted.early:
+            if early.digest is not None:
+                # its bytes are those that lie there now
+                granted.early[landed.immediate] = early
             return
         if self._has_room_for_early():
             granted.early[landed.immediate] = early
@@ -384,12 +393,15 @@ class IncomingTransfers:
         message = "refused %s: %s"
         complaints.add(logger, kind, site, message, offer.key, reason, level=logging.ERROR, lines=EACH_TELLS)
 
+    def _is_of(self, grant: int, offer: Offer) -> bool:
+        """Whether what came into a grant over this data path, if anything, was sealed for this offer."""
+        opener = self._opener
+        return opener is None or opener.is_of(grant, offer.transfer, digest_of_offer(encode_frame(offer)))
+
     def _look_at_header(self, grant: int, granted: Granted, receiver: ReceivingMachine, now: float) -> None:
         offer = granted.offer
         assert offer is not None
-        if self._opener is not None and not self._opener.is_of(
-            grant, offer.transfer, digest_of_offer(encode_frame(offer))
-        ):
+        if not self._is_of(grant, offer):
             # nothing is delivered without a header, and what came with this one was sealed for something else
             code, reason = ErrorCode.SEAL_BROKEN, "what came was sealed for another message"
             self._complain("sealed otherwise", offer, reason)

@@ -122,10 +122,11 @@ class XReceiver:
         is_new = self._arrivals.add(position)
         if is_new:
             self.placed_bytes += chunk.length
-            if digest is None:
-                actions += self._verification.request(chunk)
-            else:
-                self._verification.set(index, digest)
+        if digest is not None:
+            # also of one that comes again, for its bytes are those that lie there now
+            self._verification.set(index, digest)
+        elif is_new:
+            actions += self._verification.request(chunk)
         if self._report_due is None and self.settings.report_seconds is not None:
             self._report_due = max(now, self._may_report_at)
         # not before everything was counted that was found to have come just now: a report that names the moment of the

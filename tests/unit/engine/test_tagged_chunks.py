@@ -7,13 +7,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from fedrdma_fate.core.digest import TAGGED, payload_digest
+from fedrdma_fate.core.digest import MISTAGGED, TAGGED, payload_digest
 from fedrdma_fate.core.plan import SlotLayout
 from fedrdma_fate.engine import incoming
 from fedrdma_fate.ports import Completion, CompletionKind, Slot
+from fedrdma_fate.security.ciphers import AES
+from fedrdma_fate.security.key_schedule import DirectionKeys
+from fedrdma_fate.security.sealing import PathOpener
 from fedrdma_fate.wire.errors import ErrorCode, TransportError
-from fedrdma_fate.wire.frames import Offer, ResendChunks
+from fedrdma_fate.wire.frames import Offer, ResendChunks, Restart
 from fedrdma_fate.wire.header import HEADER_BYTES, ChunkHeader, HeaderKind
+from tests.support.endpoints import MemoryWire
 from tests.support.engine import KEY, Pair, outgoing, slot_for
 
 BODY = random.Random(11).randbytes(3456)
@@ -78,6 +82,47 @@ def test_a_chunk_that_no_tag_vouches_for_is_asked_for_again(pair: Pair, missing:
     announce(pair, grant, slot)
     assert [frame for frame in pair.receiving.frames if isinstance(frame, ResendChunks)]
     assert pair.receiving.received_offers == []
+
+
+@pytest.mark.parametrize("before_the_offer", [True, False])
+def test_a_chunk_whose_tag_was_wrong_when_it_came_once_more_is_vouched_for_no_longer(
+    pair: Pair, before_the_offer: bool
+) -> None:
+    slot = slot_for(MESSAGE)
+    grant = pair.grant(slot)
+    if not before_the_offer:
+        pair.incoming.on_offer(offer_for(grant), pair.now)
+    for index in range(PLAN.count):
+        land(pair, grant, slot, index)
+    # it was wiped then
+    land(pair, grant, slot, 1, digest=MISTAGGED)
+    if before_the_offer:
+        pair.incoming.on_offer(offer_for(grant), pair.now)
+    announce(pair, grant, slot)
+    assert [frame for frame in pair.receiving.frames if isinstance(frame, ResendChunks)]
+    assert pair.receiving.received_offers == []
+
+
+@pytest.mark.parametrize("sealed_for_it", [True, False])
+def test_what_was_sealed_for_another_message_does_not_count_on_the_next_data_path(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, sealed_for_it: bool
+) -> None:
+    keys = DirectionKeys(b"d" * 32, b"c" * 32, b"a" * 32)
+    first, second = (PathOpener(keys, AES, "integrity") for _ in range(2))
+    pair.incoming.path_up(pair.wire.ends[1], pair.now, first)
+    slot = slot_for(MESSAGE)
+    grant = pair.grant(slot)
+    pair.incoming.on_offer(offer_for(grant), pair.now)
+    for index in range(PLAN.count):
+        land(pair, grant, slot, index)
+    # no header has come, with which it is looked at otherwise
+    monkeypatch.setattr(first, "is_of", lambda *_: sealed_for_it)
+    pair.wire.break_down("the test cut it")
+    pair.incoming.path_lost(pair.now)
+    assert (slot in pair.receiving.returned) is not sealed_for_it
+    pair.incoming.path_up(MemoryWire().ends[1], pair.now, second)
+    pair.incoming.on_reconcile([(1, grant)])
+    assert bool(pair.receiving.take(Restart)) is not sealed_for_it
 
 
 def test_chunks_kept_before_their_offers_have_a_bound_and_are_forgotten_with_their_slot(

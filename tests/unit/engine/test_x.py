@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fedrdma_fate.core.digest import chunk_digest, payload_digest
+from fedrdma_fate.core.digest import MISTAGGED, TAGGED, chunk_digest, payload_digest
 from fedrdma_fate.core.path import PathState
 from fedrdma_fate.core.x.chunking import (
     TAGS,
@@ -275,6 +275,16 @@ def test_a_report_of_an_unknown_transfer_is_ignored(pair: Pair) -> None:
     connect(pair, lost=frozenset())
     pair.outgoing.on_report(Report(7, 0, 1, b"", 0, 0.0, 0.0, 1), pair.now)
     assert pair.sending.frames == []
+
+
+def test_of_a_chunk_that_comes_twice_before_its_offer_the_later_bytes_count(pair: Pair) -> None:
+    connect(pair, ChunkService(), lost=frozenset())
+    grant = pair.grant(HeapRegion(5000).slot())
+    for digest in (TAGGED, MISTAGGED):
+        pair.incoming.on_chunk(dataclasses.replace(_early(grant, 3), digest=digest), pair.now)
+    (kept,) = pair.incoming._granted[grant].early.values()
+    assert kept.digest == MISTAGGED
+    assert pair.incoming._early_chunks == 1
 
 
 def test_what_is_missing_of_a_chunk_is_told_to_the_transfer_that_it_is_of_and_to_no_other(

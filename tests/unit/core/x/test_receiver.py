@@ -7,7 +7,8 @@ import tracemalloc
 
 import pytest
 
-from fedrdma_fate.core.actions import ComputeDigest, SendReport
+from fedrdma_fate.core.actions import ComputeDigest, SendFrame, SendReport
+from fedrdma_fate.core.digest import MISTAGGED, TAGGED, payload_digest
 from fedrdma_fate.core.plan import ChunkPlan
 from fedrdma_fate.core.x import repair
 from fedrdma_fate.core.x.chunking import (
@@ -16,6 +17,8 @@ from fedrdma_fate.core.x.chunking import (
 )
 from fedrdma_fate.core.x.receiver import XReceiver, XReceiveSettings
 from fedrdma_fate.core.x.repair_code import RepairPlan
+from fedrdma_fate.wire.frames import ResendChunks
+from fedrdma_fate.wire.header import ChunkHeader, HeaderKind
 
 
 def test_a_chunk_of_another_tag_or_outside_the_plan_is_ignored() -> None:
@@ -33,6 +36,17 @@ def test_a_chunk_that_comes_twice_is_reported_again_and_not_checked_again() -> N
     (answer,) = receiver.on_timer(1.0)
     assert isinstance(answer, SendReport)
     assert answer.report.complete == 1
+
+
+def test_of_a_chunk_that_comes_twice_where_its_bytes_were_seen_the_later_ones_count() -> None:
+    receiver = XReceiver(1, ChunkPlan(8, 4), XReceiveSettings(tag=5, report_seconds=None))
+    for digest in (TAGGED, MISTAGGED):
+        assert receiver.on_chunk(immediate_of(5, 1), 0.0, 0.0, digest, (4100, 4)) == []
+    receiver.on_chunk(immediate_of(5, 0), 0.0, 0.0, TAGGED, (4096, 4))
+    header = ChunkHeader(HeaderKind.PAYLOAD, 1, 8, 0, 8, payload_digest([TAGGED, TAGGED]), 0, 2)
+    assert ResendChunks(1, (0,)) in [
+        action.frame for action in receiver.on_announced(header.encode()) if isinstance(action, SendFrame)
+    ]
 
 
 def test_a_chunk_that_arrived_before_the_offer_is_reported_with_its_own_time() -> None:
