@@ -25,6 +25,10 @@ from fedrdma_fate.unix_sockets import close_all
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 from fedrdma_fate.wire.frames import Mode, Party
 
+ATTACH_SECONDS = 60.0
+"""For the answer to an attach, which a gateway gives at once: one that has no descriptor left lets the connection wait
+in the kernel, and its tasks are to hear of that."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Membership:
@@ -163,7 +167,9 @@ class Connections:
             attach = Attach(
                 CLIENT_PROTOCOL_VERSION, self._client_id, member.session, member.party, member.mode, member.parties
             )
+            connection.settimeout(ATTACH_SECONDS)
             reply, descriptors = call_for_descriptors(connection, attach, member.path)
+            connection.settimeout(None)
             return connection, *expect_with_descriptor(reply, descriptors, Attached)
         except BaseException:
             connection.close()

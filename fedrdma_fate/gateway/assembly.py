@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fedrdma_fate.client.address import socket_path
+from fedrdma_fate.gateway.accepting import complain_of_no_room
 from fedrdma_fate.gateway.config.schema import GatewayConfig, split_address
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.messages.budget import Budget, Limits
@@ -113,7 +114,7 @@ def assemble(config: GatewayConfig, undo: contextlib.ExitStack, status: MakeStat
         transports=transports,
         peers=peers,
         dialler=dialler,
-        control=ControlServer(config.listen.control, security, dialler.accept, refused.note),
+        control=ControlServer(config.listen.control, security, dialler.accept, refused.note, context.complaints),
         identity_watch=None if credentials is None else IdentityWatch(credentials, peers, context.complaints),
         tasks=tasks,
         socket=TaskSocket(socket_path(config.listen.socket), tasks, context.complaints, shared=not users.only_own),
@@ -203,7 +204,14 @@ def _serve_metrics(
 
 def _scrape_refused(complaints: Complaints) -> Callable[[str, Exception], object]:
     message = "refused to show the metrics to %s: %s"
-    return lambda host, error: complaints.add(logger, "refused scrape", host, message, host, error)
+
+    def tell(host: str, error: Exception) -> None:
+        if not host and isinstance(error, OSError):
+            complain_of_no_room(complaints, "listen.metrics", error)
+        else:
+            complaints.add(logger, "refused scrape", host, message, host, error)
+
+    return tell
 
 
 def _occupancy(context: GatewayContext, credentials: SiteCredentials | None) -> Occupancy:

@@ -16,6 +16,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
+from fedrdma_fate.descriptors import RETRY_SECONDS, is_exhausted
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode, FedRDMAError
 
 logger = logging.getLogger(__name__)
@@ -47,7 +48,18 @@ class _Server(ThreadingMixIn, WSGIServer):
         self._secure = secure
         self._refused = refused
         self._room = threading.BoundedSemaphore(MOST_SCRAPES)
+        self._ending = threading.Event()
         super().__init__((host, port), _Handler)
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """The next connection; where there are no descriptors for it, after a pause, for the socket stays ready."""
+        try:
+            return super().get_request()
+        except OSError as error:
+            if is_exhausted(error):
+                self._refused("", error)
+                self._ending.wait(RETRY_SECONDS)
+            raise
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Start a thread for a connection, where there is room for one."""
@@ -69,6 +81,11 @@ class _Server(ThreadingMixIn, WSGIServer):
             super().process_request_thread(request, client_address)
         finally:
             self._room.release()
+
+    def end(self) -> None:
+        """Accept nothing more; returns when nothing does."""
+        self._ending.set()
+        self.shutdown()
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         """Shake hands in the connection's thread, too; all of it has one limit, however slowly somebody writes."""
@@ -119,7 +136,7 @@ class MetricsServer:
             host: to listen on.
             port: 0 takes a free one.
             secure: makes a connection one of TLS; None serves without.
-            refused: told which host was refused, and why, from any thread.
+            refused: told which host was refused, and why, from any thread; no host where nobody can be accepted.
 
         Raises:
             ConfigError: CONFIG_BAD_VALUE when the address cannot be bound.
@@ -146,6 +163,6 @@ class MetricsServer:
         """Stop listening and wait for the thread; may be repeated."""
         if not self._thread.is_alive():
             return
-        self._server.shutdown()
+        self._server.end()
         self._server.server_close()
         self._thread.join()

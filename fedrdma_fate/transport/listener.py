@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from fedrdma_fate.descriptors import RETRY_SECONDS, is_exhausted
 from fedrdma_fate.transport.endpoint_base import TOKEN_BYTES
 
 _HELLO = struct.Struct("<8s16sHH")
@@ -61,6 +62,8 @@ class Listener:
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._expected: dict[bytes, dict[int, socket.socket]] = {}
         self._pending: dict[int, _Pending] = {}
+        self._paused_until = 0.0
+        self._trouble = ""
 
     def expect(self) -> bytes:
         """Register a link; its connections may come from now on.
@@ -99,7 +102,9 @@ class Listener:
                     break
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
-                    raise ConnectError(f"{len(arrived)} of the peer's {count} connections came within {timeout:g} s")
+                    raise ConnectError(
+                        f"{len(arrived)} of the peer's {count} connections came within {timeout:g} s{self._trouble}"
+                    )
                 if self._serving:
                     self._turn.wait(remaining)
                 else:
@@ -135,7 +140,11 @@ class Listener:
         """Wait, without the lock, for something to happen on any socket; then handle it, with the lock."""
         poller = select.poll()
         poller.register(self._wake, _POLL_IN)
-        poller.register(self._socket, _POLL_IN)
+        paused = max(0.0, self._paused_until - time.monotonic())
+        if paused:
+            timeout = min(timeout, paused)
+        else:
+            poller.register(self._socket, _POLL_IN)
         for pending in self._pending.values():
             poller.register(pending.connection, _POLL_IN)
             timeout = min(timeout, max(0.0, pending.deadline - time.monotonic()))
@@ -158,13 +167,19 @@ class Listener:
             self._accept()
 
     def _accept(self) -> None:
-        # a connection that was reset before we took it, or no descriptor left: the peer's dial fails on its own
-        with contextlib.suppress(OSError):
+        try:
             connection, _ = self._socket.accept()
-            connection.setblocking(False)
-            if len(self._pending) >= MOST_PENDING:
-                self._close_pending(next(iter(self._pending)))
-            self._pending[connection.fileno()] = _Pending(connection, time.monotonic() + HANDSHAKE_SECONDS)
+        except OSError as error:
+            # else it was reset before we took it: the peer's dial fails on its own
+            if is_exhausted(error):
+                self._paused_until = time.monotonic() + RETRY_SECONDS
+                self._trouble = f"; they cannot be accepted: {error.strerror}"
+            return
+        self._trouble = ""
+        connection.setblocking(False)
+        if len(self._pending) >= MOST_PENDING:
+            self._close_pending(next(iter(self._pending)))
+        self._pending[connection.fileno()] = _Pending(connection, time.monotonic() + HANDSHAKE_SECONDS)
 
     def _hear(self, descriptor: int) -> None:
         pending = self._pending[descriptor]

@@ -24,6 +24,7 @@ GROWING = {"dict", "list", "set", "deque", "OrderedDict", "defaultdict", "Counte
 BOUNDS: dict[str, dict[str, str]] = {
     "by the configuration": {
         "gateway/routing.py:Routes": "_sites",
+        "gateway/accepting.py:Acceptor": "_listening _pauses",
         "gateway/context.py:GatewayContext": "making_room recalls",
         "gateway/transports.py:TransportSet": "absent",
         "gateway/peers/entitlement.py:Entitlement": "_fields",
@@ -98,6 +99,9 @@ BOUNDS: dict[str, dict[str, str]] = {
     },
     "MOST_COMMANDS from a peer's frames: then no further ones are read": {
         "engine/link_thread.py:LinkHandle": "_commands",
+    },
+    "_AT_ONCE, accepted in one turn of the event loop and done in the next": {
+        "gateway/accepting.py:Acceptor": "_connecting",
     },
     "MOST_NEWCOMERS, MOST_ADDRESSES": {
         "gateway/peers/newcomers.py:Newcomers": "_buckets _present",

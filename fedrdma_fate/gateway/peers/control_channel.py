@@ -8,10 +8,12 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Protocol
 
+from fedrdma_fate.gateway.accepting import Acceptor, listen
 from fedrdma_fate.gateway.config.schema import split_address
 from fedrdma_fate.gateway.peers.control_connection import LAST_WORDS_SECONDS, ChannelSecurity, ControlConnection
 from fedrdma_fate.gateway.peers.control_stream import ControlStream
 from fedrdma_fate.gateway.peers.newcomers import Newcomer, Newcomers
+from fedrdma_fate.obs.complaints import Complaints
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, TransportError
 
 logger = logging.getLogger(__name__)
@@ -47,6 +49,7 @@ class ControlServer:
         security: Callable[[], ChannelSecurity | None],
         handler: StreamHandler,
         refused: Refused = tell_nobody,
+        complaints: Complaints | None = None,
     ) -> None:
         """
         Args:
@@ -54,12 +57,14 @@ class ControlServer:
             security: makes the next connection one of TLS; None does without.
             handler: serves a stream until it ends; admits it once its peer is known.
             refused: told who was refused before that.
+            complaints: about connections that cannot be accepted.
         """
         self._address = address
         self._security = security
         self._handler = handler
         self._refused = refused
-        self._server: asyncio.Server | None = None
+        self._complaints = complaints or Complaints()
+        self._acceptor: Acceptor | None = None
         self._newcomers: Newcomers | None = None
         self._connections: dict[ControlConnection, _Place] = {}
         self._serving: set[asyncio.Task[None]] = set()
@@ -75,21 +80,22 @@ class ControlServer:
         self._newcomers = Newcomers(loop.time)
         host, port = split_address("listen.control", self._address)
         try:
-            self._server = await loop.create_server(self._make, host, port, backlog=_BACKLOG)
+            listening = await listen(host, port, _BACKLOG)
         except OSError as error:
             raise TransportError(
                 ErrorCode.TRANSPORT_UNAVAILABLE,
                 f"cannot listen on {self._address}: {error.strerror or error}.",
                 "Check `listen.control`.",
             ) from error
-        self.port = int(self._server.sockets[0].getsockname()[1])
+        self._acceptor = Acceptor(listening, self._make, "listen.control", self._complaints)
+        self.port = self._acceptor.port
 
     async def stop(self) -> None:
         """Stop listening and end all streams."""
-        if self._server is None:
+        if self._acceptor is None:
             return
-        self._server.close()
-        self._server = None
+        self._acceptor.close()
+        self._acceptor = None
         connections = list(self._connections)
         for connection in connections:
             connection.stream.close()
@@ -119,7 +125,7 @@ class ControlServer:
         host = connection.stream.remote_host or "unknown"
         assert self._newcomers is not None
         newcomer = self._newcomers.admit(host, lambda: self._drop(connection, "crowded-out", "others came"))
-        if newcomer is None or self._server is None:
+        if newcomer is None or self._acceptor is None:
             self._refused(host, _unanswered(host, "it dials too often"), "too-often")
             return False
         timer = asyncio.get_running_loop().call_later(GREETING_SECONDS, self._too_slow, connection)
@@ -172,7 +178,7 @@ class ControlServer:
             return
         self._settle(connection)
         place = self._connections.pop(connection)
-        if connection.ready.is_set() or place.told or self._server is None:
+        if connection.ready.is_set() or place.told or self._acceptor is None:
             return
         if (failure := connection.stream.failure) is not None:
             self._refused(place.host, failure)

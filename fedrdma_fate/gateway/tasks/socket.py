@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedrdma_fate.client.protocol import Error, Reply, Request, encode_message
+from fedrdma_fate.gateway.accepting import Acceptor
 from fedrdma_fate.gateway.tasks.refused_connections import RefusedConnections
 from fedrdma_fate.gateway.tasks.request_reader import MOST_LARGE_OF_A_USER, RequestReader
 from fedrdma_fate.gateway.tasks.users import refused
@@ -32,6 +33,9 @@ _LAST_ANSWERS_SECONDS = 1.0
 MOST_OF_A_USER = 1024
 """Connections of one user who is listed, each with a descriptor here: a task has one for each thread that waits, and so
 has each worker of the engine. Where the gateway may have few descriptors, no more than a quarter of them."""
+
+_BACKLOG = 100
+"""Connections that the kernel completes ahead of us; more wait in their connect."""
 
 _OWN_MODE = 0o600
 """Of the socket: only the gateway's user can connect."""
@@ -107,7 +111,7 @@ class TaskSocket:
         self._mode = _SHARED_MODE if shared else _OWN_MODE
         self._maker = maker
         self._complaints = complaints or Complaints()
-        self._server: asyncio.Server | None = None
+        self._acceptor: Acceptor | None = None
         self._bound: os.stat_result | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self._of_user: Counter[int] = Counter()
@@ -134,17 +138,18 @@ class TaskSocket:
             _remove_stale(self._path)
             listener = _bind(self._path, self._mode)
             self._bound = self._path.lstat()
-            self._server = await asyncio.start_unix_server(self._accept, sock=listener)
+            listener.listen(_BACKLOG)
         except OSError as error:
             raise GatewayError(
                 ErrorCode.GATEWAY_UNREACHABLE, f"cannot listen on {self._path}: {error}.", "Check `listen.socket`."
             ) from error
+        self._acceptor = Acceptor([listener], self._make, "listen.socket", self._complaints)
 
     async def stop(self) -> None:
         """Stop listening, send the answers that are due, and end all connections."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        if self._acceptor is not None:
+            self._acceptor.close()
+            self._acceptor = None
             self._remove()
         quiet = asyncio.create_task(self._quiet.wait())
         try:
@@ -161,6 +166,9 @@ class TaskSocket:
         with contextlib.suppress(OSError):
             if self._bound is not None and os.path.samestat(self._bound, self._path.lstat()):
                 self._path.unlink()
+
+    def _make(self) -> asyncio.StreamReaderProtocol:
+        return asyncio.StreamReaderProtocol(asyncio.StreamReader(), self._accept)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         user = peer_user(writer.get_extra_info("socket"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 import threading
 import time
@@ -179,3 +181,23 @@ def test_dialling_where_nobody_listens_fails_at_once() -> None:
         address = closed.getsockname()
     with pytest.raises(ConnectError, match="refused"):
         dial(lambda seconds: socket.create_connection(address, seconds), b"t" * 16, 1, 5)
+
+
+def test_a_listener_without_a_descriptor_for_a_connection_waits_and_says_so(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = place.listener.expect()
+    place.raw(place.hello(token, 0, 1))
+    used = time.thread_time()
+
+    def no_descriptor(_: socket.socket) -> object:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(socket.socket, "accept", no_descriptor)
+        with pytest.raises(ConnectError, match="cannot be accepted: Too many open files"):
+            place.listener.wait(token, 1, 0.5)
+    assert time.thread_time() - used < 0.2, "it does not ask again and again"
+    place.listener._paused_until = 0.0
+    (met,) = place.listener.wait(token, 1, 5)
+    met.close()
