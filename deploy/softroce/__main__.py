@@ -20,7 +20,7 @@ from deploy.softroce.netem import ENDLESS_PACKETS
 from deploy.softroce.run import TIMED_OUT, Outcome, Run, execute
 from deploy.softroce.schedule import parse_change
 from deploy.softroce.wan import DEFAULT_BUFFER_BYTES, DEFAULT_MTU, MAX_HOSTS, NIC_SPEEDUP, Wan
-from fedrdma_fate.bench.wan.shaping import parse_policer
+from fedrdma_fate.bench.wan.shaping import RateTrace, parse_policer, read_rate_trace
 from fedrdma_fate.quantities import QuantityError, parse_loss, parse_rate, parse_size, parse_time
 
 T = TypeVar("T")
@@ -95,7 +95,17 @@ def _add_run(commands: Commands) -> None:
     run.add_argument("--hosts", type=int, default=2, metavar="N", help=f"how many: 2 to {MAX_HOSTS} (default 2)")
     run.add_argument("--rate", type=rate, metavar="RATE", help="of the bottleneck, such as 1gbit (default: no limit)")
     run.add_argument(
-        "--nic-rate", type=rate, metavar="RATE", help=f"at which a host sends (default: {NIC_SPEEDUP} times --rate)"
+        "--rate-trace",
+        type=_quantity(lambda text: read_rate_trace(Path(text))),
+        metavar="FILE",
+        help="in place of --rate: lines of seconds and bit/s, from the programs' start on; the last rate holds, or the "
+        "last line is seconds and 'repeat'",
+    )
+    run.add_argument(
+        "--nic-rate",
+        type=rate,
+        metavar="RATE",
+        help=f"at which a host sends (default: {NIC_SPEEDUP} times --rate, or the trace's highest)",
     )
     run.add_argument("--rtt", type=time, default=0, metavar="TIME", help="round-trip time, such as 20ms (default 0)")
     run.add_argument(
@@ -237,11 +247,16 @@ def make_run(options: argparse.Namespace) -> Run:
         ValueError: they contradict each other.
         NoKernelError: there is no kernel.
     """
+    trace: RateTrace | None = options.rate_trace
+    if trace is not None and options.rate is not None:
+        raise ValueError("--rate and --rate-trace: the trace is the rate, give one of them")
+    rate = options.rate if trace is None else trace.highest_bps
     nic_rate = options.nic_rate
-    if nic_rate is None and options.rate is not None:
-        nic_rate = options.rate * NIC_SPEEDUP
+    if nic_rate is None and rate is not None:
+        nic_rate = rate * NIC_SPEEDUP
     wan = Wan(
-        rate=options.rate,
+        rate=rate,
+        trace=trace,
         nic_rate=nic_rate,
         rtt_ns=options.rtt,
         loss=options.loss,

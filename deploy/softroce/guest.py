@@ -20,6 +20,7 @@ from typing import IO
 from deploy.softroce.job import CHANNEL, Job, Program
 from deploy.softroce.netem import set_netem
 from deploy.softroce.queues import watched
+from deploy.softroce.rate_trace import TracedBottlenecks
 from deploy.softroce.wan import DROPPERS, Host, Plan, Step
 
 LONGEST_LINE_BYTES = 64 * 1024
@@ -99,6 +100,8 @@ def run_programs(job: Job, channel: Channel) -> None:
         thread.start()
     # what is left to do when the last program ends is left undone
     threading.Thread(target=_change, args=(job.plan.steps, began, channel), daemon=True).start()
+    if job.plan.traced is not None:
+        threading.Thread(target=_follow_trace, args=(job.plan.traced, began, channel), daemon=True).start()
     for thread in threads:
         thread.join()
 
@@ -109,6 +112,13 @@ def _change(steps: Sequence[Step], began: float, channel: Channel) -> None:
             time.sleep(max(0.0, began + step.at_ns / 1e9 - time.monotonic()))
             set_queues(step)
     except (OSError, RuntimeError) as error:
+        channel.tell("failed", message=str(error))
+
+
+def _follow_trace(traced: TracedBottlenecks, began: float, channel: Channel) -> None:
+    try:
+        traced.follow(began)
+    except OSError as error:
         channel.tell("failed", message=str(error))
 
 

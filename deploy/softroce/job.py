@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from deploy.softroce.netem import DelayLine
+from deploy.softroce.rate_trace import TracedBottlenecks
 from deploy.softroce.wan import Plan, Step
+from fedrdma_fate.bench.wan.shaping import RateTrace
 
 CHANNEL = "/dev/tty1"
 """The guest's console that carries its events to the outside, one JSON object a line."""
@@ -57,7 +59,15 @@ class Job:
             Program(item["namespace"], tuple(item["command"]), item["environment"]) for item in document["programs"]
         )
         settings = {name: document[name] for name in ("directory", "real_time", "sample_seconds")}
-        return cls(Plan(*_queues(made), steps=steps), programs, **settings)
+        return cls(Plan(*_queues(made), steps=steps, traced=_traced(made["traced"])), programs, **settings)
+
+
+def _traced(document: dict[str, Any] | None) -> TracedBottlenecks | None:
+    if document is None:
+        return None
+    points = tuple((int(at), int(rate)) for at, rate in document["trace"]["points"])
+    trace = RateTrace(points, document["trace"]["repeat_ns"])
+    return TracedBottlenecks(**{**document, "netdevs": tuple(document["netdevs"]), "trace": trace})
 
 
 def _queues(document: dict[str, Any]) -> tuple[tuple[tuple[str, ...], ...], tuple[DelayLine, ...]]:

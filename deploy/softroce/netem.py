@@ -7,15 +7,11 @@ are those of linux/pkt_sched.h.
 from __future__ import annotations
 
 import dataclasses
-import os
-import socket
+import functools
 import struct
 
-from deploy.softroce.netlink import error_of, root_queue_request
+from deploy.softroce.netlink import attribute, queue_request, set_root_queue
 
-_RTM_NEWQDISC = 36
-_REQUEST_ACK_CREATE_REPLACE = 0x1 | 0x4 | 0x100 | 0x400
-_TCA_KIND, _TCA_OPTIONS = 1, 2
 _NETEM_LOSS, _NETEM_RATE, _NETEM_RATE64, _NETEM_LATENCY64, _NETEM_JITTER64, _NETEM_PRNG_SEED = 5, 6, 8, 10, 11, 14
 _LOSS_GILBERT_ELLIOTT = 2
 _NESTED = 0x8000
@@ -57,19 +53,18 @@ def qdisc_request(ifindex: int, line: DelayLine) -> bytes:
     in_bursts = line.loss > 0 and line.burst_packets > 1
     # struct tc_netem_qopt: latency (superseded by the 64-bit attribute), limit, loss, gap, duplicate, jitter (likewise)
     options = struct.pack("=6I", 0, line.packets, 0 if in_bursts else _share(line.loss), 0, 0, 0)
-    options += _attribute(_NETEM_LATENCY64, struct.pack("=q", line.delay_ns))
-    options += _attribute(_NETEM_PRNG_SEED, struct.pack("=Q", line.seed))
+    options += attribute(_NETEM_LATENCY64, struct.pack("=q", line.delay_ns))
+    options += attribute(_NETEM_PRNG_SEED, struct.pack("=Q", line.seed))
     if line.jitter_ns:
-        options += _attribute(_NETEM_JITTER64, struct.pack("=q", line.jitter_ns))
+        options += attribute(_NETEM_JITTER64, struct.pack("=q", line.jitter_ns))
         if not line.reorders:
             # struct tc_netem_rate: rate (superseded), overhead of packets, cells and their overhead
-            options += _attribute(_NETEM_RATE, struct.pack("=IiIi", 2**32 - 1, 0, 0, 0))
-            options += _attribute(_NETEM_RATE64, struct.pack("=Q", _ORDER_KEEPING_RATE))
+            options += attribute(_NETEM_RATE, struct.pack("=IiIi", 2**32 - 1, 0, 0, 0))
+            options += attribute(_NETEM_RATE64, struct.pack("=Q", _ORDER_KEEPING_RATE))
     if in_bursts:
-        model = _attribute(_LOSS_GILBERT_ELLIOTT, struct.pack("=4I", *_gilbert_elliott(line)))
-        options += _attribute(_NETEM_LOSS | _NESTED, model)
-    attributes = _attribute(_TCA_KIND, b"netem\0") + _attribute(_TCA_OPTIONS, options)
-    return root_queue_request(_RTM_NEWQDISC, _REQUEST_ACK_CREATE_REPLACE, ifindex, attributes)
+        model = attribute(_LOSS_GILBERT_ELLIOTT, struct.pack("=4I", *_gilbert_elliott(line)))
+        options += attribute(_NETEM_LOSS | _NESTED, model)
+    return queue_request(ifindex, "netem", options)
 
 
 def set_netem(line: DelayLine) -> None:
@@ -78,11 +73,7 @@ def set_netem(line: DelayLine) -> None:
     Raises:
         OSError: the kernel refused.
     """
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as netlink:
-        netlink.send(qdisc_request(socket.if_nametoindex(line.netdev), line))
-        answer = netlink.recv(4096)
-    if error := error_of(answer):
-        raise OSError(error, f"netem on {line.netdev}: {os.strerror(error)}")
+    set_root_queue(line.netdev, functools.partial(qdisc_request, line=line))
 
 
 def _gilbert_elliott(line: DelayLine) -> tuple[int, int, int, int]:
@@ -99,7 +90,3 @@ def _gilbert_elliott(line: DelayLine) -> tuple[int, int, int, int]:
 def _share(value: float) -> int:
     """In units of the kernel: of 2**32."""
     return min(round(value * 2**32), 2**32 - 1)
-
-
-def _attribute(kind: int, value: bytes) -> bytes:
-    return struct.pack("=HH", 4 + len(value), kind) + value + b"\0" * (-len(value) % 4)

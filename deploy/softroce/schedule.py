@@ -70,6 +70,10 @@ def steps(wan: Wan, count: int, changes: Sequence[Change]) -> tuple[Step, ...]:
         values = dict(change.values)
         if wan.rate is None and ("rate" in values or "buffer_bytes" in values):
             raise ValueError("a WAN without a rate has no bottleneck to change: give --rate")
+        if wan.trace is not None and ("rate" in values or "buffer_bytes" in values):
+            raise ValueError(
+                "a bottleneck that follows a trace has its rate and its buffer from --rate-trace and --buffer"
+            )
         wan = dataclasses.replace(wan, **values)
         made.append(dataclasses.replace(reshape(wan, count), at_ns=change.at_ns))
     return tuple(made)

@@ -21,7 +21,8 @@ import math
 from collections.abc import Iterator
 
 from deploy.softroce.netem import ENDLESS_PACKETS, DelayLine
-from fedrdma_fate.bench.wan.shaping import Policer
+from deploy.softroce.rate_trace import TracedBottlenecks
+from fedrdma_fate.bench.wan.shaping import Policer, RateTrace
 
 MAX_HOSTS = 8
 DEFAULT_MTU = 4200
@@ -56,6 +57,7 @@ class Wan:
         policer: in front of each host, before the bottleneck; None: none.
         back_rate: of the bottleneck in front of host 0, bit/s; None: as in front of the others.
         back_loss: share of packets lost of what the others send; None: as of host 0's.
+        trace: that the bottlenecks' rate follows, but for one of `back_rate`; `rate` is then the trace's highest.
     """
 
     rate: int | None = None
@@ -73,10 +75,18 @@ class Wan:
     policer: Policer | None = None
     back_rate: int | None = None
     back_loss: float | None = None
+    trace: RateTrace | None = None
 
     def rate_to(self, host: Host) -> int | None:
-        """Of the bottleneck in front of a host."""
+        """Of the bottleneck in front of a host, to begin with."""
+        if self.follows_trace(host):
+            assert self.trace is not None
+            return self.trace.points[0][1]
         return self.back_rate if host.index == 0 and self.back_rate is not None else self.rate
+
+    def follows_trace(self, host: Host) -> bool:
+        """Whether the rate of the bottleneck in front of a host changes by itself."""
+        return self.trace is not None and (host.index > 0 or self.back_rate is None)
 
     def loss_from(self, host: Host) -> float:
         """Share of a host's packets that is lost."""
@@ -89,10 +99,14 @@ class Wan:
 
     def burst_bytes(self, rate: int) -> int:
         """Bytes that tbf may send at once: two packets, or a millisecond where timers are late."""
-        packets = 2 * self.packet_bytes
         if self.exact:
-            return packets + math.ceil(rate / 8 * EXACT_BURST_SECONDS)
-        return max(packets, math.ceil(rate / 8 * REAL_TIME_BURST_SECONDS))
+            return self.least_burst_bytes + math.ceil(rate / 8 * EXACT_BURST_SECONDS)
+        return max(self.least_burst_bytes, math.ceil(rate / 8 * REAL_TIME_BURST_SECONDS))
+
+    @property
+    def least_burst_bytes(self) -> int:
+        """Bytes that tbf may send at once at any rate."""
+        return 2 * self.packet_bytes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -156,11 +170,12 @@ class Step:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
-    """Commands in order; the delay lines are set after them; the steps when it is time for them."""
+    """Commands in order; the delay lines are set after them; steps and rates of a trace when it is time for them."""
 
     commands: tuple[tuple[str, ...], ...]
     delay_lines: tuple[DelayLine, ...]
     steps: tuple[Step, ...] = ()
+    traced: TracedBottlenecks | None = None
 
 
 def plan(wan: Wan, count: int) -> Plan:
@@ -178,7 +193,8 @@ def plan(wan: Wan, count: int) -> Plan:
     # the devices last: they take their MTU and their GIDs from interfaces that are up
     commands += [_inside_command(host, f"rdma link add {host.device} type rxe netdev {NETDEV}") for host in hosts]
     commands += [f"rdma dev set {host.device} netns {host.namespace}" for host in hosts]
-    return Plan(tuple(tuple(command.split()) for command in commands), _delay_lines(hosts, wan))
+    lines = _delay_lines(hosts, wan)
+    return Plan(tuple(tuple(command.split()) for command in commands), lines, traced=_traced(hosts, wan))
 
 
 def reshape(wan: Wan, count: int) -> Step:
@@ -193,7 +209,7 @@ def reshape(wan: Wan, count: int) -> Step:
     hosts = [Host(index) for index in range(count)]
     commands = []
     if wan.rate is not None:
-        bottlenecks = [(host, _bottleneck(host, wan)) for host in hosts]
+        bottlenecks = [(host, _bottleneck(host, wan)) for host in hosts if not wan.follows_trace(host)]
         commands = [tuple(f"tc qdisc change dev {host.port} root {tbf}".split()) for host, tbf in bottlenecks]
     return Step(tuple(commands), _delay_lines(hosts, wan))
 
@@ -214,6 +230,18 @@ def _delay_lines(hosts: list[Host], wan: Wan) -> tuple[DelayLine, ...]:
     )
 
 
+def _traced(hosts: list[Host], wan: Wan) -> TracedBottlenecks | None:
+    if wan.trace is None:
+        return None
+    return TracedBottlenecks(
+        netdevs=tuple(host.port for host in hosts if wan.follows_trace(host)),
+        trace=wan.trace,
+        limit_bytes=wan.buffer_bytes,
+        packets_bytes=wan.least_burst_bytes,
+        burst_seconds=EXACT_BURST_SECONDS if wan.exact else REAL_TIME_BURST_SECONDS,
+    )
+
+
 def _check(wan: Wan, count: int) -> None:
     if not 2 <= count <= MAX_HOSTS:
         raise ValueError(f"{count} hosts: the testbed has 2 to {MAX_HOSTS}")
@@ -225,6 +253,8 @@ def _check(wan: Wan, count: int) -> None:
         raise ValueError(f"bursts of {wan.burst_packets:g} packets: of at least one, and only where packets are lost")
     if not 576 <= wan.mtu <= 65_535:
         raise ValueError(f"an MTU of {wan.mtu} bytes: it must be between 576 and 65535")
+    if wan.trace is not None and wan.rate != wan.trace.highest_bps:
+        raise ValueError(f"a rate of {wan.rate} bit/s is not the highest of the trace, {wan.trace.highest_bps}")
     if wan.back_rate is not None and wan.rate is None:
         raise ValueError("a rate of the way back alone: give --rate as well")
     if wan.policer is not None and wan.policer.burst_bytes < wan.packet_bytes:

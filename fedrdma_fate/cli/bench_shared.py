@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
@@ -27,6 +28,11 @@ checkout_option = click.option(
 def console() -> Console:
     """For tables: as wide as the terminal, or as a file may be."""
     return Console(width=None if sys.stdout.isatty() else _WIDTH_OF_A_FILE)
+
+
+def is_given(option: str) -> bool:
+    """Whether the user gave an option of the running command, by its parameter's name, and did not leave it out."""
+    return click.get_current_context().get_parameter_source(option) is not ParameterSource.DEFAULT
 
 
 def make_directory(output: Path) -> None:

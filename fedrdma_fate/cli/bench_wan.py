@@ -21,12 +21,14 @@ from fedrdma_fate.cli.bench_shared import (
     console,
     end_with,
     ended_in_order,
+    is_given,
     json_option,
     kernel_option,
     make_directory,
     progress,
 )
 from fedrdma_fate.cli.failure import told_plainly
+from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 
 LOG_NAME = "bench-wan.measured.jsonl"
 _INTERRUPTED_STATUS = 130
@@ -35,6 +37,11 @@ _INTERRUPTED_STATUS = 130
 
 @click.command()
 @click.option("--rate", default="10gbit", show_default=True, help="Of the link's bottleneck.")
+@click.option(
+    "--rate-trace",
+    type=click.Path(),
+    help="In place of --rate: a file with lines of seconds and bit/s, perhaps with 'repeat' at its end.",
+)
 @click.option("--rtt", default="20ms", show_default=True, help="Round-trip time.")
 @click.option("--buffer", default="4MB", show_default=True, help="What the bottleneck holds before it drops, or bdp.")
 @click.option("--loss", default="0", show_default=True, help="Packets lost each way, such as 0.1%.")
@@ -62,6 +69,7 @@ _INTERRUPTED_STATUS = 130
 )
 def wan(
     rate: str,
+    rate_trace: str | None,
     rtt: str,
     buffer: str,
     loss: str,
@@ -88,6 +96,8 @@ def wan(
     by TCP and by gRPC. Rate, RTT, buffer, loss, jitter and size may be lists with commas: all combinations are
     measured."""
     with told_plainly(), ended_in_order():
+        if rate_trace is not None and is_given("rate"):
+            raise ConfigError(ErrorCode.CONFIG_BAD_VALUE, "--rate and --rate-trace: the trace is the rate, give one.")
         common = parse_peculiarities(
             reorder=reorder,
             burst=burst,
@@ -97,6 +107,7 @@ def wan(
             nic_rate=nic_rate,
             back_rate=back_rate,
             back_loss=back_loss,
+            rate_trace=rate_trace,
         )
         settings, chosen = parse_settings(rate, rtt, buffer, loss, size, jitter, common), _choose(rows)
         repository = find_checkout(checkout)

@@ -65,3 +65,24 @@ def test_the_way_back_may_be_slower() -> None:
     assert out[-1][2] == pytest.approx(0.5 + 0.010, abs=0.002)
     # but for what passes at once, two packets of the largest size
     assert back[-1][2] == pytest.approx(1.0 + 0.010, abs=0.02)
+
+
+def test_a_rate_follows_its_trace_and_begins_again() -> None:
+    # 32 Mbit/s into 4 and 12 Mbit/s in turns, and a buffer that holds all of it
+    milliseconds, size, each = 300, 1000, 4
+    trace = "0 4000000\n0.1 12000000\n0.2 repeat\n"
+    (_, back), (_, out) = exchange(milliseconds, size, each, rate_trace=trace, back_rate="1gbit")
+    assert len(out) == len(back) == milliseconds * each
+    assert max(came - sent for _, sent, came in back) < 0.011
+    tenths = [sum(tenth / 10 <= came < (tenth + 1) / 10 for _, _, came in out) for tenth in range(1, 7)]
+    # the trace has begun a second before the first packet, and each change fills tbf's bucket of two large packets
+    assert tenths == pytest.approx([150, 50, 150, 50, 150, 50], abs=10)
+
+
+def test_the_last_rate_of_a_trace_holds() -> None:
+    trace = "0 100000000\n1.05 4000000\n"
+    _, (_, out) = exchange(200, 1000, 1, rate_trace=trace)
+    fast = sum(came < 0.05 for _, _, came in out)
+    # 10 ms on the way, and then 0.5 packets a millisecond
+    assert fast == pytest.approx(40, abs=2)
+    assert out[-1][2] == pytest.approx(0.05 + 160 / 500, abs=0.03)

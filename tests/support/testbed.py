@@ -16,7 +16,7 @@ from deploy.softroce.kernel import find_kernel
 from deploy.softroce.run import Run, execute, missing_tools
 from deploy.softroce.schedule import parse_change
 from deploy.softroce.wan import DEFAULT_BUFFER_BYTES, DEFAULT_MTU, NIC_SPEEDUP, Wan
-from fedrdma_fate.bench.wan.shaping import parse_policer
+from fedrdma_fate.bench.wan.shaping import parse_policer, parse_rate_trace
 from fedrdma_fate.quantities import parse_loss, parse_rate, parse_size, parse_time
 from tests.support.repository import ROOT
 
@@ -81,6 +81,7 @@ def run_on_hosts(
     on: Mapping[int, Sequence[str]] | None = None,
     hosts: int = 2,
     rate: str | None = None,
+    rate_trace: str | None = None,
     nic_rate: str | None = None,
     rtt: str = "0",
     loss: str = "0",
@@ -108,6 +109,7 @@ def run_on_hosts(
         on: other commands for some of the hosts.
         rate, nic_rate, rtt, loss, jitter, burst, policer, back_rate, back_loss, buffer, memory: as `scripts/testbed
             run` takes them.
+        rate_trace: in place of a rate; what a file of it holds.
         reorder: packets overtake each other by the jitter.
         timeout: seconds of wall time that it takes at most where nothing else runs; PATIENCE times as many are allowed.
         silence: seconds without a line from any program after which the run is stopped as well.
@@ -122,10 +124,12 @@ def run_on_hosts(
         TimedOutError: the programs did not end in time.
         TestbedError: the testbed failed.
     """
-    link_rate = parse_rate(rate) if rate else None
+    trace = parse_rate_trace(rate_trace) if rate_trace else None
+    link_rate = trace.highest_bps if trace else parse_rate(rate) if rate else None
     nic = parse_rate(nic_rate) if nic_rate else (link_rate * NIC_SPEEDUP if link_rate else None)
     wan = Wan(
         rate=link_rate,
+        trace=trace,
         nic_rate=nic,
         rtt_ns=parse_time(rtt),
         loss=parse_loss(loss),

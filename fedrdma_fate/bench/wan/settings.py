@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 from fedrdma_fate.bench.report import format_bytes
-from fedrdma_fate.bench.wan.shaping import Policer, parse_policer
+from fedrdma_fate.bench.wan.shaping import Policer, RateTrace, parse_policer, read_rate_trace
 from fedrdma_fate.bench.wan.wan_link import WanLink
 from fedrdma_fate.quantities import QuantityError, parse_loss, parse_rate, parse_size, parse_time
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
@@ -68,6 +69,7 @@ class Peculiarities:
     nic_rate_bps: int | None = None
     back_rate_bps: int | None = None
     back_loss: float | None = None
+    rate_trace: RateTrace | None = None
 
 
 def parse_peculiarities(
@@ -80,6 +82,7 @@ def parse_peculiarities(
     nic_rate: str | None = None,
     back_rate: str | None = None,
     back_loss: str | None = None,
+    rate_trace: str | None = None,
 ) -> Peculiarities:
     """What the options of one value each say of all links.
 
@@ -95,6 +98,7 @@ def parse_peculiarities(
         nic_rate_bps=_optional("--nic-rate", parse_rate, nic_rate),
         back_rate_bps=_optional("--back-rate", parse_rate, back_rate),
         back_loss=_optional("--back-loss", parse_loss, back_loss),
+        rate_trace=_optional("--rate-trace", lambda name: read_rate_trace(Path(name)), rate_trace),
     )
 
 
@@ -112,11 +116,13 @@ def parse_settings(
 ) -> list[Setting]:
     """All combinations of what the options list, with commas between: rates outermost, sizes innermost.
 
+    Where the rate follows a trace, its mean stands for `rates`.
+
     Raises:
         ConfigError: CONFIG_BAD_VALUE for a value that cannot be read, or is given twice; names the option.
     """
     combinations = itertools.product(
-        _values("--rate", parse_rate, rates),
+        _values("--rate", parse_rate, rates) if common.rate_trace is None else [common.rate_trace.mean_bps],
         _values("--rtt", parse_time, rtts),
         _values("--buffer", _parse_buffer, buffers),
         _values("--loss", parse_loss, losses),

@@ -27,6 +27,7 @@ _TIMED_OUT = 124
 _OWN_PREFIX = "testbed: "
 _PROBLEM = "error: "
 _SEPARATOR = "; "
+_TRACE = "trace"
 _FROM_A_HOST = re.compile(r"\[\d\] ")
 
 
@@ -116,6 +117,8 @@ class Testbed:
         with tempfile.TemporaryDirectory(prefix="fedrdma-bench-wan-") as directory:
             report = Path(directory, "report.json")
             options = self._options(memory_bytes, report)
+            if self.link.rate_trace is not None:
+                Path(directory, _TRACE).write_text(self.link.rate_trace.to_text())
             done = self._start("run", *options, "--", sys.executable, "-m", *program, limit=self.limit_seconds)
             if done.returncode:
                 raise RowError(reason(done.returncode, done.stderr))
@@ -132,7 +135,6 @@ class Testbed:
 
     def _options(self, memory_bytes: int, report: Path) -> list[str]:
         options: dict[str, object] = {
-            "--rate": f"{self.link.rate_bps}bit",
             "--rtt": f"{self.link.rtt_ns}ns",
             "--buffer": self.link.buffer_bytes,
             "--loss": f"{self.link.loss * 100:.9f}%",
@@ -142,6 +144,10 @@ class Testbed:
             "--timeout": self.limit_seconds,
             "--report": report,
         }
+        if self.link.rate_trace is None:
+            options["--rate"] = f"{self.link.rate_bps}bit"
+        else:
+            options["--rate-trace"] = report.with_name(_TRACE)
         if self.link.jitter_ns:
             options["--jitter"] = f"{self.link.jitter_ns}ns"
         if self.link.burst_packets > 1:

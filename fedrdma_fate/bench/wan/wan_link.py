@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from fedrdma_fate.bench.report import format_bytes
-from fedrdma_fate.bench.wan.shaping import Policer
+from fedrdma_fate.bench.wan.shaping import Policer, RateTrace
 
 LARGEST_RDMA_PACKET_BYTES = 4096
 """RDMA's largest path MTU: that of the testbed's devices, unless its packets are smaller."""
@@ -23,7 +23,7 @@ class WanLink:
     """What a link does to packets, each way.
 
     Attributes:
-        rate_bps: of its bottleneck.
+        rate_bps: of its bottleneck; where that follows a trace, the mean.
         rtt_ns: round trip while nothing is sent.
         buffer_bytes: what the bottleneck holds before it drops.
         loss: share of packets lost besides.
@@ -36,6 +36,7 @@ class WanLink:
         nic_rate_bps: at which the hosts' cards send; None: ten times the bottleneck's rate.
         back_rate_bps: of the bottleneck on the way from host 1 to host 0; None: as on the way out.
         back_loss: share of packets lost on the way from host 1 to host 0; None: as on the way out.
+        rate_trace: that the bottleneck's rate follows; None: it stays.
     """
 
     rate_bps: int
@@ -51,6 +52,7 @@ class WanLink:
     nic_rate_bps: int | None = None
     back_rate_bps: int | None = None
     back_loss: float | None = None
+    rate_trace: RateTrace | None = None
 
     @property
     def rtt_seconds(self) -> float:
@@ -91,6 +93,10 @@ class WanLink:
             document["back_rate_bps"] = self.back_rate_bps
         if self.back_loss is not None:
             document["back_loss"] = self.back_loss
+        if self.rate_trace is not None:
+            document["rate_trace"] = [[at / 1e9, rate] for at, rate in self.rate_trace.points]
+            repeats = self.rate_trace.repeat_ns
+            document["rate_trace_repeat_s"] = None if repeats is None else repeats / 1e9
         return document
 
     @property
@@ -113,6 +119,9 @@ class WanLink:
             yield f"{self.delay_packets} packets on their way"
         if self.mtu_bytes is not None:
             yield f"MTU {self.mtu_bytes}"
+        if self.rate_trace is not None:
+            ends = self.rate_trace.lowest_bps, self.rate_trace.highest_bps
+            yield f"the rate varies from {format_rate(ends[0])} to {format_rate(ends[1])}"
         if self.policer is not None:
             burst = format_bytes(self.policer.burst_bytes)
             yield f"policed to {format_rate(self.policer.rate_bps)} after {burst}"

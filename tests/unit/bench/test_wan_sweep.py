@@ -108,6 +108,20 @@ def test_a_policer_cards_and_the_way_back_are_asked_of_the_testbed_and_told() ->
     assert told | {"back_rate_bps": 2 * 10**7} == {name: document[name] for name in (*told, "back_rate_bps")}
 
 
+def test_a_trace_is_handed_to_the_testbed_and_its_mean_is_the_rate(tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    path.write_text("0 1000000000\n0.25 200000000\n0.5 repeat\n")
+    (setting,) = parse_settings("10gbit", "20ms", "bdp", "0", "1MB", "0", parse_peculiarities(rate_trace=str(path)))
+    assert (setting.link.rate_bps, setting.link.buffer_bytes) == (6 * 10**8, 1_500_000)
+    asked = Testbed(ROOT, setting.link, 1, "nic", 600.0)._options(1, tmp_path / "report")
+    assert asked[asked.index("--rate-trace") + 1] == str(path)
+    assert "--rate" not in asked
+    assert str(setting.link).endswith("the rate varies from 200 Mbit/s to 1 Gbit/s")
+    document = setting.link.to_document()
+    assert document["rate_trace"] == [[0.0, 10**9], [0.25, 2 * 10**8]]
+    assert document["rate_trace_repeat_s"] == 0.5
+
+
 def test_what_was_measured_over_a_policed_link_is_found_again(tmp_path: Path) -> None:
     policed = parse_peculiarities(policer="500mbit:100kB")
     (setting,) = parse_settings("1gbit", "20ms", "4MB", "0", "1MB", "0", policed)

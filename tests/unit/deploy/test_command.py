@@ -24,7 +24,7 @@ from deploy.softroce.run import Outcome, Run, execute, host_environment
 from deploy.softroce.schedule import parse_change, steps
 from deploy.softroce.uml import init_script, kernel_command
 from deploy.softroce.wan import Host, Wan, plan
-from fedrdma_fate.bench.wan.shaping import Policer
+from fedrdma_fate.bench.wan.shaping import Policer, RateTrace
 from tests.support.repository import ROOT
 
 
@@ -65,6 +65,16 @@ def test_a_policer_and_the_way_back_are_what_somebody_says(kernel: Path) -> None
     assert (wan.policer, wan.back_rate, wan.back_loss) == (Policer(5 * 10**8, 100_000), 2 * 10**7, 0.01)
 
 
+def test_a_trace_is_the_rate_and_its_highest_what_cards_go_by(kernel: Path, tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    path.write_text("0 1000000\n1 3000000\n2 repeat\n")
+    wan = _run(kernel, "--rate-trace", str(path), "--", "true").wan
+    assert wan.trace == RateTrace(((0, 10**6), (10**9, 3 * 10**6)), 2 * 10**9)
+    assert (wan.rate, wan.nic_rate) == (3 * 10**6, 3 * 10**7)
+    with pytest.raises(ValueError, match="give one of them"):
+        _run(kernel, "--rate", "1mbit", "--rate-trace", str(path), "--", "true")
+
+
 def test_the_program_keeps_its_own_options(kernel: Path) -> None:
     run = _run(kernel, "--hosts", "3", "--", "program", "--rate", "fast", "-h")
     assert run.commands == (("program", "--rate", "fast", "-h"),) * 3
@@ -86,6 +96,8 @@ def test_hosts_may_run_different_programs() -> None:
         (["run", "--policer", "1gbit:much", "--", "true"], "'much' is not a size"),
         (["run", "--policer", "1gbit:0", "--", "true"], "a size cannot be zero"),
         (["run", "--policer", "1gbit:4kB", "--", "true"], "burst of 4000 bytes does not hold one packet"),
+        (["run", "--rate-trace", "/nowhere", "--", "true"], "/nowhere: No such file"),
+        (["run", "--rate-trace", "/dev/null", "--", "true"], "it holds no rate"),
         (["run", "--back-rate", "1mbit", "--", "true"], "give --rate as well"),
         (["run", "--back-loss", "100%", "--", "true"], "loses everything"),
         (["run", "--at", "soon", "--", "true"], "'soon' is not TIME:NAME=VALUE"),
@@ -216,6 +228,10 @@ def test_a_job_is_read_as_it_was_written(tmp_path: Path) -> None:
     wan = Wan(rate=10**9, rtt_ns=10)
     network = dataclasses.replace(plan(wan, 2), steps=steps(wan, 2, [parse_change("1s:loss=1%")]))
     job = Job(network, programs, "/somewhere", real_time=True, sample_seconds=0.001)
+    job.write(tmp_path / "job.json")
+    assert Job.read(tmp_path / "job.json") == job
+    traced = dataclasses.replace(wan, rate=2000, trace=RateTrace(((0, 2000), (1, 1000)), 7), back_rate=5000)
+    job = dataclasses.replace(job, plan=plan(traced, 2))
     job.write(tmp_path / "job.json")
     assert Job.read(tmp_path / "job.json") == job
 

@@ -9,7 +9,7 @@ import pytest
 
 from deploy.softroce.netem import ENDLESS_PACKETS, DelayLine, qdisc_request
 from deploy.softroce.wan import Host, Plan, Wan, plan, reshape
-from fedrdma_fate.bench.wan.shaping import Policer
+from fedrdma_fate.bench.wan.shaping import Policer, RateTrace
 
 WAN = Wan(rate=10**9, nic_rate=10**10, rtt_ns=20_000_000, loss=0.001, buffer_bytes=500_000, exact=True)
 
@@ -143,6 +143,54 @@ def test_the_way_back_may_have_a_rate_and_a_loss_of_its_own() -> None:
 def test_a_way_back_without_a_way_out_and_a_bucket_below_a_packet_are_refused(wan: Wan, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         plan(wan, 2)
+
+
+# --- a rate that follows a trace ---
+
+TRACE = RateTrace(((0, 4 * 10**6), (10**8, 12 * 10**6)), 2 * 10**8)
+
+
+def test_a_trace_begins_with_its_first_rate_and_is_followed_by_all_bottlenecks_that_have_none_of_their_own() -> None:
+    made = plan(Wan(rate=12 * 10**6, trace=TRACE, exact=True), 2)
+    assert _queues(made)[-1] == "tc qdisc add dev port1 root tbf rate 4000000bit burst 8429b limit 4000000b"
+    assert made.traced is not None
+    assert (made.traced.netdevs, made.traced.trace, made.traced.limit_bytes) == (("port0", "port1"), TRACE, 4_000_000)
+    back = Wan(rate=12 * 10**6, trace=TRACE, back_rate=10**7, exact=True)
+    traced = plan(back, 3).traced
+    assert traced is not None
+    assert traced.netdevs == ("port1", "port2")
+    assert [command[4] for command in reshape(back, 3).commands] == ["port0"]
+    assert plan(WAN, 2).traced is None
+
+
+def test_a_rate_other_than_the_trace_s_highest_is_refused() -> None:
+    with pytest.raises(ValueError, match="is not the highest of the trace"):
+        plan(Wan(rate=4 * 10**6, trace=TRACE), 2)
+
+
+def test_the_request_for_a_rate_has_the_rate_the_burst_and_the_limit() -> None:
+    traced = plan(Wan(rate=12 * 10**6, trace=TRACE, exact=True), 2).traced
+    assert traced is not None
+    slow, fast = traced.request(7, 8000), traced.request(7, 8 * 10**11)
+    assert struct.unpack_from("=i", slow, 20) == (7,)
+    assert b"tbf\0" in slow
+    for request, rate, burst in ((slow, 1000, 8428), (fast, 10**11, 108_428 - 8_428)):
+        # struct tc_ratespec begins with its cells, the link layer (Ethernet) and overheads
+        assert struct.pack("=BBHhHI", 0, 1, 0, 0, 0, min(rate, 2**32 - 1)) in request
+        assert struct.pack("=HHQ", 12, 4, rate) in request
+        assert struct.pack("=HHI", 8, 6, burst) in request
+        assert struct.pack("=III", 4_000_000, 0, 0) in request
+
+
+def test_rates_are_set_when_it_is_time_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, done = [5.0], []
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    monkeypatch.setattr("time.sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    monkeypatch.setattr("deploy.softroce.rate_trace.set_root_queue", lambda netdev, _: done.append((netdev, now[0])))
+    traced = plan(Wan(rate=12 * 10**6, trace=RateTrace(TRACE.points)), 2).traced
+    assert traced is not None
+    traced.follow(5.0)
+    assert done == [("port0", 5.0), ("port1", 5.0), ("port0", 5.1), ("port1", 5.1)]
 
 
 # --- netem by netlink ---

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from deploy.softroce.guest import set_queues
 from deploy.softroce.netem import DelayLine
 from deploy.softroce.schedule import Change, parse_change, steps
 from deploy.softroce.wan import Step, Wan
+from fedrdma_fate.bench.wan.shaping import RateTrace
 from fedrdma_fate.quantities import QuantityError
 
 WAN = Wan(rate=10**9, rtt_ns=20_000_000, loss=0.001, buffer_bytes=500_000, exact=True)
@@ -62,6 +64,14 @@ def test_a_wan_without_a_rate_has_no_bottleneck_to_change() -> None:
         steps(Wan(), 2, [parse_change("1s:buffer=1MB")])
     (step,) = steps(Wan(), 2, [parse_change("1s:rtt=40ms")])
     assert step.commands == ()
+
+
+def test_a_bottleneck_that_follows_a_trace_is_not_changed_besides() -> None:
+    traced = replace(WAN, trace=RateTrace(((0, 10**9),)))
+    with pytest.raises(ValueError, match="follows a trace"):
+        steps(traced, 2, [parse_change("1s:rate=1mbit")])
+    (step,) = steps(traced, 2, [parse_change("1s:loss=1%")])
+    assert (step.commands, step.delay_lines[0].loss) == ((), 0.01)
 
 
 def test_a_change_to_a_buffer_without_room_for_a_packet_is_refused() -> None:
