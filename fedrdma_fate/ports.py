@@ -324,7 +324,10 @@ class Endpoint(Protocol):
 
     @property
     def chunk_service(self) -> ChunkService:
-        """How `post_chunk` carries chunks; the same at both ends, and for as long as the data path lives."""
+        """How `post_chunk` carries chunks; the same at both ends for as long as the data path lives.
+
+        `mtu_bytes` alone may follow the path.
+        """
         ...
 
     def post_chunk(

@@ -138,3 +138,26 @@ def test_a_path_that_carries_datagrams_no_more_is_left_for_tcp_in_the_middle_of_
         exchange(sites, "meanwhile")
         assert main_path(sites["a"])["transport"] == "tcp"
         exchange(sites, "after")
+
+
+def test_a_path_that_becomes_shorter_in_the_middle_of_a_message_costs_neither_the_link_nor_the_message(
+    tmp_path: Path, authority: TestAuthority | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gave, seen = DatagramOutbound._gave, []
+
+    def shorter(self: DatagramOutbound, buffers: Buffers, datagrams: int) -> bool:
+        """From the second train of pieces on, nothing passes but datagrams of at most 1400 bytes."""
+        first = len(buffers[0]) + (len(buffers[1]) if datagrams > 1 else sum(map(len, buffers[1:])))
+        if first > 1400 and bytes(buffers[0])[0] == CHUNK:
+            seen.append(first)
+        return (first > 1400 and len(seen) > 1) or gave(self, buffers, datagrams)
+
+    with start(tmp_path, authority) as sites:
+        main_path(sites["a"])
+        monkeypatch.setattr(DatagramOutbound, "_gave", shorter)
+        exchange(sites)
+        exchange(sites, "again")
+        assert len(seen) > 1
+        assert main_path(sites["a"])["transport"] == "udp"
+        assert sites["a"].events("link_lost") == sites["b"].events("link_lost") == []
+        assert len(sites["a"].events("link")) == 1

@@ -15,12 +15,21 @@ from fedrdma_fate.transport.shm_endpoint import Op as ShmOp
 from fedrdma_fate.transport.stream_frames import Head, Op, ack_head, violation_frame
 from fedrdma_fate.transport.tcp_streams import StreamReader
 from fedrdma_fate.transport.udp import packets as udp_packets
+from fedrdma_fate.transport.udp.cuts import Cut
 from fedrdma_fate.transport.udp.endpoint import UdpEndpoint
 from fedrdma_fate.transport.udp.liveness import Liveness
 from fedrdma_fate.transport.udp.meeting import probe
 from fedrdma_fate.transport.udp.nacks import NackedChunk, encode_nacks
 from fedrdma_fate.transport.udp.outbound import DatagramOutbound
-from fedrdma_fate.transport.udp.packets import CHUNK_HEAD, KEY_MASK, LIFE_HEAD, MESSAGE_HEAD
+from fedrdma_fate.transport.udp.packets import (
+    CHUNK_HEAD,
+    CONNECTION_HEAD,
+    KEY_MASK,
+    MESSAGE_HEAD,
+    PING_HEAD,
+    PONG_HEAD,
+)
+from fedrdma_fate.transport.udp.path_mtu import LongSent, PathMtu
 from fedrdma_fate.transport.udp.reassembly import ChunkAssembly, MessageAssembly
 from tests.fuzz.target import Target, require
 from tests.support.endpoints import HeapRegion
@@ -186,7 +195,11 @@ def udp() -> Target:
         endpoint._own, endpoint._completions = KEY, []
         endpoint._chunks, endpoint._messages = ChunkAssembly(), MessageAssembly()
         endpoint._chunks.open(KEY & KEY_MASK, 1, region.slot(GUARD_BYTES, SLOT_BYTES))
-        endpoint._liveness = Liveness()
+        endpoint._liveness, endpoint._longest = Liveness(), 0
+        endpoint._path_mtu = PathMtu(1352, 1252, [1472, 1352, 1252], 0.0)
+        endpoint._path_mtu.search([1472, 1352, 1252], 0.0)
+        for number in range(4):
+            endpoint._path_mtu.on_ping(number, LongSent(9, 1352), 0.0)
         endpoint._outbound = DatagramOutbound(_Nowhere(), 1472, KEY, int, segments=False)  # type: ignore[arg-type]
         rest = memoryview(data)
         while len(rest) >= 2:
@@ -208,22 +221,29 @@ class _Nowhere:
 
 
 def _datagrams() -> list[bytes]:
+    version = udp_packets.VERSION
+
     def sized(*datagrams: bytes) -> bytes:
         return b"".join(len(each).to_bytes(2, "little") + each for each in datagrams)
 
-    def piece(number: int, pieces: int, offset: int) -> bytes:
-        head = CHUNK_HEAD.pack(udp_packets.CHUNK, udp_packets.VERSION, number, pieces, KEY & KEY_MASK, 7, KEY, offset)
-        return head + b"c" * 40
+    def piece(number: int, pieces: int, offset: int, size: int = 40) -> bytes:
+        head = CHUNK_HEAD.pack(udp_packets.CHUNK, version, KEY, number, pieces, size, KEY & KEY_MASK, 7, offset)
+        return head + b"c" * size
 
     def part(number: int, parts: int) -> bytes:
-        return MESSAGE_HEAD.pack(udp_packets.MESSAGE, udp_packets.VERSION, number, parts, 9, KEY) + b"m" * 40
+        return MESSAGE_HEAD.pack(udp_packets.MESSAGE, version, KEY, number, parts, 40, 9) + b"m" * 40
 
-    life = [LIFE_HEAD.pack(kind, udp_packets.VERSION, KEY, 1) for kind in (udp_packets.PING, udp_packets.PONG)]
+    pongs = [PONG_HEAD.pack(udp_packets.PONG, version, KEY, number, 1472 - 120 * number) for number in range(4)]
+    padding = CONNECTION_HEAD.pack(udp_packets.PADDING, version, KEY).ljust(100, b"\0")
+    life = [padding, PING_HEAD.pack(udp_packets.PING, version, KEY, 1), *pongs]
     whole = sized(piece(0, 3, 0), piece(2, 3, 80), piece(1, 3, 40), part(1, 2), part(0, 2), *life)
-    nacks, _ = encode_nacks(KEY, [NackedChunk(KEY & KEY_MASK, number, 12, 5 << number) for number in range(9)], 1472)
+    nacks, _ = encode_nacks(
+        KEY, [NackedChunk(KEY & KEY_MASK, number, Cut(12, 40), 5 << number) for number in range(9)], 1472
+    )
     return [
         sized(nacks),
         whole,
+        sized(piece(0, 3, 0), piece(1, 6, 20, 20), piece(2, 3, 80), piece(3, 6, 60, 20), piece(2, 6, 40, 20)),
         sized(piece(0, 1, SLOT_BYTES - 40)),
         sized(part(0, 1)),
         sized(*life, probe(b"t" * 16, 100, 0)),

@@ -118,6 +118,8 @@ BOUNDS: dict[str, dict[str, str]] = {
     "MOST_SPARE_PIECES and the blocks of a write": {"transport/inbound.py:Arrival": "pieces"},
     "FIRST_PINGS": {"gateway/peers/peer.py:Peer": "_first_round_trips"},
     "MOST_PARTIAL_CHUNKS": {"transport/udp/reassembly.py:ChunkAssembly": "_partial _untold"},
+    "MOST_CUTS": {"transport/udp/outbound.py:DatagramOutbound": "_earlier_sizes"},
+    "MOST_PINGS": {"transport/udp/path_mtu.py:PathMtu": "_pings"},
     "MOST_NACKED_CHUNKS": {"transport/udp/nacks.py:NackedChunks": "_missing"},
     "MOST_PARTIAL_MESSAGES": {"transport/udp/reassembly.py:MessageAssembly": "_partial"},
     "MOST_MESSAGES": {"transport/udp/outbound.py:DatagramOutbound": "_messages"},

@@ -14,24 +14,27 @@ from fedrdma_fate.ports import ChunkService, Completion, CompletionKind, Opener,
 from fedrdma_fate.timerfd import Timer
 from fedrdma_fate.transport.exposure import check_target
 from fedrdma_fate.transport.tcp import TcpEndpoint
+from fedrdma_fate.transport.udp.cuts import Cut
 from fedrdma_fate.transport.udp.liveness import TICK_SECONDS, Liveness
 from fedrdma_fate.transport.udp.nacks import decode_nacks
 from fedrdma_fate.transport.udp.outbound import DatagramOutbound
 from fedrdma_fate.transport.udp.packets import (
     CHUNK,
     CHUNK_HEAD,
+    CONNECTION_HEAD,
     KEY_MASK,
     LEAST_BYTES,
-    LIFE_HEAD,
     MESSAGE,
     MESSAGE_HEAD,
     NACK,
-    NACK_HEAD,
     PING,
+    PING_HEAD,
     PONG,
+    PONG_HEAD,
     PROBE,
     VERSION,
 )
+from fedrdma_fate.transport.udp.path_mtu import PathMtu, State
 from fedrdma_fate.transport.udp.reassembly import ChunkAssembly, MessageAssembly
 from fedrdma_fate.transport.udp.receiving import DatagramReceiver
 from fedrdma_fate.wire.datagrams import DATAGRAM_BYTES, PADDED_DATAGRAM_BYTES
@@ -53,13 +56,22 @@ class UdpEndpoint:
     """One end of a link. See `ports.Endpoint`. The streams also tell when the peer is gone."""
 
     def __init__(
-        self, streams: TcpEndpoint, udp: socket.socket, datagram_bytes: int, own: int, peer: int, *, segments: bool
+        self,
+        streams: TcpEndpoint,
+        udp: socket.socket,
+        datagram_bytes: int,
+        lengths: Callable[[], Sequence[int]],
+        own: int,
+        peer: int,
+        *,
+        segments: bool,
     ) -> None:
         """
         Args:
             streams: for writes that are not chunks.
             udp: connected to the peer, non-blocking.
             datagram_bytes: longest datagram that passes both ways.
+            lengths: says which ones the path may have, now.
             own: what the peer calls this connection.
             peer: what the peer wants it to be called.
             segments: whether to have the kernel cut batches into datagrams.
@@ -68,20 +80,24 @@ class UdpEndpoint:
         self._udp = udp
         self._own = own
         self._completions: list[Completion] = []
-        self._outbound = DatagramOutbound(udp, datagram_bytes, peer, self._on_sent, segments=segments)
+        self._lengths = lengths
+        self._path_mtu = PathMtu(datagram_bytes, min(lengths()), lengths(), _CLOCK())
+        self._outbound = DatagramOutbound(
+            udp,
+            datagram_bytes,
+            peer,
+            self._on_sent,
+            segments=segments,
+            least_bytes=self._path_mtu.base,
+            too_long=self._on_too_long,
+        )
+        self._longest = 0
         self._receiver = DatagramReceiver(udp)
         self._chunks = ChunkAssembly()
         self._messages = MessageAssembly()
         self._liveness = Liveness()
         self._tick = Timer(TICK_SECONDS)
         self._ready = os.eventfd(1, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._service = ChunkService(
-            reliable=False,
-            self_paced=False,
-            queue_pairs=1,
-            mtu_bytes=self._outbound.piece_bytes,
-            repairs_packets=True,
-        )
         self._strays = 0
         self._looked_at = 0.0
         self._open = True
@@ -137,7 +153,13 @@ class UdpEndpoint:
     @property
     def chunk_service(self) -> ChunkService:
         """In datagrams, of which any may be lost."""
-        return self._service
+        return ChunkService(
+            reliable=False,
+            self_paced=False,
+            queue_pairs=1,
+            mtu_bytes=self._outbound.piece_bytes,
+            repairs_packets=True,
+        )
 
     def post_chunk(
         self, work_request: int, source: Slot, target: RemoteSlot, target_offset: int, queue_pair: int, immediate: int
@@ -203,15 +225,29 @@ class UdpEndpoint:
         self._receive()
         self._send()
         if self._tick.expired():
-            number = self._liveness.tick()
-            if self._liveness.lost:
-                self._drop("datagrams as long as those of chunks are not answered any more")
-            elif number:
-                self._outbound.ping(number)
+            self._on_tick(_CLOCK())
+
+    def _on_tick(self, now: float) -> None:
+        mtu = self._path_mtu
+        if mtu.state is State.ERROR:
+            self._drop(f"datagrams of {mtu.length} bytes do not come through any more, only shorter ones")
+            return
+        if mtu.wants_search(now):
+            mtu.search(self._lengths(), now)
+        number = self._liveness.tick(mtu.wants_ping(now))
+        if self._liveness.lost:
+            self._drop("datagrams are not answered any more")
+        elif number:
+            self._outbound.pad(*mtu.on_ping(number, self._outbound.take_long_sent(), now))
+            self._outbound.ping(number)
+
+    def _on_too_long(self) -> None:
+        if self._path_mtu.refuse():
+            self._outbound.set_length(self._path_mtu.length)
 
     def _send(self) -> None:
         if self._outbound.waiting and self._outbound.flush():
-            self._liveness.on_chunk_sent()
+            self._liveness.on_used()
 
     def _nack(self) -> None:
         """Ahead of a report, for what it makes the peer send again to be no more than is missing."""
@@ -228,7 +264,10 @@ class UdpEndpoint:
                     for datagram in self._receiver.batch():
                         self._on_datagram(datagram)
                 except OSError as error:
-                    if error.errno not in _HARMLESS:
+                    if error.errno == errno.EMSGSIZE:
+                        # a router has said so, or somebody in its name
+                        self._path_mtu.doubt()
+                    elif error.errno not in _HARMLESS:
                         raise
                 if _CLOCK() >= ends_at:
                     return
@@ -244,60 +283,58 @@ class UdpEndpoint:
         kind = datagram[0]
         if kind not in LEAST_BYTES or len(datagram) < LEAST_BYTES[kind]:
             return False
+        if kind == PROBE:
+            # the other side's meeting ended a little later than ours
+            return True
+        if CONNECTION_HEAD.unpack_from(datagram)[2] != self._own:
+            return False
+        self._longest = max(self._longest, len(datagram))
         if kind == CHUNK:
-            _, _, piece, pieces, key, immediate, connection, offset = CHUNK_HEAD.unpack_from(datagram)
-            if connection != self._own:
-                return False
-            whole = self._chunks.take(piece, pieces, key, immediate, offset, datagram[CHUNK_HEAD.size :])
-            if whole:
-                landed = Completion(
-                    CompletionKind.CHUNK_IMMEDIATE,
-                    immediate=immediate,
-                    received_bytes=self._chunks.received_bytes(key),
-                )
-                self._completions.append(landed)
-            return whole is not None
+            return self._takes_piece(datagram)
         if kind == MESSAGE:
             return self._takes_message(datagram)
         if kind == NACK:
             return self._takes_nacks(datagram)
-        if kind in (PING, PONG):
-            return self._takes_sign_of_life(kind, datagram)
-        # the other side's meeting ended a little later than ours
-        return kind == PROBE
+        if kind == PING:
+            longest, self._longest = self._longest, 0
+            self._outbound.pong(PING_HEAD.unpack_from(datagram)[3], longest)
+        elif kind == PONG:
+            _, _, _, number, longest = PONG_HEAD.unpack_from(datagram)
+            self._liveness.on_pong(number)
+            self._path_mtu.on_pong(number, longest, _CLOCK())
+            self._outbound.set_length(self._path_mtu.length)
+        return True
+
+    def _takes_piece(self, datagram: memoryview) -> bool:
+        _, _, _, piece, pieces, size, key, immediate, offset = CHUNK_HEAD.unpack_from(datagram)
+        whole = self._chunks.take(piece, Cut(pieces, size), key, immediate, offset, datagram[CHUNK_HEAD.size :])
+        if whole:
+            landed = Completion(
+                CompletionKind.CHUNK_IMMEDIATE,
+                immediate=immediate,
+                received_bytes=self._chunks.received_bytes(key),
+            )
+            self._completions.append(landed)
+        return whole is not None
 
     def _takes_message(self, datagram: memoryview) -> bool:
-        _, _, piece, pieces, number, connection = MESSAGE_HEAD.unpack_from(datagram)
-        if connection != self._own or piece >= pieces:
+        _, _, _, piece, pieces, size, number = MESSAGE_HEAD.unpack_from(datagram)
+        if piece >= pieces:
             return False
-        body = datagram[MESSAGE_HEAD.size :]
-        data = self._messages.take(piece, pieces, number, self._outbound.message_bytes, body)
+        data = self._messages.take(piece, Cut(pieces, size), number, datagram[MESSAGE_HEAD.size :])
         if data is not None:
             self._liveness.on_message()
             self._completions.append(Completion(CompletionKind.DATAGRAM, data=data))
         return True
 
     def _takes_nacks(self, datagram: memoryview) -> bool:
-        _, _, connection = NACK_HEAD.unpack_from(datagram)
-        if connection != self._own:
-            return False
         try:
-            for chunk in decode_nacks(datagram[NACK_HEAD.size :]):
+            for chunk in decode_nacks(datagram[CONNECTION_HEAD.size :]):
                 missing_bytes = self._outbound.on_nack(chunk)
                 completion = Completion(CompletionKind.CHUNK_NACK, immediate=chunk.immediate, length=missing_bytes)
                 self._completions.append(completion)
         except ValueError:
             return False
-        return True
-
-    def _takes_sign_of_life(self, kind: int, datagram: memoryview) -> bool:
-        _, _, connection, number = LIFE_HEAD.unpack_from(datagram)
-        if connection != self._own:
-            return False
-        if kind == PING:
-            self._outbound.pong(number)
-        else:
-            self._liveness.on_pong(number)
         return True
 
     def _on_sent(self, work_request: int) -> None:

@@ -1,12 +1,13 @@
-"""Whether datagrams of full length still get through: pings as long as pieces of chunks, and their answers."""
+"""Whether datagrams still get through: short pings, and their answers. How long they may be: `path_mtu.py`."""
 
 from __future__ import annotations
 
 TICK_SECONDS = 0.15
 """Between two looks; while no answer comes, a ping goes with each."""
 
-TICKS_BETWEEN_PINGS = 4
-"""While chunks are sent and answers come: 0.4 % of a link of 5 Mbit/s."""
+TICKS_BETWEEN_PINGS = 2
+"""While chunks are sent and answers come: 0.3 s, for three pings notice that a path has become shorter (`path_mtu.py`).
+With their headers they take 0.2 % of a link of 1 Mbit/s."""
 
 TICKS_WHEN_IDLE = 100
 """15 s: NATs have to keep a UDP mapping for two minutes, and many do for 30 s only (RFC 4787, section 4.3)."""
@@ -24,16 +25,16 @@ class Liveness:
     """Says when to ping, and when the path is lost. `tick` is to be called every TICK_SECONDS."""
 
     def __init__(self) -> None:
-        self._sent = False
+        self._used = False
         self._heard = False
         self._unanswered = 0
         self._silent = 0
         self._ticks = 0
         self._number = 0
 
-    def on_chunk_sent(self) -> None:
-        """Chunks are being sent."""
-        self._sent = True
+    def on_used(self) -> None:
+        """The path is used for more than signs of life."""
+        self._used = True
 
     def on_pong(self, number: int) -> None:
         """A ping was answered; answers to what was never asked are ignored."""
@@ -49,14 +50,18 @@ class Liveness:
         """Whether nothing has been answered for too long."""
         return self._silent >= MOST_UNANSWERED or self._unanswered >= MOST_UNANSWERED_WHILE_HEARD
 
-    def tick(self) -> int:
-        """Time has passed: the number of the ping to send now, or 0."""
+    def tick(self, wanted: bool = False) -> int:
+        """Time has passed: the number of the ping to send now, or 0.
+
+        Args:
+            wanted: one is to go now in any case.
+        """
         self._ticks += 1
-        due = TICKS_BETWEEN_PINGS if self._sent else TICKS_WHEN_IDLE
-        if not self._unanswered and self._ticks < due:
+        due = TICKS_BETWEEN_PINGS if self._used else TICKS_WHEN_IDLE
+        if not wanted and not self._unanswered and self._ticks < due:
             return 0
         self._ticks = 0
-        self._sent = False
+        self._used = False
         self._unanswered += 1
         self._silent = 0 if self._heard else self._silent + 1
         self._heard = False

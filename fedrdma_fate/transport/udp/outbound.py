@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import os
 import socket
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from fedrdma_fate.transport.udp.cuts import Cut, cut_for, recut
 from fedrdma_fate.transport.udp.nacks import NackedChunk, NackedChunks, encode_nacks
 from fedrdma_fate.transport.udp.packets import (
     CHUNK,
     CHUNK_HEAD,
-    LIFE_HEAD,
+    CONNECTION_HEAD,
     MESSAGE,
     MESSAGE_HEAD,
     MOST_PIECES,
+    PADDING,
     PING,
+    PING_HEAD,
     PONG,
+    PONG_HEAD,
     VERSION,
 )
+from fedrdma_fate.transport.udp.path_mtu import LongSent
 from fedrdma_fate.transport.udp.socket_options import LARGEST_DATAGRAM, UDP_SEGMENT
 
 MOST_SEGMENTS = 64
@@ -35,8 +41,14 @@ MOST_MESSAGES = 256
 MOST_COPIES = 128
 """Of one message: two trains."""
 
+MOST_CUTS = 16
+"""Ways to cut chunks that are remembered: a path's MTU has fewer steps (`meeting.py`, PATH_MTUS)."""
+
 _NO_SEGMENTS = frozenset({errno.EIO, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOPROTOOPT})
 """What a kernel, or a device that computes no checksums, answers to UDP_SEGMENT (udp(7))."""
+
+_SEGMENTS_TOO_LONG = errno.EINVAL
+"""The same where the datagrams of a batch are longer than the device's MTU, as shows when one goes by itself."""
 
 _LATER = frozenset({errno.EAGAIN, errno.EWOULDBLOCK, errno.ENOBUFS, errno.ENOMEM})
 """No room just now."""
@@ -60,22 +72,30 @@ class _Chunk:
     key: int
     immediate: int
     offset: int
-    pieces: int
+    cut: Cut
     to_send: Sequence[int]
     sent: int = 0
+
+    def recut(self, size: int) -> None:
+        """What has not been sent goes in pieces of this size."""
+        cut = cut_for(len(self.view), size)
+        unsent = sum(1 << piece for piece in self.to_send[self.sent :])
+        missing = cut.all & ~recut(self.cut.all & ~unsent, self.cut, cut)
+        self.cut, self.sent = cut, 0
+        self.to_send = [piece for piece in range(cut.pieces) if missing >> piece & 1]
 
 
 @dataclasses.dataclass(slots=True)
 class _Message:
     data: memoryview
     number: int
-    pieces: int
+    cut: Cut
     sent: int = 0
 
     @property
     def to_send(self) -> Sequence[int]:
         """All of them: a message is not repaired."""
-        return range(self.pieces)
+        return range(self.cut.pieces)
 
 
 class DatagramOutbound:
@@ -83,13 +103,20 @@ class DatagramOutbound:
 
     Attributes:
         piece_bytes: of a chunk in each datagram, but for the last.
-        message_bytes: the same of a message.
         segments: whether the kernel cuts batches into datagrams.
         blocked: whether the socket has to be writable first.
     """
 
     def __init__(
-        self, udp: socket.socket, datagram_bytes: int, connection: int, done: Callable[[int], None], *, segments: bool
+        self,
+        udp: socket.socket,
+        datagram_bytes: int,
+        connection: int,
+        done: Callable[[int], None],
+        *,
+        segments: bool,
+        least_bytes: int | None = None,
+        too_long: Callable[[], None] = lambda: None,
     ) -> None:
         """
         Args:
@@ -98,26 +125,46 @@ class DatagramOutbound:
             connection: what the peer knows it by.
             done: told of each chunk that the kernel has taken whole.
             segments: whether to try UDP_SEGMENT.
+            least_bytes: shortest that `datagram_bytes` may become (`set_length`); None: it stays.
+            too_long: told when a device takes no datagrams of this length any more; it may call `set_length`.
         """
-        self.piece_bytes = datagram_bytes - CHUNK_HEAD.size
-        self.message_bytes = datagram_bytes - MESSAGE_HEAD.size
         self.segments = segments
         self.blocked = False
+        self._long_sent = LongSent()
         self._udp = udp
-        self._datagram_bytes = datagram_bytes
         self._connection = connection
         self._done = done
-        self._most_segments = max(1, min(MOST_SEGMENTS, LARGEST_DATAGRAM // datagram_bytes))
-        self._segment = _SEGMENT.pack(datagram_bytes)
+        self._too_long = too_long
+        self._may_segment = segments
+        self._most_chunk_bytes = MOST_PIECES * ((least_bytes or datagram_bytes) - CHUNK_HEAD.size)
+        self._least_bytes = least_bytes or datagram_bytes
         self._chunks: deque[_Chunk] = deque()
         self._messages: deque[_Message] = deque()
         self._next_message = 0
         self._nacked = NackedChunks()
+        self._earlier_sizes: deque[int] = deque(maxlen=MOST_CUTS)
+        self._use(datagram_bytes)
 
     @property
     def waiting(self) -> bool:
         """Whether something is to be sent."""
         return bool(self._messages or self._chunks)
+
+    def set_length(self, datagram_bytes: int) -> None:
+        """From now on datagrams have this length; what waits is cut anew, a message that has begun begins anew."""
+        if datagram_bytes == self._datagram_bytes:
+            return
+        if self.piece_bytes not in self._earlier_sizes:
+            self._earlier_sizes.append(self.piece_bytes)
+        self._use(datagram_bytes)
+        # what was refused may have been the length
+        self.segments = self._may_segment
+        for chunk in self._chunks:
+            chunk.recut(self.piece_bytes)
+        for message in self._messages:
+            if message.sent:
+                message.number, message.sent = self._new_number(), 0
+            message.cut = self._message_cut(message.data)
 
     def add_chunk(self, work_request: int, view: memoryview, key: int, immediate: int, offset: int) -> None:
         """Queue a chunk; `flush` sends it, or the pieces of it that the peer has said it lacks.
@@ -125,44 +172,54 @@ class DatagramOutbound:
         Raises:
             ValueError: it has more pieces than can be counted.
         """
-        if len(view) > MOST_PIECES * self.piece_bytes:
-            raise ValueError(f"a chunk of {len(view)} bytes is too long for datagrams of {self._datagram_bytes}")
-        pieces = -(-len(view) // self.piece_bytes)
-        to_send = self._nacked.missing_pieces(key, immediate, pieces)
-        self._chunks.append(_Chunk(work_request, view, key, immediate, offset, pieces, to_send))
+        length, size = len(view), self.piece_bytes
+        if length > self._most_chunk_bytes:
+            raise ValueError(f"a chunk of {length} bytes is too long for datagrams of {self._least_bytes}")
+        to_send = self._nacked.missing_pieces(key, immediate, length, size, self._earlier_sizes)
+        self._chunks.append(_Chunk(work_request, view, key, immediate, offset, cut_for(length, size), to_send))
 
     def add_message(self, data: bytes, length: int, copies: int) -> bool:
         """Queue a message, stretched to this length, so many times; False when there is no room."""
         if copies > MOST_COPIES or len(self._messages) + copies > MOST_MESSAGES:
             return False
         body = memoryview(data.ljust(length, b"\0"))
-        pieces = max(1, -(-length // self.message_bytes))
+        cut = self._message_cut(body)
         for _ in range(copies):
-            self._next_message = (self._next_message + 1) & 0xFFFFFFFF
-            self._messages.append(_Message(body, self._next_message, pieces))
+            self._messages.append(_Message(body, self._new_number(), cut))
         return True
 
     def on_nack(self, chunk: NackedChunk) -> int:
         """The peer lacks these pieces of a chunk. About how many bytes they are."""
         self._nacked.note(chunk)
-        return chunk.missing.bit_count() * self.piece_bytes
+        return chunk.missing.bit_count() * chunk.cut.size
 
     def nack(self, chunks: list[NackedChunk]) -> None:
         """Tell the peer what has not come of its chunks; what cannot go is as good as lost."""
         while chunks:
-            datagram, named = encode_nacks(self._connection, chunks, self._datagram_bytes)
+            # of a length that passes whatever becomes of the path's
+            datagram, named = encode_nacks(self._connection, chunks, self._least_bytes)
             # a chunk of so many pieces that they do not fit a datagram is sent again whole
             chunks = chunks[max(1, named) :]
             if named:
-                self._gave([datagram], 1)
+                self._offer(datagram)
 
     def ping(self, number: int) -> None:
-        """Send a ping, as long as a piece of a chunk; one that cannot go is as good as lost."""
-        self._gave([LIFE_HEAD.pack(PING, VERSION, self._connection, number).ljust(self._datagram_bytes, b"\0")], 1)
+        """Send a ping; one that cannot go is as good as lost."""
+        self._offer(PING_HEAD.pack(PING, VERSION, self._connection, number))
 
-    def pong(self, number: int) -> None:
+    def pong(self, number: int, longest: int) -> None:
         """Answer one."""
-        self._gave([LIFE_HEAD.pack(PONG, VERSION, self._connection, number)], 1)
+        self._offer(PONG_HEAD.pack(PONG, VERSION, self._connection, number, longest))
+
+    def pad(self, count: int, length: int) -> None:
+        """Send so many datagrams of this length that say nothing."""
+        for _ in range(count):
+            self._offer(CONNECTION_HEAD.pack(PADDING, VERSION, self._connection).ljust(length, b"\0"))
+
+    def take_long_sent(self) -> LongSent:
+        """How many datagrams of chunks and messages that the path may not carry were sent since it was asked last."""
+        taken, self._long_sent = self._long_sent, LongSent()
+        return taken
 
     def flush(self) -> bool:
         """Send what the kernel takes, BYTES_PER_TURN at most; whether a piece of a chunk went.
@@ -172,18 +229,34 @@ class DatagramOutbound:
         """
         self.blocked = False
         left = BYTES_PER_TURN
-        any_chunk = False
+        any_chunk = refused = False
         while left > 0 and self.waiting and not self.blocked:
             waiting = self._messages or self._chunks
             item = waiting[0]
             count = min(len(item.to_send) - item.sent, self._most_segments if self.segments else 1)
             buffers = self._message_buffers(item, count) if isinstance(item, _Message) else self._buffers(item, count)
-            if not self._gave(buffers, count):
+            try:
+                given = self._gave(buffers, count)
+            except OSError as error:
+                if error.errno != errno.EMSGSIZE:
+                    raise
+                # the first may be what an ICMP message has left on the socket
+                if refused:
+                    self._shorten()
+                refused = not refused
                 continue
+            if not given:
+                continue
+            refused = False
             item.sent += count
             left -= count * self._datagram_bytes
             any_chunk = any_chunk or isinstance(item, _Chunk)
-            if item.sent == len(item.to_send):
+            is_whole = item.sent == len(item.to_send)
+            # the last piece may be shorter
+            if count > is_whole:
+                self._note(count - is_whole, self._datagram_bytes)
+            if is_whole:
+                self._note(1, len(buffers[-2]) + len(buffers[-1]))
                 waiting.popleft()
                 if isinstance(item, _Chunk):
                     self._done(item.work_request)
@@ -194,28 +267,54 @@ class DatagramOutbound:
         self._chunks.clear()
         self._messages.clear()
 
+    def _use(self, datagram_bytes: int) -> None:
+        self._datagram_bytes = datagram_bytes
+        self.piece_bytes = datagram_bytes - CHUNK_HEAD.size
+        self._most_segments = max(1, min(MOST_SEGMENTS, LARGEST_DATAGRAM // datagram_bytes))
+        self._segment = _SEGMENT.pack(datagram_bytes)
+
+    def _note(self, datagrams: int, length: int) -> None:
+        if length >= self._least_bytes:
+            before, shortest = self._long_sent
+            self._long_sent = LongSent(before + datagrams, min(shortest or length, length))
+
+    def _new_number(self) -> int:
+        self._next_message = (self._next_message + 1) & 0xFFFFFFFF
+        return self._next_message
+
+    def _message_cut(self, data: memoryview) -> Cut:
+        return cut_for(max(1, len(data)), self._datagram_bytes - MESSAGE_HEAD.size)
+
+    def _shorten(self) -> None:
+        before = self._datagram_bytes
+        self._too_long()
+        if self._datagram_bytes >= before:
+            raise OSError(errno.EMSGSIZE, os.strerror(errno.EMSGSIZE))
+
     def _buffers(self, chunk: _Chunk, count: int) -> Buffers:
-        size, view, pack = self.piece_bytes, chunk.view, CHUNK_HEAD.pack
-        pieces, key, immediate, offset, connection = (
-            chunk.pieces,
-            chunk.key,
-            chunk.immediate,
-            chunk.offset,
-            self._connection,
-        )
+        (pieces, size), view, pack = chunk.cut, chunk.view, CHUNK_HEAD.pack
+        key, immediate, offset, connection = chunk.key, chunk.immediate, chunk.offset, self._connection
         buffers: Buffers = []
         for piece in chunk.to_send[chunk.sent : chunk.sent + count]:
             start = piece * size
-            buffers.append(pack(CHUNK, VERSION, piece, pieces, key, immediate, connection, offset + start))
+            buffers.append(pack(CHUNK, VERSION, connection, piece, pieces, size, key, immediate, offset + start))
             buffers.append(view[start : start + size])
         return buffers
 
     def _message_buffers(self, message: _Message, count: int) -> Buffers:
-        size, buffers = self.message_bytes, Buffers()
+        (pieces, size), buffers = message.cut, Buffers()
         for piece in message.to_send[message.sent : message.sent + count]:
-            head = MESSAGE_HEAD.pack(MESSAGE, VERSION, piece, message.pieces, message.number, self._connection)
+            head = MESSAGE_HEAD.pack(MESSAGE, VERSION, self._connection, piece, pieces, size, message.number)
             buffers += (head, message.data[piece * size : (piece + 1) * size])
         return buffers
+
+    def _offer(self, datagram: bytes) -> None:
+        """Send one datagram; what cannot go now, or is too long, is as good as lost."""
+        try:
+            self._gave([datagram], 1)
+        except OSError as error:
+            if error.errno != errno.EMSGSIZE:
+                raise
 
     def _gave(self, buffers: Buffers, datagrams: int) -> bool:
         """Whether the kernel has taken them."""
@@ -227,6 +326,7 @@ class DatagramOutbound:
                 self.blocked = True
             elif datagrams > 1 and error.errno in _NO_SEGMENTS:
                 self.segments = False
+                self._may_segment = self._may_segment and error.errno == _SEGMENTS_TOO_LONG
             elif error.errno in _AS_GOOD_AS_LOST:
                 return True
             else:

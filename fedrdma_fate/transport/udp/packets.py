@@ -1,52 +1,59 @@
 """UDP datagrams of a data path: probes that find it, pieces of chunks and of messages, and signs of life.
 
 All integers are little-endian. Every datagram begins with its kind and VERSION. But for probes, whose receiver does not
-know them yet, all name the connection: 64 random bits that both sides heard on the control channel, so that nobody who
-does not see the path can make one.
+know them yet, all name the connection next: 64 random bits that both sides heard on the control channel, so that nobody
+who does not see the path can make one. The last piece may be shorter than the others.
 
 | kind | bytes | what follows |
 |---|---|---|
 | PROBE | 22 | token of the draft, length, longest that came from the peer; then zeros up to that length |
-| CHUNK | 30 | piece of a chunk: which, of how many; key, immediate, connection, place in the slot; then its bytes |
-| MESSAGE | 18 | piece of a message: which, of how many; its number, connection; then its bytes |
-| PING, PONG | 14 | connection, number; then zeros: pings are as long as chunks' pieces, answers are short |
-| NACK | 10 | connection; then of each chunk that came in part: key, immediate, pieces, a bit for each missing one |
+| CHUNK | 32 | piece of a chunk: which, of how many, their bytes; key, immediate, place in the slot; then its bytes |
+| MESSAGE | 20 | piece of a message: which, of how many, their bytes; its number; then its bytes |
+| PING | 14 | number |
+| PONG | 16 | number of the ping, longest datagram that came since the ping before it |
+| NACK | 10 | of each chunk that came in part: key, immediate, pieces, their bytes, a bit for each missing one |
+| PADDING | 10 | zeros: says by its length alone what the path carries; a ping behind it asks whether it came |
 """
 
 from __future__ import annotations
 
 import struct
 
-VERSION = 1
+VERSION = 2
 
-PROBE, CHUNK, MESSAGE, PING, PONG, NACK = 1, 2, 3, 4, 5, 6
+PROBE, CHUNK, MESSAGE, PING, PONG, NACK, PADDING = 1, 2, 3, 4, 5, 6, 7
 """Kinds of datagrams."""
 
 PROBE_HEAD = struct.Struct("<BB16sHH")
 """Kind, version, token, length, longest that came."""
 
-CHUNK_HEAD = struct.Struct("<BBHHIIQQ")
-"""Kind, version, piece, pieces, key, immediate, connection, offset in the slot."""
+CHUNK_HEAD = struct.Struct("<BBQHHHIIQ")
+"""Kind, version, connection, piece, pieces, bytes of a piece, key, immediate, offset in the slot."""
 
-MESSAGE_HEAD = struct.Struct("<BBHHIQ")
-"""Kind, version, piece, pieces, number, connection."""
+MESSAGE_HEAD = struct.Struct("<BBQHHHI")
+"""Kind, version, connection, piece, pieces, bytes of a piece, number."""
 
-LIFE_HEAD = struct.Struct("<BBQI")
+PING_HEAD = struct.Struct("<BBQI")
 """Kind, version, connection, number."""
 
-NACK_HEAD = struct.Struct("<BBQ")
-"""Kind, version, connection."""
+PONG_HEAD = struct.Struct("<BBQIH")
+"""Kind, version, connection, number, longest."""
 
-NACK_CHUNK_HEAD = struct.Struct("<IIH")
-"""Key, immediate, pieces; behind it the bitmap of those that are missing, little-endian, in whole bytes."""
+CONNECTION_HEAD = struct.Struct("<BBQ")
+"""Kind, version, connection: what every datagram but a probe begins with, and all that NACK and PADDING have."""
+
+NACK_CHUNK_HEAD = struct.Struct("<IIHH")
+"""Key, immediate, pieces, bytes of a piece; behind it the bitmap of those that are missing, little-endian, in whole
+bytes."""
 
 LEAST_BYTES = {
     PROBE: PROBE_HEAD.size,
     CHUNK: CHUNK_HEAD.size + 1,
     MESSAGE: MESSAGE_HEAD.size,
-    PING: LIFE_HEAD.size,
-    PONG: LIFE_HEAD.size,
-    NACK: NACK_HEAD.size,
+    PING: PING_HEAD.size,
+    PONG: PONG_HEAD.size,
+    NACK: CONNECTION_HEAD.size,
+    PADDING: CONNECTION_HEAD.size,
 }
 """Of each kind; a shorter datagram is none of ours."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fedrdma_fate.core.x.loss_detection import REORDERING_THRESHOLD_CHUNKS
 from fedrdma_fate.ports import Slot
+from fedrdma_fate.transport.udp.cuts import Cut, recut
 from fedrdma_fate.transport.udp.nacks import NackedChunk
 from fedrdma_fate.wire.datagrams import DATAGRAM_BYTES
 
@@ -14,6 +15,10 @@ it the oldest is forgotten, and has to come anew."""
 REORDERING_LOOKS = 2
 """Pieces of a chunk are missing when so many looks in a row have found no other of it: where nothing is sent behind it.
 Else when REORDERING_THRESHOLD_CHUNKS have become whole since, which is when the sender takes the chunk for lost."""
+
+MOST_RECUTS = 16
+"""Of one chunk while it arrives: a path's MTU has fewer steps (`meeting.py`, PATH_MTUS). Cut once more, it begins anew,
+so that who cuts each piece otherwise makes no more work than pieces do."""
 
 MOST_PARTIAL_MESSAGES = 256
 """The same of messages: some trains of them."""
@@ -59,27 +64,31 @@ class ChunkAssembly:
         for grant in list(self._keys):
             self.close(grant)
 
-    def take(self, piece: int, pieces: int, key: int, immediate: int, offset: int, data: memoryview) -> bool | None:
+    def take(self, piece: int, cut: Cut, key: int, immediate: int, offset: int, data: memoryview) -> bool | None:
         """Place one piece: whether its chunk is whole now. None for one that belongs nowhere, and is dropped."""
         opened = self._slots.get(key)
-        end = offset + len(data)
-        if opened is None or piece >= pieces or end > len(opened):
+        length = len(data)
+        end = offset + length
+        if opened is None or piece >= cut.pieces or end > len(opened):
             return None
-        if pieces == 1:
+        if length != cut.size and (length > cut.size or piece + 1 < cut.pieces):
+            return None
+        if cut.pieces == 1:
             opened[offset:end] = data
-            self._received[key] += len(data)
+            self._received[key] += length
+            self._forget((key, immediate))
             self._whole += 1
             return True
         where = (key, immediate)
         partial = self._partial.get(where)
-        if partial is None or partial.count != pieces:
+        if partial is None or (partial.cut != cut and not partial.recut(cut)):
             if len(self._partial) >= MOST_PARTIAL_CHUNKS:
                 self._forget(next(iter(self._partial)))
-            partial = self._partial[where] = _Pieces(pieces)
+            partial = self._partial[where] = _Pieces(cut)
         if not partial.add(piece):
             return False
         opened[offset:end] = data
-        self._received[key] += len(data)
+        self._received[key] += length
         if partial.missing:
             partial.whole_then, partial.looks_then = self._whole, self._looks
             self._untold[where] = partial
@@ -102,10 +111,10 @@ class ChunkAssembly:
         ]
         for where, _ in overtaken:
             del self._untold[where]
-        return [NackedChunk(*where, pieces.count, pieces.missing_bits) for where, pieces in overtaken]
+        return [NackedChunk(*where, pieces.cut, pieces.missing_bits) for where, pieces in overtaken]
 
     def _forget(self, where: tuple[int, int]) -> None:
-        del self._partial[where]
+        self._partial.pop(where, None)
         self._untold.pop(where, None)
 
 
@@ -115,20 +124,20 @@ class MessageAssembly:
     def __init__(self) -> None:
         self._partial: dict[int, tuple[_Pieces, bytearray]] = {}
 
-    def take(self, piece: int, pieces: int, number: int, piece_bytes: int, data: memoryview) -> bytes | None:
-        """Take one piece in, of `piece_bytes` but for the last; the message when it is whole."""
-        if piece >= pieces:
+    def take(self, piece: int, cut: Cut, number: int, data: memoryview) -> bytes | None:
+        """Take one piece in; the message when it is whole."""
+        if piece >= cut.pieces or len(data) > cut.size:
             return None
-        if pieces == 1:
+        if cut.pieces == 1:
             return bytes(data[:DATAGRAM_BYTES])
         if number not in self._partial:
             if len(self._partial) >= MOST_PARTIAL_MESSAGES:
                 del self._partial[next(iter(self._partial))]
-            self._partial[number] = _Pieces(pieces), bytearray()
+            self._partial[number] = _Pieces(cut), bytearray()
         partial, kept = self._partial[number]
-        if partial.count != pieces or not partial.add(piece):
+        if partial.cut != cut or not partial.add(piece):
             return None
-        start = piece * piece_bytes
+        start = piece * cut.size
         part = data[: max(0, DATAGRAM_BYTES - start)]
         if part:
             if len(kept) < start:
@@ -144,25 +153,26 @@ class _Pieces:
     """Which pieces of something are there.
 
     Attributes:
-        count: of them all.
-        missing: how many are not.
+        cut: how it is cut into pieces.
+        missing: how many are not there.
         whole_then: how many chunks were whole when the last one came.
         looks_then: how often it had been looked for missing ones then.
     """
 
-    __slots__ = ("_there", "count", "looks_then", "missing", "whole_then")
+    __slots__ = ("_recuts", "_there", "cut", "looks_then", "missing", "whole_then")
 
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self.missing = count
+    def __init__(self, cut: Cut) -> None:
+        self.cut = cut
+        self.missing = cut.pieces
         self.whole_then = 0
         self.looks_then = 0
         self._there = 0
+        self._recuts = 0
 
     @property
     def missing_bits(self) -> int:
         """A bit for each that is not there."""
-        return ((1 << self.count) - 1) & ~self._there
+        return self.cut.all & ~self._there
 
     def add(self, piece: int) -> bool:
         """Whether it was not there before."""
@@ -171,4 +181,18 @@ class _Pieces:
             return False
         self._there |= bit
         self.missing -= 1
+        return True
+
+    def recut(self, cut: Cut) -> bool:
+        """The sender cuts it otherwise now: keep what lies wholly in pieces that are there. False: too often."""
+        if self._recuts >= MOST_RECUTS:
+            return False
+        there = recut(self._there, self.cut, cut)
+        if there == cut.all:
+            # so it was never a cut of the same chunk
+            return False
+        self._recuts += 1
+        self._there = there
+        self.cut = cut
+        self.missing = cut.pieces - there.bit_count()
         return True

@@ -154,7 +154,9 @@ class UdpDraft:
             undo.pop_all()
         self.close()
         streams = TcpEndpoint(connections, self._stream_settings, NAME)
-        return UdpEndpoint(streams, udp, length, own, named, segments=self._settings.segments)
+        return UdpEndpoint(
+            streams, udp, length, lambda: self._lengths(udp), own, named, segments=self._settings.segments
+        )
 
     def close(self) -> None:
         """Drop the draft."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import select
 import socket
 import time
@@ -14,19 +16,23 @@ import pytest
 from fedrdma_fate.ports import Completion, CompletionKind, RemoteSlot
 from fedrdma_fate.transport.udp import endpoint as endpoint_module
 from fedrdma_fate.transport.udp.endpoint import UdpEndpoint
+from fedrdma_fate.transport.udp.liveness import MOST_UNANSWERED, TICK_SECONDS
+from fedrdma_fate.transport.udp.outbound import Buffers, DatagramOutbound
 from fedrdma_fate.transport.udp.packets import (
     CHUNK,
     CHUNK_HEAD,
+    CONNECTION_HEAD,
     KEY_MASK,
     LEAST_BYTES,
-    LIFE_HEAD,
     MESSAGE,
     MESSAGE_HEAD,
     NACK,
     NACK_CHUNK_HEAD,
-    NACK_HEAD,
+    PADDING,
     PING,
+    PING_HEAD,
     PONG,
+    PONG_HEAD,
     PROBE,
     VERSION,
 )
@@ -64,7 +70,7 @@ class Both:
     def chunk(self, *, connection: int | None = None, key: int | None = None, offset: int = 0) -> bytes:
         named = self.connection if connection is None else connection
         slot = self.slot.key & KEY_MASK if key is None else key
-        return CHUNK_HEAD.pack(CHUNK, VERSION, 0, 1, slot, 99, named, offset) + b"forged"
+        return CHUNK_HEAD.pack(CHUNK, VERSION, named, 0, 1, 6, slot, 99, offset) + b"forged"
 
     def heard(self, seconds: float = 5.0) -> list[Completion]:
         """What the passive side tells first."""
@@ -107,7 +113,21 @@ def test_a_forger_who_knows_all_but_the_connection_writes_nothing_and_is_counted
 
 
 @pytest.mark.parametrize(
-    "what", ["version", "kind", "short", "empty-chunk", "other-key", "beyond", "message", "ping", "nack", "bad-nack"]
+    "what",
+    [
+        "version",
+        "kind",
+        "short",
+        "empty-chunk",
+        "other-key",
+        "beyond",
+        "message",
+        "ping",
+        "pong",
+        "padding",
+        "nack",
+        "bad-nack",
+    ],
 )
 def test_what_is_none_of_the_peers_is_dropped_counted_and_not_answered(both: Both, what: str) -> None:
     good = both.chunk()
@@ -119,10 +139,12 @@ def test_what_is_none_of_the_peers_is_dropped_counted_and_not_answered(both: Bot
         "empty-chunk": good[: CHUNK_HEAD.size],
         "other-key": both.chunk(key=(both.slot.key & KEY_MASK) ^ 1),
         "beyond": both.chunk(offset=SLOT_BYTES - 5),
-        "message": MESSAGE_HEAD.pack(MESSAGE, VERSION, 0, 1, 1, other) + b"hello",
-        "ping": LIFE_HEAD.pack(PING, VERSION, other, 1),
-        "nack": NACK_HEAD.pack(NACK, VERSION, other) + NACK_CHUNK_HEAD.pack(1, 2, 3) + b"\1",
-        "bad-nack": NACK_HEAD.pack(NACK, VERSION, both.connection) + NACK_CHUNK_HEAD.pack(1, 2, 3) + b"\x08",
+        "message": MESSAGE_HEAD.pack(MESSAGE, VERSION, other, 0, 1, 5, 1) + b"hello",
+        "ping": PING_HEAD.pack(PING, VERSION, other, 1),
+        "pong": PONG_HEAD.pack(PONG, VERSION, other, 1, 1472),
+        "padding": CONNECTION_HEAD.pack(PADDING, VERSION, other).ljust(1472, b"\0"),
+        "nack": CONNECTION_HEAD.pack(NACK, VERSION, other) + NACK_CHUNK_HEAD.pack(1, 2, 3, 4) + b"\1",
+        "bad-nack": CONNECTION_HEAD.pack(NACK, VERSION, both.connection) + NACK_CHUNK_HEAD.pack(1, 2, 3, 4) + b"\x08",
     }[what]
     both.send_raw(data)
     both.send_raw(data)
@@ -142,7 +164,7 @@ def test_of_a_chunk_that_is_posted_again_only_what_was_lost_goes(both: Both) -> 
     source.view[:] = b"a" * (5 * size)
     key, offset = both.slot.key & KEY_MASK, both.slot.address
     for piece in (0, 3):
-        head = CHUNK_HEAD.pack(CHUNK, VERSION, piece, 5, key, 99, both.connection, offset + piece * size)
+        head = CHUNK_HEAD.pack(CHUNK, VERSION, both.connection, piece, 5, size, key, 99, offset + piece * size)
         both.send_raw(head + b"b" * size)
     told: list[Completion] = []
     deadline = time.monotonic() + 5
@@ -162,7 +184,7 @@ def test_a_datagram_that_is_cut_anywhere_in_its_head_is_dropped_and_does_the_lin
     both: Both, kind: int
 ) -> None:
     for length in range(1, LEAST_BYTES[kind]):
-        both.send_raw(bytes([kind, VERSION] + [0] * 40)[:length])
+        both.send_raw((bytes([kind, VERSION]) + bytes(40))[:length])
     strays = 0
     while strays < LEAST_BYTES[kind] - 1:
         (stray,) = both.heard()
@@ -170,11 +192,13 @@ def test_a_datagram_that_is_cut_anywhere_in_its_head_is_dropped_and_does_the_lin
         strays += stray.length
 
 
-def test_a_ping_is_answered_with_less(both: Both) -> None:
-    both.send_raw(LIFE_HEAD.pack(PING, VERSION, both.connection, 5).ljust(1472, b"\0"))
+def test_a_ping_is_answered_with_less_than_came_and_by_how_long_that_was(both: Both) -> None:
+    padding = CONNECTION_HEAD.pack(PADDING, VERSION, both.connection).ljust(1472, b"\0")
+    both.send_raw(padding)
+    both.send_raw(PING_HEAD.pack(PING, VERSION, both.connection, 5))
     assert both.heard(0.2) == []
     assert isinstance(both.active, UdpEndpoint)
-    assert both.answers() == [LIFE_HEAD.pack(PONG, VERSION, both.active._own, 5)]
+    assert both.answers() == [PONG_HEAD.pack(PONG, VERSION, both.active._own, 5, len(padding))]
 
 
 def test_a_datagram_from_another_address_does_not_reach_the_link(both: Both) -> None:
@@ -207,6 +231,91 @@ def test_a_path_that_carries_datagrams_no_more_is_lost_within_seconds(
     assert lost.value.code is ErrorCode.LINK_LOST
     assert "not answered" in lost.value.message
     assert time.monotonic() - began < 5
+
+
+class ShorterPath:
+    """Between both, from now on: datagrams of more than so many bytes vanish, and nobody is told."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+        self.most = most
+        gave = DatagramOutbound._gave
+
+        def carried(outbound: DatagramOutbound, buffers: Buffers, datagrams: int) -> bool:
+            first = sum(map(len, buffers)) if datagrams == 1 else len(buffers[0]) + len(buffers[1])
+            return first > self.most or gave(outbound, buffers, datagrams)
+
+        monkeypatch.setattr(DatagramOutbound, "_gave", carried)
+
+
+def move(both: Both, chunks: int, size: int, seconds: float = 20.0) -> float:
+    """Chunks to the passive side, each again and again until it is there, as a sender does; how long it took."""
+    source = HeapRegion(size)
+    source.view[:] = os.urandom(size)
+    slot = both.passive.expose(2, HeapRegion(chunks * size).slot())
+    missing, began = set(range(chunks)), time.monotonic()
+    while missing and time.monotonic() < began + seconds:
+        for number in missing:
+            both.active.post_chunk(1, source.slot(), slot, number * size, 0, number)
+        pause = time.monotonic() + 0.05
+        while time.monotonic() < pause:
+            for endpoint in (both.active, both.passive):
+                endpoint.poll_set()
+                landed = [each for each in endpoint.progress() if each.kind is CompletionKind.CHUNK_IMMEDIATE]
+                missing -= {each.immediate for each in landed}
+            time.sleep(0.001)
+    assert not missing
+    both.passive.withdraw(2)
+    return time.monotonic() - began
+
+
+def test_a_path_that_becomes_shorter_in_the_middle_of_a_transfer_costs_some_pings_and_not_the_link(
+    both: Both, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isinstance(both.active, UdpEndpoint)
+    move(both, 10, 50_000)
+    assert both.active.chunk_service.mtu_bytes == 1472 - CHUNK_HEAD.size
+    path = ShorterPath(monkeypatch, 1430)
+    took = move(both, 10, 50_000)
+    # three pings, 0.3 s apart and then a tick; the link was lost after 2.1 s before
+    assert took < MOST_UNANSWERED * TICK_SECONDS
+    move(both, 10, 50_000)
+    assert both.active.chunk_service.mtu_bytes < 1430
+    path.most = 1472
+    both.active._path_mtu._raise_at = 0.0
+    began = time.monotonic()
+    while both.active.chunk_service.mtu_bytes < 1440 and time.monotonic() < began + 20:
+        move(both, 1, 50_000)
+    assert both.active.chunk_service.mtu_bytes == 1472 - CHUNK_HEAD.size, "longer again, and found"
+
+
+def test_a_path_that_carries_not_even_the_shortest_datagrams_is_lost_and_says_why(
+    both: Both, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move(both, 1, 50_000)
+    ShorterPath(monkeypatch, 600)
+    with pytest.raises(TransportError):
+        move(both, 1, 50_000)
+    with pytest.raises(TransportError, match="only shorter ones") as lost:
+        both.active.poll_set()
+    assert lost.value.code is ErrorCode.LINK_LOST
+
+
+def test_what_a_router_says_of_lengths_is_looked_into_and_not_believed(
+    both: Both, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isinstance(both.active, UdpEndpoint)
+    said = [OSError(errno.EMSGSIZE, "Message too long")]
+    batch = both.active._receiver.batch
+
+    def told() -> Iterator[memoryview]:
+        if said:
+            raise said.pop()
+        return batch()
+
+    monkeypatch.setattr(both.active._receiver, "batch", told)
+    move(both, 10, 50_000)
+    assert not said
+    assert both.active.chunk_service.mtu_bytes == 1472 - CHUNK_HEAD.size
 
 
 def test_a_flood_does_not_keep_a_turn_for_ever(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""When datagrams of full length are asked for, and when the path is lost."""
+"""When signs of life are asked for, and when the path is lost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def ticks_until_ping(liveness: Liveness) -> tuple[int, int]:
 def ticks_until_lost(falls_silent_after: int = 0) -> int:
     """Of a path that answers no ping, and whose peer sends messages for so many ticks."""
     liveness = Liveness()
-    liveness.on_chunk_sent()
+    liveness.on_used()
     ticks = 0
     while not liveness.lost:
         liveness.tick()
@@ -36,7 +36,7 @@ def ticks_until_lost(falls_silent_after: int = 0) -> int:
 
 def test_an_answered_path_is_pinged_while_it_sends_and_seldom_when_idle() -> None:
     liveness = Liveness()
-    liveness.on_chunk_sent()
+    liveness.on_used()
     count, number = ticks_until_ping(liveness)
     assert count == TICKS_BETWEEN_PINGS
     liveness.on_pong(number)
@@ -52,7 +52,7 @@ def test_unanswered_it_is_pinged_at_each_tick_and_lost_within_three_seconds() ->
     assert ticks * TICK_SECONDS < 3
 
 
-@pytest.mark.parametrize(("falls_silent_after", "seconds"), [(0, 2.7), (20, 5.25), (1000, 10.6)])
+@pytest.mark.parametrize(("falls_silent_after", "seconds"), [(0, 2.3), (20, 5.0), (1000, 10.3)])
 def test_while_the_peer_reports_its_answers_may_stand_in_a_long_queue(falls_silent_after: int, seconds: float) -> None:
     assert ticks_until_lost(falls_silent_after) * TICK_SECONDS == pytest.approx(seconds, abs=0.3)
 
@@ -60,7 +60,7 @@ def test_while_the_peer_reports_its_answers_may_stand_in_a_long_queue(falls_sile
 def test_one_answer_in_time_keeps_it_alive_also_a_late_one() -> None:
     liveness = Liveness()
     for _ in range(1000):
-        liveness.on_chunk_sent()
+        liveness.on_used()
         number = liveness.tick()
         if number and number % (MOST_UNANSWERED - 1) == 0:
             liveness.on_pong(number - 5)
@@ -69,9 +69,17 @@ def test_one_answer_in_time_keeps_it_alive_also_a_late_one() -> None:
 
 def test_answers_to_what_was_not_asked_prove_nothing() -> None:
     liveness = Liveness()
-    liveness.on_chunk_sent()
+    liveness.on_used()
     while not liveness.lost:
         number = liveness.tick()
         liveness.on_pong(number + 1)
         liveness.on_pong(0)
     assert liveness.lost
+
+
+def test_a_ping_that_is_wanted_goes_at_once() -> None:
+    liveness = Liveness()
+    assert liveness.tick() == 0
+    assert liveness.tick(wanted=True) == 1
+    liveness.on_pong(1)
+    assert liveness.tick() == 0

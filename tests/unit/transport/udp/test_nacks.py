@@ -7,13 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedrdma_fate.transport.udp import nacks
+from fedrdma_fate.transport.udp.cuts import Cut, cut_for
 from fedrdma_fate.transport.udp.nacks import NackedChunk, NackedChunks, decode_nacks, encode_nacks
-from fedrdma_fate.transport.udp.packets import NACK, NACK_HEAD, VERSION
+from fedrdma_fate.transport.udp.packets import CONNECTION_HEAD, NACK, NACK_CHUNK_HEAD, VERSION
 
 CONNECTION = 0xABCDEF0123456789
 WORDS = st.integers(0, 0xFFFFFFFF)
 CHUNKS = st.integers(1, 3000).flatmap(
-    lambda pieces: st.builds(NackedChunk, WORDS, WORDS, st.just(pieces), st.integers(1, (1 << pieces) - 1))
+    lambda pieces: st.builds(
+        NackedChunk,
+        WORDS,
+        WORDS,
+        st.builds(Cut, st.just(pieces), st.integers(1, 0xFFFF)),
+        st.integers(1, (1 << pieces) - 1),
+    )
 )
 
 
@@ -21,40 +28,94 @@ CHUNKS = st.integers(1, 3000).flatmap(
 def test_as_many_as_fit_a_datagram_are_told_and_understood(chunks: list[NackedChunk], most_bytes: int) -> None:
     datagram, named = encode_nacks(CONNECTION, chunks, most_bytes)
     assert len(datagram) <= most_bytes
-    assert NACK_HEAD.unpack_from(datagram) == (NACK, VERSION, CONNECTION)
-    assert list(decode_nacks(datagram[NACK_HEAD.size :])) == chunks[:named]
+    assert CONNECTION_HEAD.unpack_from(datagram) == (NACK, VERSION, CONNECTION)
+    assert list(decode_nacks(datagram[CONNECTION_HEAD.size :])) == chunks[:named]
     if named < len(chunks):
-        assert len(datagram) + 10 + -(-chunks[named].pieces // 8) > most_bytes
+        assert len(datagram) + NACK_CHUNK_HEAD.size + -(-chunks[named].cut.pieces // 8) > most_bytes
 
 
 @pytest.mark.parametrize(
     "body",
-    [b"\1", bytes(9), bytes(8) + b"\x0a\0" + b"\1", bytes(8) + b"\x02\0" + b"\4", bytes(8) + b"\x02\0\0", bytes(10)],
-    ids=["a-byte", "half-a-head", "half-a-bitmap", "a-piece-too-many", "nothing-missing", "no-pieces"],
+    [
+        b"\1",
+        bytes(11),
+        NACK_CHUNK_HEAD.pack(1, 2, 10, 100) + b"\1",
+        NACK_CHUNK_HEAD.pack(1, 2, 2, 100) + b"\4",
+        NACK_CHUNK_HEAD.pack(1, 2, 2, 100) + b"\0",
+        NACK_CHUNK_HEAD.pack(1, 2, 0, 100),
+        NACK_CHUNK_HEAD.pack(1, 2, 2, 0) + b"\1",
+    ],
+    ids=[
+        "a-byte",
+        "half-a-head",
+        "half-a-bitmap",
+        "a-piece-too-many",
+        "nothing-missing",
+        "no-pieces",
+        "pieces-without-bytes",
+    ],
 )
 def test_what_no_receiver_says_is_refused(body: bytes) -> None:
     with pytest.raises(ValueError, match=r"bitmap|cut short"):
         list(decode_nacks(body))
 
 
+SIZE, LENGTH = 100, 450
+"""Of the pieces, and of the chunk: five pieces."""
+
+
+def nacked_chunks(missing: int = 0b10110) -> NackedChunks:
+    nacked = NackedChunks()
+    nacked.note(NackedChunk(1, 2, Cut(5, SIZE), missing))
+    return nacked
+
+
 def test_the_latest_word_on_a_chunk_counts() -> None:
-    nacked = NackedChunks()
-    nacked.note(NackedChunk(1, 2, 5, 0b10110))
-    assert nacked.missing_pieces(1, 2, 5) == [1, 2, 4]
-    nacked.note(NackedChunk(1, 2, 5, 0b100))
-    assert nacked.missing_pieces(1, 2, 5) == [2]
+    nacked = nacked_chunks()
+    assert nacked.missing_pieces(1, 2, LENGTH, SIZE, ()) == [1, 2, 4]
+    nacked.note(NackedChunk(1, 2, Cut(5, SIZE), 0b100))
+    assert nacked.missing_pieces(1, 2, LENGTH, SIZE, ()) == [2]
 
 
-@pytest.mark.parametrize(("key", "immediate", "pieces"), [(1, 3, 5), (3, 2, 5), (1, 2, 6)])
-def test_of_what_nothing_is_known_all_pieces_go(key: int, immediate: int, pieces: int) -> None:
+@pytest.mark.parametrize(
+    ("key", "immediate", "length", "size"), [(1, 3, LENGTH, SIZE), (3, 2, LENGTH, SIZE), (1, 2, LENGTH + 100, SIZE)]
+)
+def test_of_what_nothing_is_known_all_pieces_go(key: int, immediate: int, length: int, size: int) -> None:
+    assert list(nacked_chunks().missing_pieces(key, immediate, length, size, ())) == list(range(-(-length // size)))
+
+
+def test_what_is_missing_is_known_also_where_the_chunk_is_cut_otherwise_now() -> None:
+    # bytes 100 to 300 and 400 to 450
+    assert nacked_chunks().missing_pieces(1, 2, LENGTH, 60, [SIZE]) == [1, 2, 3, 4, 6, 7]
+    assert list(nacked_chunks().missing_pieces(1, 2, LENGTH, 150, [70, SIZE])) == [0, 1, 2]
+    assert nacked_chunks(0b00001).missing_pieces(1, 2, LENGTH, 150, [SIZE]) == [0]
+
+
+def test_pieces_that_the_chunk_never_had_are_no_word_of_it() -> None:
+    assert list(nacked_chunks(0b1).missing_pieces(1, 2, LENGTH, 60, ())) == list(range(8)), "never cut so"
+    assert list(nacked_chunks(0b1).missing_pieces(1, 2, LENGTH + 60, 60, [SIZE])) == list(range(9)), "of other pieces"
+
+
+@given(st.data(), st.integers(1, 5000), st.integers(1, 300), st.integers(1, 300))
+def test_sender_and_receiver_agree_on_what_is_missing_after_a_change_of_the_cut(
+    data: st.DataObject, length: int, old_size: int, new_size: int
+) -> None:
+    old, new = cut_for(length, old_size), cut_for(length, new_size)
+    missing = data.draw(st.integers(1, old.all))
     nacked = NackedChunks()
-    nacked.note(NackedChunk(1, 2, 5, 0b10110))
-    assert list(nacked.missing_pieces(key, immediate, pieces)) == list(range(pieces))
+    nacked.note(NackedChunk(1, 2, old, missing))
+    told = set(nacked.missing_pieces(1, 2, length, new_size, [old_size]))
+    lacking = {at for piece in range(old.pieces) if missing >> piece & 1 for at in span(piece, old, length)}
+    assert told == {piece for piece in range(new.pieces) if lacking & set(span(piece, new, length))}
+
+
+def span(piece: int, cut: Cut, length: int) -> range:
+    return range(piece * cut.size, min((piece + 1) * cut.size, length))
 
 
 def test_of_too_many_chunks_the_oldest_word_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nacks, "MOST_NACKED_CHUNKS", 2)
     nacked = NackedChunks()
     for immediate in range(3):
-        nacked.note(NackedChunk(1, immediate, 2, 0b10))
-    assert [len(nacked.missing_pieces(1, immediate, 2)) for immediate in range(3)] == [2, 1, 1]
+        nacked.note(NackedChunk(1, immediate, Cut(2, SIZE), 0b10))
+    assert [len(nacked.missing_pieces(1, immediate, 150, SIZE, ())) for immediate in range(3)] == [2, 1, 1]

@@ -10,12 +10,24 @@ from typing import Any
 
 import pytest
 
+from fedrdma_fate.transport.udp.cuts import Cut
 from fedrdma_fate.transport.udp.nacks import NackedChunk, decode_nacks
 from fedrdma_fate.transport.udp.outbound import BYTES_PER_TURN, MOST_COPIES, MOST_MESSAGES, DatagramOutbound
-from fedrdma_fate.transport.udp.packets import CHUNK, CHUNK_HEAD, MESSAGE, MESSAGE_HEAD, NACK, NACK_HEAD, PING
+from fedrdma_fate.transport.udp.packets import (
+    CHUNK,
+    CHUNK_HEAD,
+    CONNECTION_HEAD,
+    MESSAGE,
+    MESSAGE_HEAD,
+    NACK,
+    PADDING,
+    PING,
+    PONG,
+)
+from fedrdma_fate.transport.udp.path_mtu import LongSent
 from fedrdma_fate.transport.udp.socket_options import UDP_SEGMENT
 
-DATAGRAM, CONNECTION = 1472, 0xABCDEF0123456789
+DATAGRAM, SHORTER, CONNECTION = 1472, 1252, 0xABCDEF0123456789
 KEY, IMMEDIATE = 5, 77
 
 
@@ -27,6 +39,7 @@ class Kernel:
         self.calls = 0
         self.answers: list[int] = []
         self.without_segments: int = 0
+        self.most_bytes = DATAGRAM
 
     def sendmsg(self, buffers: Sequence[Any], options: Sequence[tuple[int, int, bytes]]) -> None:
         self.calls += 1
@@ -41,15 +54,16 @@ class Kernel:
             assert kind == UDP_SEGMENT
             size = struct.unpack("=H", data)[0]
             assert len(joined) <= 65507
-        assert size <= DATAGRAM
+        if size > self.most_bytes:
+            raise OSError(errno.EINVAL if options else errno.EMSGSIZE, "too long")
         self.taken += [joined[at : at + size] for at in range(0, len(joined), size)]
 
     def chunk(self) -> bytes:
         """The chunk that the datagrams taken are pieces of."""
         body = bytearray()
         for number, datagram in enumerate(self.taken):
-            kind, _, piece, pieces, key, immediate, connection, offset = CHUNK_HEAD.unpack_from(datagram)
-            assert (kind, piece, pieces) == (CHUNK, number, len(self.taken))
+            kind, _, connection, piece, pieces, size, key, immediate, offset = CHUNK_HEAD.unpack_from(datagram)
+            assert (kind, piece, pieces, size) == (CHUNK, number, len(self.taken), DATAGRAM - CHUNK_HEAD.size)
             assert (key, immediate, connection, offset) == (KEY, IMMEDIATE, CONNECTION, 4096 + len(body))
             body += datagram[CHUNK_HEAD.size :]
         return bytes(body)
@@ -67,7 +81,19 @@ def done() -> list[int]:
 
 @pytest.fixture
 def outbound(kernel: Kernel, done: list[int]) -> DatagramOutbound:
-    return DatagramOutbound(kernel, DATAGRAM, CONNECTION, done.append, segments=True)  # type: ignore[arg-type]
+    def too_long() -> None:
+        made.set_length(SHORTER)
+
+    made = DatagramOutbound(
+        kernel,  # type: ignore[arg-type]
+        DATAGRAM,
+        CONNECTION,
+        done.append,
+        segments=True,
+        least_bytes=SHORTER,
+        too_long=too_long,
+    )
+    return made
 
 
 def add(outbound: DatagramOutbound, body: bytes, work_request: int = 1) -> None:
@@ -82,7 +108,7 @@ def drain(outbound: DatagramOutbound) -> None:
     raise AssertionError("it never ends")
 
 
-@pytest.mark.parametrize("length", [1, 1441, 1442, 1443, 100_000, 4 << 20])
+@pytest.mark.parametrize("length", [1, 1439, 1440, 1441, 100_000, 4 << 20])
 def test_a_chunk_is_cut_into_datagrams_that_fill_the_path_and_is_done_when_all_were_taken(
     outbound: DatagramOutbound, kernel: Kernel, done: list[int], length: int
 ) -> None:
@@ -121,13 +147,28 @@ def test_what_finds_no_room_is_sent_later_and_nothing_is_left_out(
     assert done == [1]
 
 
+def test_a_device_that_refuses_batches_in_the_middle_of_a_chunk_costs_none_of_it(
+    outbound: DatagramOutbound, kernel: Kernel, done: list[int]
+) -> None:
+    body = os.urandom(2 * BYTES_PER_TURN)
+    add(outbound, body)
+    outbound.flush()
+    assert (outbound.segments, outbound.waiting) == (True, True)
+    kernel.without_segments = errno.EIO
+    drain(outbound)
+    assert kernel.chunk() == body
+    assert (done, outbound.segments) == ([1], False)
+    outbound.set_length(SHORTER)
+    assert not outbound.segments, "it is the device that cannot, whatever their length"
+
+
 def test_what_a_filter_drops_counts_as_sent_and_anything_else_is_told(
     outbound: DatagramOutbound, kernel: Kernel, done: list[int]
 ) -> None:
-    kernel.answers = [errno.EPERM, errno.ECONNREFUSED, errno.EMSGSIZE]
+    kernel.answers = [errno.EPERM, errno.ECONNREFUSED, errno.EDESTADDRREQ]
     for number in range(3):
         add(outbound, b"x" * 100, number)
-    with pytest.raises(OSError, match="long"):
+    with pytest.raises(OSError, match="required"):
         outbound.flush()
     assert done == [0, 1]
 
@@ -148,9 +189,8 @@ def test_a_long_message_goes_in_pieces_with_zeros_behind(outbound: DatagramOutbo
     assert outbound.add_message(data, 10_000, 1)
     drain(outbound)
     heads = [MESSAGE_HEAD.unpack_from(datagram) for datagram in kernel.taken]
-    assert [(piece, pieces, connection) for _, _, piece, pieces, _, connection in heads] == [
-        (number, len(heads), CONNECTION) for number in range(len(heads))
-    ]
+    size = DATAGRAM - MESSAGE_HEAD.size
+    assert [head[2:6] for head in heads] == [(CONNECTION, number, len(heads), size) for number in range(len(heads))]
     assert b"".join(datagram[MESSAGE_HEAD.size :] for datagram in kernel.taken) == data + bytes(10_000 - 4096)
 
 
@@ -163,21 +203,21 @@ def test_no_more_messages_wait_than_there_is_room_for(outbound: DatagramOutbound
 
 def test_a_chunk_of_more_pieces_than_can_be_counted_is_refused(outbound: DatagramOutbound) -> None:
     with pytest.raises(ValueError, match="too long"):
-        add(outbound, bytes(65536 * outbound.piece_bytes))
+        add(outbound, bytes(65536 * (SHORTER - CHUNK_HEAD.size)))
 
 
 def test_of_a_chunk_that_is_sent_again_only_what_the_peer_lacks_goes(
     outbound: DatagramOutbound, kernel: Kernel, done: list[int]
 ) -> None:
-    body = os.urandom(10 * outbound.piece_bytes - 7)
-    assert outbound.on_nack(NackedChunk(KEY, IMMEDIATE, 10, 0b10_0100_1000)) == 3 * outbound.piece_bytes
+    size = outbound.piece_bytes
+    body = os.urandom(10 * size - 7)
+    assert outbound.on_nack(NackedChunk(KEY, IMMEDIATE, Cut(10, size), 0b10_0100_1000)) == 3 * outbound.piece_bytes
     add(outbound, body)
     drain(outbound)
-    size = outbound.piece_bytes
     heads = [CHUNK_HEAD.unpack_from(datagram) for datagram in kernel.taken]
-    assert [head[2] for head in heads] == [3, 6, 9]
-    assert {head[3] for head in heads} == {10}
-    assert [head[7] for head in heads] == [4096 + piece * size for piece in (3, 6, 9)]
+    assert [head[3] for head in heads] == [3, 6, 9]
+    assert {head[4] for head in heads} == {10}
+    assert [head[8] for head in heads] == [4096 + piece * size for piece in (3, 6, 9)]
     assert [datagram[CHUNK_HEAD.size :] for datagram in kernel.taken] == [
         body[piece * size : (piece + 1) * size] for piece in (3, 6, 9)
     ]
@@ -191,27 +231,126 @@ def test_of_a_chunk_that_is_sent_again_only_what_the_peer_lacks_goes(
 def test_what_the_peer_should_send_again_is_told_in_as_many_datagrams_as_it_takes(
     outbound: DatagramOutbound, kernel: Kernel
 ) -> None:
-    chunks = [NackedChunk(KEY, number, 800, 1 << number) for number in range(100)]
-    too_long = NackedChunk(KEY, 999, 12_000, 1)
+    chunks = [NackedChunk(KEY, number, Cut(800, 1440), 1 << number) for number in range(100)]
+    too_long = NackedChunk(KEY, 999, Cut(12_000, 1440), 1)
     outbound.nack([*chunks[:50], too_long, *chunks[50:]])
-    assert max(map(len, kernel.taken)) <= DATAGRAM
+    assert max(map(len, kernel.taken)) <= SHORTER, "they come through whatever becomes of the path"
     assert {datagram[0] for datagram in kernel.taken} == {NACK}
-    named = [chunk for datagram in kernel.taken for chunk in decode_nacks(datagram[NACK_HEAD.size :])]
+    named = [chunk for datagram in kernel.taken for chunk in decode_nacks(datagram[CONNECTION_HEAD.size :])]
     assert named == chunks
 
 
 @pytest.mark.parametrize(
-    ("send", "length"),
-    [(lambda outbound: outbound.ping(3), DATAGRAM), (lambda outbound: outbound.pong(3), 14)],
-    ids=["ping", "pong"],
+    ("send", "kind", "length"),
+    [
+        (lambda outbound: outbound.pad(1, DATAGRAM), PADDING, DATAGRAM),
+        (lambda outbound: outbound.ping(3), PING, 14),
+        (lambda outbound: outbound.pong(3, 1472), PONG, 16),
+    ],
+    ids=["padding", "ping", "pong"],
 )
-def test_pings_are_as_long_as_pieces_and_their_answers_short(
-    outbound: DatagramOutbound, kernel: Kernel, send: Callable[[DatagramOutbound], None], length: int
+def test_a_sign_of_life_that_cannot_go_is_as_good_as_lost(
+    outbound: DatagramOutbound, kernel: Kernel, send: Callable[[DatagramOutbound], None], kind: int, length: int
 ) -> None:
-    kernel.answers = [errno.EAGAIN]
+    kernel.answers = [errno.EAGAIN, errno.EMSGSIZE]
+    send(outbound)
     send(outbound)
     assert kernel.taken == [], "lost, and not waited for"
     send(outbound)
     (datagram,) = kernel.taken
-    assert len(datagram) == length
-    assert datagram[0] == PING + (length == 14)
+    assert (datagram[0], len(datagram)) == (kind, length)
+
+
+def filled(kernel: Kernel, length: int) -> tuple[bytes, set[int]]:
+    """The chunk, as its datagrams fill it, and how long these are but for its last."""
+    body, lengths = bytearray(length), set()
+    for datagram in kernel.taken:
+        _, _, _, piece, pieces, size, _, _, offset = CHUNK_HEAD.unpack_from(datagram)
+        data = datagram[CHUNK_HEAD.size :]
+        assert offset == 4096 + piece * size
+        assert len(data) == min(size, length - piece * size)
+        body[offset - 4096 : offset - 4096 + len(data)] = data
+        if piece + 1 < pieces:
+            lengths.add(len(datagram))
+    return bytes(body), lengths
+
+
+@pytest.mark.parametrize(("before", "after"), [(DATAGRAM, SHORTER), (SHORTER, DATAGRAM)])
+def test_what_waits_when_the_length_changes_is_cut_anew_and_comes_whole(
+    outbound: DatagramOutbound, kernel: Kernel, done: list[int], before: int, after: int
+) -> None:
+    outbound.set_length(before)
+    bodies = [os.urandom(2 * BYTES_PER_TURN + 77), os.urandom(10_000)]
+    for number, body in enumerate(bodies):
+        outbound.add_chunk(number, memoryview(body), KEY, number, 4096)
+    outbound.flush()
+    begun = list(kernel.taken)
+    outbound.set_length(after)
+    drain(outbound)
+    assert done == [0, 1]
+    second = [datagram for datagram in kernel.taken if CHUNK_HEAD.unpack_from(datagram)[7] == 1]
+    kernel.taken = [datagram for datagram in kernel.taken if datagram not in second]
+    assert filled(kernel, len(bodies[0])) == (bodies[0], {before, after})
+    assert sum(map(len, kernel.taken[len(begun) :])) < len(bodies[0]) * 0.6, "not again what was sent"
+    kernel.taken = second
+    assert filled(kernel, len(bodies[1])) == (bodies[1], {after})
+
+
+def test_a_message_that_has_begun_when_the_length_changes_begins_anew(
+    outbound: DatagramOutbound, kernel: Kernel
+) -> None:
+    data = os.urandom(4096)
+    kernel.without_segments = errno.EIO
+    assert outbound.add_message(data, len(data), 1)
+    kernel.answers = [0, 0, errno.EAGAIN]
+    outbound.flush()
+    begun = len(kernel.taken)
+    kernel.answers = []
+    outbound.set_length(SHORTER)
+    drain(outbound)
+    heads = [MESSAGE_HEAD.unpack_from(datagram) for datagram in kernel.taken]
+    assert 0 < begun < len(heads)
+    assert len({head[6] for head in heads}) == 2, "another message, so that nothing of both is mixed"
+    assert b"".join(datagram[MESSAGE_HEAD.size :] for datagram in kernel.taken[begun:]) == data
+
+
+def test_where_the_device_takes_no_datagrams_of_this_length_any_more_shorter_ones_go_in_batches(
+    outbound: DatagramOutbound, kernel: Kernel, done: list[int]
+) -> None:
+    body = os.urandom(2 * BYTES_PER_TURN)
+    add(outbound, body)
+    outbound.flush()
+    kernel.most_bytes, kernel.calls = SHORTER, 0
+    drain(outbound)
+    assert filled(kernel, len(body)) == (body, {DATAGRAM, SHORTER})
+    assert (done, outbound.segments) == ([1], True)
+    assert kernel.calls < 20
+
+
+def test_one_answer_that_a_datagram_is_too_long_may_be_another_ones_and_changes_nothing(
+    outbound: DatagramOutbound, kernel: Kernel
+) -> None:
+    kernel.answers = [errno.EMSGSIZE]
+    body = os.urandom(10_000)
+    add(outbound, body)
+    drain(outbound)
+    assert kernel.chunk() == body
+
+
+def test_a_device_that_takes_not_even_the_shortest_is_an_error(outbound: DatagramOutbound, kernel: Kernel) -> None:
+    kernel.most_bytes = SHORTER - 1
+    add(outbound, os.urandom(10_000))
+    with pytest.raises(OSError, match="long"):
+        drain(outbound)
+
+
+def test_datagrams_that_the_path_may_not_carry_are_counted_and_no_others(outbound: DatagramOutbound) -> None:
+    add(outbound, bytes(10 * outbound.piece_bytes + 1))
+    add(outbound, b"short")
+    outbound.ping(1)
+    drain(outbound)
+    assert outbound.take_long_sent() == LongSent(10, DATAGRAM)
+    add(outbound, bytes(outbound.piece_bytes - 1))
+    drain(outbound)
+    assert outbound.take_long_sent() == LongSent(1, DATAGRAM - 1)
+    assert outbound.take_long_sent() == LongSent(0, 0)
