@@ -20,7 +20,7 @@ from fedrdma_fate.fate.segments import check_truth_values, restore
 from fedrdma_fate.fate.unpickler import unpickle
 from fedrdma_fate.wire.errors import FedRDMAError
 
-_NO_SEGMENTS = ObjectView(memoryview(b""), (), ())
+_NO_SEGMENTS = ObjectView(memoryview(b""), (), memoryview(b""))
 
 _WHOLE = b"\x00"  # how FATE marks a pickle that it has not cut into a table of slices
 
@@ -83,7 +83,7 @@ class _PersistentIds:
             raise malformed(f"it names a segment that is none of the {len(self._content.segments)} in it")
         # a stream may name one as often as it likes, and each time truth values would be looked at again
         if number not in self._restored:
-            self._restored[number] = restore(self._content.segments[number], self._content.bodies[number])
+            self._restored[number] = restore(self._content.segments[number], self._content.body(number))
         return self._restored[number]
 
     def _pull_table(self, described: Mapping[str, Any]) -> Any:

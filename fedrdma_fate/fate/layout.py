@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from fedrdma_fate.fate.malformed import malformed, refuse
+from fedrdma_fate.fate.shapes import MOST_DIMENSIONS
 
 ALIGNMENT_BYTES = 64
 """Of each buffer: a cache line, and the longest vector of a processor (AVX-512): views are aligned for any use."""
@@ -20,6 +21,9 @@ FORMAT_VERSION = 1
 _FIELDS = struct.Struct("<4sHHQQQ")
 _CHECK = struct.Struct("<I")
 HEADER_BYTES = _FIELDS.size + _CHECK.size
+
+_MOST_DTYPE_CHARACTERS = 32
+"""Of a name of a dtype: `<M8[999999999ms]` has 17."""
 
 SegmentKind = Literal["ndarray", "tensor", "bytes", "bytearray"]
 _Natural = Annotated[int, msgspec.Meta(ge=0)]
@@ -37,10 +41,15 @@ class Segment(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     """
 
     kind: SegmentKind
-    dtype: str
-    shape: tuple[_Natural, ...]
+    dtype: Annotated[str, msgspec.Meta(max_length=_MOST_DTYPE_CHARACTERS)]
+    shape: Annotated[tuple[_Natural, ...], msgspec.Meta(max_length=MOST_DIMENSIONS)]
     offset: _Natural
     length: _Natural
+
+    @property
+    def next_offset(self) -> int:
+        """Where the next one may start: each begins a line of its own, also behind an empty one."""
+        return align(self.offset + max(self.length, 1))
 
 
 class ObjectView(msgspec.Struct, frozen=True):
@@ -49,12 +58,17 @@ class ObjectView(msgspec.Struct, frozen=True):
     Attributes:
         stream: the pickle stream.
         segments: the segment table.
-        bodies: one view into the buffer per segment.
+        raw: the buffer from the start of the segments on.
     """
 
     stream: memoryview
     segments: tuple[Segment, ...]
-    bodies: tuple[memoryview, ...]
+    raw: memoryview
+
+    def body(self, number: int) -> memoryview:
+        """A view of one segment."""
+        segment = self.segments[number]
+        return self.raw[segment.offset : segment.offset + segment.length]
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -96,30 +110,39 @@ def decode_object(buffer: memoryview) -> ObjectView:
     table = bytes(buffer[HEADER_BYTES:stream_at])
     if _CHECK.unpack_from(buffer, _FIELDS.size)[0] != _checksum(fields, table):
         raise malformed("header and table do not match their CRC-32")
-    segments = _decode_table(table)
-    bodies = _cut_segments(buffer, align(stream_at + stream_bytes), segments)
-    return ObjectView(buffer[stream_at : stream_at + stream_bytes], segments, bodies)
+    raw = buffer[align(stream_at + stream_bytes) :]
+    segments = _decode_table(table, most=1 + len(raw) // ALIGNMENT_BYTES)
+    _check_segments(segments, len(raw))
+    return ObjectView(buffer[stream_at : stream_at + stream_bytes], segments, raw)
 
 
 def _checksum(fields: bytes, table: bytes) -> int:
     return zlib.crc32(table, zlib.crc32(fields))
 
 
-def _decode_table(table: bytes) -> tuple[Segment, ...]:
+def _decode_table(table: bytes, most: int) -> tuple[Segment, ...]:
+    # before it is decoded: an entry of 12 bytes takes 20 times as many
+    if _length_of_array(table) > most:
+        raise malformed(f"its segment table has more entries than the {most} that there can be in its length")
     try:
         return _decoder.decode(table)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         refuse("its segment table does not parse", error)
 
 
-def _cut_segments(buffer: memoryview, segments_at: int, segments: Sequence[Segment]) -> tuple[memoryview, ...]:
-    bodies = []
-    free_from = segments_at
+def _length_of_array(packed: bytes) -> int:
+    """How many entries an array of msgpack says it has, 0 where it is none (msgpack specification, array format)."""
+    first = packed[0] if packed else 0
+    if first >> 4 == 0b1001:
+        return first & 0b1111
+    width = {0xDC: 2, 0xDD: 4}.get(first, 0)
+    return int.from_bytes(packed[1 : 1 + width], "big")
+
+
+def _check_segments(segments: Sequence[Segment], raw_bytes: int) -> None:
+    free_from = 0
     for index, segment in enumerate(segments):
-        start = segments_at + segment.offset
-        end = start + segment.length
-        if start < free_from or start % ALIGNMENT_BYTES or end > len(buffer):
+        start = segment.offset
+        if start < free_from or start % ALIGNMENT_BYTES or start + segment.length > raw_bytes:
             raise malformed(f"segment {index} overlaps another, is not aligned or leaves the buffer")
-        bodies.append(buffer[start:end])
-        free_from = end
-    return tuple(bodies)
+        free_from = segment.next_offset

@@ -12,7 +12,7 @@ from fate.arch.federation.api import TableRemotePersistentPickler
 from safetensors import SafetensorError  # type: ignore[attr-defined]
 
 from fedrdma_fate.fate.copying import Placement, Progress, raw_placement, write_backwards
-from fedrdma_fate.fate.layout import Segment, align, encode_prefix
+from fedrdma_fate.fate.layout import Segment, encode_prefix
 from fedrdma_fate.fate.segments import Source, describe
 from fedrdma_fate.wire.errors import ErrorCode, FateError, FedRDMAError
 
@@ -151,10 +151,8 @@ def plan_object(value: object, federation: Any, name: str, tag: str, parties: Se
     except _UNSERIALISABLE as error:
         raise _unserialisable(what, error) from error
     segments: list[Segment] = []
-    end = 0
     for source in pickler.sources:
-        segments.append(source.at(align(end)))
-        end = segments[-1].offset + segments[-1].length
+        segments.append(source.at(segments[-1].next_offset if segments else 0))
     return ObjectPlan(what, encode_prefix(segments, stream.getbuffer()), segments, pickler.sources)
 
 

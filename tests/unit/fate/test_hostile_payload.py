@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import pickle
 import struct
+import tracemalloc
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -280,3 +281,39 @@ def test_the_segments_of_an_honest_table_may_be_left_unused() -> None:
     segments: Sequence[Any] = [["bytes", "", [64], 0, 64]]
 
     assert load(payload(segments, pickle.dumps("no segment"))) == "no segment"
+
+
+def test_a_table_of_more_entries_than_its_length_can_hold_is_refused_before_it_is_decoded() -> None:
+    entries = 200_000
+    hostile = payload([["bytes", "", [0], 0, 0]] * entries)
+    assert peak_bytes(lambda: assert_malformed(hostile)) < 4 * len(hostile)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [["ndarray", "<f8", [1] * 1_000_000, 0, 64], ["ndarray", "x" * 1_000_000, [8], 0, 64]],
+    ids=["shape", "dtype"],
+)
+def test_an_entry_longer_than_any_array_needs_is_refused_before_it_is_decoded(entry: list[Any]) -> None:
+    hostile = payload([entry])
+    assert peak_bytes(lambda: assert_malformed(hostile)) < 4 * len(hostile)
+
+
+def test_the_densest_table_takes_little_more_memory_than_its_payload() -> None:
+    count = 50_000
+    dense = payload([["bytes", "", [1], 64 * number, 1] for number in range(count)], body=bytes(64 * (count - 1) + 1))
+    assert peak_bytes(lambda: load(dense)) < 4 * len(dense)
+
+
+def test_empty_arrays_each_begin_a_line_of_their_own() -> None:
+    assert load(payload([["bytes", "", [0], 0, 0], ["bytes", "", [0], 64, 0]])) == b""
+    assert_malformed(payload([["bytes", "", [0], 0, 0], ["bytes", "", [0], 0, 0]]))
+
+
+def peak_bytes(work: Callable[[], object]) -> int:
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
