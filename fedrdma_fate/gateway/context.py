@@ -12,6 +12,7 @@ from typing import Protocol
 from fedrdma_fate.engine.link_thread import LinkThread, MakeLink
 from fedrdma_fate.gateway.config.schema import GatewayConfig
 from fedrdma_fate.gateway.messages.mailbox import Mailbox
+from fedrdma_fate.gateway.messages.unspilled import Unspilled
 from fedrdma_fate.gateway.path_store import PathStore
 from fedrdma_fate.gateway.routing import Routes
 from fedrdma_fate.gateway.trace_events import TraceEvents
@@ -80,6 +81,7 @@ class GatewayContext:
             owner whose slots alone would help, or None.
         making_room: pools that room is being made in.
         small_bytes: of small messages that are on their way to disk.
+        unspilled: small messages that disk and memory have no room for.
         tasks: background tasks, kept alive here and cancelled at the end.
         next_transfer: id of the latest transfer.
         path_store: what was learnt of the paths to the peers.
@@ -103,6 +105,7 @@ class GatewayContext:
         default_factory=lambda: defaultdict(list)
     )
     small_bytes: int = 0
+    unspilled: Unspilled = dataclasses.field(default_factory=Unspilled)
     making_room: set[SlotPool] = dataclasses.field(default_factory=set)
     tasks: set[asyncio.Task[None]] = dataclasses.field(default_factory=set)
     next_transfer: int = dataclasses.field(default_factory=_first_transfer)

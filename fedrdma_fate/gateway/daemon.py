@@ -160,8 +160,9 @@ async def _save_paths(assembly: Assembly) -> None:
     for peer in assembly.peers.values():
         for transport, path in peer.paths.paths.items():
             store.note(peer.config.site, transport, path.link.known_path)
-    if (document := store.pending()) is not None:
-        await asyncio.to_thread(store.write, document)
+    document = store.pending()
+    if document is not None and not await asyncio.to_thread(store.write, document):
+        store.not_written()
 
 
 async def _keep_paths(assembly: Assembly) -> None:

@@ -102,8 +102,15 @@ class PathStore:
         self._changed = False
         return msgspec.json.encode(_Document(1, self._site, tuple(self._records.values())))
 
-    def write(self, document: bytes) -> None:
-        """Replace the file, whole or not at all; a failure is logged. May be called on any thread, one at a time."""
+    def not_written(self) -> None:
+        """A `write` failed: what there is, is pending again."""
+        self._changed = True
+
+    def write(self, document: bytes) -> bool:
+        """Replace the file, whole or not at all; whether that was possible.
+
+        A failure is logged. May be called on any thread, one at a time.
+        """
         assert self.file is not None
         fresh = self.file.with_suffix(".new")
         try:
@@ -116,6 +123,8 @@ class PathStore:
             logger.warning("what is known of the paths is not kept: cannot write %s: %s", self.file, error.strerror)
             with contextlib.suppress(OSError):
                 fresh.unlink()
+            return False
+        return True
 
 
 def _short(site: str) -> str:

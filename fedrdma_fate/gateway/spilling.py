@@ -11,12 +11,16 @@ from fedrdma_fate.gateway.messages.mailbox import Message
 from fedrdma_fate.memory.pool import Lease, SlotPool
 from fedrdma_fate.memory.shared_slots import BorrowedSlot
 from fedrdma_fate.memory.spill import Spilled
-from fedrdma_fate.wire.errors import FedRDMAError, MemoryPoolError
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, MemoryPoolError
+from fedrdma_fate.wire.frames import MessageKey
 
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 5.0
 """After a spill that failed (a full disk), the next try. Meanwhile whoever wants room waits for tasks to pull."""
+
+SMALL_RETRY_SECONDS = 1.0
+"""The same for small messages, which others may be refused for: so soon those that were pulled no longer count."""
 
 
 def make_room(context: GatewayContext, pool: SlotPool) -> None:
@@ -74,25 +78,62 @@ def keep_small(context: GatewayContext, message: Message, owner: str) -> None:
         return
     lease = _room_at_once(context.receive_pool, message, owner)
     if lease is None:
-        message.moving = spawn(context.tasks, _spill_small(context, message, body))
+        message.moving = spawn(context.tasks, _spill_small(context, message, body, owner))
         return
     lease.slot.view[:] = body
     message.lease, message.body = lease, None
 
 
-async def _spill_small(context: GatewayContext, message: Message, body: bytes) -> None:
+async def _spill_small(context: GatewayContext, message: Message, body: bytes, owner: str) -> None:
     context.small_bytes += len(body)
     try:
         spilled = await asyncio.to_thread(context.spill.spill_bytes, body)
     except FedRDMAError as error:
         # the message stays where it is
         context.complaints.add(logger, "spill failed", "small messages", "%s", error, level=logging.ERROR)
+        if not context.unspilled:
+            spawn(context.tasks, _place_unspilled(context))
+        context.unspilled.add(message, owner)
         return
     finally:
         context.small_bytes -= len(body)
         message.moving = None
     message.body = None
     _spilled(context, message, spilled)
+
+
+async def _place_unspilled(context: GatewayContext) -> None:
+    """Try again to move small messages out of the heap, until none is left there that nobody has pulled."""
+    while context.unspilled:
+        await asyncio.sleep(SMALL_RETRY_SECONDS)
+        for message, owner in context.unspilled.keep_those(lambda each: _is_in_heap(context, each)):
+            if not _is_in_heap(context, message):
+                # pulled meanwhile
+                continue
+            keep_small(context, message, owner)
+            if message.moving is not None:
+                await asyncio.wait([message.moving])
+                if message.body is not None:
+                    break
+        context.unspilled.keep_those(lambda each: _is_in_heap(context, each))
+
+
+def _is_in_heap(context: GatewayContext, message: Message) -> bool:
+    return message.body is not None and context.mailbox.waits_here(message)
+
+
+def why_no_room_for_small(context: GatewayContext, key: MessageKey) -> MemoryPoolError | None:
+    """SPILL_FAILED where a small message is one too many for the heap, with memory and disk full; None for others.
+
+    One that somebody waits for is never.
+    """
+    if not context.unspilled.is_full or context.mailbox.is_awaited(key):
+        return None
+    return MemoryPoolError(
+        ErrorCode.SPILL_FAILED,
+        f"{context.config.site} has neither receive memory nor room on its spill disk for another message.",
+        "Make room on the disk of memory.spill_directory there, or raise memory.receive_bytes.",
+    )
 
 
 def take_in(context: GatewayContext, message: Message) -> None:

@@ -8,7 +8,7 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -18,37 +18,55 @@ from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 _log = logging.getLogger(__name__)
 
 
+TRY_AGAIN_SECONDS = 5.0
+"""After a write that failed, the next try: soon enough for who has made room, and no work for a disk that is full."""
+
+
 class Trace:
     """Appends events to a file. Any thread may emit, and several processes may share one file.
 
-    Once open, it never raises: when the file can no longer be written (a full disk), it says so once in the log and
-    turns itself off, and the data path goes on.
+    Once open, it never raises: when the file cannot be written (a full disk), it says so once in the log, drops events,
+    and tries again every TRY_AGAIN_SECONDS. Then an event `lost` says how many there were.
     """
 
-    def __init__(self, path: Path | None, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        path: Path | None,
+        *,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Open the file for appending; None makes a trace that drops everything.
+
+        Args:
+            path: of the file.
+            clock: Unix seconds.
+            monotonic: seconds, of any origin.
 
         Raises:
             ConfigError: CONFIG_BAD_VALUE when the file cannot be opened.
         """
         self._path = path
         self._clock = clock
+        self._monotonic = monotonic
+        self._lost = 0
+        self._retry_at = 0.0
+        self._torn = False
         self._lock = threading.Lock()
         self._fileno = -1 if path is None else _open_for_append(path)
         self._encoder = msgspec.json.Encoder(enc_hook=str)
 
     @property
     def enabled(self) -> bool:
-        """Whether events are still written."""
+        """Whether there is a file that events go to."""
         return self._fileno >= 0
 
     def emit(self, event: str, **fields: object) -> None:
         """Write one event with its time (Unix seconds) and these fields; a field called `time` is dropped."""
         if not self.enabled:
             return
-        stamp: dict[str, object] = {"time": self._clock(), "event": event}
         try:
-            line = self._encoder.encode(stamp | fields | stamp) + b"\n"
+            line = self._line(event, fields)
         except Exception as error:  # what a field's __str__ may raise is not ours to foresee
             _log.warning("trace event %s is left out, a field does not encode: %s", event, error)
             return
@@ -62,19 +80,54 @@ class Trace:
                 os.close(self._fileno)
                 self._fileno = -1
 
+    def _line(self, event: str, fields: Mapping[str, object]) -> bytes:
+        stamp: dict[str, object] = {"time": self._clock(), "event": event}
+        return self._encoder.encode({**stamp, **fields, **stamp}) + b"\n"
+
     def _write(self, line: bytes) -> None:
-        """One write call a line, so that O_APPEND keeps lines of several writers apart."""
         if self._fileno < 0:
             return
+        if self._lost and (self._monotonic() < self._retry_at or not self._tell_gap()):
+            self._lost += 1
+            return
+        if problem := self._append(line):
+            self._lost = 1
+            self._retry_at = self._monotonic() + TRY_AGAIN_SECONDS
+            _log.error("events are lost: the trace %s cannot be written: %s", self._path, problem)
+
+    def _tell_gap(self) -> bool:
+        """Whether the file can be written again; then it says how many events are missing."""
+        lost = self._lost
+        if self._append(self._line("lost", {"events": lost})):
+            self._retry_at = self._monotonic() + TRY_AGAIN_SECONDS
+            return False
+        self._lost = 0
+        _log.warning("the trace %s is written again, %d events are missing", self._path, lost)
+        return True
+
+    def _append(self, line: bytes) -> str:
+        """Why a line could not be written, or empty; in one call, so that O_APPEND keeps several writers apart."""
+        line = b"\n" + line if self._torn else line
         try:
             written = os.write(self._fileno, line)
-            problem = "" if written == len(line) else f"only {written} of {len(line)} bytes were written"
         except OSError as error:
-            problem = str(error.strerror)
-        if problem:
-            os.close(self._fileno)
-            self._fileno = -1
-            _log.error("the trace %s is turned off: %s", self._path, problem)
+            return str(error.strerror)
+        if written == len(line):
+            self._torn = False
+            return ""
+        self._torn = not self._take_back(written)
+        return f"only {written} of {len(line)} bytes were written"
+
+    def _take_back(self, count: int) -> bool:
+        """Cut off half a line, where nobody has written behind it; whether it is gone."""
+        try:
+            end = os.lseek(self._fileno, 0, os.SEEK_CUR)
+            if end < count or os.fstat(self._fileno).st_size != end:
+                return False
+            os.ftruncate(self._fileno, end - count)
+        except OSError:
+            return False
+        return True
 
 
 _APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK

@@ -54,6 +54,7 @@ BOUNDS: dict[str, dict[str, str]] = {
         "gateway/messages/sessions.py:Sessions": "_open _sessions",
         "gateway/messages/sessions.py:_Session": "pulled pushed",
     },
+    "MOST_BYTES": {"gateway/messages/unspilled.py:Unspilled": "_messages"},
     "MOST_FAILURES for each party": {"gateway/messages/sessions.py:_Session": "failures"},
     "REMEMBERED_CLOSED": {"gateway/messages/sessions.py:Sessions": "_closed"},
     "REMEMBERED_DELIVERED, REMEMBERED_NOTICES": {"gateway/peers/sending.py:Sending": "_delivered _notices"},

@@ -310,7 +310,11 @@ class Mailbox:
 
     def objection(self, origin: str, key: MessageKey, total_bytes: int) -> str:
         """Why a message of a peer, or of `name_of_user`, is not taken, or empty; what somebody waits for always is."""
-        return "" if key in self._waiting else self.budget.objection(origin, key, total_bytes)
+        return "" if self.is_awaited(key) else self.budget.objection(origin, key, total_bytes)
+
+    def is_awaited(self, key: MessageKey) -> bool:
+        """Whether a pull waits for this message."""
+        return key in self._waiting
 
     @property
     def waiting_pulls(self) -> int:

@@ -19,7 +19,7 @@ from fedrdma_fate.gateway.peers.announced import AnnouncedTransfers
 from fedrdma_fate.gateway.peers.borrowing import Borrowing
 from fedrdma_fate.gateway.peers.entitlement import not_in_session
 from fedrdma_fate.gateway.peers.probe_transfers import lease_spare
-from fedrdma_fate.gateway.spilling import keep_small, make_room
+from fedrdma_fate.gateway.spilling import keep_small, make_room, why_no_room_for_small
 from fedrdma_fate.memory.pool import Lease
 from fedrdma_fate.obs.complaints import EACH_TELLS
 from fedrdma_fate.ports import LentRegion, Slot
@@ -389,6 +389,9 @@ class Receiving:
             return
         if objection := self._too_much(inline):
             self._send(self.refuse(inline, ErrorCode.LIMIT_REACHED, objection))
+            return
+        if (full := why_no_room_for_small(self._context, inline.key)) is not None:
+            self._send(self.refuse(inline, full.code, full.message))
             return
         self._remember(Delivered(inline.transfer))
         message = Message(

@@ -11,7 +11,7 @@ from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.messages.mailbox import Message, name_of_user
 from fedrdma_fate.gateway.peers.entitlement import not_in_session
 from fedrdma_fate.gateway.peers.sending import Sending
-from fedrdma_fate.gateway.spilling import keep_small, make_room
+from fedrdma_fate.gateway.spilling import keep_small, make_room, why_no_room_for_small
 from fedrdma_fate.memory.pool import Lease
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 from fedrdma_fate.wire.frames import MOST_NAME_CHARACTERS, MessageKey, Party
@@ -103,6 +103,7 @@ class Pushing:
 
         Raises:
             GatewayError: DUPLICATE_PUSH, WRONG_PARTY or LIMIT_REACHED; then nothing is sent to anybody.
+            MemoryPoolError: SPILL_FAILED where a party of this site is to have it and there is no room; likewise.
         """
         moves = []
         for key in self._register(attach, request, user, len(request.body)):
@@ -133,6 +134,8 @@ class Pushing:
         for key in keys:
             if self._peer_of(key.destination) is None:
                 self._check_room(key, user, total_bytes)
+                if isinstance(request, PutInline) and (full := why_no_room_for_small(self._context, key)) is not None:
+                    raise full
         self._context.mailbox.sessions.note_push(keys)
         return keys
 

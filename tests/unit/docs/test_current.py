@@ -300,7 +300,8 @@ def test_the_trace_page_names_every_event_with_its_fields_and_no_other() -> None
     rows = re.findall(r"^\| `(\w+)` \| .*? \| (.*) \|$", trace_part, flags=re.MULTILINE)
     documented = {event: set(re.findall(r"`(\w+)`", fields)) for event, fields in rows}
     emitted = {event: fields - KEY_FIELDS for event, fields in _trace_events().items()}
-    assert documented == emitted
+    # the trace's own, of events that it could not write
+    assert documented == {**emitted, "lost": {"events"}}
 
 
 def test_no_other_module_of_the_gateway_names_a_trace_event() -> None:

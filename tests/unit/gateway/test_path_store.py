@@ -136,8 +136,11 @@ def test_a_file_that_is_a_directory_or_cannot_be_written_is_told_and_not_fatal(
     kept.note("b", "verbs", KnownPath(FOUND, "measured"))
     document = kept.pending()
     assert document is not None
-    kept.write(document)
+    assert not kept.write(document)
     assert "cannot write" in caplog.text
+    assert kept.pending() is None
+    kept.not_written()
+    assert kept.pending() == document, "it is tried again, though nothing has changed"
     file = saved(tmp_path)
     file.unlink()
     file.mkdir()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedrdma_fate.obs.trace import Trace
+from fedrdma_fate.obs.trace import TRY_AGAIN_SECONDS, Trace
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 from fedrdma_fate.wire.frames import Party
 
@@ -100,26 +100,50 @@ def test_a_path_that_cannot_be_opened_is_a_configuration_error(tmp_path: Path) -
     assert caught.value.code is ErrorCode.CONFIG_BAD_VALUE
 
 
-def test_a_full_disk_turns_the_trace_off_with_one_log_line(caplog: pytest.LogCaptureFixture) -> None:
-    trace = Trace(Path("/dev/full"))
+def test_a_full_disk_is_told_by_one_log_line_however_long_it_lasts(caplog: pytest.LogCaptureFixture) -> None:
+    now = [0.0]
+    trace = Trace(Path("/dev/full"), monotonic=lambda: now[0])
     with caplog.at_level(logging.DEBUG):
-        trace.emit("put")
-        trace.emit("put")
-    assert not trace.enabled
+        for _ in range(100):
+            trace.emit("put")
+            now[0] += TRY_AGAIN_SECONDS / 2
     (record,) = caplog.records
     assert record.levelno == logging.ERROR
     assert "/dev/full" in record.getMessage()
     assert "No space left" in record.getMessage()
 
 
-def test_half_a_line_turns_the_trace_off(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("others_wrote", [False, True])
+def test_a_trace_goes_on_when_there_is_room_and_says_how_many_events_are_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, others_wrote: bool
 ) -> None:
-    trace = Trace(tmp_path / "trace.jsonl")
-    monkeypatch.setattr(os, "write", lambda _fileno, line: len(line) - 1)
-    trace.emit("put")
-    assert not trace.enabled
-    assert "bytes were written" in caplog.text
+    now, file = [0.0], tmp_path / "trace.jsonl"
+    trace = Trace(file, clock=lambda: 1.0, monotonic=lambda: now[0])
+    trace.emit("before")
+    real_write = os.write
+
+    def half(fileno: int, line: bytes) -> int:
+        written = real_write(fileno, line[:10])
+        if others_wrote:
+            with file.open("ab") as other:
+                other.write(b'{"event":"of another process"}\n')
+        return written
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", half)
+        trace.emit("cut")
+    for _ in range(7):
+        trace.emit("meanwhile")
+    now[0] = TRY_AGAIN_SECONDS
+    trace.emit("after")
+    assert "only 10 of" in caplog.text
+    assert "8 events are missing" in caplog.text
+    told = file.read_text().splitlines()
+    expected = [{"time": 1.0, "event": "lost", "events": 8}, {"time": 1.0, "event": "after"}]
+    assert [json.loads(line) for line in told[-2:]] == expected
+    # half a line is cut off, where nobody has written behind it
+    assert [json.loads(line)["event"] for line in told[:1]] == ["before"]
+    assert len([line for line in told if line]) == (4 if others_wrote else 3)
 
 
 def test_a_field_that_cannot_be_encoded_costs_only_its_own_event(

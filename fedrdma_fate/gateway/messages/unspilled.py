@@ -1,0 +1,50 @@
+"""Small messages for which there is neither receive memory nor room on disk: they stay in the heap, and are counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fedrdma_fate.gateway.messages.mailbox import Message
+from fedrdma_fate.wire.frames import MessageKey
+
+MOST_BYTES = 16 * 1024 * 1024
+"""Beyond, small messages that nobody waits for are refused: as much as may be on its way to a disk that is slow."""
+
+_OVERHEAD_BYTES = 1024
+"""What a message takes in the heap besides its payload, so that empty ones have a bound as well."""
+
+
+class Unspilled:
+    """Belongs to the event loop's thread.
+
+    Attributes:
+        total_bytes: in the heap.
+    """
+
+    def __init__(self) -> None:
+        self._messages: dict[MessageKey, tuple[Message, str]] = {}
+        self.total_bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more of them are to stay."""
+        return self.total_bytes > MOST_BYTES
+
+    def __bool__(self) -> bool:
+        return bool(self._messages)
+
+    def add(self, message: Message, owner: str) -> None:
+        """One stays here, to be leased memory under the name of `owner` when there is some; may be repeated."""
+        if message.key not in self._messages:
+            self.total_bytes += _heap_bytes(message)
+        self._messages[message.key] = message, owner
+
+    def keep_those(self, wanted: Callable[[Message], bool]) -> list[tuple[Message, str]]:
+        """Those that are still wanted, the longest here first, with their owners; the others are forgotten."""
+        self._messages = {key: kept for key, kept in self._messages.items() if wanted(kept[0])}
+        self.total_bytes = sum(_heap_bytes(message) for message, _ in self._messages.values())
+        return list(self._messages.values())
+
+
+def _heap_bytes(message: Message) -> int:
+    return message.total_bytes + _OVERHEAD_BYTES
