@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from fedrdma_fate.core.x.flight_recorder import RateSample
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PathState:
@@ -39,6 +41,7 @@ class Sample:
         lost: chunks newly known to be lost.
         packets_per_chunk: packets a chunk has.
         counts_packets: the delivery rate is that of packets, of chunks that never became whole as well.
+        flight: of the chunks that are acknowledged, where the controller asks for it.
     """
 
     rtt: float | None
@@ -47,3 +50,4 @@ class Sample:
     lost: int
     packets_per_chunk: int
     counts_packets: bool = False
+    flight: RateSample | None = None

@@ -18,9 +18,11 @@ class Controller(Protocol):
 
     Attributes:
         chunk_bytes: size of the flow's chunks.
+        needs_rate_samples: whether what it is told of a report is to have a rate sample (`flight_recorder.py`).
     """
 
     chunk_bytes: int
+    needs_rate_samples: bool
 
     @property
     def known(self) -> bool:

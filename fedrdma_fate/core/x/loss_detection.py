@@ -7,6 +7,8 @@ import math
 from collections import deque
 from collections.abc import Iterable
 
+from fedrdma_fate.core.x.flight_recorder import FlightRecorder, Snapshot
+
 REORDERING_THRESHOLD_CHUNKS = 3
 """A chunk is lost when one this much later by the same queue pair was acknowledged: kPacketThreshold, RFC 9002,
 section 6.1.1."""
@@ -27,6 +29,7 @@ class SentChunk:
         is_retransmission: the chunk had been sent before, so that its arrival may be that of an earlier sending.
         number: counts the sendings of its queue pair, as a packet number does.
         is_resolved: it is known to have arrived, or was declared lost.
+        snapshot: what was known when it went out, where that is recorded.
     """
 
     position: int
@@ -36,6 +39,7 @@ class SentChunk:
     is_retransmission: bool
     number: int = 0
     is_resolved: bool = False
+    snapshot: Snapshot | None = None
 
 
 class InFlight:
@@ -43,10 +47,12 @@ class InFlight:
 
     Attributes:
         bytes_in_flight: sum of their lengths.
+        recorder: makes rate samples, where these are wanted.
     """
 
-    def __init__(self, queue_pairs: int) -> None:
+    def __init__(self, queue_pairs: int, recorder: FlightRecorder | None = None) -> None:
         self.bytes_in_flight = 0
+        self.recorder = recorder
         self._by_position: dict[int, SentChunk] = {}
         self._sent_by_pair: list[deque[SentChunk]] = [deque() for _ in range(queue_pairs)]
         self._last_number = [0] * queue_pairs
@@ -67,6 +73,8 @@ class InFlight:
         """A chunk goes out; it gets its number."""
         self._last_number[sent.queue_pair] += 1
         sent.number = self._last_number[sent.queue_pair]
+        if self.recorder is not None:
+            sent.snapshot = self.recorder.on_sent(sent.length, self.bytes_in_flight, sent.sent_at)
         self._by_position[sent.position] = sent
         self._sent_by_pair[sent.queue_pair].append(sent)
         self.bytes_in_flight += sent.length
@@ -83,6 +91,8 @@ class InFlight:
         if sent is None:
             return None
         self._resolve(sent)
+        if self.recorder is not None and sent.snapshot is not None:
+            self.recorder.on_acknowledged(sent.snapshot, sent.length, now)
         if sent.is_retransmission and now - sent.sent_at < min_rtt:
             # spurious: an earlier sending, declared lost, arrived after all
             return None
@@ -126,6 +136,8 @@ class InFlight:
     def _declare_lost(self, sent: SentChunk) -> int:
         del self._by_position[sent.position]
         self._resolve(sent)
+        if self.recorder is not None and sent.snapshot is not None:
+            self.recorder.on_lost(sent.snapshot, sent.length)
         return sent.position
 
     def _resolve(self, sent: SentChunk) -> None:

@@ -166,6 +166,8 @@ class RateController:
         phase: what the rate is being used for.
     """
 
+    needs_rate_samples = False
+
     def __init__(self, remembered: PathState | None = None, *, proved: bool = True) -> None:
         """
         Args:

@@ -24,6 +24,7 @@ from fedrdma_fate.core.x.arrival_map import ArrivalMap
 from fedrdma_fate.core.x.chunking import chunk_of_immediate, immediate_of
 from fedrdma_fate.core.x.controller import LEAST_RATE, Controller
 from fedrdma_fate.core.x.estimators import DELIVERY_WINDOW_SECONDS, DeliveryRateEstimator, chunk_loss
+from fedrdma_fate.core.x.flight_recorder import FlightRecorder
 from fedrdma_fate.core.x.header import HeaderSender
 from fedrdma_fate.core.x.loss_detection import (
     REORDERING_THRESHOLD_CHUNKS,
@@ -140,7 +141,7 @@ class XSender(SenderBase):
         self.arrived_bytes = 0
         self._packets = max(1, -(-plan.chunk_bytes // settings.mtu_bytes))
         self._arrivals = ArrivalMap(plan.count)
-        self._in_flight = InFlight(settings.queue_pairs)
+        self._in_flight = InFlight(settings.queue_pairs, FlightRecorder() if control.needs_rate_samples else None)
         self._pacer = Pacer(TRAIN_BYTES)
         self._queue = SendQueue(plan, written_from)
         self._header = HeaderSender(transfer, plan)
@@ -373,7 +374,12 @@ class XSender(SenderBase):
         if rate is not None and (is_limited or is_bounded) and rate < self.control.rate:
             # there was nothing to send, or it was not to go any faster: that says nothing of the path
             rate = None
-        self.control.on_sample(Sample(rtt, rate, arrived, lost, self._packets, self.settings.repairs_packets), now)
+        in_flight = self._in_flight
+        flight = None
+        if in_flight.recorder is not None:
+            flight = in_flight.recorder.take(in_flight.bytes_in_flight, self.control.min_rtt)
+        repairs_packets = self.settings.repairs_packets
+        self.control.on_sample(Sample(rtt, rate, arrived, lost, self._packets, repairs_packets, flight), now)
 
     def _tell_arrived(self, positions: Iterable[int]) -> list[Action]:
         if not self.settings.tells_arrivals:
@@ -479,6 +485,8 @@ class XSender(SenderBase):
         elif self._repairs is not None:
             actions += self._repairs.on_first_sent(chunk)
         queue_pair = next(self._turns)
+        if self._in_flight.recorder is not None:
+            self._in_flight.recorder.is_limited = now < self._application_limited_until
         self._in_flight.on_sent(SentChunk(position, cost, queue_pair, now, is_retransmission))
         request = next(self._request_numbers)
         if self.settings.reliable:

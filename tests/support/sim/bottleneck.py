@@ -9,9 +9,11 @@ of it got through takes its share of the link all the same.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from tests.support.sim.bad_paths import BurstLoss, Policer
 from tests.support.sim.clock import VirtualClock
 
 PACKET_OVERHEAD_BYTES = 100
@@ -32,6 +34,8 @@ class BottleneckProfile:
         loss: probability that a packet is lost at random.
         nic_bps: rate at which a sender's NIC puts bytes on the wire.
         mtu_bytes: payload of a packet.
+        bursts: packets lost in a row, besides those lost at random.
+        policer: in front of the queue; drops what it has no tokens for.
     """
 
     rate_bps: float
@@ -42,6 +46,8 @@ class BottleneckProfile:
     loss: float = 0.0
     nic_bps: float = 100e9
     mtu_bytes: int = 4096
+    bursts: BurstLoss | None = None
+    policer: Policer | None = None
 
 
 class Nic:
@@ -110,16 +116,35 @@ class Bottleneck:
         nic.free_at = max(self._clock.now, nic.free_at) + wire * 8 / profile.nic_bps
         spoilt = profile.loss > 0 and self._chance.random() < 1 - (1 - profile.loss) ** packets
         span = wire * 8 / profile.nic_bps
+        if profile.bursts is not None:
+            spoilt = profile.bursts.loses_any(packets) or spoilt
         comes = self._before.jittered(nic.free_at, packets, span)
         self._clock.at(comes, lambda: self._enqueue(wire, span, spoilt, landed, lost))
+
+    def set_rate(self, rate_bps: float) -> None:
+        """The link is as fast as this from now on; what is queued already comes when it would have."""
+        self._drain(self._clock.now)
+        self.profile.rate_bps = rate_bps
+
+    def follow(self, trace: Sequence[tuple[float, float]]) -> None:
+        """The link's rate follows (seconds from now, bits a second)."""
+        for seconds, rate_bps in trace:
+            self._clock.after(seconds, functools.partial(self.set_rate, rate_bps))
+
+    def _drain(self, now: float) -> None:
+        self._queue = max(0.0, self._queue - (now - self._at) * self.profile.rate_bps / 8)
+        self._at = now
 
     def _enqueue(
         self, wire: int, span: float, spoilt: bool, landed: Callable[[], None], lost: Callable[[], None] | None
     ) -> None:
         profile, now = self.profile, self._clock.now
+        if profile.policer is not None:
+            # what it lets through takes its share of the link, though the message is spoilt without the rest
+            passed = profile.policer.passes(wire, span, profile.mtu_bytes + PACKET_OVERHEAD_BYTES, now)
+            wire, spoilt = passed, spoilt or passed < wire
+        self._drain(now)
         rate = profile.rate_bps / 8
-        self._queue = max(0.0, self._queue - (now - self._at) * rate)
-        self._at = now
         # what came in drained meanwhile is not in the queue; a part of the message always passes straight through
         fits = self._queue + wire - min(span * rate, wire) <= profile.buffer_bytes
         self._queue = self._queue + wire if fits else max(self._queue, profile.buffer_bytes)

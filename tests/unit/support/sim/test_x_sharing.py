@@ -7,13 +7,9 @@ import statistics
 
 import pytest
 
-from fedrdma_fate.core.actions import Finished
-from fedrdma_fate.core.path import PathState
-from fedrdma_fate.core.plan import ChunkPlan
-from fedrdma_fate.core.x.chunking import FIRST_CHUNK_BYTES
 from tests.support.sim.bottleneck import Bottleneck, BottleneckProfile
 from tests.support.sim.clock import VirtualClock
-from tests.support.sim.x_flow import XFlow
+from tests.support.sim.sharing import Job
 
 pytestmark = pytest.mark.slow
 
@@ -30,34 +26,6 @@ OVER_SIZES = pytest.mark.parametrize(
 )
 
 RATE_BPS = 1e9
-BETWEEN_SECONDS = (0.02, 0.04)
-"""A round computes now a little longer and now a little shorter: jobs do not keep step."""
-
-
-class Job:
-    """Sends one payload after the other over one link."""
-
-    def __init__(
-        self, clock: VirtualClock, link: Bottleneck, payload_bytes: int, begins: float, chance: random.Random
-    ) -> None:
-        self._clock = clock
-        self._chance = chance
-        self._payload_bytes = payload_bytes
-        path = PathState(0.985 * link.profile.rate_bps / 8, link.profile.rtt, None)
-        plan = ChunkPlan(payload_bytes, FIRST_CHUNK_BYTES)
-        self._flow = XFlow(clock, link, plan, path, proved=False, recut=True)
-        self._flow.on_end = self._on_end
-        self._delivered_bytes = 0
-        clock.at(begins, self._flow.start)
-
-    @property
-    def arrived_bytes(self) -> int:
-        return self._delivered_bytes + self._flow.arrived_bytes
-
-    def _on_end(self) -> None:
-        assert self._flow.outcome == Finished()
-        self._delivered_bytes += self._payload_bytes
-        self._clock.after(self._chance.uniform(*BETWEEN_SECONDS), self._flow.start)
 
 
 def shares(

@@ -1,0 +1,61 @@
+"""Losses in bursts, policers and rates that follow a trace, simulated: they are as they say."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.support.sim.bad_paths import BurstLoss, Policer
+from tests.support.sim.bottleneck import Bottleneck, BottleneckProfile, Nic
+from tests.support.sim.clock import VirtualClock
+
+
+@pytest.mark.parametrize("mean", [1, 5, 30])
+def test_as_many_packets_are_lost_as_is_said_and_as_many_in_a_row(mean: int) -> None:
+    bursts = BurstLoss(0.05, mean, random.Random(1))
+    lost = [bursts.loses_any(1) for _ in range(200_000)]
+    runs = sum(now and not before for before, now in zip([False, *lost], lost, strict=False))
+    assert sum(lost) / len(lost) == pytest.approx(0.05, rel=0.15)
+    assert sum(lost) / runs == pytest.approx(mean, rel=0.15)
+
+
+def test_a_message_of_many_packets_is_lost_with_any_of_them() -> None:
+    one, many = (BurstLoss(0.02, 4, random.Random(2)) for _ in range(2))
+    packets = [one.loses_any(1) for _ in range(40_000)]
+    assert [any(packets[at : at + 8]) for at in range(0, 40_000, 8)] == [many.loses_any(8) for _ in range(5000)]
+
+
+def test_a_policer_lets_its_burst_through_at_once_and_then_its_rate() -> None:
+    policer = Policer(8e6, 10_000)
+    assert policer.passes(8_000, 0.0, 1_000, 0.0) == 8_000
+    assert policer.passes(4_000, 0.0, 1_000, 0.0) == 2_000
+    assert policer.passes(4_000, 0.0, 1_000, 0.001) == 1_000
+    passed = sum(policer.passes(2_000, 0.0, 1_000, 1 + step * 0.001) for step in range(1000))
+    assert passed == pytest.approx(1e6 + 10_000, rel=0.01)
+
+
+def test_what_a_policer_drops_does_not_arrive_and_is_in_no_queue() -> None:
+    clock = VirtualClock()
+    profile = BottleneckProfile(1e9, policer=Policer(8e6, 10_000))
+    link, landed = Bottleneck(clock, profile, random.Random(1)), list[float]()
+    for _ in range(100):
+        link.post(Nic(), 1_000, lambda: landed.append(clock.now))
+    clock.run()
+    assert len(landed) == 9
+    assert link.deepest_queue_bytes < 15_000
+
+
+def test_a_link_follows_its_trace() -> None:
+    clock = VirtualClock()
+    link, nic, landed = (
+        Bottleneck(clock, BottleneckProfile(1e6, buffer_bytes=10_000), random.Random(1)),
+        Nic(),
+        list[float](),
+    )
+    link.follow([(1.0, 2e6), (2.0, 1e6)])
+    for step in range(3000):
+        clock.at(step * 0.001, lambda: link.post(nic, 1_000, lambda: landed.append(clock.now)))
+    clock.run(3.0)
+    each = [sum(second <= at - 0.1 < second + 0.8 for at in landed) for second in range(3)]
+    assert each[1] == pytest.approx(2 * each[0], rel=0.05)

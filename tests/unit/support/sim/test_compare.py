@@ -1,0 +1,36 @@
+"""The comparison of controllers prints what it says."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.sim.bad_paths import Policer
+from tests.support.sim.bottleneck import BottleneckProfile
+from tests.support.sim.compare import CONTROLLERS, Case, cubic_seconds, main, share, transfers
+
+
+@pytest.mark.parametrize("name", CONTROLLERS)
+def test_every_controller_fills_an_ideal_path(name: str) -> None:
+    case = Case("", 4 << 20, lambda: BottleneckProfile(100e6, nic_bps=1e9), 100e6)
+    assert [seconds < 1.06 and resent == 0 for seconds, resent in transfers(case, CONTROLLERS[name], 2)] == [True] * 2
+
+
+def test_what_a_path_cannot_carry_is_seen_in_the_figures() -> None:
+    case = Case("", 4 << 20, lambda: BottleneckProfile(100e6, nic_bps=1e9, policer=Policer(25e6, 20e3)), 100e6)
+    (seconds, _resent), *_ = transfers(case, CONTROLLERS["ours"], 1)
+    assert seconds > 3
+    assert cubic_seconds(case) > 3
+
+
+@pytest.mark.parametrize("pair", [("ours", "bbr3"), ("cubic", "ours")])
+def test_shares_add_up_to_what_is_used(pair: tuple[str, str]) -> None:
+    shares = share(*pair, 0, rate_bps=20e6, buffer_bytes=80e3, jitter=0.0)
+    assert 0.5 < shares.first + shares.later <= 1
+    assert 0 < shares.least <= 1
+
+
+def test_a_table_has_a_row_for_each_path_that_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["single", "--only", "5M 2 ms, 0 %", "--controllers", "bbr3"]) == 0
+    rows = capsys.readouterr().out.splitlines()
+    assert rows[0].startswith("| path | bbr3")
+    assert [row.split("|")[1].strip() for row in rows[2:]] == ["5M 2 ms, 0 % lost"]
