@@ -1,4 +1,7 @@
-"""Sending transfers of one link: gets them a grant, carries out what their state machines ask for."""
+"""Sending transfers of one link: gets them a grant, carries out what their state machines ask for.
+
+More than 500 lines: what begins a transfer, what it waits for and what ends it are to be seen in one place.
+"""
 
 from __future__ import annotations
 
@@ -305,13 +308,15 @@ class OutgoingTransfers:
         """Let transfers find out that they have stalled.
 
         Raises:
-            TransportError: LINK_LOST when the transport does not let go of a slot.
+            TransportError: LINK_LOST when the transport does not complete what was posted.
         """
         for active in list(self._active.values()):
             for repeated in active.repeated:
                 if repeated.backoff.on_timer(now):
                     self._datagrams.post(repeated.datagram)
             self._carry_out(active, active.sender.on_timer(now), now)
+            if active.outcome is not None and self._posted.any_of(active):
+                raise TransportError(ErrorCode.LINK_LOST, "writes of a transfer that moved no more do not complete.")
         if any(now >= active.ended_at + self._settings.idle_timeout for active in self._lingering):
             raise TransportError(ErrorCode.LINK_LOST, "writes of a transfer that has ended do not complete.")
 

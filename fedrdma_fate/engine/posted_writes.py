@@ -53,6 +53,10 @@ class PostedWrites:
                 active.sealed.on_done(posted.chunk)
         return posted
 
+    def any_of(self, active: OutgoingTransfer) -> bool:
+        """Whether a write of this transfer has not completed."""
+        return any(posted.transfer is active for posted in self._posted.values())
+
     def clear(self) -> None:
         """The data path is gone."""
         self._posted.clear()

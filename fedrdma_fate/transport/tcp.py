@@ -313,6 +313,9 @@ class TcpEndpoint(ReliableEndpoint):
         # what a fence waited for may have come on a stream that was read later, or be behind another fence
         while any(reader.release() for reader in self._readers):
             pass
+        if all(reader.parked for reader in self._readers):
+            # what a fence waits for was sent before all that they are parked at: somebody has left it out
+            raise ProtocolViolation("every stream waits for a write that none of them can bring any more")
 
     def _send(self) -> None:
         for _ in range(PIECES_PER_TURN):

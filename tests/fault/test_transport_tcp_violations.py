@@ -360,3 +360,14 @@ def test_progress_leaves_no_fence_closed_that_could_open(victim: Victim) -> None
             assert kinds in ([], [CompletionKind.LANDED, CompletionKind.IMMEDIATE])
         assert completions
         endpoint.close()
+
+
+def test_a_write_that_somebody_has_left_out_breaks_the_link_as_soon_as_no_stream_can_bring_it(victim: Victim) -> None:
+    header = victim.write_head(op=Op.FENCED, sequence=1, length=8, piece_length=8)
+    victim.send(header, b"x" * 8)
+    victim.settle()
+    assert victim.completions == []
+    victim.send(header._replace(sequence=2), b"y" * 8, stream=1)
+    assert "none of them can bring" in victim.loss()
+    assert victim.untouched
+    assert "none of them can bring" in victim.last_words()

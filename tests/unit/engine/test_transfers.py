@@ -374,20 +374,6 @@ def test_a_path_that_never_lets_go_of_a_slot_counts_as_lost(pair: Pair) -> None:
     assert caught.value.code is ErrorCode.LINK_LOST
 
 
-def test_a_stalled_transfer_fails_and_both_sides_are_told(pair: Pair) -> None:
-    slot = half_way(pair)
-    pair.sending.frames.clear()
-    pair.now = SETTINGS.idle_timeout + 1
-    pair.outgoing.on_timer(pair.now)
-    (abort,) = pair.sending.frames
-    assert isinstance(abort, Abort)
-    assert abort.code == ErrorCode.IDLE_TIMEOUT.value
-    pair.carry()
-    assert pair.receiving.returned == [slot]
-    pair.lose_path()
-    assert [code for _, code, _ in pair.sending.send_failures] == [ErrorCode.IDLE_TIMEOUT]
-
-
 def test_a_write_that_the_grant_does_not_allow_fails_the_transfer_only(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
