@@ -20,7 +20,7 @@ from deploy.softroce.netem import ENDLESS_PACKETS
 from deploy.softroce.run import TIMED_OUT, Outcome, Run, execute
 from deploy.softroce.schedule import parse_change
 from deploy.softroce.wan import DEFAULT_BUFFER_BYTES, DEFAULT_MTU, MAX_HOSTS, NIC_SPEEDUP, Wan
-from fedrdma_fate.bench.wan.shaping import RateTrace, parse_policer, read_rate_trace
+from fedrdma_fate.bench.wan.shaping import RateTrace, parse_cross_traffic, parse_policer, read_rate_trace
 from fedrdma_fate.quantities import QuantityError, parse_loss, parse_rate, parse_size, parse_time
 
 T = TypeVar("T")
@@ -131,6 +131,13 @@ def _add_run(commands: Commands) -> None:
         type=_quantity(parse_policer),
         metavar="RATE:BURST",
         help="drop what exceeds this rate once a burst has passed, and queue nothing, such as 500mbit:100kB",
+    )
+    run.add_argument(
+        "--cross",
+        type=_quantity(parse_cross_traffic),
+        metavar="FLOWS[:ON:OFF]",
+        help="TCP flows from a host of their own to host 1, each sends for a second and pauses for one, or as long as "
+        "said, such as 2:1s:500ms",
     )
     run.add_argument(
         "--back-rate", type=rate, metavar="RATE", help="of the bottleneck in front of host 0 (default: --rate)"
@@ -282,6 +289,7 @@ def make_run(options: argparse.Namespace) -> Run:
         output=options.out,
         watch_queues=options.watch_queues,
         changes=tuple(options.at),
+        cross=options.cross,
     )
 
 

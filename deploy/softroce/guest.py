@@ -92,7 +92,11 @@ def prefer_network_threads() -> None:
 def run_programs(job: Job, channel: Channel) -> None:
     """Start every program, change the WAN when it is time to, wait for all programs."""
     began = time.monotonic()
-    processes = [_start(program, job.directory, began) for program in job.programs]
+    background = [_start(program, job.directory, began) for program in job.programs if program.background]
+    for process in background:
+        # what it says before it is ended is why it ended by itself
+        threading.Thread(target=_follow_background, args=(process, channel), daemon=True).start()
+    processes = [_start(program, job.directory, began) for program in job.programs if not program.background]
     threads = [
         threading.Thread(target=_follow, args=(index, process, channel)) for index, process in enumerate(processes)
     ]
@@ -104,6 +108,14 @@ def run_programs(job: Job, channel: Channel) -> None:
         threading.Thread(target=_follow_trace, args=(job.plan.traced, began, channel), daemon=True).start()
     for thread in threads:
         thread.join()
+
+
+def _follow_background(process: subprocess.Popen[bytes], channel: Channel) -> None:
+    assert process.stdout is not None
+    assert process.stderr is not None
+    threading.Thread(target=process.stdout.read, daemon=True).start()
+    said = process.stderr.read().decode(errors="replace").strip().splitlines()
+    channel.tell("failed", message=f"a program in the background ended with status {process.wait()}: {said[-1:]}")
 
 
 def _change(steps: Sequence[Step], began: float, channel: Channel) -> None:
@@ -166,7 +178,7 @@ def main(path: str) -> None:
         if job.real_time:
             prefer_network_threads()
         channel.tell("ready")
-        ports = [Host(index).port for index in range(len(job.programs))]
+        ports = [Host(index).port for index in range(sum(not program.background for program in job.programs))]
         with watched(ports, job.sample_seconds) as watch:
             run_programs(job, channel)
         peaks = watch.peaks if watch else {}

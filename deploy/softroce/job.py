@@ -24,16 +24,18 @@ class Program:
         namespace: the host's network namespace.
         command: program and arguments.
         environment: the whole of it.
+        background: it goes on for as long as the others, and is ended with them.
     """
 
     namespace: str
     command: tuple[str, ...]
     environment: dict[str, str]
+    background: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Job:
-    """One run: the network, and a program for each host.
+    """One run: the network, and a program for each host, perhaps with others in the background behind them.
 
     Attributes:
         directory: in which the programs start.
@@ -55,9 +57,7 @@ class Job:
         document: dict[str, Any] = json.loads(path.read_text())
         made = document["plan"]
         steps = tuple(Step(*_queues(step), at_ns=step["at_ns"]) for step in made["steps"])
-        programs = tuple(
-            Program(item["namespace"], tuple(item["command"]), item["environment"]) for item in document["programs"]
-        )
+        programs = tuple(Program(**{**item, "command": tuple(item["command"])}) for item in document["programs"])
         settings = {name: document[name] for name in ("directory", "real_time", "sample_seconds")}
         return cls(Plan(*_queues(made), steps=steps, traced=_traced(made["traced"])), programs, **settings)
 

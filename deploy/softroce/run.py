@@ -6,9 +6,10 @@ import dataclasses
 import math
 import os
 import shutil
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from deploy.softroce.errors import TestbedError
 from deploy.softroce.job import Job, Program
 from deploy.softroce.queues import Peaks, sampling_seconds
 from deploy.softroce.schedule import Change, steps
-from deploy.softroce.uml import Guest
+from deploy.softroce.uml import ROOT, Guest
 from deploy.softroce.wan import DROPPERS, NETDEV, Host, Wan, plan
+from fedrdma_fate.bench.wan.shaping import CrossTraffic
 
 ShowLine = Callable[[int, str, str], None]
 """Called with a host, `stdout` or `stderr`, and a line with its end, as the programs print them."""
@@ -26,6 +28,8 @@ TIMED_OUT = 124
 """Exit status of a run that was stopped, as of timeout(1)."""
 
 _TOOLS = {"ip": "iproute2", "tc": "iproute2", "rdma": "iproute2", "bridge": "iproute2", "mount": "mount"}
+_UNLIMITED_BPS = 10**10
+"""What cross traffic takes a link without a rate for."""
 _ADMIN_PATH = "/usr/local/sbin:/usr/sbin:/sbin"
 
 
@@ -41,6 +45,7 @@ class Run:
         environment: of every program, beside what tells it who it is.
         watch_queues: find out how full the bottlenecks' buffers get.
         changes: of the WAN while the programs run.
+        cross: flows that another host sends to host 1 meanwhile; None: none.
     """
 
     commands: tuple[tuple[str, ...], ...]
@@ -53,6 +58,7 @@ class Run:
     environment: Mapping[str, str] = dataclasses.field(default_factory=lambda: dict(os.environ))
     watch_queues: bool = False
     changes: tuple[Change, ...] = ()
+    cross: CrossTraffic | None = None
     silence: float = math.inf
 
     def __post_init__(self) -> None:
@@ -138,7 +144,9 @@ def _execute(run: Run, output: Path, show: ShowLine) -> Outcome:
         Program(host.namespace, command, host_environment(host, run, output))
         for host, command in zip(hosts, run.commands, strict=True)
     )
-    network = dataclasses.replace(plan(run.wan, len(hosts)), steps=steps(run.wan, len(hosts), run.changes))
+    count = len(hosts) + (run.cross is not None)
+    programs += tuple(_cross_programs(run))
+    network = dataclasses.replace(plan(run.wan, count), steps=steps(run.wan, count, run.changes))
     sampling = _sampling_seconds(run)
     job = Job(network, programs, str(Path.cwd()), real_time=not run.virtual_time, sample_seconds=sampling)
     statuses: dict[int, int] = {}
@@ -156,6 +164,22 @@ def _execute(run: Run, output: Path, show: ShowLine) -> Outcome:
         except TimeoutError:
             return Outcome(statuses, timed_out=True)
     return Outcome(statuses, timed_out=False, **counted)
+
+
+def _cross_programs(run: Run) -> Iterator[Program]:
+    """Cross traffic: the host behind the last one sends, host 1 takes."""
+    if run.cross is None:
+        return
+    sender, receiver = Host(len(run.commands)), Host(1)
+    times = f"{run.cross.on_ns / 1e9:.9f}", f"{run.cross.off_ns / 1e9:.9f}"
+    # four times what is under way where the queue is full: the link is the limit, not the sockets
+    buffer = str(4 * int((run.wan.rate or _UNLIMITED_BPS) * run.wan.rtt_ns // (8 * 10**9) + run.wan.buffer_bytes))
+    module = (sys.executable, "-m", "deploy.softroce.programs.cross_traffic")
+    environment = {"PATH": f"{os.environ.get('PATH', '/usr/bin:/bin')}:{_ADMIN_PATH}", "PYTHONPATH": str(ROOT)}
+    taking = (*module, "take", receiver.address, buffer)
+    sending = (*module, "send", receiver.address, str(run.cross.flows), *times, buffer)
+    for host, command in ((receiver, taking), (sender, sending)):
+        yield Program(host.namespace, command, environment, background=True)
 
 
 def _sampling_seconds(run: Run) -> float | None:

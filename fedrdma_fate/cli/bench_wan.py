@@ -54,6 +54,7 @@ _INTERRUPTED_STATUS = 130
 @click.option("--nic-rate", help="At which the hosts' cards send; ten times --rate by default.")
 @click.option("--back-rate", help="Of the bottleneck on the way back; as --rate by default.")
 @click.option("--back-loss", help="Packets lost on the way back; as --loss by default.")
+@click.option("--cross", help="TCP flows that come and go beside it: FLOWS or FLOWS:ON:OFF, such as 2:1s:500ms.")
 @click.option("--size", default="256MiB", show_default=True, help="Of the payload.")
 @click.option("--rows", default="all", show_default=True, help="Names of rows, with commas between.")
 @click.option("--repeat", default=3, show_default=True, type=click.IntRange(1, 1000), help="Transfers after the first.")
@@ -82,6 +83,7 @@ def wan(
     nic_rate: str | None,
     back_rate: str | None,
     back_loss: str | None,
+    cross: str | None,
     size: str,
     rows: str,
     repeat: int,
@@ -108,6 +110,7 @@ def wan(
             back_rate=back_rate,
             back_loss=back_loss,
             rate_trace=rate_trace,
+            cross=cross,
         )
         settings, chosen = parse_settings(rate, rtt, buffer, loss, size, jitter, common), _choose(rows)
         repository = find_checkout(checkout)

@@ -86,3 +86,21 @@ def test_the_last_rate_of_a_trace_holds() -> None:
     # 10 ms on the way, and then 0.5 packets a millisecond
     assert fast == pytest.approx(40, abs=2)
     assert out[-1][2] == pytest.approx(0.05 + 160 / 500, abs=0.03)
+
+
+def test_cross_traffic_fills_the_way_out_while_it_is_on_and_leaves_it_empty_while_it_is_off() -> None:
+    (_, back), (_, out) = exchange(1000, 200, rate="20mbit", buffer="50kB", cross="2:400ms:600ms")
+    late = {number: came - sent for number, sent, came in out}
+    # flows begin at 0 and 200 ms of each second; the buffer takes 20 ms to drain
+    on = [late[number] for number in range(50, 600) if number in late]
+    off = [late[number] for number in range(700, 990)]
+    assert 0.015 < max(on) < 0.031
+    assert max(off) < 0.0105
+    # the way back carries acknowledgements besides
+    assert len(back) == 1000
+    assert max(came - sent for _, sent, came in back) < 0.013
+
+
+def test_hosts_do_not_see_where_cross_traffic_comes_from() -> None:
+    results = run_on_hosts(["bash", "-c", "echo $TESTBED_HOSTS"], cross="1", rate="100mbit")
+    assert [result.stdout for result in results] == ["10.77.0.1,10.77.0.2\n"] * 2

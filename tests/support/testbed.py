@@ -16,7 +16,7 @@ from deploy.softroce.kernel import find_kernel
 from deploy.softroce.run import Run, execute, missing_tools
 from deploy.softroce.schedule import parse_change
 from deploy.softroce.wan import DEFAULT_BUFFER_BYTES, DEFAULT_MTU, NIC_SPEEDUP, Wan
-from fedrdma_fate.bench.wan.shaping import parse_policer, parse_rate_trace
+from fedrdma_fate.bench.wan.shaping import parse_cross_traffic, parse_policer, parse_rate_trace
 from fedrdma_fate.quantities import parse_loss, parse_rate, parse_size, parse_time
 from tests.support.repository import ROOT
 
@@ -89,6 +89,7 @@ def run_on_hosts(
     reorder: bool = False,
     burst: float = 1.0,
     policer: str | None = None,
+    cross: str | None = None,
     back_rate: str | None = None,
     back_loss: str | None = None,
     buffer: str | None = None,
@@ -107,8 +108,8 @@ def run_on_hosts(
 
     Args:
         on: other commands for some of the hosts.
-        rate, nic_rate, rtt, loss, jitter, burst, policer, back_rate, back_loss, buffer, memory: as `scripts/testbed
-            run` takes them.
+        rate, nic_rate, rtt, loss, jitter, burst, policer, cross, back_rate, back_loss, buffer, memory: as
+            `scripts/testbed run` takes them.
         rate_trace: in place of a rate; what a file of it holds.
         reorder: packets overtake each other by the jitter.
         timeout: seconds of wall time that it takes at most where nothing else runs; PATIENCE times as many are allowed.
@@ -155,6 +156,7 @@ def run_on_hosts(
         output=output,
         environment={"PYTHONPATH": str(ROOT), **os.environ, **(environment or {})},
         changes=tuple(parse_change(change) for change in at),
+        cross=parse_cross_traffic(cross) if cross else None,
     )
     printed: dict[tuple[int, str], str] = defaultdict(str)
 

@@ -10,7 +10,11 @@ from typing import Any
 
 from fedrdma_fate.bench.wan.results import Transfer, WanMeasurement
 from fedrdma_fate.bench.wan.settings import Setting
+from fedrdma_fate.bench.wan.wan_link import WanLink
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
+
+_USUAL = {field.name: field.default for field in dataclasses.fields(WanLink)}
+"""Of a link, what goes without saying: links may get more peculiarities, and what was measured without them stands."""
 
 Key = str
 """What was measured, as JSON, for parts of a link are objects themselves."""
@@ -83,7 +87,8 @@ def _describe(setting: Setting, row: str) -> dict[str, object]:
 
 
 def _key(what: Mapping[str, object]) -> Key:
-    return json.dumps(what, sort_keys=True)
+    told = {name: value for name, value in what.items() if name not in _USUAL or value != _USUAL[name]}
+    return json.dumps(told, sort_keys=True)
 
 
 def _measurement(document: Mapping[str, Any]) -> WanMeasurement:

@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from fedrdma_fate.bench.report import format_bytes
-from fedrdma_fate.bench.wan.shaping import Policer, RateTrace, parse_policer, read_rate_trace
+from fedrdma_fate.bench.wan.shaping import (
+    CrossTraffic,
+    Policer,
+    RateTrace,
+    parse_cross_traffic,
+    parse_policer,
+    read_rate_trace,
+)
 from fedrdma_fate.bench.wan.wan_link import WanLink
 from fedrdma_fate.quantities import QuantityError, parse_loss, parse_rate, parse_size, parse_time
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
@@ -70,6 +77,7 @@ class Peculiarities:
     back_rate_bps: int | None = None
     back_loss: float | None = None
     rate_trace: RateTrace | None = None
+    cross: CrossTraffic | None = None
 
 
 def parse_peculiarities(
@@ -83,6 +91,7 @@ def parse_peculiarities(
     back_rate: str | None = None,
     back_loss: str | None = None,
     rate_trace: str | None = None,
+    cross: str | None = None,
 ) -> Peculiarities:
     """What the options of one value each say of all links.
 
@@ -99,6 +108,7 @@ def parse_peculiarities(
         back_rate_bps=_optional("--back-rate", parse_rate, back_rate),
         back_loss=_optional("--back-loss", parse_loss, back_loss),
         rate_trace=_optional("--rate-trace", lambda name: read_rate_trace(Path(name)), rate_trace),
+        cross=_optional("--cross", parse_cross_traffic, cross),
     )
 
 

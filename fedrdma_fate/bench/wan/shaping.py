@@ -1,5 +1,5 @@
 """What a path may do to packets beside rate, delay and loss, as people write it: a policer, a rate that
-follows a trace.
+follows a trace, TCP flows that come and go.
 
 The testbed takes its options from here, too, so that both command lines read them alike.
 """
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 
-from fedrdma_fate.quantities import QuantityError, parse_rate, parse_size
+from fedrdma_fate.quantities import QuantityError, parse_rate, parse_size, parse_time
 
 MOST_TRACE_BYTES = 2**22
 """Of a file with a trace: a rate every 10 ms for half an hour has a third of it."""
@@ -24,6 +24,14 @@ LEAST_TRACE_BPS = 1_000
 MOST_TRACE_BPS = 10**12
 """Ten times what the testbed's clock can follow."""
 
+MOST_FLOWS = 16
+"""Beside what is looked at; each is a thread at either end."""
+LEAST_ON_NS = 10**7
+"""Of a flow: what lasts less has hardly been opened."""
+DEFAULT_ON_NS = DEFAULT_OFF_NS = 10**9
+"""Some tens of the round trips that one takes for a WAN: CUBIC has filled a buffer by then, and BBR knows the path."""
+
+_FLOWS = re.compile(r"\d{1,4}", re.ASCII)
 _TRACE_SECONDS = re.compile(r"\d{1,9}(\.\d{1,9})?", re.ASCII)
 _TRACE_RATE = re.compile(r"\d{1,13}", re.ASCII)
 _REPEAT = "repeat"
@@ -55,6 +63,41 @@ def parse_policer(text: str) -> Policer:
     if not separator:
         raise QuantityError(f"{text!r} is not RATE:BURST, such as 500mbit:100kB")
     return Policer(parse_rate(rate), parse_size(burst))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CrossTraffic:
+    """TCP flows (CUBIC) that share the way out with what is looked at, and come and go.
+
+    Attributes:
+        flows: how many.
+        on_ns: that each sends before it ends.
+        off_ns: after which the next one begins in its place.
+    """
+
+    flows: int
+    on_ns: int
+    off_ns: int
+
+    def __str__(self) -> str:
+        return f"{self.flows}:{self.on_ns}ns:{self.off_ns}ns"
+
+
+def parse_cross_traffic(text: str) -> CrossTraffic:
+    """Cross traffic as people write it: FLOWS, or FLOWS:ON:OFF such as 2:1s:500ms; on and off are a second by default.
+
+    Raises:
+        QuantityError: it is none, or so many flows that they alone would keep the testbed busy.
+    """
+    flows, *times = text.split(":")
+    if _FLOWS.fullmatch(flows) is None or len(times) not in (0, 2):
+        raise QuantityError(f"{text!r} is not FLOWS or FLOWS:ON:OFF, such as 2:1s:500ms")
+    if not 1 <= int(flows) <= MOST_FLOWS:
+        raise QuantityError(f"{text!r}: there are 1 to {MOST_FLOWS} flows")
+    on_ns, off_ns = (parse_time(time) for time in times) if times else (DEFAULT_ON_NS, DEFAULT_OFF_NS)
+    if on_ns < LEAST_ON_NS:
+        raise QuantityError(f"{text!r}: a flow lasts {LEAST_ON_NS // 10**6} ms at least")
+    return CrossTraffic(int(flows), on_ns, off_ns)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -158,6 +158,8 @@ class Testbed:
             options["--mtu"] = self.link.mtu_bytes
         if self.link.policer is not None:
             options["--policer"] = self.link.policer
+        if self.link.cross is not None:
+            options["--cross"] = self.link.cross
         if self.link.nic_rate_bps is not None:
             options["--nic-rate"] = f"{self.link.nic_rate_bps}bit"
         if self.link.back_rate_bps is not None:

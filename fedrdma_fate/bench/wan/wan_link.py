@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from fedrdma_fate.bench.report import format_bytes
-from fedrdma_fate.bench.wan.shaping import Policer, RateTrace
+from fedrdma_fate.bench.wan.shaping import CrossTraffic, Policer, RateTrace
 
 LARGEST_RDMA_PACKET_BYTES = 4096
 """RDMA's largest path MTU: that of the testbed's devices, unless its packets are smaller."""
@@ -37,6 +37,7 @@ class WanLink:
         back_rate_bps: of the bottleneck on the way from host 1 to host 0; None: as on the way out.
         back_loss: share of packets lost on the way from host 1 to host 0; None: as on the way out.
         rate_trace: that the bottleneck's rate follows; None: it stays.
+        cross: flows that share the way out; None: none.
     """
 
     rate_bps: int
@@ -53,6 +54,7 @@ class WanLink:
     back_rate_bps: int | None = None
     back_loss: float | None = None
     rate_trace: RateTrace | None = None
+    cross: CrossTraffic | None = None
 
     @property
     def rtt_seconds(self) -> float:
@@ -93,6 +95,9 @@ class WanLink:
             document["back_rate_bps"] = self.back_rate_bps
         if self.back_loss is not None:
             document["back_loss"] = self.back_loss
+        if self.cross is not None:
+            times = {"cross_on_s": self.cross.on_ns / 1e9, "cross_off_s": self.cross.off_ns / 1e9}
+            document |= {"cross_flows": self.cross.flows, **times}
         if self.rate_trace is not None:
             document["rate_trace"] = [[at / 1e9, rate] for at, rate in self.rate_trace.points]
             repeats = self.rate_trace.repeat_ns
@@ -131,6 +136,9 @@ class WanLink:
             yield f"back {format_rate(self.back_rate_bps)}"
         if self.back_loss is not None:
             yield f"back loss {self.back_loss * 100:g} %"
+        if self.cross is not None:
+            on, off = (f"{time / 1e6:g} ms" for time in (self.cross.on_ns, self.cross.off_ns))
+            yield f"beside {self.cross.flows} TCP flows, on for {on}, off for {off}"
 
 
 def format_rate(rate_bps: int) -> str:

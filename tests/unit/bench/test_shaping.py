@@ -14,8 +14,10 @@ from fedrdma_fate.bench.wan.shaping import (
     LEAST_TRACE_BPS,
     MOST_TRACE_BPS,
     MOST_TRACE_BYTES,
+    CrossTraffic,
     Policer,
     RateTrace,
+    parse_cross_traffic,
     parse_policer,
     parse_rate_trace,
     read_rate_trace,
@@ -28,6 +30,33 @@ TRACE = "# a link of 1 Gbit/s that sags\n0 1000000000\n\n0.25   250000000  # hal
 def test_a_policer_is_a_rate_and_a_burst() -> None:
     assert parse_policer("500mbit:100kB") == Policer(5 * 10**8, 100_000)
     assert parse_policer(str(Policer(5 * 10**8, 100_000))) == Policer(5 * 10**8, 100_000)
+
+
+def test_cross_traffic_is_flows_that_are_on_and_off_for_a_second_unless_one_says_otherwise() -> None:
+    assert parse_cross_traffic("3") == CrossTraffic(3, 10**9, 10**9)
+    made = parse_cross_traffic("2:500ms:0")
+    assert made == CrossTraffic(2, 5 * 10**8, 0)
+    assert parse_cross_traffic(str(made)) == made
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "is not FLOWS or FLOWS:ON:OFF"),
+        ("two", "is not FLOWS or FLOWS:ON:OFF"),
+        ("-1", "is not FLOWS or FLOWS:ON:OFF"),
+        ("2:1s", "is not FLOWS or FLOWS:ON:OFF"),
+        ("2:1s:1s:1s", "is not FLOWS or FLOWS:ON:OFF"),
+        ("0", "there are 1 to 16 flows"),
+        ("17", "there are 1 to 16 flows"),
+        ("2:1:1", "is not a time"),
+        ("2:9ms:1s", "a flow lasts 10 ms at least"),
+    ],
+)
+def test_what_is_no_cross_traffic_is_refused(text: str, problem: str) -> None:
+    with pytest.raises(QuantityError) as caught:
+        parse_cross_traffic(text)
+    assert problem in str(caught.value)
 
 
 def test_a_trace_is_read_as_written() -> None:

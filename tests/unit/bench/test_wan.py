@@ -60,6 +60,7 @@ def test_a_link_is_shown_with_its_units() -> None:
         (["--nic-rate", "fast"], "[FR102] --nic-rate: 'fast' is not a rate"),
         (["--back-rate", "fast"], "[FR102] --back-rate: 'fast' is not a rate"),
         (["--back-loss", "1"], "[FR102] --back-loss: '1' is not a loss"),
+        (["--cross", "2:1s"], "[FR102] --cross: '2:1s' is not FLOWS or FLOWS:ON:OFF"),
         (["--rate-trace", "/dev/null"], "[FR102] --rate-trace: /dev/null: it holds no rate"),
         (["--rate", "1gbit", "--rate-trace", "/dev/null"], "[FR102] --rate and --rate-trace: the trace is the rate"),
         (["--rows", "fedrdma-e,quic"], "[FR102] there is no row 'quic'."),

@@ -122,6 +122,28 @@ def test_a_trace_is_handed_to_the_testbed_and_its_mean_is_the_rate(tmp_path: Pat
     assert document["rate_trace_repeat_s"] == 0.5
 
 
+def test_cross_traffic_is_asked_of_the_testbed_and_told() -> None:
+    common = parse_peculiarities(cross="2:500ms:250ms")
+    (setting,) = parse_settings("1gbit", "20ms", "4MB", "0", "1MB", "0", common)
+    asked = Testbed(ROOT, setting.link, 1, "nic", 600.0)._options(1, Path("report"))
+    assert asked[asked.index("--cross") + 1] == "2:500000000ns:250000000ns"
+    assert str(setting.link).endswith("beside 2 TCP flows, on for 500 ms, off for 250 ms")
+    document = setting.link.to_document()
+    assert [document[f"cross_{name}"] for name in ("flows", "on_s", "off_s")] == [2, 0.5, 0.25]
+
+
+def test_a_peculiarity_that_links_did_not_have_yet_leaves_what_was_measured_known(tmp_path: Path) -> None:
+    path, setting = tmp_path / "log", two_rates()[0]
+    sweep(Hosts(), [setting], MeasurementLog(path, CONDITIONS))
+    entries = [json.loads(line) for line in path.read_text().splitlines()]
+    for entry in entries:
+        del entry["what"]["cross"], entry["what"]["policer"]
+    path.write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
+    assert MeasurementLog(path, CONDITIONS).find(setting, "tcp-bbr") is not None
+    (other,) = parse_settings("1gbit", "20ms", "4MB", "0", "1MB", "0", parse_peculiarities(cross="2"))
+    assert MeasurementLog(path, CONDITIONS).find(other, "tcp-bbr") is None
+
+
 def test_what_was_measured_over_a_policed_link_is_found_again(tmp_path: Path) -> None:
     policed = parse_peculiarities(policer="500mbit:100kB")
     (setting,) = parse_settings("1gbit", "20ms", "4MB", "0", "1MB", "0", policed)

@@ -75,6 +75,18 @@ def test_a_trace_is_the_rate_and_its_highest_what_cards_go_by(kernel: Path, tmp_
         _run(kernel, "--rate", "1mbit", "--rate-trace", str(path), "--", "true")
 
 
+def test_cross_traffic_comes_from_a_host_behind_the_last_one_and_takes_its_time(kernel: Path) -> None:
+    run = _run(kernel, "--rate", "1gbit", "--rtt", "20ms", "--cross", "2:1s:500ms", "--", "true")
+    taking, sending = run_module._cross_programs(run)
+    assert (taking.namespace, sending.namespace) == ("host1", "host2")
+    # four times what is under way: the bandwidth-delay product and the buffer
+    assert taking.command[-3:] == ("take", "10.77.0.2", "26000000")
+    assert sending.command[-6:] == ("send", "10.77.0.2", "2", "1.000000000", "0.500000000", "26000000")
+    assert taking.background
+    assert sending.background
+    assert [*run_module._cross_programs(_run(kernel, "--", "true"))] == []
+
+
 def test_the_program_keeps_its_own_options(kernel: Path) -> None:
     run = _run(kernel, "--hosts", "3", "--", "program", "--rate", "fast", "-h")
     assert run.commands == (("program", "--rate", "fast", "-h"),) * 3
@@ -98,6 +110,8 @@ def test_hosts_may_run_different_programs() -> None:
         (["run", "--policer", "1gbit:4kB", "--", "true"], "burst of 4000 bytes does not hold one packet"),
         (["run", "--rate-trace", "/nowhere", "--", "true"], "/nowhere: No such file"),
         (["run", "--rate-trace", "/dev/null", "--", "true"], "it holds no rate"),
+        (["run", "--cross", "2:1s", "--", "true"], "'2:1s' is not FLOWS or FLOWS:ON:OFF"),
+        (["run", "--hosts", "8", "--cross", "1", "--", "true"], "9 hosts"),
         (["run", "--back-rate", "1mbit", "--", "true"], "give --rate as well"),
         (["run", "--back-loss", "100%", "--", "true"], "loses everything"),
         (["run", "--at", "soon", "--", "true"], "'soon' is not TIME:NAME=VALUE"),
