@@ -103,7 +103,16 @@ def _peers(document: dict[str, Any]) -> Table:
                 str(peer["pending_messages"]),
                 peer["last_error"] or path["last_error"],
             )
+        for unused in peer["unused_paths"]:
+            _add(table, peer["site"], "", unused["transport"], "not used", "", "", _unused(unused))
     return table
+
+
+def _unused(unused: dict[str, Any]) -> str:
+    """Why a better path is not used, and what becomes of it."""
+    seconds = unused["next_trial_seconds"]
+    trial = "it is being tried" if seconds is None else f"tried again in {seconds:.0f} s"
+    return f"{unused['reason']}; {trial}"
 
 
 def _certificates(document: dict[str, Any]) -> Table:

@@ -85,6 +85,7 @@ def _peer(peer: Peer) -> dict[str, object]:
         "lent_bytes": peer.sending.lending.lent_bytes,
         "borrowed_messages": peer.receiving.borrowing.count,
         "paths": [_path(peer, name, path) for name, path in peer.paths.paths.items()],
+        "unused_paths": peer.main_path.unused(),
     }
 
 

@@ -137,6 +137,23 @@ class Connect(Frame, frozen=True, tag="connect"):
     nonce: KeyBytes = b""
 
 
+class PathUse(Frame, frozen=True, tag="path-use"):
+    """What a data path is used for from now on.
+
+    Attributes:
+        transport: which path.
+        attempt: its connection; of another one nothing is meant.
+        main: it is up, and all modes are to use it; the dialling side says so. Else its sender has no use for it: one
+            beside the main path is gone there, the main path does not carry what it should.
+        reason: why, for logs and status.
+    """
+
+    transport: PartyText
+    attempt: int
+    main: bool
+    reason: Reason
+
+
 class GrantRequest(Frame, frozen=True, tag="grant-request"):
     """Ask for a receive slot of `slot_bytes` for a transfer that no standing grant can hold."""
 
@@ -372,6 +389,7 @@ class Goodbye(Frame, frozen=True, tag="goodbye"):
 ControlFrame = (
     Hello
     | Connect
+    | PathUse
     | GrantRequest
     | Grant
     | GrantRecall

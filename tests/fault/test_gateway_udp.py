@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fedrdma_fate.core.plan import HEADER_SPACE_BYTES
+from fedrdma_fate.gateway.peers import path_retries
 from fedrdma_fate.transport.udp.meeting import Meeting
 from fedrdma_fate.transport.udp.outbound import Buffers, DatagramOutbound
 from fedrdma_fate.transport.udp.packets import CHUNK
@@ -125,6 +126,10 @@ def test_where_udp_does_not_pass_tcp_carries_the_messages_and_the_status_says_wh
         assert "udp: could not be connected" in path["reason"]
         assert "UDP does not pass" in path["reason"]
         exchange(sites)
+        (unused,) = sites["a"].status()["peers"][0]["unused_paths"]
+        assert unused["transport"] == "udp"
+        assert "UDP does not pass" in unused["reason"]
+        assert 0 < unused["next_trial_seconds"] <= path_retries.FIRST_WAIT_SECONDS
 
 
 def test_a_path_that_carries_datagrams_no_more_is_left_for_tcp_in_the_middle_of_a_job(
@@ -161,3 +166,22 @@ def test_a_path_that_becomes_shorter_in_the_middle_of_a_message_costs_neither_th
         assert main_path(sites["a"])["transport"] == "udp"
         assert sites["a"].events("link_lost") == sites["b"].events("link_lost") == []
         assert len(sites["a"].events("link")) == 1
+
+
+def test_where_udp_passes_again_it_is_taken_again_and_what_is_under_way_comes_whole(
+    tmp_path: Path, authority: TestAuthority | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(path_retries, "FIRST_WAIT_SECONDS", 0.3)
+    send_round = Meeting._send_round
+    monkeypatch.setattr(Meeting, "_send_round", lambda *_: None)
+    with start(tmp_path, authority) as sites:
+        eventually(lambda: main_path(sites["a"])["transport"] == "tcp")
+        monkeypatch.setattr(Meeting, "_send_round", send_round)
+        # as long as it takes, and then some
+        names = iter(f"m{number}" for number in range(1000))
+        eventually(lambda: exchange(sites, next(names)) and main_path(sites["a"])["transport"] == "udp", 30)
+        eventually(lambda: main_path(sites["b"])["transport"] == "udp")
+        assert exchange(sites, "after")["transport"] == "udp"
+        # nothing is left of the other one, nor of its memory
+        eventually(lambda: {path["transport"] for path in sites["b"].status()["peers"][0]["paths"]} == {"udp"}, 20)
+        assert sites["a"].status()["peers"][0]["unused_paths"] == []

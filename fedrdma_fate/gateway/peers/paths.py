@@ -1,11 +1,10 @@
-"""Data paths to one peer: which transports there are, which one is used and why, and how it is connected."""
+"""Data paths to one peer: what there is of them, and how each is connected, renewed and given up."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 
 from fedrdma_fate.engine.link_thread import LinkHandle
 from fedrdma_fate.engine.path_memory import KnownPath
@@ -18,7 +17,7 @@ from fedrdma_fate.security.datagram_tags import DatagramKeys
 from fedrdma_fate.security.key_schedule import PATH_NONCE_BYTES, new_path_nonce
 from fedrdma_fate.security.sealing import PathSealing
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, WireError
-from fedrdma_fate.wire.frames import Connect, ControlFrame, Hello
+from fedrdma_fate.wire.frames import Connect, ControlFrame
 
 logger = logging.getLogger(__name__)
 
@@ -30,16 +29,15 @@ LAST_RETRY_SECONDS = 10.0
 ATTEMPTS_BEFORE_FALLBACK = 3
 """A path that has never come up is given up after so many attempts."""
 
-GIVE_UP_SECONDS = 120.0
-"""One that has been up, and whose attempts keep failing while the control channel is there, after so long."""
+GIVE_UP_SECONDS = 2.0
+"""A main path that has been up, and is down while the control channel is there, after so long: another would carry what
+waits for it, and it is tried again soon."""
 
+GIVE_UP_FOR_LAST_RESORT_SECONDS = 120.0
+"""The same where only `grpc` is left, by which nothing is fast: a device that is reset is there again before."""
 
-LEAST_UDP_ROUND_TRIP_SECONDS = 0.005
-"""From here on `auto` takes UDP. On shorter paths TCP makes losses good soon, and this process moves less by UDP than
-the kernel does by TCP; and no busy host takes so long to answer one ping of three."""
-
-FIRST_PINGS = 3
-"""Whose least round trip that is."""
+USEFUL_SECONDS = 10.0
+"""A connection that carried nothing and was lost before counts as a failed attempt."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -52,17 +50,21 @@ class DataPath:
         reason: why this transport was chosen.
         main: whether all modes use it, or only mode `grpc`.
         up: whether it is connected.
+        up_since: when it was, the last time.
+        up_seconds: for how long it was up, the last time.
+        carried: whether anything has gone by it since it was connected the last time.
         connecting: whether an attempt to connect it is under way; known to the active side.
         attempt: number of the newest attempt.
         ever_up: whether it has ever been connected.
         last_error: why it is not connected.
-        failures: attempts, or connections, that failed since it was last up.
+        failures: attempts that failed, or connections that were lost at once, since it was last of use.
         down_since: when the first of them did.
         retry_seconds: how long to wait before the next attempt.
         draft: our half of the attempt, until the other half comes.
         nonce: ours, for the keys of this attempt, until the same.
         lent_region: what the peer may lend from, as long as it is connected.
         timer: the next attempt, or the end of waiting for the other half.
+        patience: the end of waiting for it to come back.
     """
 
     link: LinkHandle
@@ -70,6 +72,9 @@ class DataPath:
     reason: str
     main: bool
     up: bool = False
+    up_since: float = 0.0
+    up_seconds: float = 0.0
+    carried: bool = False
     connecting: bool = False
     attempt: int = 0
     ever_up: bool = False
@@ -81,6 +86,14 @@ class DataPath:
     nonce: bytes = b""
     lent_region: LentRegion | None = None
     timer: TimerHandle | None = None
+    patience: TimerHandle | None = None
+
+    def went_down(self, now: float) -> None:
+        """It is up no more."""
+        if self.up:
+            self.up_seconds = now - self.up_since
+            self.carried = self.carried or any(progress.done_bytes for progress in self.link.progress())
+            self.up = False
 
     def stop(self) -> None:
         """Drop what was being done to connect it."""
@@ -93,50 +106,18 @@ class DataPath:
             self.draft.close()
             self.draft = None
 
+    def lose_patience(self) -> None:
+        """Nobody waits for it to come back any more."""
+        if self.patience is not None:
+            self.patience.cancel()
+            self.patience = None
+
     def retire(self) -> None:
         """End it; see `Link.retire`."""
         self.stop()
+        self.lose_patience()
         self.events.retire()
         self.link.retire()
-
-
-_WHY = {
-    "shm": "both gateways run on one host",
-    "verbs": "both gateways have an RDMA device",
-    "udp": "UDP passes",
-    "tcp": "reachable by TCP",
-}
-
-
-def choose_transport(
-    own: tuple[str, ...],
-    host: str,
-    peer: Hello,
-    unusable: Mapping[str, str] = MappingProxyType({}),
-    absent: Mapping[str, str] = MappingProxyType({}),
-) -> tuple[str, str]:
-    """The transport to use, and why.
-
-    Args:
-        own: transports that this side allows, best first.
-        host: identity of this host.
-        peer: the peer's greeting.
-        unusable: transports that were tried in vain, and what went wrong the last time.
-        absent: transports of `own` that this host cannot offer, and why.
-    """
-    notes = []
-    for name in own:
-        if name in absent:
-            notes.append(f"{name}: {absent[name]}")
-        elif name not in peer.transports:
-            notes.append(f"{name}: not offered by {peer.site}")
-        elif name == "shm" and peer.host != host:
-            notes.append("shm: other host")
-        elif name in unusable:
-            notes.append(f"{name}: could not be connected ({unusable[name]})")
-        else:
-            return name, "; ".join([_WHY.get(name, "the fallback"), *notes])
-    return "grpc", "; ".join(["the fallback", *notes])
 
 
 class DataPaths:
@@ -158,6 +139,8 @@ class DataPaths:
         give_up: Callable[[str], None],
         open_draft: Callable[[str, Role], Draft] | None = None,
         *,
+        has_next: Callable[[str], bool] | None = None,
+        drop: Callable[[str, str], None] | None = None,
         secure: Callable[[str, bytes, bytes], tuple[DatagramKeys, PathSealing | None]],
         complaints: Complaints | None = None,
     ) -> None:
@@ -172,6 +155,8 @@ class DataPaths:
             clock: seconds, of any origin.
             answer_timeout: seconds that the peer has to send its half of an attempt.
             give_up: called on the active side with a main path that cannot be connected.
+            has_next: whether there is another path than the last resort to take in its place; None: there is.
+            drop: called with a path beside the main one that is lost: it is not connected anew.
             open_draft: starts a data path over a transport, for this peer; None: as the transport does.
             secure: the keys of one connection over a transport, by our nonce and the peer's, and what seals its chunks.
             complaints: about what the peer asks for, and about paths that cannot be made.
@@ -187,10 +172,13 @@ class DataPaths:
         self._clock = clock
         self._answer_timeout = answer_timeout
         self._give_up = give_up
+        self._has_next = has_next or (lambda _: True)
+        self._drop = drop or (lambda transport, _: self.abandon(transport))
         self._open_draft = open_draft or (lambda name, role: transports[name].open(role))
         self._role: Role = "passive"
         self._online = False
         self._retired: list[LinkHandle] = []
+        self._attempts: dict[str, int] = {}
         self.paths: dict[str, DataPath] = {}
         self.unusable: dict[str, str] = {}
 
@@ -208,6 +196,11 @@ class DataPaths:
     def main_transport(self) -> str | None:
         """Its transport."""
         return next((name for name, path in self.paths.items() if path.main), None)
+
+    def is_aside(self, transport: str) -> bool:
+        """Whether this path is being tried, or left: neither the main one nor that of mode `grpc`."""
+        path = self.paths.get(transport)
+        return path is not None and not path.main and transport != "grpc"
 
     def known(self, transport: str) -> KnownPath | None:
         """What the data path over this transport has found of itself, None where there is none."""
@@ -253,7 +246,9 @@ class DataPaths:
         """The control channel is gone, and with it the right to any data path."""
         self._online = False
         for path in self.paths.values():
+            path.went_down(self._clock())
             path.stop()
+            path.lose_patience()
             path.last_error = reason
             path.link.suspend(reason)
 
@@ -303,11 +298,13 @@ class DataPaths:
         if path is None or path.attempt != attempt or not self._online:
             return False
         path.stop()
+        path.lose_patience()
         path.up = path.ever_up = True
+        path.up_since, path.carried = self._clock(), False
         path.lent_region = lent_region
         path.last_error = ""
-        path.failures = 0
         path.retry_seconds = FIRST_RETRY_SECONDS
+        self.unusable.pop(transport, None)
         return True
 
     def on_lost(self, transport: str, reason: str) -> None:
@@ -315,14 +312,21 @@ class DataPaths:
         path = self.paths.get(transport)
         if path is None or not self._online:
             return
+        was_up = path.up
+        path.went_down(self._clock())
         path.stop()
         path.last_error = reason
+        if self.is_aside(transport):
+            self._drop(transport, reason)
+            return
+        if was_up and (path.carried or path.up_seconds >= USEFUL_SECONDS):
+            path.failures = 0
         path.failures += 1
         if path.failures == 1:
             path.down_since = self._clock()
         if self._is_to_be_given_up(transport, path) and transport != "grpc":
-            self.unusable[transport] = reason.rstrip(".")
-            if path.main and self._role == "active":
+            self.unusable[transport] = _trouble(path)
+            if self._may_give_up(transport, path):
                 self._give_up(transport)
                 return
         path.timer = self._call_later(path.retry_seconds, lambda: self._start(transport))
@@ -347,17 +351,38 @@ class DataPaths:
             return True
         if path.failures < ATTEMPTS_BEFORE_FALLBACK:
             return False
-        return not path.ever_up or self._clock() - path.down_since > GIVE_UP_SECONDS
+        return not path.ever_up or self._clock() - path.down_since > self._patience(transport)
+
+    def _may_give_up(self, transport: str, path: DataPath) -> bool:
+        return path.main and self._role == "active" and transport != "grpc"
+
+    def _patience(self, transport: str) -> float:
+        return GIVE_UP_SECONDS if self._has_next(transport) else GIVE_UP_FOR_LAST_RESORT_SECONDS
+
+    def _lose_patience(self, transport: str) -> None:
+        """A path was to come back, however long an attempt takes that is under way."""
+        path = self.paths.get(transport)
+        if path is None:
+            return
+        path.patience = None
+        if self._online and not path.up and self._may_give_up(transport, path):
+            self.unusable[transport] = _trouble(path)
+            self._give_up(transport)
 
     def _start(self, transport: str) -> None:
         path = self.paths.get(transport)
         if path is None:
             return
+        path.went_down(self._clock())
         path.stop()
         if self._role == "passive":
             self._send(Connect(transport, path.reason, 0, path.main, {}))
             return
-        path.attempt += 1
+        if path.ever_up and path.patience is None and self._may_give_up(transport, path):
+            # an attempt may take longer than that
+            path.patience = self._call_later(self._patience(transport), lambda: self._lose_patience(transport))
+        # not that of an earlier path over it: what is told of that one late is not of this one
+        path.attempt = self._attempts[transport] = self._attempts.get(transport, 0) + 1
         draft = self._open(transport, "active")
         if draft is not None:
             path.draft = draft
@@ -374,6 +399,7 @@ class DataPaths:
         if frame.attempt == 0:
             return
         path = self.need(frame.transport, frame.reason, main=frame.main, start=False)
+        path.went_down(self._clock())
         path.stop()
         path.reason = frame.reason
         path.attempt = frame.attempt
@@ -410,3 +436,9 @@ class DataPaths:
             )
             self.on_lost(transport, str(error))
             return None
+
+
+def _trouble(path: DataPath) -> str:
+    """Why a path is given up."""
+    what = "was lost" if path.ever_up else "could not be connected"
+    return f"{what} ({path.last_error.rstrip('.')})"

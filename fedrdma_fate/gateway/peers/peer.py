@@ -9,7 +9,6 @@ import asyncio
 import functools
 import logging
 import time
-from collections import deque
 
 from fedrdma_fate.engine.events import (
     DatagramsDropped,
@@ -38,9 +37,10 @@ from fedrdma_fate.gateway.peers.entitlement import Entitlement
 from fedrdma_fate.gateway.peers.greeting import allowed_transports, own_hello
 from fedrdma_fate.gateway.peers.link_events import LinkEvents
 from fedrdma_fate.gateway.peers.link_regions import LinkRegions
+from fedrdma_fate.gateway.peers.main_path import MainPath
 from fedrdma_fate.gateway.peers.metering import SHUT_OUT_SECONDS, Pace
 from fedrdma_fate.gateway.peers.path_keys import PeerKeys
-from fedrdma_fate.gateway.peers.paths import FIRST_PINGS, LEAST_UDP_ROUND_TRIP_SECONDS, DataPaths, choose_transport
+from fedrdma_fate.gateway.peers.paths import DataPaths
 from fedrdma_fate.gateway.peers.probe_transfers import ProbeTransfers
 from fedrdma_fate.gateway.peers.receiving import Receiving
 from fedrdma_fate.gateway.peers.sending import Sending
@@ -69,6 +69,7 @@ from fedrdma_fate.wire.frames import (
     LendRecall,
     LendReturn,
     Offer,
+    PathUse,
     Ping,
     Pong,
     Reconcile,
@@ -99,7 +100,6 @@ class Peer:
         self._link_regions = LinkRegions(config.site, context.make_region)
         self.last_error = "not connected yet"
         self.rtt_seconds: float | None = None
-        self._first_round_trips: deque[float] = deque(maxlen=FIRST_PINGS)
         self.offline = asyncio.Event()
         self.offline.set()
         self._entitlement = Entitlement(config.site, context.config.site, context.routes, context.mailbox.sessions)
@@ -114,12 +114,25 @@ class Peer:
             self._make_link,
             self.send,
             self._loop.call_later,
-            time.monotonic,
+            self._loop.time,
             context.config.timeouts.connect,
-            self._fall_back,
+            lambda transport: self.main_path.fall_back(transport),
             lambda name, role: GuardedDraft(context.transports.open(name, role, config.site, self.identity), hosts),
+            has_next=lambda transport: self.main_path.has_next(transport),
+            drop=lambda transport, reason: self.main_path.on_aside_lost(transport, reason),
             secure=self.keys.path,
             complaints=context.complaints,
+        )
+        self.main_path = MainPath(
+            config,
+            context,
+            self.paths,
+            lambda: self.hello,
+            self.send,
+            self._abandon,
+            self._on_main_path_changed,
+            self._loop.call_later,
+            self._loop.time,
         )
         # of the peer and not of its channel: who comes back goes on where it was
         self._pace = Pace(config.site, context, self.paths, self._loop.time)
@@ -206,6 +219,7 @@ class Peer:
         """Say goodbye and end all links; those whose threads may still have to be waited for."""
         self.end(reason)
         self.sending.lending.close()
+        self.main_path.close()
         return self.paths.close()
 
     def _adopt(self, stream: ControlStream, hello: Hello, dialled_by: str) -> None:
@@ -228,8 +242,7 @@ class Peer:
             self.sending.lending.peer_back()
         role: Role = "active" if dialled_by == self._context.config.site else "passive"
         self.paths.online(role)
-        if role == "active" and self.paths.main is None:
-            self._choose_main_path(hello)
+        self.main_path.online()
         self.sending.hand_over()
         self.sending.resend_small()
         self.send(Ping(time.monotonic()))
@@ -240,7 +253,7 @@ class Peer:
         self._complain("restarted", message, self.config.site)
         for transport in list(self.paths.paths):
             self._abandon(transport)
-        self.paths.unusable.clear()
+        self.main_path.peer_restarted()
         self.sending.peer_restarted()
         self.receiving.peer_restarted()
 
@@ -248,11 +261,11 @@ class Peer:
         stream, self._stream = self._stream, None
         self.last_error = reason = cut(reason)
         self.rtt_seconds = None
-        self._first_round_trips.clear()
         self._complain("lost", "lost %s: %s", self.config.site, reason)
         self._context.trace.peer_lost(self.config.site, reason)
         for transport in self.paths.paths:
             self._context.metrics.link_up(self.config.site, transport, False)
+        self.main_path.offline()
         self.paths.offline(reason)
         self.receiving.forget_requests()
         self.receiving.borrowing.peer_lost()
@@ -286,6 +299,8 @@ class Peer:
                 self._lose(f"it said goodbye: {reason}")
             case Connect():
                 self._on_connect(frame)
+            case PathUse():
+                self.main_path.on_use(frame)
             case Inline():
                 self.receiving.on_inline(frame)
             case Undeliverable(key=key, code=code, reason=reason):
@@ -355,45 +370,21 @@ class Peer:
 
     # -- data paths -----------------------------------------------------------------------------------------------
 
-    def _choose_main_path(self, hello: Hello) -> None:
-        own = tuple(name for name in allowed_transports(self.config, self._context) if name != "grpc")
-        absent = self._context.transports.absent
-        is_auto = (self.config.transport or self._context.config.transport) == "auto"
-        round_trip = min(self._first_round_trips, default=None)
-        if is_auto and round_trip is not None and round_trip < LEAST_UDP_ROUND_TRIP_SECONDS:
-            least = f"{LEAST_UDP_ROUND_TRIP_SECONDS * 1e3:g} ms"
-            absent = {"udp": f"a round trip of {round_trip * 1e3:.1f} ms, for UDP it is {least} at least", **absent}
-        transport, reason = choose_transport(own, self._context.host, hello, self.paths.unusable, absent)
-        if transport == "udp" and is_auto and len(self._first_round_trips) < FIRST_PINGS:
-            # their answers will say how long the path is; the first goes anyway
-            if self._first_round_trips:
-                self.send(Ping(time.monotonic()))
-            return
-        message = "data path to %s: %s (%s)"
-        self._complain("data path chosen", message, self.config.site, transport, reason, level=logging.INFO)
-        self.paths.need(transport, reason, main=True)
-
     def _on_pong(self, stamp: float) -> None:
         elapsed = time.monotonic() - stamp
         # what a peer sends back need not be what we sent; no comparison holds for what is no number
         if 0 <= elapsed <= self._context.config.timeouts.peer_silence:
             self.rtt_seconds = self.sending.rtt_seconds = elapsed
             self.probes.on_pong(stamp)
-            self._note_first_round_trip(elapsed)
-
-    def _note_first_round_trip(self, seconds: float) -> None:
-        if self.hello is None or not self.paths.active or self.paths.main is not None:
-            return
-        self._first_round_trips.append(seconds)
-        self._choose_main_path(self.hello)
-        self.sending.hand_over()
+            self.main_path.on_round_trip(elapsed)
 
     def _on_connect(self, frame: Connect) -> None:
         main = self.paths.main_transport
         changed = frame.main and frame.attempt and main is not None and main != frame.transport
         if changed and main is not None and self.paths.offers(frame.transport):
             # the active side has changed its mind
-            self._give_up_main(main)
+            self.main_path.give_up(main)
+            self.receiving.retry_early_lends()
         path = self.paths.paths.get(frame.transport)
         was_up = path is not None and path.up
         self.paths.on_connect(frame)
@@ -401,22 +392,11 @@ class Peer:
             self._note_lost(frame.transport, f"{self.config.site} has lost it, and asks for a new one")
         self.sending.hand_over()
 
-    def _fall_back(self, transport: str) -> None:
-        """The main path cannot be connected: take the next transport."""
-        assert self.hello is not None
-        trouble = self.paths.paths[transport].last_error
-        self._complain("data path given up", "giving up %s to %s: %s", transport, self.config.site, trouble)
-        self._give_up_main(transport)
-        self._choose_main_path(self.hello)
-        self.sending.hand_over()
-
-    def _give_up_main(self, transport: str) -> None:
-        if transport == "grpc":
-            # mode grpc goes on to use it
-            self.paths.paths[transport].main = False
-        else:
-            self._abandon(transport)
+    def _on_main_path_changed(self) -> None:
         self.receiving.retry_early_lends()
+        if (transport := self.paths.main_transport) is not None:
+            self._refill_ring(transport)
+        self.sending.hand_over()
 
     def _abandon(self, transport: str) -> None:
         self.receiving.forget_requests(self.paths.paths[transport].link)
@@ -478,6 +458,7 @@ class Peer:
             case GrantRequested(request):
                 self.receiving.on_grant_request(request, self.paths.paths[transport].link)
             case PayloadReceived(offer, slot, payload_at, stats):
+                self._note_carried(transport)
                 self.receiving.received(offer, slot, payload_at, stats)
                 self._refill_ring(transport)
             case ReceiveFailed(offer, slot, code, reason):
@@ -488,11 +469,16 @@ class Peer:
             case SlotsStillOpen(slots):
                 self.receiving.slots_still_open(slots)
             case PayloadSent(outgoing, stats):
+                self._note_carried(transport)
                 if not self.probes.sent(outgoing, stats):
                     self.sending.sent(outgoing, stats, transport)
             case SendFailed(outgoing, code, reason):
                 if not self.probes.send_failed(outgoing, code, reason):
                     self.sending.send_failed(outgoing, code, reason)
+
+    def _note_carried(self, transport: str) -> None:
+        if (path := self.paths.paths.get(transport)) is not None:
+            path.carried = True
 
     def _on_path_connected(self, transport: str, attempt: int, lent_region: LentRegion | None) -> None:
         if not self.paths.on_up(transport, attempt, lent_region):
@@ -504,7 +490,8 @@ class Peer:
         message = "data path to %s over %s is up"
         self._complain("data path up", message, self.config.site, transport, level=logging.INFO)
         self._context.trace.link(self.config.site, transport, path.reason)
-        self.receiving.fill_ring(path.link, transport)
+        self.main_path.on_connected(transport)
+        self._refill_ring(transport)
         self.receiving.retry_early_lends()
 
     def _on_path_lost(self, transport: str, attempt: int, reason: str) -> None:
@@ -539,5 +526,6 @@ class Peer:
 
     def _refill_ring(self, transport: str) -> None:
         path = self.paths.paths.get(transport)
-        if path is not None and path.up:
+        # not for a path that is being left, or only tried
+        if path is not None and path.up and not self.paths.is_aside(transport):
             self.receiving.fill_ring(path.link, transport)

@@ -121,6 +121,21 @@ def test_what_peers_and_tasks_have_chosen_is_shown_as_it_is_and_is_nothing_to_th
     assert "\x1b[2J" not in shown.getvalue()
 
 
+@pytest.mark.parametrize(("due", "trial"), [(None, "it is being tried"), (23.4, "tried again in 23 s")])
+def test_a_better_path_that_is_not_used_is_shown_with_the_reason_and_when_it_is_tried_again(
+    sites: Sites, due: float | None, trial: str
+) -> None:
+    document = sites["a"].status()
+    assert document["peers"][0]["unused_paths"] == []
+    unused = {"transport": "udp", "reason": "could not be connected (\x1b[2J)", "trials": 1, "next_trial_seconds": due}
+    document["peers"][0]["unused_paths"] = [unused]
+    shown = io.StringIO()
+    Console(file=shown, width=300).print(render(document))
+    (line,) = [line for line in shown.getvalue().splitlines() if "udp" in line]
+    assert "not used" in line
+    assert f"could not be connected (\\x1b[2J); {trial}" in line
+
+
 def test_the_status_can_be_asked_at_any_moment_of_a_transfer(sites: Sites) -> None:
     body = os.urandom(2 << 20)
     seen: list[dict[str, Any]] = []

@@ -274,6 +274,6 @@ def _held(twin: Twin, kind: type[Any]) -> list[Any]:
 
 
 def test_every_frame_is_about_a_message_a_transfer_or_the_channel() -> None:
-    about_the_channel = {"Hello", "Connect", "Ping", "Pong", "Goodbye"}
+    about_the_channel = {"Hello", "Connect", "PathUse", "Ping", "Pong", "Goodbye"}
     frames = {kind.__name__ for kind in typing.get_args(ControlFrame)}
     assert frames - set(NAMES_A_MESSAGE) - set(NAMES_A_TRANSFER) == about_the_channel

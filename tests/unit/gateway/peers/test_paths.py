@@ -7,18 +7,20 @@ from typing import Any
 
 import pytest
 
+from fedrdma_fate.engine.events import TransferProgress
 from fedrdma_fate.gateway.peers.paths import (
     ATTEMPTS_BEFORE_FALLBACK,
     FIRST_RETRY_SECONDS,
+    GIVE_UP_FOR_LAST_RESORT_SECONDS,
     GIVE_UP_SECONDS,
     DataPaths,
-    choose_transport,
 )
+from fedrdma_fate.gateway.peers.transport_choice import better_transports, choose_transport
 from fedrdma_fate.ports import EndpointAddress, Role
 from fedrdma_fate.security.datagram_tags import DATAGRAM_KEY_BYTES, DatagramKeys
 from fedrdma_fate.security.sealing import PathSealing
 from fedrdma_fate.wire.errors import ErrorCode, TransportError, WireError
-from fedrdma_fate.wire.frames import Connect, Hello
+from fedrdma_fate.wire.frames import Connect, Hello, MessageKey, Party
 
 ANSWER_SECONDS = 5.0
 PEERS_KEY = b"k" * DATAGRAM_KEY_BYTES
@@ -36,12 +38,12 @@ def hello(host: str = "here", transports: tuple[str, ...] = ("shm", "tcp", "grpc
         (
             ("shm", "tcp"),
             hello(),
-            {"shm": "no such file"},
+            {"shm": "could not be connected (no such file)"},
             "tcp",
             "reachable by TCP; shm: could not be connected (no such file)",
         ),
         (("shm", "tcp"), hello(transports=("grpc",)), {}, "grpc", "shm: not offered by b; tcp: not offered"),
-        (("tcp",), hello(), {"tcp": "refused"}, "grpc", "the fallback; tcp: could not be connected (refused)"),
+        (("tcp",), hello(), {"tcp": "was lost (refused)"}, "grpc", "the fallback; tcp: was lost (refused)"),
     ],
 )
 def test_the_best_transport_that_both_have_is_chosen_and_the_reason_says_why(
@@ -50,6 +52,15 @@ def test_the_best_transport_that_both_have_is_chosen_and_the_reason_says_why(
     name, why = choose_transport(own, "here", peer, unusable)
     assert name == chosen
     assert reason in why
+
+
+def test_better_than_what_is_used_is_what_stands_before_it_and_may_be_had() -> None:
+    own = ("shm", "verbs", "udp", "tcp")
+    there = hello("there", ("shm", "verbs", "udp", "tcp"))
+    assert better_transports("tcp", own, "here", there) == ("verbs", "udp")
+    assert better_transports("udp", own, "here", there) == ("verbs",)
+    assert better_transports("grpc", own, "here", there, {"verbs": "no device"}) == ("udp", "tcp")
+    assert better_transports("verbs", own, "here", hello("here", ("tcp",))) == ()
 
 
 class FakeLink:
@@ -61,6 +72,11 @@ class FakeLink:
         self.suspended = 0
         self.retired = False
         self.alive = True
+        self.done_bytes = 0
+
+    def progress(self) -> list[TransferProgress]:
+        key = MessageKey("s", "m", "t", Party("guest", "1"), Party("host", "2"))
+        return [TransferProgress(1, key, "send", "fedrdma-x", "sending", 100, self.done_bytes, 0.0)]
 
     def connect(
         self, draft: Draft, peer: EndpointAddress, attempt: int, keys: DatagramKeys, sealing: PathSealing | None
@@ -108,12 +124,13 @@ class FakeTransport:
 class World:
     """Data paths, and everything around them, by hand."""
 
-    def __init__(self, role: Role = "active") -> None:
+    def __init__(self, role: Role = "active", *, has_next: bool = True) -> None:
         self.transports = {name: FakeTransport() for name in ("shm", "tcp", "grpc")}
         self.sent: list[Connect] = []
         self.timers: list[tuple[float, Callable[[], None]]] = []
         self.now = 0.0
         self.given_up: list[str] = []
+        self.dropped: list[str] = []
         self.links: list[FakeLink] = []
         transports: Any = self.transports
         self.forbidden: set[str] = set()
@@ -127,6 +144,8 @@ class World:
             lambda: self.now,
             ANSWER_SECONDS,
             self._give_up,
+            has_next=lambda _: has_next,
+            drop=lambda transport, _: self.dropped.append(transport),
             secure=lambda _, own, peer: (DatagramKeys(peer, own), None),
         )
         self.paths.online(role)
@@ -154,16 +173,17 @@ class World:
     def _give_up(self, transport: str) -> None:
         self.given_up.append(transport)
 
-    def fire(self) -> float:
-        """The only timer there is goes off; how long it was set for."""
-        ((seconds, call),) = self.timers
-        self.timers.clear()
-        self.now += seconds
-        call()
-        return seconds
+    def fire(self, after: float | None = None) -> float:
+        """The next timer goes off, which was set for so long; how long it was set for."""
+        entry = min(self.timers, key=lambda timer: timer[0])
+        assert after is None or entry[0] == after
+        self.timers.remove(entry)
+        self.now += entry[0]
+        entry[1]()
+        return entry[0]
 
-    def answer(self, attempt: int, transport: str = "tcp") -> None:
-        self.paths.on_connect(Connect(transport, "why", attempt, True, {}, PEERS_KEY))
+    def answer(self, attempt: int, transport: str = "tcp", *, main: bool = True) -> None:
+        self.paths.on_connect(Connect(transport, "why", attempt, main, {}, PEERS_KEY))
 
     def up(self) -> None:
         """The path over tcp comes up."""
@@ -231,24 +251,43 @@ def test_an_attempt_that_is_not_answered_is_made_again() -> None:
 
 
 def test_attempts_come_less_and_less_often() -> None:
-    world = World()
-    world.up()
+    # the passive side is the more patient one
+    world = World("passive")
+    world.paths.need("tcp", "why", main=True)
+    world.answer(1)
     pauses = []
     for _ in range(8):
         world.paths.on_lost("tcp", "it broke")
         pauses.append(world.fire())
-        world.answer(world.paths.paths["tcp"].attempt)
     assert pauses == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0]
 
 
-def test_a_lost_path_is_renewed_and_its_successes_forget_earlier_failures() -> None:
+def test_a_lost_path_is_renewed_and_what_it_carried_makes_earlier_failures_forgotten() -> None:
     world = World()
-    for _ in range(ATTEMPTS_BEFORE_FALLBACK + 1):
-        world.up() if "tcp" not in world.paths.paths else world.answer(world.paths.paths["tcp"].attempt)
-        world.paths.on_up("tcp", world.paths.paths["tcp"].attempt)
+    world.up()
+    for _ in range(10 * ATTEMPTS_BEFORE_FALLBACK):
+        world.now += 1.0
+        world.links[0].done_bytes += 1
         world.paths.on_lost("tcp", "it broke")
-        assert world.fire() == FIRST_RETRY_SECONDS
+        assert world.fire(FIRST_RETRY_SECONDS) == FIRST_RETRY_SECONDS
+        world.answer(world.paths.paths["tcp"].attempt)
+        world.paths.on_up("tcp", world.paths.paths["tcp"].attempt)
     assert world.given_up == []
+
+
+def test_a_path_that_comes_up_again_and_again_and_carries_nothing_is_given_up() -> None:
+    world = World()
+    world.up()
+    for _ in range(ATTEMPTS_BEFORE_FALLBACK):
+        assert world.given_up == []
+        world.now += 1.5
+        world.paths.on_lost("tcp", "it broke")
+        if not world.given_up:
+            world.fire(FIRST_RETRY_SECONDS)
+            world.answer(world.paths.paths["tcp"].attempt)
+            world.paths.on_up("tcp", world.paths.paths["tcp"].attempt)
+    assert world.given_up == ["tcp"]
+    assert world.paths.unusable == {"tcp": "was lost (it broke)"}
 
 
 def test_two_reports_of_one_loss_make_one_attempt() -> None:
@@ -269,17 +308,56 @@ def test_a_path_that_has_never_come_up_is_given_up_after_some_attempts() -> None
         if attempt < ATTEMPTS_BEFORE_FALLBACK:
             world.fire()
     assert world.given_up == ["tcp"]
-    assert world.paths.unusable == {"tcp": "refused"}
+    assert world.paths.unusable == {"tcp": "could not be connected (refused)"}
 
 
-def test_a_path_that_has_been_up_is_given_up_only_after_a_long_time() -> None:
-    world = World()
+@pytest.mark.parametrize("has_next", [True, False])
+def test_a_path_that_has_been_up_is_given_up_after_a_while_longer_where_only_the_last_resort_is_left(
+    has_next: bool,
+) -> None:
+    world = World(has_next=has_next)
     world.up()
+    began = world.now
     while not world.given_up:
         world.paths.on_lost("tcp", "refused")
         if not world.given_up:
             world.fire()
-    assert world.now > GIVE_UP_SECONDS
+    patience = GIVE_UP_SECONDS if has_next else GIVE_UP_FOR_LAST_RESORT_SECONDS
+    assert patience <= world.now - began <= patience + 11
+
+
+def test_an_attempt_that_takes_long_does_not_keep_another_path_from_being_taken() -> None:
+    world = World()
+    world.up()
+    began = world.now
+    world.paths.on_lost("tcp", "it broke")
+    world.fire(FIRST_RETRY_SECONDS)
+    # the peer does not answer
+    world.fire()
+    assert world.given_up == ["tcp"]
+    assert world.now - began <= GIVE_UP_SECONDS + FIRST_RETRY_SECONDS
+
+
+def test_a_path_that_comes_back_in_time_is_not_given_up() -> None:
+    world = World()
+    world.up()
+    world.paths.on_lost("tcp", "it broke")
+    world.fire(FIRST_RETRY_SECONDS)
+    world.answer(world.paths.paths["tcp"].attempt)
+    world.paths.on_up("tcp", world.paths.paths["tcp"].attempt)
+    assert world.timers == []
+    assert world.given_up == []
+
+
+@pytest.mark.parametrize("role", ["active", "passive"])
+def test_a_path_beside_the_main_one_that_is_lost_is_not_connected_anew(role: Role) -> None:
+    world = World(role)
+    world.paths.need("shm", "tried", main=False)
+    world.answer(1, "shm", main=False)
+    world.paths.on_lost("shm", "refused")
+    assert world.dropped == ["shm"]
+    assert world.timers == []
+    assert world.given_up == []
 
 
 def test_the_last_resort_is_never_given_up() -> None:
