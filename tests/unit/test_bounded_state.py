@@ -123,7 +123,10 @@ BOUNDS: dict[str, dict[str, str]] = {
     "MOST_PARTIAL_CHUNKS": {"transport/udp/reassembly.py:ChunkAssembly": "_partial _untold"},
     "MOST_CUTS": {"transport/udp/outbound.py:DatagramOutbound": "_earlier_sizes"},
     "MOST_PINGS": {"transport/udp/path_mtu.py:PathMtu": "_pings"},
-    "MOST_NACKED_CHUNKS": {"transport/udp/nacks.py:NackedChunks": "_missing"},
+    "MOST_SENT_CHUNKS; told in each turn": {
+        "transport/udp/nacks.py:NackedChunks": "_sent",
+        "transport/udp/outbound.py:DatagramOutbound": "nacks",
+    },
     "MOST_PARTIAL_MESSAGES": {"transport/udp/reassembly.py:MessageAssembly": "_partial"},
     "MOST_MESSAGES": {"transport/udp/outbound.py:DatagramOutbound": "_messages"},
     "by the window of whoever posts": {"transport/udp/outbound.py:DatagramOutbound": "_chunks"},

@@ -198,6 +198,9 @@ class UdpEndpoint:
         """Take in what has come, and send what the kernel takes."""
         if not self._streams.lost:
             self._guarded(self._work)
+        for immediate, missing_bytes in self._outbound.take_nacks().items():
+            told = Completion(CompletionKind.CHUNK_NACK, immediate=immediate, length=missing_bytes)
+            self._completions.append(told)
         if self._strays:
             self._completions.append(Completion(CompletionKind.STRAY, length=self._strays))
             self._strays = 0
@@ -330,9 +333,7 @@ class UdpEndpoint:
     def _takes_nacks(self, datagram: memoryview) -> bool:
         try:
             for chunk in decode_nacks(datagram[CONNECTION_HEAD.size :]):
-                missing_bytes = self._outbound.on_nack(chunk)
-                completion = Completion(CompletionKind.CHUNK_NACK, immediate=chunk.immediate, length=missing_bytes)
-                self._completions.append(completion)
+                self._outbound.on_nack(chunk)
         except ValueError:
             return False
         return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
@@ -9,9 +10,9 @@ from typing import NamedTuple
 from fedrdma_fate.transport.udp.cuts import Cut, cut_for, recut
 from fedrdma_fate.transport.udp.packets import CONNECTION_HEAD, NACK, NACK_CHUNK_HEAD, VERSION
 
-MOST_NACKED_CHUNKS = 1024
-"""Chunks of a connection that are remembered with what the peer lacks of them: 16 MiB in the smallest, what 1 % of the
-packets lost makes of a gigabit that is under way. Of others all pieces go again."""
+MOST_SENT_CHUNKS = 4096
+"""Chunks of a connection that are remembered, those sent latest, with what the peer lacks of them: 64 MiB in the
+smallest, more than a path has under way. Of others all pieces go again."""
 
 
 class NackedChunk(NamedTuple):
@@ -67,23 +68,49 @@ def decode_nacks(body: bytes | memoryview) -> Iterator[NackedChunk]:
         yield NackedChunk(key, immediate, Cut(pieces, size), missing)
 
 
+@dataclasses.dataclass(slots=True)
+class _Sent:
+    """A chunk that was sent: its length, and what the peer has said it lacks of it, as pieces of which cut."""
+
+    length: int
+    cut: Cut | None = None
+    missing: int = 0
+
+
 class NackedChunks:
-    """What the peer lacks of chunks of ours."""
+    """What the peer lacks of chunks of ours. What it says of chunks that were not sent, or not cut so, is nothing."""
 
     def __init__(self) -> None:
-        self._missing: dict[tuple[int, int], tuple[Cut, int]] = {}
+        self._sent: dict[tuple[int, int], _Sent] = {}
 
-    def note(self, chunk: NackedChunk) -> None:
-        """The latest word of the peer counts."""
-        where = chunk.key, chunk.immediate
-        self._missing.pop(where, None)
-        if len(self._missing) >= MOST_NACKED_CHUNKS:
-            del self._missing[next(iter(self._missing))]
-        self._missing[where] = chunk.cut, chunk.missing
+    def on_sent(self, key: int, immediate: int, length: int) -> int | None:
+        """A chunk goes out. The immediate of another, of which all pieces would go again from now on though less was
+        told; None: of none."""
+        sent = self._sent.pop((key, immediate), None)
+        if sent is None or sent.length != length:
+            sent = _Sent(length)
+        self._sent[key, immediate] = sent
+        if len(self._sent) <= MOST_SENT_CHUNKS:
+            return None
+        oldest = next(iter(self._sent))
+        return None if self._sent.pop(oldest).cut is None else oldest[1]
 
-    def missing_pieces(
-        self, key: int, immediate: int, length: int, size: int, earlier: Collection[int]
-    ) -> list[int] | range:
+    def note(self, chunk: NackedChunk, size: int, earlier: Collection[int]) -> int:
+        """The latest word of the peer counts. How many bytes would go again now; 0 where it says nothing.
+
+        Args:
+            chunk: what the peer says.
+            size: of pieces now.
+            earlier: sizes of pieces before.
+        """
+        sent = self._sent.get((chunk.key, chunk.immediate))
+        cut = chunk.cut
+        if sent is None or (cut.size != size and cut.size not in earlier) or cut != cut_for(sent.length, cut.size):
+            return 0
+        sent.cut, sent.missing = cut, chunk.missing
+        return min(_missing(sent, cut_for(sent.length, size)).bit_count() * size, sent.length)
+
+    def missing_pieces(self, key: int, immediate: int, length: int, size: int) -> list[int] | range:
         """The numbers of the pieces that are to be sent, in order: all, where nothing is known.
 
         Args:
@@ -91,14 +118,18 @@ class NackedChunks:
             immediate: names the chunk.
             length: bytes that it has.
             size: of its pieces now.
-            earlier: sizes of its pieces before; what the peer says of others is nothing.
         """
         cut = cut_for(length, size)
-        known, missing = self._missing.get((key, immediate), (cut, cut.all))
-        if known != cut:
-            if known.size not in earlier or known != cut_for(length, known.size):
-                return range(cut.pieces)
-            missing = cut.all & ~recut(known.all & ~missing, known, cut)
+        sent = self._sent.get((key, immediate))
+        missing = cut.all if sent is None or sent.length != length else _missing(sent, cut)
         if missing == cut.all:
             return range(cut.pieces)
         return [piece for piece in range(cut.pieces) if missing >> piece & 1]
+
+
+def _missing(sent: _Sent, cut: Cut) -> int:
+    """A bit for each piece of this cut that the peer lacks some of."""
+    known = sent.cut
+    if known is None or known == cut:
+        return cut.all if known is None else sent.missing
+    return cut.all & ~recut(known.all & ~sent.missing, known, cut)

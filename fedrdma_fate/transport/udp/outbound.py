@@ -141,6 +141,7 @@ class DatagramOutbound:
         self._chunks: deque[_Chunk] = deque()
         self._messages: deque[_Message] = deque()
         self._next_message = 0
+        self.nacks: dict[int, int] = {}
         self._nacked = NackedChunks()
         self._earlier_sizes: deque[int] = deque(maxlen=MOST_CUTS)
         self._use(datagram_bytes)
@@ -175,7 +176,10 @@ class DatagramOutbound:
         length, size = len(view), self.piece_bytes
         if length > self._most_chunk_bytes:
             raise ValueError(f"a chunk of {length} bytes is too long for datagrams of {self._least_bytes}")
-        to_send = self._nacked.missing_pieces(key, immediate, length, size, self._earlier_sizes)
+        to_send = self._nacked.missing_pieces(key, immediate, length, size)
+        forgotten = self._nacked.on_sent(key, immediate, length)
+        if forgotten is not None:
+            self.nacks[forgotten] = self._most_chunk_bytes
         self._chunks.append(_Chunk(work_request, view, key, immediate, offset, cut_for(length, size), to_send))
 
     def add_message(self, data: bytes, length: int, copies: int) -> bool:
@@ -188,10 +192,16 @@ class DatagramOutbound:
             self._messages.append(_Message(body, self._new_number(), cut))
         return True
 
-    def on_nack(self, chunk: NackedChunk) -> int:
-        """The peer lacks these pieces of a chunk. About how many bytes they are."""
-        self._nacked.note(chunk)
-        return chunk.missing.bit_count() * chunk.cut.size
+    def on_nack(self, chunk: NackedChunk) -> None:
+        """The peer says that it lacks these pieces of a chunk."""
+        missing_bytes = self._nacked.note(chunk, self.piece_bytes, self._earlier_sizes)
+        if missing_bytes:
+            self.nacks[chunk.immediate] = missing_bytes
+
+    def take_nacks(self) -> dict[int, int]:
+        """Bytes that would go of chunks that were posted again, by their immediates: what has become known of that."""
+        taken, self.nacks = self.nacks, {}
+        return taken
 
     def nack(self, chunks: list[NackedChunk]) -> None:
         """Tell the peer what has not come of its chunks; what cannot go is as good as lost."""

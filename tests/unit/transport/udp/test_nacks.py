@@ -66,34 +66,43 @@ SIZE, LENGTH = 100, 450
 
 def nacked_chunks(missing: int = 0b10110) -> NackedChunks:
     nacked = NackedChunks()
-    nacked.note(NackedChunk(1, 2, Cut(5, SIZE), missing))
+    assert nacked.on_sent(1, 2, LENGTH) is None
+    assert nacked.note(NackedChunk(1, 2, Cut(5, SIZE), missing), SIZE, ())
     return nacked
 
 
 def test_the_latest_word_on_a_chunk_counts() -> None:
     nacked = nacked_chunks()
-    assert nacked.missing_pieces(1, 2, LENGTH, SIZE, ()) == [1, 2, 4]
-    nacked.note(NackedChunk(1, 2, Cut(5, SIZE), 0b100))
-    assert nacked.missing_pieces(1, 2, LENGTH, SIZE, ()) == [2]
+    assert nacked.missing_pieces(1, 2, LENGTH, SIZE) == [1, 2, 4]
+    nacked.on_sent(1, 2, LENGTH)
+    assert nacked.note(NackedChunk(1, 2, Cut(5, SIZE), 0b100), SIZE, ()) == SIZE
+    assert nacked.missing_pieces(1, 2, LENGTH, SIZE) == [2]
 
 
 @pytest.mark.parametrize(
     ("key", "immediate", "length", "size"), [(1, 3, LENGTH, SIZE), (3, 2, LENGTH, SIZE), (1, 2, LENGTH + 100, SIZE)]
 )
 def test_of_what_nothing_is_known_all_pieces_go(key: int, immediate: int, length: int, size: int) -> None:
-    assert list(nacked_chunks().missing_pieces(key, immediate, length, size, ())) == list(range(-(-length // size)))
+    assert list(nacked_chunks().missing_pieces(key, immediate, length, size)) == list(range(-(-length // size)))
 
 
 def test_what_is_missing_is_known_also_where_the_chunk_is_cut_otherwise_now() -> None:
     # bytes 100 to 300 and 400 to 450
-    assert nacked_chunks().missing_pieces(1, 2, LENGTH, 60, [SIZE]) == [1, 2, 3, 4, 6, 7]
-    assert list(nacked_chunks().missing_pieces(1, 2, LENGTH, 150, [70, SIZE])) == [0, 1, 2]
-    assert nacked_chunks(0b00001).missing_pieces(1, 2, LENGTH, 150, [SIZE]) == [0]
+    assert nacked_chunks().missing_pieces(1, 2, LENGTH, 60) == [1, 2, 3, 4, 6, 7]
+    assert list(nacked_chunks().missing_pieces(1, 2, LENGTH, 150)) == [0, 1, 2]
+    assert nacked_chunks(0b00001).missing_pieces(1, 2, LENGTH, 150) == [0]
 
 
-def test_pieces_that_the_chunk_never_had_are_no_word_of_it() -> None:
-    assert list(nacked_chunks(0b1).missing_pieces(1, 2, LENGTH, 60, ())) == list(range(8)), "never cut so"
-    assert list(nacked_chunks(0b1).missing_pieces(1, 2, LENGTH + 60, 60, [SIZE])) == list(range(9)), "of other pieces"
+@pytest.mark.parametrize(
+    ("key", "immediate", "cut"),
+    [(3, 2, Cut(5, SIZE)), (1, 3, Cut(5, SIZE)), (1, 2, Cut(6, SIZE)), (1, 2, Cut(2, SIZE)), (1, 2, Cut(8, 60))],
+    ids=["other-slot", "other-chunk", "more-pieces", "fewer-pieces", "never-cut-so"],
+)
+def test_pieces_of_what_was_never_sent_or_cut_so_are_no_word_of_a_chunk(key: int, immediate: int, cut: Cut) -> None:
+    nacked = NackedChunks()
+    nacked.on_sent(1, 2, LENGTH)
+    assert nacked.note(NackedChunk(key, immediate, cut, 0b1), SIZE, [70]) == 0
+    assert list(nacked.missing_pieces(1, 2, LENGTH, SIZE)) == list(range(5))
 
 
 @given(st.data(), st.integers(1, 5000), st.integers(1, 300), st.integers(1, 300))
@@ -103,8 +112,12 @@ def test_sender_and_receiver_agree_on_what_is_missing_after_a_change_of_the_cut(
     old, new = cut_for(length, old_size), cut_for(length, new_size)
     missing = data.draw(st.integers(1, old.all))
     nacked = NackedChunks()
-    nacked.note(NackedChunk(1, 2, old, missing))
-    told = set(nacked.missing_pieces(1, 2, length, new_size, [old_size]))
+    nacked.on_sent(1, 2, length)
+    told_bytes = nacked.note(NackedChunk(1, 2, old, missing), new_size, [old_size])
+    told = set(nacked.missing_pieces(1, 2, length, new_size))
+    assert sum(len(span(piece, new, length)) for piece in told) <= told_bytes <= length, (
+        "what goes is no more than told"
+    )
     lacking = {at for piece in range(old.pieces) if missing >> piece & 1 for at in span(piece, old, length)}
     assert told == {piece for piece in range(new.pieces) if lacking & set(span(piece, new, length))}
 
@@ -113,9 +126,15 @@ def span(piece: int, cut: Cut, length: int) -> range:
     return range(piece * cut.size, min((piece + 1) * cut.size, length))
 
 
-def test_of_too_many_chunks_the_oldest_word_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nacks, "MOST_NACKED_CHUNKS", 2)
+def test_of_too_many_chunks_the_oldest_is_forgotten_and_it_is_told_that_all_of_it_would_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(nacks, "MOST_SENT_CHUNKS", 2)
     nacked = NackedChunks()
-    for immediate in range(3):
-        nacked.note(NackedChunk(1, immediate, Cut(2, SIZE), 0b10))
-    assert [len(nacked.missing_pieces(1, immediate, 150, SIZE, ())) for immediate in range(3)] == [2, 1, 1]
+    forgotten = []
+    for immediate in range(4):
+        forgotten.append(nacked.on_sent(1, immediate, 150))
+        if immediate != 1:
+            nacked.note(NackedChunk(1, immediate, Cut(2, SIZE), 0b10), SIZE, ())
+    assert forgotten == [None, None, 0, None], "of the second no less was told"
+    assert [len(nacked.missing_pieces(1, immediate, 150, SIZE)) for immediate in range(4)] == [2, 2, 1, 1]

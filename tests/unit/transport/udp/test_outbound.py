@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fedrdma_fate.transport.udp import nacks
 from fedrdma_fate.transport.udp.cuts import Cut
 from fedrdma_fate.transport.udp.nacks import NackedChunk, decode_nacks
 from fedrdma_fate.transport.udp.outbound import BYTES_PER_TURN, MOST_COPIES, MOST_MESSAGES, DatagramOutbound
@@ -211,7 +212,15 @@ def test_of_a_chunk_that_is_sent_again_only_what_the_peer_lacks_goes(
 ) -> None:
     size = outbound.piece_bytes
     body = os.urandom(10 * size - 7)
-    assert outbound.on_nack(NackedChunk(KEY, IMMEDIATE, Cut(10, size), 0b10_0100_1000)) == 3 * outbound.piece_bytes
+    add(outbound, body)
+    drain(outbound)
+    for _ in range(3):
+        outbound.on_nack(NackedChunk(KEY, IMMEDIATE, Cut(10, size), 0b10_0100_1000))
+    outbound.on_nack(NackedChunk(KEY, IMMEDIATE + 1, Cut(10, size), 1))
+    assert outbound.take_nacks() == {IMMEDIATE: 3 * size}
+    assert outbound.take_nacks() == {}
+    kernel.taken.clear()
+    kernel.calls = 0
     add(outbound, body)
     drain(outbound)
     heads = [CHUNK_HEAD.unpack_from(datagram) for datagram in kernel.taken]
@@ -221,11 +230,36 @@ def test_of_a_chunk_that_is_sent_again_only_what_the_peer_lacks_goes(
     assert [datagram[CHUNK_HEAD.size :] for datagram in kernel.taken] == [
         body[piece * size : (piece + 1) * size] for piece in (3, 6, 9)
     ]
-    assert (done, kernel.calls) == ([1], 1)
+    assert (done, kernel.calls) == ([1, 1], 1)
     kernel.taken.clear()
     outbound.add_chunk(2, memoryview(body), KEY, IMMEDIATE + 1, 4096)
     drain(outbound)
     assert len(kernel.taken) == 10, "of another chunk nothing is known"
+
+
+def test_whatever_a_peer_says_it_lacks_no_more_goes_than_is_paced_for(
+    outbound: DatagramOutbound, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pieces of another slot, of another cut, or of so many chunks that some are forgotten: each chunk has 3000."""
+    monkeypatch.setattr(nacks, "MOST_SENT_CHUNKS", 3)
+    size = outbound.piece_bytes
+    body = bytes(3000 * size)
+    told: dict[int, int] = {}
+    for immediate in range(6):
+        outbound.add_chunk(1, memoryview(body), KEY, immediate, 4096)
+        for key, cut in ((KEY + 1, Cut(3000, size)), (KEY, Cut(2, size)), (KEY, Cut(3000, size - 1))):
+            outbound.on_nack(NackedChunk(key, immediate, cut, 1))
+        if immediate % 2:
+            outbound.on_nack(NackedChunk(KEY, immediate, Cut(3000, size), 1))
+        told |= outbound.take_nacks()
+    drain(outbound)
+    for immediate in range(6):
+        kernel.taken.clear()
+        outbound.add_chunk(1, memoryview(body), KEY, immediate, 4096)
+        told |= outbound.take_nacks()
+        drain(outbound)
+        went = sum(len(datagram) - CHUNK_HEAD.size for datagram in kernel.taken)
+        assert went <= min(told.get(immediate, len(body)), len(body))
 
 
 def test_what_the_peer_should_send_again_is_told_in_as_many_datagrams_as_it_takes(
