@@ -90,9 +90,15 @@ class RecordsRefused:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GrantRequested:
-    """The peer asks for a slot, after everything it has given back before."""
+    """The peer asks for a slot, after everything it has given back before.
+
+    Attributes:
+        request: what it asks for.
+        early: by a datagram, perhaps late: there is a frame that asks as well.
+    """
 
     request: GrantRequest
+    early: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

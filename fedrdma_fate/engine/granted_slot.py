@@ -6,9 +6,11 @@ import dataclasses
 from typing import NamedTuple
 
 from fedrdma_fate.core.state_machines import ReceivingMachine
+from fedrdma_fate.engine.events import TransferProgress
 from fedrdma_fate.ports import Completion, Slot
+from fedrdma_fate.security.sealing import digest_of_offer
 from fedrdma_fate.wire.errors import WireError
-from fedrdma_fate.wire.frames import Offer
+from fedrdma_fate.wire.frames import Grant, Offer, encode_frame
 from fedrdma_fate.wire.header import HEADER_BYTES, ChunkHeader, decode_header
 
 MOST_EARLY_CHUNKS = 1 << 16
@@ -39,6 +41,7 @@ class Granted:
     Attributes:
         slot: the slot.
         asked_by: the transfer that asked for it, 0 for a credit.
+        told: what has told the peer of it, on this data path.
         offer: the transfer that comes through it, once announced.
         receiver: its state machine.
         announced: an immediate came before the offer.
@@ -52,6 +55,7 @@ class Granted:
 
     slot: Slot
     asked_by: int
+    told: Grant | None = None
     offer: Offer | None = None
     receiver: ReceivingMachine | None = None
     announced: bool = False
@@ -66,6 +70,22 @@ class Granted:
         """Whether what comes through it lies there sealed, until all of it has come."""
         return self.receiver is not None and self.receiver.plan.trailer_bytes > 0
 
+    def progress(self) -> TransferProgress | None:
+        """How far the transfer is that comes through it, once announced."""
+        offer, receiver = self.offer, self.receiver
+        if offer is None or receiver is None:
+            return None
+        return TransferProgress(
+            offer.transfer,
+            offer.key,
+            "receive",
+            offer.mode,
+            receiver.state.value,
+            offer.total_bytes,
+            min(receiver.placed_bytes, offer.total_bytes),
+            self.started,
+        )
+
     def header_bytes(self, receiver: ReceivingMachine) -> memoryview:
         """Where the peer writes headers."""
         at = receiver.layout.header_at
@@ -78,6 +98,11 @@ class Ended:
 
     transfer: int
     delivered: bool
+
+
+def offer_digest(offer: Offer) -> bytes:
+    """Of what announces a transfer, as what is sealed for it names it."""
+    return digest_of_offer(encode_frame(offer))
 
 
 def clear_stale_header(granted: Granted, receiver: ReceivingMachine) -> None:

@@ -1,4 +1,7 @@
-"""Receiving transfers of one link, and the slots granted to its peer."""
+"""Receiving transfers of one link, and the slots granted to its peer.
+
+More than 500 lines: whatever may come for a granted slot, in whichever order, is to be seen in one place.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,7 @@ from fedrdma_fate.core.x.chunking import TAGS, chunk_of_immediate
 from fedrdma_fate.engine.events import (
     Emit,
     FrameToSend,
+    GrantRequested,
     PayloadReceived,
     ReceiveFailed,
     SlotsReturned,
@@ -32,7 +36,15 @@ from fedrdma_fate.engine.events import (
     TransferProgress,
     TransferStats,
 )
-from fedrdma_fate.engine.granted_slot import MOST_EARLY_CHUNKS, EarlyChunk, Ended, Granted, clear_stale_header, parsed
+from fedrdma_fate.engine.granted_slot import (
+    MOST_EARLY_CHUNKS,
+    EarlyChunk,
+    Ended,
+    Granted,
+    clear_stale_header,
+    offer_digest,
+    parsed,
+)
 from fedrdma_fate.engine.link_datagrams import COPIES, LinkDatagrams
 from fedrdma_fate.engine.opening import Opening
 from fedrdma_fate.engine.openings import Openings
@@ -41,17 +53,16 @@ from fedrdma_fate.engine.settings import LinkSettings
 from fedrdma_fate.engine.setup import open_receiver, uses_chunk_immediates, wants_repairs
 from fedrdma_fate.obs.complaints import EACH_TELLS
 from fedrdma_fate.ports import Completion, Endpoint, Slot
-from fedrdma_fate.security.sealing import PathOpener, digest_of_offer
+from fedrdma_fate.security.sealing import PathOpener
 from fedrdma_fate.wire.datagrams import Header
 from fedrdma_fate.wire.errors import ErrorCode, TransferError, TransportError
-from fedrdma_fate.wire.frames import ControlFrame, Delivered, Grant, Offer, Refused, Report, Restart, encode_frame
+from fedrdma_fate.wire.frames import ControlFrame, Delivered, Grant, GrantRequest, Offer, Refused, Report, Restart
 from fedrdma_fate.wire.header import HEADER_BYTES, header_present
 
 logger = logging.getLogger(__name__)
 
 _BAD_LOOKS = 100
 """Polling may see a header half landed: only one that stays bad for so many looks is damaged."""
-
 
 _ENDED = 256
 """Transfers that are remembered for frames and datagrams that come late: many more than end in that time."""
@@ -87,6 +98,14 @@ class IncomingTransfers:
         # of two grants with one tag the first keeps it, and the other is for the modes without chunk immediates
         self._tagged.setdefault(grant % TAGS, grant)
         self._datagrams.post(self._expose(self._endpoint, grant), COPIES)
+
+    def on_early_request(self, request: GrantRequest) -> None:
+        """The peer asks for a slot by a datagram, before or after the frame: where it has one, that is told again."""
+        granted = next((each for each in self._granted.values() if each.asked_by == request.transfer), None)
+        if granted is None:
+            self._emit(GrantRequested(request, early=True))
+        elif granted.told is not None and granted.offer is None:
+            self._datagrams.post(granted.told)
 
     def path_up(self, endpoint: Endpoint, now: float, opener: PathOpener | None = None) -> None:
         """The data path is new: what was announced goes on in its slots, under new keys.
@@ -320,20 +339,8 @@ class IncomingTransfers:
 
     def progress(self) -> list[TransferProgress]:
         """What is under way."""
-        return self._openings.progress() + [
-            TransferProgress(
-                entry.offer.transfer,
-                entry.offer.key,
-                "receive",
-                entry.offer.mode,
-                entry.receiver.state.value,
-                entry.offer.total_bytes,
-                min(entry.receiver.placed_bytes, entry.offer.total_bytes),
-                entry.started,
-            )
-            for entry in self._granted.values()
-            if entry.offer is not None and entry.receiver is not None
-        ]
+        under_way = (entry.progress() for entry in self._granted.values())
+        return self._openings.progress() + [progress for progress in under_way if progress is not None]
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
@@ -343,6 +350,7 @@ class IncomingTransfers:
         # one that is in use must not look like a credit to a sender that has forgotten what for
         transfer = granted.asked_by if granted.offer is None else granted.offer.transfer
         frame = Grant(self._settings.transport, grant, remote.key, remote.address, remote.length, transfer)
+        granted.told = frame
         self._emit(FrameToSend(frame))
         return frame
 
@@ -396,7 +404,7 @@ class IncomingTransfers:
     def _is_of(self, grant: int, offer: Offer) -> bool:
         """Whether what came into a grant over this data path, if anything, was sealed for this offer."""
         opener = self._opener
-        return opener is None or opener.is_of(grant, offer.transfer, digest_of_offer(encode_frame(offer)))
+        return opener is None or opener.is_of(grant, offer.transfer, offer_digest(offer))
 
     def _look_at_header(self, grant: int, granted: Granted, receiver: ReceivingMachine, now: float) -> None:
         offer = granted.offer

@@ -379,6 +379,10 @@ class Link:
                 self._emit(TransferAnnounced(datagram))
             case Grant() if datagram.transport == self._settings.transport:
                 self._outgoing.on_early_grant(datagram, now)
+            case GrantRequest() if datagram.transport == self._settings.transport:
+                self._incoming.on_early_request(datagram)
+            case GrantReturn(transport=transport, grant=grant) if transport == self._settings.transport:
+                self._incoming.on_return(grant)
             case PathProbe() | PathProbeAnswer():
                 self._probing.on_datagram(datagram, now)
 

@@ -23,10 +23,10 @@ from fedrdma_fate.core.actions import (
     WriteHeader,
 )
 from fedrdma_fate.core.backoff import Backoff
-from fedrdma_fate.core.credits import MOST_REQUESTS, Credits, GrantDeduplicator
+from fedrdma_fate.core.credits import Credits, GrantDeduplicator
 from fedrdma_fate.core.sender import SenderState
 from fedrdma_fate.engine.events import Emit, FrameToSend, PayloadSent, SendFailed, TransferProgress, TransferStats
-from fedrdma_fate.engine.link_datagrams import LinkDatagrams
+from fedrdma_fate.engine.link_datagrams import COPIES, LinkDatagrams
 from fedrdma_fate.engine.outgoing_transfer import ActiveTransfers, OutgoingTransfer, Repeated, progress_of
 from fedrdma_fate.engine.path_memory import PathMemory
 from fedrdma_fate.engine.payload import Outgoing
@@ -41,12 +41,13 @@ from fedrdma_fate.engine.setup import (
     uses_chunk_immediates,
     worthwhile_repairs,
 )
+from fedrdma_fate.engine.slot_requests import SlotRequests
 from fedrdma_fate.engine.stalled import StalledTransfers
 from fedrdma_fate.ports import Endpoint
 from fedrdma_fate.security.sealing import PathSealer
 from fedrdma_fate.wire.datagrams import Header
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, TransportError
-from fedrdma_fate.wire.frames import Abort, Grant, GrantRequest, GrantReturn, Reconcile, Report
+from fedrdma_fate.wire.frames import Abort, Grant, GrantReturn, Reconcile, Report
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +80,7 @@ class OutgoingTransfers:
         self._lingering: list[OutgoingTransfer] = []
         self._posted = PostedWrites()
         self._given_up: set[int] = set()
-        self._asked: set[int] = set()
+        self._requests = SlotRequests(settings.transport, emit, datagrams)
         self._repair_buffer = RepairBuffer(settings.repair_region)
         self.memory = PathMemory(settings.known, settings.make_controller)
 
@@ -103,7 +104,7 @@ class OutgoingTransfers:
         if waiting is not None:
             self._emit(FrameToSend(Abort(transfer, code.value, reason)))
             self._emit(SendFailed(waiting, code, reason))
-            self._ask_next(transfer)
+            self._ask_next(transfer, now)
         active = self._active.get(transfer)
         if active is not None:
             self._carry_out(active, active.sender.cancel(code, reason), now)
@@ -126,7 +127,7 @@ class OutgoingTransfers:
                 self.on_restart(transfer, now)
         self._endpoint = endpoint
         self._credits.clear()
-        self._asked &= self._active.keys()
+        self._requests.keep(self._active.keys())
         if self._active:
             transfers = tuple((transfer, active.grant.grant) for transfer, active in self._active.items())
             self._emit(FrameToSend(Reconcile(self._settings.transport, transfers)))
@@ -136,6 +137,7 @@ class OutgoingTransfers:
     def path_lost(self) -> None:
         """Pause everything. To be called when the transport reads no slot any more."""
         self._endpoint = self._sealer = self._ring = None
+        self._requests.path_lost()
         self._stalled.clear()
         self._posted.clear()
         self._given_up.clear()
@@ -156,7 +158,7 @@ class OutgoingTransfers:
             close_transfer(active, self.memory)
         self._waiting.clear()
         self._active.clear()
-        self._asked.clear()
+        self._requests.keep(())
         self._damaged.clear()
         for outgoing in given_up:
             self._emit(SendFailed(outgoing, code, reason))
@@ -254,7 +256,7 @@ class OutgoingTransfers:
         waiting = self._waiting.pop(transfer, None)
         if waiting is not None:
             self._emit(PayloadSent(waiting, TransferStats(0.0, 0, 0)))
-            self._ask_next(transfer)
+            self._ask_next(transfer, now)
         active = self._active.get(transfer)
         if active is not None:
             self._carry_out(active, active.sender.on_delivered(now), now)
@@ -264,7 +266,7 @@ class OutgoingTransfers:
         waiting = self._waiting.pop(transfer, None)
         if waiting is not None:
             self._emit(SendFailed(waiting, code, reason))
-            self._ask_next(transfer)
+            self._ask_next(transfer, now)
         active = self._active.get(transfer)
         if active is not None:
             self._carry_out(active, active.sender.on_refused(code, reason), now)
@@ -278,7 +280,7 @@ class OutgoingTransfers:
             self._forget_sealed(active)
             close_transfer(active, self.memory)
             self._give_back(active.grant.grant)
-            self._asked.discard(transfer)
+            self._requests.ended(transfer)
             self.submit(active.outgoing.plain, now)
             self._serve_stalled(now)
 
@@ -302,6 +304,7 @@ class OutgoingTransfers:
         """When `on_timer` wants to be called."""
         times = [due for active in self._active.values() if (due := active.timer()) is not None]
         times += [active.ended_at + self._settings.idle_timeout for active in self._lingering]
+        times += self._requests.timers()
         return min(times, default=None)
 
     def on_timer(self, now: float) -> None:
@@ -310,6 +313,7 @@ class OutgoingTransfers:
         Raises:
             TransportError: LINK_LOST when the transport does not complete what was posted.
         """
+        self._requests.on_timer(now)
         for active in list(self._active.values()):
             for repeated in active.repeated:
                 if repeated.backoff.on_timer(now):
@@ -335,28 +339,23 @@ class OutgoingTransfers:
             self._begin(outgoing, grant, now)
         else:
             for outgrown in self._credits.take_outgrown():
+                # ahead of the request, by the same ways: its room is what is asked for
                 self._give_back(outgrown.grant)
-            self._ask(outgoing.transfer, needed)
+                self._datagrams.post(GrantReturn(self._settings.transport, outgrown.grant), COPIES)
+            self._requests.ask(outgoing.transfer, needed, now)
 
     def _needed(self, outgoing: Outgoing) -> int:
         sealed = self._ring is not None
         return slot_bytes_needed(outgoing.plan, outgoing.mode, sealed=sealed, recut=outgoing.recut)
 
-    def _ask(self, transfer: int, slot_bytes: int) -> None:
-        """Ask for a slot, unless so many have been asked for that this one waits for its turn."""
-        if transfer in self._asked or len(self._asked) < MOST_REQUESTS:
-            self._asked.add(transfer)
-            self._emit(FrameToSend(GrantRequest(self._settings.transport, transfer, slot_bytes)))
-
-    def _ask_next(self, ended: int) -> None:
+    def _ask_next(self, ended: int, now: float) -> None:
         """A transfer has ended: where it had asked for a slot, the first that waits for its turn may."""
         self._damaged.pop(ended, None)
-        if ended not in self._asked:
+        if not self._requests.ended(ended):
             return
-        self._asked.discard(ended)
-        following = next((each for each in self._waiting.values() if each.transfer not in self._asked), None)
+        following = next((each for each in self._waiting.values() if each.transfer not in self._requests), None)
         if following is not None and self._endpoint is not None:
-            self._ask(following.transfer, self._needed(following))
+            self._requests.ask(following.transfer, self._needed(following), now)
 
     def _complain(self, kind: str, message: str, *values: object) -> None:
         self._settings.complaints.add(logger, kind, self._settings.site, message, *values)
@@ -373,6 +372,7 @@ class OutgoingTransfers:
 
     def _begin(self, outgoing: Outgoing, grant: Grant, now: float) -> None:
         assert self._endpoint is not None
+        self._requests.answered(outgoing.transfer)
         active = open_transfer(
             outgoing,
             grant,
@@ -485,7 +485,7 @@ class OutgoingTransfers:
         """The transfer is over; its owner may have the slot when the transport has let go of it."""
         self._active.take(active.outgoing.transfer)
         self._forget_sealed(active)
-        self._ask_next(active.outgoing.transfer)
+        self._ask_next(active.outgoing.transfer, now)
         close_transfer(active, self.memory)
         if worthwhile_repairs(active.outgoing, active.service, self.memory, self._settings) is not None:
             prepare()

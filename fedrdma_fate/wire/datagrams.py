@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import msgspec
 
-from fedrdma_fate.wire.frames import Delivered, Frame, Grant, Offer, Report, encode_frame, parse_message
+from fedrdma_fate.wire.frames import (
+    Delivered,
+    Frame,
+    Grant,
+    GrantRequest,
+    GrantReturn,
+    Offer,
+    Report,
+    encode_frame,
+    parse_message,
+)
 
 DATAGRAM_BYTES = 4096
 """Most bytes of a datagram, sealed."""
@@ -59,8 +69,8 @@ class Header(Frame, frozen=True, tag="header"):
     raw: bytes
 
 
-Datagram = Report | Delivered | Offer | Grant | Header | PathProbe | PathProbeAnswer
-"""Delivered, Offer and Grant come by the control channel too, before or after."""
+Datagram = Report | Delivered | Offer | Grant | GrantRequest | GrantReturn | Header | PathProbe | PathProbeAnswer
+"""Delivered, Offer, Grant, GrantRequest and GrantReturn come by the control channel too, before or after."""
 
 _decoder: msgspec.msgpack.Decoder[Datagram] = msgspec.msgpack.Decoder(Datagram)
 

@@ -54,6 +54,7 @@ class Recorded:
     returned: list[Slot] = dataclasses.field(default_factory=list)
     still_open: list[Slot] = dataclasses.field(default_factory=list)
     wanted: list[GrantRequest] = dataclasses.field(default_factory=list)
+    wanted_early: list[GrantRequest] = dataclasses.field(default_factory=list)
     offers: list[Offer] = dataclasses.field(default_factory=list)
     received_offers: list[tuple[Offer, Slot, int]] = dataclasses.field(default_factory=list)
     receive_failures: list[tuple[Offer, ErrorCode, str]] = dataclasses.field(default_factory=list)
@@ -79,8 +80,8 @@ class Recorded:
                 self.paths.append(("lost", attempt, reason))
             case TransferAnnounced(offer):
                 self.offers.append(offer)
-            case GrantRequested(request):
-                self.wanted.append(request)
+            case GrantRequested(request, early):
+                (self.wanted_early if early else self.wanted).append(request)
             case PayloadReceived(offer, slot, payload_at):
                 self.received_offers.append((offer, slot, payload_at))
             case ReceiveFailed(offer, slot, code, reason):

@@ -91,7 +91,7 @@ BOUNDS: dict[str, dict[str, str]] = {
         "gateway/tasks/server.py:Task": "received",
         "memory/pool.py:SlotPool": "_held _holders _leases",
     },
-    "MOST_REQUESTS": {"engine/outgoing.py:OutgoingTransfers": "_asked"},
+    "MOST_REQUESTS": {"engine/slot_requests.py:SlotRequests": "_asked _repeated"},
     "MOST_CREDITS": {"core/credits.py:Credits": "_grants", "core/credits.py:GrantDeduplicator": "_early"},
     "MOST_UNREAD_BYTES: then nothing more is read from the connection": {
         "gateway/peers/control_stream.py:ControlStream": "_incoming",

@@ -9,7 +9,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +85,15 @@ def _hosts() -> int:
 
 
 @contextlib.contextmanager
-def running_gateway(document: dict[str, Any]) -> Iterator[str]:
-    """A gateway that runs meanwhile, and is stopped in order; the address of its socket."""
+def running_gateway(
+    document: dict[str, Any], beside: Callable[[], Coroutine[Any, Any, None]] | None = None
+) -> Iterator[str]:
+    """A gateway that runs meanwhile, and is stopped in order; the address of its socket.
+
+    Args:
+        document: its configuration.
+        beside: what runs on its event loop as well, until it is stopped.
+    """
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True).start()
 
@@ -96,9 +103,12 @@ def running_gateway(document: dict[str, Any]) -> Iterator[str]:
         return gateway
 
     gateway = asyncio.run_coroutine_threadsafe(start(), loop).result(START_SECONDS)
+    watching = None if beside is None else asyncio.run_coroutine_threadsafe(beside(), loop)
     try:
         yield document["listen"]["socket"]
     finally:
+        if watching is not None:
+            watching.cancel()
         asyncio.run_coroutine_threadsafe(gateway.stop(), loop).result(START_SECONDS)
 
 

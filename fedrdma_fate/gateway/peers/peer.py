@@ -455,8 +455,9 @@ class Peer:
             case RecordsRefused(counts):
                 for fault, count in counts.items():
                     self._context.metrics.records_refused(self.config.site, fault, count)
-            case GrantRequested(request):
-                self.receiving.on_grant_request(request, self.paths.paths[transport].link)
+            case GrantRequested(request, early):
+                ask = self.receiving.on_early_grant_request if early else self.receiving.on_grant_request
+                ask(request, self.paths.paths[transport].link)
             case PayloadReceived(offer, slot, payload_at, stats):
                 self._note_carried(transport)
                 self.receiving.received(offer, slot, payload_at, stats)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 from collections import OrderedDict
@@ -176,6 +177,18 @@ class Receiving:
                 return
             task = spawn(self._context.tasks, self._answer_request(request, link))
             self._requests[transfer] = _Request(link, task)
+
+    def on_early_grant_request(self, request: GrantRequest, link: LinkHandle) -> None:
+        """The same by a datagram, before or after the frame: it gets what is free, and the frame does all else."""
+        transfer, slot_bytes = request.transfer, request.slot_bytes
+        known = transfer in self._ended or transfer in self._requests or transfer in self._asked_by
+        if known or transfer >= PROBE_TRANSFERS_FROM or slot_bytes < HEADER_SPACE_BYTES:
+            return
+        if len(self._requests) + len(self._asked_by) >= MOST_REQUESTS_KEPT:
+            return
+        with contextlib.suppress(MemoryPoolError):
+            if (lease := self._context.receive_pool.lease(slot_bytes, self.owner)) is not None:
+                self._grant(link, _Grant(lease, asked_by=transfer))
 
     def forget_requests(self, link: LinkHandle | None = None) -> None:
         """The data path of this link, or every one, is gone: who waits for room asks again on the next."""

@@ -1,4 +1,4 @@
-"""Offers, grants and headers by datagrams: either copy may be lost, late or come twice, and each counts once."""
+"""Offers, grants, headers, requests by datagrams: either copy may be lost, late or come twice, and each counts once."""
 
 from __future__ import annotations
 
@@ -338,3 +338,108 @@ def test_a_header_that_is_damaged_of_no_grant_or_of_an_aborted_transfer_is_ignor
     pair.lost = set()
     pair.pass_time(0.2)
     assert (pair.receiving.frames, pair.came(Delivered), pair.bodies()) == ([], 0, [])
+
+
+# --- requests for slots ---
+
+
+def serve(pair: Lossy) -> int:
+    """What a gateway does for the requests that came by datagrams: each transfer gets a slot once; how many came."""
+    asked, pair.receiving.wanted_early = pair.receiving.wanted_early, []
+    for request in {request.transfer: request for request in asked}.values():
+        pair.grant(HeapRegion(request.slot_bytes).slot(), request.transfer)
+    return len(asked)
+
+
+def test_without_the_control_channel_a_message_that_asks_for_a_slot_comes_whole(pair: Lossy) -> None:
+    pair.submit()
+    pair.progress()
+    assert serve(pair) == 1
+    pair.pass_time(0.1)
+    assert pair.bodies() == [BODY]
+    assert len(pair.sending.sent_messages) == 1
+    # then the request comes as a frame, late: whoever grants knows of the transfer that it has ended
+    assert [type(frame) for frame in pair.sending.frames] == [GrantRequest, Offer]
+    pair.carry()
+    assert [request.transfer for request in pair.receiving.wanted] == [1]
+    assert pair.outgoing.timer() is None
+
+
+def test_a_request_is_repeated_a_few_times_until_there_is_a_slot(pair: Lossy) -> None:
+    pair.lost = {GrantRequest}
+    pair.submit()
+    pair.pass_time(0.01)
+    assert serve(pair) == 0
+    pair.lost = set()
+    pair.pass_time(0.01)
+    assert serve(pair) == 1
+    pair.pass_time(0.2)
+    assert pair.bodies() == [BODY]
+    assert pair.came(GrantRequest) == 1, "it has a slot"
+    pair.submit(2)
+    pair.pass_time(1.0)
+    assert pair.came(GrantRequest) == 1 + 5, "the frame is on its way, and there may be no room"
+
+
+def test_the_answer_to_a_request_that_is_lost_is_given_again_to_the_next(pair: Lossy) -> None:
+    pair.lost = {Grant}
+    pair.submit()
+    pair.pass_time(0.003)
+    assert serve(pair) > 0
+    pair.pass_time(0.001)
+    pair.lost = set()
+    pair.pass_time(0.03)
+    assert pair.bodies() == [BODY]
+    assert serve(pair) == 0, "the link knows what it has granted"
+
+
+def test_a_request_is_not_repeated_on_a_path_that_is_lost_or_for_a_message_that_is_given_up(pair: Lossy) -> None:
+    pair.submit()
+    pair.lose_path()
+    assert pair.outgoing.timer() is None
+    pair.new_path()
+    pair.pass_time(0.001)
+    assert pair.came(GrantRequest) == 1, "asked anew on the next"
+    pair.outgoing.cancel(1, ErrorCode.TRANSFER_ABORTED, "enough", pair.now)
+    assert pair.outgoing.timer() is None
+
+
+def test_a_slot_that_comes_too_late_for_its_transfer_is_given_back(pair: Lossy) -> None:
+    pair.submit()
+    pair.progress()
+    pair.outgoing.cancel(1, ErrorCode.TRANSFER_ABORTED, "enough", pair.now)
+    pair.carry()
+    pair.receiving.wanted.clear()
+    # the frame has said that it was given up, and now comes the datagram
+    assert serve(pair) == 1
+    pair.run()
+    assert len(pair.receiving.returned) == 1
+
+
+def test_a_slot_ahead_that_is_too_short_goes_back_by_a_datagram_too_ahead_of_the_request(pair: Lossy) -> None:
+    ring, outgrown = HeapRegion(1000).slot(), HeapRegion(2000).slot()
+    pair.grant(ring)
+    pair.grant(outgrown)
+    pair.progress()
+    pair.submit()
+    pair.progress()
+    assert pair.receiving.returned == [outgrown]
+    assert [type(datagram) for datagram in pair.datagrams if isinstance(datagram, GrantReturn | GrantRequest)] == [
+        GrantReturn,
+        GrantReturn,
+        GrantRequest,
+    ]
+    assert serve(pair) == 1
+    pair.pass_time(0.1)
+    pair.carry()
+    assert pair.receiving.returned == [outgrown], "once"
+    assert pair.bodies() == [BODY]
+
+
+def test_a_request_for_another_data_path_is_none_of_this_one(pair: Lossy) -> None:
+    for stray in (GrantRequest("verbs", 1, 4096), GrantReturn("verbs", 1)):
+        slot = HeapRegion(100_000).slot()
+        pair.grant(slot)
+        pair.sender._datagrams.post(stray)
+        pair.progress()
+        assert (pair.receiving.wanted_early, pair.receiving.returned) == ([], [])

@@ -14,7 +14,7 @@ from fedrdma_fate.engine.link import Link
 from fedrdma_fate.ports import ChunkService, Completion, CompletionKind
 from fedrdma_fate.security.datagram_tags import DatagramSealer
 from fedrdma_fate.wire.datagrams import Datagram, Header, PathProbe, encode_datagram
-from fedrdma_fate.wire.frames import Delivered, Grant, Offer, Report
+from fedrdma_fate.wire.frames import Delivered, Grant, GrantRequest, GrantReturn, Offer, Report
 from tests.support.endpoints import HeapRegion, MemoryWire
 from tests.support.engine import DATAGRAM_KEYS, Pair, datagram_in, outgoing
 
@@ -108,7 +108,7 @@ def test_a_forged_delivered_frees_no_slot_and_the_message_arrives_all_the_same(
     assert len(pair.sending.sent_messages) == len(pair.receiving.received_offers) == 1
 
 
-def test_forged_offers_headers_grants_and_reports_begin_and_end_nothing(pair: Watched) -> None:
+def test_forged_offers_headers_grants_requests_and_reports_begin_and_end_nothing(pair: Watched) -> None:
     pair.lost = {Offer, Header, Report, Delivered}
     pair.send()
     pair.pass_time(0.05)
@@ -116,6 +116,8 @@ def test_forged_offers_headers_grants_and_reports_begin_and_end_nothing(pair: Wa
     forged: list[tuple[Link, Datagram]] = [
         (pair.receiver, offer),
         (pair.receiver, Header(offer.grant, b"x" * 64)),
+        (pair.receiver, GrantRequest("memory", 2, 1 << 20)),
+        (pair.receiver, GrantReturn("memory", offer.grant)),
         (pair.sender, Grant("memory", 99, 1, 0, 1 << 20, 0)),
         (pair.sender, Report(1, 0, 20, b"", 19, 0.0, 0.0, len(BODY))),
     ]
@@ -123,6 +125,7 @@ def test_forged_offers_headers_grants_and_reports_begin_and_end_nothing(pair: Wa
         pair.inject(link, DatagramSealer(b"f" * 32).seal(encode_datagram(datagram)))
     assert pair.incoming.progress() == []
     assert pair.receiving.offers == []
+    assert (pair.receiving.wanted_early, pair.receiving.returned) == ([], [])
     assert pair.sending.sent_messages == []
     assert pair.dropped == {"forged": len(forged)}
 

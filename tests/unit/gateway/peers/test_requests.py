@@ -12,7 +12,7 @@ from fedrdma_fate.gateway.peers.receiving import MOST_REQUESTS_KEPT, Receiving, 
 from fedrdma_fate.memory.pool import SlotPool
 from fedrdma_fate.obs.complaints import Complaints
 from fedrdma_fate.wire.errors import ErrorCode
-from fedrdma_fate.wire.frames import GrantRequest, Refused
+from fedrdma_fate.wire.frames import PROBE_TRANSFERS_FROM, Delivered, GrantRequest, Refused
 from tests.support.endpoints import HeapRegion
 from tests.support.twin import Twin
 from tests.support.twin_play import Play, pull, sent_by, work
@@ -53,6 +53,9 @@ class Gateway:
 
     def ask(self, peer: str, transfer: int, slot_bytes: int) -> None:
         self.receiving[peer].on_grant_request(GrantRequest("tcp", transfer, slot_bytes), self.links[peer])
+
+    def ask_early(self, peer: str, transfer: int, slot_bytes: int) -> None:
+        self.receiving[peer].on_early_grant_request(GrantRequest("tcp", transfer, slot_bytes), self.links[peer])
 
     async def settle(self) -> None:
         for _ in range(10):
@@ -95,6 +98,49 @@ def test_no_more_requests_of_a_peer_are_kept_than_its_limit_and_the_next_are_ref
         assert len(refused) == 50
         assert all(isinstance(answer, Refused) and answer.code == ErrorCode.LIMIT_REACHED.value for answer in refused)
         await gateway.close()
+
+    run(scenario())
+
+
+def test_a_request_by_a_datagram_gets_what_is_free_and_the_frame_does_all_else() -> None:
+    async def scenario() -> None:
+        gateway = Gateway()
+        most = gateway.context.receive_pool.most_bytes
+        gateway.ask_early("honest", 1, 64 * KIB)
+        assert gateway.links["honest"].granted == [1], "at once"
+        gateway.ask("honest", 1, 64 * KIB)
+        gateway.ask_early("honest", 1, 64 * KIB)
+        await gateway.settle()
+        assert gateway.links["honest"].granted == [1], "once"
+        # what waits, is refused, is a probe's or makes no sense is for the frame
+        for transfer, slot_bytes in ((2, most), (3, 2 * most), (PROBE_TRANSFERS_FROM, 64 * KIB), (4, 63), (5, -1)):
+            gateway.ask_early("honest", transfer, slot_bytes)
+        await gateway.settle()
+        assert gateway.links["honest"].granted == [1]
+        assert (gateway.answers["honest"], gateway.receiving["honest"]._requests) == ([], {})
+        await gateway.close()
+
+    run(scenario())
+
+
+def test_no_more_requests_by_datagrams_have_a_slot_than_a_peer_may_have() -> None:
+    async def scenario() -> None:
+        gateway = Gateway()
+        gateway.receiving["greedy"]._asked_by.update(range(1, MOST_REQUESTS_KEPT))
+        for transfer in (MOST_REQUESTS_KEPT, MOST_REQUESTS_KEPT + 1):
+            gateway.ask_early("greedy", transfer, 64 * KIB)
+        assert gateway.links["greedy"].granted == [MOST_REQUESTS_KEPT]
+        assert gateway.answers["greedy"] == [], "the frame is answered"
+
+    run(scenario())
+
+
+def test_a_request_by_a_datagram_that_comes_after_the_end_gets_nothing() -> None:
+    async def scenario() -> None:
+        gateway = Gateway()
+        gateway.receiving["honest"]._remember(Delivered(1))
+        gateway.ask_early("honest", 1, 64 * KIB)
+        assert gateway.links["honest"].granted == []
 
     run(scenario())
 

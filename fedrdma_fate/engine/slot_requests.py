@@ -1,0 +1,77 @@
+"""What a link asks its peer for: slots for transfers that no standing grant can hold, so many at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from fedrdma_fate.core.backoff import Backoff
+from fedrdma_fate.core.credits import MOST_REQUESTS
+from fedrdma_fate.engine.events import Emit, FrameToSend
+from fedrdma_fate.engine.link_datagrams import LinkDatagrams
+from fedrdma_fate.engine.outgoing_transfer import Repeated
+from fedrdma_fate.wire.frames import GrantRequest
+
+_REPEATS = 4
+"""By datagrams, as an offer: the control channel brings it in any case."""
+
+
+class SlotRequests:
+    """Each goes by the control channel, and by datagrams where there are some, again until there is a slot: a packet
+    of the control channel that is lost would cost the transfer a quarter of a second."""
+
+    def __init__(self, transport: str, emit: Emit, datagrams: LinkDatagrams) -> None:
+        """
+        Args:
+            transport: name of the data path that the slots are for.
+            emit: tells the owner of the link.
+            datagrams: those of the data path.
+        """
+        self._transport = transport
+        self._emit = emit
+        self._datagrams = datagrams
+        self._asked: set[int] = set()
+        self._repeated: dict[int, Repeated] = {}
+
+    def __contains__(self, transfer: int) -> bool:
+        """Whether it has asked and not ended."""
+        return transfer in self._asked
+
+    def ask(self, transfer: int, slot_bytes: int, now: float) -> None:
+        """Ask for a slot, unless so many have been asked for that this one waits for its turn."""
+        if transfer not in self._asked and len(self._asked) >= MOST_REQUESTS:
+            return
+        self._asked.add(transfer)
+        request = GrantRequest(self._transport, transfer, slot_bytes)
+        self._emit(FrameToSend(request))
+        if self._datagrams.post(request):
+            self._repeated[transfer] = Repeated(request, Backoff(now, _REPEATS))
+
+    def answered(self, transfer: int) -> None:
+        """It has a slot."""
+        self._repeated.pop(transfer, None)
+
+    def ended(self, transfer: int) -> bool:
+        """It wants none any more; whether it had asked for one, so that another may."""
+        self.answered(transfer)
+        had_asked = transfer in self._asked
+        self._asked.discard(transfer)
+        return had_asked
+
+    def path_lost(self) -> None:
+        """Nothing goes by datagrams until there is a new path."""
+        self._repeated.clear()
+
+    def keep(self, transfers: Collection[int]) -> None:
+        """All others ask anew."""
+        self._asked.intersection_update(transfers)
+
+    def timers(self) -> list[float]:
+        """When `on_timer` wants to be called."""
+        times = (repeated.backoff.timer() for repeated in self._repeated.values())
+        return [due for due in times if due is not None]
+
+    def on_timer(self, now: float) -> None:
+        """Repeat what is due."""
+        for repeated in self._repeated.values():
+            if repeated.backoff.on_timer(now):
+                self._datagrams.post(repeated.datagram)
