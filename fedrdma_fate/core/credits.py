@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from fedrdma_fate.wire.frames import Grant
+from collections import Counter
+from collections.abc import Collection, Iterable
+from typing import Protocol, TypeVar
+
+from fedrdma_fate.wire.frames import Grant, MessageKey
 
 MOST_CREDITS = 1024
 """Standing grants that a sender keeps: `memory.ring_slots` may be 256, for each of two links that follow each other."""
@@ -10,6 +14,68 @@ MOST_CREDITS = 1024
 MOST_REQUESTS = 256
 """Transfers of a link that have asked for a slot and not ended; the next wait their turn at the sender. Enough to keep
 any path full, and a receiver need not remember more of one peer."""
+
+MOST_SESSION_REQUESTS = MOST_REQUESTS // 2
+"""Of these, transfers of one session: another that comes later is never behind more of them at the receiver, which
+serves the requests of a peer in their order."""
+
+
+class WantsSlot(Protocol):
+    """A message that wants a slot: its transfer, and its key, which names its session."""
+
+    @property
+    def transfer(self) -> int:
+        """Its number."""
+        ...
+
+    @property
+    def key(self) -> MessageKey:
+        """What it is."""
+        ...
+
+
+Asking = TypeVar("Asking", bound=WantsSlot)
+
+
+class RequestShares:
+    """Which transfers have asked for a slot and not ended: so many at once, of which the sessions have their shares.
+
+    A request names no session, for a peer could name any: who asks shares them out.
+    """
+
+    def __init__(self) -> None:
+        self._session_of: dict[int, str] = {}
+        self._of_session: Counter[str] = Counter()
+
+    def admit(self, transfer: int, session: str) -> bool:
+        """Whether it may ask now, or ask again; then it has."""
+        if transfer in self._session_of:
+            return True
+        if len(self._session_of) >= MOST_REQUESTS or self._of_session[session] >= MOST_SESSION_REQUESTS:
+            return False
+        self._session_of[transfer] = session
+        self._of_session[session] += 1
+        return True
+
+    def discard(self, transfer: int) -> bool:
+        """It has ended, or begins anew; whether it had asked."""
+        session = self._session_of.pop(transfer, None)
+        if session is None:
+            return False
+        self._of_session[session] -= 1
+        if not self._of_session[session]:
+            del self._of_session[session]
+        return True
+
+    def keep(self, transfers: Collection[int]) -> None:
+        """Forget that any other has asked."""
+        for transfer in [each for each in self._session_of if each not in transfers]:
+            self.discard(transfer)
+
+    def next_of(self, waiting: Iterable[Asking]) -> Asking | None:
+        """Who of these asks next: the first one of the session that has asked for the fewest."""
+        fresh = (each for each in waiting if each.transfer not in self._session_of)
+        return min(fresh, key=lambda each: self._of_session.get(each.key.session, 0), default=None)
 
 
 class Credits:

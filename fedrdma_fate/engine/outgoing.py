@@ -342,20 +342,20 @@ class OutgoingTransfers:
                 # ahead of the request, by the same ways: its room is what is asked for
                 self._give_back(outgrown.grant)
                 self._datagrams.post(GrantReturn(self._settings.transport, outgrown.grant), COPIES)
-            self._requests.ask(outgoing.transfer, needed, now)
+            self._requests.ask(outgoing, needed, now)
 
     def _needed(self, outgoing: Outgoing) -> int:
         sealed = self._ring is not None
         return slot_bytes_needed(outgoing.plan, outgoing.mode, sealed=sealed, recut=outgoing.recut)
 
     def _ask_next(self, ended: int, now: float) -> None:
-        """A transfer has ended: where it had asked for a slot, the first that waits for its turn may."""
+        """A transfer has ended: where it had asked for a slot, another that waits for its turn may."""
         self._damaged.pop(ended, None)
         if not self._requests.ended(ended):
             return
-        following = next((each for each in self._waiting.values() if each.transfer not in self._requests), None)
+        following = self._requests.next_of(self._waiting.values())
         if following is not None and self._endpoint is not None:
-            self._requests.ask(following.transfer, self._needed(following), now)
+            self._requests.ask(following, self._needed(following), now)
 
     def _complain(self, kind: str, message: str, *values: object) -> None:
         self._settings.complaints.add(logger, kind, self._settings.site, message, *values)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from fedrdma_fate.core.backoff import Backoff
-from fedrdma_fate.core.credits import MOST_REQUESTS
+from fedrdma_fate.core.credits import RequestShares
 from fedrdma_fate.engine.events import Emit, FrameToSend
 from fedrdma_fate.engine.link_datagrams import LinkDatagrams
 from fedrdma_fate.engine.outgoing_transfer import Repeated
+from fedrdma_fate.engine.payload import Outgoing
 from fedrdma_fate.wire.frames import GrantRequest
 
 _REPEATS = 4
@@ -29,18 +30,18 @@ class SlotRequests:
         self._transport = transport
         self._emit = emit
         self._datagrams = datagrams
-        self._asked: set[int] = set()
+        self._asked = RequestShares()
         self._repeated: dict[int, Repeated] = {}
 
-    def __contains__(self, transfer: int) -> bool:
-        """Whether it has asked and not ended."""
-        return transfer in self._asked
+    def next_of(self, waiting: Iterable[Outgoing]) -> Outgoing | None:
+        """Of messages that wait for a slot, the one that is to ask for it next."""
+        return self._asked.next_of(waiting)
 
-    def ask(self, transfer: int, slot_bytes: int, now: float) -> None:
+    def ask(self, outgoing: Outgoing, slot_bytes: int, now: float) -> None:
         """Ask for a slot, unless so many have been asked for that this one waits for its turn."""
-        if transfer not in self._asked and len(self._asked) >= MOST_REQUESTS:
+        transfer = outgoing.transfer
+        if not self._asked.admit(transfer, outgoing.key.session):
             return
-        self._asked.add(transfer)
         request = GrantRequest(self._transport, transfer, slot_bytes)
         self._emit(FrameToSend(request))
         if self._datagrams.post(request):
@@ -53,9 +54,7 @@ class SlotRequests:
     def ended(self, transfer: int) -> bool:
         """It wants none any more; whether it had asked for one, so that another may."""
         self.answered(transfer)
-        had_asked = transfer in self._asked
-        self._asked.discard(transfer)
-        return had_asked
+        return self._asked.discard(transfer)
 
     def path_lost(self) -> None:
         """Nothing goes by datagrams until there is a new path."""
@@ -63,7 +62,7 @@ class SlotRequests:
 
     def keep(self, transfers: Collection[int]) -> None:
         """All others ask anew."""
-        self._asked.intersection_update(transfers)
+        self._asked.keep(transfers)
 
     def timers(self) -> list[float]:
         """When `on_timer` wants to be called."""

@@ -275,10 +275,10 @@ class Twin:
 
     # -- traffic --------------------------------------------------------------------------------------------------
 
-    def put(self, site: str, name: str, body: bytes, mode: Mode | None = None) -> MessageKey | None:
+    def put(self, site: str, name: str, body: bytes, mode: Mode | None = None, session: str = "s") -> MessageKey | None:
         """Push a message to the other site; None when there is no room for it."""
         half, other = self.halves[site], self.halves["b" if site == "a" else "a"]
-        key = MessageKey("s", name, "t", half.party, other.party)
+        key = MessageKey(session, name, "t", half.party, other.party)
         if len(body) <= INLINE_LIMIT_BYTES:
             half.peer.sending.put_inline(key, "bytes", body)
             return key

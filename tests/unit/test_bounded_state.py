@@ -91,7 +91,10 @@ BOUNDS: dict[str, dict[str, str]] = {
         "gateway/tasks/server.py:Task": "received",
         "memory/pool.py:SlotPool": "_held _holders _leases",
     },
-    "MOST_REQUESTS": {"engine/slot_requests.py:SlotRequests": "_asked _repeated"},
+    "MOST_REQUESTS, MOST_SESSION_REQUESTS": {
+        "core/credits.py:RequestShares": "_session_of _of_session",
+        "engine/slot_requests.py:SlotRequests": "_repeated",
+    },
     "MOST_CREDITS": {"core/credits.py:Credits": "_grants", "core/credits.py:GrantDeduplicator": "_early"},
     "MOST_UNREAD_BYTES: then nothing more is read from the connection": {
         "gateway/peers/control_stream.py:ControlStream": "_incoming",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import random
+
 import pytest
 
-from fedrdma_fate.core.credits import Credits
-from fedrdma_fate.wire.frames import Grant
+from fedrdma_fate.core.credits import MOST_REQUESTS, MOST_SESSION_REQUESTS, Credits, RequestShares
+from fedrdma_fate.wire.frames import Grant, MessageKey, Party
 
 
 def grant(number: int, length: int) -> Grant:
@@ -63,3 +66,58 @@ def test_nothing_is_left_when_the_peer_restarted(credits: Credits) -> None:
     credits.clear()
     assert len(credits) == 0
     assert credits.take(1) is None
+
+
+@dataclasses.dataclass(frozen=True)
+class Wanting:
+    transfer: int
+    key: MessageKey
+
+
+def outgoing(transfer: int, session: str) -> Wanting:
+    return Wanting(transfer, MessageKey(session, "m", "t", Party("guest", "1"), Party("host", "2")))
+
+
+def asking(requests: RequestShares, session: str, count: int, first: int) -> list[int]:
+    """Of so many transfers of a session, those that may ask."""
+    return [transfer for transfer in range(first, first + count) if requests.admit(transfer, session)]
+
+
+def test_a_session_leaves_room_for_the_requests_of_others() -> None:
+    requests = RequestShares()
+    assert len(asking(requests, "greedy", 1000, 0)) == MOST_SESSION_REQUESTS
+    assert asking(requests, "other", 3, 5000) == [5000, 5001, 5002]
+    assert len(asking(requests, "third", 1000, 6000)) == MOST_REQUESTS - MOST_SESSION_REQUESTS - 3
+
+
+def test_whoever_has_asked_may_ask_again_and_counts_once() -> None:
+    requests = RequestShares()
+    asked = asking(requests, "s", MOST_SESSION_REQUESTS, 0)
+    assert asking(requests, "s", MOST_SESSION_REQUESTS, 0) == asked
+    assert requests.discard(0)
+    assert not requests.discard(0)
+    assert requests.admit(9999, "s")
+
+
+def test_the_session_with_the_fewest_requests_asks_next_and_within_it_the_first() -> None:
+    requests = RequestShares()
+    asking(requests, "greedy", 10, 0)
+    asking(requests, "modest", 2, 100)
+    waiting = [outgoing(0, "greedy"), outgoing(11, "greedy"), outgoing(102, "modest"), outgoing(103, "modest")]
+    assert requests.next_of(waiting) is waiting[2]
+    assert requests.next_of(waiting[:2]) is waiting[1]
+    assert requests.next_of(waiting[:1]) is None, "it has asked"
+    requests.keep([100])
+    assert requests.next_of(waiting) is waiting[0]
+
+
+def test_no_order_of_asking_and_ending_leaves_a_count_behind() -> None:
+    requests, chance, open_ones = RequestShares(), random.Random(4), set()
+    for transfer in range(5000):
+        if requests.admit(transfer, f"s{chance.randrange(5)}"):
+            open_ones.add(transfer)
+        if open_ones and chance.random() < 0.6:
+            requests.discard(open_ones.pop())
+    requests.keep(())
+    assert len(asking(requests, "s0", 1000, 10_000)) == MOST_SESSION_REQUESTS
+    assert requests._of_session.keys() == {"s0"}

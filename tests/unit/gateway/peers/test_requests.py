@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Coroutine
 from types import SimpleNamespace
 from typing import Any
 
-from fedrdma_fate.core.credits import MOST_REQUESTS
+from fedrdma_fate.core.credits import MOST_REQUESTS, MOST_SESSION_REQUESTS
 from fedrdma_fate.gateway.peers.receiving import MOST_REQUESTS_KEPT, Receiving, pool_owner
 from fedrdma_fate.memory.pool import SlotPool
 from fedrdma_fate.obs.complaints import Complaints
@@ -163,5 +164,25 @@ def test_a_sender_asks_for_so_many_slots_at_once_and_all_its_payloads_arrive(pla
         while not all(pulled.done() for pulled in pulls):
             await work(twin, 5)
         assert [pulled.result()[0] for pulled in pulls] == [number % 251 for number in range(count)]
+
+    play(scenario, memory={"send_bytes": "32MiB", "receive_bytes": "1MiB", "ring_slots": 0})
+
+
+def test_a_session_of_many_payloads_does_not_keep_anothers_from_asking(play: Play) -> None:
+    async def scenario(twin: Twin) -> None:
+        for number in range(MOST_REQUESTS + 30):
+            twin.put("a", f"m{number}", bytes(70_000))
+        twin.put("a", "late", bytes(70_000), session="another")
+        await twin.connect()
+        asked: set[int] = set()
+        while not asked:
+            await twin.turn("a")
+            asked |= {frame.transfer for frame in sent_by(twin, "a", GrantRequest)}
+            await twin.carry("a")
+            await twin.turn("b")
+            await twin.carry("b")
+        pending = twin.halves["a"].peer.sending._transfers
+        sessions = Counter(pending[transfer].outgoing.key.session for transfer in asked)
+        assert sessions == {"s": MOST_SESSION_REQUESTS, "another": 1}
 
     play(scenario, memory={"send_bytes": "32MiB", "receive_bytes": "1MiB", "ring_slots": 0})
