@@ -15,6 +15,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from fedrdma_fate.core.path import PathState
+from fedrdma_fate.core.x.estimators import MOST_RATE
 from fedrdma_fate.wire.datagrams import (
     DATAGRAM_BYTES,
     PADDED_DATAGRAM_BYTES,
@@ -38,6 +39,9 @@ LONG_TRAIN_PACKETS = TRAIN_DATAGRAMS * PADDED_DATAGRAM_BYTES // 4096
 
 TRAINS = 3
 """A train that came to nothing is followed by another, up to so many. Ours: one short, one long, one in reserve."""
+
+MOST_TRAINS = 16
+"""Of a peer that are answered on a data path: each answer goes several times, and a train may be one datagram."""
 
 ANSWER_SECONDS = 0.5
 """An answer that is not here by then is not waited for: longer than any round trip between two sites."""
@@ -121,7 +125,7 @@ class ProbingSide:
             return None
         sent_at, padding = sent
         round_trip = now - sent_at - answer.held_ns * 1e-9
-        if round_trip <= 0:
+        if round_trip <= 0 or sum(count for count, _ in answer.arrivals) > TRAIN_DATAGRAMS:
             return None
         length = DATAGRAM_BYTES + padding
         rate, least = dispersion_rate(answer.arrivals, length), least_rate(answer.arrivals, length)
@@ -130,7 +134,7 @@ class ProbingSide:
                 self._padding, self._due = LONG_PADDING_BYTES, now
         elif rate is not None or (padding and least > FAST_RATE):
             self._due = None
-            return PathState(rate or least, round_trip, _loss(answer, padding))
+            return PathState(min(rate or least, MOST_RATE), round_trip, _loss(answer, padding))
         return None
 
     def timer(self) -> float | None:
@@ -158,6 +162,7 @@ class ProbedSide:
 
     def __init__(self) -> None:
         self._train = 0
+        self._trains = 0
         self._count = 0
         self._came = 0
         self._first_at = 0.0
@@ -166,12 +171,13 @@ class ProbedSide:
 
     def on_probe(self, probe: PathProbe, now: float) -> PathProbeAnswer | None:
         """A datagram of a train; the answer, with its last."""
-        if probe.train > self._train:
+        if probe.train > self._train and self._trains < MOST_TRAINS:
+            self._trains += 1
             self._train, self._count, self._came = probe.train, min(probe.count, TRAIN_DATAGRAMS), 0
             self._first_at = now
             self._arrivals = []
-        elif probe.train < self._train or not self._count:
-            # of a train that was answered, or superseded
+        elif probe.train != self._train or not self._count:
+            # of a train that was answered, or superseded, or is one too many
             return None
         self._note(now)
         return self._answer(now) if self._came >= self._count else None

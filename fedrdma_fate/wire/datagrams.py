@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from fedrdma_fate.wire.frames import (
@@ -26,6 +28,13 @@ PADDED_DATAGRAM_BYTES = 64 * 1024
 """What one may be stretched to on its way: what is behind DATAGRAM_BYTES is dropped on arrival."""
 
 
+MOST_MOMENTS = 1024
+"""Of an answer to a train; ours have 64 datagrams."""
+
+_Amount = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
+"""Of datagrams or nanoseconds: none is negative, and each is exact as a float."""
+
+
 class PathProbe(Frame, frozen=True, tag="path-probe"):
     """One of a train of equal datagrams, whose spacing on arrival tells the rate of the path.
 
@@ -36,7 +45,7 @@ class PathProbe(Frame, frozen=True, tag="path-probe"):
     """
 
     train: int
-    count: int
+    count: _Amount
     padding: bytes
 
 
@@ -50,8 +59,8 @@ class PathProbeAnswer(Frame, frozen=True, tag="path-probe-answer"):
     """
 
     train: int
-    arrivals: tuple[tuple[int, int], ...]
-    held_ns: int
+    arrivals: Annotated[tuple[tuple[_Amount, _Amount], ...], msgspec.Meta(max_length=MOST_MOMENTS)]
+    held_ns: _Amount
 
 
 class Header(Frame, frozen=True, tag="header"):

@@ -9,6 +9,7 @@ from fedrdma_fate.core.path_probe import (
     ANSWER_SECONDS,
     FAST_RATE,
     LONG_PADDING_BYTES,
+    MOST_TRAINS,
     QUIET_SECONDS,
     TRAIN_DATAGRAMS,
     TRAINS,
@@ -17,6 +18,7 @@ from fedrdma_fate.core.path_probe import (
     dispersion_rate,
     least_rate,
 )
+from fedrdma_fate.core.x.estimators import MOST_RATE
 from fedrdma_fate.wire.datagrams import (
     DATAGRAM_BYTES,
     PADDED_DATAGRAM_BYTES,
@@ -116,6 +118,28 @@ def test_a_train_that_claims_to_be_endless_is_answered_all_the_same() -> None:
     probed = ProbedSide()
     answers = [probed.on_probe(probe(count=10**9), number * 1e-6) for number in range(TRAIN_DATAGRAMS)]
     assert answers[-1] is not None
+
+
+def test_a_peer_that_measures_on_and_on_is_not_answered_on_and_on() -> None:
+    probed = ProbedSide()
+    answers = [probed.on_probe(probe(train, count=1), train * 1e-3) for train in range(1, 1000)]
+    assert sum(answer is not None for answer in answers) == MOST_TRAINS >= TRAINS
+    assert probed.timer() is None
+
+
+@pytest.mark.parametrize("held_ns", [0, 10])
+def test_an_answer_that_no_path_can_give_tells_nothing_or_of_the_fastest_there_is(held_ns: int) -> None:
+    many, fast = ProbingSide(), ProbingSide()
+    many.start(0.0)
+    fast.start(0.0)
+    assert many.on_answer(PathProbeAnswer(1, tuple((64, moment) for moment in range(6)), held_ns), 0.02) is None
+    # a long train follows what is so fast
+    in_no_time = ((16, 0), *((1, moment + 1) for moment in range(48)))
+    assert fast.on_answer(PathProbeAnswer(1, in_no_time, held_ns), 0.02) is None
+    assert fast.on_timer(0.02) is not None
+    found = fast.on_answer(PathProbeAnswer(2, in_no_time, held_ns), 0.04)
+    assert found is not None
+    assert found.rate == MOST_RATE
 
 
 @pytest.mark.parametrize("answer", [None, PathProbeAnswer(1, ((64, 0),), 0), PathProbeAnswer(9, tuple(evenly(64)), 0)])

@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from fedrdma_fate.wire.datagrams import PathProbe, PathProbeAnswer, decode_datagram, encode_datagram
 from fedrdma_fate.wire.errors import ErrorCode, WireError
 from fedrdma_fate.wire.frames import (
     MOST_ADDRESS_ITEMS,
@@ -59,6 +60,24 @@ def test_what_is_no_time_is_malformed(number: float) -> None:
         assert refused.value.code is ErrorCode.MALFORMED_FRAME
     with pytest.raises(WireError):
         decode_frame(encode_frame(Report(1, 0, 1, b"", 0, 0.0, 0.0, -1)))
+
+
+@pytest.mark.parametrize(
+    "datagram",
+    [
+        PathProbe(1, -1, b""),
+        PathProbe(1, 1 << 60, b""),
+        PathProbeAnswer(1, ((1, 0),), -1),
+        PathProbeAnswer(1, ((1, 0),), 1 << 60),
+        PathProbeAnswer(1, ((1, -1),), 0),
+        PathProbeAnswer(1, ((1 << 62, 1),), 0),
+        PathProbeAnswer(1, ((1, 0),) * 1025, 0),
+    ],
+)
+def test_a_train_of_what_cannot_be_counted_or_timed_is_malformed(datagram: PathProbe | PathProbeAnswer) -> None:
+    with pytest.raises(WireError) as refused:
+        decode_datagram(encode_datagram(datagram))
+    assert refused.value.code is ErrorCode.MALFORMED_FRAME
 
 
 def test_what_is_as_long_as_may_be_gets_through() -> None:
