@@ -78,6 +78,11 @@ class SenderBase:
         self.state = SenderState.IDLE
 
     @property
+    def waiting_since(self) -> float | None:
+        """Since when chunks are under way, or lost, and none has arrived; None where the transport sees to them."""
+        return None
+
+    @property
     def finished(self) -> bool:
         """Whether the transfer is over, well or not."""
         return self.state in (SenderState.DELIVERED, SenderState.FAILED)

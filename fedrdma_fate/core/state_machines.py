@@ -29,6 +29,11 @@ class SendingMachine(Protocol):
         """Payload bytes known to lie in the receiver's slot."""
         ...
 
+    @property
+    def waiting_since(self) -> float | None:
+        """Since when chunks are under way, or lost, and none has arrived, seconds; None where nobody waits for one."""
+        ...
+
     def start(self, now: float) -> list[Action]:
         """Begin. The offer has been sent and the slot was granted."""
         ...

@@ -68,6 +68,21 @@ class PathLost:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class PathStalled:
+    """What this attempt connected is up, and carries nothing that it should. It is for the owner to leave it.
+
+    Attributes:
+        attempt: which one.
+        reason: what was found.
+        silent: nothing at all comes by it, so that the way itself may be gone; else it carries short messages.
+    """
+
+    attempt: int
+    reason: str
+    silent: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class TransferAnnounced:
     """A datagram announces a transfer, perhaps late: it may `begin_early`."""
 
@@ -159,6 +174,7 @@ LinkEvent = (
     FrameToSend
     | PathConnected
     | PathLost
+    | PathStalled
     | TransferAnnounced
     | DatagramsDropped
     | RecordsRefused

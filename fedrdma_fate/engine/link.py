@@ -24,13 +24,14 @@ from fedrdma_fate.engine.link_datagrams import LinkDatagrams
 from fedrdma_fate.engine.outgoing import OutgoingTransfers
 from fedrdma_fate.engine.path_memory import KnownPath
 from fedrdma_fate.engine.path_probing import PathProbing
+from fedrdma_fate.engine.path_watch import PathWatch
 from fedrdma_fate.engine.payload import Outgoing
 from fedrdma_fate.engine.sealing_ring import SEALING_RING_BYTES, SealingRing
 from fedrdma_fate.engine.settings import LinkSettings
 from fedrdma_fate.ports import Completion, CompletionKind, Draft, Endpoint, EndpointAddress, Slot
 from fedrdma_fate.security.datagram_tags import DatagramKeys
 from fedrdma_fate.security.sealing import PathOpener, PathSealing
-from fedrdma_fate.wire.datagrams import Header, PathProbe, PathProbeAnswer
+from fedrdma_fate.wire.datagrams import Header, PathEcho, PathEchoAnswer, PathProbe, PathProbeAnswer
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, MemoryPoolError, error_from_code
 from fedrdma_fate.wire.frames import (
     Abort,
@@ -98,6 +99,7 @@ class Link:
         self._outgoing = OutgoingTransfers(settings, emit, self._datagrams)
         self._incoming = IncomingTransfers(settings, emit, self._datagrams)
         self._probing = PathProbing(self._outgoing.memory, self._datagrams)
+        self._watch = PathWatch(self._datagrams, emit, self._outgoing.waiting_since)
         self._endpoint: Endpoint | None = None
         self._opener: PathOpener | None = None
         self._attempt = 0
@@ -156,6 +158,7 @@ class Link:
         self.heard_at = now
         self._datagrams.path_up(endpoint, keys)
         self._probing.path_up(endpoint, now)
+        self._watch.path_up(endpoint, attempt)
         self._incoming.path_up(endpoint, now, self._opener)
         self._outgoing.path_up(endpoint, now, None if sealing is None else sealing.sealer, ring)
 
@@ -283,7 +286,7 @@ class Link:
         if self._incoming.wants_polling():
             return now + self._settings.poll_interval
         due = self._outgoing.timer()
-        for other in (self._incoming.timer(), self._probing.timer()):
+        for other in (self._incoming.timer(), self._probing.timer(), self._watch.timer()):
             if other is not None and (due is None or other < due):
                 due = other
         if self._changed and (due is None or self._snapshot_due_at < due):
@@ -296,6 +299,7 @@ class Link:
             self._outgoing.on_timer(now)
         self._incoming.on_timer(now)
         self._probing.on_timer(now)
+        self._watch.on_timer(now)
         # a payload that is opened a slice at a time ends by a timer, and nothing else may happen behind it
         self._changed = True
         if self._incoming.wants_polling():
@@ -320,6 +324,7 @@ class Link:
         self._opener = None
         self._datagrams.path_lost()
         self._probing.path_lost()
+        self._watch.path_lost()
         self._outgoing.path_lost()
         self._incoming.path_lost(self._clock(), still_open, wiped)
         if tell:
@@ -385,6 +390,8 @@ class Link:
                 self._incoming.on_return(grant)
             case PathProbe() | PathProbeAnswer():
                 self._probing.on_datagram(datagram, now)
+            case PathEcho() | PathEchoAnswer():
+                self._watch.on_datagram(datagram)
 
     def frame(self, frame: ControlFrame) -> None:
         """A control frame about transfers came from the peer."""

@@ -54,13 +54,13 @@ class LinkDatagrams:
         """There is none until it is renewed."""
         self._endpoint = self._sealer = self._opener = None
 
-    def post(self, datagram: Datagram, copies: int = 1) -> bool:
+    def post(self, datagram: Datagram, copies: int = 1, padding: int = 0) -> bool:
         """Whether it is on its way; it may be lost. A path that breaks just now says so when it is asked for progress.
 
         Each copy is sealed by itself: a datagram that comes twice is then always somebody else's doing.
         """
         body = encode_datagram(datagram)
-        posted = [self._post(body) for _ in range(copies)]
+        posted = [self._post(body, padding=padding) for _ in range(copies)]
         return any(posted)
 
     def post_train(self, train: Train) -> bool:

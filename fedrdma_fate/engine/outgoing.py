@@ -82,6 +82,7 @@ class OutgoingTransfers:
         self._given_up: set[int] = set()
         self._requests = SlotRequests(settings.transport, emit, datagrams)
         self._repair_buffer = RepairBuffer(settings.repair_region)
+        self._arrived_at = 0.0
         self.memory = PathMemory(settings.known, settings.make_controller)
 
     # -- commands -------------------------------------------------------------------------------------------------
@@ -224,7 +225,10 @@ class OutgoingTransfers:
         active = self._active.get(report.transfer)
         if active is not None:
             active.offering = None
+            before = active.sender.arrived_bytes
             self._carry_out(active, active.sender.on_report(report, now), now)
+            if active.sender.arrived_bytes > before:
+                self._arrived_at = now
 
     def on_resend(self, transfer: int, chunks: Iterable[int], now: float) -> None:
         """The peer found damage.
@@ -297,6 +301,12 @@ class OutgoingTransfers:
         elif self._active.get(active.outgoing.transfer) is active:
             self._carry_out(active, active.sender.on_write_done(posted.own_request, now), now)
         self._serve_stalled(now)
+
+    def waiting_since(self) -> float | None:
+        """Since when chunks are under way, or lost, and none of any transfer has arrived; None where nobody waits."""
+        waits = [since for active in self._active.values() if (since := active.sender.waiting_since) is not None]
+        # a transfer that has just begun has waited for nothing yet
+        return max(min(waits), self._arrived_at) if waits else None
 
     # -- time -----------------------------------------------------------------------------------------------------
 

@@ -63,6 +63,26 @@ class PathProbeAnswer(Frame, frozen=True, tag="path-probe-answer"):
     held_ns: _Amount
 
 
+class PathEcho(Frame, frozen=True, tag="path-echo"):
+    """Asks for one answer: whether messages come at all, and long ones, padded on their way, as short ones do.
+
+    Attributes:
+        number: counts those of this data path.
+    """
+
+    number: int
+
+
+class PathEchoAnswer(Frame, frozen=True, tag="path-echo-answer"):
+    """It has come.
+
+    Attributes:
+        number: that of the echo.
+    """
+
+    number: int
+
+
 class Header(Frame, frozen=True, tag="header"):
     """The header of a `fedrdma-x` transfer, which goes by the reliable queue pair where there are no datagrams.
 
@@ -78,7 +98,19 @@ class Header(Frame, frozen=True, tag="header"):
     raw: bytes
 
 
-Datagram = Report | Delivered | Offer | Grant | GrantRequest | GrantReturn | Header | PathProbe | PathProbeAnswer
+Datagram = (
+    Report
+    | Delivered
+    | Offer
+    | Grant
+    | GrantRequest
+    | GrantReturn
+    | Header
+    | PathProbe
+    | PathProbeAnswer
+    | PathEcho
+    | PathEchoAnswer
+)
 """Delivered, Offer, Grant, GrantRequest and GrantReturn come by the control channel too, before or after."""
 
 _decoder: msgspec.msgpack.Decoder[Datagram] = msgspec.msgpack.Decoder(Datagram)

@@ -277,6 +277,12 @@ class XSender(SenderBase):
             self._forget_arrivals()
         return self._pump(now)
 
+    @property
+    def waiting_since(self) -> float | None:
+        """Since when chunks are under way, or lost, and none has arrived; None where nobody waits for one."""
+        is_waiting = self.state is SenderState.SENDING and not self._awaits_owner and not self._arrivals.full
+        return self._timeout.last_progress if is_waiting and not self.settings.reliable else None
+
     def timer(self) -> float | None:
         """When to call `on_timer`."""
         if self.state is not SenderState.SENDING or self._awaits_owner:

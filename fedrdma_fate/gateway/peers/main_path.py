@@ -39,6 +39,10 @@ STILL_LOOKS = 10
 """One whose transfers make no progress is as well; they begin anew on the main path."""
 
 
+PROMPT_SECONDS = 1.0
+"""A control channel that answers within it shows that the way is there, and no queue of seconds stands in it."""
+
+
 class _Leaving:
     """A path that carries what it has begun with, and nothing new."""
 
@@ -97,6 +101,7 @@ class MainPath:
         self._retries = PathRetries(clock)
         self._leaving: dict[str, _Leaving] = {}
         self._main_since = 0.0
+        self._suspect: tuple[str, int, str, float] | None = None
         self._trial: TimerHandle | None = None
         self._look: TimerHandle | None = None
 
@@ -137,6 +142,7 @@ class MainPath:
     def on_round_trip(self, seconds: float) -> None:
         """A ping was answered after so long."""
         self._least_round_trip = min(self._least_round_trip, seconds)
+        self._leave_suspect(seconds)
         if len(self._first_round_trips) < FIRST_PINGS:
             self._first_round_trips.append(seconds)
             if self._paths.active and self._paths.main is None:
@@ -163,14 +169,14 @@ class MainPath:
         self._paths.need(transport, reason, main=True)
         self._plan_trial()
 
-    def fall_back(self, transport: str) -> None:
-        """The main path cannot be connected, or carries nothing: take the next."""
+    def fall_back(self, transport: str, *, served: bool = True) -> None:
+        """The main path cannot be connected, or carries nothing: take the next. Whether it may have served well."""
         path = self._paths.paths[transport]
         trouble = self._paths.unusable[transport]
         self._complain("data path given up", "giving up %s to %s: it %s", transport, trouble)
         path.went_down(self._clock())
         if path.ever_up:
-            self._retries.lost(transport, path.up_seconds, carried=path.carried)
+            self._retries.lost(transport, path.up_seconds, carried=served and path.carried)
         else:
             self._retries.failed(transport)
         self.give_up(transport)
@@ -290,9 +296,37 @@ class MainPath:
             self._send(PathUse(transport, path.attempt, False, reason))
             return
         self._paths.unusable[transport] = f"was left ({reason})"
-        # whatever else has gone by it
-        path.carried = False
-        self.fall_back(transport)
+        self.fall_back(transport, served=False)
+
+    def on_stalled(self, transport: str, attempt: int, reason: str, *, silent: bool) -> None:
+        """A path is up, and carries nothing that it should; see `PathStalled`."""
+        path = self._paths.paths.get(transport)
+        if path is None or path.attempt != attempt or not path.up:
+            return
+        if self._paths.is_aside(transport):
+            if self._paths.active:
+                # what stands still there goes on by the main path
+                self._close(transport, reason)
+            return
+        if not path.main:
+            return
+        if silent:
+            # is the way itself gone, or as slow as all that? Then another path would carry no more
+            self._suspect = transport, attempt, reason, self._clock()
+            self._send(Ping(time.monotonic()))
+        else:
+            self.leave(transport, reason)
+
+    def _leave_suspect(self, round_trip: float) -> None:
+        suspect, self._suspect = self._suspect, None
+        if suspect is None:
+            return
+        transport, attempt, reason, asked_at = suspect
+        path = self._paths.paths.get(transport)
+        took = self._clock() - asked_at
+        soon = round_trip <= took <= PROMPT_SECONDS
+        if path is not None and path.main and path.up and path.attempt == attempt and soon:
+            self.leave(transport, f"{reason}, while the control channel answers in {round_trip * 1e3:.0f} ms")
 
     def _take(self, transport: str, reason: str) -> str | None:
         """Make a path that is up the main one; what was it before, if that is to be left."""

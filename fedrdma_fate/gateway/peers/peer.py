@@ -17,6 +17,7 @@ from fedrdma_fate.engine.events import (
     LinkEvent,
     PathConnected,
     PathLost,
+    PathStalled,
     PayloadReceived,
     PayloadSent,
     ReceiveFailed,
@@ -447,6 +448,8 @@ class Peer:
                 self._on_path_connected(transport, attempt, lent_region)
             case PathLost(attempt, reason):
                 self._on_path_lost(transport, attempt, reason)
+            case PathStalled(attempt, reason, silent):
+                self.main_path.on_stalled(transport, attempt, reason, silent=silent)
             case TransferAnnounced(offer):
                 self.receiving.on_early_offer(offer, self.paths.paths[transport].link)
             case DatagramsDropped(counts):

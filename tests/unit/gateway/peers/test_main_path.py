@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from fedrdma_fate.engine.events import PathStalled
 from fedrdma_fate.gateway.peers.main_path import MOVE_SECONDS
 from fedrdma_fate.gateway.peers.path_retries import FIRST_WAIT_SECONDS, STEADY_SECONDS
 from fedrdma_fate.gateway.peers.paths import GIVE_UP_SECONDS
-from fedrdma_fate.wire.frames import Connect, PathUse
+from fedrdma_fate.wire.frames import Connect, PathUse, Ping
 from tests.support.endpoints import MemoryTransport, MemoryWire
 from tests.support.twin import Twin
 from tests.support.twin_play import BODY, Play, peer_of, pull, sent_by, work
@@ -335,3 +336,88 @@ def test_a_short_path_is_not_tried_over_udp_by_auto(play: Play) -> None:
         assert peer_of(twin, "a").main_path.unused() == []
 
     play(scenario, transport="auto", mode="fedrdma-x")
+
+
+# --- a path that carries nothing ---
+
+
+async def over_udp(twin: Twin) -> dict[int, MemoryWire]:
+    """Both use `udp`."""
+    wires = offer_udp(twin)
+    await twin.connect()
+    await spend(twin, 2)
+    assert main_of(twin) == ("udp", "udp")
+    return wires
+
+
+@pytest.mark.parametrize("site", ["a", "b"])
+def test_a_path_that_carries_nothing_is_left_by_both_whoever_finds_it_out_and_what_was_on_it_comes_once(
+    play: Play, site: str
+) -> None:
+    async def scenario(twin: Twin) -> None:
+        await over_udp(twin)
+        arrived = [pull(twin, twin.put("a", "m", BODY)), pull(twin, twin.put("b", "m", BODY))]
+        await work(twin, 1)
+        path = site_paths(twin, site)["udp"]
+        peer_of(twin, site)._on_link_event("udp", PathStalled(path.attempt, "packets overtake", silent=False))
+        await spend(twin, 2)
+        assert main_of(twin) == ("tcp", "tcp")
+        assert [await asyncio.wait_for(each, 1) for each in arrived] == [BODY, BODY]
+        for half in twin.halves.values():
+            assert half.context.mailbox.summary()["messages"] == 0
+            assert "udp: was left (" in site_paths(twin, half.site)["tcp"].reason
+            assert "packets overtake" in site_paths(twin, half.site)["tcp"].reason
+
+    play(scenario, **UDP)
+
+
+def test_a_path_that_is_left_for_carrying_nothing_is_tried_again_ever_later_however_long_it_was_up(play: Play) -> None:
+    async def scenario(twin: Twin) -> None:
+        await over_udp(twin)
+        waits = []
+        for _ in range(3):
+            await exchange(twin, f"m{len(waits)}")
+            await spend(twin, STEADY_SECONDS * 5, 1.0)
+            assert main_of(twin) == ("udp", "udp")
+            peer, path = peer_of(twin, "a"), site_paths(twin, "a")["udp"]
+            peer._on_link_event("udp", PathStalled(path.attempt, "packets overtake", silent=False))
+            (told,) = peer.main_path.unused()
+            waits.append(told["next_trial_seconds"])
+        assert waits == pytest.approx([30.0, 60.0, 120.0], abs=0.1)
+
+    play(scenario, **UDP)
+
+
+@pytest.mark.parametrize(
+    ("answered_after", "left"), [(0.02, True), (1.5, False), (None, False)], ids=["soon", "late", "never"]
+)
+def test_a_path_by_which_nothing_comes_is_left_only_where_the_control_channel_answers_soon(
+    play: Play, answered_after: float | None, left: bool
+) -> None:
+    async def scenario(twin: Twin) -> None:
+        await over_udp(twin)
+        peer, path = peer_of(twin, "a"), site_paths(twin, "a")["udp"]
+        peer._on_link_event("udp", PathStalled(path.attempt, "nothing comes by it", silent=True))
+        assert main_of(twin)[0] == "udp"
+        assert sent_by(twin, "a", Ping)
+        if answered_after is not None:
+            await asyncio.sleep(answered_after)
+            # of a ping that went before the silence
+            peer.main_path.on_round_trip(answered_after + 1)
+            assert main_of(twin)[0] == "udp"
+            peer._on_link_event("udp", PathStalled(path.attempt, "nothing comes by it", silent=True))
+            await asyncio.sleep(answered_after)
+            peer.main_path.on_round_trip(answered_after)
+        assert (main_of(twin)[0] == "tcp") == left
+
+    play(scenario, **UDP)
+
+
+def test_what_an_earlier_connection_has_found_out_does_not_count_against_this_one(play: Play) -> None:
+    async def scenario(twin: Twin) -> None:
+        await over_udp(twin)
+        peer, path = peer_of(twin, "a"), site_paths(twin, "a")["udp"]
+        peer._on_link_event("udp", PathStalled(path.attempt - 1, "packets overtake", silent=False))
+        assert main_of(twin)[0] == "udp"
+
+    play(scenario, **UDP)
