@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from fedrdma_fate.gateway.peers import path_retries
 from fedrdma_fate.transport.udp.meeting import Meeting
 from fedrdma_fate.transport.udp.outbound import Buffers, DatagramOutbound
 from fedrdma_fate.transport.udp.packets import CHUNK
+from fedrdma_fate.transport.udp.socket_options import prepare
 from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
 from tests.support.certificates import TestAuthority
 from tests.support.sites import Site, Sites, eventually, party, start_gateways
@@ -185,3 +187,30 @@ def test_where_udp_passes_again_it_is_taken_again_and_what_is_under_way_comes_wh
         # nothing is left of the other one, nor of its memory
         eventually(lambda: {path["transport"] for path in sites["b"].status()["peers"][0]["paths"]} == {"udp"}, 20)
         assert sites["a"].status()["peers"][0]["unused_paths"] == []
+
+
+def test_a_nat_that_gives_a_new_port_in_the_middle_of_a_message_costs_neither_the_link_nor_the_message(
+    tmp_path: Path, authority: TestAuthority | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gave, chunks, forgotten = DatagramOutbound._gave, [], []
+
+    def through_nat(self: DatagramOutbound, buffers: Buffers, datagrams: int) -> bool:
+        chunks.append(bytes(buffers[0])[0] == CHUNK)
+        dials = not self._udp.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT)
+        if any(chunks) and dials and not forgotten:
+            # what comes out of this side's socket comes from another port from now on, and the old one is deaf
+            forgotten.append(self._udp.getsockname())
+            with socket.socket(self._udp.family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as new:
+                prepare(new)
+                new.connect(self._udp.getpeername())
+                os.dup2(new.fileno(), self._udp.fileno())
+        return gave(self, buffers, datagrams)
+
+    with start(tmp_path, authority) as sites:
+        main_path(sites["a"])
+        monkeypatch.setattr(DatagramOutbound, "_gave", through_nat)
+        exchange(sites)
+        assert forgotten
+        exchange(sites, "again")
+        assert main_path(sites["a"])["transport"] == "udp"
+        assert sites["a"].events("link_lost") == sites["b"].events("link_lost") == []

@@ -26,14 +26,17 @@ from fedrdma_fate.transport.udp.packets import (
     CONNECTION_HEAD,
     KEY_MASK,
     MESSAGE_HEAD,
+    PATH_HEAD,
     PING_HEAD,
     PONG_HEAD,
 )
 from fedrdma_fate.transport.udp.path_mtu import LongSent, PathMtu
+from fedrdma_fate.transport.udp.path_validation import PathTags, PathValidation
 from fedrdma_fate.transport.udp.reassembly import ChunkAssembly, MessageAssembly
 from tests.fuzz.target import Target, require
 from tests.support.endpoints import HeapRegion
 
+PATH_KEY = bytes(range(32))
 KEY = 0x4242424242424242
 SLOT_BYTES, GUARD_BYTES = 4096, 64
 MOST_READS = 5_000
@@ -189,6 +192,8 @@ def hellos() -> Target:
 def udp() -> Target:
     """Datagrams of a `udp` link, from somebody who knows its connection and the key of a slot; a length before each."""
     region = HeapRegion(SLOT_BYTES + 2 * GUARD_BYTES)
+    elsewhere = (udp_packets.PING, udp_packets.PATH_RESPONSE)
+    followed = object()
 
     def read(data: bytes) -> bool:
         endpoint: Any = UdpEndpoint.__new__(UdpEndpoint)
@@ -198,13 +203,20 @@ def udp() -> Target:
         endpoint._liveness, endpoint._longest = Liveness(), 0
         endpoint._path_mtu = PathMtu(1352, 1252, [1472, 1352, 1252], 0.0)
         endpoint._path_mtu.search([1472, 1352, 1252], 0.0)
+        endpoint._tags, endpoint._peer, endpoint._followed, endpoint._used = PathTags(PATH_KEY), KEY, followed, False
+        endpoint._validation = PathValidation(KEY, endpoint._tags, bytes)
         for number in range(4):
             endpoint._path_mtu.on_ping(number, LongSent(9, 1352), 0.0)
         endpoint._outbound = DatagramOutbound(_Nowhere(), 1472, KEY, int, segments=False)  # type: ignore[arg-type]
         rest = memoryview(data)
         while len(rest) >= 2:
             length = int.from_bytes(rest[:2], "little")
-            endpoint._takes(rest[2 : 2 + length])
+            datagram = rest[2 : 2 + length]
+            # what the listener lets through comes from elsewhere now and then
+            if len(datagram) >= CONNECTION_HEAD.size and length % 2 and datagram[0] in elsewhere:
+                endpoint._takes_elsewhere(datagram, ("192.0.2.1", 9), 0.0)
+            else:
+                endpoint._takes(datagram)
             rest = rest[2 + length :]
         guards = bytes(region.view[:GUARD_BYTES]) + bytes(region.view[-GUARD_BYTES:])
         require(not guards.strip(b"\0"), "a piece landed outside of its slot")
@@ -217,6 +229,9 @@ class _Nowhere:
     """A socket that takes everything."""
 
     def sendmsg(self, *_what: object) -> None:
+        pass
+
+    def sendto(self, *_what: object) -> None:
         pass
 
 
@@ -235,7 +250,12 @@ def _datagrams() -> list[bytes]:
 
     pongs = [PONG_HEAD.pack(udp_packets.PONG, version, KEY, number, 1472 - 120 * number) for number in range(4)]
     padding = CONNECTION_HEAD.pack(udp_packets.PADDING, version, KEY).ljust(100, b"\0")
-    life = [padding, PING_HEAD.pack(udp_packets.PING, version, KEY, 1), *pongs]
+    tags = PathTags(PATH_KEY)
+    pings = [PING_HEAD.pack(udp_packets.PING, version, KEY, number, tags.of_ping(KEY, number)) for number in range(3)]
+    challenge = PATH_HEAD.pack(udp_packets.PATH_CHALLENGE, version, KEY, bytes(16))
+    response = PATH_HEAD.pack(udp_packets.PATH_RESPONSE, version, KEY, tags.of_response(KEY, bytes(16)))
+    odd = [each + bytes(len(each) % 2 == 0) for each in (pings[1], response, pings[2], response)]
+    life = [padding, *pings, *pongs, challenge, response]
     whole = sized(piece(0, 3, 0), piece(2, 3, 80), piece(1, 3, 40), part(1, 2), part(0, 2), *life)
     nacks, _ = encode_nacks(
         KEY, [NackedChunk(KEY & KEY_MASK, number, Cut(12, 40), 5 << number) for number in range(9)], 1472
@@ -245,6 +265,7 @@ def _datagrams() -> list[bytes]:
         whole,
         sized(piece(0, 3, 0), piece(1, 6, 20, 20), piece(2, 3, 80), piece(3, 6, 60, 20), piece(2, 6, 40, 20)),
         sized(piece(0, 1, SLOT_BYTES - 40)),
+        sized(*odd),
         sized(part(0, 1)),
         sized(*life, probe(b"t" * 16, 100, 0)),
     ]

@@ -133,8 +133,8 @@ BOUNDS: dict[str, dict[str, str]] = {
     "MOST_PARTIAL_MESSAGES": {"transport/udp/reassembly.py:MessageAssembly": "_partial"},
     "MOST_MESSAGES": {"transport/udp/outbound.py:DatagramOutbound": "_messages"},
     "by the window of whoever posts": {"transport/udp/outbound.py:DatagramOutbound": "_chunks"},
-    "links that are being connected, of peers that are configured": {
-        "transport/udp/listening.py:UdpListener": "_expected",
+    "links that are being connected or are connected, of peers that are configured": {
+        "transport/udp/listening.py:UdpListener": "_expected _followed",
     },
     "MOST_EARLY_CHUNKS of a link": {"engine/granted_slot.py:Granted": "early early_writes"},
     "_ENDED": {"engine/incoming.py:IncomingTransfers": "_ended"},

@@ -15,6 +15,7 @@ from fedrdma_fate.timerfd import Timer
 from fedrdma_fate.transport.exposure import check_target
 from fedrdma_fate.transport.tcp import TcpEndpoint
 from fedrdma_fate.transport.udp.cuts import Cut
+from fedrdma_fate.transport.udp.listening import Followed
 from fedrdma_fate.transport.udp.liveness import TICK_SECONDS, Liveness
 from fedrdma_fate.transport.udp.nacks import decode_nacks
 from fedrdma_fate.transport.udp.outbound import DatagramOutbound
@@ -27,6 +28,9 @@ from fedrdma_fate.transport.udp.packets import (
     MESSAGE,
     MESSAGE_HEAD,
     NACK,
+    PATH_CHALLENGE,
+    PATH_HEAD,
+    PATH_RESPONSE,
     PING,
     PING_HEAD,
     PONG,
@@ -35,6 +39,7 @@ from fedrdma_fate.transport.udp.packets import (
     VERSION,
 )
 from fedrdma_fate.transport.udp.path_mtu import PathMtu, State
+from fedrdma_fate.transport.udp.path_validation import Address, PathTags, PathValidation
 from fedrdma_fate.transport.udp.reassembly import ChunkAssembly, MessageAssembly
 from fedrdma_fate.transport.udp.receiving import DatagramReceiver
 from fedrdma_fate.wire.datagrams import DATAGRAM_BYTES, PADDED_DATAGRAM_BYTES
@@ -63,6 +68,8 @@ class UdpEndpoint:
         lengths: Callable[[], Sequence[int]],
         own: int,
         peer: int,
+        tags: PathTags,
+        followed: Followed | None,
         *,
         segments: bool,
     ) -> None:
@@ -74,6 +81,8 @@ class UdpEndpoint:
             lengths: says which ones the path may have, now.
             own: what the peer calls this connection.
             peer: what the peer wants it to be called.
+            tags: that pings have.
+            followed: on the listening side, what comes from elsewhere; the other side's address may change.
             segments: whether to have the kernel cut batches into datagrams.
         """
         self._streams = streams
@@ -92,13 +101,18 @@ class UdpEndpoint:
             too_long=self._on_too_long,
         )
         self._longest = 0
+        self._peer = peer
+        self._tags = tags
+        self._followed = followed
+        self._validation = PathValidation(own, tags)
         self._receiver = DatagramReceiver(udp)
         self._chunks = ChunkAssembly()
         self._messages = MessageAssembly()
-        self._liveness = Liveness()
+        self._liveness = Liveness(dials=followed is None)
         self._tick = Timer(TICK_SECONDS)
         self._ready = os.eventfd(1, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._strays = 0
+        self._used = False
         self._looked_at = 0.0
         self._open = True
 
@@ -189,6 +203,8 @@ class UdpEndpoint:
         self._streams.check()
         mask = select.POLLIN | (select.POLLOUT if self._outbound.waiting else 0)
         own = [(self._udp.fileno(), mask), (self._tick.fileno, select.POLLIN)]
+        if self._followed is not None and self._followed.fileno >= 0 and self._validation.is_pending(_CLOCK()):
+            own.append((self._followed.fileno, select.POLLIN))
         if self._completions:
             # what has just been sent completes with the next turn, which has to come at once
             own.append((self._ready, select.POLLIN))
@@ -227,8 +243,40 @@ class UdpEndpoint:
     def _work(self) -> None:
         self._receive()
         self._send()
-        if self._tick.expired():
-            self._on_tick(_CLOCK())
+        now = _CLOCK()
+        is_tick = self._tick.expired()
+        if self._followed is not None and (is_tick or self._validation.is_pending(now)):
+            self._look_elsewhere(self._followed, now)
+        if is_tick:
+            self._on_tick(now)
+
+    def _look_elsewhere(self, followed: Followed, now: float) -> None:
+        """Whether the peer is at another address now. What else comes from there is dropped before that is sure."""
+        for data, address in followed.take():
+            if not self._takes_elsewhere(memoryview(data), address, now):
+                self._strays += 1
+        new = self._validation.take_new_address(now)
+        if new is not None:
+            self._udp.connect(new)
+            self._liveness.on_message()
+            # another way may carry other lengths
+            self._path_mtu.doubt()
+
+    def _takes_elsewhere(self, datagram: memoryview, address: Address, now: float) -> bool:
+        kind = datagram[0]
+        if len(datagram) < LEAST_BYTES.get(kind, len(datagram) + 1):
+            return False
+        if kind == PATH_RESPONSE:
+            return self._validation.on_response(PATH_HEAD.unpack_from(datagram)[3], address, now)
+        _, _, _, number, tag = PING_HEAD.unpack_from(datagram)
+        if not self._tags.is_of_ping(tag, self._own, number):
+            return False
+        challenge = self._validation.on_ping_elsewhere(number, address, now)
+        if challenge is not None:
+            self._liveness.on_message()
+            self._outbound.validate(PATH_CHALLENGE, challenge, address)
+            self._outbound.validate(PATH_CHALLENGE, challenge)
+        return True
 
     def _on_tick(self, now: float) -> None:
         mtu = self._path_mtu
@@ -237,12 +285,15 @@ class UdpEndpoint:
             return
         if mtu.wants_search(now):
             mtu.search(self._lengths(), now)
+        if self._used:
+            self._liveness.on_used()
+        self._used = False
         number = self._liveness.tick(mtu.wants_ping(now))
-        if self._liveness.lost:
+        if self._liveness.lost and not self._validation.is_pending(now):
             self._drop("datagrams are not answered any more")
         elif number:
             self._outbound.pad(*mtu.on_ping(number, self._outbound.take_long_sent(), now))
-            self._outbound.ping(number)
+            self._outbound.ping(number, self._tags.of_ping(self._peer, number))
 
     def _on_too_long(self) -> None:
         if self._path_mtu.refuse():
@@ -250,7 +301,7 @@ class UdpEndpoint:
 
     def _send(self) -> None:
         if self._outbound.waiting and self._outbound.flush():
-            self._liveness.on_used()
+            self._used = True
 
     def _nack(self) -> None:
         """Ahead of a report, for what it makes the peer send again to be no more than is missing."""
@@ -299,13 +350,34 @@ class UdpEndpoint:
         if kind == NACK:
             return self._takes_nacks(datagram)
         if kind == PING:
-            longest, self._longest = self._longest, 0
-            self._outbound.pong(PING_HEAD.unpack_from(datagram)[3], longest)
-        elif kind == PONG:
+            return self._takes_ping(datagram)
+        if kind == PATH_CHALLENGE:
+            return self._takes_challenge(datagram)
+        if kind == PATH_RESPONSE:
+            return self._validation.on_response(PATH_HEAD.unpack_from(datagram)[3], None, _CLOCK())
+        if kind == PONG:
             _, _, _, number, longest = PONG_HEAD.unpack_from(datagram)
             self._liveness.on_pong(number)
             self._path_mtu.on_pong(number, longest, _CLOCK())
             self._outbound.set_length(self._path_mtu.length)
+        return True
+
+    def _takes_ping(self, datagram: memoryview) -> bool:
+        _, _, _, number, tag = PING_HEAD.unpack_from(datagram)
+        if not self._tags.is_of_ping(tag, self._own, number):
+            return False
+        self._validation.on_ping(number)
+        longest, self._longest = self._longest, 0
+        self._outbound.pong(number, longest)
+        return True
+
+    def _takes_challenge(self, datagram: memoryview) -> bool:
+        if self._followed is not None:
+            # the listening side stays where it is
+            return False
+        self._liveness.on_message()
+        challenge = PATH_HEAD.unpack_from(datagram)[3]
+        self._outbound.validate(PATH_RESPONSE, self._tags.of_response(self._peer, challenge))
         return True
 
     def _takes_piece(self, datagram: memoryview) -> bool:
@@ -318,6 +390,7 @@ class UdpEndpoint:
                 received_bytes=self._chunks.received_bytes(key),
             )
             self._completions.append(landed)
+            self._used = True
         return whole is not None
 
     def _takes_message(self, datagram: memoryview) -> bool:
@@ -355,6 +428,8 @@ class UdpEndpoint:
         self._outbound.clear()
         self._chunks.clear()
         self._udp.close()
+        if self._followed is not None:
+            self._followed.close()
         self._tick.close()
         os.close(self._ready)
         self._streams.lose(reason)

@@ -8,14 +8,16 @@ tried at once, before. What was found is told over the link's first TCP connecti
 from __future__ import annotations
 
 import contextlib
+import secrets
 import select
 import socket
 import struct
 import time
+from typing import NamedTuple
 
 from fedrdma_fate.transport.endpoint_base import TOKEN_BYTES
 from fedrdma_fate.transport.listener import ConnectError
-from fedrdma_fate.transport.udp.packets import PROBE, PROBE_HEAD, VERSION
+from fedrdma_fate.transport.udp.packets import COOKIE_BYTES, PROBE, PROBE_HEAD, VERSION
 from fedrdma_fate.transport.udp.receiving import DatagramReceiver
 
 PATH_MTUS = (9000, 4200, 1500, 1492, 1450, 1420, 1380, 1280)
@@ -38,18 +40,40 @@ _FOUND = struct.Struct("<HQ")
 """Longest datagram that came, 0: none; and the name of our end of the connection."""
 
 
-def probe(token: bytes, length: int, seen: int) -> bytes:
+NO_COOKIE = bytes(COOKIE_BYTES)
+"""Of a peer of which nothing has come."""
+
+
+class Probe(NamedTuple):
+    """What a probe says.
+
+    Attributes:
+        token: of the draft.
+        length: that it has.
+        seen: longest that has come of the peer.
+        cookie: of who sends it.
+        echo: the peer's, or NO_COOKIE.
+    """
+
+    token: bytes
+    length: int
+    seen: int
+    cookie: bytes = NO_COOKIE
+    echo: bytes = NO_COOKIE
+
+
+def probe(token: bytes, length: int, seen: int, cookie: bytes = NO_COOKIE, echo: bytes = NO_COOKIE) -> bytes:
     """One probe of this length."""
-    return PROBE_HEAD.pack(PROBE, VERSION, token, length, seen).ljust(length, b"\0")
+    return PROBE_HEAD.pack(PROBE, VERSION, token, length, seen, cookie, echo).ljust(length, b"\0")
 
 
-def read_probe(data: bytes) -> tuple[bytes, int, int] | None:
-    """Token, length and longest seen of a probe; None when it is none, or was cut."""
+def read_probe(data: bytes) -> Probe | None:
+    """What a probe says; None when it is none, or was cut."""
     if len(data) < PROBE_HEAD.size:
         return None
-    kind, version, token, length, seen = PROBE_HEAD.unpack_from(data)
-    whole = kind == PROBE and version == VERSION and length == len(data)
-    return (token, length, seen) if whole else None
+    kind, version, *said = PROBE_HEAD.unpack_from(data)
+    found = Probe(*said)
+    return found if kind == PROBE and version == VERSION and found.length == len(data) else None
 
 
 def lengths_to_try(longest: int, headers: int) -> list[int]:
@@ -67,12 +91,17 @@ def say_that_nothing_came(stream: socket.socket) -> None:
 class Meeting:
     """One side of it. Lengths are those of datagrams, without the headers of IP and UDP."""
 
-    def __init__(self, token: bytes, own_connection: int, lengths: list[int]) -> None:
+    def __init__(
+        self, token: bytes, own_connection: int, lengths: list[int], received_bytes: int | None = None
+    ) -> None:
         """
         Args:
             token: of the draft; probes with another are somebody else's.
             own_connection: what the peer shall call this connection.
             lengths: to try, the longest first.
+            received_bytes: that have come from the peer's address, which is all that is known of it: no more is sent
+                there before it has sent a cookie back (RFC 9000, section 8.1, which lets send three times as much).
+                None: it is where the streams have found the peer.
         """
         assert len(token) == TOKEN_BYTES
         self._token = token
@@ -81,14 +110,22 @@ class Meeting:
         self._received = 0
         self._peer_received = 0
         self._first_at: float | None = None
+        self._cookie = secrets.token_bytes(COOKIE_BYTES)
+        self._echo = NO_COOKIE
+        self._may_send = received_bytes
 
     def on_datagram(self, data: bytes, now: float) -> None:
         """Something came."""
         found = read_probe(data)
-        if found is None or found[0] != self._token:
+        if found is None or found.token != self._token:
             return
-        self._received = max(self._received, found[1])
-        self._peer_received = max(self._peer_received, found[2])
+        self._received = max(self._received, found.length)
+        self._peer_received = max(self._peer_received, found.seen)
+        self._echo = found.cookie
+        if found.echo == self._cookie:
+            self._may_send = None
+        elif self._may_send is not None:
+            self._may_send += found.length
         if self._first_at is None:
             self._first_at = now
 
@@ -143,10 +180,15 @@ class Meeting:
         return everything or now - self._first_at >= SETTLE_SECONDS
 
     def _send_round(self, udp: socket.socket) -> None:
-        for length in self._lengths:
+        # the shortest first, of which the most can be sent to who has sent little
+        for length in reversed(self._lengths):
+            if self._may_send is not None:
+                if self._may_send < length:
+                    return
+                self._may_send -= length
             # too long for the route; refused by a host that does not listen yet; no room just now
             with contextlib.suppress(OSError):
-                udp.send(probe(self._token, length, self._received))
+                udp.send(probe(self._token, length, self._received, self._cookie, self._echo))
 
     def _receive(self, receiver: DatagramReceiver) -> None:
         # what the host of a peer that does not listen yet has to say comes up here, too

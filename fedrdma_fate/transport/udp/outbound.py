@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import os
@@ -20,6 +21,7 @@ from fedrdma_fate.transport.udp.packets import (
     MESSAGE_HEAD,
     MOST_PIECES,
     PADDING,
+    PATH_HEAD,
     PING,
     PING_HEAD,
     PONG,
@@ -27,6 +29,7 @@ from fedrdma_fate.transport.udp.packets import (
     VERSION,
 )
 from fedrdma_fate.transport.udp.path_mtu import LongSent
+from fedrdma_fate.transport.udp.path_validation import Address
 from fedrdma_fate.transport.udp.socket_options import LARGEST_DATAGRAM, UDP_SEGMENT
 
 MOST_SEGMENTS = 64
@@ -213,13 +216,23 @@ class DatagramOutbound:
             if named:
                 self._offer(datagram)
 
-    def ping(self, number: int) -> None:
+    def ping(self, number: int, tag: bytes) -> None:
         """Send a ping; one that cannot go is as good as lost."""
-        self._offer(PING_HEAD.pack(PING, VERSION, self._connection, number))
+        self._offer(PING_HEAD.pack(PING, VERSION, self._connection, number, tag))
 
     def pong(self, number: int, longest: int) -> None:
         """Answer one."""
         self._offer(PONG_HEAD.pack(PONG, VERSION, self._connection, number, longest))
+
+    def validate(self, kind: int, said: bytes, address: Address | None = None) -> None:
+        """Send a PATH_CHALLENGE or PATH_RESPONSE, to the peer's address or another one."""
+        datagram = PATH_HEAD.pack(kind, VERSION, self._connection, said)
+        if address is None:
+            self._offer(datagram)
+            return
+        # nobody knows what is there
+        with contextlib.suppress(OSError):
+            self._udp.sendto(datagram, address)
 
     def pad(self, count: int, length: int) -> None:
         """Send so many datagrams of this length that say nothing."""

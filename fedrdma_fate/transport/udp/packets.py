@@ -6,13 +6,15 @@ who does not see the path can make one. The last piece may be shorter than the o
 
 | kind | bytes | what follows |
 |---|---|---|
-| PROBE | 22 | token of the draft, length, longest that came from the peer; then zeros up to that length |
+| PROBE | 38 | token of the draft, length, longest that came from the peer, our cookie, the peer's; then zeros |
 | CHUNK | 32 | piece of a chunk: which, of how many, their bytes; key, immediate, place in the slot; then its bytes |
 | MESSAGE | 20 | piece of a message: which, of how many, their bytes; its number; then its bytes |
-| PING | 14 | number |
+| PING | 30 | number, tag (`path_validation.py`) |
 | PONG | 16 | number of the ping, longest datagram that came since the ping before it |
 | NACK | 10 | of each chunk that came in part: key, immediate, pieces, their bytes, a bit for each missing one |
 | PADDING | 10 | zeros: says by its length alone what the path carries; a ping behind it asks whether it came |
+| PATH_CHALLENGE | 26 | 16 random bytes: is it you who is at this address? |
+| PATH_RESPONSE | 26 | tag of the challenge |
 """
 
 from __future__ import annotations
@@ -21,11 +23,20 @@ import struct
 
 VERSION = 2
 
-PROBE, CHUNK, MESSAGE, PING, PONG, NACK, PADDING = 1, 2, 3, 4, 5, 6, 7
+PROBE, CHUNK, MESSAGE, PING, PONG, NACK, PADDING, PATH_CHALLENGE, PATH_RESPONSE = range(1, 10)
 """Kinds of datagrams."""
 
-PROBE_HEAD = struct.Struct("<BB16sHH")
-"""Kind, version, token, length, longest that came."""
+COOKIE_BYTES = 8
+"""Random, of a probe: who sends it back is where it was sent to."""
+
+PATH_TAG_BYTES = 16
+"""Of a ping, or an answer to a challenge: one forged in 2¹²⁸ gets through."""
+
+CHALLENGE_BYTES = 16
+"""Random: a challenge is as long as its answer, and shorter than the ping that it answers."""
+
+PROBE_HEAD = struct.Struct("<BB16sHH8s8s")
+"""Kind, version, token, length, longest that came, our cookie, the peer's."""
 
 CHUNK_HEAD = struct.Struct("<BBQHHHIIQ")
 """Kind, version, connection, piece, pieces, bytes of a piece, key, immediate, offset in the slot."""
@@ -33,8 +44,11 @@ CHUNK_HEAD = struct.Struct("<BBQHHHIIQ")
 MESSAGE_HEAD = struct.Struct("<BBQHHHI")
 """Kind, version, connection, piece, pieces, bytes of a piece, number."""
 
-PING_HEAD = struct.Struct("<BBQI")
-"""Kind, version, connection, number."""
+PING_HEAD = struct.Struct("<BBQI16s")
+"""Kind, version, connection, number, tag."""
+
+PATH_HEAD = struct.Struct("<BBQ16s")
+"""Kind, version, connection, challenge or tag."""
 
 PONG_HEAD = struct.Struct("<BBQIH")
 """Kind, version, connection, number, longest."""
@@ -54,6 +68,8 @@ LEAST_BYTES = {
     PONG: PONG_HEAD.size,
     NACK: CONNECTION_HEAD.size,
     PADDING: CONNECTION_HEAD.size,
+    PATH_CHALLENGE: PATH_HEAD.size,
+    PATH_RESPONSE: PATH_HEAD.size,
 }
 """Of each kind; a shorter datagram is none of ours."""
 

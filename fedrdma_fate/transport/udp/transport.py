@@ -15,6 +15,7 @@ from fedrdma_fate.transport.tcp import ActiveDraft, PassiveDraft, TcpEndpoint, T
 from fedrdma_fate.transport.udp.endpoint import NAME, UdpEndpoint
 from fedrdma_fate.transport.udp.listening import UdpListener
 from fedrdma_fate.transport.udp.meeting import SILENCE_SECONDS, Meeting, lengths_to_try, say_that_nothing_came
+from fedrdma_fate.transport.udp.path_validation import PATH_KEY_BYTES, PathTags
 from fedrdma_fate.transport.udp.socket_options import (
     IPV4_HEADERS,
     IPV6_HEADERS,
@@ -121,13 +122,18 @@ class UdpDraft:
         self._listener = listener
         self._streams = streams
         self._token = token
+        self._path_key = secrets.token_bytes(PATH_KEY_BYTES)
 
     @property
     def address(self) -> EndpointAddress:
-        """As that of `tcp`, and on the passive side UDP port and token."""
+        """As that of `tcp`, and on the passive side UDP port, token, and the key of the tags."""
         own = {**self._streams.address, "streams": STREAMS}
         if self._token is not None:
-            own |= {"udp_port": self._listener.port, "udp_token": self._token.hex()}
+            own |= {
+                "udp_port": self._listener.port,
+                "udp_token": self._token.hex(),
+                "udp_path_key": self._path_key.hex(),
+            }
         return own
 
     def connect(self, peer: EndpointAddress, timeout: float) -> Endpoint:
@@ -137,25 +143,35 @@ class UdpDraft:
             TransportError: TRANSPORT_UNAVAILABLE when the streams cannot be made, or UDP does not pass.
         """
         deadline = time.monotonic() + timeout
+        tags = PathTags(self._path_key if self._token is not None else _path_key(peer))
         with contextlib.ExitStack() as undo:
             undo.callback(self.close)
             connections = self._streams.meet({**peer, "streams": STREAMS}, timeout)
             for connection in connections:
                 undo.callback(connection.close)
             try:
-                udp, token = self._meeting_socket(connections[0], peer, deadline)
+                udp, token, received_bytes = self._meeting_socket(connections[0], peer, deadline)
                 undo.callback(udp.close)
                 prepare(udp)
                 own = secrets.randbits(64)
-                meeting = Meeting(token, own, self._lengths(udp))
+                meeting = Meeting(token, own, self._lengths(udp), received_bytes)
                 length, named = meeting.run(udp, connections[0], deadline)
             except (ConnectError, OSError) as error:
                 raise unavailable(NAME, str(error), "Does a firewall drop UDP on the data port?") from error
             undo.pop_all()
         self.close()
         streams = TcpEndpoint(connections, self._stream_settings, NAME)
+        followed = None if self._token is None else self._listener.follow(own)
         return UdpEndpoint(
-            streams, udp, length, lambda: self._lengths(udp), own, named, segments=self._settings.segments
+            streams,
+            udp,
+            length,
+            lambda: self._lengths(udp),
+            own,
+            named,
+            tags,
+            followed,
+            segments=self._settings.segments,
         )
 
     def close(self) -> None:
@@ -166,12 +182,12 @@ class UdpDraft:
 
     def _meeting_socket(
         self, connection: socket.socket, peer: EndpointAddress, deadline: float
-    ) -> tuple[socket.socket, bytes]:
+    ) -> tuple[socket.socket, bytes, int | None]:
+        """Where probes go, their token, and how many bytes have come from there where it is not known who is there."""
         if self._token is not None:
             try:
-                return self._listener.accept(
-                    self._token, min(deadline, time.monotonic() + SILENCE_SECONDS)
-                ), self._token
+                udp, received = self._listener.accept(self._token, min(deadline, time.monotonic() + SILENCE_SECONDS))
+                return udp, self._token, received
             except ConnectError:
                 say_that_nothing_came(connection)
                 raise
@@ -181,7 +197,7 @@ class UdpDraft:
         try:
             # to where the streams have found the peer
             udp.connect((connection.getpeername()[0], port))
-            return udp, bytes.fromhex(text)
+            return udp, bytes.fromhex(text), None
         except (OSError, ValueError) as error:
             udp.close()
             raise ConnectError(str(error)) from error
@@ -192,3 +208,12 @@ class UdpDraft:
         if self._settings.longest_datagram is not None:
             longest = min(longest, self._settings.longest_datagram)
         return lengths_to_try(longest, headers)
+
+
+def _path_key(peer: EndpointAddress) -> bytes:
+    text = address_text(NAME, peer, "udp_path_key")
+    with contextlib.suppress(ValueError):
+        key = bytes.fromhex(text)
+        if len(key) == PATH_KEY_BYTES:
+            return key
+    raise unavailable(NAME, "the peer's address has a key of another length")

@@ -8,8 +8,9 @@ import os
 import select
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -29,6 +30,9 @@ from fedrdma_fate.transport.udp.packets import (
     NACK,
     NACK_CHUNK_HEAD,
     PADDING,
+    PATH_CHALLENGE,
+    PATH_HEAD,
+    PATH_RESPONSE,
     PING,
     PING_HEAD,
     PONG,
@@ -36,6 +40,8 @@ from fedrdma_fate.transport.udp.packets import (
     PROBE,
     VERSION,
 )
+from fedrdma_fate.transport.udp.path_validation import PathTags
+from fedrdma_fate.transport.udp.socket_options import prepare
 from fedrdma_fate.wire.errors import ErrorCode, TransportError
 from tests.support.endpoints import HeapRegion
 from tests.support.udp import udp_transport
@@ -62,6 +68,15 @@ class Both:
     def connection(self) -> int:
         assert isinstance(self.passive, UdpEndpoint)
         return self.passive._own
+
+    @property
+    def tags(self) -> PathTags:
+        assert isinstance(self.passive, UdpEndpoint)
+        return self.passive._tags
+
+    def ping(self, number: int) -> bytes:
+        """As the active side sends it."""
+        return PING_HEAD.pack(PING, VERSION, self.connection, number, self.tags.of_ping(self.connection, number))
 
     def send_raw(self, data: bytes) -> None:
         assert isinstance(self.active, UdpEndpoint)
@@ -123,6 +138,9 @@ def test_a_forger_who_knows_all_but_the_connection_writes_nothing_and_is_counted
         "beyond",
         "message",
         "ping",
+        "ping-without-key",
+        "challenge",
+        "response",
         "pong",
         "padding",
         "nack",
@@ -140,7 +158,10 @@ def test_what_is_none_of_the_peers_is_dropped_counted_and_not_answered(both: Bot
         "other-key": both.chunk(key=(both.slot.key & KEY_MASK) ^ 1),
         "beyond": both.chunk(offset=SLOT_BYTES - 5),
         "message": MESSAGE_HEAD.pack(MESSAGE, VERSION, other, 0, 1, 5, 1) + b"hello",
-        "ping": PING_HEAD.pack(PING, VERSION, other, 1),
+        "ping": PING_HEAD.pack(PING, VERSION, other, 1, both.tags.of_ping(other, 1)),
+        "ping-without-key": PING_HEAD.pack(PING, VERSION, both.connection, 1, bytes(16)),
+        "challenge": PATH_HEAD.pack(PATH_CHALLENGE, VERSION, both.connection, bytes(16)),
+        "response": PATH_HEAD.pack(PATH_RESPONSE, VERSION, both.connection, bytes(16)),
         "pong": PONG_HEAD.pack(PONG, VERSION, other, 1, 1472),
         "padding": CONNECTION_HEAD.pack(PADDING, VERSION, other).ljust(1472, b"\0"),
         "nack": CONNECTION_HEAD.pack(NACK, VERSION, other) + NACK_CHUNK_HEAD.pack(1, 2, 3, 4) + b"\1",
@@ -200,10 +221,13 @@ def test_a_datagram_that_is_cut_anywhere_in_its_head_is_dropped_and_does_the_lin
 def test_a_ping_is_answered_with_less_than_came_and_by_how_long_that_was(both: Both) -> None:
     padding = CONNECTION_HEAD.pack(PADDING, VERSION, both.connection).ljust(1472, b"\0")
     both.send_raw(padding)
-    both.send_raw(PING_HEAD.pack(PING, VERSION, both.connection, 5))
+    ping = both.ping(5)
+    both.send_raw(ping)
     assert both.heard(0.2) == []
     assert isinstance(both.active, UdpEndpoint)
-    assert both.answers() == [PONG_HEAD.pack(PONG, VERSION, both.active._own, 5, len(padding))]
+    answer = PONG_HEAD.pack(PONG, VERSION, both.active._own, 5, len(padding))
+    assert both.answers() == [answer]
+    assert len(answer) <= len(ping)
 
 
 def test_a_datagram_from_another_address_does_not_reach_the_link(both: Both) -> None:
@@ -321,6 +345,135 @@ def test_what_a_router_says_of_lengths_is_looked_into_and_not_believed(
     move(both, 10, 50_000)
     assert not said
     assert both.active.chunk_service.mtu_bytes == 1472 - CHUNK_HEAD.size
+
+
+def give_new_port(both: Both) -> None:
+    """What a NAT that has forgotten does: what the active side sends comes from another port; the old one is deaf."""
+    assert isinstance(both.active, UdpEndpoint)
+    old = both.active._udp
+    with socket.socket(old.family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as new:
+        prepare(new)
+        new.connect(old.getpeername())
+        os.dup2(new.fileno(), old.fileno())
+
+
+def run_both(both: Both, seconds: float, until: Callable[[], bool] = lambda: False) -> bool:
+    deadline = time.monotonic() + seconds
+    while not until() and time.monotonic() < deadline:
+        for endpoint in (both.active, both.passive):
+            endpoint.poll_set()
+            endpoint.progress()
+        time.sleep(0.002)
+    return until()
+
+
+def addresses(both: Both) -> tuple[Any, Any]:
+    """Where the active side is, and where the passive side takes it to be."""
+    assert isinstance(both.active, UdpEndpoint)
+    assert isinstance(both.passive, UdpEndpoint)
+    return both.active._udp.getsockname(), both.passive._udp.getpeername()
+
+
+@pytest.mark.parametrize("sender", ["dialling", "listening", "nobody"])
+def test_a_nat_that_gives_a_new_port_does_not_cost_the_link(both: Both, sender: str) -> None:
+    if sender == "listening":
+        both.active, both.passive = both.passive, both.active
+    if sender != "nobody":
+        move(both, 2, 50_000)
+    dialling, listening = (both.passive, both.active) if sender == "listening" else (both.active, both.passive)
+    before = listening._udp.getpeername()  # type: ignore[attr-defined]
+    moved = Both.__new__(Both)
+    moved.active = dialling
+    give_new_port(moved)
+    if sender == "nobody":
+        assert run_both(both, 10, lambda: len(set(addresses(both))) == 1)
+    else:
+        took = move(both, 2, 50_000)
+        # lost after 2.1 s of silence, it would have been made anew
+        assert took < 10
+    assert listening._udp.getpeername() != before  # type: ignore[attr-defined]
+    move(both, 2, 50_000)
+
+
+def test_who_only_copies_datagrams_does_not_move_the_link(both: Both) -> None:
+    """Not even where its copies come first, and it passes challenges on to the peer and the answers back."""
+    assert isinstance(both.passive, UdpEndpoint)
+    real, listening = addresses(both)[1], both.passive._udp.getsockname()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as copier:
+        assert isinstance(both.active, UdpEndpoint)
+        gave, sent = both.active._outbound._gave, []
+
+        def copied(buffers: Buffers, datagrams: int) -> bool:
+            datagram = b"".join(buffers)
+            if datagram[0] in (PING, PATH_RESPONSE):
+                sent.append(datagram[0])
+                copier.sendto(datagram, listening)
+            if datagram[0] == PING:
+                # the copy is read first
+                assert isinstance(both.passive, UdpEndpoint)
+                assert both.passive._followed is not None
+                both.passive._look_elsewhere(both.passive._followed, time.monotonic())
+            return gave(buffers, datagrams)
+
+        both.active._outbound._gave = copied  # type: ignore[method-assign]
+        challenged = 0
+        deadline = time.monotonic() + 4
+        while time.monotonic() < deadline:
+            run_both(both, 0.02)
+            with contextlib.suppress(BlockingIOError):
+                challenge = copier.recv(100)
+                challenged += 1
+                # as if it came from the listening side
+                both.active._takes(memoryview(challenge))
+        assert challenged
+        assert PATH_RESPONSE in sent
+        del both.active._outbound._gave  # type: ignore[attr-defined]
+    assert addresses(both)[1] == real
+    move(both, 2, 50_000)
+
+
+def test_to_an_address_that_is_not_known_goes_less_than_came_from_there_and_after_a_replay_nothing(both: Both) -> None:
+    assert isinstance(both.passive, UdpEndpoint)
+    listening = both.passive._udp.getsockname()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as other:
+        sent = came = 0
+
+        def send(datagram: bytes) -> None:
+            nonlocal sent
+            sent += other.sendto(datagram, listening)
+
+        def listen(seconds: float) -> int:
+            nonlocal came
+            deadline = time.monotonic() + seconds
+            before = came
+            while time.monotonic() < deadline:
+                run_both(both, 0.02)
+                with contextlib.suppress(BlockingIOError):
+                    came += len(other.recv(65536))
+            return came - before
+
+        for junk in (both.chunk(), both.ping(1000)[:-1], both.ping(1000)[:-1] + b"x", b"?" * 1472, b"\1" * 1472):
+            send(junk)
+        assert listen(0.5) == 0
+        for number in range(1000, 1010):
+            send(both.ping(number))
+            listen(0.05)
+        assert 0 < came <= sent
+        listen(0.5)
+        for _ in range(100):
+            send(both.ping(1005))
+        assert listen(0.5) == 0, "replayed"
+    assert not any(both.region.view)
+
+
+def test_what_comes_from_a_new_address_before_it_is_validated_lands_nowhere(both: Both) -> None:
+    assert isinstance(both.passive, UdpEndpoint)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+        other.sendto(both.ping(1000), both.passive._udp.getsockname())
+        for _ in range(10):
+            other.sendto(both.chunk(), both.passive._udp.getsockname())
+            run_both(both, 0.05)
+    assert not any(both.region.view)
 
 
 def test_a_flood_does_not_keep_a_turn_for_ever(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,3 +83,9 @@ def test_a_ping_that_is_wanted_goes_at_once() -> None:
     assert liveness.tick(wanted=True) == 1
     liveness.on_pong(1)
     assert liveness.tick() == 0
+
+
+def test_the_side_that_dialled_is_heard_of_soon_also_when_idle() -> None:
+    count, _ = ticks_until_ping(Liveness(dials=True))
+    # before the other side gives an address up that has changed
+    assert count * TICK_SECONDS < MOST_UNANSWERED * TICK_SECONDS - 1

@@ -16,7 +16,15 @@ import pytest
 from fedrdma_fate.transport.listener import ConnectError
 from fedrdma_fate.transport.udp import meeting as meeting_module
 from fedrdma_fate.transport.udp.listening import UdpListener
-from fedrdma_fate.transport.udp.meeting import PATH_MTUS, SILENCE_SECONDS, Meeting, lengths_to_try, probe, read_probe
+from fedrdma_fate.transport.udp.meeting import (
+    PATH_MTUS,
+    SILENCE_SECONDS,
+    Meeting,
+    Probe,
+    lengths_to_try,
+    probe,
+    read_probe,
+)
 from fedrdma_fate.transport.udp.socket_options import prepare
 
 TOKEN = b"t" * 16
@@ -138,6 +146,9 @@ class Flood:
     def fileno(self) -> int:
         return 0
 
+    def setsockopt(self, *_: object) -> None:
+        raise OSError(92, "Protocol not available")
+
     def close(self) -> None:
         return
 
@@ -182,10 +193,10 @@ def test_a_peer_that_goes_away_meanwhile_is_noticed() -> None:
         own.close()
 
 
-@pytest.mark.parametrize("data", [b"", b"x" * 21, probe(TOKEN, 100, 0)[:-1], b"\2" + probe(TOKEN, 100, 0)[1:]])
+@pytest.mark.parametrize("data", [b"", b"x" * 37, probe(TOKEN, 100, 0)[:-1], b"\2" + probe(TOKEN, 100, 0)[1:]])
 def test_what_is_no_probe_or_was_cut_is_none(data: bytes) -> None:
     assert read_probe(data) is None
-    assert read_probe(probe(TOKEN, 100, 7)) == (TOKEN, 100, 7)
+    assert read_probe(probe(TOKEN, 100, 7, b"c" * 8)) == Probe(TOKEN, 100, 7, b"c" * 8)
 
 
 def test_lengths_to_try_begin_with_the_routes_own_and_go_down_to_what_every_path_carries() -> None:
@@ -202,7 +213,9 @@ def test_a_listener_gives_each_link_a_socket_of_its_own_on_the_same_port() -> No
         made.sendto(b"nonsense", ("127.0.0.1", listener.port))
         made.sendto(probe(b"?" * 16, 100, 0), ("127.0.0.1", listener.port))
         made.sendto(probe(token, 100, 0), ("127.0.0.1", listener.port))
-    accepted = [listener.accept(token, time.monotonic() + 5) for token in reversed(tokens)][::-1]
+    met = [listener.accept(token, time.monotonic() + 5) for token in reversed(tokens)][::-1]
+    assert [received for _, received in met] == [100, 100]
+    accepted = [connected for connected, _ in met]
     listener.close()
     for made, peer in zip(accepted, dialled, strict=True):
         assert made.getsockname()[1] == listener.port
@@ -225,3 +238,36 @@ def test_a_listener_that_hears_nothing_or_is_closed_says_so() -> None:
     listener.close()
     with pytest.raises(ConnectError, match="closed"):
         listener.expect()
+
+
+def test_who_sends_a_token_from_an_address_that_is_not_its_own_makes_no_more_go_there_than_it_has_sent() -> None:
+    """The token was seen on the path, and the sender's address is another's, who answers nothing."""
+    stream, _ = streams = socket.socketpair()
+    stream.setblocking(False)
+    sent = came = 0
+    with contextlib.closing(streams[0]), contextlib.closing(streams[1]), path(lambda *_: True) as (left, right):
+        meeting = Meeting(TOKEN, 1, LENGTHS, received_bytes=100)
+        sent += 100
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(meeting.run, left, stream, time.monotonic() + 2)
+            while not running.done():
+                sent += right.send(probe(TOKEN, 500, 0))
+                time.sleep(0.05)
+                with contextlib.suppress(BlockingIOError):
+                    while True:
+                        came += len(right.recv(65536))
+            with pytest.raises(ConnectError):
+                running.result()
+    assert 0 < came <= sent
+
+
+def test_who_sends_a_cookie_back_is_where_it_says_and_all_lengths_are_tried() -> None:
+    streams = socket.socketpair()
+    for stream in streams:
+        stream.setblocking(False)
+    with contextlib.closing(streams[0]), contextlib.closing(streams[1]), path(lambda *_: True) as (left, right):
+        deadline = time.monotonic() + 10
+        with ThreadPoolExecutor(2) as pool:
+            listening = pool.submit(Meeting(TOKEN, 11, LENGTHS, received_bytes=100).run, left, streams[0], deadline)
+            dialling = pool.submit(Meeting(TOKEN, 22, LENGTHS).run, right, streams[1], deadline)
+            assert [listening.result(), dialling.result()] == [(8972, 22), (8972, 11)]

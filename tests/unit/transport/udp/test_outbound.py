@@ -278,7 +278,7 @@ def test_what_the_peer_should_send_again_is_told_in_as_many_datagrams_as_it_take
     ("send", "kind", "length"),
     [
         (lambda outbound: outbound.pad(1, DATAGRAM), PADDING, DATAGRAM),
-        (lambda outbound: outbound.ping(3), PING, 14),
+        (lambda outbound: outbound.ping(3, bytes(16)), PING, 30),
         (lambda outbound: outbound.pong(3, 1472), PONG, 16),
     ],
     ids=["padding", "ping", "pong"],
@@ -381,7 +381,7 @@ def test_a_device_that_takes_not_even_the_shortest_is_an_error(outbound: Datagra
 def test_datagrams_that_the_path_may_not_carry_are_counted_and_no_others(outbound: DatagramOutbound) -> None:
     add(outbound, bytes(10 * outbound.piece_bytes + 1))
     add(outbound, b"short")
-    outbound.ping(1)
+    outbound.ping(1, bytes(16))
     drain(outbound)
     assert outbound.take_long_sent() == LongSent(10, DATAGRAM)
     add(outbound, bytes(outbound.piece_bytes - 1))
