@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,6 +30,8 @@ MODES: tuple[Mode, ...] = ("fedrdma", "fedrdma-e", "fedrdma-x")
 LENGTHS = (0, 1, DEFAULT_CHUNK_BYTES, 5 * MIB + 13)
 LONG = 6 * MIB
 PATIENCE_SECONDS = 60.0
+MOST_EXTRA_BYTES = 64 * 10**6
+"""Of one end of a path, besides the regions that payloads lie in."""
 
 PLAIN = [
     each
@@ -42,6 +45,7 @@ class Ends:
     """Two links with threads over one transport; the test carries their frames, and grants what is asked for."""
 
     def __init__(self, name: str, directory: Path, regions: tuple[SharedRegion, SharedRegion], seal: Seal) -> None:
+        self.heap_before = heap_bytes()
         self.seal = seal
         self.regions = regions
         self.transports = tuple(TRANSPORTS[name](Site(directory, region)) for region in regions)
@@ -156,6 +160,13 @@ def ends(
         made.close()
 
 
+def heap_bytes() -> int:
+    """Of this process, without what it shares: the regions."""
+    found = re.search(r"RssAnon:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None
+    return int(found[1]) * 1024
+
+
 def fill(region: SharedRegion, length: int, seed: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     """Bytes of which no two pieces are equal; they lie in the region."""
     body = np.frombuffer(np.random.default_rng(seed).bytes(length), np.uint8)
@@ -172,6 +183,16 @@ def test_sealed_payloads_of_every_size_arrive_as_they_were(ends: Ends, mode: Mod
         assert np.array_equal(ends.newest(), body), length
     assert not ends.sending.refused + ends.receiving.refused
     assert bool(ends.rings) == (ends.transports[0].name in SEALED_IN_SLOT), "else it was not sealed as it says"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_sealing_takes_less_than_64_mb_for_each_path(ends: Ends, mode: Mode) -> None:
+    fill(ends.regions[0], LONG, 9)
+    ends.put(1, mode, LONG)
+    ends.run_until_sent(1)
+    # of both ends, and all that a link takes besides
+    extra = heap_bytes() - ends.heap_before + sum(ring.length for ring in ends.rings)
+    assert extra < 2 * MOST_EXTRA_BYTES, f"{extra / MIB:.1f} MiB"
 
 
 @pytest.mark.parametrize("mode", MODES)
