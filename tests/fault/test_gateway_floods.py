@@ -151,6 +151,8 @@ def _framed(frame: Frame) -> bytes:
     return len(raw).to_bytes(LENGTH_BYTES, "big") + raw
 
 
+@pytest.mark.alone
+@pytest.mark.timeout(300)
 def test_no_flood_keeps_an_honest_megabyte_or_fills_memory_or_log(tmp_path: Path) -> None:
     """`pytest -s` prints how long an honest megabyte takes meanwhile, beside what it takes without."""
     with besieged(tmp_path) as (sites, runner), sites["a"].client() as a, sites["b"].client() as b:
@@ -160,17 +162,29 @@ def test_no_flood_keeps_an_honest_megabyte_or_fills_memory_or_log(tmp_path: Path
         pid = runner.processes["b"].pid
         before, log = resident_bytes(pid), (sites["b"].home / "log").stat().st_size
         for name, flood_with in FLOODS.items():
-            sent = threading.Event()
-            flooding = threading.Thread(target=flood_with, args=(sites["b"], sent))
-            flooding.start()
-            sent.wait(30)
-            longest = max(_exchange(a, b, f"{name}{number}", body) for number in range(3))
-            flooding.join(60)
+            longest = _longest_meanwhile(sites, flood_with, lambda at, name=name: _exchange(a, b, f"{name}{at}", body))
+            if longest > 2 * usual + 1:
+                # the host may have been busy with something else; a flood that holds others up does so again
+                longest = _longest_meanwhile(
+                    sites, flood_with, lambda at, name=name: _exchange(a, b, f"{name} again{at}", body)
+                )
             grown = resident_bytes(pid) - before
             print(f"{longest:6.3f} and {grown / 2**20:5.1f} MiB more: {name}")
+            assert longest < 2 * usual + 1, f"{name}: {longest:.3f} s, usually {usual:.3f} s"
             assert grown < MOST_GROWTH_BYTES, f"{name}: {grown} bytes"
             assert honest_up(sites["b"]), name
         assert (sites["b"].home / "log").stat().st_size - log < MOST_LOG_BYTES
+
+
+def _longest_meanwhile(sites: Sites, flood_with: Flood, exchange: Callable[[int], float]) -> float:
+    """How long the longest of three exchanges takes during a flood of b."""
+    sent = threading.Event()
+    flooding = threading.Thread(target=flood_with, args=(sites["b"], sent))
+    flooding.start()
+    sent.wait(30)
+    longest = max(map(exchange, range(3)))
+    flooding.join(60)
+    return longest
 
 
 def _exchange(a: GatewayClient, b: GatewayClient, name: str, body: bytes) -> float:
