@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -13,9 +15,10 @@ from fedrdma_fate.bench.wan.checkpoint import Conditions, MeasurementLog
 from fedrdma_fate.bench.wan.overview import slices, to_overview, to_overview_plots
 from fedrdma_fate.bench.wan.results import to_plots, to_table
 from fedrdma_fate.bench.wan.rows import WanRow, all_wan_rows, find_program, select_wan_rows
-from fedrdma_fate.bench.wan.settings import Setting, parse_peculiarities, parse_settings
+from fedrdma_fate.bench.wan.settings import Setting, parse_payload_sizes, parse_peculiarities, parse_settings
 from fedrdma_fate.bench.wan.sweep import Sweep, run_sweep
 from fedrdma_fate.bench.wan.testbed import Testbed, find_checkout
+from fedrdma_fate.bench.wan.zoo import ALL, ZOO_ROWS, select_zoo, to_zoo_document, to_zoo_table, zoo_settings
 from fedrdma_fate.cli.bench_shared import (
     checkout_option,
     console,
@@ -31,6 +34,24 @@ from fedrdma_fate.cli.failure import told_plainly
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 
 LOG_NAME = "bench-wan.measured.jsonl"
+_LINK_OPTIONS = (
+    "rate",
+    "rate_trace",
+    "rtt",
+    "buffer",
+    "loss",
+    "jitter",
+    "reorder",
+    "burst",
+    "delay_packets",
+    "mtu",
+    "policer",
+    "nic_rate",
+    "back_rate",
+    "back_loss",
+    "cross",
+)
+"""Parameters that describe a link."""
 _INTERRUPTED_STATUS = 130
 """As of a program that Ctrl-C has ended in a shell: 128 and the number of SIGINT."""
 
@@ -55,6 +76,12 @@ _INTERRUPTED_STATUS = 130
 @click.option("--back-rate", help="Of the bottleneck on the way back; as --rate by default.")
 @click.option("--back-loss", help="Packets lost on the way back; as --loss by default.")
 @click.option("--cross", help="TCP flows that come and go beside it: FLOWS or FLOWS:ON:OFF, such as 2:1s:500ms.")
+@click.option(
+    "--zoo",
+    is_flag=False,
+    flag_value=ALL,
+    help="In place of a link: a fixed list of paths that are not ideal, or those of it that are named, with commas.",
+)
 @click.option("--size", default="256MiB", show_default=True, help="Of the payload.")
 @click.option("--rows", default="all", show_default=True, help="Names of rows, with commas between.")
 @click.option("--repeat", default=3, show_default=True, type=click.IntRange(1, 1000), help="Transfers after the first.")
@@ -84,6 +111,7 @@ def wan(
     back_rate: str | None,
     back_loss: str | None,
     cross: str | None,
+    zoo: str | None,
     size: str,
     rows: str,
     repeat: int,
@@ -112,7 +140,10 @@ def wan(
             rate_trace=rate_trace,
             cross=cross,
         )
-        settings, chosen = parse_settings(rate, rtt, buffer, loss, size, jitter, common), _choose(rows)
+        if zoo is None:
+            settings, chosen = parse_settings(rate, rtt, buffer, loss, size, jitter, common), _choose(rows)
+        else:
+            settings, chosen = _zoo_settings(zoo, size), _zoo_rows(rows)
         repository = find_checkout(checkout)
 
         def make_hosts(setting: Setting) -> Testbed:
@@ -122,14 +153,32 @@ def wan(
         log = _open_log(output, Conditions(repeat, seed, kernel))
         with progress() as tell:
             sweep = run_sweep(settings, chosen, make_hosts, repeat, log, tell)
-        _show(sweep, as_json)
+        shown = _zoo_shown(sweep) if zoo is not None else _shown(sweep)
+        _show(shown, as_json)
         if output is not None and sweep.measured:
-            _write(sweep, output)
+            _write(sweep, shown, output)
     if sweep.interrupted:
-        missing = len(sweep.failures)
-        click.echo(f"fedrdma: interrupted; {missing} of {len(settings) * len(chosen)} are not measured", err=True)
+        missing, asked = len(sweep.failures), sum(row.name not in one.left_out for one in settings for row in chosen)
+        click.echo(f"fedrdma: interrupted; {missing} of {asked} are not measured", err=True)
         sys.exit(_INTERRUPTED_STATUS)
     end_with(sweep.failures)
+
+
+def _zoo_settings(names: str, sizes: str) -> list[Setting]:
+    """The zoo's paths, which are what they are.
+
+    Raises:
+        ConfigError: CONFIG_BAD_VALUE: there is none of a name, or the user describes a link of his own besides.
+    """
+    given = [name for name in _LINK_OPTIONS if is_given(name)]
+    if given:
+        option = f"--{given[0].replace('_', '-')}"
+        raise ConfigError(ErrorCode.CONFIG_BAD_VALUE, f"--zoo and {option}: the paths of the zoo are what they are.")
+    return zoo_settings(select_zoo(names), parse_payload_sizes(sizes) if is_given("size") else None)
+
+
+def _zoo_rows(names: str) -> list[WanRow]:
+    return _choose(names if is_given("rows") else ",".join(ZOO_ROWS))
 
 
 def _choose(names: str) -> list[WanRow]:
@@ -156,18 +205,43 @@ def _open_log(output: Path | None, conditions: Conditions) -> MeasurementLog:
     return log
 
 
-def _show(sweep: Sweep, as_json: bool) -> None:
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Shown:
+    """What is told of a sweep.
+
+    Attributes:
+        document: for programs.
+        tables: for the terminal.
+        details: tables of the report before these.
+        plots: makes those of the report, which takes a while.
+    """
+
+    document: dict[str, object]
+    tables: list[DataTable]
+    details: list[DataTable]
+    plots: Callable[[], list[Plot]]
+
+
+def _shown(sweep: Sweep) -> _Shown:
+    tables = [*_each_table(sweep), *(to_overview(part) for part in slices(sweep.measured))]
+    return _Shown(sweep.to_document(), tables, [], lambda: _plots(sweep))
+
+
+def _zoo_shown(sweep: Sweep) -> _Shown:
+    tables = [to_zoo_table(sweep)] if sweep.measured else []
+    return _Shown(to_zoo_document(sweep), tables, _each_table(sweep), list)
+
+
+def _each_table(sweep: Sweep) -> list[DataTable]:
+    return [to_table(run.setting.link, run.setting.payload_bytes, run.measurements) for run in sweep.measured]
+
+
+def _show(shown: _Shown, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(sweep.to_document(), indent=2))
+        click.echo(json.dumps(shown.document, indent=2))
         return
-    for table in _tables(sweep):
+    for table in shown.tables:
         console().print(terminal_table(table))
-
-
-def _tables(sweep: Sweep) -> list[DataTable]:
-    runs = sweep.measured
-    each = [to_table(run.setting.link, run.setting.payload_bytes, run.measurements) for run in runs]
-    return each + [to_overview(part) for part in slices(runs)]
 
 
 def _plots(sweep: Sweep) -> list[Plot]:
@@ -177,11 +251,11 @@ def _plots(sweep: Sweep) -> list[Plot]:
     return [plot for run in runs for plot in to_plots(run.setting.link, run.setting.payload_bytes, run.measurements)]
 
 
-def _write(sweep: Sweep, output: Path) -> None:
+def _write(sweep: Sweep, shown: _Shown, output: Path) -> None:
     path = output / "bench-wan.json"
-    path.write_text(json.dumps(sweep.to_document(), indent=2) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(shown.document, indent=2) + "\n", encoding="utf-8")
     paragraphs = ["Shares of the link's rate; the first transfer on fresh connections, and the median of those after."]
     paragraphs += [f"{name} was not measured: {reason}" for name, reason in sweep.failures.items()]
-    page = output / "bench-wan.html"
-    for written in [path, *write_report(page, "fedrdma bench wan", paragraphs, _tables(sweep), _plots(sweep))]:
+    page, tables = output / "bench-wan.html", [*shown.details, *shown.tables]
+    for written in [path, *write_report(page, "fedrdma bench wan", paragraphs, tables, shown.plots())]:
         click.echo(f"wrote {written}", err=True)

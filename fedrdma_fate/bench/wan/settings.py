@@ -36,11 +36,15 @@ class Setting:
 
     Attributes:
         buffer_name: as the buffer was asked for; `bdp` is one name for many sizes.
+        path: name of the link, where it has one.
+        left_out: names of rows that are not measured over it.
     """
 
     link: WanLink
     payload_bytes: int
     buffer_name: str
+    path: str = ""
+    left_out: tuple[str, ...] = ()
 
     def place(self, axis: str) -> str:
         """Where this stands on one of `AXES`, as written beside it."""
@@ -55,7 +59,7 @@ class Setting:
         return places[axis]
 
     def __str__(self) -> str:
-        return f"{format_payload(self.payload_bytes)} over {self.link}"
+        return f"{format_payload(self.payload_bytes)} over {self.path or self.link}"
 
 
 def format_payload(size: int) -> str:
@@ -154,6 +158,15 @@ def parse_link(rate: str, rtt: str, buffer: str, loss: str) -> WanLink:
     rate_bps = _value("--rate", parse_rate, rate)
     rtt_ns, buffer_bytes = _value("--rtt", parse_time, rtt), _value("--buffer", _parse_buffer, buffer)
     return _setting(rate_bps, rtt_ns, buffer_bytes, _value("--loss", parse_loss, loss), 0).link
+
+
+def parse_payload_sizes(text: str) -> Sequence[int]:
+    """Bytes of each size that `--size` lists.
+
+    Raises:
+        ConfigError: CONFIG_BAD_VALUE: not a list of sizes.
+    """
+    return _values("--size", parse_size, text)
 
 
 def parse_payload_size(text: str) -> int:

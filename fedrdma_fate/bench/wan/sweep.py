@@ -91,12 +91,12 @@ def run_sweep(
     try:
         for number, run in enumerate(runs, start=1):
             where = f"{number}/{len(runs)}, {run.setting}: " if len(runs) > 1 else ""
-            for row in rows:
+            for row in _rows_of(run, rows):
                 tell(f"{where}{row.name}")
                 _run_row(run, row, make_hosts(run.setting), repeats, log)
     except (KeyboardInterrupt, SystemExit):
         for run in runs:
-            run.failures.update({row.name: INTERRUPTED for row in rows if not _is_done(run, row)})
+            run.failures.update({row.name: INTERRUPTED for row in _rows_of(run, rows) if not _is_done(run, row)})
         return Sweep(runs, interrupted=True)
     return Sweep(runs)
 
@@ -111,6 +111,10 @@ def _run_row(run: SettingRun, row: WanRow, hosts: Hosts, repeats: int, log: Meas
         log.add(run.setting, measurement)
     run.measurements.extend(measured)
     run.failures.update(failures)
+
+
+def _rows_of(run: SettingRun, rows: Sequence[WanRow]) -> list[WanRow]:
+    return [row for row in rows if row.name not in run.setting.left_out]
 
 
 def _is_done(run: SettingRun, row: WanRow) -> bool:
