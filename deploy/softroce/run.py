@@ -116,8 +116,16 @@ def host_environment(host: Host, run: Run, output: Path) -> dict[str, str]:
         "TESTBED_OUT": str(output),
         "TESTBED_RATE": "" if run.wan.rate is None else str(run.wan.rate),
         "TESTBED_RTT": f"{run.wan.rtt_ns / 1e9:g}",
+        "TESTBED_PERIOD": f"{_period_ns(run) / 1e9:.9f}",
         "TESTBED_VIRTUAL_TIME": str(int(run.virtual_time)),
     }
+
+
+def _period_ns(run: Run) -> int:
+    """After which the path is as it was before, where it changes by itself, by its trace or else by cross traffic."""
+    if run.wan.trace is not None and run.wan.trace.repeat_ns is not None:
+        return run.wan.trace.repeat_ns
+    return 0 if run.cross is None else run.cross.on_ns + run.cross.off_ns
 
 
 def execute(run: Run, show: ShowLine) -> Outcome:

@@ -28,6 +28,7 @@ from deploy.softroce.programs.gateways import (
     wait_for_path,
 )
 from deploy.softroce.programs.pattern import fill, is_filled
+from deploy.softroce.programs.pauses import pause_before
 from fedrdma_fate.client.client import GatewayClient
 from fedrdma_fate.wire.frames import Party
 
@@ -87,8 +88,7 @@ def push(client: GatewayClient, trace: Path, size: int, count: int) -> list[dict
     wait_for_path(trace)
     taken: list[dict[str, object]] = []
     for number in range(count):
-        # until the last slot is back at the receiver, which has room for one
-        time.sleep(0.5)
+        pause_before(number)
         lease = client.lease(size)
         fill(lease.buffer)
         before, at, begun = read_counters(), time.monotonic(), time.time()

@@ -22,7 +22,8 @@ from typing import Any
 
 from deploy.softroce.programs.control import Control, control_connection, this_host
 from deploy.softroce.programs.counters import read_counters
-from deploy.softroce.programs.tcp_streams import PAUSE_SECONDS, enlarge_buffers
+from deploy.softroce.programs.pauses import PAUSE_SECONDS, pause_before
+from deploy.softroce.programs.tcp_streams import enlarge_buffers
 
 PORT = "7483"
 PROGRAM = "iperf3"
@@ -59,8 +60,9 @@ def send(command: list[str], control: Control, congestion: str, size: int, count
     address = os.environ["TESTBED_HOSTS"].split(",")[1]
     client = [*command, "--client", address, "--congestion", congestion, "--bytes", str(size), "--json"]
     taken: list[dict[str, object]] = []
-    for _ in range(count):
+    for number in range(count):
         control.exchange("ready")
+        pause_before(number)
         before, begun = read_counters(), time.monotonic()
         done = subprocess.run(client, check=False, capture_output=True, text=True)
         control.exchange("sent")

@@ -17,13 +17,12 @@ from deploy.softroce.programs.control import Control, control_connection, this_h
 from deploy.softroce.programs.counters import read_counters
 from deploy.softroce.programs.links import shared_region
 from deploy.softroce.programs.pattern import fill, is_filled
+from deploy.softroce.programs.pauses import pause_before
 
-PAUSE_SECONDS = 0.5
 
-
-def write(verbs: BareVerbs, size: int) -> dict[str, object]:
+def write(verbs: BareVerbs, size: int, number: int) -> dict[str, object]:
     """Write everything at once, and say how long it took until it was acknowledged."""
-    time.sleep(PAUSE_SECONDS)
+    pause_before(number)
     before, begun = read_counters(), time.monotonic()
     seconds = verbs.write(size, size)
     return {"begun": begun, "seconds": seconds, **dataclasses.asdict(read_counters().since(before))}
@@ -41,7 +40,7 @@ def run(control: Control, size: int, count: int) -> None:
         verbs.connect(control.exchange(verbs.offer))
         control.exchange("ready")
         if this_host() == 0:
-            taken = [write(verbs, size) for _ in range(count)]
+            taken = [write(verbs, size, number) for number in range(count)]
             control.exchange("done")
             print(json.dumps(taken))
         else:

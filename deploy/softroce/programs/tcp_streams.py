@@ -19,10 +19,10 @@ from pathlib import Path
 
 from deploy.softroce.programs.control import Control, control_connection, this_host
 from deploy.softroce.programs.counters import read_counters
+from deploy.softroce.programs.pauses import pause_before
 
 PORT = 7482
 BLOCK_BYTES = 2**20
-PAUSE_SECONDS = 0.5
 LEAST_BUFFER_BYTES = 16 * 2**20
 DEFAULT_RATE_BPS = 10e9
 WHOLE = b"!"
@@ -89,9 +89,9 @@ def run(connections: Sequence[socket.socket], size: int, count: int) -> list[dic
     step = receive if this_host() else send
     taken: list[dict[str, object]] = []
     with ThreadPoolExecutor(len(connections)) as pool:
-        for _ in range(count):
+        for number in range(count):
             if this_host() == 0:
-                time.sleep(PAUSE_SECONDS)
+                pause_before(number)
             before, begun = read_counters(), time.monotonic()
             list(pool.map(step, connections, shares(size, len(connections))))
             seconds = time.monotonic() - begun

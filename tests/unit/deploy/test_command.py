@@ -232,6 +232,7 @@ def test_a_program_is_told_who_it_is(kernel: Path, tmp_path: Path, monkeypatch: 
         "TESTBED_RATE": "",
         "TESTBED_RTT": "0",
         "TESTBED_OUT": str(tmp_path),
+        "TESTBED_PERIOD": "0.000000000",
         "TESTBED_VIRTUAL_TIME": "0",
     }
     assert environment["CALLERS"] == "own"

@@ -6,11 +6,14 @@ import socket
 from typing import cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from deploy.softroce.programs import iperf3_transfers
 from deploy.softroce.programs.competing import Arrivals, Flow, parse_flow
 from deploy.softroce.programs.counters import Counters, read_counters
 from deploy.softroce.programs.pattern import fill, is_filled
+from deploy.softroce.programs.pauses import begin_after
 from deploy.softroce.programs.tcp_streams import choose, shares
 from fedrdma_fate.client.client import GatewayClient
 
@@ -101,3 +104,23 @@ def test_transfers_that_are_not_under_way_any_more_have_arrived_whole() -> None:
     told = Told([(1, "receive", 40), (7, "send", 3)], [(2, "receive", 10)], [(2, "receive", 30)], [])
     arrivals = Arrivals(cast(GatewayClient, told))
     assert [arrivals.total() for _ in range(4)] == [40, 110, 130, 200]
+
+
+def test_where_a_path_repeats_transfers_begin_at_quarters_of_its_period_however_long_those_before_took() -> None:
+    assert begin_after(7.0, 3.0, 0.0, 5) == 7.5
+    # from 3.0 on every 2 s; the transfers' moments of it are 0, 0.5, 1.0 and 1.5
+    for now in (3.0, 3.2, 4.4):
+        assert begin_after(now, 3.0, 2.0, 0) == begin_after(now, 3.0, 2.0, 4) == 5.0
+    assert [begin_after(4.6, 3.0, 2.0, number) for number in range(4)] == [7.0, 5.5, 6.0, 6.5]
+    assert begin_after(3.0, 3.0, 2.0, 1) == 3.5
+
+
+@given(st.floats(0, 100), st.floats(0, 100), st.floats(0.02, 10), st.integers(0, 9))
+def test_a_transfer_begins_at_its_moment_of_the_period_half_a_second_to_that_and_a_period_later(
+    later: float, began: float, period: float, number: int
+) -> None:
+    now = began + later
+    begin = begin_after(now, began, period, number)
+    assert now + 0.5 - 1e-6 <= begin <= now + 0.5 + 2 * period
+    moment = (begin - began - number % 4 * period / 4) / period
+    assert moment == pytest.approx(round(moment), abs=1e-6)
