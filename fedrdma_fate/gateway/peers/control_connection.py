@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from fedrdma_fate.gateway.peers.control_stream import ControlStream
+from fedrdma_fate.gateway.peers.follow_up import FollowUp, unacked_packets
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, WireError
 
 LENGTH_BYTES = 4
@@ -103,6 +104,7 @@ class ControlConnection(asyncio.BufferedProtocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._sending: asyncio.Task[None] | None = None
+        self._follow_up = FollowUp(self._write_frame, self._has_unacked)
         self._tear_down: asyncio.TimerHandle | None = None
 
     # -- what the event loop calls --------------------------------------------------------------------------------
@@ -156,6 +158,7 @@ class ControlConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._end("" if exc is None else f": {exc}")
         self._writable.set()
+        self._follow_up.close()
         if self._sending is not None:
             self._sending.cancel()
         if self._tear_down is not None:
@@ -302,9 +305,20 @@ class ControlConnection(asyncio.BufferedProtocol):
             if len(frame) > MOST_FRAME_BYTES:
                 self.stream.fail(_too_long(MOST_FRAME_BYTES, len(frame)))
                 break
-            self._write(len(frame).to_bytes(LENGTH_BYTES, "big") + frame)
+            self._write_frame(frame)
+            if self.stream.followed:
+                self._follow_up.note_sent()
             await self._writable.wait()
         self._finish()
+
+    def _write_frame(self, frame: bytes) -> None:
+        self._write(len(frame).to_bytes(LENGTH_BYTES, "big") + frame)
+
+    def _has_unacked(self) -> bool:
+        assert self._transport is not None
+        with contextlib.suppress(OSError):
+            return unacked_packets(self._transport.get_extra_info("socket")) > 0
+        return False
 
     def _write(self, data: bytes) -> None:
         assert self._transport is not None
@@ -324,6 +338,7 @@ class ControlConnection(asyncio.BufferedProtocol):
         """Say the end, and wait a little for the other side to read what came before: closing at once, with anything
         of its still unread, would take that from it (RFC 1122, section 4.2.2.13)."""
         self._discards = True
+        self._follow_up.close()
         if self._transport is None or self._transport.is_closing() or self._tear_down is not None:
             return
         if self._tls is not None and not self._broken and not self._shaking_hands:

@@ -23,6 +23,7 @@ class ControlStream:
         identity: who is there by its certificate, and both certificates; None without TLS.
         unread_bytes: of frames that have come and were not read yet.
         unsent_bytes: of frames that the connection has not taken yet.
+        followed: whether a frame that is lost may be found out by what follows it (`follow_up.py`).
         known: whether the other end has greeted as a peer; before, it may send little and has little time.
     """
 
@@ -31,7 +32,7 @@ class ControlStream:
         self.end_reason = ""
         self.failure: FedRDMAError | None = None
         self.identity: PeerIdentity | None = None
-        self.known = False
+        self.known = self.followed = False
         self.on_known: Callable[[], None] = lambda: None
         self.on_room: Callable[[], None] = lambda: None
         self.unread_bytes = self.unsent_bytes = 0

@@ -229,6 +229,7 @@ class Peer:
         self.keys.agree(self.own_hello(), hello, *certificates)
         restarted = self.hello is not None and self.hello.incarnation != hello.incarnation
         self.hello, self._stream, self._dialled_by = hello, stream, dialled_by
+        stream.followed = True
         self._heard_at = time.monotonic()
         self.last_error = ""
         self.offline.clear()
