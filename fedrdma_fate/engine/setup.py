@@ -36,6 +36,15 @@ REPORT_DELAY_SECONDS = 0.004
 """What a report takes besides the round trip: they come every 2 ms, and later from a busy host."""
 
 
+EPOCHS_OF_A_GRANT = 64
+"""Begun by damage, of which a receiver tells no more than three times, and a sender believes no more than sixteen."""
+
+
+def _first_epoch(grant: int) -> int:
+    """So that a late report of a transfer that begins anew, in another slot and cut otherwise, is none of it."""
+    return grant * EPOCHS_OF_A_GRANT
+
+
 def uses_chunk_immediates(mode: Mode) -> bool:
     """Whether immediates name the chunks: then nothing depends on order, and offers and headers go by datagram too."""
     return mode == "fedrdma-x"
@@ -129,7 +138,7 @@ def open_receiver(
     if service.reliable:
         # nothing is lost, so nobody sends them
         repairs = None
-    details = XReceiveSettings(offer.grant % TAGS, repairs=repairs, first_epoch=offer.grant if sealed else 0)
+    details = XReceiveSettings(offer.grant % TAGS, repairs=repairs, first_epoch=_first_epoch(offer.grant))
     if service.reliable:
         # completions move the sender's window
         details = dataclasses.replace(details, report_seconds=None)
@@ -179,6 +188,6 @@ def _sending_machine(
         repairs=repairs,
         most_bytes=WINDOW_BYTES if sealed else None,
         tells_arrivals=sealed,
-        first_epoch=grant if sealed else 0,
+        first_epoch=_first_epoch(grant),
     )
     return XSender(outgoing.transfer, outgoing.plan, details, memory.begin(), outgoing.payload.written_from)

@@ -126,3 +126,19 @@ def test_nothing_is_solved_for_on_a_data_path_that_loses_nothing() -> None:
 def _with(offer: Offer, **changes: object) -> Offer:
     fields = {name: getattr(offer, name) for name in offer.__struct_fields__}
     return Offer(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def test_no_report_of_one_grant_is_taken_for_one_of_another_though_damage_has_begun_epochs_anew() -> None:
+    def epochs(grant: int) -> set[int]:
+        offer = Offer("verbs", 9, KEY, "object", 5000, "fedrdma-x", grant, 500, 0)
+        receiver = open_receiver(offer, 10_000, LOSSY)
+        assert isinstance(receiver, XReceiver)
+        message, memory = dataclasses.replace(recut(5000), recut=False), PathMemory()
+        slot = Grant("memory", grant, 7, 0, 1 << 50, 0)
+        sender = open_transfer(message, slot, LOSSY, memory, RepairBuffer(None), LinkSettings("verbs"), 0.0).sender
+        assert isinstance(sender, XSender)
+        assert sender.settings.first_epoch == receiver.epoch
+        return {receiver.epoch + times for times in range(sender.settings.max_resends + 1)}
+
+    ranges = [epochs(grant) for grant in (0, 1, 2, 1000)]
+    assert len(set.union(*ranges)) == sum(map(len, ranges))
