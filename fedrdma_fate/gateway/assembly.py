@@ -21,6 +21,7 @@ from fedrdma_fate.gateway.path_store import PathStore
 from fedrdma_fate.gateway.peers.channel_security import IdentityWatch, TlsChannel, credentials_of
 from fedrdma_fate.gateway.peers.control_channel import ControlServer
 from fedrdma_fate.gateway.peers.dialling import Dialler
+from fedrdma_fate.gateway.peers.entitlement import not_in_session
 from fedrdma_fate.gateway.peers.peer import Peer
 from fedrdma_fate.gateway.peers.probing import Probing
 from fedrdma_fate.gateway.peers.receiving import pool_owner
@@ -41,6 +42,7 @@ from fedrdma_fate.security.grpc_credentials import GrpcCredentials
 from fedrdma_fate.security.plain import is_loopback
 from fedrdma_fate.security.reloading import SiteCredentials
 from fedrdma_fate.security.scraping import ScrapeSecurity
+from fedrdma_fate.wire.errors import GatewayError
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +109,7 @@ def assemble(config: GatewayConfig, undo: contextlib.ExitStack, status: MakeStat
     users = TaskUsers.of_config(config)
     tasks = TaskServer(context, sending, status, Probing(context, peers).measure, users)
     undo.callback(tasks.close)
-    context.mailbox.on_turned_away = lambda message: _turn_away(peers, message)
+    context.mailbox.on_turned_away = lambda message: _turn_away(context, peers, message)
     _serve_metrics(config, undo, metrics, context, credentials)
     return Assembly(
         context=context,
@@ -171,9 +173,19 @@ def _make_context(
     return context
 
 
-def _turn_away(peers: dict[str, Peer], message: Message) -> None:
+def _turn_away(context: GatewayContext, peers: dict[str, Peer], message: Message) -> None:
+    key = message.key
     if message.origin:
         peers[message.origin].receiving.turned_away(message)
+        return
+    # of this site: its task hears of it at its next call
+    error = not_in_session(key.session, key.destination, key.source)
+    told = "dropped %s: [%s] %s"
+    context.complaints.add(
+        logger, "turned away", message.counts_as, told, key, error.code.value, error.message, level=logging.ERROR
+    )
+    text = f"an earlier push, {key}, was not delivered: {error.message}"
+    context.mailbox.sessions.push_failed(key, GatewayError(error.code, text))
 
 
 def limits_of(config: GatewayConfig) -> Limits:

@@ -133,6 +133,8 @@ class Pushing:
         )
         for key in keys:
             if self._peer_of(key.destination) is None:
+                if not self._context.mailbox.sessions.admits(key):
+                    raise not_in_session(key.session, key.destination, key.source)
                 self._check_room(key, user, total_bytes)
                 if isinstance(request, PutInline) and (full := why_no_room_for_small(self._context, key)) is not None:
                     raise full
