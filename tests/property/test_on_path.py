@@ -38,7 +38,8 @@ STEPS = st.lists(
         st.tuples(st.sampled_from(("flip", "replay", "cut_within")), WHICH, WHERE),
         st.tuples(st.sampled_from(("cut", "reconnect"))),
     ),
-    max_size=40,
+    min_size=15,
+    max_size=60,
 )
 
 
@@ -68,15 +69,28 @@ def play(world: OnPath, steps: list[tuple[Any, ...]]) -> None:
         world.check()
 
 
-@pytest.mark.parametrize("seal", ["on", "integrity"])
-@given(first=st.lists(SEND, min_size=1, max_size=3), steps=STEPS)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_whatever_is_done_on_the_path_what_is_delivered_was_sent_or_both_ends_are_told(
-    seal: Seal, first: list[tuple[Any, ...]], steps: list[tuple[Any, ...]]
-) -> None:
+ATTACKS = ("flip", "flip", "drop", "double", "swap", "move", "replay", "cut_within")
+
+
+def steps_of(number: int) -> list[tuple[Any, ...]]:
+    """Some, with more of what does something than hypothesis finds."""
+    chance = random.Random(number)
+    steps: list[tuple[Any, ...]] = []
+    for _ in range(12):
+        steps += [("send", chance.randrange(len(SIZES)), chance.choice(MODES)) for _ in range(chance.randrange(3))]
+        steps.append(("let", chance.randrange(1, 8)))
+        name, which = chance.choice(ATTACKS), chance.randrange(8)
+        steps.append((name, which, chance.random()) if name in ("flip", "replay", "cut_within") else (name, which))
+        if chance.random() < 0.3:
+            steps += [("let", 3), ("reconnect",)]
+    return steps
+
+
+def play_and_let_be(seal: Seal, steps: list[tuple[Any, ...]]) -> None:
+    """And look at what has become of everything."""
     world = OnPath(seal)
     try:
-        play(world, first + steps)
+        play(world, steps)
         under_attack = len(world.sent)
         for number, mode in enumerate(MODES):
             world.send(BODY[number : number + 5000], mode, 1000)
@@ -88,3 +102,18 @@ def test_whatever_is_done_on_the_path_what_is_delivered_was_sent_or_both_ends_ar
             assert link.progress() == []
     finally:
         world.close()
+
+
+@pytest.mark.parametrize("number", range(15))
+@pytest.mark.parametrize("seal", ["on", "integrity"])
+def test_nothing_that_is_done_again_and_again_on_the_path_is_delivered(seal: Seal, number: int) -> None:
+    play_and_let_be(seal, steps_of(number))
+
+
+@pytest.mark.parametrize("seal", ["on", "integrity"])
+@given(first=st.lists(SEND, min_size=1, max_size=3), steps=STEPS)
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_whatever_is_done_on_the_path_what_is_delivered_was_sent_or_both_ends_are_told(
+    seal: Seal, first: list[tuple[Any, ...]], steps: list[tuple[Any, ...]]
+) -> None:
+    play_and_let_be(seal, first + steps)
