@@ -31,7 +31,7 @@ from fedrdma_fate.gateway.tasks.server import MakeStatus, TaskServer
 from fedrdma_fate.gateway.tasks.socket import TaskSocket
 from fedrdma_fate.gateway.tasks.users import TaskUsers
 from fedrdma_fate.gateway.trace_events import TraceEvents
-from fedrdma_fate.gateway.transports import make_transports
+from fedrdma_fate.gateway.transports import make_transports, udp_port_strays
 from fedrdma_fate.memory.pool import SlotPool
 from fedrdma_fate.memory.region_directory import RECEIVE_REGION, SEND_REGION, RegionDirectory
 from fedrdma_fate.memory.spill import SpillStore
@@ -234,4 +234,5 @@ def _occupancy(context: GatewayContext, credentials: SiteCredentials | None) -> 
         for name, stats in pools.items()
     }
     end = None if credentials is None else credentials.current.certificate.not_valid_after_utc.timestamp()
-    return Occupancy(use, {"put": pools["send"].waiting, "get": context.mailbox.waiting_pulls}, end)
+    waiting = {"put": pools["send"].waiting, "get": context.mailbox.waiting_pulls}
+    return Occupancy(use, waiting, end, udp_port_strays(context.transports))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from fedrdma_fate.engine.path_memory import KnownPath
@@ -149,6 +149,12 @@ def _add_udp(made: TransportSet, config: GatewayConfig, tcp: TcpTransport, strea
             raise
         logger.info("%s", error)
         made.absent["udp"] = f"{error.message.rstrip('.')} ({config.site})"
+
+
+def udp_port_strays(transports: Mapping[str, Transport]) -> int | None:
+    """Datagrams that came to the UDP port for no link; None without such a port. Safe to use from any thread."""
+    udp = transports.get("udp")
+    return udp.strays if isinstance(udp, UdpTransport) else None
 
 
 def _add_verbs(made: TransportSet, config: GatewayConfig, regions: Sequence[Region]) -> None:

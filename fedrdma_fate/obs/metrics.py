@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from fedrdma_fate.obs.metrics_server import MetricsServer, Secure
@@ -38,11 +38,13 @@ class Occupancy:
         pools: use by name of the pool, `send` and `receive`.
         waiting: requests of tasks that wait, by kind: `put` for room, `get` for its message.
         certificate_end: Unix time at which the gateway's own certificate ends; None where it has none.
+        port_strays: datagrams that came to the UDP port for no link; None where there is no such port.
     """
 
     pools: Mapping[str, PoolUse]
     waiting: Mapping[str, int]
     certificate_end: float | None = None
+    port_strays: int | None = None
 
 
 class GatewayMetrics:
@@ -171,7 +173,7 @@ class _OccupancyCollector(Collector):
         except Exception:  # the other metrics are still worth a scrape
             _log.exception("the occupancy cannot be read")
             return ()
-        pool_bytes, leases, waiting, certificate_end = families = self._families()
+        pool_bytes, leases, waiting, certificate_end, strays = families = self._families()
         for pool, use in now.pools.items():
             pool_bytes.add_metric((pool, "used"), use.used_bytes)
             pool_bytes.add_metric((pool, "free"), use.free_bytes)
@@ -180,10 +182,14 @@ class _OccupancyCollector(Collector):
             waiting.add_metric((request,), count)
         if now.certificate_end is not None:
             certificate_end.add_metric((), now.certificate_end)
+        if now.port_strays is not None:
+            strays.add_metric((), now.port_strays)
         return families
 
     @staticmethod
-    def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily]:
+    def _families() -> tuple[
+        GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily, CounterMetricFamily
+    ]:
         return (
             GaugeMetricFamily("fedrdma_pool_bytes", "Bytes of a pool by state.", labels=("pool", "state")),
             GaugeMetricFamily("fedrdma_leases", "Slots of a pool that are leased.", labels=("pool",)),
@@ -195,6 +201,11 @@ class _OccupancyCollector(Collector):
             GaugeMetricFamily(
                 "fedrdma_certificate_end_timestamp_seconds",
                 "When the certificate ends that the gateway itself shows, in Unix time; only with security mtls.",
+                labels=(),
+            ),
+            CounterMetricFamily(
+                "fedrdma_udp_port_stray_datagrams",
+                "Datagrams that came to the UDP port for no link, or found no room there; only with transport udp.",
                 labels=(),
             ),
         )

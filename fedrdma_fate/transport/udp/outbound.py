@@ -56,6 +56,9 @@ _SEGMENTS_TOO_LONG = errno.EINVAL
 _LATER = frozenset({errno.EAGAIN, errno.EWOULDBLOCK, errno.ENOBUFS, errno.ENOMEM})
 """No room just now."""
 
+_NO_MEMORY = frozenset({errno.ENOBUFS, errno.ENOMEM})
+"""Of these, what a socket's being writable says nothing of: a device's queue, or the host's memory."""
+
 _AS_GOOD_AS_LOST = frozenset(
     {errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.EPERM, errno.EACCES}
 )
@@ -107,7 +110,8 @@ class DatagramOutbound:
     Attributes:
         piece_bytes: of a chunk in each datagram, but for the last.
         segments: whether the kernel cuts batches into datagrams.
-        blocked: whether the socket has to be writable first.
+        blocked: whether the kernel takes nothing just now.
+        no_room: it is so because of memory (ENOBUFS), and the socket is writable all the same: worth another try soon.
     """
 
     def __init__(
@@ -133,6 +137,7 @@ class DatagramOutbound:
         """
         self.segments = segments
         self.blocked = False
+        self.no_room = False
         self._long_sent = LongSent()
         self._udp = udp
         self._connection = connection
@@ -250,7 +255,7 @@ class DatagramOutbound:
         Raises:
             OSError: it will take nothing any more.
         """
-        self.blocked = False
+        self.blocked = self.no_room = False
         left = BYTES_PER_TURN
         any_chunk = refused = False
         while left > 0 and self.waiting and not self.blocked:
@@ -347,6 +352,7 @@ class DatagramOutbound:
         except OSError as error:
             if error.errno in _LATER:
                 self.blocked = True
+                self.no_room = error.errno in _NO_MEMORY
             elif datagrams > 1 and error.errno in _NO_SEGMENTS:
                 self.segments = False
                 self._may_segment = self._may_segment and error.errno == _SEGMENTS_TOO_LONG

@@ -79,6 +79,11 @@ class UdpTransport:
         """The UDP port."""
         return self._listener.port
 
+    @property
+    def strays(self) -> int:
+        """Datagrams that came to the port for no link, or found no room there, so far. Safe to use from any thread."""
+        return self._listener.dropped
+
     def open(self, role: Role) -> UdpDraft:
         """Start one data path.
 

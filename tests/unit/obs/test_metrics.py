@@ -101,7 +101,7 @@ def test_every_metric_has_the_prefix_and_ends_in_what_it_measures(metrics: Gatew
     )
     metrics.watch(lambda: Occupancy({}, {}))
     names = {family.name for family in metrics.registry.collect()}
-    assert len(names) == 14
+    assert len(names) == 15
     assert [name for name in names if not units.match(name)] == []
 
 
@@ -177,3 +177,11 @@ def _wait_until(holds: Callable[[], bool]) -> None:
             return
         time.sleep(0.01)
     pytest.fail("it never was")
+
+
+def test_what_came_to_the_udp_port_for_no_link_is_shown_where_there_is_such_a_port() -> None:
+    readings = iter([Occupancy({}, {}), Occupancy({}, {}, port_strays=7)])
+    metrics = GatewayMetrics()
+    metrics.watch(lambda: next(readings))
+    assert metrics.registry.get_sample_value("fedrdma_udp_port_stray_datagrams_total") is None
+    assert metrics.registry.get_sample_value("fedrdma_udp_port_stray_datagrams_total") == 7
