@@ -23,8 +23,10 @@ FOLLOW_UP = encode_frame(Pong(math.inf))
 """An answer to no ping: whoever reads it has nothing to do."""
 
 _UNACKED_AT = 24
-_UNACKED_BYTES = 4
 """Where `tcpi_unacked` lies in `struct tcp_info` of linux/tcp.h: eight fields of a byte and four of four before it."""
+
+_UNACKED_BYTES = 4
+"""Of it: a `__u32`."""
 
 
 class FollowUp:
