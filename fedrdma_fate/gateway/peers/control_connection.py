@@ -31,6 +31,9 @@ _READ_BYTES = 16 * 1024
 _TLS_HANDSHAKE = 22
 """First byte of a connection of TLS (RFC 8446, section 5.1); none of a frame that a stranger may send."""
 
+FAREWELL_SECONDS = 10.0
+"""For what was queued when the stream was closed to be sent: what matters of it is said again on the next channel."""
+
 LAST_WORDS_SECONDS = 0.5
 """For what was sent last, the reason for the end, to be read before the connection is torn down."""
 
@@ -84,6 +87,7 @@ class ControlConnection(asyncio.BufferedProtocol):
         """
         self.stream = ControlStream()
         self.stream.on_known = self.stream.on_room = self._on_known
+        self.stream.on_closed = self._limit_farewell
         self.ready = asyncio.Event()
         self.ended = asyncio.Event()
         self._security = security
@@ -106,6 +110,7 @@ class ControlConnection(asyncio.BufferedProtocol):
         self._sending: asyncio.Task[None] | None = None
         self._follow_up = FollowUp(self._write_frame, self._has_unacked)
         self._tear_down: asyncio.TimerHandle | None = None
+        self._farewell: asyncio.TimerHandle | None = None
 
     # -- what the event loop calls --------------------------------------------------------------------------------
 
@@ -161,8 +166,9 @@ class ControlConnection(asyncio.BufferedProtocol):
         self._follow_up.close()
         if self._sending is not None:
             self._sending.cancel()
-        if self._tear_down is not None:
-            self._tear_down.cancel()
+        for timer in (self._tear_down, self._farewell):
+            if timer is not None:
+                timer.cancel()
         self.ended.set()
         self._on_ended(self)
 
@@ -299,6 +305,10 @@ class ControlConnection(asyncio.BufferedProtocol):
         self._sending = self._loop.create_task(self._send())
         self.ready.set()
         self._on_ready(self)
+
+    def _limit_farewell(self) -> None:
+        """The stream is closed: who does not read what is still for it has the connection no longer for that."""
+        self._farewell = self._loop.call_later(FAREWELL_SECONDS, self.abort)
 
     async def _send(self) -> None:
         async for frame in self.stream.outgoing():

@@ -35,6 +35,7 @@ class ControlStream:
         self.known = self.followed = False
         self.on_known: Callable[[], None] = lambda: None
         self.on_room: Callable[[], None] = lambda: None
+        self.on_closed: Callable[[], None] = lambda: None
         self.unread_bytes = self.unsent_bytes = 0
         self._full = False
         self._incoming: asyncio.Queue[bytes | None] = asyncio.Queue()
@@ -81,6 +82,7 @@ class ControlStream:
             self._closed = True
             self._outgoing.put_nowait(None)
             self._incoming.put_nowait(None)
+            self.on_closed()
 
     # -- for what carries the frames ------------------------------------------------------------------------------
 
