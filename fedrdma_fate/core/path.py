@@ -19,6 +19,8 @@ class PathState:
         shared_seconds: for how much longer, in seconds of sending, competitors are expected.
         rtt_variation: standard deviation of round trips for other reasons than a queue, seconds.
         least_mean_rtt: where they vary, the least mean of many round trips, seconds; 0 while unknown.
+        queue_bytes: what our probes may queue; 0 while none has shown anything.
+        policed_seconds: for how much longer, in seconds of sending, a policer is known to let no more through.
     """
 
     rate: float
@@ -28,6 +30,8 @@ class PathState:
     shared_seconds: float = 0.0
     rtt_variation: float = 0.0
     least_mean_rtt: float = 0.0
+    queue_bytes: float = 0.0
+    policed_seconds: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

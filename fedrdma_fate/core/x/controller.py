@@ -45,6 +45,10 @@ class Controller(Protocol):
         """Most bytes in flight."""
 
     @property
+    def burst_bytes(self) -> float:
+        """Most bytes that may go at once."""
+
+    @property
     def rtt(self) -> float:
         """Latest round trip, 0 when unknown."""
 

@@ -10,7 +10,6 @@ a standing queue makes the rate come down at once (`queue_detection.py`), and co
 
 from __future__ import annotations
 
-import enum
 import math
 
 from fedrdma_fate.core.path import PathState, Sample
@@ -24,35 +23,11 @@ from fedrdma_fate.core.x.estimators import (
     RttFilter,
     chunk_loss,
 )
+from fedrdma_fate.core.x.phases import Phase
+from fedrdma_fate.core.x.probe_queue import MOST_QUEUE_BYTES, ProbeQueue
 from fedrdma_fate.core.x.queue_delay import QueueDelay
 from fedrdma_fate.core.x.queue_detection import LongerPathCheck, Overload, StandingQueue
-
-
-class Phase(enum.Enum):
-    """What the rate is being used for: as BBR's Startup and the phases of its ProbeBW (draft, section 5.3).
-
-    STARTUP lasts until a first rate is known. After every PROBE_UP, and after the rate was reduced, comes a PROBE_DOWN.
-    """
-
-    STARTUP = "startup"
-    CRUISE = "cruise"
-    PROBE_UP = "probe-up"
-    PROBE_DOWN = "probe-down"
-
-    @property
-    def pacing_gain(self) -> float:
-        """What is sent, as a share of the rate that is believed in. STARTUP is not paced."""
-        return _PACING_GAINS[self]
-
-
-_PACING_GAINS = {
-    Phase.STARTUP: 1.0,
-    # BBR.PacingMarginPercent is 1: pace that much below the estimate, for short queues (draft, section 5.6.2)
-    Phase.CRUISE: 0.99,
-    # BBR's gains in ProbeBW, 5/4 and 3/4 (ACM Queue 2016, "Steady-state behavior")
-    Phase.PROBE_UP: 1.25,
-    Phase.PROBE_DOWN: 0.75,
-}
+from fedrdma_fate.core.x.raised_rate import RaisedRate
 
 CRUISE_ROUNDS = 6
 """A CRUISE lasts so many round trips: with the two phases around it the eight of BBR's cycle (ACM Queue 2016)."""
@@ -64,16 +39,16 @@ PROBE_SECONDS = 0.008
 """Of a PROBE_UP; BBR's is a round trip. At 1.25 this queues 2 ms of the bottleneck: what half of a 0.5 MB buffer holds
 at 1 Gbit/s."""
 
-PROBE_QUEUE_BYTES = 12_500_000
-"""Nor does it queue more than this, if that can be found out in half the time: half of a 25 MB buffer, for buffers hold
-less time of a faster link."""
-
 PROBE_CHUNKS = 6
-"""Nor is it shorter than so many chunks take: of fewer nobody can tell at which rate they arrive."""
+"""But it is no it shorter than so many chunks take: of fewer nobody can tell at which rate they arrive."""
 
-PROVING_GAIN = 1.1
-"""A rate that no transfer has proved is probed again at once as long as a probe finds so much more; BBR's Startup goes
-on while a round finds a quarter more (draft, section 5.3.1.2), at a gain of 2.77."""
+MOST_DRAIN_SECONDS = 0.1
+"""A queue of our own that takes longer to drain is none: a probe never makes as long a one."""
+
+PROVING_SHARE = 0.4
+"""A rate that no transfer has proved is probed again at once as long as a probe finds so much of what it tried for, a
+tenth more of a quarter; BBR's Startup goes on while a round finds a quarter more (draft, section 5.3.1.2), at a gain of
+2.77."""
 
 MAYBE_OWN_QUEUE_GAIN = 0.97
 """Of the rate stays at a queue that may be our own: samples of the delivery rate are up to some hundredths too high."""
@@ -177,6 +152,7 @@ class RateController:
         known = remembered or PathState(0.0, 0.0, None)
         self.chunk_bytes = 0
         self.phase = Phase.STARTUP if remembered is None else Phase.CRUISE if proved else Phase.PROBE_UP
+        self._gain = self._probe_gain = self.phase.pacing_gain
         self._phase_ends = 0.0
         self._proved = proved
         self._proving_from = known.rate
@@ -185,11 +161,14 @@ class RateController:
         self._delivered = 0.0
         self._rtt = RttFilter(known.min_rtt)
         self._queue_delay = QueueDelay(known.min_rtt, known.rtt_variation, known.least_mean_rtt)
+        self._probe_queue = ProbeQueue(known.queue_bytes)
+        self._queue = 0.0
         self._chunk_loss = 0.0
         self._packets = 1
         self._counts_packets = False
         self._loss = LossEstimator(known.loss, measured=proved)
         self._loss_is_measured = proved
+        self._raised_rate = RaisedRate(known.policed_seconds, known.rate)
         self._round_ends = 0.0
         self._round_arrived = 0
         self._round_lost = 0
@@ -240,7 +219,12 @@ class RateController:
     @property
     def rate(self) -> float:
         """What to pace at."""
-        return max(self._bandwidth * self.phase.pacing_gain, LEAST_RATE)
+        return max(self._bandwidth * self._gain, LEAST_RATE)
+
+    @property
+    def burst_bytes(self) -> float:
+        """What may go at once: no more than a probe may queue."""
+        return self._probe_queue.most_bytes
 
     @property
     def window_bytes(self) -> float:
@@ -262,6 +246,8 @@ class RateController:
             competition.shared_seconds,
             self._queue_delay.variation,
             self._queue_delay.least_mean,
+            self._probe_queue.remembered,
+            self._raised_rate.held_seconds,
         )
 
     # -- the cycle ------------------------------------------------------------------------------------------------
@@ -269,6 +255,7 @@ class RateController:
     def on_time(self, now: float) -> None:
         """Move on to the next phase when this one is over."""
         self._competition.on_time(now)
+        self._raised_rate.on_time(now)
         if self.phase is Phase.STARTUP or now < self._phase_ends:
             return
         if self._phase_ends == 0.0:
@@ -276,7 +263,8 @@ class RateController:
             self._enter(self.phase, now, self._cruise_seconds if self._proved else self._probe_seconds)
             return
         if self.phase is Phase.PROBE_UP:
-            self._enter(Phase.PROBE_DOWN, now, self._probe_seconds)
+            # no more than was queued has to drain
+            self._enter(Phase.PROBE_DOWN, now, self._probe_seconds, 2 - self._gain)
         elif not self._proved:
             self._prove(now)
         elif self.phase is Phase.PROBE_DOWN:
@@ -297,6 +285,8 @@ class RateController:
             self._bandwidth = competition.increased(self._bandwidth, self._cruise_seconds)
             self._max_rate.clear()
             self._enter(Phase.CRUISE, now, self._cruise_seconds)
+        elif self._raised_rate.is_held(now):
+            self._enter(Phase.CRUISE, now, self._cruise_seconds)
         else:
             self._enter(Phase.PROBE_UP, now, self._probe_seconds)
 
@@ -304,18 +294,26 @@ class RateController:
         """The rate was only estimated: wait a round trip for what a probe has found, then probe on or cruise."""
         if self.phase is Phase.PROBE_DOWN:
             self._enter(Phase.CRUISE, now, self._round_seconds)
-        elif self._bandwidth >= self._proving_from * PROVING_GAIN:
+        elif self._bandwidth >= self._proving_from * (1 + PROVING_SHARE * (self._probe_gain - 1)):
             self._proving_from = self._bandwidth
             self._enter(Phase.PROBE_UP, now, self._probe_seconds)
         else:
             self._proved = True
-            self._maybe_own_queue_until = self._uncertain_until(now)
+            self._maybe_own_queue_until = max(self._maybe_own_queue_until, self._uncertain_until(now))
             self._enter(Phase.CRUISE, now, self._cruise_seconds)
 
-    def _enter(self, phase: Phase, now: float, seconds: float) -> None:
-        self.phase = phase
+    def _enter(self, phase: Phase, now: float, seconds: float, gain: float | None = None) -> None:
+        self.phase, self._gain = phase, gain or phase.pacing_gain
         self._phase_ends = now + seconds
         self._competition.start_phase()
+        if phase is Phase.PROBE_UP:
+            capacity = self._competition.capacity
+            self._raised_rate.on_probe(self._bandwidth)
+            self._gain = self._probe_queue.gain(self._bandwidth, capacity, seconds, phase.pacing_gain)
+            self._probe_gain = self._gain
+            queued = (self.rate - self._bandwidth) * seconds
+            due = self._phase_ends + self._rtt.latest + 2 * DELIVERY_WINDOW_SECONDS
+            self._probe_queue.start(queued, self.chunk_bytes, due)
 
     @property
     def _round_seconds(self) -> float:
@@ -329,8 +327,9 @@ class RateController:
 
     @property
     def _drain_seconds(self) -> float:
-        """How long we drain after a reduction."""
-        return max(self._rtt.least, PROBE_SECONDS)
+        """How long we drain after a reduction: what queues may all be ours."""
+        own = min(self._queue / (1 - Phase.PROBE_DOWN.pacing_gain), MOST_DRAIN_SECONDS)
+        return max(self._rtt.least, PROBE_SECONDS, own)
 
     @property
     def _chunk_seconds(self) -> float:
@@ -347,7 +346,7 @@ class RateController:
     @property
     def _probe_seconds(self) -> float:
         """Long enough for some chunks, and short enough for a buffer."""
-        bearable = PROBE_QUEUE_BYTES / (Phase.PROBE_UP.pacing_gain - 1) / max(self._bandwidth, LEAST_RATE)
+        bearable = MOST_QUEUE_BYTES / (Phase.PROBE_UP.pacing_gain - 1) / max(self._bandwidth, LEAST_RATE)
         return max(min(PROBE_SECONDS, bearable), PROBE_SECONDS / 2, PROBE_CHUNKS * self._chunk_seconds)
 
     @property
@@ -379,6 +378,7 @@ class RateController:
         """Take in what a report taught."""
         self._packets, self._counts_packets = sample.packets_per_chunk, sample.counts_packets
         queue = self._on_rtt(sample.rtt, now)
+        self._probe_queue.on_sample(sample.lost, sample.arrived, self._chunk_loss, now)
         self._round_arrived += sample.arrived
         self._round_lost += sample.lost
         if sample.delivery_rate is not None:
@@ -397,6 +397,7 @@ class RateController:
         self._rtt.update(rtt, now, window)
         queue = self._queue_delay.update(rtt, now, window)
         self._longer_path.on_rtt(rtt)
+        self._queue = self._queue if queue is None else queue
         self._round_least_queue = min(self._round_least_queue, queue or 0.0)
         return queue
 
@@ -408,7 +409,9 @@ class RateController:
         competition = self._competition
         competition.on_delivery(most)
         if not competition.is_recent:
+            most = self._raised_rate.bound(most, now)
             if most > self._bandwidth * RAISED_FACTOR:
+                self._raised_rate.on_raised(self._round_seconds, now)
                 self._maybe_own_queue_until = max(self._maybe_own_queue_until, self._uncertain_until(now))
             self._bandwidth = most
         elif not self._has_fair_share:
@@ -434,9 +437,19 @@ class RateController:
         self._check_for_overload(share, queued, now)
         usual = max(USUAL_LOSS, self._chunk_loss, self._expected_loss)
         by_chance = usual + CHANCE_DEVIATIONS * math.sqrt(usual * (1 - usual) / resolved)
-        if share > max(HEAVY_LOSS, 2 * self._chunk_loss, by_chance):
-            if now >= self._ignore_congestion_until:
-                self._reduce(max(self._bandwidth / 2, min(self._delivered, self._bandwidth)), now)
+        is_heavy = share > max(HEAVY_LOSS, 2 * self._chunk_loss, by_chance)
+        if not queued:
+            lasting = self._raised_rate.on_round(share, resolved, self._chunk_loss, self._packets, now, heavy=is_heavy)
+            if lasting is not None:
+                self._reduce(min(lasting, self._bandwidth), now)
+                return
+        if is_heavy:
+            if now >= self._ignore_congestion_until and not (self._proved and self._probe_queue.is_judging):
+                delivered = min(self._delivered, self._bandwidth)
+                if not queued:
+                    # a policer: of what its bucket lets through at once the delivery rate says nothing
+                    delivered = min(delivered, self._bandwidth * (1 - share) ** (1 / self._packets))
+                self._reduce(max(self._bandwidth / 2, delivered), now)
             return
         if queued:
             # what a full buffer drops says nothing about the path

@@ -35,6 +35,7 @@ from fedrdma_fate.core.x.loss_detection import (
     SentChunk,
 )
 from fedrdma_fate.core.x.pacing import Pacer
+from fedrdma_fate.core.x.probe_queue import LEAST_QUEUE_BYTES
 from fedrdma_fate.core.x.repair import RepairSender
 from fedrdma_fate.core.x.repair_code import RepairPlan, copies_of_last, copies_of_repeat
 from fedrdma_fate.core.x.send_queue import SendQueue
@@ -94,6 +95,10 @@ TRAIN_DIVISOR = 4
 BURST_SECONDS = 0.001
 """The token bucket holds what the rate gives in this time: BBR.send_quantum, draft-ietf-ccwg-bbr, section 5.6.3."""
 
+FIRST_BURST_BYTES = int(1.5 * LEAST_QUEUE_BYTES)
+"""But no more than this at the start, on a path whose rate is known, for the buffer may hold 0.5 MB: enough that the
+spacing of its arrivals shows a rate that was underrated."""
+
 WAKE_SECONDS = 0.0002
 """It is asked for what the rate gives in this time at once. Ours: a thread that woke for each chunk of 16 KiB would do
 so every 13 us at 10 Gbit/s."""
@@ -142,7 +147,7 @@ class XSender(SenderBase):
         self._packets = max(1, -(-plan.chunk_bytes // settings.mtu_bytes))
         self._arrivals = ArrivalMap(plan.count)
         self._in_flight = InFlight(settings.queue_pairs, FlightRecorder() if control.needs_rate_samples else None)
-        self._pacer = Pacer(TRAIN_BYTES)
+        self._pacer = Pacer(FIRST_BURST_BYTES if control.known else TRAIN_BYTES)
         self._queue = SendQueue(plan, written_from)
         self._header = HeaderSender(transfer, plan)
         self._epoch = settings.first_epoch
@@ -454,7 +459,8 @@ class XSender(SenderBase):
     def _send_paced(self, actions: list[Action], now: float) -> None:
         self.control.on_time(now)
         rate = self._rate
-        self._pacer.burst_bytes = max(int(rate * BURST_SECONDS), self.plan.chunk_bytes)
+        burst = max(min(rate * BURST_SECONDS, self.control.burst_bytes), rate * WAKE_SECONDS)
+        self._pacer.burst_bytes = max(int(burst), self.plan.chunk_bytes)
         self._pacer.set_rate(rate, now)
         wake_bytes = max(int(rate * WAKE_SECONDS), 1)
         window = self._window()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from fedrdma_fate.core.path import PathState
-from fedrdma_fate.core.x.rate_control import Phase
+from fedrdma_fate.core.x.phases import Phase
 from fedrdma_fate.engine.link_datagrams import LinkDatagrams
 from fedrdma_fate.engine.path_memory import KnownPath, PathMemory
 from fedrdma_fate.engine.path_probing import PathProbing

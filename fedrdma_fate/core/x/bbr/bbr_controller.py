@@ -57,6 +57,12 @@ MOST_GROWTH_ROUNDS = 30
 PROBE_RTT_SECONDS = 0.2
 """BBR.ProbeRTTDuration, section 2.16.2."""
 
+MOST_QUANTUM_SECONDS = 0.001
+"""Of the rate goes at once (section 5.6.3)."""
+
+MOST_QUANTUM_BYTES = 65_536
+"""And no more than this."""
+
 OFFLOAD_SECONDS = 0.002
 """Of the bandwidth are in flight for reports that are awaited, which come every 2 ms (section 5.5.8.2)."""
 
@@ -168,6 +174,11 @@ class BbrController:
         if self._window:
             return self._window
         return self._bounded(self._max_in_flight if self._pipe_was_full else self._first_window)
+
+    @property
+    def burst_bytes(self) -> float:
+        """What may go at once (section 5.6.3, C.send_quantum)."""
+        return max(min(MOST_QUANTUM_SECONDS * self.rate, MOST_QUANTUM_BYTES), 2 * self._segment)
 
     def state(self) -> PathState | None:
         """What to remember for the next transfer."""

@@ -8,7 +8,8 @@ import pytest
 
 from fedrdma_fate.core.path import PathState, Sample
 from fedrdma_fate.core.x.competition import SHARED_SECONDS
-from fedrdma_fate.core.x.rate_control import Phase, RateController
+from fedrdma_fate.core.x.phases import Phase
+from fedrdma_fate.core.x.rate_control import RateController
 
 RTT = 0.02
 RATE = 100e6

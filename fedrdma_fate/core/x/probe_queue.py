@@ -1,0 +1,88 @@
+"""How much may queue at the bottleneck for our sake: what a probe, or what goes at once, is sure to find room for.
+
+A probe at a quarter more for 8 ms queues 2.5 MB at 10 Gbit/s, and the buffer of a metro switch may hold 0.5. What the
+path has room for shows by what a probe loses. All rules and numbers of this module are ours.
+"""
+
+from __future__ import annotations
+
+from fedrdma_fate.core.path_probe import TRAIN_DATAGRAMS
+from fedrdma_fate.wire.datagrams import DATAGRAM_BYTES
+
+MOST_QUEUE_BYTES = 12_500_000
+"""Half of a 25 MB buffer: what a fast link's probe queues until it is known to lose anything."""
+
+LEAST_QUEUE_BYTES = float(TRAIN_DATAGRAMS * DATAGRAM_BYTES)
+"""What the path probe sends at once: it would have found nothing where there is no room for that."""
+
+LOSS_FACTOR = 0.5
+"""Of the queue stays at most after a probe that lost; less where more of it was lost."""
+
+GROWTH_FACTOR = 1.05
+"""After one that lost nothing: a buffer that others had filled is used again in time, a small one seldom overrun."""
+
+EXCESS_LOSS = 0.005
+"""A probe lost for want of room when so many more chunks were lost around it than usual."""
+
+EXCESS_CHUNKS = 3
+"""And so many more at least, for fewer are chance."""
+
+
+class ProbeQueue:
+    """What our probes may queue. Times in seconds, rates in bytes a second.
+
+    Attributes:
+        most_bytes: of it.
+    """
+
+    def __init__(self, remembered: float) -> None:
+        """
+        Args:
+            remembered: what they might at last; 0: unknown.
+        """
+        self.most_bytes = min(max(remembered or MOST_QUEUE_BYTES, LEAST_QUEUE_BYTES), MOST_QUEUE_BYTES)
+        self._judged = remembered > 0
+        self._due: float | None = None
+        self._queued = self._usual_loss = 0.0
+        self._chunk_bytes = 0
+        self._lost = self._resolved = 0
+
+    @property
+    def remembered(self) -> float:
+        """What to remember of it; 0: no probe has shown anything."""
+        return self.most_bytes if self._judged else 0.0
+
+    @property
+    def is_judging(self) -> bool:
+        """Whether what is lost now may be what a probe had no room for."""
+        return self._due is not None
+
+    def gain(self, rate: float, capacity: float, seconds: float, most: float) -> float:
+        """Of a probe at this rate, of this length, on a path that gave so much before: at most so much."""
+        unused = max(capacity - rate, 0.0)
+        return min(most, 1 + (unused + self.most_bytes / seconds) / max(rate, 1.0))
+
+    def start(self, queued: float, chunk_bytes: int, due: float) -> None:
+        """A probe begins that will queue so many bytes, in chunks of this size; by `due` all that it lost is known."""
+        if self._due is not None:
+            self._judge()
+        self._queued, self._chunk_bytes, self._due = queued, chunk_bytes, due
+        self._lost = self._resolved = 0
+
+    def on_sample(self, lost: int, arrived: int, usual_loss: float, now: float) -> None:
+        """A report has come: chunks lost and arrived, and the share that the path loses anyway."""
+        if self._due is None:
+            return
+        self._lost += lost
+        self._resolved += lost + arrived
+        self._usual_loss = usual_loss
+        if now >= self._due:
+            self._judge()
+
+    def _judge(self) -> None:
+        self._due, self._judged = None, True
+        if self._lost > (self._usual_loss + EXCESS_LOSS) * self._resolved + EXCESS_CHUNKS:
+            fitted = self._queued - self._lost * self._chunk_bytes
+            self.most_bytes = max(LEAST_QUEUE_BYTES, min(LOSS_FACTOR * self._queued, fitted, self.most_bytes))
+        else:
+            self.most_bytes = min(self.most_bytes * GROWTH_FACTOR, MOST_QUEUE_BYTES)

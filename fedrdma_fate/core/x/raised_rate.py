@@ -1,0 +1,117 @@
+"""Whether a rate that a probe has found lasts: a policer's bucket lets more through for a while, and drops it then.
+
+A policer (a token bucket that drops and queues nothing) shows by loss alone. BBR's first version looked for one by a
+steady rate beside much loss; here the rate from before it was raised is returned to where the raise brings losses that
+were not there before. All rules and numbers of this module are ours. Times in seconds, rates in bytes a second.
+"""
+
+from __future__ import annotations
+
+import math
+
+from fedrdma_fate.core.x.estimators import chunk_loss
+
+DOUBTED_ROUNDS = 10
+"""So many round trips a raised rate is doubted: a bucket of 100 kB lasts for three at 500 Mbit/s and a tenth more."""
+
+LOSS_ROUNDS = 2
+"""In a row with more loss than usual: one is a burst."""
+
+EXCESS_LOSS = 0.02
+"""Of the packets lost beyond what is usual: BBR.LossThresh (draft-ietf-ccwg-bbr-06, section 2.8)."""
+
+EXCESS_DEVIATIONS = 4
+"""And so many standard deviations, for of few chunks many may be lost by chance."""
+
+HOLD_SECONDS = 2.0
+"""So long nothing more is taken: as BBR waits between two probes (section 5.3.3.9)."""
+
+SETTLING_ROUNDS = 4
+"""After the rate went back: until what is lost is of what was sent since."""
+
+MOST_HOLD_SECONDS = 16.0
+"""Twice as long each time, up to this."""
+
+
+class RaisedRate:
+    """Remembers from what the rate was raised."""
+
+    def __init__(self, remembered_seconds: float, rate: float) -> None:
+        """
+        Args:
+            remembered_seconds: for which nothing more is to be taken still.
+            rate: than this.
+        """
+        self._before = rate
+        self._doubted_until = -math.inf
+        self._remembered_seconds = remembered_seconds
+        self._rounds = 0
+        self._round_seconds = 0.0
+        self._share_then = 0.0
+        self._settled_at = math.inf
+        self._hold_seconds = HOLD_SECONDS
+        self._held_until = -math.inf
+        self._most = rate or math.inf
+        self._at = 0.0
+
+    @property
+    def held_seconds(self) -> float:
+        """For how much longer nothing more is taken."""
+        return max(self._held_until - self._at, 0.0)
+
+    def on_time(self, now: float) -> None:
+        """Time passes while we send."""
+        if self._remembered_seconds:
+            self._held_until, self._remembered_seconds = now + self._remembered_seconds, 0.0
+        self._at = now
+
+    def is_held(self, now: float) -> bool:
+        """Whether the path lets no more through than it did."""
+        return now < self._held_until
+
+    def bound(self, rate: float, now: float) -> float:
+        """What of this rate may be believed."""
+        return min(rate, self._most) if self.is_held(now) else rate
+
+    def on_probe(self, rate: float) -> None:
+        """A probe begins at this rate."""
+        self._before, self._rounds = rate, 0
+
+    def on_raised(self, round_seconds: float, now: float) -> None:
+        """A probe has found more."""
+        self._doubted_until = now + DOUBTED_ROUNDS * round_seconds
+        self._round_seconds = round_seconds
+
+    def on_round(
+        self, share: float, resolved: int, usual: float, packets: int, now: float, *, heavy: bool
+    ) -> float | None:
+        """A round without a queue is over; what to go back to, None where the rate lasts.
+
+        Args:
+            share: of its chunks that were lost.
+            resolved: chunks lost or arrived.
+            usual: share that the path loses anyway.
+            packets: of a chunk.
+            now: the time.
+            heavy: so many that one round is enough.
+        """
+        if self.is_held(now) and now >= self._settled_at and share > self._share_then / 2:
+            # as much is lost at the lower rate: at random
+            self._held_until, self._hold_seconds = -math.inf, HOLD_SECONDS
+        if now >= self._doubted_until:
+            return None
+        expected = min(usual + chunk_loss(EXCESS_LOSS, packets), 1.0)
+        by_chance = EXCESS_DEVIATIONS * math.sqrt(expected * (1 - expected) / resolved)
+        if share <= expected + by_chance:
+            self._rounds = 0
+            return None
+        self._rounds += LOSS_ROUNDS if heavy else 1
+        if self._rounds < LOSS_ROUNDS:
+            return None
+        if not self._before:
+            return None
+        self._most, self._doubted_until = self._before, -math.inf
+        self._held_until = now + self._hold_seconds
+        self._settled_at, self._share_then = now + SETTLING_ROUNDS * self._round_seconds, share
+        self._hold_seconds = min(2 * self._hold_seconds, MOST_HOLD_SECONDS)
+        return self._before

@@ -1,0 +1,78 @@
+"""A raised rate that brings losses is what a policer's bucket had saved: the rate from before is returned to."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedrdma_fate.core.x.raised_rate import HOLD_SECONDS, RaisedRate
+
+RATE = 60e6
+RTT = 0.02
+
+
+def raised(at: float = 0.0) -> RaisedRate:
+    rate = RaisedRate(0.0, 2 * RATE)
+    rate.on_time(at)
+    rate.on_probe(RATE)
+    rate.on_raised(RTT, at)
+    return rate
+
+
+def rounds(rate: RaisedRate, shares: list[float], *, heavy: bool = False, since: float = 0.02) -> list[float | None]:
+    return [rate.on_round(s, 100, 0.0, 4, since + k * RTT, heavy=heavy) for k, s in enumerate(shares)]
+
+
+def test_two_rounds_that_lose_more_than_before_take_the_rate_back_to_what_it_was() -> None:
+    rate = raised()
+    assert rounds(rate, [0.4, 0.4]) == [None, RATE]
+    assert rate.is_held(1.0)
+    assert rate.bound(1.2 * RATE, 1.0) == RATE
+    assert rate.bound(1.2 * RATE, 0.04 + HOLD_SECONDS + 0.01) == 1.2 * RATE
+
+
+def test_so_many_as_no_path_loses_at_random_take_it_back_at_once() -> None:
+    assert rounds(raised(), [0.9], heavy=True) == [RATE]
+
+
+@pytest.mark.parametrize("shares", [[0.4, 0.0, 0.4, 0.0], [0.07] * 4])
+def test_a_burst_and_a_few_losses_do_not(shares: list[float]) -> None:
+    rate = raised()
+    assert rounds(rate, shares) == [None] * 4
+    assert not rate.is_held(1.0)
+
+
+def test_losses_without_a_raise_or_long_after_it_do_not() -> None:
+    rate = RaisedRate(0.0, RATE)
+    assert rounds(rate, [0.4] * 4) == [None] * 4
+    assert rounds(raised(), [0.4] * 4, since=1.0) == [None] * 4
+
+
+def test_each_time_it_is_held_twice_as_long() -> None:
+    rate = raised()
+    rounds(rate, [0.9], heavy=True)
+    rate.on_probe(RATE)
+    rate.on_raised(RTT, 3.0)
+    rounds(rate, [0.9], heavy=True, since=3.02)
+    assert rate.is_held(3.02 + 1.9 * HOLD_SECONDS)
+
+
+def test_what_is_left_of_a_hold_goes_on_in_the_next_transfer() -> None:
+    rate = raised()
+    rounds(rate, [0.9], heavy=True)
+    rate.on_time(1.0)
+    later = RaisedRate(rate.held_seconds, RATE)
+    later.on_time(100.0)
+    assert later.is_held(101.0)
+    assert later.bound(1.5 * RATE, 101.0) == RATE
+    assert not later.is_held(101.1)
+
+
+def test_where_as_much_is_lost_at_the_lower_rate_nothing_is_held() -> None:
+    rate = raised()
+    assert rounds(rate, [0.4, 0.4]) == [None, RATE]
+    rounds(rate, [0.35], since=0.06)
+    assert rate.is_held(0.08), "that was sent before"
+    rounds(rate, [0.1], since=0.2)
+    assert rate.is_held(0.3)
+    rounds(rate, [0.3], since=0.3)
+    assert not rate.is_held(0.32)

@@ -1,0 +1,32 @@
+"""`fedrdma-x` on simulated paths that are not ideal: policers, small buffers of fast links, slow short links."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedrdma_fate.core.x.rate_control import RateController
+from tests.support.sim.compare import Case, single_cases, transfers
+
+
+def case(name: str) -> Case:
+    """The path of the comparison's table with this in its name."""
+    return next(made for made in single_cases() if name in made.name)
+
+
+@pytest.mark.parametrize("path", ["5M 2 ms, 0 %", "60M 2 ms, 0 %"])
+def test_a_slow_short_link_is_filled_for_its_own_queue_is_not_taken_for_that_of_others(path: str) -> None:
+    assert max(seconds for seconds, _ in transfers(case(path), RateController)) <= 1.03
+
+
+def test_a_policer_is_found_out_and_remembered() -> None:
+    _first, *later = transfers(case("policed"), RateController)
+    assert max(seconds for seconds, _ in later) <= 1 / 0.85
+    assert max(resent for _, resent in later) <= 0.05
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ["10G 2 ms", "10G 0.5 ms"])
+def test_a_fast_short_link_with_a_small_buffer_is_filled_and_hardly_overrun(path: str) -> None:
+    for seconds, resent in transfers(case(path), RateController):
+        assert seconds <= 1 / 0.95
+        assert resent <= 0.015
