@@ -69,7 +69,7 @@ def run(ours: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple[dict
     temporary = tmp_path_factory.mktemp("temporary")
     output = tmp_path_factory.mktemp("output") / "new"
     before = shared_memory_directories()
-    choice = [] if ours == OURS else ["--rows", ",".join(["memcpy", "raw-tcp", *ours, "fate-standalone"])]
+    choice = [] if ours == OURS else ["--rows", ",".join(["memcpy", "raw-tcp", "raw-udp", *ours, "fate-standalone"])]
     done = subprocess.run(
         command("--bytes", str(PAYLOAD_BYTES), "--repeat", "2", "--json", "--output", str(output), *choice),
         capture_output=True,
@@ -90,7 +90,7 @@ def rows(run: tuple[dict[str, Any], Path]) -> Mapping[str, dict[str, Any]]:
 
 
 def test_the_rows_are_each_mode_and_transport_and_each_reference() -> None:
-    assert [baseline.name for baseline in all_baselines()] == ["memcpy", "raw-tcp", *OURS, "fate-standalone"]
+    assert [baseline.name for baseline in all_baselines()] == ["memcpy", "raw-tcp", "raw-udp", *OURS, "fate-standalone"]
 
 
 def test_the_document_has_each_row(
@@ -98,7 +98,7 @@ def test_the_document_has_each_row(
 ) -> None:
     assert run[0].keys() == {"payload_bytes", "rows"}
     assert run[0]["payload_bytes"] == PAYLOAD_BYTES
-    assert list(rows) == ["memcpy", "raw-tcp", *ours, "fate-standalone"]
+    assert list(rows) == ["memcpy", "raw-tcp", "raw-udp", *ours, "fate-standalone"]
 
 
 def test_every_row_has_every_number(rows: Mapping[str, dict[str, Any]]) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 from pathlib import Path
 
 import psutil
 import pytest
 
+from fedrdma_fate.bench.baselines import raw_udp
 from fedrdma_fate.bench.baselines.interface import RowError, Schedule
 from fedrdma_fate.bench.baselines.memcpy import Memcpy
 from fedrdma_fate.bench.baselines.raw_tcp import RawTcp
+from fedrdma_fate.bench.baselines.raw_udp import RawUdp, RawUdpReceiver, RawUdpSender
+from fedrdma_fate.bench.payload import PayloadArrays
 from fedrdma_fate.bench.results import Measurement
 from fedrdma_fate.bench.runner import measure, run_rows
 from tests.support.toy_baselines import (
@@ -137,9 +142,24 @@ def test_the_other_rows_are_measured_when_one_goes_wrong() -> None:
     assert "the cable is cut" in failures["file"]
 
 
-@pytest.mark.parametrize("baseline", [Memcpy(), RawTcp()], ids=lambda baseline: baseline.name)
-def test_references_move_the_payload_with_no_memory_of_their_own(baseline: Memcpy | RawTcp) -> None:
+@pytest.mark.parametrize("baseline", [Memcpy(), RawTcp(), RawUdp()], ids=lambda baseline: baseline.name)
+def test_references_move_the_payload_with_no_memory_of_their_own(baseline: Memcpy | RawTcp | RawUdp) -> None:
     row: Measurement = measure(baseline, LARGE, 2, quietly)
     assert len(row.seconds) == 2
     assert row.extra_bytes_sender < SLACK
     assert row.extra_bytes_receiver < SLACK
+
+
+def test_a_datagram_that_raw_udp_loses_fails_the_row_at_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(raw_udp, "_SILENCE_SECONDS", 0.05)
+    payload = PayloadArrays(SMALL)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiving:
+        receiving.bind(("127.0.0.1", 0))
+        sender = RawUdpSender(receiving.getsockname()[1], window_bytes=1 << 20)
+        receiver = RawUdpReceiver(receiving, SMALL.total_bytes, window_bytes=1 << 20)
+        with contextlib.closing(sender), contextlib.closing(receiver):
+            with pytest.raises(RowError, match="a datagram was lost"):
+                sender.put(0, payload)
+            with pytest.raises(RowError, match="a datagram was lost"):
+                # longer than what was sent
+                receiver.get(0, LARGE)

@@ -9,6 +9,7 @@ from fedrdma_fate.bench.baselines.gateways import GatewayPair
 from fedrdma_fate.bench.baselines.interface import Baseline
 from fedrdma_fate.bench.baselines.memcpy import Memcpy
 from fedrdma_fate.bench.baselines.raw_tcp import RawTcp
+from fedrdma_fate.bench.baselines.raw_udp import RawUdp
 from fedrdma_fate.bench.selection import select_by_name
 
 __all__ = ["Baseline", "all_baselines", "select_baselines"]
@@ -19,6 +20,7 @@ def all_baselines() -> list[Baseline]:
     return [
         Memcpy(),
         RawTcp(),
+        RawUdp(),
         GatewayPair("fedrdma-e", "shm"),
         GatewayPair("fedrdma-e", "shm", lend=False),
         GatewayPair("fedrdma-e", "tcp"),
