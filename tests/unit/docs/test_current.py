@@ -113,7 +113,11 @@ def test_a_design_page_has_one_subject(page: Path) -> None:
 def test_a_page_of_results_names_the_commits_and_the_commands(page: Path) -> None:
     text = page.read_text()
     assert re.search(r"[Mm]easured[^.]*`[0-9a-f]{7}`", text)
-    assert re.search(r"^(fedrdma bench|scripts/testbed run) ", text, flags=re.MULTILINE)
+    assert re.search(
+        r"^(fedrdma bench|scripts/testbed run|\.venv/bin/python -m tests\.support\.sim\.compare) ",
+        text,
+        flags=re.MULTILINE,
+    )
 
 
 def test_the_readme_points_to_the_documentation_and_the_two_commands() -> None:
