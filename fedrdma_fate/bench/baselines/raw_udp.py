@@ -32,6 +32,8 @@ _WINDOW_FRACTION = 4
 """Of the buffer on its way: the kernel counts what datagrams take in memory, which is twice their bytes and less."""
 
 _LEAST_BUFFER_BYTES = 2 * _WINDOW_FRACTION * _BATCH_BYTES
+"""Two batches in a window, so that one is under way while the other is answered."""
+
 _ANSWERS = 8
 """In a window, so that the sender need not stand still for one."""
 

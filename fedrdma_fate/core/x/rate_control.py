@@ -40,10 +40,7 @@ PROBE_SECONDS = 0.008
 at 1 Gbit/s."""
 
 PROBE_CHUNKS = 6
-"""But it is no it shorter than so many chunks take: of fewer nobody can tell at which rate they arrive."""
-
-MOST_DRAIN_SECONDS = 0.1
-"""A queue of our own that takes longer to drain is none: a probe never makes as long a one."""
+"""But it is no shorter than so many chunks take: of fewer nobody can tell at which rate they arrive."""
 
 PROVING_SHARE = 0.4
 """A rate that no transfer has proved is probed again at once as long as a probe finds so much of what it tried for, a
@@ -162,7 +159,6 @@ class RateController:
         self._rtt = RttFilter(known.min_rtt)
         self._queue_delay = QueueDelay(known.min_rtt, known.rtt_variation, known.least_mean_rtt)
         self._probe_queue = ProbeQueue(known.queue_bytes)
-        self._queue = 0.0
         self._chunk_loss = 0.0
         self._packets = 1
         self._counts_packets = False
@@ -327,9 +323,11 @@ class RateController:
 
     @property
     def _drain_seconds(self) -> float:
-        """How long we drain after a reduction: what queues may all be ours."""
-        own = min(self._queue / (1 - Phase.PROBE_DOWN.pacing_gain), MOST_DRAIN_SECONDS)
-        return max(self._rtt.least, PROBE_SECONDS, own)
+        """How long we drain after a reduction.
+
+        Not for as long as the queue takes to go: of two flows, who saw it first would leave the other more than half.
+        """
+        return max(self._rtt.least, PROBE_SECONDS)
 
     @property
     def _chunk_seconds(self) -> float:
@@ -397,7 +395,6 @@ class RateController:
         self._rtt.update(rtt, now, window)
         queue = self._queue_delay.update(rtt, now, window)
         self._longer_path.on_rtt(rtt)
-        self._queue = self._queue if queue is None else queue
         self._round_least_queue = min(self._round_least_queue, queue or 0.0)
         return queue
 
