@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import random
 import statistics
 import sys
@@ -18,8 +19,8 @@ from fedrdma_fate.core.x.rate_control import RateController
 from tests.support.sim.bad_paths import BurstLoss, Policer
 from tests.support.sim.bottleneck import PACKET_OVERHEAD_BYTES, Bottleneck, BottleneckProfile
 from tests.support.sim.clock import VirtualClock
+from tests.support.sim.core_flow import CoreFlow
 from tests.support.sim.cubic import CubicFlow
-from tests.support.sim.sharing import Job
 from tests.support.sim.x_flow import XFlow
 
 MIB = 1 << 20
@@ -27,8 +28,15 @@ GIVEN_UP_SECONDS = 120.0
 CONTROLLERS: dict[str, MakeController] = {"ours": RateController, "bbr3": BbrController}
 SHARE_SECONDS = 10.0
 """After the later flow has begun."""
+START_SECONDS = 0.037
+"""Between two starts of the later one: of a cycle of the first each meets another part."""
+FAIR_SHARE = 0.5
+"""Of the link, for each of two flows."""
+PAIRS = ("ours+ours", "ours+cubic", "cubic+ours", "ours+bbr3", "bbr3+ours")
 PAYLOAD_BYTES = 32 * MIB
-"""Of each transfer of a flow that shares."""
+"""Of the first transfer of a flow that shares, and where it is a job of all, at 1 Gbit/s."""
+PAUSE_SECONDS = (0.02, 0.04)
+"""Of a job, between two transfers: it computes now a little longer and now a little shorter."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,40 +167,76 @@ def cubic_seconds(case: Case) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Shares:
-    """Of a link, of two flows over the time after the later one began: what each got, and what they used."""
+    """Of a link, of two flows over the time after the later one began: what each got."""
 
     first: float
     later: float
 
     @property
-    def least(self) -> float:
-        """The smaller one, as a part of its fair share."""
-        return min(self.first, self.later) / max((self.first + self.later) / 2, 1e-9)
+    def used(self) -> float:
+        """Of the link, by both."""
+        return self.first + self.later
 
 
-def share(
-    first: str, later: str, start: int, *, rate_bps: float, buffer_bytes: float, jitter: float, rtt: float = 0.02
-) -> Shares:
-    """Two flows, the later one a second after the first and a little more with each start."""
-    clock = VirtualClock()
-    profile = BottleneckProfile(rate_bps, rtt=rtt, buffer_bytes=buffer_bytes, jitter=jitter, nic_bps=10 * rate_bps)
-    link = Bottleneck(clock, profile, random.Random(start + 1))
-    begins = [0.0, 1 + 0.003 * start]
-    readers: list[Callable[[], float]] = []
-    for number, (name, begin) in enumerate(zip((first, later), begins, strict=True)):
+@dataclasses.dataclass(frozen=True)
+class Shared:
+    """A link that two flows share.
+
+    Attributes:
+        rate_bps: of the link.
+        buffer_bytes: of it.
+        jitter: of it, seconds.
+        rtt: of both flows, seconds.
+        jobs: flows of ours are transfers of PAYLOAD_BYTES, idle for PAUSE_SECONDS in between; else they always have
+            something to send.
+    """
+
+    rate_bps: float
+    buffer_bytes: float
+    jitter: float = 0.0
+    rtt: float = 0.02
+    jobs: bool = False
+
+    def shares(self, first: str, later: str, start: int) -> Shares:
+        """Two flows, the later one a second after the first and a little more with each start."""
+        clock = VirtualClock()
+        profile = BottleneckProfile(
+            self.rate_bps,
+            rtt=self.rtt,
+            buffer_bytes=self.buffer_bytes,
+            jitter=self.jitter,
+            nic_bps=10 * self.rate_bps,
+        )
+        link = Bottleneck(clock, profile, random.Random(start + 1))
+        begins = 1 + START_SECONDS * start
+        readers = []
+        for number, name in enumerate((first, later)):
+            flow = self._flow(name, clock, link, begins + SHARE_SECONDS, number)
+            clock.at(begins * number, flow.start)
+            readers.append(flow)
+        clock.run(begins)
+        before = [flow.arrived_bytes for flow in readers]
+        clock.run(begins + SHARE_SECONDS)
+        return Shares(
+            *(
+                (flow.arrived_bytes - then) * 8 / SHARE_SECONDS / self.rate_bps
+                for flow, then in zip(readers, before, strict=True)
+            )
+        )
+
+    def _flow(
+        self, name: str, clock: VirtualClock, link: Bottleneck, until: float, number: int
+    ) -> CoreFlow | CubicFlow:
         if name == "cubic":
-            rival = CubicFlow(clock, link, until=begins[1] + SHARE_SECONDS)
-            clock.at(begin, rival.start)
-            readers.append(lambda rival=rival: sum(length for _, length in rival.arrivals))  # type: ignore[misc]
-        else:
-            payload = int(PAYLOAD_BYTES * rate_bps / 1e9)
-            job = Job(clock, link, payload, begin, random.Random(number), CONTROLLERS[name])
-            readers.append(lambda job=job: job.arrived_bytes)  # type: ignore[misc]
-    clock.run(begins[1])
-    before = [read() for read in readers]
-    clock.run(begins[1] + SHARE_SECONDS)
-    got = [(read() - then) * 8 / SHARE_SECONDS / rate_bps for read, then in zip(readers, before, strict=True)]
-    return Shares(*got)
+            return CubicFlow(clock, link, until=until)
+        payload_bytes = int(PAYLOAD_BYTES * self.rate_bps / 1e9)
+        if self.jobs:
+            chance = random.Random(number)
+            payloads: Iterator[int] = itertools.repeat(payload_bytes)
+            return CoreFlow(clock, link, payloads, CONTROLLERS[name], lambda: chance.uniform(*PAUSE_SECONDS))
+        # the first transfer finds the path, and its loss, so that chunks are as long as they are for the rest
+        endless = itertools.chain([payload_bytes], itertools.repeat(int(self.rate_bps * until / 8)))
+        return CoreFlow(clock, link, endless, CONTROLLERS[name])
 
 
 def print_single(names: Sequence[str], pattern: str) -> None:
@@ -214,33 +258,29 @@ def print_single(names: Sequence[str], pattern: str) -> None:
         print("| " + " | ".join([case.name, *cells]) + " |", flush=True)
 
 
-def print_sharing(starts: int, rate_bps: float, pairs: Sequence[str], pattern: str) -> None:
-    """The table of two flows that share a link, over different starts."""
-    print("| buffer, jitter | first, later | least of a fair share: median, quartile, worst | first | later | used |")
-    print("|---|---|---|---|---|---|")
-    for buffer_bytes in (0.5e6, 4e6):
-        for jitter in (0.0, 0.001):
-            where = f"{buffer_bytes / 1e6:g} MB, {jitter * 1e3:g} ms"
-            if pattern not in where:
-                continue
-            for pair in pairs:
-                first, later = pair.split("+")
-                scaled = buffer_bytes * rate_bps / 1e9
-                runs = [
-                    share(first, later, start, rate_bps=rate_bps, buffer_bytes=scaled, jitter=jitter)
-                    for start in range(starts)
-                ]
-                least = sorted(run.least for run in runs)
-                means = [
-                    f"{statistics.median(values):.2f}"
-                    for values in (
-                        [run.first for run in runs],
-                        [run.later for run in runs],
-                        [run.first + run.later for run in runs],
-                    )
-                ]
-                spread = f"{statistics.median(least):.2f}, {least[len(least) // 4]:.2f}, {least[0]:.2f}"
-                print(f"| {where} | {first}, {later} | {spread} | " + " | ".join(means) + " |", flush=True)
+def print_sharing(
+    starts: int, rate_bps: float, pairs: Sequence[str], pattern: str, *, jobs: bool = False, rtt: float = 0.02
+) -> None:
+    """The table of two flows that share a link, over different starts; shares are of what is fair, half of the link."""
+    print("| buffer, jitter | first, later | the first: least, median | the later: least, median | used |")
+    print("|---|---|---|---|---|")
+    for buffer_bytes, jitter in itertools.product((0.5e6, 4e6), (0.0, 0.001)):
+        where = f"{buffer_bytes / 1e6:g} MB, {jitter * 1e3:g} ms"
+        if pattern not in where:
+            continue
+        link = Shared(rate_bps, buffer_bytes * rate_bps / 1e9, jitter, rtt, jobs)
+        for pair in pairs:
+            first, later = pair.split("+")
+            runs = [link.shares(first, later, start) for start in range(starts)]
+            cells = [
+                f"{min(values):.2f}, {statistics.median(values):.2f}"
+                for values in (
+                    [run.first / FAIR_SHARE for run in runs],
+                    [run.later / FAIR_SHARE for run in runs],
+                    [run.used for run in runs],
+                )
+            ]
+            print(f"| {where} | {first}, {later} | " + " | ".join(cells) + " |", flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -249,14 +289,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("table", choices=["single", "sharing"], help="flows alone, or two on one link")
     parser.add_argument("--only", default="", help="rows whose path has this in its name")
     parser.add_argument("--controllers", default="ours,bbr3", help="of `single`")
-    parser.add_argument("--pairs", default="ours+ours,bbr3+bbr3,ours+cubic,cubic+ours,ours+bbr3", help="of `sharing`")
-    parser.add_argument("--starts", type=int, default=24, help="of `sharing`, 3 ms apart")
+    parser.add_argument("--pairs", default=",".join(PAIRS), help="of `sharing`")
+    parser.add_argument("--starts", type=int, default=24, help="of `sharing`, 37 ms apart")
     parser.add_argument("--rate", type=float, default=1e9, help="of `sharing`, bits a second; buffers scale with it")
+    parser.add_argument("--rtt", type=float, default=0.02, help="of `sharing`, seconds")
+    parser.add_argument("--jobs", action="store_true", help="of `sharing`: transfers with pauses in between")
     chosen = parser.parse_args(arguments)
     if chosen.table == "single":
         print_single(chosen.controllers.split(","), chosen.only)
     else:
-        print_sharing(chosen.starts, chosen.rate, chosen.pairs.split(","), chosen.only)
+        pairs = chosen.pairs.split(",")
+        print_sharing(chosen.starts, chosen.rate, pairs, chosen.only, jobs=chosen.jobs, rtt=chosen.rtt)
     return 0
 
 

@@ -39,6 +39,11 @@ class CubicFlow:
             self._in_flight += 1
             self._link.post(self._nic, _SEGMENT_BYTES, self._landed, self._lost)
 
+    @property
+    def arrived_bytes(self) -> int:
+        """All that landed."""
+        return sum(length for _, length in self.arrivals)
+
     def goodput_bps(self, since: float, until: float) -> float:
         """Bits a second that landed in a span of time."""
         return sum(length for at, length in self.arrivals if since <= at < until) * 8 / (until - since)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.sim.bad_paths import Policer
 from tests.support.sim.bottleneck import BottleneckProfile
-from tests.support.sim.compare import CONTROLLERS, Case, cubic_seconds, main, share, transfers
+from tests.support.sim.compare import CONTROLLERS, Case, Shared, cubic_seconds, main, transfers
 
 
 @pytest.mark.parametrize("name", CONTROLLERS)
@@ -22,11 +22,23 @@ def test_what_a_path_cannot_carry_is_seen_in_the_figures() -> None:
     assert cubic_seconds(case) > 3
 
 
+@pytest.mark.parametrize("jobs", [False, True])
 @pytest.mark.parametrize("pair", [("ours", "bbr3"), ("cubic", "ours")])
-def test_shares_add_up_to_what_is_used(pair: tuple[str, str]) -> None:
-    shares = share(*pair, 0, rate_bps=20e6, buffer_bytes=80e3, jitter=0.0)
-    assert 0.5 < shares.first + shares.later <= 1
-    assert 0 < shares.least <= 1
+def test_shares_add_up_to_what_is_used(pair: tuple[str, str], *, jobs: bool) -> None:
+    shares = Shared(20e6, 80e3, jobs=jobs).shares(*pair, 0)
+    assert 0.5 < shares.used <= 1
+    assert min(shares.first, shares.later) > 0
+
+
+def test_two_flows_have_a_row_with_what_is_fair_as_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sharing", "--only", "4 MB, 0 ms", "--rate", "1e7", "--starts", "1", "--pairs", "cubic+cubic"]) == 0
+    where, pair, first, later, used = (
+        cell.strip() for cell in capsys.readouterr().out.splitlines()[2].split("|")[1:-1]
+    )
+    assert (where, pair) == ("4 MB, 0 ms", "cubic, cubic")
+    least_first, least_later, least_used = (float(cell.split(",")[0]) for cell in (first, later, used))
+    assert least_first + least_later == pytest.approx(2 * least_used, abs=0.02)
+    assert least_used > 0.8
 
 
 def test_a_table_has_a_row_for_each_path_that_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
