@@ -51,6 +51,12 @@ ON_PYTHON310: dict[str, str] = {
 """What it runs of which kinds: one job is enough to see that FATE takes the backend there."""
 SHORT_ON_PYTHON310 = frozenset({"unit", "property", "conformance"})
 """Of these, without what is marked slow: long runs in virtual time tell nothing of a Python version."""
+SWEEPS_ON_PYTHON310 = frozenset({"property"})
+"""Of these, only with sweeps: random histories of code that all other tests run there as well."""
+TOOLS_OF_DEVELOPERS = ("tests/unit/deploy", "tests/unit/docs", "tests/unit/scripts", "tests/unit/support")
+"""Not run on Python 3.10, for nothing of what they test is in the wheel."""
+SLOWEST = ("--durations=10", "--durations-min=10")
+"""The tests of a step that take long stand at its end, in seconds: where to look when all of them take too long."""
 SIDE_BY_SIDE: dict[str, str] = {
     "unit": "worksteal",
     "property": "worksteal",
@@ -208,10 +214,16 @@ class Runner:
             fail(error)
             return Counts(failed=1), "not installed"
         inner = Runner(
-            fast=False, pytest_arguments=self.pytest_arguments, python=site.python, report_prefix=f"{PYTHON310}-"
+            fast=False,
+            pytest_arguments=[*(f"--ignore={path}" for path in TOOLS_OF_DEVELOPERS), *self.pytest_arguments],
+            sweeps=self.sweeps,
+            python=site.python,
+            report_prefix=f"{PYTHON310}-",
         )
         counts, notes = Counts(passed=1), []
         for kind, path in ON_PYTHON310.items():
+            if kind in SWEEPS_ON_PYTHON310 and not self.sweeps:
+                continue
             say(f"\n==> {PYTHON310}: {path}")
             started = time.monotonic()
             inner.without_slow = kind in SHORT_ON_PYTHON310
@@ -230,6 +242,8 @@ class Runner:
             return self._pytest_run(kind, path, kind, ())
         workers = f"--numprocesses={min(len(os.sched_getaffinity(0)), MOST_WORKERS)}"
         together, note = self._pytest_run(kind, path, kind, ("not alone",), workers, f"--dist={SIDE_BY_SIDE[kind]}")
+        if not _some_run_alone(Path(path)):
+            return together, note
         alone, note_alone = self._pytest_run(kind, path, f"{kind}-alone", ("alone",))
         if NONE_SELECTED in (note, note_alone):
             return together + alone, note if note_alone == NONE_SELECTED else note_alone
@@ -240,7 +254,7 @@ class Runner:
         left_out = [FAST_MARKERS] if self.fast else ["not slow"] if self.without_slow else []
         left_out += [] if self.sweeps else ["not sweep"]
         expression = " and ".join([*markers, *left_out])
-        command = [str(self.python), "-u", "-m", "pytest", path, f"--junitxml={report}", "-m", expression]
+        command = [str(self.python), "-u", "-m", "pytest", path, f"--junitxml={report}", *SLOWEST, "-m", expression]
         if sys.stdout.isatty():
             command.append("--color=yes")
         code = run_limited([*command, *options, *self.pytest_arguments], self._limit(kind), self.environment)
@@ -264,6 +278,12 @@ class Runner:
         return f"stopped after {self._limit(name):.0f} s without a word" if code is None else f"exit code {code}"
 
 
+def _some_run_alone(path: Path) -> bool:
+    """Whether a test there is marked so: to have pytest find out that none is takes as long as to collect them all."""
+    files = [path] if path.is_file() else path.rglob("*.py")
+    return any("mark.alone" in file.read_text() for file in files)
+
+
 def chosen_steps(only: Sequence[str], *, fast: bool, with_demo: bool) -> list[str]:
     """The steps to run, in order."""
     every = [*STATIC, AUDIT, *KINDS, PYTHON310, "demo"]
@@ -280,8 +300,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         description="Set up .venv, then run ruff, mypy, import-linter, pip-audit and pytest. A failed step does not "
         "stop the others; the summary at the end names each, and its last line counts them all. The step python310 "
         "makes .venv-py310, FATE on Python 3.10 as its guide installs it, where a Python 3.10 is found "
-        "(PYTHON310=/path/to/python3.10 names one), and runs unit, property and conformance tests and one FATE job "
-        "there.",
+        "(PYTHON310=/path/to/python3.10 names one), and runs unit and conformance tests of what is in the wheel and "
+        "one FATE job there.",
         epilog="What follows -- goes to every pytest run, for example:  scripts/test --only unit -- -k trace -x  "
         "(with --numprocesses=0 no test runs beside another)",
     )

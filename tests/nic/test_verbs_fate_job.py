@@ -47,7 +47,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Future[dict[
 
 @pytest.mark.parametrize(
     ("mode", "rtt", "loss"),
-    [("fedrdma-e", "0", "0"), pytest.param("fedrdma", "20ms", "0.1%", marks=pytest.mark.slow)],
+    [("fedrdma-e", "0", "0"), pytest.param("fedrdma", "20ms", "0.1%", marks=[pytest.mark.slow, pytest.mark.sweep])],
 )
 def test_three_hosts_train_the_model_of_fate_s_standalone_federation_over_verbs(
     reference: Future[dict[str, Any]], tmp_path: Path, mode: str, rtt: str, loss: str

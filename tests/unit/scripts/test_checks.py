@@ -10,7 +10,17 @@ from pathlib import Path
 import pytest
 
 from scripts.lib import checks
-from scripts.lib.checks import AUDIT, KINDS, PYTHON310, STATIC, Runner, chosen_steps, parse, run_limited
+from scripts.lib.checks import (
+    AUDIT,
+    KINDS,
+    PYTHON310,
+    STATIC,
+    TOOLS_OF_DEVELOPERS,
+    Runner,
+    chosen_steps,
+    parse,
+    run_limited,
+)
 from scripts.lib.console import CommandError
 from scripts.lib.outcomes import (
     MOST_FAILURES,
@@ -261,7 +271,9 @@ def test_sweeps_run_only_when_asked_for(tree: Path) -> None:
     assert outcome.counts == Counts(passed=1, failed=1)
 
 
-def _python310(monkeypatch: pytest.MonkeyPatch, trouble: Exception | None = None, *required: str) -> Outcome:
+def _python310(
+    monkeypatch: pytest.MonkeyPatch, trouble: Exception | None = None, *required: str, sweeps: bool = False
+) -> Outcome:
     """The step, where its environment is that of this test."""
 
     def provide(site: Python310) -> None:
@@ -273,7 +285,7 @@ def _python310(monkeypatch: pytest.MonkeyPatch, trouble: Exception | None = None
         site.python.chmod(0o755)
 
     monkeypatch.setattr(Python310, "provide", provide)
-    runner = Runner(fast=False, pytest_arguments=(), required=required)
+    runner = Runner(fast=False, pytest_arguments=(), required=required, sweeps=sweeps)
     runner.run(PYTHON310)
     return runner.outcomes[0]
 
@@ -284,11 +296,20 @@ def test_on_python_3_10_some_kinds_run_and_the_installation_counts_as_one(
     (tree / "tests" / "fate").mkdir()
     (tree / "tests" / "fate" / "test_fate_flow.py").write_text(GOOD)
     (tree / "tests" / "fate" / "test_launcher.py").write_text(BAD)
-    outcome = _python310(monkeypatch)
+    outcome = _python310(monkeypatch, sweeps=True)
     assert outcome.counts == Counts(passed=3, failed=1, skipped=1)
     assert outcome.note == "property: exit code 1; conformance: no tests of this kind"
     reports = {path.name for path in (tree / "build" / "test-reports").iterdir()}
     assert reports == {"python310-unit.xml", "python310-property.xml", "python310-fate.xml"}
+
+
+def test_what_is_in_no_wheel_is_not_tried_on_python_3_10_and_random_histories_only_in_sweeps(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in TOOLS_OF_DEVELOPERS:
+        (tree / folder).mkdir()
+        (tree / folder / "test_tool.py").write_text(BAD)
+    assert _python310(monkeypatch).counts == Counts(passed=2, skipped=1)
 
 
 def test_tests_on_python_3_10_run_by_its_interpreter_which_is_first_on_their_path(
@@ -296,8 +317,7 @@ def test_tests_on_python_3_10_run_by_its_interpreter_which_is_first_on_their_pat
 ) -> None:
     told = "import os\ndef test_told(): assert os.environ['TOLD_BY'] == 'python310'\n"
     first = "import shutil\ndef test_first(): assert '.venv-py310' in shutil.which('python')\n"
-    (tree / "tests" / "unit" / "test_it.py").write_text(told)
-    (tree / "tests" / "property" / "test_it.py").write_text(first)
+    (tree / "tests" / "unit" / "test_it.py").write_text(told + first)
     assert _python310(monkeypatch).counts == Counts(passed=3)
 
 
