@@ -6,6 +6,7 @@ import itertools
 import os
 import random
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -155,3 +156,17 @@ def test_two_hundred_sessions_one_after_the_other_leave_nothing_in_the_gateways(
         one_session(processes, number)
     assert processes["b"].events("spilled")
     eventually(lambda: all(map(nothing_is_left, before, all_held())))
+
+
+def test_a_session_that_puts_faster_than_its_rate_waits_and_all_of_it_arrives(tmp_path: Path) -> None:
+    rate, floods = 50, 100
+    with start_gateways(TWO, tmp_path, limits={"session_frames_per_second": rate}) as sites:
+        with sites["a"].client("floods", PARTIES[0]) as task:
+            began = time.monotonic()
+            for number in range(floods):
+                task.put_inline("n", str(number), [party(PARTIES[1])], "bytes", b"x")
+            # a burst of one second, then one after the other
+            assert time.monotonic() - began >= (floods - rate - 1) / rate
+        with sites["b"].client("floods", PARTIES[1]) as task:
+            for number in range(floods):
+                assert bytes(task.get("n", str(number), party(PARTIES[0]), timeout=20).buffer) == b"x"

@@ -120,6 +120,7 @@ BOUNDS: dict[str, dict[str, str]] = {
         "client/connections.py:Connections": "_idle _owed",
     },
     "READ_AHEAD": {"gateway/tasks/request_reader.py:RequestReader": "_queue"},
+    "MOST_SESSIONS": {"gateway/peers/session_rates.py:SessionRates": "_of_session"},
     "MOST_SESSIONS_OF_A_USER": {"gateway/tasks/user_sessions.py:UserSessions": "_of_user"},
     "MOST_SPARE_PIECES and the blocks of a write": {"transport/inbound.py:Arrival": "pieces"},
     "FIRST_PINGS": {"gateway/peers/main_path.py:MainPath": "_first_round_trips"},

@@ -1,4 +1,7 @@
-"""The gateway's configuration: declared once, typed, strict."""
+"""The gateway's configuration: declared once, typed, strict.
+
+Over 500 lines: most of them say what a key means, and the reference in the docs is made of them.
+"""
 
 from __future__ import annotations
 
@@ -177,6 +180,8 @@ class LimitsConfig(_Section, frozen=True):
         session_bytes: the same of one session; null: 32 times `memory.receive_bytes`.
         frames_per_second: control frames that a peer may send; who sends more is read more slowly, and after half a
             minute cut off.
+        session_frames_per_second: the same of small messages that tasks of one session put for a peer; the next put
+            waits.
         outgoing_bytes: small messages that are kept until a peer has them; a put of more waits.
     """
 
@@ -185,6 +190,7 @@ class LimitsConfig(_Section, frozen=True):
     bytes: ByteCount | None = None
     session_bytes: ByteCount | None = None
     frames_per_second: Annotated[float, msgspec.Meta(ge=100)] = 20000.0
+    session_frames_per_second: Annotated[float, msgspec.Meta(ge=50)] = 10000.0
     outgoing_bytes: ByteCount = ByteCount(64 * 2**20)
 
 

@@ -44,6 +44,11 @@ MOST_UNSENT_BYTES = 64 * 1024 * 1024
 """Of frames to a peer that does not read them, besides `limits.outgoing_bytes`, before it is cut off."""
 
 
+def frames_counted(frame_bytes: int) -> int:
+    """As how many a frame counts."""
+    return 1 + frame_bytes // FRAME_BYTES
+
+
 class FrameMeter:
     """Belongs to the event loop's thread."""
 
@@ -63,7 +68,7 @@ class FrameMeter:
         """A frame has come: seconds to wait before the next is read, 0 as long as the peer keeps to its rate."""
         now = self._at = self._clock()
         self._bucket.fill(now)
-        self._bucket.level -= 1 + frame_bytes // FRAME_BYTES
+        self._bucket.level -= frames_counted(frame_bytes)
         level = self._bucket.level
         if level >= 0:
             if level > self._rate * BURST_SECONDS / 2:

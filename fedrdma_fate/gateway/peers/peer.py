@@ -137,7 +137,9 @@ class Peer:
         )
         # of the peer and not of its channel: who comes back goes on where it was
         self._pace = Pace(config.site, context, self.paths, self._loop.time)
-        self.sending = Sending(config, context, self.send, self.paths, lambda: self.hello, self.shares_memory)
+        self.sending = Sending(
+            config, context, self.send, self.paths, lambda: self.hello, self.shares_memory, self._loop.time
+        )
         context.recalls[context.receive_pool].append(self._recall_credits)
         context.receive_pool.when_freed.append(self._on_room)
         context.receive_pool.when_wanted.append(self._on_wanted)

@@ -20,6 +20,7 @@ from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.peers.lending import Lending
 from fedrdma_fate.gateway.peers.outgoing_room import OutgoingRoom
 from fedrdma_fate.gateway.peers.path_keys import SEALED_IN_SLOT
+from fedrdma_fate.gateway.peers.session_rates import SessionRates
 from fedrdma_fate.memory.pool import Lease
 from fedrdma_fate.obs.complaints import EACH_TELLS
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError, MemoryPoolError, error_from_code
@@ -100,6 +101,7 @@ class Sending:
         rtt_seconds: round trip of the control channel, None while it is not known.
         tuners: what decides how payloads are cut, by transport.
         outgoing: how much of small messages is kept.
+        rates: how fast they may be put.
     """
 
     def __init__(
@@ -110,6 +112,7 @@ class Sending:
         links: Links,
         hello: Callable[[], Hello | None],
         shares_memory: Callable[[], bool],
+        clock: Callable[[], float],
     ) -> None:
         """
         Args:
@@ -119,6 +122,7 @@ class Sending:
             links: the data paths.
             hello: what the peer said of itself, None as long as it has never been connected.
             shares_memory: whether the peer is here, on this host, and takes what is lent to it.
+            clock: seconds, of any origin.
         """
         self._peer = peer
         self._context = context
@@ -128,7 +132,9 @@ class Sending:
         self._shares_memory = shares_memory
         self.lending = Lending(peer.site, context, send)
         self._inline: dict[int, Inline] = {}
-        self.outgoing = OutgoingRoom(peer.site, int(context.config.limits.outgoing_bytes))
+        limits = context.config.limits
+        self.outgoing = OutgoingRoom(peer.site, int(limits.outgoing_bytes))
+        self.rates = SessionRates(limits.session_frames_per_second, limits.frames_per_second, clock)
         self._transfers: dict[int, _PendingPayload] = {}
         self._delivered: OrderedDict[int, MessageKey] = OrderedDict()
         self._notices: deque[Undeliverable] = deque(maxlen=REMEMBERED_NOTICES)
@@ -145,6 +151,7 @@ class Sending:
         inline = Inline(self._context.new_transfer(), key, kind, body)
         self._inline[inline.transfer] = inline
         self.outgoing.add(len(body))
+        self.rates.note(key.session, len(body))
         self._send(inline)
 
     def put_payload(

@@ -94,6 +94,10 @@ class Pushing:
         for peer in self._peers_of(request):
             await peer.outgoing.wait_for_room(timeout)
 
+    def pause_after(self, request: PutInline, attach: Attach) -> float:
+        """Seconds to wait before a task that has put a small message may go on."""
+        return max((peer.rates.pause(attach.session) for peer in self._peers_of(request)), default=0.0)
+
     def _peers_of(self, request: PutInline) -> list[Sending]:
         peers = (self._peer_of(destination) for destination in request.destinations)
         return [peer for peer in peers if peer is not None]

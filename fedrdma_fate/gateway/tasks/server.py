@@ -361,20 +361,22 @@ class TaskConversation:
         pushing = self._server.pushing
         if pushing.is_full_for(request):
             return self._put_when_room(request, task)
-        if moves := pushing.put_inline(request, task.attach, task.user):
-            return self._when_moved(moves)
-        return Done()
+        moves = pushing.put_inline(request, task.attach, task.user)
+        pause = pushing.pause_after(request, task.attach)
+        return self._when_moved(moves, pause) if moves or pause else Done()
 
-    async def _when_moved(self, moves: list[asyncio.Task[None]]) -> Reply:
-        """A task puts no faster than the disk takes."""
-        await asyncio.wait(moves)
+    async def _when_moved(self, moves: list[asyncio.Task[None]], pause: float) -> Reply:
+        """A task puts no faster than the disk takes, and than its session may."""
+        if moves:
+            await asyncio.wait(moves)
+        await asyncio.sleep(pause)
         return Done()
 
     async def _put_when_room(self, request: PutInline, task: Task) -> Reply:
         await self._server.pushing.wait_for_room(request, self._context.config.timeouts.put)
         self._check_pushing(task.attach)
         moves = self._server.pushing.put_inline(request, task.attach, task.user)
-        return await self._when_moved(moves) if moves else Done()
+        return await self._when_moved(moves, self._server.pushing.pause_after(request, task.attach))
 
     def _commit(self, request: Commit, task: Task) -> Reply:
         payload = self._payload(request.lease, task)
