@@ -222,6 +222,7 @@ class ChunkService:
         mtu_bytes: what is lost at once where something is lost.
         repairs_packets: what has come of a chunk stays, and posted again it is only the packets that are missing.
         depth: chunks that a queue pair has under way at most, others wait behind them; None where that is no matter.
+        largest_chunk_bytes: `post_chunk` takes no longer ones; None: as long as any.
     """
 
     reliable: bool = True
@@ -230,6 +231,7 @@ class ChunkService:
     mtu_bytes: int = 4096
     depth: int | None = None
     repairs_packets: bool = False
+    largest_chunk_bytes: int | None = None
 
     @property
     def most_chunks(self) -> int | None:

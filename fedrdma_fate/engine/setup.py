@@ -146,9 +146,12 @@ def open_receiver(
 
 
 def _cut(outgoing: Outgoing, service: ChunkService, memory: PathMemory) -> Outgoing:
-    """The message, cut for what is known of the path, if that was left open."""
+    """The message, cut for what is known of the path, if that was left open, and in no longer chunks than it takes."""
     if not outgoing.recut:
-        return outgoing
+        largest = service.largest_chunk_bytes
+        if not uses_chunk_immediates(outgoing.mode) or largest is None or outgoing.plan.chunk_bytes <= largest:
+            return outgoing
+        return dataclasses.replace(outgoing, plan=ChunkPlan(outgoing.plan.total_bytes, largest))
     total, known = outgoing.plan.total_bytes, memory.state
     if service.self_paced:
         chunk_bytes = DEFAULT_CHUNK_BYTES

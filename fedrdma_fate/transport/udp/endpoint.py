@@ -178,6 +178,7 @@ class UdpEndpoint:
             queue_pairs=1,
             mtu_bytes=self._outbound.piece_bytes,
             repairs_packets=True,
+            largest_chunk_bytes=self._outbound.most_chunk_bytes,
         )
 
     def post_chunk(

@@ -109,6 +109,7 @@ class DatagramOutbound:
 
     Attributes:
         piece_bytes: of a chunk in each datagram, but for the last.
+        most_chunk_bytes: of a chunk, however short the path's datagrams become.
         segments: whether the kernel cuts batches into datagrams.
         blocked: whether the kernel takes nothing just now.
         no_room: it is so because of memory (ENOBUFS), and the socket is writable all the same: worth another try soon.
@@ -144,7 +145,7 @@ class DatagramOutbound:
         self._done = done
         self._too_long = too_long
         self._may_segment = segments
-        self._most_chunk_bytes = MOST_PIECES * ((least_bytes or datagram_bytes) - CHUNK_HEAD.size)
+        self.most_chunk_bytes = MOST_PIECES * ((least_bytes or datagram_bytes) - CHUNK_HEAD.size)
         self._least_bytes = least_bytes or datagram_bytes
         self._chunks: deque[_Chunk] = deque()
         self._messages: deque[_Message] = deque()
@@ -182,12 +183,12 @@ class DatagramOutbound:
             ValueError: it has more pieces than can be counted.
         """
         length, size = len(view), self.piece_bytes
-        if length > self._most_chunk_bytes:
+        if length > self.most_chunk_bytes:
             raise ValueError(f"a chunk of {length} bytes is too long for datagrams of {self._least_bytes}")
         to_send = self._nacked.missing_pieces(key, immediate, length, size)
         forgotten = self._nacked.on_sent(key, immediate, length)
         if forgotten is not None:
-            self.nacks[forgotten] = self._most_chunk_bytes
+            self.nacks[forgotten] = self.most_chunk_bytes
         self._chunks.append(_Chunk(work_request, view, key, immediate, offset, cut_for(length, size), to_send))
 
     def add_message(self, data: bytes, length: int, copies: int) -> bool:

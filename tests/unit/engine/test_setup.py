@@ -59,6 +59,16 @@ def test_the_chunk_size_follows_what_is_known_of_the_path_unless_it_is_set() -> 
     assert opened(by_hand, LOSSY, memory).outgoing.plan is by_hand.plan
 
 
+def test_a_size_set_by_hand_that_the_path_cannot_carry_becomes_the_longest_that_it_can() -> None:
+    by_hand = dataclasses.replace(recut(1 << 28), recut=False)
+    short = dataclasses.replace(LOSSY, largest_chunk_bytes=1 << 20)
+    assert opened(by_hand, short, PathMemory()).outgoing.plan.chunk_bytes == 1 << 20
+    long = dataclasses.replace(LOSSY, largest_chunk_bytes=by_hand.plan.chunk_bytes)
+    assert opened(by_hand, long, PathMemory()).outgoing.plan is by_hand.plan
+    in_writes = dataclasses.replace(by_hand, mode="fedrdma-e")
+    assert opened(in_writes, short, PathMemory()).outgoing.plan is by_hand.plan, "writes are streams, and have no end"
+
+
 def test_on_a_slow_path_chunks_are_as_short_as_packets_where_some_are_lost_and_only_there() -> None:
     memory, whole = PathMemory(), recut(2_340_000)
     memory.learn(PathState(2.5e6, 0.02, 0.05), "measured")

@@ -20,6 +20,7 @@ from fedrdma_fate.transport.udp.packets import (
     CONNECTION_HEAD,
     MESSAGE,
     MESSAGE_HEAD,
+    MOST_PIECES,
     NACK,
     PADDING,
     PING,
@@ -388,3 +389,16 @@ def test_datagrams_that_the_path_may_not_carry_are_counted_and_no_others(outboun
     drain(outbound)
     assert outbound.take_long_sent() == LongSent(1, DATAGRAM - 1)
     assert outbound.take_long_sent() == LongSent(0, 0)
+
+
+def test_the_longest_chunk_is_taken_whatever_the_paths_length_becomes_and_a_longer_one_refused(
+    outbound: DatagramOutbound,
+) -> None:
+    longest = outbound.most_chunk_bytes
+    assert longest == MOST_PIECES * (SHORTER - CHUNK_HEAD.size)
+    body = memoryview(bytearray(longest + 1))
+    with pytest.raises(ValueError, match="too long for datagrams"):
+        outbound.add_chunk(1, body, KEY, IMMEDIATE, 4096)
+    outbound.add_chunk(1, body[:longest], KEY, IMMEDIATE, 4096)
+    outbound.set_length(SHORTER)
+    assert outbound.waiting
