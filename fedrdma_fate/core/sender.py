@@ -54,8 +54,8 @@ class SendSettings:
         mode: transfer mode.
         idle_timeout: seconds without any progress after which the transfer fails, not counting the time that the
             writes in flight take at SLOWEST_BYTES_PER_SECOND.
-        max_resends: how many requests to send again are met without a chunk arriving in between; a receiver of ours
-            refuses the transfer long before.
+        max_resends: how many requests to send again are met without a chunk arriving in between that had not arrived
+            before; a receiver of ours refuses the transfer long before.
         tells_arrivals: whether to ask for ChunkArrived.
     """
 
@@ -145,6 +145,7 @@ class Sender(SenderBase):
         self._in_flight: dict[int, int] = {}
         self._headers_in_flight: set[int] = set()
         self._arrived: set[int] = set()
+        self._ever_arrived: set[int] = set()
         self._posted: set[int] = set()
         self._awaiting_digest: int | None = None
         self._fruitless_resends = 0
@@ -270,6 +271,7 @@ class Sender(SenderBase):
         self._expect(SenderState.PAUSED)
         if not same_slot:
             self._arrived.clear()
+            self._ever_arrived.clear()
         return self._go_on((index for index in range(self.plan.count) if index not in self._arrived), now)
 
     def timer(self) -> float | None:
@@ -312,7 +314,10 @@ class Sender(SenderBase):
 
     def _on_arrived(self, index: int) -> list[Action]:
         self._arrived.add(index)
-        self._fruitless_resends = 0
+        if index not in self._ever_arrived:
+            # the same one again and again is no progress, however often it is asked for
+            self._ever_arrived.add(index)
+            self._fruitless_resends = 0
         arrived: list[Action] = [ChunkArrived(self.plan.chunk(index))] if self.settings.tells_arrivals else []
         return arrived + self._pump()
 

@@ -60,6 +60,10 @@ _OFFER_REPEATS = 4
 _MOST_BEGINNINGS = 4
 """Of a sealed transfer whose receiver finds damage: as many as it sends plain chunks, the first time included."""
 
+_MOST_RESTARTS = 16
+"""That the peer asks for, of one transfer on one data path: one of ours does once where it lost track, and three times
+at most where it could not open what came."""
+
 
 class OutgoingTransfers:
     """All sending transfers of a link. Runs on the link's thread."""
@@ -73,6 +77,7 @@ class OutgoingTransfers:
         self._ring: SealingRing | None = None
         self._stalled = StalledTransfers()
         self._damaged: Counter[int] = Counter()
+        self._restarted: Counter[int] = Counter()
         self._credits = Credits()
         self._copies = GrantDeduplicator()
         self._waiting: dict[int, Outgoing] = {}
@@ -118,14 +123,15 @@ class OutgoingTransfers:
         What is written is sealed by `sealer`, where there is one; in the ring, where that is done before it is posted.
         """
         self._sealer, self._ring = sealer, ring
+        self._restarted.clear()
         for transfer, active in list(self._active.items()):
             if active.sealed is not None:
                 # under other keys: neither end has a use for what has arrived
-                self.on_restart(transfer, now)
+                self._begin_with_another_grant(transfer, now)
             elif active.service != endpoint.chunk_service:
                 # it was set up for another one; the peer is about to send its grant anew all the same
                 self._given_up.add(active.grant.grant)
-                self.on_restart(transfer, now)
+                self._begin_with_another_grant(transfer, now)
         self._endpoint = endpoint
         self._credits.clear()
         self._requests.keep(self._active.keys())
@@ -161,6 +167,7 @@ class OutgoingTransfers:
         self._active.clear()
         self._requests.keep(())
         self._damaged.clear()
+        self._restarted.clear()
         for outgoing in given_up:
             self._emit(SendFailed(outgoing, code, reason))
 
@@ -250,7 +257,7 @@ class OutgoingTransfers:
         transfer = active.outgoing.transfer
         self._damaged[transfer] += 1
         if self._damaged[transfer] < _MOST_BEGINNINGS:
-            self.on_restart(transfer, now)
+            self._begin_with_another_grant(transfer, now)
             return
         reason = f"the payload came damaged {self._damaged[transfer]} times"
         self._carry_out(active, active.sender.cancel(ErrorCode.DIGEST_MISMATCH, reason), now)
@@ -277,6 +284,17 @@ class OutgoingTransfers:
 
     def on_restart(self, transfer: int, now: float) -> None:
         """The peer lost track of a transfer: begin anew with another grant."""
+        active = self._active.get(transfer)
+        if active is None:
+            return
+        self._restarted[transfer] += 1
+        if self._restarted[transfer] <= _MOST_RESTARTS:
+            self._begin_with_another_grant(transfer, now)
+            return
+        reason = f"asked to begin anew {self._restarted[transfer]} times"
+        self._carry_out(active, active.sender.cancel(ErrorCode.UNEXPECTED_EVENT, reason), now)
+
+    def _begin_with_another_grant(self, transfer: int, now: float) -> None:
         active = self._active.take(transfer)
         if active is not None:
             # what the transport still reads of them goes to a grant that is over
@@ -361,6 +379,7 @@ class OutgoingTransfers:
     def _ask_next(self, ended: int, now: float) -> None:
         """A transfer has ended: where it had asked for a slot, another that waits for its turn may."""
         self._damaged.pop(ended, None)
+        self._restarted.pop(ended, None)
         if not self._requests.ended(ended):
             return
         following = self._requests.next_of(self._waiting.values())

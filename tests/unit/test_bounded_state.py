@@ -82,7 +82,7 @@ BOUNDS: dict[str, dict[str, str]] = {
         "gateway/peers/lending.py:Lending": "_loans",
         "gateway/peers/sending.py:Sending": "_transfers",
         "gateway/peers/probe_transfers.py:ProbeTransfers": "_transfers",
-        "engine/outgoing.py:OutgoingTransfers": "_damaged _waiting _given_up _lingering",
+        "engine/outgoing.py:OutgoingTransfers": "_damaged _restarted _waiting _given_up _lingering",
         "engine/outgoing_transfer.py:ActiveTransfers": "_tagged",
         "engine/stalled.py:StalledTransfers": "_waiting",
         "gateway/tasks/server.py:Task": "sending",

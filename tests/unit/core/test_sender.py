@@ -419,6 +419,21 @@ def test_a_receiver_that_keeps_asking_again_is_given_up(mode: Mode) -> None:
     assert isinstance(machine.on_resend([0], 0.0)[-1], Failed)
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_a_receiver_that_has_the_same_chunk_sent_for_ever_is_given_up_though_it_arrives_each_time(mode: Mode) -> None:
+    machine = sender(mode, max_resends=5)
+    send_all(machine)
+    for _ in range(5):
+        sent = answered(machine, machine.on_resend([0], 0.0))
+        complete(machine, sent)
+        machine.on_chunk_ack(0, 0.0)
+        assert not machine.finished
+    abort, failed = machine.on_resend([0], 0.0)
+    assert isinstance(failed, Failed)
+    assert failed.code is ErrorCode.UNEXPECTED_EVENT
+    assert abort == SendFrame(Abort(7, "FR305", failed.reason))
+
+
 def test_damage_now_and_then_does_not_add_up_while_chunks_arrive() -> None:
     machine = sender("fedrdma", ChunkPlan(20, 1), max_resends=2)
     answered(machine, machine.start(0.0))

@@ -8,13 +8,14 @@ from random import Random
 
 import pytest
 
-from fedrdma_fate.core.actions import Action, PostChunk
+from fedrdma_fate.core.actions import Action, Failed, PostChunk
 from fedrdma_fate.core.path import PathState
 from fedrdma_fate.core.plan import ChunkPlan
 from fedrdma_fate.core.x.chunking import immediate_of
 from fedrdma_fate.core.x.estimators import MOST_RATE
 from fedrdma_fate.core.x.rate_control import RateController
 from fedrdma_fate.core.x.sender import XSender, XSendSettings
+from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import Report
 
 CHUNK = 16 * 1024
@@ -175,3 +176,37 @@ def test_what_the_receiver_lets_through_bounds_the_rate_and_says_nothing_of_the_
     state = sender.control.state()
     assert state is not None
     assert state.rate >= 0.9 * known.rate
+
+
+def test_a_receiver_that_lacks_the_same_chunk_for_ever_is_given_up_however_often_it_reports() -> None:
+    settings = XSendSettings(tag=1, idle_timeout=20.0, repairs_packets=True)
+    sender = XSender(1, ChunkPlan(COUNT * CHUNK, CHUNK), settings, RateController(FAST))
+    sender.start(0.0)
+    now, actions = 0.0, list[Action]()
+    while not sender.finished:
+        now += 0.01
+        assert now < 21.0
+        sender.on_chunk_nack(immediate_of(1, COUNT - 6), 1)
+        # of six chunks five arrive, in the first moment
+        report = Report(1, 0, 5, b"", 4, now - 0.005, 0.0, 5 * CHUNK)
+        actions = sender.on_report(report, now) + sender.on_timer(now)
+    *_, failed = actions
+    assert isinstance(failed, Failed)
+    assert failed.code is ErrorCode.IDLE_TIMEOUT
+
+
+@pytest.mark.parametrize("chunks", [(), (0,)], ids=["header", "everything"])
+def test_a_receiver_that_has_everything_sent_for_ever_is_given_up_though_it_arrives_each_time(
+    chunks: tuple[int, ...],
+) -> None:
+    plan = ChunkPlan(4 * CHUNK, CHUNK)
+    sender = XSender(1, plan, dataclasses.replace(RELIABLE, max_resends=5), RateController(FAST))
+    actions = sender.start(0.0)
+    for number in range(6):
+        assert not sender.finished
+        for post in posted(actions):
+            actions += sender.on_write_done(post.work_request, float(number))
+        actions = sender.on_resend(chunks, float(number))
+    *_, failed = actions
+    assert isinstance(failed, Failed)
+    assert failed.code is ErrorCode.UNEXPECTED_EVENT
