@@ -45,6 +45,7 @@ class Sample:
         lost: chunks newly known to be lost.
         packets_per_chunk: packets a chunk has.
         counts_packets: the delivery rate is that of packets, of chunks that never became whole as well.
+        lost_bytes: what is to be sent again of chunks newly known to be lost, or taken for it since the last report.
         flight: of the chunks that are acknowledged, where the controller asks for it.
     """
 
@@ -54,4 +55,5 @@ class Sample:
     lost: int
     packets_per_chunk: int
     counts_packets: bool = False
+    lost_bytes: int = 0
     flight: RateSample | None = None

@@ -225,6 +225,7 @@ class Link:
                 if error.code is not ErrorCode.LINK_LOST:
                     raise
                 self._lose_path(error.message, tell=True)
+                self._due_at = self._due(self._clock())
         except Exception:
             self.fail()
         return Wait(None, (), look_again=True)
@@ -263,15 +264,16 @@ class Link:
         return self._outgoing.progress() + self._incoming.progress()
 
     def _turn(self, commands: deque[Command]) -> Wait:
-        now = self._clock()
-        if self._incoming.wants_polling() or (self._due_at is not None and now >= self._due_at):
-            self._run_timers(now)
         if commands:
             self._carry_out(commands)
         endpoint = self._endpoint
         completions: Sequence[Completion] = () if endpoint is None else endpoint.progress()
         if completions:
             self._take_in(completions)
+        # after what has come, which a thread that was kept waiting would take for lost
+        now = self._clock()
+        if self._incoming.wants_polling() or (self._due_at is not None and now >= self._due_at):
+            self._run_timers(now)
         self._due_at = self._due(now)
         descriptors = endpoint.poll_set() if endpoint is not None and self._endpoint is endpoint else ()
         return Wait(self._due_at, descriptors, bool(completions))

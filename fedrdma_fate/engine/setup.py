@@ -17,7 +17,7 @@ from fedrdma_fate.core.x.chunking import (
     filling_chunk_bytes,
     first_chunk_bytes,
 )
-from fedrdma_fate.core.x.receiver import XReceiver, XReceiveSettings
+from fedrdma_fate.core.x.receiver import REPORT_BYTES, XReceiver, XReceiveSettings
 from fedrdma_fate.core.x.repair_code import RepairPlan, plan_repairs, repairs_of_offer
 from fedrdma_fate.core.x.sender import XSender, XSendSettings
 from fedrdma_fate.engine.outgoing_transfer import OutgoingTransfer
@@ -139,6 +139,8 @@ def open_receiver(
         # nothing is lost, so nobody sends them
         repairs = None
     details = XReceiveSettings(offer.grant % TAGS, repairs=repairs, first_epoch=_first_epoch(offer.grant))
+    if service.repairs_packets:
+        details = dataclasses.replace(details, report_bytes=REPORT_BYTES)
     if service.reliable:
         # completions move the sender's window
         details = dataclasses.replace(details, report_seconds=None)

@@ -104,7 +104,10 @@ def first_chunk_bytes(mtu_bytes: int, *, repairs_packets: bool) -> int:
         mtu_bytes: packet size.
         repairs_packets: of a chunk that lost packets only these go again.
     """
-    return FIRST_CHUNK_BYTES if repairs_packets else min(FIRST_CHUNK_BYTES, FIRST_CHUNK_PACKETS * mtu_bytes)
+    if repairs_packets:
+        # a datagram comes or is lost as one, however long it is
+        return max(FIRST_CHUNK_BYTES, mtu_bytes)
+    return min(FIRST_CHUNK_BYTES, FIRST_CHUNK_PACKETS * mtu_bytes)
 
 
 def best_queue_pairs(known: PathState | None, most: int) -> int:

@@ -37,6 +37,10 @@ class Controller(Protocol):
         """Whether it has seen how fast chunks arrive: else its state teaches nothing."""
 
     @property
+    def report_clocked(self) -> bool:
+        """Whether to pace nothing, and have `window_bytes` under way: the path is too short to be paced."""
+
+    @property
     def rate(self) -> float:
         """What to pace at."""
 

@@ -29,6 +29,7 @@ class SentChunk:
         is_retransmission: the chunk had been sent before, so that its arrival may be that of an earlier sending.
         number: counts the sendings of its queue pair, as a packet number does.
         is_resolved: it is known to have arrived, or was declared lost.
+        left_at: when it left this host, where that is told: infinity before. None: when it was sent.
         snapshot: what was known when it went out, where that is recorded.
     """
 
@@ -39,7 +40,13 @@ class SentChunk:
     is_retransmission: bool
     number: int = 0
     is_resolved: bool = False
+    left_at: float | None = None
     snapshot: Snapshot | None = None
+
+    @property
+    def under_way_since(self) -> float:
+        """When the network had it, seconds; infinity while it waits on this host."""
+        return self.sent_at if self.left_at is None else self.left_at
 
 
 class InFlight:
@@ -63,11 +70,12 @@ class InFlight:
 
     @property
     def oldest_sent_at(self) -> float | None:
-        """When the oldest sending in flight went out, seconds; None when there is none."""
+        """When the oldest sending in flight left this host, seconds; None when there is none that has."""
         for sent_chunks in self._sent_by_pair:
             while sent_chunks and sent_chunks[0].is_resolved:
                 sent_chunks.popleft()
-        return min((sent_chunks[0].sent_at for sent_chunks in self._sent_by_pair if sent_chunks), default=None)
+        oldest = min((chunks[0].under_way_since for chunks in self._sent_by_pair if chunks), default=math.inf)
+        return oldest if oldest < math.inf else None
 
     def on_sent(self, sent: SentChunk) -> None:
         """A chunk goes out; it gets its number."""
@@ -117,7 +125,7 @@ class InFlight:
         lost: list[int] = []
         for sent_chunks in self._sent_by_pair:
             while sent_chunks and (
-                sent_chunks[0].is_resolved or sent_chunks[0].sent_at <= sent_until + _CLOCK_SLACK_SECONDS
+                sent_chunks[0].is_resolved or sent_chunks[0].under_way_since <= sent_until + _CLOCK_SLACK_SECONDS
             ):
                 sent = sent_chunks.popleft()
                 if not sent.is_resolved:

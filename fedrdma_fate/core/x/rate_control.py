@@ -28,6 +28,7 @@ from fedrdma_fate.core.x.probe_queue import MOST_QUEUE_BYTES, ProbeQueue
 from fedrdma_fate.core.x.queue_delay import QueueDelay
 from fedrdma_fate.core.x.queue_detection import LongerPathCheck, Overload, StandingQueue
 from fedrdma_fate.core.x.raised_rate import RaisedRate
+from fedrdma_fate.core.x.short_path import SHORT_ROUND_TRIP_SECONDS, ReportClockedWindow
 
 CRUISE_ROUNDS = 6
 """A CRUISE lasts so many round trips: with the two phases around it the eight of BBR's cycle (ACM Queue 2016)."""
@@ -164,6 +165,7 @@ class RateController:
         self._counts_packets = False
         self._loss = LossEstimator(known.loss, measured=proved)
         self._loss_is_measured = proved
+        self._window = ReportClockedWindow()
         self._raised_rate = RaisedRate(known.policed_seconds, known.rate)
         self._round_ends = 0.0
         self._round_arrived = 0
@@ -213,6 +215,11 @@ class RateController:
         return self._competition.is_recent or self._standing_queue.persists
 
     @property
+    def report_clocked(self) -> bool:
+        """Whether reports alone clock what is sent: on short paths, where packets are repaired one by one."""
+        return self._counts_packets and 0 < self._rtt.least < SHORT_ROUND_TRIP_SECONDS
+
+    @property
     def rate(self) -> float:
         """What to pace at."""
         return max(self._bandwidth * self._gain, LEAST_RATE)
@@ -225,6 +232,8 @@ class RateController:
     @property
     def window_bytes(self) -> float:
         """Most bytes in flight: twice what fills the path, and what is sent while a report is awaited."""
+        if self.report_clocked:
+            return self._window.window_bytes
         return max(self._bandwidth, LEAST_RATE) * (WINDOW_GAIN * self._rtt.least + REPORT_ALLOWANCE_SECONDS)
 
     def state(self) -> PathState | None:
@@ -252,6 +261,8 @@ class RateController:
         """Move on to the next phase when this one is over."""
         self._competition.on_time(now)
         self._raised_rate.on_time(now)
+        if self.report_clocked:
+            return
         if self.phase is Phase.STARTUP or now < self._phase_ends:
             return
         if self._phase_ends == 0.0:
@@ -375,6 +386,9 @@ class RateController:
     def on_sample(self, sample: Sample, now: float) -> None:
         """Take in what a report taught."""
         self._packets, self._counts_packets = sample.packets_per_chunk, sample.counts_packets
+        if self.report_clocked:
+            self._on_short_path(sample, now)
+            return
         queue = self._on_rtt(sample.rtt, now)
         self._probe_queue.on_sample(sample.lost, sample.arrived, self._chunk_loss, now)
         self._round_arrived += sample.arrived
@@ -386,6 +400,19 @@ class RateController:
             self._end_round(now)
         if queue is not None:
             self._on_queue(queue, now)
+
+    def _on_short_path(self, sample: Sample, now: float) -> None:
+        """What arrives is the rate, whatever it was sent at; a queue is what the window may have."""
+        self._proved = True
+        if self.phase is not Phase.CRUISE:
+            self._enter(Phase.CRUISE, now, self._cruise_seconds)
+        if sample.rtt is not None and sample.rtt > 0:
+            self._rtt.update(sample.rtt, now, MIN_RTT_SECONDS)
+        if sample.delivery_rate is not None:
+            self._delivered = min(sample.delivery_rate, MOST_RATE)
+            window = max(MAX_RATE_ROUNDS * self._round_seconds, LEAST_MAX_RATE_SECONDS)
+            self._bandwidth = self._max_rate.update(self._delivered, now, window)
+        self._window.on_sample(sample.arrived * self.chunk_bytes, sample.lost_bytes, self.chunk_bytes)
 
     def _on_rtt(self, rtt: float | None, now: float) -> float | None:
         """What of it is a queue's; None while that cannot be told."""

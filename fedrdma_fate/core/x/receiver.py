@@ -21,6 +21,12 @@ REPORT_INTERVAL_SECONDS = 0.002
 """At most one report in this time: a tenth of a round trip of 20 ms, and few enough for both ends' processors. Ours."""
 
 
+REPORT_BYTES = 256 * 1024
+"""Or one for so many bytes, where packets are repaired one by one: what has arrived may clock what is sent
+(`short_path.py`), and of the window that a buffer of 0.5 MB lets through at 10 Gbit/s it is half. Up to 1 Gbit/s it
+changes nothing."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class XReceiveSettings:
     """Parameters of a receiver.
@@ -29,6 +35,7 @@ class XReceiveSettings:
         tag: what the immediates of this transfer carry.
         report_seconds: at most one report in this time, except the last; None: none but at a restart, for where
             completions tell the sender.
+        report_bytes: sooner when so many bytes have come; None: not sooner.
         max_resends: how often damage is answered with a request to send again.
         repairs: the repair chunks that come besides.
         first_epoch: see `XSendSettings`.
@@ -36,6 +43,7 @@ class XReceiveSettings:
 
     tag: int
     report_seconds: float | None = REPORT_INTERVAL_SECONDS
+    report_bytes: int | None = None
     max_resends: int = 3
     repairs: RepairPlan | None = None
     first_epoch: int = 0
@@ -79,6 +87,7 @@ class XReceiver:
         self._newest = -1
         self._arrived_at = 0.0
         self._received_bytes = 0
+        self._reported_bytes = 0
         self._report_due: float | None = None
         self._may_report_at = 0.0
 
@@ -127,8 +136,11 @@ class XReceiver:
             self._verification.set(index, digest)
         elif is_new:
             actions += self._verification.request(chunk)
-        if self._report_due is None and self.settings.report_seconds is not None:
-            self._report_due = max(now, self._may_report_at)
+        if self.settings.report_seconds is not None:
+            if self._report_due is None:
+                self._report_due = max(now, self._may_report_at)
+            if self.settings.report_bytes and self._received_bytes - self._reported_bytes >= self.settings.report_bytes:
+                self._report_due = min(now, self._report_due)
         # not before everything was counted that was found to have come just now: a report that names the moment of the
         # first, and forgets the others, makes what follows look fast
         return actions + (self._recover() if is_new else []) + self._when_full(now)
@@ -220,6 +232,7 @@ class XReceiver:
 
     def _make_report(self, now: float) -> SendReport:
         self._report_due = None
+        self._reported_bytes = self._received_bytes
         self._may_report_at = now + (self.settings.report_seconds or 0.0)
         arrivals = self._arrivals
         report = Report(

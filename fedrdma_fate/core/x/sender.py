@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from fedrdma_fate.core.actions import (
     Action,
@@ -103,6 +103,10 @@ WAKE_SECONDS = 0.0002
 """It is asked for what the rate gives in this time at once. Ours: a thread that woke for each chunk of 16 KiB would do
 so every 13 us at 10 Gbit/s."""
 
+SHORT_PATH_WAIT_SECONDS = 0.01
+"""A chunk may take so long on a path too short to be paced: what the two hosts' threads wait for their turn is longer
+than the round trip, and a window that is sent again for nothing costs more than a loss at the very end does."""
+
 SILENT_BACKOFF = 2
 """Once the time-out has doubled further than this, nothing arrives any more: two time-outs in a row, where QUIC calls
 congestion persistent after three (kPersistentCongestionThreshold, RFC 9002, section 7.6.1)."""
@@ -153,7 +157,9 @@ class XSender(SenderBase):
         self._epoch = settings.first_epoch
         self._resend_requests = 0
         self._requests: dict[int, int] = {}
+        self._waiting: dict[int, SentChunk] = {}
         self._missing_bytes: dict[int, int] = {}
+        self._overdue_bytes = 0
         self._request_numbers = itertools.count(1)
         self._turns = itertools.cycle(range(settings.queue_pairs))
         self._application_limited_until = 0.0
@@ -196,6 +202,9 @@ class XSender(SenderBase):
 
     def on_write_done(self, work_request: int, now: float) -> list[Action]:
         """Reliable queue pairs: a chunk is whole at the receiver. On UC it says nothing, and is ignored."""
+        waiting = self._waiting.pop(work_request, None)
+        if waiting is not None:
+            waiting.left_at = now
         position = self._requests.pop(work_request, None)
         if position is None or self.finished or not self.settings.reliable or not self._arrivals.add(position):
             return []
@@ -206,7 +215,7 @@ class XSender(SenderBase):
         self._timeout.on_progress(now)
         rtt = now - sent.sent_at if sent is not None else None
         rate = self._delivery.rate(now, self._own_arrived_bytes, precise=self.control.settled)
-        self._learn(rtt, rate, 1, 0, now)
+        self._learn(rtt, rate, 1, (), now)
         return self._tell_arrived([position]) + self._pump(now)
 
     def on_chunk_nack(self, immediate: int, missing_bytes: int) -> None:
@@ -242,7 +251,7 @@ class XSender(SenderBase):
             return arrived + self._pump(now)
         rtt = None if newest is None else self._trip_of(newest, report.held, now)
         rate = self._delivery.rate(report.arrived_at, report.received_bytes, precise=self.control.settled)
-        self._learn(rtt, rate, len(new), len(lost), now)
+        self._learn(rtt, rate, len(new), lost, now)
         return arrived + self._pump(now)
 
     def on_resend(self, chunks: Iterable[int], now: float) -> list[Action]:
@@ -316,6 +325,7 @@ class XSender(SenderBase):
     def _forget_in_flight(self) -> None:
         self._queue.retransmit(self._in_flight.clear())
         self._requests.clear()
+        self._waiting.clear()
         self._header.pause()
 
     @property
@@ -350,6 +360,8 @@ class XSender(SenderBase):
         """
         if not self.control.known:
             return max(self._round_trip, UNKNOWN_RTT_SECONDS)
+        if self.control.report_clocked:
+            return max(self._round_trip, SHORT_PATH_WAIT_SECONDS)
         rate, wait = self._rate, self._round_trip
         oldest = self._in_flight.oldest_sent_at
         if oldest is not None and oldest <= self._trained_at:
@@ -372,12 +384,16 @@ class XSender(SenderBase):
         # lost of it would open by one chunk at a time, after twice the wait each
         lost = self._in_flight.detect_overdue(now - timeout.base_seconds(wait))
         self._queue.retransmit(position for position in lost if position not in self._arrivals)
+        self._overdue_bytes += self._bytes_to_repeat(lost)
         timeout.on_timeout(now, wait)
         self._delivery.restart()
         if not self.control.known:
             self._train_left = TRAIN_BYTES // TRAIN_DIVISOR
 
-    def _learn(self, rtt: float | None, rate: float | None, arrived: int, lost: int, now: float) -> None:
+    def _bytes_to_repeat(self, lost: Sequence[int]) -> int:
+        return sum(self._missing_bytes.get(position) or self._length(position) for position in lost)
+
+    def _learn(self, rtt: float | None, rate: float | None, arrived: int, lost: Sequence[int], now: float) -> None:
         if not self.settings.paced:
             return
         is_limited = now < self._application_limited_until and self.control.known
@@ -390,7 +406,9 @@ class XSender(SenderBase):
         if in_flight.recorder is not None:
             flight = in_flight.recorder.take(in_flight.bytes_in_flight, self.control.min_rtt)
         repairs_packets = self.settings.repairs_packets
-        self.control.on_sample(Sample(rtt, rate, arrived, lost, self._packets, repairs_packets, flight), now)
+        lost_bytes, self._overdue_bytes = self._overdue_bytes + self._bytes_to_repeat(lost), 0
+        sample = Sample(rtt, rate, arrived, len(lost), self._packets, repairs_packets, lost_bytes, flight)
+        self.control.on_sample(sample, now)
 
     def _tell_arrived(self, positions: Iterable[int]) -> list[Action]:
         if not self.settings.tells_arrivals:
@@ -424,7 +442,7 @@ class XSender(SenderBase):
             return []
         self._ready_at = None
         actions: list[Action] = []
-        if not self.settings.paced:
+        if not self.settings.paced or self.control.report_clocked:
             self._send_window(actions, now)
         elif self.control.known:
             self._send_paced(actions, now)
@@ -499,10 +517,13 @@ class XSender(SenderBase):
         queue_pair = next(self._turns)
         if self._in_flight.recorder is not None:
             self._in_flight.recorder.is_limited = now < self._application_limited_until
-        self._in_flight.on_sent(SentChunk(position, cost, queue_pair, now, is_retransmission))
+        sent = SentChunk(position, cost, queue_pair, now, is_retransmission)
         request = next(self._request_numbers)
         if self.settings.reliable:
             self._requests[request] = position
+        elif self.settings.repairs_packets:
+            self._waiting[request], sent.left_at = sent, math.inf
+        self._in_flight.on_sent(sent)
         immediate = immediate_of(self.settings.tag, chunk.index)
         post = PostChunk(request, chunk, self.layout.write_offset(chunk), queue_pair, immediate)
         actions.append(post)
@@ -534,6 +555,7 @@ class XSender(SenderBase):
         self._repairs = None
         self._in_flight.clear()
         self._requests.clear()
+        self._waiting.clear()
         self._missing_bytes.clear()
         self._arrivals = ArrivalMap(self.plan.count)
         self.arrived_bytes = 0

@@ -7,7 +7,7 @@ import select
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import MappingProxyType
 from typing import Any, NoReturn
 
@@ -371,3 +371,36 @@ def test_a_draft_in_the_last_turn_of_a_link_is_closed_and_not_connected() -> Non
     link.end(deque([lambda link: link.connect(draft, {}, 1, DATAGRAM_KEYS)]))
     assert draft.closed.is_set()
     assert events.paths == []
+
+
+def test_what_has_come_is_taken_in_before_what_is_overdue_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, wire, order = [0.0], MemoryWire(), list[str]()
+    link = Link("b", LinkSettings(transport="memory"), Recorded().emit, lambda: now[0])
+
+    class Met:
+        address: EndpointAddress = MappingProxyType({})
+
+        def connect(self, peer: EndpointAddress, timeout: float) -> MemoryEndpoint:
+            del peer, timeout
+            return wire.ends[0]
+
+        def close(self) -> None:
+            pass
+
+    def noted(what: str, done: Callable[..., Any]) -> Callable[..., Any]:
+        def note(*values: Any) -> Any:
+            order.append(what)
+            return done(*values)
+
+        return note
+
+    link.turn(deque([lambda each: each.connect(Met(), {}, 1, DATAGRAM_KEYS)]))
+    monkeypatch.setattr(link._outgoing, "timer", lambda: 1.0)
+    monkeypatch.setattr(link._outgoing, "on_timer", noted("due", link._outgoing.on_timer))
+    monkeypatch.setattr(wire.ends[0], "progress", noted("came", wire.ends[0].progress))
+    link.turn()
+    # the thread was kept waiting
+    now[0] = 2.0
+    order.clear()
+    link.turn()
+    assert order == ["came", "due"]

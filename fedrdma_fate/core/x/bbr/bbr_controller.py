@@ -134,6 +134,11 @@ class BbrController:
         return True
 
     @property
+    def report_clocked(self) -> bool:
+        """Never: all is paced."""
+        return False
+
+    @property
     def settled(self) -> bool:
         """Whether the pipe was found full by a transfer."""
         return self._settled

@@ -14,6 +14,7 @@ from fedrdma_fate.core.x.chunking import (
     best_chunk_bytes,
     chunk_of_immediate,
     filling_chunk_bytes,
+    first_chunk_bytes,
     immediate_of,
     least_chunk_bytes,
 )
@@ -85,3 +86,8 @@ def test_few_chunks_under_way_have_to_be_large_to_fill_the_path(
     rate: float, most_chunks: int | None, chunk_bytes: int
 ) -> None:
     assert filling_chunk_bytes(rate, 0.02, most_chunks) == chunk_bytes
+
+
+@pytest.mark.parametrize("mtu", [1442, 8942, 65_475])
+def test_where_datagrams_are_repaired_the_first_chunk_is_no_shorter_than_one(mtu: int) -> None:
+    assert first_chunk_bytes(mtu, repairs_packets=True) == max(mtu, SMALLEST_CHUNK_BYTES)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from fedrdma_fate.core.x.loss_detection import (
     LARGEST_BACKOFF,
     UNKNOWN_RTT_SECONDS,
@@ -62,3 +64,15 @@ def test_a_chunk_is_overdue_at_its_deadline_and_not_before() -> None:
     assert timeout.is_over(1.0, 0.0, deadline)
     assert not timeout.is_over(1.0, 0.0, deadline - 1e-3)
     assert deadline == 1.0 + timeout.base_seconds(UNKNOWN_RTT_SECONDS), "an unknown round trip counts as a long one"
+
+
+def test_what_still_waits_on_this_host_is_not_overdue() -> None:
+    in_flight = InFlight(1)
+    sent = SentChunk(0, 10, 0, 1.0, False, left_at=math.inf)
+    in_flight.on_sent(sent)
+    assert in_flight.oldest_sent_at is None
+    assert in_flight.detect_overdue(100.0) == []
+    sent.left_at = 50.0
+    assert in_flight.oldest_sent_at == 50.0
+    assert in_flight.detect_overdue(49.0) == []
+    assert in_flight.detect_overdue(50.0) == [0]

@@ -130,3 +130,15 @@ def test_a_sender_that_has_its_losses_solved_for_again_and_again_takes_no_time_w
         receiver.on_chunk(immediate_of(5, index), 0.0, 0.0)
     assert sum(missing * 90 for missing in tries) <= 11 * 90 * 90
     assert 10 <= len(tries) < 20
+
+
+def test_where_reports_clock_what_is_sent_one_goes_for_so_many_bytes_before_its_time() -> None:
+    receiver = XReceiver(1, ChunkPlan(80, 4), XReceiveSettings(tag=5, report_bytes=8))
+    receiver.on_chunk(immediate_of(5, 19), 1.0, 1.0)
+    assert len(receiver.on_timer(1.0)) == 1
+    receiver.on_chunk(immediate_of(5, 18), 1.0001, 1.0001)
+    assert receiver.on_timer(1.0001) == []
+    receiver.on_chunk(immediate_of(5, 17), 1.0002, 1.0002)
+    (told,) = receiver.on_timer(1.0002)
+    assert isinstance(told, SendReport)
+    assert told.report.received_bytes == 12

@@ -15,6 +15,7 @@ from fedrdma_fate.core.x.chunking import immediate_of
 from fedrdma_fate.core.x.estimators import MOST_RATE
 from fedrdma_fate.core.x.rate_control import RateController
 from fedrdma_fate.core.x.sender import XSender, XSendSettings
+from fedrdma_fate.core.x.short_path import FIRST_WINDOW_BYTES
 from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import Report
 
@@ -210,3 +211,27 @@ def test_a_receiver_that_has_everything_sent_for_ever_is_given_up_though_it_arri
     *_, failed = actions
     assert isinstance(failed, Failed)
     assert failed.code is ErrorCode.UNEXPECTED_EVENT
+
+
+REPAIRS = XSendSettings(tag=1, mtu_bytes=1000, repairs_packets=True)
+SHORT = PathState(rate=1e6, min_rtt=0.0002, loss=0.0)
+
+
+def test_on_a_short_path_a_window_is_under_way_whatever_rate_was_seen() -> None:
+    sender = XSender(1, ChunkPlan(COUNT * CHUNK, CHUNK), REPAIRS, RateController(SHORT))
+    sender.start(0.0)
+    first = Report(1, 0, 1, b"", 0, 0.0001, 0.0, CHUNK)
+    under_way = len(posted(sender.on_report(first, 0.0002)))
+    assert under_way == FIRST_WINDOW_BYTES // CHUNK
+
+
+def test_what_the_transport_has_not_sent_is_not_sent_again_however_long_it_takes() -> None:
+    sender = XSender(1, ChunkPlan(2 * CHUNK, CHUNK), REPAIRS, RateController(dataclasses.replace(FAST, rate=1e8)))
+    first, second = posted(sender.start(0.0))
+    assert posted(sender.on_timer(1.0)) == []
+    sender.on_write_done(first.work_request, 1.0)
+    due = sender.timer()
+    assert due is not None
+    assert 1.0 < due < 1.1
+    assert {post.chunk for post in posted(sender.on_timer(due))} == {first.chunk}
+    assert second.chunk != first.chunk

@@ -1,0 +1,70 @@
+"""How much may be under way on a path so short that a host cannot pace it: a window, clocked by reports.
+
+A host's thread wakes a tenth of a millisecond late, or some milliseconds on a busy one. On a path of 20 ms that is
+little. Where a round trip takes no longer than that itself, what a pace loses by it looks like a slow path, and what
+the scheduler adds to a round trip like a queue. TCP has no pace there either: what arrives lets as much follow (RFC
+5681). The window grows and shrinks by RFC 5681 and RFC 9438, but for what counts as loss, which is BBR's: links lose a
+little.
+"""
+
+from __future__ import annotations
+
+SHORT_ROUND_TRIP_SECONDS = 0.001
+"""A path with a least round trip below this is short. Ours: it is as long as threads of a busy host wait for their
+turn, and at 10 Gbit/s holds 1.25 MB, which a window as below fills."""
+
+FIRST_WINDOW_BYTES = 256 * 1024
+"""What the path probe sends at once (`core/path_probe.py`)."""
+
+LEAST_WINDOW_BYTES = 64 * 1024
+"""Ours: with a report each 2 ms it still carries 260 Mbit/s, and is what a datagram may have at most."""
+
+MOST_WINDOW_BYTES = 3 * 1024 * 1024
+"""What fits the receiver's socket where the kernel gives it what was asked for (4 MiB, `transport/udp`), with room for
+what a datagram takes besides its bytes."""
+
+OVERRUN_LOSS = 0.02
+"""Of the bytes of a window, beyond which it was too large: BBR.LossThresh, draft-ietf-ccwg-bbr, section 2.7."""
+
+DECREASE_FACTOR = 0.7
+"""Of the window stays after a loss: beta of CUBIC, RFC 9438, section 4.6."""
+
+
+class ReportClockedWindow:
+    """The window of one flow, in bytes.
+
+    Attributes:
+        window_bytes: that may be under way.
+    """
+
+    def __init__(self) -> None:
+        self.window_bytes = FIRST_WINDOW_BYTES
+        self._is_slow_start = True
+        self._arrived = 0
+        self._lost = 0
+        self._spared = False
+
+    def on_sample(self, arrived_bytes: int, lost_bytes: int, chunk_bytes: int) -> None:
+        """A report has come, or chunks are overdue; once in a window it is judged by what was lost of it.
+
+        Args:
+            arrived_bytes: newly known to have arrived.
+            lost_bytes: to be sent again, newly known.
+            chunk_bytes: length of a chunk: what it grows by where it has ever been too large.
+        """
+        self._arrived += arrived_bytes
+        self._lost += lost_bytes
+        if self._arrived + self._lost < self.window_bytes:
+            return
+        is_overrun = self._lost > OVERRUN_LOSS * (self._arrived + self._lost)
+        self._arrived = self._lost = 0
+        if not is_overrun:
+            grown = self.window_bytes * 2 if self._is_slow_start else self.window_bytes + chunk_bytes
+            self.window_bytes = min(grown, MOST_WINDOW_BYTES)
+            self._spared = False
+        elif self._spared:
+            # what was under way already when it was made smaller
+            self._spared = False
+        else:
+            self.window_bytes = max(int(self.window_bytes * DECREASE_FACTOR), LEAST_WINDOW_BYTES)
+            self._is_slow_start, self._spared = False, True

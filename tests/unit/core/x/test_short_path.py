@@ -1,0 +1,79 @@
+"""`fedrdma-x` on a path too short to be paced: a window that reports clock."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedrdma_fate.core.path import PathState, Sample
+from fedrdma_fate.core.x.rate_control import RateController
+from fedrdma_fate.core.x.short_path import (
+    DECREASE_FACTOR,
+    FIRST_WINDOW_BYTES,
+    LEAST_WINDOW_BYTES,
+    MOST_WINDOW_BYTES,
+    SHORT_ROUND_TRIP_SECONDS,
+    ReportClockedWindow,
+)
+
+CHUNK = 16 * 1024
+SHORT = PathState(rate=1e9, min_rtt=SHORT_ROUND_TRIP_SECONDS / 2, loss=0.0)
+
+
+def sample(rtt: float, *, counts_packets: bool = True, rate: float | None = None) -> Sample:
+    return Sample(rtt, rate, 4, 0, 4, counts_packets)
+
+
+def a_window(window: ReportClockedWindow, lost: float = 0.0) -> int:
+    """One window is answered, of which this share was lost."""
+    size = window.window_bytes
+    window.on_sample(size - int(lost * size), int(lost * size), CHUNK)
+    return window.window_bytes
+
+
+def test_the_window_doubles_until_some_of_it_is_lost_and_grows_by_a_chunk_from_then_on() -> None:
+    window = ReportClockedWindow()
+    assert [a_window(window) for _ in range(2)] == [2 * FIRST_WINDOW_BYTES, 4 * FIRST_WINDOW_BYTES]
+    smaller = int(4 * FIRST_WINDOW_BYTES * DECREASE_FACTOR)
+    assert a_window(window, lost=0.2) == smaller
+    assert a_window(window, lost=0.2) == smaller, "what was under way already"
+    assert a_window(window) == smaller + CHUNK
+
+
+def test_what_a_link_loses_by_itself_does_not_shrink_the_window() -> None:
+    window = ReportClockedWindow()
+    assert a_window(window, lost=0.01) == 2 * FIRST_WINDOW_BYTES
+
+
+def test_the_window_stays_within_its_bounds() -> None:
+    window = ReportClockedWindow()
+    assert max(a_window(window) for _ in range(20)) == MOST_WINDOW_BYTES
+    assert min(a_window(window, lost=0.5) for _ in range(60)) == LEAST_WINDOW_BYTES
+
+
+@pytest.mark.parametrize(
+    ("rtt", "counts_packets", "clocked"),
+    [
+        (SHORT_ROUND_TRIP_SECONDS / 2, True, True),
+        (SHORT_ROUND_TRIP_SECONDS / 2, False, False),
+        (SHORT_ROUND_TRIP_SECONDS * 2, True, False),
+    ],
+)
+def test_reports_clock_short_paths_on_which_packets_are_repaired_and_no_others(
+    rtt: float, counts_packets: bool, clocked: bool
+) -> None:
+    control = RateController(PathState(1e9, rtt, 0.0))
+    control.on_sample(sample(rtt, counts_packets=counts_packets), 0.0)
+    assert control.report_clocked is clocked
+
+
+def test_on_a_short_path_a_host_that_answers_late_makes_no_queue_and_no_newcomer() -> None:
+    control = RateController(SHORT)
+    control.chunk_bytes = CHUNK
+    for turn in range(1000):
+        now = turn * 0.002
+        control.on_time(now)
+        control.on_sample(sample(SHORT.min_rtt if turn % 50 == 0 else 0.02, rate=2e9), now)
+    state = control.state()
+    assert state is not None
+    assert (state.rate, state.shared_seconds) == (2e9, 0.0)
+    assert control.window_bytes == MOST_WINDOW_BYTES
