@@ -79,7 +79,8 @@ class SendLease:
     def commit(
         self, name: str, tag: str, destinations: Sequence[Party], kind: MessageKind, *, keep: bool = False
     ) -> None:
-        """Hand the payload to the gateway, which sends it to every destination; returns at once.
+        """Hand the payload to the gateway, which sends it to every destination; returns at once, unless very many
+        wait for one of them already.
 
         With `keep` the slot stays leased and its bytes must not change: it can be committed again, to others.
 

@@ -56,6 +56,7 @@ BOUNDS: dict[str, dict[str, str]] = {
         "gateway/messages/sessions.py:Sessions": "_open _sessions",
         "gateway/messages/sessions.py:_Session": "pulled pushed",
     },
+    "MOST_LARGE": {"gateway/peers/sending.py:Sending": "_transfers"},
     "MOST_BYTES": {"gateway/messages/unspilled.py:Unspilled": "_messages"},
     "MOST_FAILURES for each party": {"gateway/messages/sessions.py:_Session": "failures"},
     "REMEMBERED_CLOSED": {"gateway/messages/sessions.py:Sessions": "_closed"},
@@ -78,9 +79,8 @@ BOUNDS: dict[str, dict[str, str]] = {
         "transport/udp/reassembly.py:ChunkAssembly": "_keys _received _slots",
     },
     "MOST_BORROWED, MOST_EARLY": {"gateway/peers/borrowing.py:Borrowing": "_borrowed _early"},
-    "by the send region: each has a slot of it": {
+    "by the send region, and MOST_LARGE for each peer: each has a slot of it, perhaps one of several": {
         "gateway/peers/lending.py:Lending": "_loans",
-        "gateway/peers/sending.py:Sending": "_transfers",
         "gateway/peers/probe_transfers.py:ProbeTransfers": "_transfers",
         "engine/outgoing.py:OutgoingTransfers": "_damaged _restarted _waiting _given_up _lingering",
         "engine/outgoing_transfer.py:ActiveTransfers": "_tagged",

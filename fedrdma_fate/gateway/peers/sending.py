@@ -18,7 +18,7 @@ from fedrdma_fate.engine.setup import slot_bytes_needed
 from fedrdma_fate.gateway.config.schema import PeerConfig
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.peers.lending import Lending
-from fedrdma_fate.gateway.peers.outgoing_room import OutgoingRoom
+from fedrdma_fate.gateway.peers.outgoing_room import MESSAGE_BYTES, MOST_LARGE, OutgoingRoom
 from fedrdma_fate.gateway.peers.path_keys import SEALED_IN_SLOT
 from fedrdma_fate.gateway.peers.session_rates import SessionRates
 from fedrdma_fate.memory.pool import Lease
@@ -100,7 +100,8 @@ class Sending:
     Attributes:
         rtt_seconds: round trip of the control channel, None while it is not known.
         tuners: what decides how payloads are cut, by transport.
-        outgoing: how much of small messages is kept.
+        outgoing: how much of small messages is kept, with what they take besides their bodies.
+        outgoing_large: how many large ones are.
         rates: how fast they may be put.
     """
 
@@ -133,9 +134,13 @@ class Sending:
         self.lending = Lending(peer.site, context, send)
         self._inline: dict[int, Inline] = {}
         limits = context.config.limits
-        self.outgoing = OutgoingRoom(peer.site, int(limits.outgoing_bytes))
+        self.outgoing = OutgoingRoom(
+            peer.site, int(limits.outgoing_bytes), "bytes of small messages", "or raise `limits.outgoing_bytes`"
+        )
+        self.outgoing_large = OutgoingRoom(peer.site, MOST_LARGE, "large messages", "or push fewer at a time")
         self.rates = SessionRates(limits.session_frames_per_second, limits.frames_per_second, clock)
         self._transfers: dict[int, _PendingPayload] = {}
+        self._alone: _PendingPayload | None = None
         self._delivered: OrderedDict[int, MessageKey] = OrderedDict()
         self._notices: deque[Undeliverable] = deque(maxlen=REMEMBERED_NOTICES)
         self.rtt_seconds: float | None = None
@@ -150,8 +155,7 @@ class Sending:
         """Send a small message; it is kept until the peer has it."""
         inline = Inline(self._context.new_transfer(), key, kind, body)
         self._inline[inline.transfer] = inline
-        self.outgoing.add(len(body))
-        self.rates.note(key.session, len(body))
+        self.outgoing.add(len(body) + MESSAGE_BYTES)
         self._send(inline)
 
     def put_payload(
@@ -170,9 +174,11 @@ class Sending:
         plan = self._plan(used, payload.total_bytes)
         outgoing = Outgoing(self._context.new_transfer(), key, kind, payload, plan, used, self._recuts(used))
         pending = _PendingPayload(outgoing, lease, alone=not self._transfers, whole=not payload.written_from)
-        for other in self._transfers.values():
-            other.alone = False
+        if self._alone is not None:
+            self._alone.alone = False
+        self._alone = pending if pending.alone else None
         self._transfers[outgoing.transfer] = pending
+        self.outgoing_large.add(1)
         self._hand(pending)
 
     def lends(self, mode: Mode | None) -> bool:
@@ -300,7 +306,7 @@ class Sending:
         inline = self._inline.pop(transfer, None)
         if inline is None:
             return False
-        self.outgoing.remove(len(inline.body))
+        self.outgoing.remove(len(inline.body) + MESSAGE_BYTES)
         self._note_delivered(transfer, inline.key)
         self._context.metrics.inline_moved("sent", self._peer.site)
         body = len(inline.body)
@@ -322,7 +328,7 @@ class Sending:
         inline = self._inline.pop(transfer, None)
         if inline is None:
             return False
-        self.outgoing.remove(len(inline.body))
+        self.outgoing.remove(len(inline.body) + MESSAGE_BYTES)
         known = error_from_code(code, reason).code
         self._undeliverable(transfer, inline.key, known, reason)
         self._tell_task(inline.key, known, reason)
@@ -381,6 +387,7 @@ class Sending:
         ended = self._transfers.pop(outgoing.transfer, None)
         if ended is not None:
             ended.lease.release()
+            self.outgoing_large.remove(1)
         return ended is not None
 
     def _undeliverable(self, transfer: int, key: MessageKey, code: ErrorCode, reason: str) -> None:

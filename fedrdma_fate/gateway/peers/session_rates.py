@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
-from fedrdma_fate.gateway.peers.metering import BURST_SECONDS, frames_counted
+from fedrdma_fate.gateway.peers.metering import BURST_SECONDS, SHORTEST_PAUSE_SECONDS
 from fedrdma_fate.gateway.peers.token_bucket import TokenBucket
 
 SHARE_OF_ALL = 0.75
@@ -15,37 +16,86 @@ MOST_SESSIONS = 4096
 """Sessions are remembered while they put; the one that has put nothing for longest is forgotten first."""
 
 
-class SessionRates:
-    """Of one peer. Belongs to the event loop's thread."""
+class _Gate:
+    """A rate, and who waits for it, first come first served."""
 
-    def __init__(self, session_rate: float, peer_rate: float, clock: Callable[[], float]) -> None:
+    def __init__(self, rate: float, clock: Callable[[], float]) -> None:
+        self.turn = asyncio.Lock()
+        self._rate = rate
+        self._clock = clock
+        self._bucket = TokenBucket(rate, rate * BURST_SECONDS, clock())
+
+    @property
+    def pause(self) -> float:
+        """Seconds before the next may go, 0 where that is at once; short ones are saved up."""
+        self._bucket.fill(self._clock())
+        pause = -self._bucket.level / self._rate
+        return pause if pause >= SHORTEST_PAUSE_SECONDS else 0.0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nobody waits, and nobody has to."""
+        return not self.turn.locked() and not self.pause
+
+    def take(self, frames: int) -> None:
+        """So many go."""
+        self._bucket.level -= frames
+
+
+class SessionRates:
+    """Of one peer. Belongs to the event loop's thread.
+
+    Who waits has put nothing yet, so that nothing is gained by going away before the answer. Sessions take turns: of
+    each one at a time waits for the rate of all.
+    """
+
+    def __init__(
+        self,
+        session_rate: float,
+        peer_rate: float,
+        clock: Callable[[], float],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
         """
         Args:
             session_rate: frames a second of one session.
             peer_rate: frames a second that the peer reads.
             clock: seconds, of any origin.
+            sleep: waits so many of them.
         """
         self._session_rate = session_rate
-        self._rate = peer_rate * SHARE_OF_ALL
         self._clock = clock
-        self._all = TokenBucket(self._rate, self._rate * BURST_SECONDS, clock())
-        self._of_session: OrderedDict[str, TokenBucket] = OrderedDict()
+        self._sleep = sleep
+        self._all = _Gate(peer_rate * SHARE_OF_ALL, clock)
+        self._of_session: OrderedDict[str, _Gate] = OrderedDict()
 
-    def note(self, session: str, body_bytes: int) -> None:
-        """A small message of a session is sent."""
-        now = self._clock()
-        own = self._of_session.pop(session, None)
-        if own is None:
-            own = TokenBucket(self._session_rate, self._session_rate * BURST_SECONDS, now)
-        self._of_session[session] = own
+    def is_open(self, session: str) -> bool:
+        """Whether a small message of a session may be put at once."""
+        return self._gate(session).is_open and self._all.is_open
+
+    def take(self, session: str, frames: int) -> None:
+        """One is put that counts as so many frames."""
+        self._gate(session).take(frames)
+        self._all.take(frames)
+
+    async def wait(self, session: str, frames: int) -> None:
+        """Wait until one may be put, and take it."""
+        async with (own := self._gate(session)).turn:
+            await self._pass(own)
+            async with self._all.turn:
+                await self._pass(self._all)
+                own.take(frames)
+                self._all.take(frames)
+
+    async def _pass(self, gate: _Gate) -> None:
+        while pause := gate.pause:
+            await self._sleep(pause)
+
+    def _gate(self, session: str) -> _Gate:
+        gate = self._of_session.pop(session, None)
+        if gate is None:
+            gate = _Gate(self._session_rate, self._clock)
+        self._of_session[session] = gate
         while len(self._of_session) > MOST_SESSIONS:
             self._of_session.popitem(last=False)
-        for bucket in (own, self._all):
-            bucket.fill(now)
-            bucket.level -= frames_counted(body_bytes)
-
-    def pause(self, session: str) -> float:
-        """Seconds that the task waits before it may put the next; 0 as long as both rates are kept."""
-        own = self._of_session.get(session)
-        of_session = 0.0 if own is None else -own.level / self._session_rate
-        return max(0.0, of_session, -self._all.level / self._rate)
+        return gate

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from fedrdma_fate.client.protocol import Attach, Commit, PutInline
 from fedrdma_fate.engine.payload import Payload
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.messages.mailbox import Message, name_of_user
 from fedrdma_fate.gateway.peers.entitlement import not_in_session
+from fedrdma_fate.gateway.peers.metering import frames_counted
+from fedrdma_fate.gateway.peers.outgoing_room import MESSAGE_BYTES, MOST_AT_ONCE_BYTES, OutgoingRoom
 from fedrdma_fate.gateway.peers.sending import Sending
 from fedrdma_fate.gateway.spilling import keep_small, make_room, why_no_room_for_small
 from fedrdma_fate.memory.pool import Lease
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 from fedrdma_fate.wire.frames import MOST_NAME_CHARACTERS, MessageKey, Party
+
+_HEAD_BYTES = 512
+"""Of the frame of a small message, besides its body and names; it has 128."""
 
 
 class LeasedPayload(Payload):
@@ -81,26 +87,59 @@ class Pushing:
                 self._keep(Message(key, request.kind, payload.total_bytes, lease=share, user=user), "local")
         self._trace_put(attach, request, payload.total_bytes)
 
-    def is_full_for(self, request: PutInline) -> bool:
-        """Whether so much is kept for one of the destinations that a small message has to wait."""
-        return any(peer.outgoing.is_full for peer in self._peers_of(request))
+    def may_commit(self, request: Commit) -> bool:
+        """Whether there is room for another large message for each of its destinations."""
+        return not any(peer.outgoing_large.is_full for peer in self._peers_of(request))
 
-    async def wait_for_room(self, request: PutInline, timeout: float) -> None:
-        """Wait until a small message may be put.
+    async def wait_to_commit(self, request: Commit, timeout: float) -> None:
+        """Wait until there is.
 
         Raises:
             GatewayError: LIMIT_REACHED after `timeout` seconds.
         """
-        for peer in self._peers_of(request):
-            await peer.outgoing.wait_for_room(timeout)
+        await _wait_for_room([peer.outgoing_large for peer in self._peers_of(request)], timeout)
 
-    def pause_after(self, request: PutInline, attach: Attach) -> float:
-        """Seconds to wait before a task that has put a small message may go on."""
-        return max((peer.rates.pause(attach.session) for peer in self._peers_of(request)), default=0.0)
+    def may_put(self, request: PutInline, attach: Attach) -> bool:
+        """Whether a small message may be put at once: there is room for it, and its session keeps to its rate."""
+        peers = self._peers_of(request)
+        return not any(peer.outgoing.is_full or not peer.rates.is_open(attach.session) for peer in peers)
 
-    def _peers_of(self, request: PutInline) -> list[Sending]:
+    def take(self, request: PutInline, attach: Attach) -> None:
+        """One is put that may be."""
+        for peer, count in self._peers_of(request).items():
+            peer.rates.take(attach.session, _frames(request, attach) * count)
+
+    async def wait_to_put(self, request: PutInline, attach: Attach, timeout: float) -> None:
+        """Wait until a small message may be put, as long as it takes for its rate, and take it.
+
+        Raises:
+            GatewayError: LIMIT_REACHED after `timeout` seconds without room.
+        """
+        peers = self._peers_of(request)
+        for peer, count in peers.items():
+            await peer.rates.wait(attach.session, _frames(request, attach) * count)
+        await _wait_for_room([peer.outgoing for peer in peers], timeout)
+
+    def check_size(self, request: PutInline) -> None:
+        """See that one small message is not so much for a site that it would keep others out.
+
+        Raises:
+            GatewayError: LIMIT_REACHED.
+        """
+        of_sites = Counter(self._context.routes.site_of(destination) for destination in request.destinations)
+        for site, count in of_sites.items():
+            if (total := count * (len(request.body) + MESSAGE_BYTES)) > MOST_AT_ONCE_BYTES:
+                raise GatewayError(
+                    ErrorCode.LIMIT_REACHED,
+                    f"a message of {len(request.body)} bytes for {count} parties of {site} is {total} bytes; "
+                    f"{MOST_AT_ONCE_BYTES} go at once.",
+                    "Push it to fewer parties at a time.",
+                )
+
+    def _peers_of(self, request: Commit | PutInline) -> Counter[Sending]:
+        """What sends to the destinations at other sites, and to how many of them."""
         peers = (self._peer_of(destination) for destination in request.destinations)
-        return [peer for peer in peers if peer is not None]
+        return Counter(peer for peer in peers if peer is not None)
 
     def put_inline(self, request: PutInline, attach: Attach, user: int) -> list[asyncio.Task[None]]:
         """Send a small message to all destinations; what moves it to disk, where one is here and there is no memory.
@@ -174,6 +213,24 @@ class Pushing:
         self._context.trace.put(
             attach.session, request.name, request.tag, attach.party, request.destinations, total_bytes, site
         )
+
+
+async def _wait_for_room(rooms: Sequence[OutgoingRoom], timeout: float) -> None:
+    """Until there is some in all of them at once.
+
+    Raises:
+        GatewayError: LIMIT_REACHED after `timeout` seconds.
+    """
+    deadline = asyncio.get_running_loop().time() + timeout
+    while (full := next((room for room in rooms if room.is_full), None)) is not None:
+        await full.wait_for_room(max(0.0, deadline - asyncio.get_running_loop().time()))
+
+
+def _frames(request: PutInline, attach: Attach) -> int:
+    """As how many the frame of a small message counts at the peer, the names in it included."""
+    longest = max(request.destinations, key=lambda party: len(str(party)), default=attach.party)
+    names = f"{attach.session}{request.name}{request.tag}{attach.party}{longest}"
+    return frames_counted(len(request.body) + len(names.encode()) + _HEAD_BYTES)
 
 
 def checked_key(key: MessageKey) -> MessageKey:

@@ -359,26 +359,42 @@ class TaskConversation:
     def _put_inline(self, request: PutInline, task: Task) -> Answer | Coroutine[Any, Any, Answer | None]:
         self._check_pushing(task.attach)
         pushing = self._server.pushing
-        if pushing.is_full_for(request):
-            return self._put_when_room(request, task)
+        pushing.check_size(request)
+        if not pushing.may_put(request, task.attach):
+            return self._put_later(request, task)
+        pushing.take(request, task.attach)
         moves = pushing.put_inline(request, task.attach, task.user)
-        pause = pushing.pause_after(request, task.attach)
-        return self._when_moved(moves, pause) if moves or pause else Done()
+        return _when_moved(moves) if moves else Done()
 
-    async def _when_moved(self, moves: list[asyncio.Task[None]], pause: float) -> Reply:
-        """A task puts no faster than the disk takes, and than its session may."""
-        if moves:
-            await asyncio.wait(moves)
-        await asyncio.sleep(pause)
-        return Done()
-
-    async def _put_when_room(self, request: PutInline, task: Task) -> Reply:
-        await self._server.pushing.wait_for_room(request, self._context.config.timeouts.put)
+    async def _put_later(self, request: PutInline, task: Task) -> Reply:
+        await self._server.pushing.wait_to_put(request, task.attach, self._context.config.timeouts.put)
         self._check_pushing(task.attach)
-        moves = self._server.pushing.put_inline(request, task.attach, task.user)
-        return await self._when_moved(moves, self._server.pushing.pause_after(request, task.attach))
+        return await _when_moved(self._server.pushing.put_inline(request, task.attach, task.user))
 
-    def _commit(self, request: Commit, task: Task) -> Reply:
+    def _commit(self, request: Commit, task: Task) -> Answer | Coroutine[Any, Any, Answer | None]:
+        try:
+            has_room = self._server.pushing.may_commit(request)
+        except GatewayError:
+            self._let_go(request, task)
+            raise
+        if has_room:
+            return self._commit_now(request, task)
+        return NotYet(digests=True) if request.unfinished else self._commit_later(request, task)
+
+    async def _commit_later(self, request: Commit, task: Task) -> Reply:
+        try:
+            await self._server.pushing.wait_to_commit(request, self._context.config.timeouts.put)
+        except BaseException:
+            # also where the task has gone away, which gave the lease away before
+            self._let_go(request, task)
+            raise
+        return self._commit_now(request, task)
+
+    def _let_go(self, request: Commit, task: Task) -> None:
+        if not (request.keep or request.unfinished):
+            task.release(request.lease)
+
+    def _commit_now(self, request: Commit, task: Task) -> Reply:
         payload = self._payload(request.lease, task)
         pushing = self._server.pushing
         if not request.unfinished and payload.written_from:
@@ -392,8 +408,7 @@ class TaskConversation:
             pushing.commit(request, payload, task.attach, task.user)
             return Begun(pushing.wants_digests(request, task.attach)) if request.unfinished else Done()
         finally:
-            if not (request.keep or request.unfinished):
-                task.release(request.lease)
+            self._let_go(request, task)
 
     def _written(self, request: Written, task: Task) -> Reply:
         payload = self._payload(request.lease, task)
@@ -457,6 +472,13 @@ class TaskConversation:
         message = "%s left %s; %s messages were dropped"
         self._server.tell("left", self._user, message, attach.party, attach.session, dropped)
         return Done()
+
+
+async def _when_moved(moves: list[asyncio.Task[None]]) -> Reply:
+    """A task puts no faster than the disk takes."""
+    if moves:
+        await asyncio.wait(moves)
+    return Done()
 
 
 def stopping_error(context: GatewayContext) -> GatewayError:

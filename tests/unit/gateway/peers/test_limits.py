@@ -8,7 +8,7 @@ import pytest
 
 from fedrdma_fate.core.credits import MOST_CREDITS
 from fedrdma_fate.gateway.peers.metering import FLOOD_SECONDS, FrameMeter
-from fedrdma_fate.gateway.peers.outgoing_room import MESSAGE_BYTES, OutgoingRoom
+from fedrdma_fate.gateway.peers.outgoing_room import OutgoingRoom
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 from fedrdma_fate.wire.frames import (
     Delivered,
@@ -237,16 +237,16 @@ def test_a_peer_that_reads_nothing_is_cut_off_before_what_is_for_it_fills_memory
 
 def test_a_small_message_for_a_peer_that_is_away_waits_where_much_is_kept_for_it_and_fails_in_the_end() -> None:
     async def scenario() -> None:
-        room = OutgoingRoom("b", 10 * MESSAGE_BYTES)
+        room = OutgoingRoom("b", 10, "bytes", "raise it")
         for _ in range(10):
-            room.add(0)
+            room.add(1)
         assert room.is_full
         waiting = asyncio.create_task(room.wait_for_room(600.0))
         await asyncio.sleep(1)
         assert not waiting.done()
-        room.remove(0)
+        room.remove(1)
         await waiting
-        room.add(0)
+        room.add(1)
         with pytest.raises(GatewayError) as refused:
             await room.wait_for_room(600.0)
         assert refused.value.code is ErrorCode.LIMIT_REACHED

@@ -10,34 +10,26 @@ from collections.abc import Iterator
 import pytest
 
 from fedrdma_fate.client.protocol import (
-    CLIENT_PROTOCOL_VERSION,
-    LENGTH_PREFIX,
-    Attach,
     Attached,
     Commit,
     Done,
-    Error,
     Get,
     Leased,
     LeaseSlot,
     Leave,
     PutInline,
     ReleaseLeases,
-    Reply,
     Request,
     Written,
-    decode_reply,
-    encode_message,
-    frame_length,
 )
 from fedrdma_fate.gateway.tasks import request_reader
 from fedrdma_fate.gateway.tasks.request_reader import LARGE_REQUEST_BYTES, READ_AHEAD
-from fedrdma_fate.unix_sockets import close_all, receive_with_descriptors
 from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import MOST_PARTIES, Party
+from tests.support.raw_task import GUEST, Connection, code_of
 from tests.support.sites import Site, eventually, party, start_gateways
 
-GUEST, HOST = party("guest:1"), party("host:1")
+HOST = party("host:1")
 SESSION_MESSAGES = 40
 
 
@@ -47,32 +39,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     limits = {"messages": 2 * SESSION_MESSAGES, "session_messages": SESSION_MESSAGES}
     with start_gateways({"a": ["guest:1", "host:1"]}, directory, connected=False, limits=limits) as sites:
         yield sites["a"]
-
-
-class Connection:
-    """One of a task, which says whatever it likes."""
-
-    def __init__(self, site: Site, session: str, of: Party = GUEST, parties: tuple[Party, ...] | None = None) -> None:
-        self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.settimeout(20)
-        self.socket.connect(site.address.removeprefix("unix://"))
-        self.attached = self.call(Attach(CLIENT_PROTOCOL_VERSION, os.urandom(8).hex(), session, of, None, parties))
-
-    def send(self, *requests: Request) -> None:
-        self.socket.sendall(b"".join(map(encode_message, requests)))
-
-    def call(self, request: Request) -> Reply:
-        self.send(request)
-        prefix, descriptors = receive_with_descriptors(self.socket, LENGTH_PREFIX.size, 1)
-        close_all(descriptors)
-        return decode_reply(receive_with_descriptors(self.socket, frame_length(prefix), 0)[0])
-
-    def close(self) -> None:
-        self.socket.close()
-
-
-def code_of(reply: Reply) -> str:
-    return reply.code if isinstance(reply, Error) else type(reply).__name__
 
 
 @pytest.mark.parametrize(
