@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import select
 import socket
 import struct
+import termios
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,6 +23,9 @@ LONGEST_DIRECT_BYTES = 107
 
 LONGEST_NAME_BYTES = 80
 """Of a socket's file name: `/proc/self/fd/` and a descriptor of up to eleven digits leave that much, and one slash."""
+
+_COUNT = struct.Struct("i")
+"""Of bytes, as the kernel tells it."""
 
 _CREDENTIALS = struct.Struct("3i")
 """struct ucred of Linux: process, user, group (unix(7), SO_PEERCRED)."""
@@ -73,6 +78,18 @@ def has_hung_up(connection: socket.socket) -> bool:
     # the kernel tells of POLLHUP unasked
     poll.register(connection, 0)
     return bool(poll.poll(0))
+
+
+def has_unread(connection: socket.socket) -> bool:
+    """Whether the other end has still to read something that was sent to it."""
+    unread = bytearray(_COUNT.size)
+    try:
+        # SIOCOUTQ of Linux: on unix sockets, what lies in the queue of the other end (unix(7))
+        fcntl.ioctl(connection, termios.TIOCOUTQ, unread)
+    except (OSError, ValueError):
+        # it is closed, or the kernel does not say
+        return False
+    return any(unread)
 
 
 def receive_with_descriptors(

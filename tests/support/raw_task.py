@@ -37,6 +37,9 @@ class Connection:
 
     def call(self, request: Request) -> Reply:
         self.send(request)
+        return self.receive()
+
+    def receive(self) -> Reply:
         prefix, descriptors = receive_with_descriptors(self.socket, LENGTH_PREFIX.size, 1)
         close_all(descriptors)
         return decode_reply(receive_with_descriptors(self.socket, frame_length(prefix), 0)[0])

@@ -63,7 +63,8 @@ BOUNDS: dict[str, dict[str, str]] = {
     "REMEMBERED_DELIVERED, REMEMBERED_NOTICES": {"gateway/peers/sending.py:Sending": "_delivered _notices"},
     "REMEMBERED_TRANSFERS": {"gateway/peers/receiving.py:Receiving": "_ended"},
     "by connections that there are: of a listed user MOST_OF_A_USER, of others who are refused MOST_REFUSED": {
-        "gateway/tasks/socket.py:TaskSocket": "_of_user _large_of_user",
+        "gateway/tasks/socket.py:TaskSocket": "_of_user _large_of_user _turns_of_user",
+        "gateway/tasks/turns.py:Turns": "_waiting",
         "gateway/tasks/refused_connections.py:RefusedConnections": "_of_user",
     },
     "MOST_ANNOUNCED, by whoever adds": {"gateway/peers/announced.py:AnnouncedTransfers": "_offers _of_message"},

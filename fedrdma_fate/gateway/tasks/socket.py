@@ -15,14 +15,15 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedrdma_fate.client.protocol import Error, Reply, Request, encode_message
+from fedrdma_fate.client.protocol import AskStatus, Error, Reply, Request, encode_message
 from fedrdma_fate.gateway.accepting import Acceptor
 from fedrdma_fate.gateway.tasks.refused_connections import RefusedConnections
 from fedrdma_fate.gateway.tasks.request_reader import MOST_LARGE_OF_A_USER, RequestReader
+from fedrdma_fate.gateway.tasks.turns import TURN_REQUESTS, Turns
 from fedrdma_fate.gateway.tasks.users import refused
 from fedrdma_fate.memory.region import region_unusable
 from fedrdma_fate.obs.complaints import EACH_TELLS, Complaints
-from fedrdma_fate.unix_sockets import address_of, close_all, peer_user
+from fedrdma_fate.unix_sockets import address_of, close_all, has_hung_up, has_unread, peer_user
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, WireError
 
 logger = logging.getLogger(__name__)
@@ -36,6 +37,12 @@ has each worker of the engine. Where the gateway may have few descriptors, no mo
 
 _BACKLOG = 100
 """Connections that the kernel completes ahead of us; more wait in their connect."""
+
+_FIRST_LOOK_SECONDS = 0.001
+"""Until it is looked anew whether a reply has been read, whose task has asked again before: no event tells. Doubled."""
+
+_LONGEST_LOOK_SECONDS = 1.0
+"""The same for a task that does not read for long: so many looks cost nothing."""
 
 _OWN_MODE = 0o600
 """Of the socket: only the gateway's user can connect."""
@@ -116,6 +123,7 @@ class TaskSocket:
         self._connections: set[asyncio.Task[None]] = set()
         self._of_user: Counter[int] = Counter()
         self._large_of_user: dict[int, asyncio.Semaphore] = {}
+        self._turns_of_user: dict[int, Turns] = {}
         self._refused = RefusedConnections()
         self._answering = 0
         self._quiet = asyncio.Event()
@@ -207,6 +215,7 @@ class TaskSocket:
             if not self._of_user[user]:
                 del self._of_user[user]
                 self._large_of_user.pop(user, None)
+                self._turns_of_user.pop(user, None)
             conversation.end()
             writer.close()
 
@@ -220,10 +229,19 @@ class TaskSocket:
             return None
         return self._large_of_user.setdefault(user, asyncio.Semaphore(MOST_LARGE_OF_A_USER))
 
+    async def _turn(self, request: Request, user: int) -> None:
+        """Wait until a request of a user may be begun; of the gateway's own user all may."""
+        if user not in (os.geteuid(), 0):
+            turns = self._turns_of_user.setdefault(user, Turns())
+            # it takes as long as there is much to tell of
+            await turns.take(TURN_REQUESTS if isinstance(request, AskStatus) else 1)
+
     async def _converse(
         self, requests: RequestReader, writer: asyncio.StreamWriter, conversation: Conversation, user: int
     ) -> None:
         while (request := await requests.next()) is not None:
+            await _until_read(writer)
+            await self._turn(request, user)
             self._answering += 1
             self._quiet.clear()
             try:
@@ -314,6 +332,23 @@ async def _send_with_descriptor(writer: asyncio.StreamWriter, answer: WithDescri
         answer.close()
     writer.write(message[sent:])
     await writer.drain()
+
+
+async def _until_read(writer: asyncio.StreamWriter) -> None:
+    """Wait until a task has read what it was answered, which it does before it asks again.
+
+    Else it could have descriptors on their way without end: the kernel passes no more than the gateway's limit of open
+    files to all tasks together, and the others would get none.
+
+    Raises:
+        ConnectionError: the task went away.
+    """
+    pause, connection = _FIRST_LOOK_SECONDS, writer.get_extra_info("socket")
+    while writer.transport.get_write_buffer_size() or has_unread(connection):
+        if has_hung_up(connection):
+            raise ConnectionError("the task went away")
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, _LONGEST_LOOK_SECONDS)
 
 
 async def _drain_all(writer: asyncio.StreamWriter) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -131,6 +132,37 @@ def test_a_descriptor_that_the_kernel_does_not_pass_is_a_typed_error_and_costs_n
     guest.close()
     host.close()
     eventually(lambda: site.pool("send")["slots"] == 0)
+
+
+def test_of_descriptors_that_a_task_does_not_read_one_is_on_its_way_on_each_connection(site: Site) -> None:
+    guest, host = Connection(site, "unread"), Connection(site, "unread", HOST)
+    leased = guest.call(LeaseSlot(70_000))
+    assert isinstance(leased, Leased)
+    for number in range(10):
+        assert guest.call(Commit(leased.lease, "m", str(number), (HOST,), "object", keep=True)) == Done()
+    guest.close()
+    host.send(*(Get("m", str(number), GUEST) for number in range(10)))
+    time.sleep(0.5)
+    assert site.status()["mailbox"]["messages"] == 9
+    # what it did not read is still for it
+    for _ in range(10):
+        assert code_of(host.receive()) == "GotSlot"
+    host.close()
+    eventually(lambda: site.pool("send")["slots"] == 0)
+
+
+def test_a_task_that_ends_without_having_read_its_answers_leaves_what_it_asked_for_behind_them(site: Site) -> None:
+    guest, host = Connection(site, "ends"), Connection(site, "ends", HOST)
+    for number in range(10):
+        assert guest.call(PutInline("m", str(number), (HOST,), "bytes", b"x" * 100)) == Done()
+    host.send(*(Get("m", str(number), GUEST) for number in range(10)))
+    time.sleep(0.2)
+    host.close()
+    again = Connection(site, "ends", HOST)
+    for number in range(1, 10):
+        assert code_of(again.call(Get("m", str(number), GUEST))) == "GotInline"
+    guest.close()
+    again.close()
 
 
 def test_requests_that_take_the_event_loop_long_are_none(site: Site) -> None:

@@ -7,17 +7,26 @@ import os
 import resource
 import socket
 import tempfile
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fedrdma_fate.client.protocol import LENGTH_PREFIX, MAX_FRAME_BYTES, Error, decode_reply
+from fedrdma_fate.client.protocol import (
+    LENGTH_PREFIX,
+    MAX_FRAME_BYTES,
+    Error,
+    ReleaseLeases,
+    decode_reply,
+    encode_message,
+)
 from fedrdma_fate.gateway.tasks import socket as task_socket
 from fedrdma_fate.gateway.tasks.refused_connections import MOST_OF_A_USER as MOST_REFUSED_OF_A_USER
 from fedrdma_fate.gateway.tasks.refused_connections import MOST_REFUSED
 from fedrdma_fate.gateway.tasks.socket import TaskSocket
+from fedrdma_fate.gateway.tasks.turns import TURN_REQUESTS
 from fedrdma_fate.wire.errors import ErrorCode
 
 STRANGER = 12_345
@@ -43,10 +52,10 @@ class Maker:
         return None
 
 
-def serve(admits: bool, work: Callable[[TaskSocket, str], Awaitable[None]]) -> None:
+def serve(admits: bool, work: Callable[[TaskSocket, str], Awaitable[None]], maker: Maker | None = None) -> None:
     async def scenario() -> None:
         with tempfile.TemporaryDirectory(prefix="fr") as directory:
-            serving = TaskSocket(Path(directory, "s"), Maker(admits), shared=True)
+            serving = TaskSocket(Path(directory, "s"), maker or Maker(admits), shared=True)
             await serving.start()
             try:
                 await work(serving, f"{directory}/s")
@@ -142,3 +151,29 @@ def test_a_listed_user_has_so_many_connections_and_the_gateways_own_as_many_as_i
             await asyncio.sleep(0.01)
 
     serve(True, work)
+
+
+def test_of_a_listed_user_so_many_requests_are_begun_in_one_turn_of_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(task_socket, "peer_user", lambda _connection: STRANGER)
+    turn, begun = 0, Counter[int]()
+    request = encode_message(ReleaseLeases((1,)))
+
+    class Counting(Maker):
+        def answer(self, _request: object) -> None:
+            begun[turn] += 1
+
+    async def work(_serving: TaskSocket, path: str) -> None:
+        nonlocal turn
+        connections = [connect(path) for _ in range(50)]
+        for connection in connections:
+            connection.send(request * 32)
+        while begun.total() < 50 * 32:
+            turn += 1
+            await asyncio.sleep(0)
+        assert max(begun.values()) <= TURN_REQUESTS
+        for connection in connections:
+            connection.close()
+
+    serve(True, work, Counting(True))
