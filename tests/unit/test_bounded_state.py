@@ -53,7 +53,10 @@ BOUNDS: dict[str, dict[str, str]] = {
     "`limits.outgoing_bytes`": {"gateway/peers/sending.py:Sending": "_inline"},
     "by what own tasks do in sessions that they have not left": {
         "gateway/messages/mailbox.py:Mailbox": "_waiting",
-        "gateway/messages/sessions.py:Sessions": "_open _sessions",
+        "gateway/messages/sessions.py:Sessions": "_open",
+    },
+    "MOST_REMEMBERED; sessions with MOST_FAILURES besides": {
+        "gateway/messages/sessions.py:Sessions": "_sessions",
         "gateway/messages/sessions.py:_Session": "pulled pushed",
     },
     "MOST_LARGE": {"gateway/peers/sending.py:Sending": "_transfers"},

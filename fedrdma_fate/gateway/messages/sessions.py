@@ -6,12 +6,17 @@ import dataclasses
 from collections import OrderedDict
 from collections.abc import Iterable
 
+from fedrdma_fate.gateway.messages.budget import units
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError
 from fedrdma_fate.wire.frames import MOST_PARTIES, MessageKey, Party
 
 REMEMBERED_CLOSED = 4096
 """Parties that left a session and are still remembered, so that what comes late for them is dropped."""
 
+
+MOST_REMEMBERED = 1 << 18
+"""Messages of which it is remembered that they were pushed, or pulled, of all sessions; one with long names counts as
+several (`budget.units`). Some 100 MB. Of older ones it is not noticed any more that they are pushed or pulled twice."""
 
 MOST_FAILURES = 1024
 """Failures of pushes that a party is still to be told, one at each call: the first says what is wrong."""
@@ -22,18 +27,35 @@ class _Session:
     """One session.
 
     Attributes:
-        pushed: by parties of this gateway.
-        pulled: by parties of this gateway.
+        pushed: by parties of this gateway, in their order.
+        pulled: by parties of this gateway, in their order.
         failures: of pushes, which their party has not been told yet.
+        units: as how many messages those that were pushed or pulled count.
     """
 
-    pushed: set[MessageKey] = dataclasses.field(default_factory=set)
-    pulled: set[MessageKey] = dataclasses.field(default_factory=set)
+    pushed: OrderedDict[MessageKey, None] = dataclasses.field(default_factory=OrderedDict)
+    pulled: OrderedDict[MessageKey, None] = dataclasses.field(default_factory=OrderedDict)
     failures: dict[Party, list[FedRDMAError]] = dataclasses.field(default_factory=dict)
+    units: int = 0
 
     @property
     def empty(self) -> bool:
         return not (self.pushed or self.pulled or self.failures)
+
+    def forget_oldest(self) -> None:
+        """Forget one message, where there is any: the oldest of those that are more, pushed or pulled."""
+        key, _ = max(self.pushed, self.pulled, key=len).popitem(last=False)
+        self.units -= units(key)
+
+    def forget(self, messages: OrderedDict[MessageKey, None], gone: list[MessageKey]) -> None:
+        """Forget some that were pushed, or some that were pulled."""
+        self.units -= sum(map(units, gone))
+        if len(gone) == len(messages):
+            # to look for each takes seconds where there are very many
+            messages.clear()
+            return
+        for key in gone:
+            del messages[key]
 
 
 class Sessions:
@@ -43,6 +65,9 @@ class Sessions:
         self._sessions: dict[str, _Session] = {}
         self._closed: OrderedDict[tuple[str, Party], None] = OrderedDict()
         self._open: dict[tuple[str, Party], frozenset[Party] | None] = {}
+        self._units = 0
+        # of those that there are the one of which most is remembered, or an earlier one
+        self._largest = ""
 
     @property
     def count(self) -> int:
@@ -89,8 +114,10 @@ class Sessions:
         state = self._sessions.get(session)
         if state is None:
             return
-        state.pushed = {key for key in state.pushed if key.source != party}
-        state.pulled = {key for key in state.pulled if key.destination != party}
+        before = state.units
+        state.forget(state.pushed, [key for key in state.pushed if key.source == party])
+        state.forget(state.pulled, [key for key in state.pulled if key.destination == party])
+        self._units -= before - state.units
         state.failures.pop(party, None)
         if state.empty:
             del self._sessions[session]
@@ -126,12 +153,11 @@ class Sessions:
                 )
             seen.add(key)
         for key in keys:
-            self._of(key.session).pushed.add(key)
+            self._remember(key, pulled=False)
 
     def forget_push(self, key: MessageKey) -> None:
         """The push came to nothing, as its task knows: it may be made again."""
-        if (known := self._sessions.get(key.session)) is not None:
-            known.pushed.discard(key)
+        self._forget(key, pulled=False)
 
     def push_failed(self, key: MessageKey, error: FedRDMAError) -> None:
         """A push could not be delivered: its party is told at its next call."""
@@ -158,17 +184,47 @@ class Sessions:
 
     def note_pull(self, key: MessageKey) -> None:
         """The message was handed out."""
-        self._of(key.session).pulled.add(key)
+        self._remember(key, pulled=True)
 
     def forget_pull(self, key: MessageKey) -> None:
         """It was not handed out after all."""
-        if (known := self._sessions.get(key.session)) is not None:
-            known.pulled.discard(key)
+        self._forget(key, pulled=True)
 
     def was_pulled(self, key: MessageKey) -> bool:
         """Whether the message was handed out before."""
         state = self._sessions.get(key.session)
         return state is not None and key in state.pulled
+
+    def _remember(self, key: MessageKey, *, pulled: bool) -> None:
+        state = self._of(key.session)
+        messages = state.pulled if pulled else state.pushed
+        if key in messages:
+            return
+        messages[key] = None
+        state.units += units(key)
+        self._units += units(key)
+        while self._units > MOST_REMEMBERED:
+            self._forget_of_largest(key.session)
+
+    def _forget_of_largest(self, latest: str) -> None:
+        """Forget a message of the session of which most is remembered: one that floods costs no other its own."""
+        largest = self._sessions.get(self._largest)
+        if largest is None or largest.units < self._sessions[latest].units:
+            self._largest = max(self._sessions, key=lambda session: self._sessions[session].units)
+            largest = self._sessions[self._largest]
+        before = largest.units
+        largest.forget_oldest()
+        self._units -= before - largest.units
+        if largest.empty:
+            del self._sessions[self._largest]
+
+    def _forget(self, key: MessageKey, *, pulled: bool) -> None:
+        if (state := self._sessions.get(key.session)) is not None:
+            messages = state.pulled if pulled else state.pushed
+            if key in messages:
+                del messages[key]
+                state.units -= units(key)
+                self._units -= units(key)
 
     def _of(self, session: str) -> _Session:
         return self._sessions.setdefault(session, _Session())
