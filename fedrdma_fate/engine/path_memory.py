@@ -31,6 +31,7 @@ class PathMemory:
     Attributes:
         known: rate, round trip and loss, and how they are known; None while nothing is.
         rtt_hint: round trip of the control channel, seconds, None while it is not known.
+        is_probing: a train has been sent over the data path, and none was answered.
     """
 
     def __init__(self, known: KnownPath | None = None, make_controller: MakeController = RateController) -> None:
@@ -42,6 +43,7 @@ class PathMemory:
         self.known = known
         self._make_controller = make_controller
         self.rtt_hint: float | None = None
+        self.is_probing = False
         self._users = 0
 
     @property

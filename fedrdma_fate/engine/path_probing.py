@@ -30,13 +30,16 @@ class PathProbing:
 
     def path_lost(self) -> None:
         """Nothing can be measured until it is renewed."""
+        self._memory.is_probing = False
         self._probing, self._probed = ProbingSide(), ProbedSide()
 
     def on_datagram(self, datagram: PathProbe | PathProbeAnswer, now: float) -> None:
         """The peer measures, or says how a train of ours arrived."""
         if isinstance(datagram, PathProbe):
             self._answer(self._probed.on_probe(datagram, now))
-        elif (found := self._probing.on_answer(datagram, now)) is not None:
+            return
+        self._memory.is_probing = False
+        if (found := self._probing.on_answer(datagram, now)) is not None:
             self._memory.learn(found, "probed")
 
     def timer(self) -> float | None:
@@ -55,6 +58,8 @@ class PathProbing:
         # a path that breaks just now says so again when it is asked to make progress
         if not self._datagrams.post_train(train):
             self._probing = ProbingSide()
+        else:
+            self._memory.is_probing = True
 
     def _answer(self, answer: PathProbeAnswer | None) -> None:
         if answer is not None:

@@ -194,5 +194,6 @@ def _sending_machine(
         most_bytes=WINDOW_BYTES if sealed else None,
         tells_arrivals=sealed,
         first_epoch=_first_epoch(grant),
+        is_probing=memory.is_probing,
     )
     return XSender(outgoing.transfer, outgoing.plan, details, memory.begin(), outgoing.payload.written_from)

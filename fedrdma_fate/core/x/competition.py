@@ -33,6 +33,10 @@ Gbit/s grows by 0.04 to 0.05 of the link a second itself."""
 FAIR_SHARE = 0.5
 """Of what the path gave us alone; a queue makes us yield no further, for a flow that fills buffers never gives way."""
 
+WHOLE_SHARE = 0.99
+"""Of what the path gave us alone is delivered still: nobody else gets more than a hundredth of it, and a queue is our
+own. Somebody who has just come shows so soon."""
+
 CAPACITY_DECAY = 0.95
 """Of the capacity stays after each CRUISE alone at less: competitors may have kept us from it a moment ago."""
 
@@ -46,9 +50,10 @@ what it gave us alone: besides RECENT_SECONDS for seven more, in which probing m
 
 
 class QueueVerdict(enum.Enum):
-    """What the round trips of a CRUISE have shown: no queue, one that may still be our own, or one of competitors."""
+    """What the round trips of a CRUISE have shown: no queue, one of our own, one that may be, or one of competitors."""
 
     NONE = "none"
+    OWN = "own"
     UNCERTAIN = "uncertain"
     COMPETITORS = "competitors"
 
@@ -100,23 +105,36 @@ class Competition:
         if not self._was_alone:
             self.capacity = max(self.capacity, rate)
 
-    def on_cruise_end(self, rate: float, *, maybe_own_queue: bool) -> QueueVerdict:
+    def has_path(self, delivered: float, overrated: float) -> bool:
+        """Whether what is delivered is all that the path gives, so that a queue beside it is our own.
+
+        Args:
+            delivered: rate at which it arrives, lately.
+            overrated: share by which such rates, and so the capacity, may be too high.
+        """
+        return delivered >= (WHOLE_SHARE - overrated) * self.capacity
+
+    def on_cruise_end(self, rate: float, *, maybe_own_queue: bool, has_path: bool = False) -> QueueVerdict:
         """CRUISE at this rate is over: whether competitors queued meanwhile.
 
         Args:
             rate: that we had.
             maybe_own_queue: a queue may well be our own; it counts when it is back after another drain.
+            has_path: nobody else gets anything of it.
         """
         is_queued = self._samples >= LEAST_SAMPLES and self._queued_samples > QUEUED_SHARE * self._samples
-        is_competing = is_queued and (self.is_recent or self._was_queued or not maybe_own_queue)
+        is_own = is_queued and has_path
+        is_competing = is_queued and not is_own and (self.is_recent or self._was_queued or not maybe_own_queue)
         if self._samples >= LEAST_SAMPLES:
-            self._was_queued = is_queued
+            self._was_queued = is_queued and not is_own
         if is_competing:
             self.shared_seconds = SHARED_SECONDS
         if self.shared_seconds > 0:
             self.capacity = max(self.capacity, rate)
         elif not is_queued:
             self.capacity, self._was_alone = max(rate, self.capacity * CAPACITY_DECAY), True
+        if is_own:
+            return QueueVerdict.OWN
         if is_competing:
             return QueueVerdict.COMPETITORS
         return QueueVerdict.UNCERTAIN if is_queued else QueueVerdict.NONE

@@ -64,6 +64,10 @@ class Controller(Protocol):
     def loss(self) -> float:
         """Probability that a packet is lost, as transfers have found it."""
 
+    @property
+    def least_sample_bytes(self) -> int:
+        """Of how much, at least, it wants delivery rates to be taken; 0: of as little as tells a rate."""
+
     def on_time(self, now: float) -> None:
         """Called before anything is paced: time has passed."""
 

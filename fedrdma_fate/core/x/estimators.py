@@ -21,6 +21,9 @@ class DeliveryRateEstimator:
     BBR takes a sample for each acknowledged packet (delivery rate sampling, draft-ietf-ccwg-bbr). Here the receiver
     says when the newest chunk arrived, so that acknowledgements that are held up do not matter. Times are in seconds of
     the receiver's clock.
+
+    Attributes:
+        least_bytes: that must have arrived for a rate to mean something.
     """
 
     def __init__(self, least_bytes: int) -> None:
@@ -28,7 +31,7 @@ class DeliveryRateEstimator:
         Args:
             least_bytes: that must have arrived for a rate to mean something.
         """
-        self._least_bytes = least_bytes
+        self.least_bytes = least_bytes
         self._arrivals: deque[tuple[float, int]] = deque()
 
     def rate(self, arrived_at: float, received_bytes: int, *, precise: bool = False) -> float | None:
@@ -48,13 +51,11 @@ class DeliveryRateEstimator:
         arrivals.append((arrived_at, received_bytes))
         latest_start = arrived_at - DELIVERY_WINDOW_SECONDS
         while (
-            len(arrivals) > 2
-            and arrivals[1][0] <= latest_start
-            and received_bytes - arrivals[1][1] >= self._least_bytes
+            len(arrivals) > 2 and arrivals[1][0] <= latest_start and received_bytes - arrivals[1][1] >= self.least_bytes
         ):
             arrivals.popleft()
         since, before = arrivals[0]
-        if received_bytes - before < self._least_bytes or (precise and arrived_at - since < LEAST_PRECISE_SECONDS):
+        if received_bytes - before < self.least_bytes or (precise and arrived_at - since < LEAST_PRECISE_SECONDS):
             return None
         return min((received_bytes - before) / (arrived_at - since), MOST_RATE)
 

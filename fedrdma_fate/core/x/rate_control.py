@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 
 from fedrdma_fate.core.path import PathState, Sample
+from fedrdma_fate.core.x.chunking import SLOW_PATH_RATE
 from fedrdma_fate.core.x.competition import QUEUED_SECONDS, REDUCTION_FACTOR, Competition, QueueVerdict
 from fedrdma_fate.core.x.controller import LEAST_RATE
 from fedrdma_fate.core.x.estimators import (
@@ -42,6 +43,26 @@ at 1 Gbit/s."""
 
 PROBE_CHUNKS = 6
 """But it is no shorter than so many chunks take: of fewer nobody can tell at which rate they arrive."""
+
+LEAST_SAMPLE_BYTES = 64 * 1024
+"""Of which a delivery rate is taken at least: a shaper's token bucket lets two packets of an idle link pass at once,
+which are half of what a link of 5 Mbit/s carries in 8 ms, and a twentieth of this."""
+
+LOSSLESS = 0.01
+"""Not so where a larger share of the packets is lost, or it is not known: what is lost does not show in samples, only
+half of it is added back, and that the largest of many short ones counts makes up for the rest."""
+
+LONG_SAMPLE_SECONDS = 2 * DELIVERY_WINDOW_SECONDS
+"""Below 33 Mbit/s such a sample, and the probe for it, take longer than this, and the probe's queue more than a drain.
+On faster paths our own queue must be gone after one."""
+
+PROBE_DIVISOR = 2
+"""A PROBE_UP is no shorter than this part of such a sample takes: what it sends beyond the rate is to show as a queue,
+and not in a token bucket. Where it finds all that it tries for, the rate rises by an eighth."""
+
+SHAPER_PACKETS = 3
+"""By so many packets may a sample be too large: two of the MTU, headers and all, are three of RDMA's, whose sizes are
+powers of two."""
 
 PROVING_SHARE = 0.4
 """A rate that no transfer has proved is probed again at once as long as a probe finds so much of what it tried for, a
@@ -230,6 +251,12 @@ class RateController:
         return self._probe_queue.most_bytes
 
     @property
+    def least_sample_bytes(self) -> int:
+        """Of how much, at least, delivery rates are to be taken."""
+        is_lossless = self._loss_is_measured and self.loss <= LOSSLESS
+        return LEAST_SAMPLE_BYTES if self.known and is_lossless else 0
+
+    @property
     def window_bytes(self) -> float:
         """Most bytes in flight: twice what fills the path, and what is sent while a report is awaited."""
         if self.report_clocked:
@@ -281,8 +308,14 @@ class RateController:
 
     def _on_cruise_end(self, now: float) -> None:
         competition = self._competition
-        verdict = competition.on_cruise_end(self._bandwidth, maybe_own_queue=self._is_maybe_own_queue(now))
-        if verdict is QueueVerdict.UNCERTAIN or (verdict is QueueVerdict.COMPETITORS and self._has_fair_share):
+        has_path = self._has_path(self._delivered)
+        maybe_own_queue = has_path or self._is_maybe_own_queue(now)
+        has_path = has_path and self._sample_seconds > LONG_SAMPLE_SECONDS
+        verdict = competition.on_cruise_end(self._bandwidth, maybe_own_queue=maybe_own_queue, has_path=has_path)
+        if verdict is QueueVerdict.OWN:
+            # with a queue, what arrives is what the path carries
+            self._reduce(min(self._delivered, self._bandwidth), now)
+        elif verdict is QueueVerdict.UNCERTAIN or (verdict is QueueVerdict.COMPETITORS and self._has_fair_share):
             # our own queue goes when we drain for a round; and if it is a longer path, nothing happens
             own = self._bandwidth * MAYBE_OWN_QUEUE_GAIN
             is_own = verdict is QueueVerdict.UNCERTAIN
@@ -356,11 +389,32 @@ class RateController:
     def _probe_seconds(self) -> float:
         """Long enough for some chunks, and short enough for a buffer."""
         bearable = MOST_QUEUE_BYTES / (Phase.PROBE_UP.pacing_gain - 1) / max(self._bandwidth, LEAST_RATE)
-        return max(min(PROBE_SECONDS, bearable), PROBE_SECONDS / 2, PROBE_CHUNKS * self._chunk_seconds)
+        return max(
+            min(PROBE_SECONDS, bearable),
+            PROBE_SECONDS / 2,
+            PROBE_CHUNKS * self._chunk_seconds,
+            self.least_sample_bytes / PROBE_DIVISOR / max(self._bandwidth, LEAST_RATE),
+        )
 
     @property
     def _has_fair_share(self) -> bool:
         return self._bandwidth >= NEAR_FAIR_SHARE * self._competition.fair_rate
+
+    @property
+    def _sample_seconds(self) -> float:
+        """What a delivery rate is taken of."""
+        return max(DELIVERY_WINDOW_SECONDS, self.least_sample_bytes / max(self._bandwidth, LEAST_RATE))
+
+    def _has_path(self, delivered: float) -> bool:
+        """Whether at this delivery rate all of the path is ours; asked on slow ones alone.
+
+        On others somebody who has just come would be seen too late.
+        """
+        if self._bandwidth > SLOW_PATH_RATE:
+            return False
+        sample_bytes = self._bandwidth * self._sample_seconds
+        packet_bytes = self.chunk_bytes / self._packets
+        return self._competition.has_path(delivered, SHAPER_PACKETS * packet_bytes / max(sample_bytes, 1.0))
 
     def _uncertain_until(self, now: float) -> float:
         """Of what happens now, when a queue can no longer be what it has left."""
@@ -509,7 +563,8 @@ class RateController:
         if is_steady and not self._proved:
             # the queue of our own first probe, at a rate that suits the path
             return
-        if is_steady and not self._is_maybe_own_queue(now):
+        is_probe = self.phase is not Phase.CRUISE and self._has_path(rate)
+        if is_steady and not self._is_maybe_own_queue(now) and not is_probe:
             self._competition.on_newcomer()
             rate = self._competition.reduced(rate)
         self._reduce(rate, now)
@@ -522,7 +577,7 @@ class RateController:
             self._bandwidth = max(rate, LEAST_RATE)
             self._max_rate.clear()
             self._queue_delay.restart()
-            self._ignore_delivery_until = now + self._rtt.latest + DELIVERY_WINDOW_SECONDS
+            self._ignore_delivery_until = now + self._rtt.latest + self._sample_seconds
 
     def _reduce(self, rate: float, now: float) -> None:
         """Believe `rate`, and drain; no congestion counts until what is sent from now on can be judged."""

@@ -23,7 +23,11 @@ from fedrdma_fate.core.sender import SenderBase, SenderState
 from fedrdma_fate.core.x.arrival_map import ArrivalMap
 from fedrdma_fate.core.x.chunking import chunk_of_immediate, immediate_of
 from fedrdma_fate.core.x.controller import LEAST_RATE, Controller
-from fedrdma_fate.core.x.estimators import DELIVERY_WINDOW_SECONDS, DeliveryRateEstimator, chunk_loss
+from fedrdma_fate.core.x.estimators import (
+    DELIVERY_WINDOW_SECONDS,
+    DeliveryRateEstimator,
+    chunk_loss,
+)
 from fedrdma_fate.core.x.flight_recorder import FlightRecorder
 from fedrdma_fate.core.x.header import HeaderSender
 from fedrdma_fate.core.x.loss_detection import (
@@ -41,6 +45,17 @@ from fedrdma_fate.core.x.repair_code import RepairPlan, copies_of_last, copies_o
 from fedrdma_fate.core.x.send_queue import SendQueue
 from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import Report
+
+TRAIN_BYTES = 4 * 1024 * 1024
+"""Of the packet train that goes unpaced on a path nothing is known of, for its dispersion to show the rate (Dovrolis et
+al., "What do packet dispersion techniques measure?", INFOCOM 2001): what `fedrdma-e` would send at once."""
+
+UNANSWERED_TRAIN_BYTES = int(LEAST_QUEUE_BYTES)
+"""Of the same while the path probe is unanswered, for the path may be slow: at 5 Mbit/s 4 MiB take 7 s, for which
+acknowledgements of the data path stand in the same queue. No more than the path probe's own train."""
+
+UNANSWERED_TRAIN_CHUNKS = 8
+"""But so many chunks, twice what a delivery rate takes."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,6 +78,7 @@ class XSendSettings:
         most_bytes: most bytes in flight, however many would do the path good; None: any number.
         tells_arrivals: whether to ask for ChunkArrived.
         first_epoch: that of the first reports: where a transfer may begin anew, what tells them from those of before.
+        is_probing: the path probe has been sent and is not answered: of a path that nothing is known of it may be slow.
     """
 
     tag: int
@@ -80,17 +96,17 @@ class XSendSettings:
     most_bytes: int | None = None
     tells_arrivals: bool = False
     first_epoch: int = 0
+    is_probing: bool = False
 
-
-TRAIN_BYTES = 4 * 1024 * 1024
-"""Of the packet train that goes unpaced on a path nothing is known of, for its dispersion to show the rate (Dovrolis et
-al., "What do packet dispersion techniques measure?", INFOCOM 2001): what `fedrdma-e` would send at once."""
 
 LEAST_DELIVERY_CHUNKS = 4
 """Chunks that must arrive for a delivery rate to mean something. Ours: of fewer the spacing of single chunks shows."""
 
 TRAIN_DIVISOR = 4
 """After a train of which nothing arrived in time, so much less goes unpaced: 1 MiB. Ours: the buffer may be small."""
+
+SAMPLE_DIVISOR = 4
+"""But no more than this part of a payload is waited for, so that small ones teach something, too."""
 
 BURST_SECONDS = 0.001
 """The token bucket holds what the rate gives in this time: BBR.send_quantum, draft-ietf-ccwg-bbr, section 5.6.3."""
@@ -167,7 +183,10 @@ class XSender(SenderBase):
         self._delivery = DeliveryRateEstimator(LEAST_DELIVERY_CHUNKS * plan.longest_bytes)
         self._own_arrived_bytes = 0
         self._latest_trip = math.inf
-        self._train_left = TRAIN_BYTES
+        self._train_bytes = TRAIN_BYTES
+        if settings.is_probing:
+            self._train_bytes = max(UNANSWERED_TRAIN_BYTES, UNANSWERED_TRAIN_CHUNKS * plan.chunk_bytes)
+        self._train_left = self._train_bytes
         self._trained_at = -math.inf
         self._timeout = RetransmitTimeout()
         self._repairs = None if settings.repairs is None else RepairSender(settings.repairs)
@@ -214,7 +233,7 @@ class XSender(SenderBase):
         self.arrived_bytes += length
         self._timeout.on_progress(now)
         rtt = now - sent.sent_at if sent is not None else None
-        rate = self._delivery.rate(now, self._own_arrived_bytes, precise=self.control.settled)
+        rate = self._delivery_rate(now, self._own_arrived_bytes)
         self._learn(rtt, rate, 1, (), now)
         return self._tell_arrived([position]) + self._pump(now)
 
@@ -250,7 +269,7 @@ class XSender(SenderBase):
         if self.settings.reliable:
             return arrived + self._pump(now)
         rtt = None if newest is None else self._trip_of(newest, report.held, now)
-        rate = self._delivery.rate(report.arrived_at, report.received_bytes, precise=self.control.settled)
+        rate = self._delivery_rate(report.arrived_at, report.received_bytes)
         self._learn(rtt, rate, len(new), lost, now)
         return arrived + self._pump(now)
 
@@ -388,7 +407,12 @@ class XSender(SenderBase):
         timeout.on_timeout(now, wait)
         self._delivery.restart()
         if not self.control.known:
-            self._train_left = TRAIN_BYTES // TRAIN_DIVISOR
+            self._train_left = self._train_bytes // TRAIN_DIVISOR
+
+    def _delivery_rate(self, arrived_at: float, received_bytes: int) -> float | None:
+        wanted = min(self.control.least_sample_bytes, self.plan.total_bytes // SAMPLE_DIVISOR)
+        self._delivery.least_bytes = max(LEAST_DELIVERY_CHUNKS * self.plan.longest_bytes, wanted)
+        return self._delivery.rate(arrived_at, received_bytes, precise=self.control.settled)
 
     def _bytes_to_repeat(self, lost: Sequence[int]) -> int:
         return sum(self._missing_bytes.get(position) or self._length(position) for position in lost)
@@ -449,7 +473,8 @@ class XSender(SenderBase):
         else:
             self._send_train(actions, now)
         if self._queue.is_application_limited:
-            self._application_limited_until = now + self.control.rtt + 2 * DELIVERY_WINDOW_SECONDS
+            sample_seconds = max(DELIVERY_WINDOW_SECONDS, self.control.least_sample_bytes / self._rate)
+            self._application_limited_until = now + self.control.rtt + DELIVERY_WINDOW_SECONDS + sample_seconds
         return actions + self._finish_sending()
 
     def _send_window(self, actions: list[Action], now: float) -> None:

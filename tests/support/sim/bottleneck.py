@@ -36,6 +36,7 @@ class BottleneckProfile:
         mtu_bytes: payload of a packet.
         bursts: packets lost in a row, besides those lost at random.
         policer: in front of the queue; drops what it has no tokens for.
+        burst_bytes: that an idle link lets pass at once, as a token bucket does (the testbed's holds two packets).
     """
 
     rate_bps: float
@@ -48,6 +49,7 @@ class BottleneckProfile:
     mtu_bytes: int = 4096
     bursts: BurstLoss | None = None
     policer: Policer | None = None
+    burst_bytes: float = 0.0
 
 
 class Nic:
@@ -132,7 +134,9 @@ class Bottleneck:
             self._clock.after(seconds, functools.partial(self.set_rate, rate_bps))
 
     def _drain(self, now: float) -> None:
-        self._queue = max(0.0, self._queue - (now - self._at) * self.profile.rate_bps / 8)
+        # below 0 are the tokens of an idle link
+        drained = self._queue - (now - self._at) * self.profile.rate_bps / 8
+        self._queue = max(-self.profile.burst_bytes, drained)
         self._at = now
 
     def _enqueue(
@@ -149,7 +153,7 @@ class Bottleneck:
         fits = self._queue + wire - min(span * rate, wire) <= profile.buffer_bytes
         self._queue = self._queue + wire if fits else max(self._queue, profile.buffer_bytes)
         self.deepest_queue_bytes = max(self.deepest_queue_bytes, min(self._queue, profile.buffer_bytes))
-        arrival = now + self._queue / rate + profile.rtt / 2 - profile.jitter
+        arrival = now + max(self._queue, 0.0) / rate + profile.rtt / 2 - profile.jitter
         if fits and not spoilt:
             self._clock.at(arrival, landed)
             return

@@ -68,6 +68,23 @@ def ends() -> Iterator[Ends]:
         end.close()
 
 
+def test_while_no_train_is_answered_the_memory_says_so(ends: Ends) -> None:
+    memory = ends.memories[0]
+    assert not memory.is_probing
+    ends.connect()
+    assert memory.is_probing
+    ends.carry(1)
+    assert memory.is_probing
+    ends.carry(0)
+    assert not memory.is_probing
+
+
+def test_a_path_that_is_lost_is_not_being_probed(ends: Ends) -> None:
+    ends.connect()
+    ends.sides[0].path_lost()
+    assert not ends.memories[0].is_probing
+
+
 def test_both_directions_of_a_new_path_are_measured(ends: Ends) -> None:
     ends.connect()
     for to in (1, 0, 1):

@@ -159,6 +159,11 @@ class BbrController:
         return 0.0 if math.isinf(self._min_rtt.value) else self._min_rtt.value
 
     @property
+    def least_sample_bytes(self) -> int:
+        """Its samples are of a round trip (`flight_recorder.py`)."""
+        return 0
+
+    @property
     def loss(self) -> float:
         """Probability that a packet is lost, as transfers have found it."""
         return self._loss.loss or 0.0 if self._settled else 0.0

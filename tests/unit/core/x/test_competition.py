@@ -10,13 +10,13 @@ RATE = 100e6
 
 
 def cruised(
-    competition: Competition, queue: float, rate: float = RATE, *, maybe_own_queue: bool = False
+    competition: Competition, queue: float, rate: float = RATE, *, maybe_own_queue: bool = False, has_path: bool = False
 ) -> QueueVerdict:
     """A CRUISE at this rate, with a queue so long."""
     competition.start_phase()
     for _ in range(10):
         competition.on_queue(queue)
-    return competition.on_cruise_end(rate, maybe_own_queue=maybe_own_queue)
+    return competition.on_cruise_end(rate, maybe_own_queue=maybe_own_queue, has_path=has_path)
 
 
 def test_a_queue_late_in_cruise_is_of_others() -> None:
@@ -34,6 +34,16 @@ def test_where_it_may_be_our_own_it_must_come_back_after_a_drain() -> None:
     assert cruised(competition, 0.0, maybe_own_queue=True) is QueueVerdict.NONE
     assert cruised(competition, 0.002, maybe_own_queue=True) is QueueVerdict.UNCERTAIN
     assert cruised(competition, 0.002, maybe_own_queue=True) is QueueVerdict.COMPETITORS
+
+
+def test_a_queue_beside_all_that_the_path_gives_is_our_own_however_often_it_comes_back() -> None:
+    competition = Competition(RATE, 0.0)
+    assert competition.has_path(0.985 * RATE, 0.01)
+    for _ in range(3):
+        assert cruised(competition, 0.002, has_path=True) is QueueVerdict.OWN
+    assert not competition.is_recent
+    assert not competition.has_path(0.97 * RATE, 0.01)
+    assert cruised(competition, 0.002, has_path=False) is QueueVerdict.COMPETITORS
 
 
 def test_too_few_round_trips_show_nothing() -> None:

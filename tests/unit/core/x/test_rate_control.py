@@ -101,6 +101,40 @@ def test_the_queue_of_a_rate_that_some_samples_overrated_is_not_taken_for_that_o
     assert settled(control).rate >= 0.97 * RATE
 
 
+SLOW_RATE, SHORT_RTT = 7e6, 0.002
+"""56 Mbit/s: 56 packets in 8 ms."""
+
+
+def shaped(*, others: float) -> RateController:
+    """Half a second of a slow path that lets more pass at once; from 0.2 s on others get a share of it, and queue."""
+    control = RateController(PathState(SLOW_RATE, SHORT_RTT, 0.0))
+    control.chunk_bytes = 1024
+    queue = now = 0.0
+    while now < 0.5:
+        control.on_time(now)
+        # what a probe finds that an idle shaper lets pass
+        overrated = 1.045 if control.phase is Phase.PROBE_UP and not queue else 1.0
+        queue = max(0.0, queue + (control.rate / SLOW_RATE - 1) * 0.002)
+        seen = min(control.rate, SLOW_RATE) * overrated
+        trip = SHORT_RTT + queue
+        if others and now > 0.2:
+            seen *= 1 - others
+            trip += 0.0 if control.phase is Phase.PROBE_DOWN else 0.002
+        control.on_sample(Sample(trip, seen, 10, 0, 1), now)
+        now += 0.002
+    return control
+
+
+def test_a_queue_that_comes_of_what_a_shaper_lets_pass_at_once_is_not_taken_for_that_of_others() -> None:
+    control = shaped(others=0.0)
+    assert not control.competing
+    assert settled(control).rate >= 0.98 * SLOW_RATE
+
+
+def test_a_queue_on_such_a_path_is_of_others_where_less_is_delivered_than_the_path_gave() -> None:
+    assert shaped(others=0.12).competing
+
+
 def test_the_queue_of_what_a_transfer_sends_at_once_is_its_own() -> None:
     short = 0.005
     control = controller(min_rtt=short)

@@ -46,6 +46,16 @@ def test_what_a_policer_drops_does_not_arrive_and_is_in_no_queue() -> None:
     assert link.deepest_queue_bytes < 15_000
 
 
+def test_an_idle_link_with_a_token_bucket_lets_its_bytes_pass_at_once() -> None:
+    clock = VirtualClock()
+    profile = BottleneckProfile(1e6, rtt=0.0, nic_bps=1e12, burst_bytes=3_300)
+    link, landed = Bottleneck(clock, profile, random.Random(1)), list[float]()
+    clock.at(1.0, lambda: [link.post(Nic(), 1_000, lambda: landed.append(clock.now)) for _ in range(5)] and None)
+    clock.run()
+    # 1100 bytes each, headers and all, take 8.8 ms
+    assert landed == pytest.approx([1.0, 1.0, 1.0, 1.0088, 1.0176], abs=1e-6)
+
+
 def test_a_link_follows_its_trace() -> None:
     clock = VirtualClock()
     link, nic, landed = (

@@ -18,6 +18,8 @@ pytestmark = pytest.mark.slow
 
 TOTAL = 2_340_000
 RTT = 0.02
+SHAPER_BYTES = 2 * 1514 + 1
+"""The token bucket of the testbed's, at an MTU of 1500."""
 
 
 def transfer(rate_bps: float, loss: float, mtu: int, *, cut_for_the_path: bool = True) -> XFlow:
@@ -33,9 +35,9 @@ def transfer(rate_bps: float, loss: float, mtu: int, *, cut_for_the_path: bool =
     return made
 
 
-def best_seconds(rate_bps: float, loss: float, mtu: int) -> float:
+def best_seconds(rate_bps: float, loss: float, mtu: int, rtt: float = RTT) -> float:
     """Every packet that is lost goes again, and nothing else does."""
-    return TOTAL * 8 * (mtu + PACKET_OVERHEAD_BYTES) / mtu / rate_bps / (1 - loss) + RTT
+    return TOTAL * 8 * (mtu + PACKET_OVERHEAD_BYTES) / mtu / rate_bps / (1 - loss) + rtt
 
 
 @pytest.mark.parametrize("mtu", [1024, 1442])
@@ -48,6 +50,36 @@ def test_a_slow_link_that_loses_packets_takes_little_longer_than_what_is_lost(
     assert made.ended_at <= 1.08 * best_seconds(rate, loss, mtu) + 4 * RTT
     assert made.stats is not None
     assert TOTAL + made.stats.resent_bytes <= 1.1 * TOTAL / (1 - loss)
+
+
+@pytest.mark.parametrize(("rate", "rtt"), [(5e6, 0.002), (20e6, 0.002), (60e6, 0.002), (5e6, 0.02), (20e6, 0.02)])
+def test_a_slow_link_whose_shaper_lets_two_packets_pass_at_once_is_filled(rate: float, rtt: float) -> None:
+    clock = VirtualClock()
+    profile = BottleneckProfile(rate, rtt, nic_bps=10 * rate, mtu_bytes=1024, burst_bytes=SHAPER_BYTES)
+    link = Bottleneck(clock, profile, random.Random(1))
+    made = XFlow(clock, link, ChunkPlan(TOTAL, FIRST_CHUNK_BYTES), probed=True, recut=True)
+    clock.run(1.0)
+    for _ in range(3):
+        began = clock.now
+        made.start()
+        clock.run(began + 20)
+        assert made.outcome == Finished()
+        assert made.ended_at - began <= 1.02 * best_seconds(rate, 0.0, 1024, rtt)
+
+
+@pytest.mark.parametrize("reliable", [False, True])
+def test_a_transfer_that_begins_before_the_path_probe_is_answered_leaves_no_queue_of_seconds(reliable: bool) -> None:
+    clock = VirtualClock()
+    profile = BottleneckProfile(5e6, 0.002, nic_bps=50e6, mtu_bytes=1024, burst_bytes=SHAPER_BYTES)
+    link = Bottleneck(clock, profile, random.Random(1))
+    made = XFlow(clock, link, ChunkPlan(TOTAL, FIRST_CHUNK_BYTES), probed=True, recut=True, reliable=reliable)
+    clock.run(0.3)
+    made.start()
+    clock.run(20)
+    assert made.outcome == Finished()
+    # two trains of the probe's, and one of the transfer's
+    assert link.deepest_queue_bytes <= 1_000_000
+    assert made.ended_at - 0.3 <= best_seconds(5e6, 0.0, 1024, 0.002) + 1.0
 
 
 def test_in_chunks_of_many_packets_it_takes_much_longer() -> None:
