@@ -16,10 +16,13 @@ from fedrdma_fate.core.x.chunking import (
     best_queue_pairs,
     filling_chunk_bytes,
     first_chunk_bytes,
+    short_path_chunk_bytes,
+    whole_datagrams,
 )
 from fedrdma_fate.core.x.receiver import REPORT_BYTES, XReceiver, XReceiveSettings
 from fedrdma_fate.core.x.repair_code import RepairPlan, plan_repairs, repairs_of_offer
 from fedrdma_fate.core.x.sender import XSender, XSendSettings
+from fedrdma_fate.core.x.short_path import SHORT_ROUND_TRIP_SECONDS
 from fedrdma_fate.engine.outgoing_transfer import OutgoingTransfer
 from fedrdma_fate.engine.path_memory import PathMemory
 from fedrdma_fate.engine.payload import Outgoing
@@ -164,6 +167,10 @@ def _cut(outgoing: Outgoing, service: ChunkService, memory: PathMemory) -> Outgo
         loss = 0.0 if service.reliable else known.loss
         filling = filling_chunk_bytes(known.rate, known.min_rtt, service.most_chunks)
         chunk_bytes = max(best_chunk_bytes(known.rate, loss, service.mtu_bytes, total), filling)
+        if service.repairs_packets and 0 < known.min_rtt < SHORT_ROUND_TRIP_SECONDS:
+            chunk_bytes = max(chunk_bytes, short_path_chunk_bytes(known.rate))
+    if service.repairs_packets and chunk_bytes > service.mtu_bytes:
+        chunk_bytes = whole_datagrams(chunk_bytes, service.mtu_bytes)
     return dataclasses.replace(outgoing, plan=ChunkPlan(total, max(chunk_bytes, outgoing.plan.fewest_bytes)))
 
 

@@ -40,6 +40,15 @@ CHUNK_SECONDS = 5e-6
 """What posting and completing one write costs the two ends, as time in which the link could have carried bytes. Ours;
 `fedrdma bench cpu` measures the ends' part of it."""
 
+BATCH_BYTES = 63 * 1024
+"""Of datagrams that one call sends (UDP_SEGMENT): what an IP packet takes, less what heads of short ones take of it."""
+
+SHORT_PATH_CHUNK_SECONDS = 0.0005
+"""Of the rate, a chunk on a path too short to be paced: four of them in the 2 ms between two reports."""
+
+LONGEST_SHORT_PATH_CHUNK_BYTES = 256 * 1024
+"""But no longer than this, as a report goes for as much there."""
+
 LEAST_LOSS = 1e-3
 """Loss may appear at any time: no path is trusted to lose less than this per packet. Ours."""
 
@@ -108,6 +117,29 @@ def first_chunk_bytes(mtu_bytes: int, *, repairs_packets: bool) -> int:
         # a datagram comes or is lost as one, however long it is
         return max(FIRST_CHUNK_BYTES, mtu_bytes)
     return min(FIRST_CHUNK_BYTES, FIRST_CHUNK_PACKETS * mtu_bytes)
+
+
+def whole_datagrams(chunk_bytes: int, mtu_bytes: int) -> int:
+    """The chunk, shortened to whole datagrams, and where it is longer than a batch of them, to whole batches.
+
+    The rest of a chunk would go as a short datagram, in a call of its own.
+
+    Args:
+        chunk_bytes: of the chunk.
+        mtu_bytes: of it in each datagram.
+    """
+    batch_bytes = max(1, BATCH_BYTES // mtu_bytes) * mtu_bytes
+    unit = batch_bytes if chunk_bytes >= batch_bytes else mtu_bytes
+    return max(chunk_bytes // unit * unit, mtu_bytes)
+
+
+def short_path_chunk_bytes(rate: float) -> int:
+    """The least chunk on a path too short to be paced: of shorter ones the work for each is most.
+
+    Args:
+        rate: of the bottleneck, bytes a second.
+    """
+    return min(int(rate * SHORT_PATH_CHUNK_SECONDS), LONGEST_SHORT_PATH_CHUNK_BYTES)
 
 
 def best_queue_pairs(known: PathState | None, most: int) -> int:

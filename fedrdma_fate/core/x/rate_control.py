@@ -366,6 +366,12 @@ class RateController:
         return CRUISE_ROUNDS * max(self._rtt.least, LEAST_CRUISE_ROUND_SECONDS)
 
     @property
+    def _max_rate_seconds(self) -> float:
+        """What the largest delivery rate is taken of: a whole cycle at least, or what PROBE_UP finds is forgotten."""
+        cycle = self._cruise_seconds + 2 * self._probe_seconds
+        return max(MAX_RATE_ROUNDS * self._round_seconds, LEAST_MAX_RATE_SECONDS, cycle)
+
+    @property
     def _drain_seconds(self) -> float:
         """How long we drain after a reduction.
 
@@ -464,9 +470,15 @@ class RateController:
             self._rtt.update(sample.rtt, now, MIN_RTT_SECONDS)
         if sample.delivery_rate is not None:
             self._delivered = min(sample.delivery_rate, MOST_RATE)
-            window = max(MAX_RATE_ROUNDS * self._round_seconds, LEAST_MAX_RATE_SECONDS)
-            self._bandwidth = self._max_rate.update(self._delivered, now, window)
-        self._window.on_sample(sample.arrived * self.chunk_bytes, sample.lost_bytes, self.chunk_bytes)
+            self._bandwidth = self._max_rate.update(self._delivered, now, self._max_rate_seconds)
+        self._round_arrived += sample.arrived
+        self._round_lost += sample.lost
+        if self._window.on_sample(sample.arrived * self.chunk_bytes, sample.lost_bytes, self.chunk_bytes):
+            resolved = self._round_arrived + self._round_lost
+            if resolved >= LEAST_ROUND_CHUNKS and not self._window.overrun:
+                self._loss.on_round(self._round_lost, resolved, self._packets)
+                self._loss_is_measured = True
+            self._round_arrived = self._round_lost = 0
 
     def _on_rtt(self, rtt: float | None, now: float) -> float | None:
         """What of it is a queue's; None while that cannot be told."""
@@ -483,7 +495,7 @@ class RateController:
         self._delivered = rate
         if now < self._ignore_delivery_until:
             return
-        most = self._max_rate.update(rate, now, max(MAX_RATE_ROUNDS * self._round_seconds, LEAST_MAX_RATE_SECONDS))
+        most = self._max_rate.update(rate, now, self._max_rate_seconds)
         competition = self._competition
         competition.on_delivery(most)
         if not competition.is_recent:

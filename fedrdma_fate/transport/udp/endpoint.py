@@ -40,6 +40,7 @@ from fedrdma_fate.transport.udp.packets import (
 )
 from fedrdma_fate.transport.udp.path_mtu import PathMtu, State
 from fedrdma_fate.transport.udp.path_validation import Address, PathTags, PathValidation
+from fedrdma_fate.transport.udp.piece_runs import run_of
 from fedrdma_fate.transport.udp.reassembly import ChunkAssembly, MessageAssembly
 from fedrdma_fate.transport.udp.receiving import DatagramReceiver
 from fedrdma_fate.wire.datagrams import DATAGRAM_BYTES, PADDED_DATAGRAM_BYTES
@@ -115,6 +116,8 @@ class UdpEndpoint:
         self._liveness = Liveness(dials=followed is None)
         self._tick = Timer(TICK_SECONDS)
         self._retry = Timer()
+        self._retries = False
+        self._tick_due = 0.0
         self._ready = os.eventfd(1, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._strays = 0
         self._used = False
@@ -251,8 +254,12 @@ class UdpEndpoint:
         self._receive()
         self._send()
         now = _CLOCK()
-        self._retry.expired()
-        is_tick = self._tick.expired()
+        if self._retries:
+            self._retries = not self._retry.expired()
+        # to ask the kernel in every turn costs more than what is to be done in most
+        is_tick = now >= self._tick_due and self._tick.expired()
+        if is_tick:
+            self._tick_due = now + TICK_SECONDS / 2
         if self._followed is not None and (is_tick or self._validation.is_pending(now)):
             self._look_elsewhere(self._followed, now)
         if is_tick:
@@ -312,6 +319,7 @@ class UdpEndpoint:
             self._used = True
         if self._outbound.no_room:
             self._retry.set(RETRY_SECONDS)
+            self._retries = True
 
     def _nack(self) -> None:
         """Ahead of a report, for what it makes the peer send again to be no more than is missing."""
@@ -325,8 +333,7 @@ class UdpEndpoint:
         with contextlib.suppress(BlockingIOError):
             while True:
                 try:
-                    for datagram in self._receiver.batch():
-                        self._on_datagram(datagram)
+                    self._on_batch(*self._receiver.read())
                 except OSError as error:
                     if error.errno == errno.EMSGSIZE:
                         # a router has said so, or somebody in its name
@@ -335,6 +342,33 @@ class UdpEndpoint:
                         raise
                 if _CLOCK() >= ends_at:
                     return
+
+    def _on_batch(self, batch: memoryview, datagram_bytes: int) -> None:
+        while batch:
+            taken = 0
+            # of a batch of one nothing is gained
+            if len(batch) >= 2 * datagram_bytes and batch[0] == CHUNK:
+                taken = self._takes_run(batch, datagram_bytes)
+            if not taken:
+                self._on_datagram(batch[:datagram_bytes])
+                taken = 1
+            batch = batch[taken * datagram_bytes :]
+
+    def _takes_run(self, batch: memoryview, datagram_bytes: int) -> int:
+        """Take several pieces of a chunk in at once: how many; 0 where the first has to be looked at by itself."""
+        if datagram_bytes < LEAST_BYTES[CHUNK]:
+            return 0
+        _, version, connection, piece, pieces, size, key, immediate, offset = CHUNK_HEAD.unpack_from(batch)
+        if version != VERSION or connection != self._own:
+            return 0
+        run = run_of(batch, datagram_bytes)
+        whole = self._chunks.take_run(piece, Cut(pieces, size), key, immediate, offset, run)
+        if whole is None:
+            return 0
+        self._longest = max(self._longest, datagram_bytes)
+        if whole:
+            self._on_whole(key, immediate)
+        return len(run)
 
     def _on_datagram(self, datagram: memoryview) -> None:
         if not self._takes(datagram):
@@ -394,14 +428,14 @@ class UdpEndpoint:
         _, _, _, piece, pieces, size, key, immediate, offset = CHUNK_HEAD.unpack_from(datagram)
         whole = self._chunks.take(piece, Cut(pieces, size), key, immediate, offset, datagram[CHUNK_HEAD.size :])
         if whole:
-            landed = Completion(
-                CompletionKind.CHUNK_IMMEDIATE,
-                immediate=immediate,
-                received_bytes=self._chunks.received_bytes(key),
-            )
-            self._completions.append(landed)
-            self._used = True
+            self._on_whole(key, immediate)
         return whole is not None
+
+    def _on_whole(self, key: int, immediate: int) -> None:
+        received = self._chunks.received_bytes(key)
+        landed = Completion(CompletionKind.CHUNK_IMMEDIATE, immediate=immediate, received_bytes=received)
+        self._completions.append(landed)
+        self._used = True
 
     def _takes_message(self, datagram: memoryview) -> bool:
         _, _, _, piece, pieces, size, number = MESSAGE_HEAD.unpack_from(datagram)

@@ -6,6 +6,7 @@ from fedrdma_fate.core.x.loss_detection import REORDERING_THRESHOLD_CHUNKS
 from fedrdma_fate.ports import Slot
 from fedrdma_fate.transport.udp.cuts import Cut, recut
 from fedrdma_fate.transport.udp.nacks import NackedChunk
+from fedrdma_fate.transport.udp.piece_runs import Bytes, place
 from fedrdma_fate.wire.datagrams import DATAGRAM_BYTES
 
 MOST_PARTIAL_CHUNKS = 4096
@@ -82,13 +83,37 @@ class ChunkAssembly:
         where = (key, immediate)
         partial = self._partial.get(where)
         if partial is None or (partial.cut != cut and not partial.recut(cut)):
-            if len(self._partial) >= MOST_PARTIAL_CHUNKS:
-                self._forget(next(iter(self._partial)))
-            partial = self._partial[where] = _Pieces(cut)
+            partial = self._begin(where, cut)
         if not partial.add(piece):
             return False
         opened[offset:end] = data
-        self._received[key] += length
+        return self._on_placed(where, partial, length)
+
+    def take_run(self, piece: int, cut: Cut, key: int, immediate: int, offset: int, run: Bytes) -> bool | None:
+        """Place several pieces, a row each, from this one on: whether their chunk is whole now.
+
+        None where they have to be taken one by one: they do not all belong there, or some had come before.
+        """
+        opened, count = self._slots.get(key), len(run)
+        if opened is None or piece + count > cut.pieces or offset + run.size > len(opened) or run.shape[1] != cut.size:
+            return None
+        where = (key, immediate)
+        partial = self._partial.get(where)
+        if partial is None:
+            partial = self._begin(where, cut)
+        if partial.cut != cut or not partial.add_run(piece, count):
+            return None
+        place(opened, offset, run)
+        return self._on_placed(where, partial, run.size)
+
+    def _begin(self, where: tuple[int, int], cut: Cut) -> _Pieces:
+        if len(self._partial) >= MOST_PARTIAL_CHUNKS:
+            self._forget(next(iter(self._partial)))
+        partial = self._partial[where] = _Pieces(cut)
+        return partial
+
+    def _on_placed(self, where: tuple[int, int], partial: _Pieces, length: int) -> bool:
+        self._received[where[0]] += length
         if partial.missing:
             partial.whole_then, partial.looks_then = self._whole, self._looks
             self._untold[where] = partial
@@ -181,6 +206,15 @@ class _Pieces:
             return False
         self._there |= bit
         self.missing -= 1
+        return True
+
+    def add_run(self, first: int, count: int) -> bool:
+        """Whether none of so many was there before; else they are not added."""
+        bits = ((1 << count) - 1) << first
+        if self._there & bits:
+            return False
+        self._there |= bits
+        self.missing -= count
         return True
 
     def recut(self, cut: Cut) -> bool:

@@ -30,11 +30,20 @@ class DatagramReceiver:
             BlockingIOError: there are none now.
             OSError: the socket is broken, or the peer's host says that nobody listens.
         """
+        view, size = self.read()
+        for start in range(0, len(view), size):
+            yield view[start : start + size]
+
+    def read(self) -> tuple[memoryview, int]:
+        """One batch, good until the next is asked for, and the bytes of each datagram in it, but for the last.
+
+        Raises:
+            BlockingIOError: there are none now.
+            OSError: the socket is broken, or the peer's host says that nobody listens.
+        """
         received, ancillary, _, _ = self._udp.recvmsg_into([self._buffer], _ANCILLARY_BYTES)
         size = received
         for level, kind, data in ancillary:
             if level == socket.IPPROTO_UDP and kind == UDP_GRO and len(data) >= _SEGMENT.size:
                 size = _SEGMENT.unpack_from(data)[0]
-        view = self._buffer
-        for start in range(0, received, max(1, size)):
-            yield view[start : min(start + size, received)]
+        return self._buffer[:received], max(1, size)

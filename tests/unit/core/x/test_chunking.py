@@ -17,6 +17,8 @@ from fedrdma_fate.core.x.chunking import (
     first_chunk_bytes,
     immediate_of,
     least_chunk_bytes,
+    short_path_chunk_bytes,
+    whole_datagrams,
 )
 
 
@@ -91,3 +93,16 @@ def test_few_chunks_under_way_have_to_be_large_to_fill_the_path(
 @pytest.mark.parametrize("mtu", [1442, 8942, 65_475])
 def test_where_datagrams_are_repaired_the_first_chunk_is_no_shorter_than_one(mtu: int) -> None:
     assert first_chunk_bytes(mtu, repairs_packets=True) == max(mtu, SMALLEST_CHUNK_BYTES)
+
+
+def test_chunks_of_datagrams_are_whole_ones_and_long_ones_whole_batches() -> None:
+    assert whole_datagrams(16 * 1024, 1440) == 11 * 1440
+    assert whole_datagrams(128 * 1024, 1440) == 2 * 44 * 1440
+    assert whole_datagrams(64 * 1024, 65_475) == 65_475
+    assert whole_datagrams(256 * 1024, 65_475) == 4 * 65_475
+    assert whole_datagrams(1000, 1440) == 1440
+
+
+def test_on_a_short_path_chunks_are_long_where_it_is_fast() -> None:
+    assert short_path_chunk_bytes(12.5e6) < SMALLEST_CHUNK_BYTES < short_path_chunk_bytes(300e6) < 256 * 1024
+    assert short_path_chunk_bytes(5e9) == 256 * 1024

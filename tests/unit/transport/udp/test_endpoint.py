@@ -338,14 +338,14 @@ def test_what_a_router_says_of_lengths_is_looked_into_and_not_believed(
 ) -> None:
     assert isinstance(both.active, UdpEndpoint)
     said = [OSError(errno.EMSGSIZE, "Message too long")]
-    batch = both.active._receiver.batch
+    read = both.active._receiver.read
 
-    def told() -> Iterator[memoryview]:
+    def told() -> tuple[memoryview, int]:
         if said:
             raise said.pop()
-        return batch()
+        return read()
 
-    monkeypatch.setattr(both.active._receiver, "batch", told)
+    monkeypatch.setattr(both.active._receiver, "read", told)
     move(both, 10, 50_000)
     assert not said
     assert both.active.chunk_service.mtu_bytes == 1472 - CHUNK_HEAD.size
