@@ -37,8 +37,10 @@ WHOLE_SHARE = 0.99
 """Of what the path gave us alone is delivered still: nobody else gets more than a hundredth of it, and a queue is our
 own. Somebody who has just come shows so soon."""
 
-CAPACITY_DECAY = 0.95
-"""Of the capacity stays after each CRUISE alone at less: competitors may have kept us from it a moment ago."""
+CAPACITY_DECAY = 0.98
+"""Of the capacity stays after each CRUISE alone at less, half of it after 34, five seconds at 20 ms: competitors may
+have kept us from it, and two flows that fill the link without a queue show nothing of each other. With 0.95 a flow that
+had a third of the link took that for all there is within two seconds, and its fair share for half of it."""
 
 RECENT_SECONDS = 5.0
 """So long after the last sign of competitors we probe no further than our share: CUBIC takes seconds to reach its

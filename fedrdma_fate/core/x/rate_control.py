@@ -24,6 +24,7 @@ from fedrdma_fate.core.x.estimators import (
     RttFilter,
     chunk_loss,
 )
+from fedrdma_fate.core.x.newcomer import FIRST_SIGN_SECONDS, Newcomer, Sign
 from fedrdma_fate.core.x.phases import Phase
 from fedrdma_fate.core.x.probe_queue import MOST_QUEUE_BYTES, ProbeQueue
 from fedrdma_fate.core.x.queue_delay import QueueDelay
@@ -196,6 +197,8 @@ class RateController:
         self._standing_queue = StandingQueue()
         self._overload = Overload()
         self._longer_path = LongerPathCheck()
+        self._newcomer = Newcomer()
+        self._probe_began = self._probe_queued = -math.inf
         self._ignore_congestion_until = 0.0
         self._ignore_delivery_until = 0.0
         self._maybe_own_queue_until = 0.0
@@ -354,6 +357,7 @@ class RateController:
             queued = (self.rate - self._bandwidth) * seconds
             due = self._phase_ends + self._rtt.latest + 2 * DELIVERY_WINDOW_SECONDS
             self._probe_queue.start(queued, self.chunk_bytes, due)
+            self._probe_began, self._probe_queued = now, queued / max(self._bandwidth, LEAST_RATE)
 
     @property
     def _round_seconds(self) -> float:
@@ -551,7 +555,7 @@ class RateController:
     def _check_for_longer_path(self, lost: float, now: float) -> None:
         """A reduction drains for a round or more: a round trip that stays as long, without loss, is the path's own."""
         least = self._longer_path.on_round(lost, self._chunk_loss, self._drain_seconds, now)
-        if least is not None:
+        if least is not None and least > self._rtt.least + self._least_queue:
             self._rtt.reset(least, now)
             self._queue_delay.reset(least, now)
             self._bandwidth = max(self._bandwidth, self._longer_path.rate_before)
@@ -563,7 +567,30 @@ class RateController:
         if self._overload.on_round(lost, self._chunk_loss, queued=queued, min_rtt=rtt.least, latest_rtt=rtt.latest):
             self._lower_bandwidth(self._bandwidth * REDUCTION_FACTOR, now)
 
+    def _own_queue(self, now: float) -> float:
+        """How long the queue of our latest probe may be, while reports tell of it: from a round trip after it began."""
+        since = now - self._probe_began - self._rtt.least
+        return self._probe_queued if 0 <= since < 2 * self._probe_seconds + DELIVERY_WINDOW_SECONDS else 0.0
+
+    def _watch_for_newcomers(self, queue: float, now: float) -> None:
+        """Leave room at the first sign of somebody who begins to send, and the fair share when it was one."""
+        path_rate = max(self._bandwidth, self._competition.capacity)
+        # round trips tell of nothing but chunks, and of what a shaper lets pass at once, or vary by chance
+        is_vague = path_rate <= SLOW_PATH_RATE or self._queue_delay.least_mean > 0
+        if is_vague or not self._proved or self.competing or self._is_maybe_own_queue(now):
+            self._newcomer.clear()
+            return
+        least_queue = FIRST_SIGN_SECONDS + self.chunk_bytes / path_rate + self._own_queue(now)
+        sign = self._newcomer.on_queue(queue, least_queue, self._rtt.latest, now)
+        if sign is Sign.SUSPECTED:
+            self._longer_path.note_rate(self._bandwidth)
+            self._drain(now)
+        elif sign is Sign.FOUND:
+            self._competition.on_newcomer()
+            self._reduce(min(self._bandwidth, self._competition.fair_rate), now)
+
     def _on_queue(self, queue: float, now: float) -> None:
+        self._watch_for_newcomers(queue, now)
         if self.phase is Phase.CRUISE and self._phase_ends - now < self._cruise_seconds / 2:
             self._competition.on_queue(queue if queue > self._least_queue else 0.0)
         ignored = now < self._ignore_congestion_until

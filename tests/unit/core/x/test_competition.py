@@ -84,3 +84,10 @@ def test_others_are_expected_for_a_while_of_sending() -> None:
     for _ in range(100):
         cruised(competition, 0.0, RATE / 2)
     assert competition.capacity == RATE / 2
+
+
+def test_what_the_path_gave_us_alone_is_not_forgotten_within_two_seconds_at_less() -> None:
+    competition = Competition(RATE, 0.0)
+    for _ in range(15):
+        assert cruised(competition, 0.0, RATE / 3) is QueueVerdict.NONE
+    assert competition.fair_rate >= 0.35 * RATE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 
 import pytest
@@ -91,11 +92,14 @@ def test_the_queue_of_a_rate_that_some_samples_overrated_is_not_taken_for_that_o
     control = RateController(PathState(RATE, RTT, 0.0), proved=proved)
     samples = iter(overrated)
     queue = now = 0.0
+    # what is sent now is told of a round trip later
+    told = collections.deque([0.0], maxlen=int(RTT / 0.002))
     while now < 1.0:
         control.on_time(now)
         queue = max(0.0, queue + (control.rate / RATE - 1) * 0.002)
+        told.append(queue)
         seen = RATE * next(samples, min(control.rate / RATE, 1.0))
-        control.on_sample(Sample(RTT + queue, seen, 10, 0, 4), now)
+        control.on_sample(Sample(RTT + told[0], seen, 10, 0, 4), now)
         now += 0.002
         assert not control.competing
     assert settled(control).rate >= 0.97 * RATE
@@ -155,6 +159,36 @@ def test_a_queue_that_does_not_give_way_makes_us_yield_half() -> None:
     play(control, 1.0, 4.0, RTT + 0.009, drained=0.003)
     assert control.competing
     assert 0.49 * RATE <= settled(control).rate <= 0.6 * RATE
+
+
+def play_rounds(control: RateController, since: float, queues: list[float]) -> None:
+    """A round of reports for each queue."""
+    for number, queue in enumerate(queues):
+        play(control, since + number * RTT, since + (number + 1) * RTT, RTT + queue)
+
+
+def test_who_has_begun_to_send_is_left_half_before_a_small_buffer_is_full() -> None:
+    control = controller()
+    play_rounds(control, 0.0, [0.0] * 25 + [0.0004, 0.0009, 0.0018, 0.0025])
+    assert control.competing
+    assert control.rate <= 0.5 * RATE
+
+
+def test_a_queue_that_is_there_for_once_costs_a_round_of_room() -> None:
+    control = controller()
+    play_rounds(control, 0.0, [0.0] * 25 + [0.0015])
+    assert control.rate < 0.8 * RATE
+    play_rounds(control, 26 * RTT, [0.0015, 0.0, 0.0])
+    assert not control.competing
+    assert settled(control).rate >= 0.99 * RATE
+
+
+def test_a_queue_of_others_that_goes_before_we_drain_leaves_no_longer_path() -> None:
+    control = controller(rate=RATE / 2, capacity=RATE, shared_seconds=SHARED_SECONDS)
+    play(control, 0.0, 0.11, RTT + 0.002)
+    play(control, 0.11, 0.4, RTT)
+    assert control.competing
+    assert control.rate <= 0.51 * RATE
 
 
 def test_the_next_transfer_neither_begins_at_the_whole_rate_nor_halves_its_share() -> None:

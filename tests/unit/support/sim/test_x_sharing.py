@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.sim.bottleneck import Bottleneck, BottleneckProfile
 from tests.support.sim.clock import VirtualClock
+from tests.support.sim.compare import FAIR_SHARE, Shared
 from tests.support.sim.sharing import Job
 
 pytestmark = pytest.mark.slow
@@ -78,6 +79,13 @@ def test_two_jobs_share_a_small_buffer_of_a_slower_link_whenever_the_second_begi
     # chance decides now and then who of the two begins a transfer into an empty queue
     assert ratios[-2] <= 1.5
     assert min(sum(each) for each in runs) >= 0.75
+
+
+@pytest.mark.parametrize("start", [1, 5])
+def test_a_cubic_flow_that_comes_later_into_a_small_buffer_gets_its_share(start: int) -> None:
+    each = Shared(RATE_BPS, 0.5e6).shares("ours", "cubic", start)
+    assert min(each.first, each.later) >= 0.8 * FAIR_SHARE
+    assert each.used >= 0.93
 
 
 @pytest.mark.parametrize("buffer_bytes", [0.5e6, pytest.param(4e6, marks=pytest.mark.sweep)])
