@@ -41,6 +41,9 @@ MOST_CIPHERS = 16
 MOST_KEY_BYTES = 64
 """Of a public half or a nonce: 32 are right, and whoever uses them says so of others."""
 
+LEAST_FRAMES_PER_SECOND = 100
+"""That a gateway may say it reads, as its configuration may: with less, tasks would wait for ever."""
+
 Name = Annotated[str, msgspec.Meta(max_length=MOST_NAME_CHARACTERS)]
 PartyText = Annotated[str, msgspec.Meta(max_length=MOST_PARTY_CHARACTERS)]
 Reason = Annotated[str, msgspec.Meta(max_length=MOST_REASON_CHARACTERS)]
@@ -101,6 +104,7 @@ class Hello(Frame, frozen=True, tag="hello"):
         exchange_key: its half of the key exchange (X25519), made for this run and this peer.
         seal: what it does to chunks; both sides have to do the same.
         ciphers: what it can seal with, fast ones first.
+        frames_per_second: control frames that it reads; who sends more for long is cut off.
     """
 
     site: PartyText
@@ -115,6 +119,7 @@ class Hello(Frame, frozen=True, tag="hello"):
     exchange_key: KeyBytes = b""
     seal: Literal["on", "integrity", "off"] = "off"
     ciphers: Annotated[tuple[PartyText, ...], msgspec.Meta(max_length=MOST_CIPHERS)] = ()
+    frames_per_second: Annotated[float, msgspec.Meta(ge=LEAST_FRAMES_PER_SECOND)] = 20_000.0
 
 
 class Connect(Frame, frozen=True, tag="connect"):

@@ -38,4 +38,5 @@ def own_hello(peer: PeerConfig, context: GatewayContext, keys: PeerKeys) -> Hell
         exchange_key=keys.exchange_key,
         seal=config.sealing,
         ciphers=keys.ciphers,
+        frames_per_second=config.limits.frames_per_second,
     )

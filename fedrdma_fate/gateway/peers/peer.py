@@ -231,6 +231,7 @@ class Peer:
         self.keys.agree(self.own_hello(), hello, *certificates)
         restarted = self.hello is not None and self.hello.incarnation != hello.incarnation
         self.hello, self._stream, self._dialled_by = hello, stream, dialled_by
+        self.sending.rates.peer_reads(hello.frames_per_second)
         stream.followed = True
         self._heard_at = time.monotonic()
         self.last_error = ""

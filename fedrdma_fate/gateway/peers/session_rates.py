@@ -37,6 +37,13 @@ class _Gate:
         """Whether nobody waits, and nobody has to."""
         return not self.turn.locked() and not self.pause
 
+    def set_rate(self, rate: float) -> None:
+        """Another rate from now on."""
+        self._bucket.fill(now := self._clock())
+        bucket = TokenBucket(rate, rate * BURST_SECONDS, now)
+        bucket.level = min(bucket.level, self._bucket.level)
+        self._rate, self._bucket = rate, bucket
+
     def take(self, frames: int) -> None:
         """So many go."""
         self._bucket.level -= frames
@@ -59,7 +66,7 @@ class SessionRates:
         """
         Args:
             session_rate: frames a second of one session.
-            peer_rate: frames a second that the peer reads.
+            peer_rate: frames a second that the peer reads, until it says so itself.
             clock: seconds, of any origin.
             sleep: waits so many of them.
         """
@@ -68,6 +75,10 @@ class SessionRates:
         self._sleep = sleep
         self._all = _Gate(peer_rate * SHARE_OF_ALL, clock)
         self._of_session: OrderedDict[str, _Gate] = OrderedDict()
+
+    def peer_reads(self, rate: float) -> None:
+        """The peer has said how many frames a second it reads."""
+        self._all.set_rate(rate * SHARE_OF_ALL)
 
     def is_open(self, session: str) -> bool:
         """Whether a small message of a session may be put at once."""

@@ -9,6 +9,7 @@ import pytest
 from fedrdma_fate.wire.datagrams import PathProbe, PathProbeAnswer, decode_datagram, encode_datagram
 from fedrdma_fate.wire.errors import ErrorCode, WireError
 from fedrdma_fate.wire.frames import (
+    LEAST_FRAMES_PER_SECOND,
     MOST_ADDRESS_ITEMS,
     MOST_NAME_CHARACTERS,
     MOST_PARTY_CHARACTERS,
@@ -44,6 +45,7 @@ ROLE = "r" * (MOST_PARTY_CHARACTERS + 1)
         Connect("tcp", "why", 1, True, {str(number): 0 for number in range(MOST_ADDRESS_ITEMS + 1)}),
         Hello("a", "i", 2, ROLE, "h", (), (), 1),
         Hello("a", "i", 2, "v", "h", (ROLE,), (), 1),
+        Hello("a", "i", 2, "v", "h", (), (), 1, frames_per_second=LEAST_FRAMES_PER_SECOND / 2),
     ],
 )
 def test_a_frame_with_more_than_it_may_carry_is_malformed(frame: Frame) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from fedrdma_fate.client.protocol import Commit, Done, Leased, LeaseSlot, PutInline
 from fedrdma_fate.gateway.peers import sending
+from fedrdma_fate.gateway.peers.session_rates import SHARE_OF_ALL
 from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, MOST_PARTIES, Party
 from tests.support.raw_task import Connection, code_of
@@ -36,6 +37,24 @@ def test_a_task_that_goes_away_before_its_answer_does_not_get_round_the_rate_of_
         arrived = waiting(sites["b"])
         # a burst of one second, and what a pause is saved up for
         assert 0 < arrived <= rate * (1 + time.monotonic() - began) + 2
+
+
+def test_tasks_put_no_faster_than_the_peer_says_it_reads_whatever_the_limit_of_their_own_gateway(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rate, floods = 100, 250
+    with tempfile.TemporaryDirectory(prefix="fr") as sockets:
+        sites = linked_sites(LAYOUT, tmp_path, Path(sockets))
+        sites["b"].config["limits"] = {"frames_per_second": rate}
+        with Sites.running(sites, InThread()) as running:
+            running.wait_until_connected()
+            task, began = Connection(sites["a"], "s"), time.monotonic()
+            for number in range(floods):
+                assert task.call(PutInline("n", str(number), (HOST,), "bytes", b"")) == Done()
+            assert time.monotonic() - began >= floods / (SHARE_OF_ALL * rate) - 1.1
+            eventually(lambda: waiting(sites["b"]) == floods)
+            task.close()
+    assert not [record for record in caplog.records if "is read more slowly" in record.getMessage()]
 
 
 def test_one_small_message_for_very_many_parties_of_a_peer_does_not_have_it_cut_off(tmp_path: Path) -> None:
