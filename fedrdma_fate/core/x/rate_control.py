@@ -61,9 +61,9 @@ PROBE_DIVISOR = 2
 """A PROBE_UP is no shorter than this part of such a sample takes: what it sends beyond the rate is to show as a queue,
 and not in a token bucket. Where it finds all that it tries for, the rate rises by an eighth."""
 
-SHAPER_PACKETS = 3
+SHAPER_PACKETS = 4
 """By so many packets may a sample be too large: two of the MTU, headers and all, are three of RDMA's, whose sizes are
-powers of two."""
+powers of two, and a sample begins and ends with a whole one."""
 
 PROVING_SHARE = 0.4
 """A rate that no transfer has proved is probed again at once as long as a probe finds so much of what it tried for, a

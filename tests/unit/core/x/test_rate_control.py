@@ -139,6 +139,19 @@ def test_a_queue_on_such_a_path_is_of_others_where_less_is_delivered_than_the_pa
     assert shaped(others=0.12).competing
 
 
+@pytest.mark.parametrize(("overrated", "competing"), [(1.087, False), (1.2, True)])
+def test_a_sample_may_be_too_large_by_what_a_shaper_lets_pass_and_a_packet(overrated: float, competing: bool) -> None:
+    rate = 6e5
+    control = RateController(PathState(rate, SHORT_RTT, 0.0, capacity=overrated * rate))
+    control.chunk_bytes = 1440
+    for report in range(300):
+        now = report * 0.002
+        control.on_time(now)
+        queue = 0.004 if control.phase is Phase.PROBE_DOWN else 0.006
+        control.on_sample(Sample(SHORT_RTT + queue, rate, 10, 0, 1), now)
+    assert control.competing == competing
+
+
 def test_the_queue_of_what_a_transfer_sends_at_once_is_its_own() -> None:
     short = 0.005
     control = controller(min_rtt=short)
