@@ -36,7 +36,7 @@ BOUNDS: dict[str, dict[str, str]] = {
         "transport/verbs/regions.py:RegionTable": "_registered",
     },
     "by the transports of a peer: four": {
-        "gateway/peers/paths.py:DataPaths": "paths unusable _attempts",
+        "gateway/peers/paths.py:DataPaths": "paths unusable _connections",
         "gateway/peers/main_path.py:MainPath": "_leaving",
         "gateway/peers/path_retries.py:PathRetries": "_retries",
         "gateway/peers/receiving.py:Receiving": "_ahead",

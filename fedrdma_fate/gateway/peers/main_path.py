@@ -298,10 +298,10 @@ class MainPath:
         self._paths.unusable[transport] = f"was left ({reason})"
         self.fall_back(transport, served=False)
 
-    def on_stalled(self, transport: str, attempt: int, reason: str, *, silent: bool) -> None:
+    def on_stalled(self, transport: str, connection: int, reason: str, *, silent: bool) -> None:
         """A path is up, and carries nothing that it should; see `PathStalled`."""
         path = self._paths.paths.get(transport)
-        if path is None or path.attempt != attempt or not path.up:
+        if path is None or path.connection != connection or not path.up:
             return
         if self._paths.is_aside(transport):
             if self._paths.active:
@@ -312,7 +312,7 @@ class MainPath:
             return
         if silent:
             # is the way itself gone, or as slow as all that? Then another path would carry no more
-            self._suspect = transport, attempt, reason, self._clock()
+            self._suspect = transport, connection, reason, self._clock()
             self._send(Ping(time.monotonic()))
         else:
             self.leave(transport, reason)
@@ -321,11 +321,11 @@ class MainPath:
         suspect, self._suspect = self._suspect, None
         if suspect is None:
             return
-        transport, attempt, reason, asked_at = suspect
+        transport, connection, reason, asked_at = suspect
         path = self._paths.paths.get(transport)
         took = self._clock() - asked_at
         soon = round_trip <= took <= PROMPT_SECONDS
-        if path is not None and path.main and path.up and path.attempt == attempt and soon:
+        if path is not None and path.main and path.up and path.connection == connection and soon:
             self.leave(transport, f"{reason}, while the control channel answers in {round_trip * 1e3:.0f} ms")
 
     def _take(self, transport: str, reason: str) -> str | None:

@@ -54,7 +54,8 @@ class DataPath:
         up_seconds: for how long it was up, the last time.
         carried: whether anything has gone by it since it was connected the last time.
         connecting: whether an attempt to connect it is under way; known to the active side.
-        attempt: number of the newest attempt.
+        attempt: number of the newest attempt, by which both sides know it: the active side has counted.
+        connection: the same as our link knows it, and names it in its events: we have counted, whoever is active.
         ever_up: whether it has ever been connected.
         last_error: why it is not connected.
         failures: attempts that failed, or connections that were lost at once, since it was last of use.
@@ -77,6 +78,7 @@ class DataPath:
     carried: bool = False
     connecting: bool = False
     attempt: int = 0
+    connection: int = 0
     ever_up: bool = False
     last_error: str = ""
     failures: int = 0
@@ -178,7 +180,7 @@ class DataPaths:
         self._role: Role = "passive"
         self._online = False
         self._retired: list[LinkHandle] = []
-        self._attempts: dict[str, int] = {}
+        self._connections: dict[str, int] = {}
         self.paths: dict[str, DataPath] = {}
         self.unusable: dict[str, str] = {}
 
@@ -292,10 +294,10 @@ class DataPaths:
         else:
             self._on_answer(frame)
 
-    def on_up(self, transport: str, attempt: int, lent_region: LentRegion | None = None) -> bool:
-        """A path was connected by this attempt; whether it may be used."""
+    def on_up(self, transport: str, connection: int, lent_region: LentRegion | None = None) -> bool:
+        """A path was connected, by the attempt that is this connection; whether it may be used."""
         path = self.paths.get(transport)
-        if path is None or path.attempt != attempt or not self._online:
+        if path is None or path.connection != connection or not self._online:
             return False
         path.stop()
         path.lose_patience()
@@ -381,8 +383,7 @@ class DataPaths:
         if path.ever_up and path.patience is None and self._may_give_up(transport, path):
             # an attempt may take longer than that
             path.patience = self._call_later(self._patience(transport), lambda: self._lose_patience(transport))
-        # not that of an earlier path over it: what is told of that one late is not of this one
-        path.attempt = self._attempts[transport] = self._attempts.get(transport, 0) + 1
+        path.attempt = path.connection = self._next_connection(transport)
         draft = self._open(transport, "active")
         if draft is not None:
             path.draft = draft
@@ -403,11 +404,13 @@ class DataPaths:
         path.stop()
         path.reason = frame.reason
         path.attempt = frame.attempt
+        path.connection = self._next_connection(frame.transport)
         draft = self._open(frame.transport, "passive")
         if draft is not None:
             nonce = new_path_nonce()
             self._send(Connect(frame.transport, frame.reason, frame.attempt, frame.main, dict(draft.address), nonce))
-            path.link.connect(draft, frame.offer, frame.attempt, *self._secure(frame.transport, nonce, frame.nonce))
+            security = self._secure(frame.transport, nonce, frame.nonce)
+            path.link.connect(draft, frame.offer, path.connection, *security)
 
     def _on_answer(self, frame: Connect) -> None:
         path = self.paths.get(frame.transport)
@@ -416,7 +419,13 @@ class DataPaths:
             path.stop()
             path.connecting = True
             security = self._secure(frame.transport, path.nonce, frame.nonce)
-            path.link.connect(draft, frame.offer, frame.attempt, *security)
+            path.link.connect(draft, frame.offer, path.connection, *security)
+
+    def _next_connection(self, transport: str) -> int:
+        """A number that no earlier path over it has had, nor this one when the peer was active: what the link tells of
+        those late is not of this connection."""
+        number = self._connections[transport] = self._connections.get(transport, 0) + 1
+        return number
 
     def _on_request(self, frame: Connect) -> None:
         """The passive side has lost a path, though it may look up from here, or needs one for mode grpc."""

@@ -448,12 +448,12 @@ class Peer:
         match event:
             case FrameToSend(frame):
                 self.send(frame)
-            case PathConnected(attempt, lent_region):
-                self._on_path_connected(transport, attempt, lent_region)
-            case PathLost(attempt, reason):
-                self._on_path_lost(transport, attempt, reason)
-            case PathStalled(attempt, reason, silent):
-                self.main_path.on_stalled(transport, attempt, reason, silent=silent)
+            case PathConnected(connection, lent_region):
+                self._on_path_connected(transport, connection, lent_region)
+            case PathLost(connection, reason):
+                self._on_path_lost(transport, connection, reason)
+            case PathStalled(connection, reason, silent):
+                self.main_path.on_stalled(transport, connection, reason, silent=silent)
             case TransferAnnounced(offer):
                 self.receiving.on_early_offer(offer, self.paths.paths[transport].link)
             case DatagramsDropped(counts):
@@ -488,8 +488,8 @@ class Peer:
         if (path := self.paths.paths.get(transport)) is not None:
             path.carried = True
 
-    def _on_path_connected(self, transport: str, attempt: int, lent_region: LentRegion | None) -> None:
-        if not self.paths.on_up(transport, attempt, lent_region):
+    def _on_path_connected(self, transport: str, connection: int, lent_region: LentRegion | None) -> None:
+        if not self.paths.on_up(transport, connection, lent_region):
             return
         path = self.paths.paths[transport]
         if self.rtt_seconds is not None:
@@ -502,9 +502,9 @@ class Peer:
         self._refill_ring(transport)
         self.receiving.retry_early_lends()
 
-    def _on_path_lost(self, transport: str, attempt: int, reason: str) -> None:
+    def _on_path_lost(self, transport: str, connection: int, reason: str) -> None:
         path = self.paths.paths[transport]
-        if path.attempt != attempt:
+        if path.connection != connection:
             return
         self._note_lost(transport, reason)
         self.receiving.forget_requests(path.link)

@@ -360,7 +360,7 @@ def test_a_path_that_carries_nothing_is_left_by_both_whoever_finds_it_out_and_wh
         arrived = [pull(twin, twin.put("a", "m", BODY)), pull(twin, twin.put("b", "m", BODY))]
         await work(twin, 1)
         path = site_paths(twin, site)["udp"]
-        peer_of(twin, site)._on_link_event("udp", PathStalled(path.attempt, "packets overtake", silent=False))
+        peer_of(twin, site)._on_link_event("udp", PathStalled(path.connection, "packets overtake", silent=False))
         await spend(twin, 2)
         assert main_of(twin) == ("tcp", "tcp")
         assert [await asyncio.wait_for(each, 1) for each in arrived] == [BODY, BODY]
@@ -381,7 +381,7 @@ def test_a_path_that_is_left_for_carrying_nothing_is_tried_again_ever_later_howe
             await spend(twin, STEADY_SECONDS * 5, 1.0)
             assert main_of(twin) == ("udp", "udp")
             peer, path = peer_of(twin, "a"), site_paths(twin, "a")["udp"]
-            peer._on_link_event("udp", PathStalled(path.attempt, "packets overtake", silent=False))
+            peer._on_link_event("udp", PathStalled(path.connection, "packets overtake", silent=False))
             (told,) = peer.main_path.unused()
             waits.append(told["next_trial_seconds"])
         assert waits == pytest.approx([30.0, 60.0, 120.0], abs=0.1)
@@ -398,7 +398,7 @@ def test_a_path_by_which_nothing_comes_is_left_only_where_the_control_channel_an
     async def scenario(twin: Twin) -> None:
         await over_udp(twin)
         peer, path = peer_of(twin, "a"), site_paths(twin, "a")["udp"]
-        peer._on_link_event("udp", PathStalled(path.attempt, "nothing comes by it", silent=True))
+        peer._on_link_event("udp", PathStalled(path.connection, "nothing comes by it", silent=True))
         assert main_of(twin)[0] == "udp"
         assert sent_by(twin, "a", Ping)
         if answered_after is not None:
@@ -406,7 +406,7 @@ def test_a_path_by_which_nothing_comes_is_left_only_where_the_control_channel_an
             # of a ping that went before the silence
             peer.main_path.on_round_trip(answered_after + 1)
             assert main_of(twin)[0] == "udp"
-            peer._on_link_event("udp", PathStalled(path.attempt, "nothing comes by it", silent=True))
+            peer._on_link_event("udp", PathStalled(path.connection, "nothing comes by it", silent=True))
             await asyncio.sleep(answered_after)
             peer.main_path.on_round_trip(answered_after)
         assert (main_of(twin)[0] == "tcp") == left
@@ -418,7 +418,7 @@ def test_what_an_earlier_connection_has_found_out_does_not_count_against_this_on
     async def scenario(twin: Twin) -> None:
         await over_udp(twin)
         peer, path = peer_of(twin, "a"), site_paths(twin, "a")["udp"]
-        peer._on_link_event("udp", PathStalled(path.attempt - 1, "packets overtake", silent=False))
+        peer._on_link_event("udp", PathStalled(path.connection - 1, "packets overtake", silent=False))
         assert main_of(twin)[0] == "udp"
 
     play(scenario, **UDP)

@@ -189,7 +189,7 @@ class World:
         """The path over tcp comes up."""
         path = self.paths.need("tcp", "why", main=True)
         self.answer(path.attempt)
-        assert self.paths.on_up("tcp", path.attempt)
+        assert self.paths.on_up("tcp", path.connection)
 
 
 def test_the_active_side_starts_an_attempt_and_connects_when_it_is_answered() -> None:
@@ -210,7 +210,7 @@ def test_the_passive_side_asks_for_an_attempt_and_answers_it() -> None:
     assert world.sent == [Connect("grpc", "mode grpc", 0, False, {})]
     world.answer(3, "grpc")
     assert world.sent[1].attempt == 3
-    assert world.links[0].connected == [3]
+    assert world.links[0].connected == [world.paths.paths["grpc"].connection]
 
 
 @pytest.mark.parametrize("role", ["active", "passive"])
@@ -271,7 +271,7 @@ def test_a_lost_path_is_renewed_and_what_it_carried_makes_earlier_failures_forgo
         world.paths.on_lost("tcp", "it broke")
         assert world.fire(FIRST_RETRY_SECONDS) == FIRST_RETRY_SECONDS
         world.answer(world.paths.paths["tcp"].attempt)
-        world.paths.on_up("tcp", world.paths.paths["tcp"].attempt)
+        world.paths.on_up("tcp", world.paths.paths["tcp"].connection)
     assert world.given_up == []
 
 
@@ -285,7 +285,7 @@ def test_a_path_that_comes_up_again_and_again_and_carries_nothing_is_given_up() 
         if not world.given_up:
             world.fire(FIRST_RETRY_SECONDS)
             world.answer(world.paths.paths["tcp"].attempt)
-            world.paths.on_up("tcp", world.paths.paths["tcp"].attempt)
+            world.paths.on_up("tcp", world.paths.paths["tcp"].connection)
     assert world.given_up == ["tcp"]
     assert world.paths.unusable == {"tcp": "was lost (it broke)"}
 
@@ -344,7 +344,7 @@ def test_a_path_that_comes_back_in_time_is_not_given_up() -> None:
     world.paths.on_lost("tcp", "it broke")
     world.fire(FIRST_RETRY_SECONDS)
     world.answer(world.paths.paths["tcp"].attempt)
-    world.paths.on_up("tcp", world.paths.paths["tcp"].attempt)
+    world.paths.on_up("tcp", world.paths.paths["tcp"].connection)
     assert world.timers == []
     assert world.given_up == []
 
@@ -460,6 +460,19 @@ def test_what_an_earlier_attempt_reports_late_is_not_taken_for_the_present_one()
     world.paths.online("active")
     assert not world.paths.on_up("tcp", 1)
     assert not world.paths.paths["tcp"].up
+
+
+@pytest.mark.parametrize("role", ["active", "passive"])
+def test_a_late_report_of_a_peers_attempt_is_not_taken_for_that_of_ours_or_of_a_restarted_peer(role: Role) -> None:
+    world = World("passive")
+    world.answer(1)
+    world.paths.offline("the control channel ended")
+    # dialled by us now, or by a peer that was restarted
+    world.paths.online(role)
+    world.answer(world.paths.paths["tcp"].attempt)
+    before, now = world.links[0].connected
+    assert not world.paths.on_up("tcp", before)
+    assert world.paths.on_up("tcp", now)
 
 
 def test_an_abandoned_path_is_retired_with_its_draft_and_its_timer() -> None:
