@@ -48,9 +48,10 @@ from fedrdma_fate.engine.granted_slot import (
 from fedrdma_fate.engine.link_datagrams import COPIES, LinkDatagrams
 from fedrdma_fate.engine.opening import Opening
 from fedrdma_fate.engine.openings import Openings
-from fedrdma_fate.engine.repair_memory import add_into, prepare
+from fedrdma_fate.engine.repair_memory import add_into
 from fedrdma_fate.engine.settings import LinkSettings
 from fedrdma_fate.engine.setup import open_receiver, uses_chunk_immediates, wants_repairs
+from fedrdma_fate.late_numpy import prepare
 from fedrdma_fate.obs.complaints import EACH_TELLS
 from fedrdma_fate.ports import Completion, Endpoint, Slot
 from fedrdma_fate.security.sealing import PathOpener

@@ -31,7 +31,7 @@ from fedrdma_fate.engine.outgoing_transfer import ActiveTransfers, OutgoingTrans
 from fedrdma_fate.engine.path_memory import PathMemory
 from fedrdma_fate.engine.payload import Outgoing
 from fedrdma_fate.engine.posted_writes import Post, PostedWrites
-from fedrdma_fate.engine.repair_memory import RepairBuffer, prepare
+from fedrdma_fate.engine.repair_memory import RepairBuffer
 from fedrdma_fate.engine.sealing_ring import SealingRing
 from fedrdma_fate.engine.settings import LinkSettings
 from fedrdma_fate.engine.setup import (
@@ -43,6 +43,7 @@ from fedrdma_fate.engine.setup import (
 )
 from fedrdma_fate.engine.slot_requests import SlotRequests
 from fedrdma_fate.engine.stalled import StalledTransfers
+from fedrdma_fate.late_numpy import prepare
 from fedrdma_fate.ports import Endpoint
 from fedrdma_fate.security.sealing import PathSealer
 from fedrdma_fate.wire.datagrams import Header

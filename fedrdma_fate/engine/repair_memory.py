@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import importlib
 import logging
-import sys
-import threading
 from collections.abc import Callable
 
 from fedrdma_fate.core.x.repair_code import LARGEST_REPAIR_BYTES, RepairPlan
+from fedrdma_fate.late_numpy import prepare
 from fedrdma_fate.ports import Region, Slot
 from fedrdma_fate.wire.errors import MemoryPoolError
 
@@ -17,17 +15,6 @@ logger = logging.getLogger(__name__)
 
 MakeRegion = Callable[[int], Region]
 """Makes a region of so many bytes that the transport can register; raises MemoryPoolError where there is no room."""
-
-
-def prepare() -> bool:
-    """Have numpy (28 MB) loaded, where a path turns out to lose packets; whether it is, so that adding can begin.
-
-    Loading takes a tenth of a second: it is not for a link's thread, and best begun when a transfer has ended.
-    """
-    if "numpy" in sys.modules:
-        return True
-    threading.Thread(target=importlib.import_module, args=["numpy"], name="load-numpy", daemon=True).start()
-    return False
 
 
 def add_into(target: memoryview, source: memoryview) -> None:

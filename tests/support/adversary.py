@@ -167,6 +167,7 @@ class Besieged(Twin):
             "transfers": lambda: tuple((chance.choice(IDS), chance.choice(IDS)) for _ in range(chance.randrange(5))),
             "parties": lambda: (str(EVIL), str(PARTIES["a"])),
             "transports": lambda: ("tcp",),
+            "frames_per_second": lambda: chance.choice((100.0, 20000.0, float("inf"))),
         }
         if name in known:
             return known[name]()

@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Callable, Collection, Sequence
 
+from fedrdma_fate.late_numpy import is_loaded, prepare
 from fedrdma_fate.ports import ChunkService, Completion, CompletionKind, Opener, RemoteSlot, Slot
 from fedrdma_fate.timerfd import Timer
 from fedrdma_fate.transport.exposure import check_target
@@ -40,7 +41,7 @@ from fedrdma_fate.transport.udp.packets import (
 )
 from fedrdma_fate.transport.udp.path_mtu import PathMtu, State
 from fedrdma_fate.transport.udp.path_validation import Address, PathTags, PathValidation
-from fedrdma_fate.transport.udp.piece_runs import run_of
+from fedrdma_fate.transport.udp.piece_runs import PieceRuns
 from fedrdma_fate.transport.udp.reassembly import ChunkAssembly, MessageAssembly
 from fedrdma_fate.transport.udp.receiving import DatagramReceiver
 from fedrdma_fate.wire.datagrams import DATAGRAM_BYTES, PADDED_DATAGRAM_BYTES
@@ -123,6 +124,8 @@ class UdpEndpoint:
         self._used = False
         self._looked_at = 0.0
         self._open = True
+        self._runs: PieceRuns | None = None
+        prepare()
 
     @property
     def transport(self) -> str:
@@ -361,7 +364,11 @@ class UdpEndpoint:
         _, version, connection, piece, pieces, size, key, immediate, offset = CHUNK_HEAD.unpack_from(batch)
         if version != VERSION or connection != self._own:
             return 0
-        run = run_of(batch, datagram_bytes)
+        if self._runs is None:
+            if not is_loaded():
+                return 0
+            self._runs = PieceRuns()
+        run = self._runs.run_of(batch, datagram_bytes)
         whole = self._chunks.take_run(piece, Cut(pieces, size), key, immediate, offset, run)
         if whole is None:
             return 0

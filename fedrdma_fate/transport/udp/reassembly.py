@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from fedrdma_fate.core.x.loss_detection import REORDERING_THRESHOLD_CHUNKS
 from fedrdma_fate.ports import Slot
 from fedrdma_fate.transport.udp.cuts import Cut, recut
 from fedrdma_fate.transport.udp.nacks import NackedChunk
-from fedrdma_fate.transport.udp.piece_runs import Bytes, place
+from fedrdma_fate.transport.udp.piece_runs import place
 from fedrdma_fate.wire.datagrams import DATAGRAM_BYTES
+
+if TYPE_CHECKING:
+    from fedrdma_fate.transport.udp.piece_runs import Bytes
 
 MOST_PARTIAL_CHUNKS = 4096
 """Chunks of a connection of which some pieces are there: 64 MiB in the smallest, more than a path has under way. Beyond

@@ -9,7 +9,7 @@ import pytest
 
 from fedrdma_fate.transport.udp.cuts import Cut
 from fedrdma_fate.transport.udp.packets import CHUNK, CHUNK_HEAD, VERSION
-from fedrdma_fate.transport.udp.piece_runs import run_of
+from fedrdma_fate.transport.udp.piece_runs import PieceRuns
 from fedrdma_fate.transport.udp.reassembly import ChunkAssembly
 from tests.support.endpoints import HeapRegion
 
@@ -27,7 +27,7 @@ def datagram(piece: int, **other: int) -> bytes:
 
 
 def run_length(datagrams: Sequence[bytes]) -> int:
-    return len(run_of(memoryview(b"".join(datagrams)), CHUNK_HEAD.size + SIZE))
+    return len(PieceRuns().run_of(memoryview(b"".join(datagrams)), CHUNK_HEAD.size + SIZE))
 
 
 def assembly() -> tuple[ChunkAssembly, memoryview]:
@@ -37,7 +37,9 @@ def assembly() -> tuple[ChunkAssembly, memoryview]:
 
 
 def take(made: ChunkAssembly, first: int, end: int, *, offset: int | None = None) -> bool | None:
-    run = run_of(memoryview(b"".join(datagram(piece) for piece in range(first, end))), CHUNK_HEAD.size + SIZE)
+    run = PieceRuns().run_of(
+        memoryview(b"".join(datagram(piece) for piece in range(first, end))), CHUNK_HEAD.size + SIZE
+    )
     return made.take_run(first, CUT, KEY, IMMEDIATE, AT + first * SIZE if offset is None else offset, run)
 
 
@@ -85,6 +87,6 @@ def test_of_a_run_of_which_some_has_come_nothing_is_written_over() -> None:
 
 def test_a_run_of_more_pieces_than_the_chunk_has_is_not_taken() -> None:
     made, slot = assembly()
-    run = run_of(memoryview(b"".join(datagram(piece) for piece in range(3))), CHUNK_HEAD.size + SIZE)
+    run = PieceRuns().run_of(memoryview(b"".join(datagram(piece) for piece in range(3))), CHUNK_HEAD.size + SIZE)
     assert made.take_run(8, CUT, KEY, IMMEDIATE, AT, run) is None
     assert not any(slot)
