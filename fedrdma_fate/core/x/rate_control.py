@@ -49,7 +49,7 @@ LEAST_SAMPLE_BYTES = 64 * 1024
 """Of which a delivery rate is taken at least: a shaper's token bucket lets two packets of an idle link pass at once,
 which are half of what a link of 5 Mbit/s carries in 8 ms, and a twentieth of this."""
 
-LOSSLESS = 0.01
+LOSSLESS = 0.005
 """Not so where a larger share of the packets is lost, or it is not known: what is lost does not show in samples, only
 half of it is added back, and that the largest of many short ones counts makes up for the rest."""
 
