@@ -23,11 +23,7 @@ from fedrdma_fate.core.sender import SenderBase, SenderState
 from fedrdma_fate.core.x.arrival_map import ArrivalMap
 from fedrdma_fate.core.x.chunking import chunk_of_immediate, immediate_of
 from fedrdma_fate.core.x.controller import LEAST_RATE, Controller
-from fedrdma_fate.core.x.estimators import (
-    DELIVERY_WINDOW_SECONDS,
-    DeliveryRateEstimator,
-    chunk_loss,
-)
+from fedrdma_fate.core.x.estimators import DELIVERY_WINDOW_SECONDS, DeliveryRateEstimator, chunk_loss
 from fedrdma_fate.core.x.flight_recorder import FlightRecorder
 from fedrdma_fate.core.x.header import HeaderSender
 from fedrdma_fate.core.x.loss_detection import (
