@@ -14,6 +14,7 @@ from typing import TypeAlias, TypeVar
 
 from deploy.softroce.build import SUITE, build
 from deploy.softroce.errors import TestbedError
+from deploy.softroce.host_links import HostLink, parse_host_link
 from deploy.softroce.kernel import FLAVOURS, VARIABLE, find_kernel
 from deploy.softroce.local import remove, set_up
 from deploy.softroce.netem import ENDLESS_PACKETS
@@ -158,6 +159,15 @@ def _add_run(commands: Commands) -> None:
     run.add_argument(
         "--mtu", type=int, default=DEFAULT_MTU, metavar="BYTES", help=f"of an IP packet (default {DEFAULT_MTU})"
     )
+    run.add_argument(
+        "--host",
+        type=_quantity(parse_host_link),
+        action="append",
+        default=[],
+        metavar="HOST:KEY=VALUE,...",
+        help="a link of its own for one host, such as 3:rate=700mbit,rtt=40ms,loss=1%%; keys are rate, nic-rate, rtt, "
+        "loss, buffer; may be repeated",
+    )
     run.add_argument("--seed", type=int, default=1, metavar="N", help="of the losses (default 1)")
     run.add_argument(
         "--at",
@@ -278,6 +288,7 @@ def make_run(options: argparse.Namespace) -> Run:
         policer=options.policer,
         back_rate=options.back_rate,
         back_loss=options.back_loss,
+        own=tuple(_with_card(link, options.nic_rate) for link in options.host),
     )
     return Run(
         commands=host_commands(options.hosts, options.program, options.on),
@@ -291,6 +302,13 @@ def make_run(options: argparse.Namespace) -> Run:
         changes=tuple(options.at),
         cross=options.cross,
     )
+
+
+def _with_card(link: HostLink, nic_rate: int | None) -> HostLink:
+    """A host with a rate of its own has a card that fits to it, where nobody says how fast cards are."""
+    if nic_rate is not None or link.nic_rate is not None or link.rate is None:
+        return link
+    return dataclasses.replace(link, nic_rate=link.rate * NIC_SPEEDUP)
 
 
 def show_line(host: int, stream: str, text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -13,9 +14,9 @@ import sys
 import threading
 import time
 import tty
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from deploy.softroce.job import CHANNEL, Job, Program
 from deploy.softroce.netem import set_netem
@@ -26,6 +27,8 @@ from deploy.softroce.wan import DROPPERS, Host, Plan, Step
 LONGEST_LINE_BYTES = 64 * 1024
 BEGAN = "TESTBED_BEGAN"
 """Where a program finds when all programs were started, by the clock that `time.monotonic` reads."""
+
+_TAKE_BATCHES = ("ip", "tc", "bridge")
 
 # `ip netns exec` gives the program a mount namespace too; shared memory shall not reach another host either
 _OWN_SHARED_MEMORY = ("sh", "-c", '"$0" -t tmpfs tmpfs /dev/shm && exec "$@"')
@@ -61,23 +64,59 @@ def set_queues(step: Plan | Step) -> None:
     Raises:
         RuntimeError: a command failed; with what it said.
     """
-    for command in step.commands:
-        result = subprocess.run(command, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-        if result.returncode:
-            raise RuntimeError(f"{shlex.join(command)}: {(result.stderr or result.stdout).strip()}")
+    for tool, batch in itertools.groupby(step.commands, tool_of):
+        _run_batch(tool, list(batch))
     for line in step.delay_lines:
         set_netem(line)
 
 
+def tool_of(command: tuple[str, ...]) -> tuple[str, ...]:
+    """The tool that a command is for, with the namespace that it works in: of equal ones, one process does many."""
+    if command[0] not in _TAKE_BATCHES or command[:3] == ("ip", "netns", "exec"):
+        return command
+    return command[:3] if command[1] == "-n" else command[:1]
+
+
+def _run_batch(tool: tuple[str, ...], batch: Sequence[tuple[str, ...]]) -> None:
+    """Run commands of one tool, in a process of their own where it is only one.
+
+    Raises:
+        RuntimeError: one failed; with what it said.
+    """
+    if len(batch) == 1:
+        result = subprocess.run(batch[0], check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        failed = batch[0]
+    else:
+        lines = "".join(f"{shlex.join(command[len(tool) :])}\n" for command in batch)
+        result = subprocess.run([*tool, "-batch", "-"], check=False, capture_output=True, text=True, input=lines)
+        at = re.search(r"Command failed -:(\d+)", result.stderr)
+        failed = batch[int(at[1]) - 1] if at else tool
+    if result.returncode:
+        raise RuntimeError(f"{shlex.join(failed)}: {(result.stderr or result.stdout).strip()}")
+
+
 def dropped_packets() -> dict[str, dict[str, int]]:
-    """How many packets were lost of what each host sent, overflowed its bottleneck's buffer, or were policed."""
+    """What `count_drops` makes of all queues."""
     command = ["tc", "-s", "-j", "qdisc", "show"]
     result = subprocess.run(command, check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    return count_drops(json.loads(result.stdout))
+
+
+def count_drops(queues: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
+    """How many packets were lost of what each host sent, overflowed its bottleneck's buffer, or were policed.
+
+    Args:
+        queues: as `tc -s -j qdisc show` tells of them.
+    """
     counts: dict[str, dict[str, int]] = {name: {} for name in DROPPERS.values()}
-    for queue in json.loads(result.stdout):
+    for queue in queues:
         netdev = re.fullmatch(r"([a-z]+)([0-9]+)", queue["dev"])
-        if netdev is not None and netdev[1] in DROPPERS and queue["kind"] in ("netem", "tbf"):
-            counts[DROPPERS[netdev[1]]][netdev[2]] = queue["drops"]
+        meaning = DROPPERS.get((netdev[1], queue["kind"])) if netdev is not None else None
+        if netdev is not None and meaning is not None:
+            counts[meaning][netdev[2]] = counts[meaning].get(netdev[2], 0) + queue["drops"]
+        if netdev is not None and (netdev[1], queue["kind"]) == ("delay", "tbf"):
+            # netem counts what the queue inside it drops as dropped by itself
+            counts["lost"][netdev[2]] = counts["lost"].get(netdev[2], 0) - queue["drops"]
     return counts
 
 

@@ -10,7 +10,9 @@ import dataclasses
 import functools
 import struct
 
-from deploy.softroce.netlink import attribute, queue_request, set_root_queue
+from deploy.softroce.netlink import attribute, inner_queue_request, queue_request, set_root_queue
+from deploy.softroce.tbf import KIND as TBF
+from deploy.softroce.tbf import tbf_options
 
 _NETEM_LOSS, _NETEM_RATE, _NETEM_RATE64, _NETEM_LATENCY64, _NETEM_JITTER64, _NETEM_PRNG_SEED = 5, 6, 8, 10, 11, 14
 _LOSS_GILBERT_ELLIOTT = 2
@@ -36,6 +38,9 @@ class DelayLine:
         jitter_ns: a packet is earlier or later by up to so much, evenly; not more than the delay.
         reorders: packets that jitter makes earlier overtake those in front of them; else they wait for those.
         burst_packets: that are lost one after the other, on average; 1: each is lost by itself.
+        rate_bps: at which packets leave it once they were delayed, by a tbf inside it, bit/s; None: as they come.
+        buffer_bytes: that the tbf holds before it drops.
+        tokens_bytes: that the tbf may send at once.
     """
 
     netdev: str
@@ -46,6 +51,9 @@ class DelayLine:
     jitter_ns: int = 0
     reorders: bool = False
     burst_packets: float = 1.0
+    rate_bps: int | None = None
+    buffer_bytes: int = 0
+    tokens_bytes: int = 0
 
 
 def qdisc_request(ifindex: int, line: DelayLine) -> bytes:
@@ -64,7 +72,13 @@ def qdisc_request(ifindex: int, line: DelayLine) -> bytes:
     if in_bursts:
         model = attribute(_LOSS_GILBERT_ELLIOTT, struct.pack("=4I", *_gilbert_elliott(line)))
         options += attribute(_NETEM_LOSS | _NESTED, model)
-    return queue_request(ifindex, "netem", options)
+    return queue_request(ifindex, "netem", options, holds_another=line.rate_bps is not None)
+
+
+def bottleneck_request(ifindex: int, line: DelayLine) -> bytes:
+    """The netlink message that puts a tbf inside the netem queue of a line with a rate."""
+    assert line.rate_bps is not None
+    return inner_queue_request(ifindex, TBF, tbf_options(line.rate_bps, line.tokens_bytes, line.buffer_bytes))
 
 
 def set_netem(line: DelayLine) -> None:
@@ -74,6 +88,8 @@ def set_netem(line: DelayLine) -> None:
         OSError: the kernel refused.
     """
     set_root_queue(line.netdev, functools.partial(qdisc_request, line=line))
+    if line.rate_bps is not None:
+        set_root_queue(line.netdev, functools.partial(bottleneck_request, line=line))
 
 
 def _gilbert_elliott(line: DelayLine) -> tuple[int, int, int, int]:

@@ -75,8 +75,10 @@ class Outcome:
     Attributes:
         statuses: exit status by host, of those that ended; 128 and the signal's number where one ended a program.
         timed_out: the run was stopped because its time was over, or it was silent for too long.
-        lost: packets of each host that the WAN lost, as it was asked to (`--loss`).
-        overflowed: packets that did not fit into the bottleneck's buffer in front of each host.
+        lost: packets of each host that the WAN lost, as it was asked to (`--loss`), and packets for it that a link of
+            its own lost.
+        overflowed: packets that did not fit into the bottleneck's buffer in front of each host, or behind it where it
+            has a rate of its own.
         policed: packets that the policer in front of each host had no tokens for.
         queues: most bytes seen in the bottleneck's buffer in front of each host, where they were watched, in windows of
             time: when one ended, by the guest's monotonic clock, and the bytes.
@@ -168,7 +170,7 @@ def _execute(run: Run, output: Path, show: ShowLine) -> Outcome:
                 elif event["event"] == "exit":
                     statuses[event["host"]] = event["status"]
                 elif event["event"] == "counted":
-                    counted = {name: _by_host(event[name]) for name in (*DROPPERS.values(), "queues")}
+                    counted = {name: _by_host(event[name]) for name in {*DROPPERS.values(), "queues"}}
         except TimeoutError:
             return Outcome(statuses, timed_out=True)
     return Outcome(statuses, timed_out=False, **counted)
@@ -193,7 +195,11 @@ def _cross_programs(run: Run) -> Iterator[Program]:
 def _sampling_seconds(run: Run) -> float | None:
     if not run.watch_queues or run.wan.rate is None:
         return None
-    return sampling_seconds(max(run.wan.rate, run.wan.back_rate or 0), run.wan.buffer_bytes)
+    hosts = (Host(index) for index in range(len(run.commands)))
+    links = [(rate, run.wan.buffer_of(host)) for host in hosts if (rate := run.wan.rate_to(host)) is not None]
+    if run.wan.trace is not None:
+        links.append((run.wan.rate, run.wan.buffer_bytes))
+    return min(sampling_seconds(rate, buffer_bytes) for rate, buffer_bytes in links)
 
 
 def _by_host(counts: Mapping[str, Any]) -> dict[int, Any]:

@@ -5,7 +5,11 @@ The way of a packet from one host to another:
     host 0, eth0: tbf at the NIC's rate, with room enough never to drop (the sender is held back, as by a send queue)
     wan, delay0:  netem: half the round-trip time, loss (a queue that never drops for want of room, unless one asks)
     wan, police1: where a policer is asked for, a token bucket that drops what it has no tokens for
+    wan, down1:   where host 1 has a round-trip time or a loss of its own: netem, what that is more than others'
     wan, port1:   tbf at the link's rate, with a drop-tail buffer: the bottleneck in front of host 1
+
+Where host 0 has a rate of its own, a tbf with a drop-tail buffer lies inside the netem of delay0 besides: what was
+delayed leaves at that rate.
 
 The kernel's own policer (act_police) is not in the testbed's kernels. Instead a tbf polices whose queue holds one
 packet of the largest size: it lets pass what the bucket has tokens for, and drops what comes while that packet waits
@@ -20,11 +24,15 @@ import dataclasses
 import math
 from collections.abc import Iterator
 
+from deploy.softroce.host_links import HostLink
 from deploy.softroce.netem import ENDLESS_PACKETS, DelayLine
 from deploy.softroce.rate_trace import TracedBottlenecks
 from fedrdma_fate.bench.wan.shaping import Policer, RateTrace
 
-MAX_HOSTS = 8
+MAX_HOSTS = 65
+"""An arbiter and 64 silos, as many as UniFL's evaluation has (section 4.1)."""
+_SEEDS = 8
+"""Hosts whose seeds follow each other."""
 DEFAULT_MTU = 4200
 """Bytes of one IP packet: room for RoCE's largest payload, 4096 B, and its headers."""
 DEFAULT_BUFFER_BYTES = 4_000_000
@@ -58,6 +66,7 @@ class Wan:
         back_rate: of the bottleneck in front of host 0, bit/s; None: as in front of the others.
         back_loss: share of packets lost of what the others send; None: as of host 0's.
         trace: that the bottlenecks' rate follows, but for one of `back_rate`; `rate` is then the trace's highest.
+        own: links of single hosts that differ from the others'.
     """
 
     rate: int | None = None
@@ -76,9 +85,16 @@ class Wan:
     back_rate: int | None = None
     back_loss: float | None = None
     trace: RateTrace | None = None
+    own: tuple[HostLink, ...] = ()
+
+    def link_of(self, host: Host) -> HostLink:
+        """What is different at a host; most often nothing."""
+        return next((link for link in self.own if link.host == host.index), HostLink(host.index))
 
     def rate_to(self, host: Host) -> int | None:
         """Of the bottleneck in front of a host, to begin with."""
+        if (own := self.link_of(host).rate) is not None:
+            return own
         if self.follows_trace(host):
             assert self.trace is not None
             return self.trace.points[0][1]
@@ -86,11 +102,44 @@ class Wan:
 
     def follows_trace(self, host: Host) -> bool:
         """Whether the rate of the bottleneck in front of a host changes by itself."""
+        if self.link_of(host).rate is not None:
+            return False
         return self.trace is not None and (host.index > 0 or self.back_rate is None)
+
+    def nic_rate_of(self, host: Host) -> int | None:
+        """At which a host sends."""
+        own = self.link_of(host).nic_rate
+        return self.nic_rate if own is None else own
+
+    def buffer_of(self, host: Host) -> int:
+        """Bytes that the bottlenecks at a host hold."""
+        own = self.link_of(host).buffer_bytes
+        return self.buffer_bytes if own is None else own
 
     def loss_from(self, host: Host) -> float:
         """Share of a host's packets that is lost."""
+        if (own := self.link_of(host).loss) is not None:
+            return own
         return self.back_loss if host.index and self.back_loss is not None else self.loss
+
+    def loss_to(self, host: Host) -> float:
+        """Share of the packets to a host that is lost on a way of its own, of those that others' ways have left."""
+        own = self.link_of(host).loss
+        return 0.0 if own is None else 1 - (1 - own) / (1 - self.loss)
+
+    def delay_to_ns(self, host: Host) -> int:
+        """Of packets to a host on a way of its own, beside what they had behind their senders.
+
+        A longer round trip is longer by the same on both ways; one that is shorter than the others' can be shorter on
+        the way from the host alone.
+        """
+        own = self.link_of(host).rtt_ns
+        return 0 if own is None else max(0, (own - self.rtt_ns) // 2)
+
+    def delay_from_ns(self, host: Host) -> int:
+        """Of packets that a host sends."""
+        own = self.link_of(host).rtt_ns
+        return self.rtt_ns // 2 if own is None else own - self.rtt_ns // 2 - self.delay_to_ns(host)
 
     @property
     def packet_bytes(self) -> int:
@@ -146,10 +195,20 @@ class Host:
         """Where the WAN polices what is sent to the host."""
         return f"police{self.index}"
 
+    @property
+    def way_down(self) -> str:
+        """Where the WAN delays and loses what is sent to the host, where that is different from the others'."""
+        return f"down{self.index}"
 
-DROPPERS = {"delay": "lost", "port": "overflowed", "police": "policed"}
-"""What it means when the queue of a delay line, of a port or of a policer drops a packet; by what their names begin
-with."""
+
+DROPPERS = {
+    ("delay", "netem"): "lost",
+    ("delay", "tbf"): "overflowed",
+    ("down", "netem"): "lost",
+    ("port", "tbf"): "overflowed",
+    ("police", "tbf"): "policed",
+}
+"""What it means when a queue drops a packet; by what its interface's name begins with, and its kind."""
 
 NETDEV = "eth0"
 """The network interface of a host, by its name inside the host."""
@@ -183,7 +242,7 @@ def plan(wan: Wan, count: int) -> Plan:
 
     Raises:
         ValueError: fewer than two hosts or too many, an MTU that no IP or RoCE packet fits, a buffer or
-            a delay line below one packet.
+            a delay line below one packet, a link of a host that there is not.
     """
     _check(wan, count)
     hosts = [Host(index) for index in range(count)]
@@ -207,27 +266,48 @@ def reshape(wan: Wan, count: int) -> Step:
     """
     _check(wan, count)
     hosts = [Host(index) for index in range(count)]
-    commands = []
-    if wan.rate is not None:
-        bottlenecks = [(host, _bottleneck(host, wan)) for host in hosts if not wan.follows_trace(host)]
-        commands = [tuple(f"tc qdisc change dev {host.port} root {tbf}".split()) for host, tbf in bottlenecks]
-    return Step(tuple(commands), _delay_lines(hosts, wan))
+    shaped = [host for host in hosts if wan.rate_to(host) is not None and not wan.follows_trace(host)]
+    commands = (f"tc qdisc change dev {host.port} root {_bottleneck(host, wan)}" for host in shaped)
+    return Step(tuple(tuple(command.split()) for command in commands), _delay_lines(hosts, wan))
 
 
 def _delay_lines(hosts: list[Host], wan: Wan) -> tuple[DelayLine, ...]:
-    return tuple(
-        DelayLine(
-            netdev=host.delay_line,
-            delay_ns=wan.rtt_ns // 2,
-            loss=wan.loss_from(host),
-            seed=wan.seed * MAX_HOSTS + host.index,
-            packets=wan.delay_packets,
-            jitter_ns=wan.jitter_ns,
-            reorders=wan.reorders,
-            burst_packets=wan.burst_packets if wan.loss_from(host) else 1.0,
-        )
-        for host in hosts
+    return tuple(line for host in hosts for line in (_line_from(host, wan), *_lines_to(host, wan)))
+
+
+def _line_from(host: Host, wan: Wan) -> DelayLine:
+    rate = wan.link_of(host).rate
+    return DelayLine(
+        netdev=host.delay_line,
+        delay_ns=wan.delay_from_ns(host),
+        loss=wan.loss_from(host),
+        seed=_seed(host, wan),
+        packets=wan.delay_packets,
+        jitter_ns=wan.jitter_ns,
+        reorders=wan.reorders,
+        burst_packets=wan.burst_packets if wan.loss_from(host) else 1.0,
+        rate_bps=rate,
+        buffer_bytes=0 if rate is None else wan.buffer_of(host),
+        tokens_bytes=0 if rate is None else wan.burst_bytes(rate),
     )
+
+
+def _lines_to(host: Host, wan: Wan) -> Iterator[DelayLine]:
+    if wan.link_of(host).has_a_way_of_its_own:
+        loss = wan.loss_to(host)
+        yield DelayLine(
+            netdev=host.way_down,
+            delay_ns=wan.delay_to_ns(host),
+            loss=loss,
+            seed=_seed(host, wan, down=True),
+            burst_packets=wan.burst_packets if loss else 1.0,
+        )
+
+
+def _seed(host: Host, wan: Wan, *, down: bool = False) -> int:
+    """Of a way, in 64 bits. No two ways share one; those of the first hosts are what they have always been."""
+    block, place = divmod(host.index, _SEEDS)
+    return wan.seed * _SEEDS + place + (block << 48) + (down << 56)
 
 
 def _traced(hosts: list[Host], wan: Wan) -> TracedBottlenecks | None:
@@ -242,9 +322,34 @@ def _traced(hosts: list[Host], wan: Wan) -> TracedBottlenecks | None:
     )
 
 
+def _check_own(wan: Wan, count: int) -> None:
+    numbers = [link.host for link in wan.own]
+    for link in wan.own:
+        host, where = Host(link.host), f"the link of host {link.host}"
+        if link.host >= count:
+            raise ValueError(f"{where}: there are hosts 0 to {count - 1}")
+        if numbers.count(link.host) > 1:
+            raise ValueError(f"{where} is given twice")
+        if link.rtt_ns is not None and link.rtt_ns < wan.rtt_ns // 2:
+            raise ValueError(
+                f"{where}: rtt={link.rtt_ns}ns is shorter than the others' way to it, {wan.rtt_ns // 2} ns"
+            )
+        if link.loss is not None and link.loss < wan.loss:
+            raise ValueError(f"{where}: loss={link.loss * 100:g}% is less than all packets suffer, {wan.loss * 100:g}%")
+        if link.buffer_bytes is not None and wan.rate_to(host) is None:
+            raise ValueError(f"{where}: buffer={link.buffer_bytes}B without a rate has no bottleneck to be before")
+        if link.buffer_bytes is not None and link.buffer_bytes < wan.packet_bytes:
+            raise ValueError(f"{where}: buffer={link.buffer_bytes}B does not hold one packet of {wan.mtu} bytes")
+        if wan.policer is not None and link.has_a_way_of_its_own:
+            raise ValueError(f"{where}: an rtt or a loss of its own goes with no policer")
+        if wan.jitter_ns > wan.delay_from_ns(host):
+            raise ValueError(f"{where}: rtt={link.rtt_ns}ns leaves no room for a jitter of {wan.jitter_ns} ns")
+
+
 def _check(wan: Wan, count: int) -> None:
     if not 2 <= count <= MAX_HOSTS:
         raise ValueError(f"{count} hosts: the testbed has 2 to {MAX_HOSTS}")
+    _check_own(wan, count)
     if wan.delay_packets < 1:
         raise ValueError(f"a delay line of {wan.delay_packets} packets: it must hold at least one")
     if wan.jitter_ns > wan.rtt_ns // 2:
@@ -291,8 +396,8 @@ def _inside(host: Host, hosts: list[Host], wan: Wan) -> Iterator[str]:
     for other in hosts:
         if other is not host:
             yield f"{ip} neigh add {other.address} lladdr {other.mac} nud permanent dev {NETDEV}"
-    if wan.nic_rate is not None:
-        yield f"tc -n {host.namespace} qdisc add dev {NETDEV} root {_tbf(wan, wan.nic_rate, UNLIMITED_QUEUE_BYTES)}"
+    if (nic_rate := wan.nic_rate_of(host)) is not None:
+        yield f"tc -n {host.namespace} qdisc add dev {NETDEV} root {_tbf(wan, nic_rate, UNLIMITED_QUEUE_BYTES)}"
 
 
 def _shape(host: Host, wan: Wan) -> Iterator[str]:
@@ -306,7 +411,11 @@ def _shape(host: Host, wan: Wan) -> Iterator[str]:
         bucket = f"rate {wan.policer.rate_bps}bit burst {wan.policer.burst_bytes}b"
         yield f"tc qdisc add dev {host.policer} root tbf {bucket} limit {wan.packet_bytes}b"
         yield _redirect(host, "egress", host.policer)
-    if wan.rate is not None:
+    if wan.link_of(host).has_a_way_of_its_own:
+        yield f"ip link add {host.way_down} mtu {wan.mtu} type ifb"
+        yield f"ip link set {host.way_down} up"
+        yield _redirect(host, "egress", host.way_down)
+    if wan.rate_to(host) is not None:
         yield f"tc qdisc add dev {host.port} root {_bottleneck(host, wan)}"
 
 
@@ -318,7 +427,7 @@ def _redirect(host: Host, way: str, to: str) -> str:
 def _bottleneck(host: Host, wan: Wan) -> str:
     rate = wan.rate_to(host)
     assert rate is not None
-    return _tbf(wan, rate, wan.buffer_bytes)
+    return _tbf(wan, rate, wan.buffer_of(host))
 
 
 def _tbf(wan: Wan, rate: int, limit: int) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from deploy.softroce.errors import TestbedError
 from deploy.softroce.guest_memory import find_place
+from deploy.softroce.host_links import parse_host_link
 from deploy.softroce.kernel import find_kernel
 from deploy.softroce.run import Run, execute, missing_tools
 from deploy.softroce.schedule import parse_change
@@ -103,6 +104,7 @@ def run_on_hosts(
     output: Path | None = None,
     environment: Mapping[str, str] | None = None,
     at: Sequence[str] = (),
+    host: Sequence[str] = (),
 ) -> list[HostResult]:
     """Run a command on every host of a fresh testbed, at the same time, to the end.
 
@@ -117,6 +119,7 @@ def run_on_hosts(
         output: directory that the programs find as $TESTBED_OUT.
         environment: variables on top of this process's own.
         at: changes of the WAN, as `scripts/testbed run --at` takes them.
+        host: links of single hosts, as `scripts/testbed run --host` takes them.
 
     Returns:
         One result a host, in their order.
@@ -144,6 +147,7 @@ def run_on_hosts(
         mtu=mtu,
         seed=seed,
         exact=virtual_time,
+        own=tuple(parse_host_link(link) for link in host),
     )
     run = Run(
         commands=tuple(tuple((on or {}).get(host, command)) for host in range(hosts)),

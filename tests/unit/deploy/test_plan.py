@@ -91,7 +91,7 @@ def test_late_timers_are_made_up_for_by_a_burst() -> None:
     ("wan", "hosts", "problem"),
     [
         (Wan(), 1, "1 hosts"),
-        (Wan(), 9, "9 hosts"),
+        (Wan(), 66, "66 hosts"),
         (Wan(mtu=100), 2, "MTU of 100"),
         (Wan(mtu=70_000), 2, "MTU of 70000"),
         (Wan(rate=10**9, buffer_bytes=4000), 2, "does not hold one packet"),
