@@ -10,6 +10,7 @@ import os
 import random
 import select
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 
@@ -100,6 +101,8 @@ class MemoryEndpoint:
         self._wire = wire
         self._side = side
         self._signal = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        # few tests close it, and one process runs thousands of them
+        self._close_signal = weakref.finalize(self, os.close, self._signal)
         self._exposed: dict[int, tuple[int, Slot]] = {}
         self._arriving: deque[_Write] = deque()
         self._completions: list[Completion] = []
@@ -219,7 +222,7 @@ class MemoryEndpoint:
             self._wire.break_down("an end was closed")
             if not self.closed:
                 self.closed = True
-                os.close(self._signal)
+                self._close_signal()
 
     def _take_datagram(self, datagram: Completion, trouble: random.Random | None) -> None:
         fates = ("comes", "comes", "is lost", "comes twice", "is held back")
