@@ -14,6 +14,7 @@ from fedrdma_fate.bench.results import Measurement, to_document, to_plots, to_ro
 from fedrdma_fate.bench.runner import run_rows
 from fedrdma_fate.bench.table3 import print_table3
 from fedrdma_fate.cli.bench_cpu import cpu
+from fedrdma_fate.cli.bench_incast import incast
 from fedrdma_fate.cli.bench_paper import paper
 from fedrdma_fate.cli.bench_shared import console, end_with, ended_in_order, json_option, make_directory, progress
 from fedrdma_fate.cli.bench_wan import wan
@@ -30,6 +31,7 @@ def bench() -> None:
 
 
 bench.add_command(wan)
+bench.add_command(incast)
 bench.add_command(paper)
 bench.add_command(cpu)
 

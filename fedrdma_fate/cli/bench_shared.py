@@ -15,6 +15,8 @@ from rich.console import Console
 
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 
+INTERRUPTED_STATUS = 130
+"""As of a program that Ctrl-C has ended in a shell: 128 and the number of SIGINT."""
 _WIDTH_OF_A_FILE = 160
 """Columns, where the output is no terminal and has no width of its own: room for the tables of the benchmarks."""
 

@@ -20,6 +20,7 @@ from fedrdma_fate.bench.wan.sweep import Sweep, run_sweep
 from fedrdma_fate.bench.wan.testbed import Testbed, find_checkout
 from fedrdma_fate.bench.wan.zoo import ALL, ZOO_ROWS, select_zoo, to_zoo_document, to_zoo_table, zoo_settings
 from fedrdma_fate.cli.bench_shared import (
+    INTERRUPTED_STATUS,
     checkout_option,
     console,
     end_with,
@@ -52,8 +53,6 @@ _LINK_OPTIONS = (
     "cross",
 )
 """Parameters that describe a link."""
-_INTERRUPTED_STATUS = 130
-"""As of a program that Ctrl-C has ended in a shell: 128 and the number of SIGINT."""
 
 
 @click.command()
@@ -160,7 +159,7 @@ def wan(
     if sweep.interrupted:
         missing, asked = len(sweep.failures), sum(row.name not in one.left_out for one in settings for row in chosen)
         click.echo(f"fedrdma: interrupted; {missing} of {asked} are not measured", err=True)
-        sys.exit(_INTERRUPTED_STATUS)
+        sys.exit(INTERRUPTED_STATUS)
     end_with(sweep.failures)
 
 

@@ -27,12 +27,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from deploy.softroce.programs.gateways import gateway_document, running_gateway, secured, wait_for_path
 from deploy.softroce.programs.pattern import fill, is_filled
+from deploy.softroce.programs.trace_tail import Tail
 from fedrdma_fate.client.client import GatewayClient
 from fedrdma_fate.quantities import parse_size
 from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, Party
@@ -161,34 +162,6 @@ def pull(client: GatewayClient, options: argparse.Namespace) -> None:
         if len(received) > INLINE_LIMIT_BYTES and not is_filled(received):
             raise SystemExit(f"message {number} is not what was sent")
     client.get("done", "t", PARTIES[0], timeout=PATIENCE_SECONDS)
-
-
-class Tail:
-    """The lines of a trace as they come."""
-
-    def __init__(self, trace: Path) -> None:
-        self._file = trace.open()
-        self._rest = ""
-
-    def wait_for_end(self, name: str) -> None:
-        """Wait until a message is known to be there.
-
-        Raises:
-            SystemExit: it will not be, or it takes too long.
-        """
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while time.monotonic() < deadline:
-            for event in self._new():
-                if event.get("name") == name and event["event"] == "undeliverable":
-                    raise SystemExit(f"{name} was not delivered: {event.get('reason')}")
-                if event.get("name") == name and event["event"] == "sent":
-                    return
-            time.sleep(POLL_SECONDS)
-        raise SystemExit(f"{name} was not delivered in {PATIENCE_SECONDS:g} s")
-
-    def _new(self) -> Iterator[dict[str, Any]]:
-        *lines, self._rest = (self._rest + self._file.read()).split("\n")
-        return iter([json.loads(line) for line in lines])
 
 
 def report(

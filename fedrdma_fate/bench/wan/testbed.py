@@ -10,8 +10,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from fedrdma_fate.bench.baselines.interface import RowError
 from fedrdma_fate.bench.wan.wan_link import LARGEST_RDMA_PACKET_BYTES, WanLink
@@ -28,7 +29,8 @@ _OWN_PREFIX = "testbed: "
 _PROBLEM = "error: "
 _SEPARATOR = "; "
 _TRACE = "trace"
-_FROM_A_HOST = re.compile(r"\[\d\] ")
+_FROM_A_HOST = re.compile(r"\[(\d+)\] ")
+_FAILED_HOST = re.compile(r"testbed: host (\d+) ended with status ")
 
 
 def find_checkout(named: Path | None = None) -> Path:
@@ -47,6 +49,24 @@ def find_checkout(named: Path | None = None) -> Path:
         f"{where} no testbed (deploy/softroce).",
         "Run it in a clone of the repository, or name one with --checkout.",
     )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TestbedRun:
+    """What came of a program on all hosts.
+
+    Attributes:
+        stdout: what they printed, each line with its host before it.
+        counts: the testbed's report: by what is counted, by host.
+        wall_seconds: that it took, with the boot.
+    """
+
+    __test__ = False
+    """Not a test case, whatever its name says to pytest."""
+
+    stdout: str
+    counts: Mapping[str, Mapping[str, Any]]
+    wall_seconds: float
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -113,6 +133,23 @@ class Testbed:
         Raises:
             RowError: a host's program or the testbed failed, or it took too long; with what it said last.
         """
+        done = self.run_all(program, memory_bytes)
+        return HostRun(
+            printed=list(lines_of(_SENDER, done.stdout)),
+            lost_packets=done.counts["lost"].get(_SENDER, 0),
+            overflowed_packets=done.counts["overflowed"].get(_RECEIVER, 0),
+            wall_seconds=done.wall_seconds,
+            queue=[(ended, size) for ended, size in done.counts["queues"].get(_RECEIVER, [])],
+            rdma_packet_bytes=self.link.rdma_packet_bytes,
+            policed_packets=done.counts["policed"].get(_RECEIVER, 0),
+        )
+
+    def run_all(self, program: Sequence[str], memory_bytes: int) -> TestbedRun:
+        """Run a module with arguments on all hosts that there are, to the end.
+
+        Raises:
+            RowError: as `run` does.
+        """
         started = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="fedrdma-bench-wan-") as directory:
             report = Path(directory, "report.json")
@@ -123,15 +160,7 @@ class Testbed:
             if done.returncode:
                 raise RowError(reason(done.returncode, done.stderr))
             counts = json.loads(report.read_text())
-        return HostRun(
-            printed=list(lines_of(_SENDER, done.stdout)),
-            lost_packets=counts["lost"].get(_SENDER, 0),
-            overflowed_packets=counts["overflowed"].get(_RECEIVER, 0),
-            wall_seconds=time.monotonic() - started,
-            queue=[(ended, size) for ended, size in counts["queues"].get(_RECEIVER, [])],
-            rdma_packet_bytes=self.link.rdma_packet_bytes,
-            policed_packets=counts["policed"].get(_RECEIVER, 0),
-        )
+        return TestbedRun(done.stdout, counts, time.monotonic() - started)
 
     def _options(self, memory_bytes: int, report: Path) -> list[str]:
         options: dict[str, object] = {
@@ -210,13 +239,15 @@ def lines_of(host: str, text: str) -> Iterator[str]:
 
 
 def reason(status: int, errors: str) -> str:
-    """Why a run failed: what the first host that complained said last, else the testbed's own words.
+    """Why a run failed: what the first host that failed, or complained, said last, else the testbed's own words.
 
     Args:
         status: the testbed's exit status, not zero.
         errors: what it and the hosts printed on standard error.
     """
-    for host in () if status == _TIMED_OUT else (_SENDER, _RECEIVER):
+    complaining = [match[1] for line in errors.splitlines() if (match := _FROM_A_HOST.match(line))]
+    hosts = [*_FAILED_HOST.findall(errors), *sorted(set(complaining), key=int)]
+    for host in () if status == _TIMED_OUT else hosts:
         said = [line for line in lines_of(host, errors) if line.strip()]
         if said:
             return f"host {host}: {said[-1].strip()}"
