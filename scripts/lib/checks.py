@@ -49,12 +49,17 @@ ON_PYTHON310: dict[str, str] = {
     "fate": "tests/fate/test_fate_flow.py",
 }
 """What it runs of which kinds: one job is enough to see that FATE takes the backend there."""
-SHORT_ON_PYTHON310 = frozenset({"unit", "property", "conformance"})
-"""Of these, without what is marked slow: long runs in virtual time tell nothing of a Python version."""
 SWEEPS_ON_PYTHON310 = frozenset({"property"})
 """Of these, only with sweeps: random histories of code that all other tests run there as well."""
 TOOLS_OF_DEVELOPERS = ("tests/unit/deploy", "tests/unit/docs", "tests/unit/scripts", "tests/unit/support")
 """Not run on Python 3.10, for nothing of what they test is in the wheel."""
+LEFT_AFTER_PYTHON310: dict[str, tuple[str, ...]] = {
+    "unit": TOOLS_OF_DEVELOPERS,
+    "conformance": (),
+    "fate": ("tests/fate", "--ignore=tests/fate/test_fate_flow.py"),
+}
+"""What is left of these kinds when they have run on Python 3.10, which is FATE's: faults, property tests and all that
+starts processes run the same code in the development environment."""
 SLOWEST = ("--durations=10", "--durations-min=10")
 """The tests of a step that take long stand at its end, in seconds: where to look when all of them take too long."""
 SIDE_BY_SIDE: dict[str, str] = {
@@ -154,12 +159,12 @@ class Runner:
             report_prefix: of the names of the reports.
         """
         self.fast = fast
-        self.without_slow = False
         self.required = frozenset(required)
         self.sweeps = sweeps
         self.pytest_arguments = list(pytest_arguments)
         self.outcomes: list[Outcome] = []
         self._failures: list[Failure] = []
+        self._ran_on_python310: set[str] = set()
         self.python = python or PYTHON
         self.report_prefix = report_prefix
         self.environment = dict(os.environ)
@@ -171,7 +176,9 @@ class Runner:
         say(f"\n==> {name}")
         started = time.monotonic()
         self._failures = []
-        if name in KINDS:
+        if name in self._ran_on_python310:
+            counts, note = self._left_after_python310(name)
+        elif name in KINDS:
             counts, note = self._as_required(name, *self._pytest(name, f"tests/{name}"))
         elif name == AUDIT:
             counts, note = self._audit()
@@ -226,35 +233,44 @@ class Runner:
                 continue
             say(f"\n==> {PYTHON310}: {path}")
             started = time.monotonic()
-            inner.without_slow = kind in SHORT_ON_PYTHON310
             more, note = inner._pytest(kind, path)
             say(f"{PYTHON310}: {path}: {more} in {time.monotonic() - started:.1f} s")
             counts += more
             self._failures += inner._failures
             inner._failures = []
             notes += [f"{kind}: {note}"] if note else []
+            if not note and more.passed and not self.sweeps:
+                self._ran_on_python310.add(kind)
         return counts, "; ".join(notes)
 
-    def _pytest(self, kind: str, path: str) -> tuple[Counts, str]:
-        if not Path(path).is_file() and not any(Path(path).rglob("test_*.py")):
+    def _left_after_python310(self, kind: str) -> tuple[Counts, str]:
+        """What Python 3.10 has not run of a kind; where it failed to, the kind is run as if it had not tried."""
+        left = LEFT_AFTER_PYTHON310[kind]
+        counts, note = self._pytest(kind, *left) if left else (Counts(), "")
+        return counts, note or "the others ran on Python 3.10"
+
+    def _pytest(self, kind: str, *paths: str) -> tuple[Counts, str]:
+        if not any(Path(path).is_file() or any(Path(path).rglob("test_*.py")) for path in paths):
             return Counts(), "no tests of this kind"
         if kind not in SIDE_BY_SIDE:
-            return self._pytest_run(kind, path, kind, ())
+            return self._pytest_run(kind, paths, kind, ())
         workers = f"--numprocesses={min(len(os.sched_getaffinity(0)), MOST_WORKERS)}"
-        together, note = self._pytest_run(kind, path, kind, ("not alone",), workers, f"--dist={SIDE_BY_SIDE[kind]}")
-        if not _some_run_alone(Path(path)):
+        together, note = self._pytest_run(kind, paths, kind, ("not alone",), workers, f"--dist={SIDE_BY_SIDE[kind]}")
+        if not any(_some_run_alone(Path(path)) for path in paths):
             return together, note
-        alone, note_alone = self._pytest_run(kind, path, f"{kind}-alone", ("alone",))
+        alone, note_alone = self._pytest_run(kind, paths, f"{kind}-alone", ("alone",))
         if NONE_SELECTED in (note, note_alone):
             return together + alone, note if note_alone == NONE_SELECTED else note_alone
         return together + alone, note or note_alone
 
-    def _pytest_run(self, kind: str, path: str, name: str, markers: Sequence[str], *options: str) -> tuple[Counts, str]:
+    def _pytest_run(
+        self, kind: str, paths: Sequence[str], name: str, markers: Sequence[str], *options: str
+    ) -> tuple[Counts, str]:
         report = REPORTS / f"{self.report_prefix}{name}.xml"
-        left_out = [FAST_MARKERS] if self.fast else ["not slow"] if self.without_slow else []
+        left_out = [FAST_MARKERS] if self.fast else []
         left_out += [] if self.sweeps else ["not sweep"]
         expression = " and ".join([*markers, *left_out])
-        command = [str(self.python), "-u", "-m", "pytest", path, f"--junitxml={report}", *SLOWEST, "-m", expression]
+        command = [str(self.python), "-u", "-m", "pytest", *paths, f"--junitxml={report}", *SLOWEST, "-m", expression]
         if sys.stdout.isatty():
             command.append("--color=yes")
         code = run_limited([*command, *options, *self.pytest_arguments], self._limit(kind), self.environment)
@@ -286,7 +302,7 @@ def _some_run_alone(path: Path) -> bool:
 
 def chosen_steps(only: Sequence[str], *, fast: bool, with_demo: bool) -> list[str]:
     """The steps to run, in order."""
-    every = [*STATIC, AUDIT, *KINDS, PYTHON310, "demo"]
+    every = [*STATIC, AUDIT, PYTHON310, *KINDS, "demo"]
     if only:
         return [name for name in every if name in only]
     left_out = {"fate", PYTHON310} if fast else set()
@@ -301,7 +317,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         "stop the others; the summary at the end names each, and its last line counts them all. The step python310 "
         "makes .venv-py310, FATE on Python 3.10 as its guide installs it, where a Python 3.10 is found "
         "(PYTHON310=/path/to/python3.10 names one), and runs unit and conformance tests of what is in the wheel and "
-        "one FATE job there.",
+        "one FATE job there. What ran there is not run once more in .venv, but with --sweeps.",
         epilog="What follows -- goes to every pytest run, for example:  scripts/test --only unit -- -k trace -x  "
         "(with --numprocesses=0 no test runs beside another)",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -252,7 +253,7 @@ def test_a_missing_report_counts_nothing(tmp_path: Path) -> None:
 
 
 def test_by_default_everything_but_the_demo_runs() -> None:
-    assert chosen_steps([], fast=False, with_demo=False) == [*STATIC, AUDIT, *KINDS, PYTHON310]
+    assert chosen_steps([], fast=False, with_demo=False) == [*STATIC, AUDIT, PYTHON310, *KINDS]
     assert chosen_steps([], fast=False, with_demo=True)[-1] == "demo"
 
 
@@ -275,6 +276,17 @@ def _python310(
     monkeypatch: pytest.MonkeyPatch, trouble: Exception | None = None, *required: str, sweeps: bool = False
 ) -> Outcome:
     """The step, where its environment is that of this test."""
+    return _python310_and(monkeypatch, (), trouble, *required, sweeps=sweeps)[0]
+
+
+def _python310_and(
+    monkeypatch: pytest.MonkeyPatch,
+    kinds: tuple[str, ...],
+    trouble: Exception | None = None,
+    *required: str,
+    sweeps: bool = False,
+) -> list[Outcome]:
+    """The step, and those of some kinds after it."""
 
     def provide(site: Python310) -> None:
         if trouble is not None:
@@ -286,8 +298,9 @@ def _python310(
 
     monkeypatch.setattr(Python310, "provide", provide)
     runner = Runner(fast=False, pytest_arguments=(), required=required, sweeps=sweeps)
-    runner.run(PYTHON310)
-    return runner.outcomes[0]
+    for name in (PYTHON310, *kinds):
+        runner.run(name)
+    return runner.outcomes
 
 
 def test_on_python_3_10_some_kinds_run_and_the_installation_counts_as_one(
@@ -310,6 +323,34 @@ def test_what_is_in_no_wheel_is_not_tried_on_python_3_10_and_random_histories_on
         (tree / folder).mkdir()
         (tree / folder / "test_tool.py").write_text(BAD)
     assert _python310(monkeypatch).counts == Counts(passed=2, skipped=1)
+
+
+def test_what_ran_on_python_3_10_is_not_run_once_more_but_in_sweeps(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in TOOLS_OF_DEVELOPERS:
+        (tree / folder).mkdir()
+        (tree / folder / f"test_{Path(folder).name}.py").write_text(GOOD)
+    (tree / "tests" / "fate").mkdir()
+    (tree / "tests" / "fate" / "test_fate_flow.py").write_text(GOOD)
+    (tree / "tests" / "fate" / "test_launcher.py").write_text(GOOD)
+    (tree / "tests" / "conformance").mkdir()
+    (tree / "tests" / "conformance" / "test_it.py").write_text(GOOD)
+    kinds = ("unit", "conformance", "fate")
+    _, *once = _python310_and(monkeypatch, kinds)
+    assert [outcome.counts.passed for outcome in once] == [4, 0, 1]
+    assert {outcome.note for outcome in once} == {"the others ran on Python 3.10"}
+    shutil.rmtree(tree / ".venv-py310")
+    _, *twice = _python310_and(monkeypatch, kinds, sweeps=True)
+    assert [outcome.counts.passed for outcome in twice] == [5, 1, 2]
+
+
+def test_what_could_not_run_or_failed_on_python_3_10_is_run_as_if_it_had_not_been_tried(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _python310_and(monkeypatch, ("unit",), PythonAbsentError("none"))[1].counts == Counts(passed=1, skipped=1)
+    (tree / "tests" / "unit" / "test_it.py").write_text(GOOD + BAD)
+    assert _python310_and(monkeypatch, ("unit",))[1].counts == Counts(passed=1, failed=1)
 
 
 def test_tests_on_python_3_10_run_by_its_interpreter_which_is_first_on_their_path(
