@@ -14,6 +14,7 @@ SUBCOMMANDS = (
     Subcommand("explain", "fedrdma_fate.cli.explain", "Say what an error's code means, and what to do."),
     Subcommand("gateway", "fedrdma_fate.cli.gateway", "Run the gateway of a site."),
     Subcommand("probe", "fedrdma_fate.cli.probe", "Measure the path to a peer, and choose its settings."),
+    Subcommand("sessions", "fedrdma_fate.cli.sessions", "List the sessions at a gateway, or end one at all sites."),
     Subcommand("status", "fedrdma_fate.cli.status", "Show peers, their transports, pools and transfers."),
 )
 

@@ -173,7 +173,30 @@ class AskProbe(_Message, frozen=True, tag="probe"):
     seconds: Seconds
 
 
-Request = Attach | LeaseSlot | Commit | Written | PutInline | Get | ReleaseLeases | Leave | AskStatus | AskProbe
+class AskSessions(_Message, frozen=True, tag="sessions"):
+    """Ask for the sessions at this gateway; allowed without Attach."""
+
+
+class DropSession(_Message, frozen=True, tag="drop-session"):
+    """End a session at all sites; allowed without Attach, to the gateway's own user. Answered by SessionsReport."""
+
+    session: Annotated[str, msgspec.Meta(max_length=MOST_NAME_CHARACTERS)]
+
+
+Request = (
+    Attach
+    | LeaseSlot
+    | Commit
+    | Written
+    | PutInline
+    | Get
+    | ReleaseLeases
+    | Leave
+    | AskStatus
+    | AskProbe
+    | AskSessions
+    | DropSession
+)
 
 # -- replies ------------------------------------------------------------------------------------------------------
 
@@ -256,6 +279,12 @@ class ProbeReport(_Message, frozen=True, tag="probe-report"):
     document: bytes
 
 
+class SessionsReport(_Message, frozen=True, tag="sessions-report"):
+    """The sessions at this gateway, or what was dropped of one, as a JSON document."""
+
+    document: bytes
+
+
 class Error(_Message, frozen=True, tag="error"):
     """The request failed."""
 
@@ -264,7 +293,19 @@ class Error(_Message, frozen=True, tag="error"):
     remedy: str
 
 
-Reply = Done | Begun | NotYet | Attached | Leased | GotInline | GotSlot | StatusReport | ProbeReport | Error
+Reply = (
+    Done
+    | Begun
+    | NotYet
+    | Attached
+    | Leased
+    | GotInline
+    | GotSlot
+    | StatusReport
+    | ProbeReport
+    | SessionsReport
+    | Error
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _request_decoder: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)

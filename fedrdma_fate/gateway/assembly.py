@@ -21,13 +21,14 @@ from fedrdma_fate.gateway.path_store import PathStore
 from fedrdma_fate.gateway.peers.channel_security import IdentityWatch, TlsChannel, credentials_of
 from fedrdma_fate.gateway.peers.control_channel import ControlServer
 from fedrdma_fate.gateway.peers.dialling import Dialler
-from fedrdma_fate.gateway.peers.entitlement import not_in_session
+from fedrdma_fate.gateway.peers.entitlement import why_not_admitted
 from fedrdma_fate.gateway.peers.peer import Peer
 from fedrdma_fate.gateway.peers.probing import Probing
 from fedrdma_fate.gateway.peers.receiving import pool_owner
 from fedrdma_fate.gateway.peers.refused_channels import RefusedChannels
 from fedrdma_fate.gateway.routing import Routes
 from fedrdma_fate.gateway.tasks.server import MakeStatus, TaskServer
+from fedrdma_fate.gateway.tasks.session_ends import SessionEnds
 from fedrdma_fate.gateway.tasks.socket import TaskSocket
 from fedrdma_fate.gateway.tasks.users import TaskUsers
 from fedrdma_fate.gateway.trace_events import TraceEvents
@@ -107,7 +108,8 @@ def assemble(config: GatewayConfig, undo: contextlib.ExitStack, status: MakeStat
     dialler = Dialler(config.site, peers, config.timeouts.connect, security, refused.note)
     sending = {site: peer.sending for site, peer in peers.items()}
     users = TaskUsers.of_config(config)
-    tasks = TaskServer(context, sending, status, Probing(context, peers).measure, users)
+    sessions = SessionEnds(context, peers)
+    tasks = TaskServer(context, sending, status, Probing(context, peers).measure, users, sessions)
     undo.callback(tasks.close)
     context.mailbox.on_turned_away = lambda message: _turn_away(context, peers, message)
     _serve_metrics(config, undo, metrics, context, credentials)
@@ -179,7 +181,7 @@ def _turn_away(context: GatewayContext, peers: dict[str, Peer], message: Message
         peers[message.origin].receiving.turned_away(message)
         return
     # of this site: its task hears of it at its next call
-    error = not_in_session(key.session, key.destination, key.source)
+    error = why_not_admitted(context.mailbox.sessions, key)
     told = "dropped %s: [%s] %s"
     context.complaints.add(
         logger, "turned away", message.counts_as, told, key, error.code.value, error.message, level=logging.ERROR

@@ -108,6 +108,10 @@ class TraceEvents:
         """A task of this site has pulled a message."""
         self._sink.emit("get", **_key(key), bytes=total_bytes)
 
+    def session_ended(self, session: str, reason: str, messages: int, total_bytes: int) -> None:
+        """A session is over, and so many messages that nobody had pulled were dropped."""
+        self._sink.emit("session_ended", session=session, reason=reason, messages=messages, bytes=total_bytes)
+
     # -- peers ----------------------------------------------------------------------------------------------------
 
     def link(self, peer: str, transport: str, reason: str) -> None:

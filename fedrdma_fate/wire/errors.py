@@ -58,6 +58,7 @@ class ErrorCode(str, enum.Enum):
     USER_REFUSED = "FR609"
     LIMIT_REACHED = "FR610"
     SESSION_NOT_OPEN = "FR611"
+    SESSION_ENDED = "FR614"
     # 7: FATE
     FATE_VERSION = "FR701"
     FATE_ABSENT = "FR702"

@@ -105,6 +105,7 @@ class Hello(Frame, frozen=True, tag="hello"):
         seal: what it does to chunks; both sides have to do the same.
         ciphers: what it can seal with, fast ones first.
         frames_per_second: control frames that it reads; who sends more for long is cut off.
+        sessions: whether it knows frames about the end of sessions.
     """
 
     site: PartyText
@@ -120,6 +121,7 @@ class Hello(Frame, frozen=True, tag="hello"):
     seal: Literal["on", "integrity", "off"] = "off"
     ciphers: Annotated[tuple[PartyText, ...], msgspec.Meta(max_length=MOST_CIPHERS)] = ()
     frames_per_second: Annotated[float, msgspec.Meta(ge=LEAST_FRAMES_PER_SECOND)] = 20_000.0
+    sessions: bool = False
 
 
 class Connect(Frame, frozen=True, tag="connect"):
@@ -373,6 +375,34 @@ class Undeliverable(Frame, frozen=True, tag="undeliverable"):
     reason: Reason
 
 
+class SessionAsk(Frame, frozen=True, tag="session-ask"):
+    """Has the receiver a living task in this session? Answered by SessionIdle, where the asking site is in it."""
+
+    session: Name
+
+
+class SessionIdle(Frame, frozen=True, tag="session-idle"):
+    """For how long no task of the session has lived at the sender's site.
+
+    Attributes:
+        session: which.
+        seconds: 0 while one lives; where the session is not known, since the gateway was started.
+    """
+
+    session: Name
+    seconds: Seconds
+
+
+class SessionEnd(Frame, frozen=True, tag="session-end"):
+    """The session is over at the sender's site, and why: nothing more of it comes from there, or is taken.
+
+    Told again on each new control channel; nobody confirms it.
+    """
+
+    session: Name
+    reason: Reason
+
+
 class Ping(Frame, frozen=True, tag="ping"):
     """Keep-alive and round-trip probe; comes back as a Pong with the same stamp."""
 
@@ -414,6 +444,9 @@ ControlFrame = (
     | Refused
     | Abort
     | Undeliverable
+    | SessionAsk
+    | SessionIdle
+    | SessionEnd
     | Ping
     | Pong
     | Goodbye

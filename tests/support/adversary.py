@@ -23,6 +23,7 @@ from fedrdma_fate.gateway.peers.receiving import (
     REMEMBERED_TRANSFERS,
     pool_owner,
 )
+from fedrdma_fate.gateway.tasks.session_ends import SessionEnds
 from fedrdma_fate.ports import RemoteSlot
 from fedrdma_fate.security.key_schedule import PATH_NONCE_BYTES, KeyExchange
 from fedrdma_fate.wire.errors import FedRDMAError
@@ -69,6 +70,7 @@ class Besieged(Twin):
         self.stream: ControlStream | None = None
         self.grants: list[Grant] = []
         self.end: MemoryEndpoint | None = None
+        self.ends = SessionEnds(b.context, {"a": b.peer, "m": self.evil})
         self.waiting: dict[MessageKey, bytes] = {}
         self.sent = 0
         self._numbers = itertools.count()
@@ -84,6 +86,8 @@ class Besieged(Twin):
         for site, half in self.halves.items():
             half.context.mailbox.join("s", PARTIES[site], PARTIES.values())
         self.halves["b"].context.mailbox.join("e", PARTIES["b"], [PARTIES["b"], EVIL])
+        for session in ("s", "e"):
+            self.ends.arrive(session, PARTIES["b"])
         await self.connect()
         await self.work(20)
         await self.reconnect()
@@ -166,6 +170,9 @@ class Besieged(Twin):
             "chunks": lambda: tuple(chance.choice(IDS) for _ in range(chance.randrange(5))),
             "transfers": lambda: tuple((chance.choice(IDS), chance.choice(IDS)) for _ in range(chance.randrange(5))),
             "parties": lambda: (str(EVIL), str(PARTIES["a"])),
+            # rarely one of its own, of which nothing more would be taken
+            "session": lambda: chance.choices((*SESSIONS, "none"), (10, 0.1, 0.1, 10))[0],
+            "seconds": lambda: chance.choice((0.0, 1.0, 1e12, -1e12)),
             "transports": lambda: ("tcp",),
             "frames_per_second": lambda: chance.choice((100.0, 20000.0, float("inf"))),
         }
@@ -266,6 +273,7 @@ class Besieged(Twin):
         mailbox = b.context.mailbox
         assert b.peer.connected, "the honest peer was cut off"
         assert mailbox.sessions.has_joined("s", PARTIES["b"])
+        assert not mailbox.sessions.is_closed("s", PARTIES["b"])
         honest = {key for key in mailbox._messages if key.session == "s"}
         assert honest == set(self.waiting), "messages of the honest session came or went"
         assert not [key for key in mailbox._failed if key.session == "s"], "an honest message was said to fail"
@@ -300,6 +308,7 @@ class Besieged(Twin):
         """As `Twin.close`, and the adversary with it."""
         if self._serving is not None:
             self._serving.cancel()
+        self.ends.close()
         self.evil.close("the test is over")
         for link in [*(path.link for path in self.evil.paths.paths.values()), *self.evil.paths._retired]:
             if link.alive:

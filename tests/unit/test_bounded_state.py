@@ -48,7 +48,8 @@ BOUNDS: dict[str, dict[str, str]] = {
     "`limits` of the configuration, of each peer and session": {
         "gateway/messages/mailbox.py:Mailbox": "_messages _failed",
         "gateway/messages/budget.py:Budget": "_uses",
-        "gateway/tasks/presence.py:Presence": "_present",
+        "gateway/tasks/presence.py:Presence": "_sessions",
+        "gateway/tasks/session_ends.py:SessionEnds": "_rounds",
     },
     "`limits.outgoing_bytes`": {"gateway/peers/sending.py:Sending": "_inline"},
     "by what own tasks do in sessions that they have not left": {
@@ -62,6 +63,11 @@ BOUNDS: dict[str, dict[str, str]] = {
     "MOST_LARGE": {"gateway/peers/sending.py:Sending": "_transfers"},
     "MOST_BYTES": {"gateway/messages/unspilled.py:Unspilled": "_messages"},
     "MOST_FAILURES for each party": {"gateway/messages/sessions.py:_Session": "failures"},
+    "by the processes of own tasks, in each session": {"gateway/tasks/presence.py:_Life": "tasks"},
+    "REMEMBERED_ENDED": {
+        "gateway/messages/ended.py:EndedSessions": "_here _at_peers",
+        "gateway/tasks/session_ends.py:SessionEnds": "_to_tell",
+    },
     "REMEMBERED_CLOSED": {"gateway/messages/sessions.py:Sessions": "_closed"},
     "REMEMBERED_DELIVERED, REMEMBERED_NOTICES": {"gateway/peers/sending.py:Sending": "_delivered _notices"},
     "REMEMBERED_TRANSFERS": {"gateway/peers/receiving.py:Receiving": "_ended"},

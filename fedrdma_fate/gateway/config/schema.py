@@ -160,6 +160,7 @@ class TimeoutConfig(_Section, frozen=True):
         connect: for one attempt to connect to a peer.
         put: how long a put waits for room in the send region.
         drain: how long a stopping gateway lets transfers finish.
+        session: when for so long no site of a session has had a living task in it, all that is left of it is dropped.
     """
 
     idle: Seconds = 60.0
@@ -167,6 +168,7 @@ class TimeoutConfig(_Section, frozen=True):
     connect: Seconds = 10.0
     put: Seconds = 600.0
     drain: Seconds = 10.0
+    session: Seconds = 3600.0
 
 
 class LimitsConfig(_Section, frozen=True):

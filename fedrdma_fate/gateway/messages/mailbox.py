@@ -163,6 +163,19 @@ class Mailbox:
                 future.set_exception(self.sessions.closed_error(session, party))
         return len(gone)
 
+    def end(self, session: str, reason: str) -> tuple[int, int]:
+        """A session is over: drop what waits of it, refuse who waits for it; how many messages and bytes that were."""
+        self.sessions.end(session, reason)
+        gone = self.of_session(session)
+        for message in gone:
+            self._remove(message.key).discard()
+        for key in [key for key in self._failed if key.session == session]:
+            self._forget_failure(key)
+        for key, future in self._waiting.items():
+            if key.session == session and not future.done():
+                future.set_exception(self.sessions.ended.error(session))
+        return len(gone), sum(message.total_bytes for message in gone)
+
     # -- arriving -------------------------------------------------------------------------------------------------
 
     def deliver(self, message: Message) -> bool:
@@ -340,6 +353,23 @@ class Mailbox:
             "waiting_pulls": self.waiting_pulls,
             "sessions": self.sessions.count,
         }
+
+    def all_messages(self) -> Iterable[Message]:
+        """All that nobody has pulled."""
+        return self._messages.values()
+
+    def of_session(self, session: str) -> list[Message]:
+        """Those of a session."""
+        return [message for key, message in self._messages.items() if key.session == session]
+
+    def holds(self, session: str) -> bool:
+        """Whether anything of it waits here: a message, a notice that one will not come, a pull."""
+        return any(key.session == session for keys in (self._messages, self._failed, self._waiting) for key in keys)
+
+    def sources(self, session: str) -> set[Party]:
+        """Whose messages of it wait here, or are waited for."""
+        kept = (self._messages, self._failed, self._waiting)
+        return {key.source for keys in kept for key in keys if key.session == session}
 
     def waits_here(self, message: Message) -> bool:
         """Whether nobody has pulled this message yet."""

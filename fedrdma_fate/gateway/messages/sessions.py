@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 from fedrdma_fate.gateway.messages.budget import units
+from fedrdma_fate.gateway.messages.ended import EndedSessions
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError
 from fedrdma_fate.wire.frames import MOST_PARTIES, MessageKey, Party
 
@@ -59,9 +60,14 @@ class _Session:
 
 
 class Sessions:
-    """Belongs to the event loop's thread."""
+    """Belongs to the event loop's thread.
+
+    Attributes:
+        ended: those that are over, and why.
+    """
 
     def __init__(self) -> None:
+        self.ended = EndedSessions()
         self._sessions: dict[str, _Session] = {}
         self._closed: OrderedDict[tuple[str, Party], None] = OrderedDict()
         self._open: dict[tuple[str, Party], frozenset[Party] | None] = {}
@@ -78,8 +84,11 @@ class Sessions:
         """A new task of this party attached, and names everybody in the session; None: it does not know.
 
         Raises:
-            GatewayError: LIMIT_REACHED where its tasks have named more than a session can have; then it did not join.
+            GatewayError: LIMIT_REACHED where its tasks have named more than a session can have, SESSION_ENDED; then it
+                did not join.
         """
+        if self.ended.reason(session) is not None:
+            raise self.ended.error(session)
         known = self._open.get((session, party), frozenset())
         named = None if parties is None or known is None else known | {*parties}
         if named is not None and len(named) > MOST_PARTIES:
@@ -92,8 +101,8 @@ class Sessions:
         self._open[session, party] = named
 
     def admits(self, key: MessageKey) -> bool:
-        """Whether the tasks of the destination, as far as there have been any, know the source to be in the session."""
-        return self.names(key.session, key.destination, key.source)
+        """Whether the session goes on, and tasks of the destination, if there have been any, know the source in it."""
+        return self.ended.reason(key.session) is None and self.names(key.session, key.destination, key.source)
 
     def names(self, session: str, party: Party, other: Party) -> bool:
         """Whether the tasks of a party that is here may exchange messages with another party."""
@@ -122,17 +131,45 @@ class Sessions:
         if state.empty:
             del self._sessions[session]
 
+    def end(self, session: str, reason: str) -> None:
+        """A session is over: forget all of it but that."""
+        self.ended.add(session, reason)
+        for places in (self._open, self._closed):
+            for place in [place for place in places if place[0] == session]:
+                del places[place]
+        if (state := self._sessions.pop(session, None)) is not None:
+            self._units -= state.units
+
     def is_closed(self, session: str, party: Party) -> bool:
-        """Whether this party has left the session."""
-        return (session, party) in self._closed
+        """Whether this party has left the session, or it has ended."""
+        return (session, party) in self._closed or self.ended.reason(session) is not None
 
     def closed_error(self, session: str, party: Party) -> GatewayError:
-        """The error for a party that has left."""
+        """The error for a party that has left, or whose session has ended."""
+        if self.ended.reason(session) is not None:
+            return self.ended.error(session)
         return GatewayError(
             ErrorCode.SESSION_CLOSED,
             f"{party} has left the session {session!r}.",
             "Do not use a context after destroying it.",
         )
+
+    def remembers(self, session: str) -> bool:
+        """Whether any party here has joined it and not left, or something is remembered of it."""
+        return session in self._sessions or any(place[0] == session for place in self._open)
+
+    def joined(self, session: str) -> list[Party]:
+        """Parties of this site that have joined it and not left."""
+        return [party for each, party in self._open if each == session]
+
+    def others(self, session: str) -> set[Party]:
+        """With whom parties here exchange its messages: named by their tasks, pushed to, pulled from."""
+        named = (parties for (each, _), parties in self._open.items() if each == session and parties is not None)
+        others = set[Party]().union(*named)
+        if (state := self._sessions.get(session)) is not None:
+            others.update(key.destination for key in state.pushed)
+            others.update(key.source for key in state.pulled)
+        return others
 
     # -- pushing --------------------------------------------------------------------------------------------------
 

@@ -59,7 +59,14 @@ class Entitlement:
         return GatewayError(ErrorCode.WRONG_PARTY, text)
 
     def _not_open(self, key: MessageKey) -> FedRDMAError | None:
-        return None if self._sessions.admits(key) else not_in_session(key.session, key.destination, key.source)
+        return None if self._sessions.admits(key) else why_not_admitted(self._sessions, key)
+
+
+def why_not_admitted(sessions: Sessions, key: MessageKey) -> GatewayError:
+    """The error for a message that a session does not admit."""
+    if sessions.ended.reason(key.session) is not None:
+        return sessions.ended.error(key.session)
+    return not_in_session(key.session, key.destination, key.source)
 
 
 def not_in_session(session: str, party: Party, other: Party) -> GatewayError:

@@ -39,4 +39,5 @@ def own_hello(peer: PeerConfig, context: GatewayContext, keys: PeerKeys) -> Hell
         seal=config.sealing,
         ciphers=keys.ciphers,
         frames_per_second=config.limits.frames_per_second,
+        sessions=True,
     )

@@ -126,6 +126,18 @@ class Lending:
             loan.lease.release()
         return loan is not None
 
+    def end_session(self, session: str) -> None:
+        """A session is over: what was lent of it comes back, from a gateway that is gone as soon as no task uses it."""
+        for loan in self._loans.values():
+            if loan.outgoing.key.session == session:
+                # where it was not, nobody will take it any more
+                loan.accepted = True
+        self._look_later()
+
+    def holds(self, session: str) -> bool:
+        """Whether anything of it is lent."""
+        return any(loan.outgoing.key.session == session for loan in self._loans.values())
+
     # -- a peer that is gone --------------------------------------------------------------------------------------
 
     def peer_lost(self) -> None:

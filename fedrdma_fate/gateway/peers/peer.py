@@ -45,6 +45,7 @@ from fedrdma_fate.gateway.peers.paths import DataPaths
 from fedrdma_fate.gateway.peers.probe_transfers import ProbeTransfers
 from fedrdma_fate.gateway.peers.receiving import Receiving
 from fedrdma_fate.gateway.peers.sending import Sending
+from fedrdma_fate.gateway.peers.session_talk import SessionTalk
 from fedrdma_fate.gateway.peers.watchdog import until_silent
 from fedrdma_fate.gateway.spilling import make_room
 from fedrdma_fate.gateway.transports import link_settings
@@ -78,6 +79,9 @@ from fedrdma_fate.wire.frames import (
     Report,
     ResendChunks,
     Restart,
+    SessionAsk,
+    SessionEnd,
+    SessionIdle,
     Undeliverable,
     decode_frame,
     encode_frame,
@@ -103,6 +107,8 @@ class Peer:
         self.rtt_seconds: float | None = None
         self.offline = asyncio.Event()
         self.offline.set()
+        self.offline_since = self._loop.time()
+        self.session_talk: SessionTalk | None = None
         self._entitlement = Entitlement(config.site, context.config.site, context.routes, context.mailbox.sessions)
         self.receiving = Receiving(config.site, context, self.send, self._lender_region)
         self.probes = ProbeTransfers(config.site, context, self.send)
@@ -250,6 +256,8 @@ class Peer:
         self.main_path.online()
         self.sending.hand_over()
         self.sending.resend_small()
+        if self.session_talk is not None:
+            self.session_talk.online(self.config.site)
         self.send(Ping(time.monotonic()))
 
     def _forget_old_run(self) -> None:
@@ -276,6 +284,7 @@ class Peer:
         self.receiving.borrowing.peer_lost()
         self.sending.lending.peer_lost()
         self.offline.set()
+        self.offline_since = self._loop.time()
         if stream is not None:
             stream.close()
 
@@ -310,6 +319,9 @@ class Peer:
                 self.receiving.on_inline(frame)
             case Undeliverable(key=key, code=code, reason=reason):
                 self.receiving.on_undeliverable(key, code, reason)
+            case SessionAsk() | SessionIdle() | SessionEnd():
+                if self.session_talk is not None:
+                    self.session_talk.on_frame(self.config.site, frame)
             case Hello():
                 raise WireError(ErrorCode.MALFORMED_FRAME, "a second greeting on one control channel.")
             case Delivered(transfer=transfer):

@@ -18,7 +18,7 @@ from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.messages.mailbox import Message
 from fedrdma_fate.gateway.peers.announced import AnnouncedTransfers
 from fedrdma_fate.gateway.peers.borrowing import Borrowing
-from fedrdma_fate.gateway.peers.entitlement import not_in_session
+from fedrdma_fate.gateway.peers.entitlement import why_not_admitted
 from fedrdma_fate.gateway.peers.probe_transfers import lease_spare
 from fedrdma_fate.gateway.spilling import keep_small, make_room, why_no_room_for_small
 from fedrdma_fate.memory.pool import Lease
@@ -439,9 +439,9 @@ class Receiving:
             self._ended.popitem(last=False)
 
     def turned_away(self, message: Message) -> None:
-        """A message that had come is dropped: tasks of its destination do not know its source. Both ends are told."""
+        """A message that had come is dropped: its session has ended, or knows no such source. Both ends are told."""
         key = message.key
-        error = not_in_session(key.session, key.destination, key.source)
+        error = why_not_admitted(self._context.mailbox.sessions, key)
         told = "dropped %s from %s: [%s] %s"
         self._complain("turned away", told, key, self._peer, error.code.value, error.message, level=logging.ERROR)
         refused = Refused(message.transfer, error.code.value, error.message)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from fedrdma_fate.core.link_tuner import Finding, LinkTuner
@@ -295,6 +295,34 @@ class Sending:
         for transfer in list(self._inline):
             self.on_refused(transfer, code.value, reason)
 
+    def holds(self, session: str) -> bool:
+        """Whether anything of a session is on its way to the peer, or lent to it."""
+        keys = [inline.key for inline in self._inline.values()]
+        keys += [pending.outgoing.key for pending in self._transfers.values()]
+        return any(key.session == session for key in keys) or self.lending.holds(session)
+
+    def held(self) -> Iterator[tuple[MessageKey, int]]:
+        """Messages that the peer does not have yet, and their bytes."""
+        yield from ((inline.key, len(inline.body)) for inline in self._inline.values())
+        yield from ((each.outgoing.key, each.outgoing.plan.total_bytes) for each in self._transfers.values())
+
+    def end_session(self, session: str) -> None:
+        """A session is over: give up what is on its way. The peer is told of that once for all of it."""
+        code, reason = ErrorCode.SESSION_ENDED, "its session has ended"
+        for transfer, inline in list(self._inline.items()):
+            if inline.key.session == session:
+                self.on_refused(transfer, code.value, reason)
+        for pending in [each for each in self._transfers.values() if each.outgoing.key.session == session]:
+            if pending.path in ("", LENT) or not self._links.cancel(
+                pending.path, pending.outgoing.transfer, code, reason
+            ):
+                self._send(Abort(pending.outgoing.transfer, code.value, reason))
+                self.send_failed(pending.outgoing, code, reason)
+        self._notices = deque(
+            (notice for notice in self._notices if notice.key.session != session), maxlen=REMEMBERED_NOTICES
+        )
+        self.lending.end_session(session)
+
     # -- how it went ----------------------------------------------------------------------------------------------
 
     def on_delivered(self, transfer: int) -> bool:
@@ -391,9 +419,11 @@ class Sending:
         return ended is not None
 
     def _undeliverable(self, transfer: int, key: MessageKey, code: ErrorCode, reason: str) -> None:
-        """The peer is told, for the party that waits there."""
-        self._complain("undelivered", "%s was not delivered to %s: [%s] %s", key, self._peer.site, code.value, reason)
+        """The peer is told, for the party that waits there; of a session that has ended it knows."""
         self._context.trace.undeliverable(transfer, key, self._peer.site, code, reason)
+        if self._context.mailbox.sessions.ended.reason(key.session) is not None:
+            return
+        self._complain("undelivered", "%s was not delivered to %s: [%s] %s", key, self._peer.site, code.value, reason)
         notice = Undeliverable(key, code.value, reason)
         self._notices.append(notice)
         self._send(notice)

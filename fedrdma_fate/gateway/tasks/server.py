@@ -1,4 +1,7 @@
-"""Answers the FATE tasks of this site: leases, pushes, pulls."""
+"""Answers the FATE tasks of this site: leases, pushes, pulls.
+
+More than 500 lines: what each request of a task leads to is to be seen in one place.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,14 @@ import msgspec
 from fedrdma_fate.client.protocol import (
     CLIENT_PROTOCOL_VERSION,
     AskProbe,
+    AskSessions,
     AskStatus,
     Attach,
     Attached,
     Begun,
     Commit,
     Done,
+    DropSession,
     Get,
     GotInline,
     GotSlot,
@@ -31,6 +36,7 @@ from fedrdma_fate.client.protocol import (
     ReleaseLeases,
     Reply,
     Request,
+    SessionsReport,
     StatusReport,
     Written,
 )
@@ -40,10 +46,10 @@ from fedrdma_fate.gateway.messages.mailbox import Message
 from fedrdma_fate.gateway.peers.entitlement import not_in_session
 from fedrdma_fate.gateway.peers.sending import Sending
 from fedrdma_fate.gateway.spilling import make_room
-from fedrdma_fate.gateway.tasks.presence import Presence
 from fedrdma_fate.gateway.tasks.pushing import LeasedPayload, Pushing, checked_key
+from fedrdma_fate.gateway.tasks.session_ends import SessionEnds
+from fedrdma_fate.gateway.tasks.session_list import dropped_document, sessions_document
 from fedrdma_fate.gateway.tasks.socket import Answer, WithDescriptor
-from fedrdma_fate.gateway.tasks.user_sessions import UserSessions
 from fedrdma_fate.gateway.tasks.users import TaskUsers
 from fedrdma_fate.memory.pool import Lease
 from fedrdma_fate.memory.region import region_unusable
@@ -105,6 +111,11 @@ class Task:
         if (received := self.received.pop(lease, None)) is not None:
             received.discard()
 
+    def held_bytes(self) -> tuple[int, int]:
+        """Of slots that it writes to, and of messages that it has got and that lie in a slot or a file here."""
+        sending = sum(payload.total_bytes for payload in self.sending.values())
+        return sending, sum(message.total_bytes for message in self.received.values())
+
     def release_all(self) -> int:
         """The process is gone; how many leases it held."""
         held = [*self.sending, *self.received]
@@ -123,6 +134,7 @@ class TaskServer:
         status: MakeStatus,
         probe: Callable[[str, int, float], Awaitable[dict[str, object]]],
         users: TaskUsers,
+        sessions: SessionEnds,
     ) -> None:
         """
         Args:
@@ -131,17 +143,17 @@ class TaskServer:
             status: makes the status document.
             probe: measures the path to a site within so many bytes and seconds; see `Probing.measure`.
             users: who may run tasks here.
+            sessions: which sessions have tasks here, and what ends them.
         """
         self.context = context
+        self._peers = peers
         self.pushing = Pushing(context, peers)
         self.status = status
         self.probe = probe
         self.users = users
+        self.sessions = sessions
         self.stopping = False
         self._tasks: dict[str, Task] = {}
-        self._sessions = UserSessions()
-        self._presence = Presence(self._take_for_gone, asyncio.get_running_loop().call_later)
-        context.mailbox.on_waiting = self._presence.expect
 
     @property
     def task_count(self) -> int:
@@ -158,22 +170,23 @@ class TaskServer:
 
     def close(self) -> None:
         """Nobody is waited for any more."""
-        self._presence.close()
+        self.sessions.close()
 
     def attach(self, attach: Attach, user: int) -> Task:
         """The task behind a new connection of this user.
 
         Raises:
-            GatewayError: CLIENT_PROTOCOL, WRONG_PARTY, LIMIT_REACHED or GATEWAY_STOPPING.
+            GatewayError: CLIENT_PROTOCOL, WRONG_PARTY, LIMIT_REACHED, SESSION_ENDED or GATEWAY_STOPPING.
         """
         self._check_attach(attach, user)
+        self.sessions.check_open(attach.session, attach.parties)
         task = self._tasks.get(attach.client)
         if task is None:
             if not self.users.is_own(user):
-                self._sessions.join(user, attach.session, attach.party)
+                self.sessions.users.join(user, attach.session, attach.party)
             self.context.mailbox.join(attach.session, attach.party, attach.parties)
             task = self._tasks[attach.client] = Task(attach, user, self.pushing.abandon)
-            self._presence.arrive(attach.session, attach.party)
+            self.sessions.arrive(attach.session, attach.party)
         task.connections += 1
         return task
 
@@ -186,20 +199,27 @@ class TaskServer:
         del self._tasks[attach.client]
         held = task.release_all()
         self.context.send_pool.release_owner(task.owner)
-        left = self.context.mailbox.sessions.is_closed(attach.session, attach.party)
-        self._presence.depart(attach.session, attach.party, left=left)
+        self.sessions.depart(attach.session, attach.party)
         if held:
             message = "%s of %s ended; %s leases came back"
             self.tell("ended with leases", task.user, message, attach.party, attach.session, held)
 
     def leave(self, session: str, party: Party) -> int:
         """The party is in the session no more; how many messages for it were dropped."""
-        self._sessions.leave(session, party)
+        self.sessions.users.leave(session, party)
         return self.context.mailbox.leave(session, party)
 
     def status_for(self, user: int) -> dict[str, object]:
         """The status document, without transfers of parties that the user may not run tasks for."""
         return self.status(lambda party: self.users.may_run_for(user, party))
+
+    def sessions_for(self, user: int) -> dict[str, object]:
+        """The sessions here, of parties that the user may run tasks for."""
+        tasks = list(self._tasks.values())
+        held = [(task.attach, *task.held_bytes()) for task in tasks]
+        return sessions_document(
+            self.context, self.sessions, self._peers, held, lambda party: self.users.may_run_for(user, party)
+        )
 
     def tell(self, kind: str, user: int, message: str, *values: object) -> None:
         """Log what a task has done, of each kind and user some lines in each window."""
@@ -242,12 +262,6 @@ class TaskServer:
         if self.stopping:
             raise stopping_error(self.context)
 
-    def _take_for_gone(self, session: str, party: Party) -> None:
-        dropped = self.leave(session, party)
-        logger.warning(
-            "%s has been gone from %s for long without leaving it; %d messages were dropped", party, session, dropped
-        )
-
 
 class TaskConversation:
     """One connection of a task."""
@@ -271,6 +285,10 @@ class TaskConversation:
                 return StatusReport(msgspec.json.encode(self._server.status_for(self._user)))
             case AskProbe():
                 return self._probe(request)
+            case AskSessions():
+                return SessionsReport(msgspec.json.encode(self._server.sessions_for(self._user)))
+            case DropSession(session=session):
+                return self._drop(session)
             case Attach():
                 return self._attach(request)
             case ReleaseLeases(leases=leases):
@@ -301,6 +319,11 @@ class TaskConversation:
                 raise stopping_error(self._context) from error
             raise
         return ProbeReport(msgspec.json.encode(report))
+
+    def _drop(self, session: str) -> Reply:
+        self._server.users.check_own(self._user, "drop a session")
+        dropped = self._server.sessions.drop(session)
+        return SessionsReport(msgspec.json.encode(dropped_document(session, dropped)))
 
     @property
     def _attached(self) -> Task:
@@ -338,6 +361,12 @@ class TaskConversation:
         lease = pool.lease(request.total_bytes, task.owner)
         if lease is None:
             lease = await self._await_room(request, task)
+            try:
+                # it may have ended while the task waited, and the room may come of that
+                self._check_pushing(task.attach)
+            except FedRDMAError:
+                lease.release()
+                raise
         number = task.new_lease()
         task.sending[number] = LeasedPayload(lease)
         return Leased(number, lease.slot.offset)

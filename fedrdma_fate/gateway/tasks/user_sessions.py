@@ -6,7 +6,7 @@ from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 from fedrdma_fate.wire.frames import Party
 
 MOST_SESSIONS_OF_A_USER = 1024
-"""A job is one session; a task that was killed leaves its own behind for an hour (`presence.py`)."""
+"""A job is one session; a task that was killed leaves its own behind until that ends (`timeouts.session`)."""
 
 
 class UserSessions:
@@ -28,8 +28,8 @@ class UserSessions:
             raise GatewayError(
                 ErrorCode.LIMIT_REACHED,
                 f"tasks of user {user} are in {MOST_SESSIONS_OF_A_USER} sessions already.",
-                "Leave those that have ended: FATE's contexts do when they are destroyed, and the gateway an hour "
-                "after their last task has gone.",
+                "Leave those that have ended: FATE's contexts do when they are destroyed, and the gateway ends them "
+                "`timeouts.session` after their last task has gone.",
             )
         joined.add((session, party))
 
@@ -39,3 +39,9 @@ class UserSessions:
             joined.discard((session, party))
             if not joined:
                 del self._of_user[user]
+
+    def end(self, session: str) -> None:
+        """No party is in the session any more."""
+        for joined in list(self._of_user.values()):
+            for place in [place for place in joined if place[0] == session]:
+                self.leave(*place)

@@ -60,7 +60,8 @@ def test_help_loads_no_command(option: str) -> None:
 @pytest.mark.parametrize("subcommand", SUBCOMMANDS, ids=lambda subcommand: subcommand.name)
 def test_every_command_is_listed_and_has_help_of_its_own(subcommand: Subcommand) -> None:
     listed = CliRunner().invoke(main, ["--help"]).output
-    assert f"{subcommand.name:8} {subcommand.summary}\n" in listed
+    width = max(len(each.name) for each in SUBCOMMANDS)
+    assert f"  {subcommand.name:{width}}  {subcommand.summary}\n" in listed
     shown = CliRunner().invoke(main, [subcommand.name, "-h"])
     assert shown.exit_code == 0
     assert shown.output.startswith(f"Usage: main {subcommand.name} [OPTIONS]")

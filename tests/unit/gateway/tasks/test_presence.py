@@ -1,4 +1,4 @@
-"""Which parties are there, and when one that is gone counts as having left."""
+"""Which sessions have tasks, and when one that has none is looked at."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Callable
 from fedrdma_fate.gateway.tasks.presence import Presence
 from fedrdma_fate.wire.frames import Party
 
-GUEST = Party("guest", "1")
+GUEST, HOST = Party("guest", "1"), Party("host", "2")
 
 
 class Timers:
-    """Calls that are made when the test says so."""
+    """Calls that are made when the test says so, and a clock that stands still meanwhile."""
 
     def __init__(self) -> None:
+        self.now = 1000.0
         self.due: list[tuple[float, Callable[[], None]]] = []
 
     def call_later(self, seconds: float, call: Callable[[], None]) -> Timers.Handle:
@@ -35,35 +36,71 @@ class Timers:
             call()
 
 
-def test_a_party_that_is_gone_for_long_without_leaving_counts_as_having_left() -> None:
-    timers, gone = Timers(), list[tuple[str, Party]]()
-    presence = Presence(lambda session, party: gone.append((session, party)), timers.call_later, 60.0)
-    for _ in range(2):
-        presence.arrive("s", GUEST)
-    presence.depart("s", GUEST, left=False)
-    assert timers.due == []
-    presence.depart("s", GUEST, left=False)
-    assert [seconds for seconds, _ in timers.due] == [60.0]
-    timers.fire()
-    assert gone == [("s", GUEST)]
+class Watched:
+    """Presence with a patience of a minute, and the sessions that it found idle."""
+
+    def __init__(self) -> None:
+        self.timers = Timers()
+        self.idle: list[str] = []
+        self.presence = Presence(self.idle.append, self.timers.call_later, lambda: self.timers.now, 60.0)
 
 
-def test_a_party_that_comes_back_in_time_is_waited_for_no_longer() -> None:
-    timers, gone = Timers(), list[tuple[str, Party]]()
-    presence = Presence(lambda session, party: gone.append((session, party)), timers.call_later)
-    presence.arrive("s", GUEST)
-    presence.depart("s", GUEST, left=False)
-    presence.arrive("s", GUEST)
-    assert timers.due == []
-    presence.depart("s", GUEST, left=True)
-    assert timers.due == []
-    assert gone == []
+def test_a_session_is_looked_at_when_its_last_task_has_been_gone_for_long_whoever_it_was() -> None:
+    watched = Watched()
+    watched.presence.arrive("s", GUEST)
+    watched.presence.arrive("s", HOST)
+    assert not watched.presence.depart("s", GUEST)
+    assert watched.timers.due == []
+    assert watched.presence.depart("s", HOST)
+    assert [seconds for seconds, _ in watched.timers.due] == [60.0]
+    watched.timers.fire()
+    assert watched.idle == ["s"]
 
 
-def test_when_the_gateway_ends_nobody_is_waited_for() -> None:
-    timers = Timers()
-    presence = Presence(lambda *_: None, timers.call_later)
-    presence.arrive("s", GUEST)
-    presence.depart("s", GUEST, left=False)
-    presence.close()
-    assert timers.due == []
+def test_a_session_whose_task_comes_back_in_time_is_not_looked_at() -> None:
+    watched = Watched()
+    watched.presence.arrive("s", GUEST)
+    watched.presence.depart("s", GUEST)
+    watched.presence.arrive("s", GUEST)
+    assert watched.timers.due == []
+    assert watched.presence.tasks("s") == {GUEST: 1}
+
+
+def test_a_session_that_is_only_expected_is_looked_at_once() -> None:
+    watched = Watched()
+    watched.presence.expect("s")
+    watched.presence.expect("s")
+    assert len(watched.timers.due) == 1
+    assert "s" in watched.presence
+
+
+def test_a_session_with_tasks_is_not_forgotten() -> None:
+    watched = Watched()
+    watched.presence.arrive("s", GUEST)
+    watched.presence.forget("s")
+    assert watched.presence.has_tasks("s")
+    watched.presence.depart("s", GUEST)
+    watched.presence.forget("s")
+    assert list(watched.presence) == []
+    assert watched.timers.due == []
+
+
+def test_it_is_told_for_how_long_a_session_has_had_no_task() -> None:
+    watched = Watched()
+    watched.timers.now += 5
+    watched.presence.arrive("s", GUEST)
+    watched.timers.now += 7
+    assert watched.presence.idle_seconds("s") == 0
+    assert watched.presence.idle_seconds("unknown") == 12, "no longer than the gateway has been there to see it"
+    watched.presence.depart("s", GUEST)
+    watched.timers.now += 3
+    assert watched.presence.idle_seconds("s") == 3
+    assert watched.presence.age("s") == 10
+
+
+def test_when_the_gateway_ends_nothing_is_looked_at() -> None:
+    watched = Watched()
+    watched.presence.arrive("s", GUEST)
+    watched.presence.depart("s", GUEST)
+    watched.presence.close()
+    assert watched.timers.due == []
