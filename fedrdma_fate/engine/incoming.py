@@ -456,6 +456,7 @@ class IncomingTransfers:
                     self._forget(grant)
                     self._remember(grant, Ended(offer.transfer, True))
                     stats = TransferStats(now - granted.started, 0, 0)
+                    self._settings.kept(offer, granted.slot, receiver.layout.payload_at)
                     self._emit(PayloadReceived(offer, granted.slot, receiver.layout.payload_at, stats))
                 case Failed(code, reason):
                     self._forget(grant)

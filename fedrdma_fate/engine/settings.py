@@ -10,7 +10,8 @@ from fedrdma_fate.core.x.rate_control import RateController
 from fedrdma_fate.engine.path_memory import KnownPath
 from fedrdma_fate.engine.repair_memory import MakeRegion
 from fedrdma_fate.obs.complaints import Complaints
-from fedrdma_fate.wire.frames import Frame
+from fedrdma_fate.ports import Slot
+from fedrdma_fate.wire.frames import Frame, Offer
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -30,6 +31,8 @@ class LinkSettings:
         repair_region: makes memory for repair chunks; None: there are to be none.
         admits: whether a datagram of the peer may be acted upon, by the messages that it names; others are dropped.
             Called on the link's thread. Control frames have been looked at before they come to the link.
+        kept: called with an offer, the slot that it lies in and where in it, on the link's thread: a payload is whole,
+            and the peer is about to be told that it is kept.
         complaints: about what the peer sends.
         site: name of the peer's, for complaints.
     """
@@ -45,5 +48,6 @@ class LinkSettings:
     repair_region: MakeRegion | None = None
     sealing_region: MakeRegion | None = None
     admits: Callable[[Frame], bool] = lambda _frame: True
+    kept: Callable[[Offer, Slot, int], object] = lambda _offer, _slot, _payload_at: None
     complaints: Complaints = dataclasses.field(default_factory=Complaints)
     site: str = "peer"

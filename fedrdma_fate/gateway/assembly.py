@@ -15,6 +15,7 @@ from fedrdma_fate.client.address import socket_path
 from fedrdma_fate.gateway.accepting import complain_of_no_room
 from fedrdma_fate.gateway.config.schema import GatewayConfig, split_address
 from fedrdma_fate.gateway.context import GatewayContext
+from fedrdma_fate.gateway.kept_memory import KeptMemory, boot_identity
 from fedrdma_fate.gateway.messages.budget import Budget, Limits
 from fedrdma_fate.gateway.messages.mailbox import Mailbox, Message
 from fedrdma_fate.gateway.path_store import PathStore
@@ -26,6 +27,7 @@ from fedrdma_fate.gateway.peers.peer import Peer
 from fedrdma_fate.gateway.peers.probing import Probing
 from fedrdma_fate.gateway.peers.receiving import pool_owner
 from fedrdma_fate.gateway.peers.refused_channels import RefusedChannels
+from fedrdma_fate.gateway.restoring import restore
 from fedrdma_fate.gateway.routing import Routes
 from fedrdma_fate.gateway.tasks.server import MakeStatus, TaskServer
 from fedrdma_fate.gateway.tasks.session_ends import SessionEnds
@@ -35,7 +37,6 @@ from fedrdma_fate.gateway.trace_events import TraceEvents
 from fedrdma_fate.gateway.transports import make_transports, udp_port_strays
 from fedrdma_fate.memory.pool import SlotPool
 from fedrdma_fate.memory.region_directory import RECEIVE_REGION, SEND_REGION, RegionDirectory
-from fedrdma_fate.memory.spill import SpillStore
 from fedrdma_fate.obs.complaints import Complaints
 from fedrdma_fate.obs.metrics import GatewayMetrics, Occupancy, PoolUse
 from fedrdma_fate.obs.trace import Trace
@@ -47,17 +48,11 @@ from fedrdma_fate.wire.errors import GatewayError
 
 logger = logging.getLogger(__name__)
 
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-
 
 def host_identity(memory_directory: Path) -> str:
     """Equal for two gateways on one running kernel that see the same directory and run as the same user."""
-    try:
-        boot = _BOOT_ID.read_text().strip()
-    except OSError:
-        boot = os.uname().nodename
     directory = memory_directory.stat()
-    return f"{boot}/{directory.st_dev}/{directory.st_ino}/{os.getuid()}"
+    return f"{boot_identity()}/{directory.st_dev}/{directory.st_ino}/{os.getuid()}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,9 +68,11 @@ class Assembly:
         identity_watch: keeps an eye on certificates; None with `security: off`.
         tasks: answers this site's tasks.
         socket: accepts them.
+        kept: what outlives a gateway that is killed.
     """
 
     context: GatewayContext
+    kept: KeptMemory
     transports: contextlib.ExitStack
     peers: dict[str, Peer]
     dialler: Dialler
@@ -99,7 +96,7 @@ def assemble(config: GatewayConfig, undo: contextlib.ExitStack, status: MakeStat
     credentials = credentials_of(config)
     metrics = GatewayMetrics()
     transports = contextlib.ExitStack()
-    context = _make_context(config, undo, transports, metrics, credentials)
+    context, kept = _make_context(config, undo, transports, metrics, credentials)
     peers = {peer.site: Peer(peer, context) for peer in config.peers}
     security: Callable[[], TlsChannel | None] = (
         (lambda: None) if credentials is None else functools.partial(TlsChannel, credentials)
@@ -112,9 +109,12 @@ def assemble(config: GatewayConfig, undo: contextlib.ExitStack, status: MakeStat
     tasks = TaskServer(context, sending, status, Probing(context, peers).measure, users, sessions)
     undo.callback(tasks.close)
     context.mailbox.on_turned_away = lambda message: _turn_away(context, peers, message)
+    if kept.earlier is not None:
+        restore(context, kept.earlier, {site: peer.receiving for site, peer in peers.items()})
     _serve_metrics(config, undo, metrics, context, credentials)
     return Assembly(
         context=context,
+        kept=kept,
         transports=transports,
         peers=peers,
         dialler=dialler,
@@ -131,14 +131,16 @@ def _make_context(
     opened: contextlib.ExitStack,
     metrics: GatewayMetrics,
     credentials: SiteCredentials | None,
-) -> GatewayContext:
+) -> tuple[GatewayContext, KeptMemory]:
     memory = config.memory
     regions = RegionDirectory.open(memory.directory, config.site)
     undo.callback(regions.close)
+    kept = KeptMemory.open(config, regions, undo)
     send_region = regions.create_region(SEND_REGION, memory.send_bytes, warm=memory.warm)
-    receive_region = regions.create_region(RECEIVE_REGION, memory.receive_bytes, warm=memory.warm)
-    spill = SpillStore(memory.spill_directory, config.site)
-    undo.callback(spill.close)
+    receive_region = kept.receive_region or regions.create_region(
+        RECEIVE_REGION, memory.receive_bytes, warm=memory.warm
+    )
+    spill, journal = kept.begin(receive_region, undo)
     trace = Trace(config.trace)
     undo.callback(trace.close)
     undo.callback(opened.close)
@@ -160,19 +162,22 @@ def _make_context(
         send_pool=SlotPool(send_region, "send", None if memory.warm else send_region),
         receive_pool=SlotPool(receive_region, "receive", None if memory.warm else receive_region, sharers),
         spill=spill,
-        mailbox=Mailbox(Budget(limits_of(config)), complaints),
+        mailbox=Mailbox(
+            Budget(limits_of(config)), complaints, None if kept.earlier is None else kept.earlier.state.sessions
+        ),
         routes=Routes(config),
         transports=transports,
         make_region=regions.create_region,
         trace=TraceEvents(trace),
         metrics=metrics,
+        journal=journal,
         path_store=PathStore(config.state_directory or memory.spill_directory, config.site),
         complaints=complaints,
     )
     undo.callback(context.complaints.sum_up, all_of_them=True)
     undo.callback(context.send_pool.close)
     undo.callback(context.receive_pool.close)
-    return context
+    return context, kept
 
 
 def _turn_away(context: GatewayContext, peers: dict[str, Peer], message: Message) -> None:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from fedrdma_fate.engine.link_thread import LinkThread, MakeLink
 from fedrdma_fate.gateway.config.schema import GatewayConfig
+from fedrdma_fate.gateway.journal.journal import Journal
 from fedrdma_fate.gateway.messages.mailbox import Mailbox
 from fedrdma_fate.gateway.messages.unspilled import Unspilled
 from fedrdma_fate.gateway.path_store import PathStore
@@ -84,6 +85,7 @@ class GatewayContext:
         unspilled: small messages that disk and memory have no room for.
         tasks: background tasks, kept alive here and cancelled at the end.
         next_transfer: id of the latest transfer.
+        journal: what outlives this run.
         path_store: what was learnt of the paths to the peers.
         complaints: what peers and tasks can give cause for again and again is logged through these.
         make_link: makes the links to the peers.
@@ -109,6 +111,7 @@ class GatewayContext:
     making_room: set[SlotPool] = dataclasses.field(default_factory=set)
     tasks: set[asyncio.Task[None]] = dataclasses.field(default_factory=set)
     next_transfer: int = dataclasses.field(default_factory=_first_transfer)
+    journal: Journal = dataclasses.field(default_factory=Journal)
     path_store: PathStore = dataclasses.field(default_factory=PathStore)
     complaints: Complaints = dataclasses.field(default_factory=Complaints)
     make_link: MakeLink = LinkThread

@@ -55,6 +55,7 @@ class Gateway:
             await self._end()
             raise
         spawn(assembly.context.tasks, _keep_paths(assembly))
+        spawn(assembly.context.tasks, assembly.context.journal.keep_short())
         spawn(assembly.context.tasks, _sum_complaints_up(assembly.context.complaints))
         if assembly.identity_watch is not None:
             spawn(assembly.context.tasks, assembly.identity_watch.keep_watch())
@@ -82,7 +83,7 @@ class Gateway:
             if self._assembly is not None:
                 await self._wind_down(self._assembly)
         finally:
-            await self._end()
+            await self._end(orderly=True)
         logger.info("gateway of %s has stopped", self._config.site)
 
     def status(self, may_know: Callable[[Party], bool] = lambda _party: True) -> dict[str, object]:
@@ -130,12 +131,15 @@ class Gateway:
                 return
             await asyncio.sleep(_DRAIN_POLL_SECONDS)
 
-    async def _end(self) -> None:
-        """Give back whatever there is, also after half a start."""
+    async def _end(self, *, orderly: bool = False) -> None:
+        """Give back whatever there is, also after half a start: then what an earlier run has left is left again."""
         assembly, self._assembly = self._assembly, None
         try:
             if assembly is not None:
                 await self._end_assembly(assembly)
+                if orderly:
+                    assembly.context.mailbox.discard_all()
+                    assembly.kept.forget()
         finally:
             self._undo.close()
 
@@ -146,7 +150,6 @@ class Gateway:
         if assembly.context.tasks:
             await asyncio.wait(list(assembly.context.tasks), timeout=_END_SECONDS)
         await assembly.control.stop()
-        assembly.context.mailbox.discard_all()
 
     def _warn_if_reachable(self) -> None:
         listen = self._config.listen

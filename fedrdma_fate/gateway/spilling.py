@@ -67,8 +67,8 @@ async def _spill(context: GatewayContext, message: Message) -> None:
     finally:
         message.moving = None
     message.lease = None
-    lease.release()
     _spilled(context, message, spilled)
+    lease.release()
 
 
 def keep_small(context: GatewayContext, message: Message, owner: str) -> None:
@@ -158,6 +158,8 @@ async def _take_in(context: GatewayContext, message: Message, borrowed: Borrowed
         return
     finally:
         message.moving = None
+    # from now on it is ours to keep
+    context.journal.keep(message)
     message.borrowed = None
     borrowed.close()
 
@@ -171,5 +173,6 @@ def _room_at_once(pool: SlotPool, message: Message, owner: str) -> Lease | None:
 
 def _spilled(context: GatewayContext, message: Message, spilled: Spilled) -> None:
     message.spilled = spilled
+    context.journal.spilled(message)
     context.metrics.spilled(message.total_bytes)
     context.trace.spilled(message.key, message.total_bytes)

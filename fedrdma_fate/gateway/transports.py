@@ -14,7 +14,7 @@ from fedrdma_fate.gateway.config.wishes import may_use_udp, wished_transports
 from fedrdma_fate.memory.region import SharedRegion
 from fedrdma_fate.memory.shared_slots import PresentedRegion
 from fedrdma_fate.obs.complaints import Complaints
-from fedrdma_fate.ports import Draft, Region, Role, Transport
+from fedrdma_fate.ports import Draft, Region, Role, Slot, Transport
 from fedrdma_fate.security.identity import PeerIdentity
 from fedrdma_fate.transport.grpc import GrpcSecurity, GrpcSettings, GrpcTransport
 from fedrdma_fate.transport.shm import ShmTransport
@@ -23,7 +23,7 @@ from fedrdma_fate.transport.udp.transport import UdpSettings, UdpTransport
 from fedrdma_fate.transport.verbs.device_selection import PortPreference
 from fedrdma_fate.transport.verbs.transport import VerbsSettings, VerbsTransport
 from fedrdma_fate.wire.errors import ErrorCode, TransportError
-from fedrdma_fate.wire.frames import Frame
+from fedrdma_fate.wire.frames import Frame, Offer
 
 logger = logging.getLogger(__name__)
 
@@ -105,6 +105,7 @@ def link_settings(
     sealing_region: MakeRegion | None = None,
     *,
     admits: Callable[[Frame], bool],
+    kept: Callable[[Offer, Slot, int], object] = lambda _offer, _slot, _payload_at: None,
     complaints: Complaints,
 ) -> LinkSettings:
     """Parameters of the link to a peer over one of them.
@@ -117,6 +118,7 @@ def link_settings(
         repair_region: makes memory for repair chunks.
         sealing_region: makes memory for what is sealed before it is posted.
         admits: whether a datagram of the peer may be acted upon.
+        kept: takes down that a payload is whole, on the link's thread.
         complaints: about what the peer sends.
     """
     return LinkSettings(
@@ -129,6 +131,7 @@ def link_settings(
         repair_region=repair_region if config.repair_chunks else None,
         sealing_region=sealing_region,
         admits=admits,
+        kept=kept,
         complaints=complaints,
         site=peer.site,
     )

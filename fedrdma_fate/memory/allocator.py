@@ -75,6 +75,33 @@ class SlotAllocator:
         self._free_bytes -= needed
         return offset
 
+    def allocate_at(self, offset: int, length: int) -> bool:
+        """Allocate just this range, page-aligned, which somebody had before; False where it is not free, or none.
+
+        Raises:
+            ValueError: length is negative.
+        """
+        if length < 0:
+            raise ValueError(f"a slot cannot have {length} bytes")
+        needed = self.rounded(length)
+        hole = bisect.bisect_right(self._hole_starts, offset) - 1
+        if offset % self._page or hole < 0:
+            return False
+        start, free = self._hole_starts[hole], self._hole_lengths[hole]
+        if offset + needed > start + free:
+            return False
+        pieces = [(start, offset - start), (offset + needed, start + free - offset - needed)]
+        left = [(at, piece) for at, piece in pieces if piece]
+        self._hole_starts[hole : hole + 1] = [at for at, _ in left]
+        self._hole_lengths[hole : hole + 1] = [piece for _, piece in left]
+        self._allocated[offset] = needed
+        self._free_bytes -= needed
+        return True
+
+    def holes(self) -> list[tuple[int, int]]:
+        """What is free: offsets and lengths."""
+        return list(zip(self._hole_starts, self._hole_lengths, strict=True))
+
     def free(self, offset: int) -> None:
         """Take back the range that `allocate` returned as `offset`.
 

@@ -10,6 +10,7 @@ import re
 import secrets
 import tempfile
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 _PREFIX = "fedrdma-"
@@ -53,6 +54,43 @@ class OwnedDirectory:
             os.close(fileno)
             raise
 
+    @classmethod
+    def take_over(cls, path: Path, lock: int | None = None) -> OwnedDirectory:
+        """Own what a crashed owner left.
+
+        Args:
+            path: of the directory.
+            lock: descriptor of its lock, where somebody has held on to it; taken over, whatever comes of it.
+
+        Raises:
+            OSError: it is not there, of another user, or somebody else owns it.
+        """
+        fileno = -1
+        try:
+            fileno = _open(path)
+            named = os.open(_LOCK_NAME, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=fileno)
+            if lock is not None and os.path.samestat(os.fstat(lock), os.fstat(named)):
+                os.close(named)
+            else:
+                # nobody has held on to it, or to another
+                if lock is not None:
+                    os.close(lock)
+                lock = named
+            # again is nothing, where it is the very same opening
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.pwrite(lock, f"{os.getpid()}\n".encode().ljust(os.fstat(lock).st_size), 0)
+            return cls(path, fileno, lock)
+        except OSError:
+            for descriptor in (fileno, -1 if lock is None else lock):
+                if descriptor >= 0:
+                    os.close(descriptor)
+            raise
+
+    @property
+    def lock(self) -> int:
+        """Descriptor of its lock, which whoever has a copy of holds on to; -1 when closed."""
+        return self._lock
+
     @property
     def path(self) -> Path:
         """Where it was made. Where others may write to its parent, something of theirs may lie there by now."""
@@ -63,12 +101,25 @@ class OwnedDirectory:
         """Its descriptor, which leads to it wherever it is; -1 when closed."""
         return self._fileno
 
+    def remove_others(self, kept: Collection[str]) -> None:
+        """Remove all files in it but these, and the lock."""
+        for name in os.listdir(self._fileno):
+            if name != _LOCK_NAME and name not in kept:
+                with contextlib.suppress(OSError):
+                    os.unlink(name, dir_fd=self._fileno)
+
     def close(self) -> None:
         """Remove it and all in it. May be repeated."""
         if self._lock < 0:
             return
         with contextlib.suppress(OSError):
             _remove(self._path, self._fileno)
+        self.leave()
+
+    def leave(self) -> None:
+        """Let go of it as it is, as if this process was killed. May be repeated."""
+        if self._lock < 0:
+            return
         os.close(self._lock)
         os.close(self._fileno)
         self._lock = self._fileno = -1

@@ -207,6 +207,23 @@ class SlotPool:
             return None
         return self._take(length, owner)
 
+    def lease_at(self, offset: int, length: int, owner: str) -> Lease | None:
+        """The slot that begins there, which an earlier run had leased; None where it is not free, or lies outside.
+
+        Raises:
+            MemoryPoolError: REGION_UNAVAILABLE when a cold region has no pages for it.
+            ValueError: length is negative.
+        """
+        if not self._allocator.allocate_at(offset, length):
+            return None
+        return self._lease_allocated(offset, length, owner)
+
+    def give_back_free(self) -> None:
+        """Take the pages of all that is not leased away, where the region is cold: an earlier run had used them."""
+        if self._pages is not None:
+            for offset, length in self._allocator.holes():
+                self._pages.give_back(offset, length)
+
     async def acquire(self, length: int, owner: str, timeout: float | None = None) -> Lease:
         """A slot of `length` bytes, as soon as all who asked before have theirs and there is room.
 
@@ -320,8 +337,9 @@ class SlotPool:
                 return None
             piece = self._shares.kept_in_one_piece(rounded, owner, self._held)
         offset = self._allocator.allocate(length, piece)
-        if offset is None:
-            return None
+        return None if offset is None else self._lease_allocated(offset, length, owner)
+
+    def _lease_allocated(self, offset: int, length: int, owner: str) -> Lease:
         if self._pages is not None:
             try:
                 self._pages.take(offset, length)

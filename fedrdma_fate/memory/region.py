@@ -66,21 +66,26 @@ class SharedRegion:
             ) from error
 
     @classmethod
-    def attach(cls, fileno: int, length: int, name: str = "peer's") -> SharedRegion:
+    def attach(cls, fileno: int, length: int, name: str = "peer's", *, warm: bool | None = None) -> SharedRegion:
         """Map a region made by another process of this host, for writing.
 
         Args:
             fileno: its descriptor, which is taken over, whatever comes of it.
             length: bytes that it is said to have.
             name: what to call it.
+            warm: whether it is to have all its pages; None: as it is.
 
         Raises:
-            MemoryPoolError: REGION_UNAVAILABLE when it is none, could be cut short, or is not ours to write.
+            MemoryPoolError: REGION_UNAVAILABLE when it is none, could be cut short, is not ours to write, or lacks
+                pages that it is to have and there is no memory for them.
         """
         try:
             memory_files.check(fileno, length)
             # to map a cold region's pages would be to allocate them
-            warm = os.fstat(fileno).st_blocks * _BLOCK_BYTES >= length
+            has_all = os.fstat(fileno).st_blocks * _BLOCK_BYTES >= length
+            if warm and not has_all:
+                os.posix_fallocate(fileno, 0, length)
+            warm = has_all if warm is None else warm
             populate = mmap.MAP_POPULATE if warm else 0
             mapping = mmap.mmap(fileno, length, flags=mmap.MAP_SHARED | populate)
         except (OSError, ValueError) as error:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from fedrdma_fate.memory.owned_directory import OwnedDirectory
-from fedrdma_fate.memory.region import PAGE_BYTES, SharedRegion
+from fedrdma_fate.memory.region import PAGE_BYTES, SharedRegion, region_unusable
 from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
 
 SEND_REGION, RECEIVE_REGION = "send", "receive"
@@ -57,6 +58,27 @@ class RegionDirectory:
         """
         pages = -(-length // PAGE_BYTES)
         region = SharedRegion.create(name, pages * PAGE_BYTES, warm=warm)
+        self._regions.append(region)
+        return region
+
+    def adopt_region(self, name: str, fileno: int, length: int, inode: int, *, warm: bool) -> SharedRegion:
+        """A region that an earlier run has made, and that a keeper has held.
+
+        Args:
+            name: of the region.
+            fileno: its descriptor, which is taken over, whatever comes of it.
+            length: bytes that it is to have.
+            inode: of its file, as that run has written down.
+            warm: whether it is to have all its pages.
+
+        Raises:
+            MemoryPoolError: REGION_UNAVAILABLE when it is another one, has another length, or could be cut short.
+        """
+        if (found := os.fstat(fileno).st_ino) != inode:
+            os.close(fileno)
+            error = ValueError(f"its keeper hands over the file {found}, not {inode}")
+            raise region_unusable(f"the {name} region of an earlier run", error)
+        region = SharedRegion.attach(fileno, -(-length // PAGE_BYTES) * PAGE_BYTES, name, warm=warm)
         self._regions.append(region)
         return region
 

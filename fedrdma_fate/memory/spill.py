@@ -8,7 +8,8 @@ import errno
 import logging
 import os
 import secrets
-from collections.abc import Callable, Iterator
+import stat
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from fedrdma_fate.memory.owned_directory import OwnedDirectory
@@ -64,18 +65,23 @@ class Spilled:
 class SpillStore:
     """Files of spilled payloads, in a directory of this gateway's own that goes when the gateway does.
 
-    Nothing is synced to disk: a spilled message is no safer than one in memory, and after a crash nobody asks for it.
+    Nothing is synced to disk: a spilled message is no safer than one in memory.
     """
 
-    def __init__(self, directory: Path, label: str = "spill") -> None:
+    def __init__(self, directory: Path, label: str = "spill", earlier: OwnedDirectory | None = None) -> None:
         """Make `<directory>/fedrdma-<label>-<random>`, and remove what crashed gateways left beside it.
+
+        Args:
+            directory: where to make it.
+            label: in its name.
+            earlier: the one of a gateway that was killed, to be used instead.
 
         Raises:
             MemoryPoolError: SPILL_FAILED when that is not possible.
         """
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            self._directory = OwnedDirectory.create(directory, label)
+            self._directory = earlier or OwnedDirectory.create(directory, label)
         except OSError as error:
             raise MemoryPoolError(
                 ErrorCode.SPILL_FAILED,
@@ -87,6 +93,25 @@ class SpillStore:
     def path(self) -> Path:
         """The directory."""
         return self._directory.path
+
+    @property
+    def lock(self) -> int:
+        """Descriptor of what keeps it from being removed."""
+        return self._directory.lock
+
+    def find(self, name: str, payload_length: int) -> Spilled | None:
+        """A payload that an earlier run has spilled here; None where it is not here, or not whole."""
+        try:
+            status = os.stat(name, dir_fd=self._directory.fileno, follow_symlinks=False)
+        except (OSError, ValueError):
+            return None
+        if os.path.basename(name) != name or not stat.S_ISREG(status.st_mode) or status.st_size != payload_length:
+            return None
+        return Spilled(self.path / name, payload_length, self._directory.fileno)
+
+    def remove_others(self, kept: Collection[str]) -> None:
+        """Remove what lies here beside these files and the lock: an earlier run was killed while it wrote it."""
+        self._directory.remove_others(kept)
 
     def spill(self, slot: Slot, payload_offset: int, payload_length: int) -> Spilled:
         """Write a piece of a slot to a file of its own.
@@ -133,6 +158,10 @@ class SpillStore:
                 "Make room there, point memory.spill_directory elsewhere, or raise memory.receive_bytes.",
             ) from error
         return Spilled(self.path / name, payload_length, directory)
+
+    def leave(self) -> None:
+        """Leave it as it is to the next run, which takes it over."""
+        self._directory.leave()
 
     def close(self) -> None:
         """Remove the directory and every spilled message in it. May be repeated."""

@@ -35,6 +35,7 @@ class ErrorCode(str, enum.Enum):
     SPILL_FAILED = "FR403"
     REGION_UNAVAILABLE = "FR404"
     LEASE_UNKNOWN = "FR405"
+    JOURNAL_UNUSABLE = "FR406"
     # 5: transport and peers
     TRANSPORT_UNAVAILABLE = "FR501"
     PEER_UNREACHABLE = "FR502"
@@ -58,6 +59,8 @@ class ErrorCode(str, enum.Enum):
     USER_REFUSED = "FR609"
     LIMIT_REACHED = "FR610"
     SESSION_NOT_OPEN = "FR611"
+    MESSAGE_LOST = "FR612"
+    STATE_IN_USE = "FR613"
     SESSION_ENDED = "FR614"
     # 7: FATE
     FATE_VERSION = "FR701"

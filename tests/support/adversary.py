@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from fedrdma_fate.core.credits import MOST_CREDITS
+from fedrdma_fate.gateway.journal.state import REMEMBERED_TRANSFERS
 from fedrdma_fate.gateway.messages.mailbox import Message
 from fedrdma_fate.gateway.peers.borrowing import MOST_BORROWED, MOST_EARLY
 from fedrdma_fate.gateway.peers.control_stream import ControlStream
@@ -20,7 +21,6 @@ from fedrdma_fate.gateway.peers.peer import Peer
 from fedrdma_fate.gateway.peers.receiving import (
     MOST_ANNOUNCED,
     MOST_REQUESTS_KEPT,
-    REMEMBERED_TRANSFERS,
     pool_owner,
 )
 from fedrdma_fate.gateway.tasks.session_ends import SessionEnds

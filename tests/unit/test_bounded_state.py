@@ -13,7 +13,14 @@ from tests.support.repository import ROOT
 FOLDERS = ("gateway", "engine", "transport", "client")
 """What a peer or a task reaches; `core` holds state of one transfer at a time, and what it keeps of grants is here."""
 
-FILES = ("core/credits.py", "memory/pool.py", "memory/waiting.py", "obs/complaints.py", "security/sealing.py")
+FILES = (
+    "core/credits.py",
+    "memory/journal_file.py",
+    "memory/pool.py",
+    "memory/waiting.py",
+    "obs/complaints.py",
+    "security/sealing.py",
+)
 """And what is kept for all of them elsewhere."""
 
 GROWING = {"dict", "list", "set", "deque", "OrderedDict", "defaultdict", "Counter", "Queue", "bytearray", "WeakSet"} | {
@@ -61,6 +68,7 @@ BOUNDS: dict[str, dict[str, str]] = {
         "gateway/messages/sessions.py:_Session": "pulled pushed",
     },
     "MOST_LARGE": {"gateway/peers/sending.py:Sending": "_transfers"},
+    "MOST_UNWRITTEN_BYTES": {"memory/journal_file.py:JournalFile": "_unwritten"},
     "MOST_BYTES": {"gateway/messages/unspilled.py:Unspilled": "_messages"},
     "MOST_FAILURES for each party": {"gateway/messages/sessions.py:_Session": "failures"},
     "by the processes of own tasks, in each session": {"gateway/tasks/presence.py:_Life": "tasks"},
@@ -71,6 +79,13 @@ BOUNDS: dict[str, dict[str, str]] = {
     "REMEMBERED_CLOSED": {"gateway/messages/sessions.py:Sessions": "_closed"},
     "REMEMBERED_DELIVERED, REMEMBERED_NOTICES": {"gateway/peers/sending.py:Sending": "_delivered _notices"},
     "REMEMBERED_TRANSFERS": {"gateway/peers/receiving.py:Receiving": "_ended"},
+    "REMEMBERED_LOST": {
+        "gateway/peers/receiving.py:Receiving": "_lost",
+        "gateway/journal/state.py:JournalState": "lost",
+    },
+    "by the messages that the gateway had, and REMEMBERED_TRANSFERS of each peer": {
+        "gateway/journal/state.py:JournalState": "messages _ended",
+    },
     "by connections that there are: of a listed user MOST_OF_A_USER, of others who are refused MOST_REFUSED": {
         "gateway/tasks/socket.py:TaskSocket": "_of_user _large_of_user _turns_of_user",
         "gateway/tasks/turns.py:Turns": "_waiting",

@@ -39,6 +39,10 @@ class EndedSessions:
         """Why a session has ended here; None where it has not, or that was long ago."""
         return self._known(self._here, session)
 
+    def here(self) -> list[tuple[str, str]]:
+        """Sessions that have ended here, and why."""
+        return [(session, reason) for session, (_, reason) in self._here.items()]
+
     def reason_of_peers(self, session: str, sites: Collection[str] | None) -> str | None:
         """Why it has ended at one of these sites, as that one said; None as the sites: at any."""
         for site, ended in self._at_peers.items():

@@ -14,7 +14,7 @@ from fedrdma_fate.gateway.messages.budget import Budget
 from fedrdma_fate.gateway.messages.sessions import Sessions
 from fedrdma_fate.memory.pool import Lease
 from fedrdma_fate.memory.region import region_unusable
-from fedrdma_fate.memory.shared_slots import BorrowedSlot
+from fedrdma_fate.memory.shared_slots import BorrowedSlot, hold_range
 from fedrdma_fate.memory.spill import Spilled
 from fedrdma_fate.obs.complaints import EACH_TELLS, Complaints
 from fedrdma_fate.ports import Region
@@ -41,6 +41,7 @@ class Message:
         origin: the site that it came from, empty for one of this site.
         user: of this host, whose task pushed it; None for one of another site.
         transfer: its transfer there.
+        when_gone: called once, before its memory or file is given back; empty where the journal does not know of it.
     """
 
     key: MessageKey
@@ -55,6 +56,7 @@ class Message:
     origin: str = ""
     user: int | None = None
     transfer: int = 0
+    when_gone: Callable[[], None] | None = None
 
     @property
     def counts_as(self) -> str:
@@ -81,7 +83,8 @@ class Message:
                 return "borrowed", os.dup(self.borrowed.fileno), self.borrowed.offset
             assert self.lease is not None
             slot = self.lease.slot
-            return "region", memory_files.open_for_reading(slot.region.fileno), slot.offset + self.payload_at
+            offset = slot.offset + self.payload_at
+            return "region", _open_held(slot.region.fileno, offset, self.total_bytes), offset
         except OSError as error:
             raise region_unusable(f"the memory of {self.key}", error) from error
 
@@ -96,6 +99,9 @@ class Message:
         if self.moving is not None:
             self.moving.add_done_callback(lambda _: self.discard())
             return
+        if self.when_gone is not None:
+            self.when_gone()
+            self.when_gone = None
         if self.lease is not None:
             self.lease.release()
             self.lease = None
@@ -105,6 +111,21 @@ class Message:
         if self.spilled is not None:
             self.spilled.discard()
             self.spilled = None
+
+
+def _open_held(fileno: int, offset: int, length: int) -> int:
+    """A descriptor for a task that maps a message: the next gateway sees by its lock that somebody does.
+
+    Raises:
+        OSError: there is none to be had.
+    """
+    descriptor = memory_files.open_for_reading(fileno)
+    try:
+        hold_range(descriptor, offset, length)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def name_of_user(user: int) -> str:
@@ -121,17 +142,20 @@ class Mailbox:
         on_turned_away: called with a message that was dropped because its destination's tasks do not know its source.
     """
 
-    def __init__(self, budget: Budget | None = None, complaints: Complaints | None = None) -> None:
+    def __init__(
+        self, budget: Budget | None = None, complaints: Complaints | None = None, sessions: Sessions | None = None
+    ) -> None:
         """
         Args:
             budget: what may wait here of each peer; None: whatever comes.
             complaints: about messages that nobody can have.
+            sessions: those of an earlier run.
         """
         self.budget = budget or Budget()
         self._complaints = complaints or Complaints()
         self.on_turned_away: Callable[[Message], object] = lambda _message: None
         self.on_waiting: Callable[[str, Party], object] = lambda _session, _party: None
-        self.sessions = Sessions()
+        self.sessions = sessions or Sessions()
         self._messages: dict[MessageKey, Message] = {}
         self._failed: dict[MessageKey, tuple[str, str, str]] = {}
         self._waiting: dict[MessageKey, asyncio.Future[Message]] = {}

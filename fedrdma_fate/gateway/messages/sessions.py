@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 
+from fedrdma_fate.gateway.journal_records import Joined, Left, Over, Pulled, Pushed, SessionRecord, Unpulled, Unpushed
 from fedrdma_fate.gateway.messages.budget import units
 from fedrdma_fate.gateway.messages.ended import EndedSessions
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError
@@ -64,10 +65,12 @@ class Sessions:
 
     Attributes:
         ended: those that are over, and why.
+        record: called with each change, for the journal.
     """
 
     def __init__(self) -> None:
         self.ended = EndedSessions()
+        self.record: Callable[[SessionRecord], object] = lambda _record: None
         self._sessions: dict[str, _Session] = {}
         self._closed: OrderedDict[tuple[str, Party], None] = OrderedDict()
         self._open: dict[tuple[str, Party], frozenset[Party] | None] = {}
@@ -98,7 +101,10 @@ class Sessions:
                 "Name the same ones in all tasks of a job.",
             )
         self._closed.pop((session, party), None)
+        if (session, party) in self._open and named == known:
+            return
         self._open[session, party] = named
+        self.record(Joined(session, party, _listed(named)))
 
     def admits(self, key: MessageKey) -> bool:
         """Whether the session goes on, and tasks of the destination, if there have been any, know the source in it."""
@@ -115,6 +121,7 @@ class Sessions:
 
     def leave(self, session: str, party: Party) -> None:
         """The party left: forget what it did."""
+        self.record(Left(session, party))
         self._open.pop((session, party), None)
         self._closed[session, party] = None
         self._closed.move_to_end((session, party))
@@ -133,6 +140,7 @@ class Sessions:
 
     def end(self, session: str, reason: str) -> None:
         """A session is over: forget all of it but that."""
+        self.record(Over(session, reason))
         self.ended.add(session, reason)
         for places in (self._open, self._closed):
             for place in [place for place in places if place[0] == session]:
@@ -190,10 +198,16 @@ class Sessions:
                 )
             seen.add(key)
         for key in keys:
-            self._remember(key, pulled=False)
+            self.remember_push(key)
+            self.record(Pushed(key))
+
+    def remember_push(self, key: MessageKey) -> None:
+        """It was pushed, also where that is known."""
+        self._remember(key, pulled=False)
 
     def forget_push(self, key: MessageKey) -> None:
         """The push came to nothing, as its task knows: it may be made again."""
+        self.record(Unpushed(key))
         self._forget(key, pulled=False)
 
     def push_failed(self, key: MessageKey, error: FedRDMAError) -> None:
@@ -221,16 +235,39 @@ class Sessions:
 
     def note_pull(self, key: MessageKey) -> None:
         """The message was handed out."""
+        self.record(Pulled(key))
         self._remember(key, pulled=True)
 
     def forget_pull(self, key: MessageKey) -> None:
         """It was not handed out after all."""
+        self.record(Unpulled(key))
         self._forget(key, pulled=True)
 
     def was_pulled(self, key: MessageKey) -> bool:
         """Whether the message was handed out before."""
         state = self._sessions.get(key.session)
         return state is not None and key in state.pulled
+
+    # -- for the journal ------------------------------------------------------------------------------------------
+
+    def remember_join(self, session: str, party: Party, parties: Iterable[Party] | None) -> None:
+        """An earlier run let it join, and this is all that its tasks had named."""
+        self._closed.pop((session, party), None)
+        self._open[session, party] = None if parties is None else frozenset(parties)
+
+    def records(self) -> Iterator[SessionRecord]:
+        """As few records as say what is known here."""
+        for session, reason in self.ended.here():
+            yield Over(session, reason)
+        for session, party in self._closed:
+            yield Left(session, party)
+        for (session, party), named in self._open.items():
+            yield Joined(session, party, _listed(named))
+        for state in self._sessions.values():
+            for key in state.pushed:
+                yield Pushed(key)
+            for key in state.pulled:
+                yield Pulled(key)
 
     def _remember(self, key: MessageKey, *, pulled: bool) -> None:
         state = self._of(key.session)
@@ -265,3 +302,7 @@ class Sessions:
 
     def _of(self, session: str) -> _Session:
         return self._sessions.setdefault(session, _Session())
+
+
+def _listed(named: frozenset[Party] | None) -> tuple[Party, ...] | None:
+    return None if named is None else tuple(sorted(named, key=str))

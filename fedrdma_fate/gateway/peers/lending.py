@@ -153,16 +153,25 @@ class Lending:
             if not loan.forgotten:
                 loan.gone_at = None
 
-    def peer_restarted(self) -> list[int]:
-        """The peer has forgotten its loans, though tasks of its may still use them; those it had not taken yet."""
+    def peer_restarted(self) -> tuple[list[int], list[tuple[Outgoing, Lease]]]:
+        """The peer has forgotten its loans, though tasks of its may still use them.
+
+        Returns:
+            those it had not taken yet, and those it had and no task of its uses, each with a lease for whoever sends
+            it again: no task has pulled them, or none needs them any more, which the peer knows.
+        """
         self._declined = False
         self.peer_lost()
         untaken = [transfer for transfer, loan in self._loans.items() if not loan.accepted]
         for transfer in untaken:
             self.end(transfer)
+        unused = [loan for loan in self._loans.values() if not loan.forgotten and not range_is_held(loan.lease.slot)]
+        again = [(loan.outgoing, loan.lease.share(f"transfer:{loan.outgoing.key}")) for loan in unused]
+        for loan in unused:
+            self.end(loan.outgoing.transfer)
         for loan in self._loans.values():
             loan.forgotten = True
-        return untaken
+        return untaken, again
 
     def close(self) -> None:
         """Look no more."""

@@ -258,6 +258,7 @@ class Peer:
         self.sending.resend_small()
         if self.session_talk is not None:
             self.session_talk.online(self.config.site)
+        self.receiving.tell_lost()
         self.send(Ping(time.monotonic()))
 
     def _forget_old_run(self) -> None:
@@ -442,9 +443,15 @@ class Peer:
         regions = self._link_regions
         makers = regions.maker("repairs", transport), regions.maker("sealing", transport)
         admits = self._entitlement.admits
-        complaints = self._context.complaints
         settings = link_settings(
-            self._context.config, self.config, transport, known, *makers, admits=admits, complaints=complaints
+            self._context.config,
+            self.config,
+            transport,
+            known,
+            *makers,
+            admits=admits,
+            kept=functools.partial(self._context.journal.received, self.config.site),
+            complaints=self._context.complaints,
         )
         events = LinkEvents(self._loop, functools.partial(self._on_link_event, transport))
         return self._context.make_link(self.config.site, settings, events.emit), events

@@ -1,4 +1,7 @@
-"""Grants receive slots to a peer, and takes in what comes through them."""
+"""Grants receive slots to a peer, and takes in what comes through them.
+
+More than 500 lines: every way in which a message of a peer comes, or ends, is to be seen in one place.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 
 from fedrdma_fate.core.credits import MOST_REQUESTS
@@ -15,6 +18,7 @@ from fedrdma_fate.engine.events import TransferStats
 from fedrdma_fate.engine.link_thread import LinkHandle
 from fedrdma_fate.gateway.background import spawn
 from fedrdma_fate.gateway.context import GatewayContext
+from fedrdma_fate.gateway.journal.state import REMEMBERED_LOST, REMEMBERED_TRANSFERS
 from fedrdma_fate.gateway.messages.mailbox import Message
 from fedrdma_fate.gateway.peers.announced import AnnouncedTransfers
 from fedrdma_fate.gateway.peers.borrowing import Borrowing
@@ -55,9 +59,6 @@ what it has given up may still be on its way."""
 
 MOST_ANNOUNCED = 8192
 """Transfers of a peer that were announced and have not ended: more than it can have grants and credits for."""
-
-REMEMBERED_TRANSFERS = 16384
-"""Ended transfers that are remembered, so that one sent again after a lost connection is not taken twice."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -116,6 +117,7 @@ class Receiving:
         self._next_grant = 0
         self._announced = AnnouncedTransfers()
         self._ended: OrderedDict[int, Delivered | Refused] = OrderedDict()
+        self._lost: deque[Refused] = deque(maxlen=REMEMBERED_LOST)
 
     # -- grants ---------------------------------------------------------------------------------------------------
 
@@ -310,6 +312,8 @@ class Receiving:
             origin=self._peer,
             transfer=offer.transfer,
         )
+        # its link has written it down
+        self._context.journal.follow(message)
         kept = self._context.mailbox.deliver(message)
         make_room(self._context, self._context.receive_pool)
         if offer.mode == "fedrdma-x" and slot.length > int(self._context.config.memory.ring_slot_bytes):
@@ -418,6 +422,7 @@ class Receiving:
         kept = self._context.mailbox.deliver(message)
         if kept:
             keep_small(self._context, message, self.owner)
+            self._context.journal.keep(message)
         self._context.metrics.inline_moved("received", self._peer)
         self._trace_delivered(inline, len(inline.body), "inline", "control", 0.0, kept)
         self._send(Delivered(inline.transfer))
@@ -431,6 +436,24 @@ class Receiving:
             else:
                 still_open.append((transfer, grant))
         return tuple(still_open)
+
+    # -- after a restart of this gateway --------------------------------------------------------------------------
+
+    def restore_ended(self, transfers: Iterable[int]) -> None:
+        """An earlier run has confirmed these."""
+        for transfer in transfers:
+            self._remember(Delivered(transfer))
+
+    def note_lost(self, transfer: int, reason: str) -> None:
+        """A message that an earlier run has confirmed is lost: the peer is told on each new channel."""
+        refused = Refused(transfer, ErrorCode.MESSAGE_LOST.value, reason)
+        self._remember(refused)
+        self._lost.append(refused)
+
+    def tell_lost(self) -> None:
+        """The control channel is new."""
+        for refused in self._lost:
+            self._send(refused)
 
     def _remember(self, end: Delivered | Refused) -> None:
         self._announced.discard(end.transfer)

@@ -264,7 +264,11 @@ class Sending:
 
     def peer_restarted(self) -> None:
         """The peer has forgotten what was lent to it."""
-        self._take_back(self.lending.peer_restarted())
+        untaken, again = self.lending.peer_restarted()
+        self._take_back(untaken)
+        for outgoing, lease in again:
+            self._transfers[outgoing.transfer] = _PendingPayload(outgoing, lease, alone=False)
+            self.outgoing_large.add(1)
 
     def take_back(self, path: str) -> None:
         """A data path was given up: what was handed to it waits for another one."""

@@ -154,9 +154,11 @@ class Pushing:
             if peer is not None:
                 peer.put_inline(key, request.kind, request.body)
             else:
-                message = Message(key, request.kind, len(request.body), body=request.body, user=user)
+                transfer = self._context.new_transfer()
+                message = Message(key, request.kind, len(request.body), body=request.body, user=user, transfer=transfer)
                 if self._keep(message, "inline"):
                     keep_small(self._context, message, message.counts_as)
+                    self._context.journal.keep(message)
                 if message.moving is not None:
                     moves.append(message.moving)
         self._trace_put(attach, request, len(request.body))

@@ -487,6 +487,7 @@ class TaskConversation:
         except FedRDMAError:
             self._context.mailbox.return_(message)
             raise
+        self._context.journal.handed(message)
         number = task.new_lease()
         task.received[number] = message
         reply = GotSlot(message.kind, number, place, offset, message.total_bytes)
@@ -494,6 +495,7 @@ class TaskConversation:
 
     def _not_handed_over(self, task: Task, number: int) -> None:
         if (message := task.received.pop(number, None)) is not None:
+            self._context.journal.returned(message)
             self._context.mailbox.return_(message)
 
     def _leave(self, attach: Attach) -> Reply:

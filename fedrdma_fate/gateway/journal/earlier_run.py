@@ -1,0 +1,207 @@
+"""What an earlier run of this site's gateway has left: its journal, and the memory and files that that speaks of.
+
+Nothing that is found is believed without a look: the journal is of this version and this site, a region is the very
+file that the journal names, sealed, and as long as it is to be.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from fedrdma_fate.gateway.journal.state import JournalState, replay
+from fedrdma_fate.gateway.journal_records import Began, encode_record
+from fedrdma_fate.memory import journal_file
+from fedrdma_fate.memory.journal_file import JournalFile, read_records
+from fedrdma_fate.memory.keeper import SOCKET_NAME, Keeper
+from fedrdma_fate.memory.owned_directory import OwnedDirectory
+from fedrdma_fate.memory.region import SharedRegion
+from fedrdma_fate.memory.region_directory import RECEIVE_REGION, RegionDirectory
+from fedrdma_fate.unix_sockets import close_all
+from fedrdma_fate.wire.errors import ErrorCode, GatewayError, MemoryPoolError
+
+logger = logging.getLogger(__name__)
+
+_LOCK_NAME = "lock"
+_SPILL = "spill"
+"""What a keeper calls the lock of the directory of spilled messages; regions have their own names."""
+
+
+class StateDirectory:
+    """Where a site's gateway keeps its journal, and where its keeper is found. One gateway has it at a time."""
+
+    def __init__(self, parent: Path, site: str) -> None:
+        """Make it, or take the one of an earlier run.
+
+        Raises:
+            MemoryPoolError: SPILL_FAILED when that is not possible.
+            GatewayError: STATE_IN_USE when another gateway has it.
+        """
+        # a site may have any name, a directory may not
+        self.path = parent / f"journal-{hashlib.sha256(site.encode()).hexdigest()[:16]}"
+        self.fileno = self._lock = -1
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(mode=0o700, exist_ok=True)
+            self.fileno = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            status = os.fstat(self.fileno)
+            if status.st_uid != os.geteuid():
+                raise PermissionError(errno.EPERM, f"user {status.st_uid} owns it")
+            os.fchmod(self.fileno, 0o700)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            self._lock = os.open(_LOCK_NAME, flags, 0o600, dir_fd=self.fileno)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self.close()
+            raise GatewayError(
+                ErrorCode.STATE_IN_USE,
+                f"another gateway of {site!r} runs, whose journal lies in {self.path}.",
+                "Stop it, or give this one a `state_directory` of its own.",
+            ) from error
+        except OSError as error:
+            self.close()
+            raise MemoryPoolError(
+                ErrorCode.SPILL_FAILED,
+                f"cannot make a directory for the journal in {parent}: {error.strerror}.",
+                "Point state_directory, or memory.spill_directory, at a directory that the gateway's user may write.",
+            ) from error
+
+    def remove(self) -> None:
+        """Remove what lies in it, and the directory; never raises."""
+        if self.fileno < 0:
+            return
+        journal_file.remove(self.fileno)
+        for name in (SOCKET_NAME, _LOCK_NAME):
+            with contextlib.suppress(OSError):
+                os.unlink(name, dir_fd=self.fileno)
+        with contextlib.suppress(OSError):
+            self.path.rmdir()
+
+    def close(self) -> None:
+        """Let another gateway have it. May be repeated."""
+        for descriptor in (self.fileno, self._lock):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self.fileno = self._lock = -1
+
+
+class EarlierRun:
+    """What is left of the run before this one.
+
+    Attributes:
+        state: what its journal says; empty where there is none that can be used.
+        region: its receive region, None where that is gone.
+        spill: its directory of spilled messages, likewise.
+        why_gone: why memory is gone, for both ends of what lay there.
+        keeper: what has kept it, until this run has one of its own.
+    """
+
+    def __init__(self) -> None:
+        self.state = JournalState()
+        self.region: SharedRegion | None = None
+        self.spill: OwnedDirectory | None = None
+        self.why_gone = ""
+        self.keeper: Keeper | None = None
+
+    @classmethod
+    def find(
+        cls, directory: StateDirectory, site: str, boot: str, regions: RegionDirectory, length: int, *, warm: bool
+    ) -> EarlierRun:
+        """Look for it; what cannot be used is said in the log.
+
+        Args:
+            directory: of the site.
+            site: its name.
+            boot: of the machine, now.
+            regions: gets the region that is found.
+            length: bytes that the receive region is to have.
+            warm: whether it is to have all its pages.
+        """
+        run = cls()
+        run.state = _read(directory, site)
+        taken = Keeper.take_over(directory.path)
+        run.keeper, held = (None, {}) if taken is None else taken
+        try:
+            began = run.state.began
+            if began is None:
+                return run
+            if began.boot != boot:
+                run.why_gone = "the machine was started anew"
+                return run
+            run._adopt_region(began, held, regions, length, warm=warm)
+            lock = held.pop(_SPILL, None)
+            try:
+                run.spill = OwnedDirectory.take_over(Path(began.spill), lock)
+            except OSError as error:
+                logger.warning("messages that an earlier run has spilled to %s are gone: %s", began.spill, error)
+            return run
+        finally:
+            close_all(list(held.values()))
+
+    def _adopt_region(
+        self, began: Began, held: dict[str, int], regions: RegionDirectory, length: int, *, warm: bool
+    ) -> None:
+        fileno = held.pop(RECEIVE_REGION, None)
+        if fileno is None:
+            self.why_gone = "nothing has kept the memory of a gateway that was killed"
+        elif began.region_bytes != length:
+            os.close(fileno)
+            self.why_gone = f"memory.receive_bytes was {began.region_bytes} and is {length} now"
+        else:
+            try:
+                self.region = regions.adopt_region(RECEIVE_REGION, fileno, length, began.region, warm=warm)
+            except MemoryPoolError as error:
+                self.why_gone = error.message
+        if self.region is None and self.state.messages:
+            logger.error("messages in the memory of an earlier run are gone: %s", self.why_gone)
+
+
+def begin_journal(directory: StateDirectory, began: Began, state: JournalState) -> JournalFile | None:
+    """A journal that says what there is now; None, and a line in the log, where it cannot be written."""
+    state.began = began
+    try:
+        return JournalFile(directory.fileno, map(encode_record, state.records()))
+    except OSError as error:
+        logger.error(
+            "[%s] no journal in %s: %s. A gateway that is killed loses what it has.",
+            ErrorCode.JOURNAL_UNUSABLE.value,
+            directory.path,
+            error.strerror,
+        )
+        return None
+
+
+def start_keeper(directory: StateDirectory, seconds: float, held: Mapping[str, int], spill: int) -> Keeper | None:
+    """What holds these regions, and the lock of the spilled messages; None, and a line in the log, if none starts."""
+    try:
+        return Keeper.start(directory.path, seconds, {**held, _SPILL: spill})
+    except OSError as error:
+        logger.error("nothing keeps the memory of this gateway if it is killed: %s", error)
+        return None
+
+
+def _read(directory: StateDirectory, site: str) -> JournalState:
+    try:
+        records, torn = read_records(directory.fileno)
+        state = replay(records)
+        if records and (state.began is None or state.began.site != site):
+            whose = "nobody's" if state.began is None else f"of the site {state.began.site!r}"
+            raise MemoryPoolError(
+                ErrorCode.JOURNAL_UNUSABLE,
+                f"the journal of an earlier run cannot be used: it is {whose}.",
+                "Give each site a `state_directory` of its own.",
+            )
+    except FileNotFoundError:
+        return JournalState()
+    except (MemoryPoolError, OSError) as error:
+        logger.error("%s %s", error, directory.path)
+        return JournalState()
+    if torn:
+        logger.warning("ignored the last %d bytes of the journal in %s: they are no record", torn, directory.path)
+    return state

@@ -1,0 +1,106 @@
+"""The journal as the parts of a gateway write it."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+
+from fedrdma_fate.gateway.journal.state import summarise
+from fedrdma_fate.gateway.journal_records import AnyRecord, Gone, Handed, Received, Returned, Spilled, encode_record
+from fedrdma_fate.gateway.messages.mailbox import Message
+from fedrdma_fate.memory.journal_file import JournalFile
+from fedrdma_fate.ports import Slot
+from fedrdma_fate.wire.frames import PROBE_TRANSFERS_FROM, Offer
+
+logger = logging.getLogger(__name__)
+
+COMPACT_LOOK_SECONDS = 5.0
+"""Between two looks at whether the file is to be compacted: in that time, small messages at their highest rate write
+some ten times less than it has when it is."""
+
+
+class Journal:
+    """Any thread may write; without a file, nothing is kept."""
+
+    def __init__(self, file: JournalFile | None = None) -> None:
+        self._file = file
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether there is a file."""
+        return self._file is not None
+
+    def write(self, *records: AnyRecord) -> None:
+        """Write these down. When this returns, they outlive the process, unless the disk is full, as the log says."""
+        if self._file is not None:
+            self._file.append(*map(encode_record, records))
+
+    def received(self, origin: str, offer: Offer, slot: Slot, payload_at: int) -> None:
+        """A payload lies whole in its slot; before the peer is told so. Probes are not kept."""
+        if self._file is not None and offer.transfer < PROBE_TRANSFERS_FROM:
+            self.write(
+                Received(
+                    origin,
+                    offer.transfer,
+                    offer.key,
+                    offer.kind,
+                    offer.total_bytes,
+                    offset=slot.offset,
+                    payload_at=payload_at,
+                )
+            )
+
+    def keep(self, message: Message) -> None:
+        """A message is here that came by no data path; before anybody is told that it is kept."""
+        if self._file is not None:
+            lease = message.lease
+            record = Received(
+                message.origin,
+                message.transfer,
+                message.key,
+                message.kind,
+                message.total_bytes,
+                body=message.body,
+                offset=0 if lease is None else lease.slot.offset,
+                payload_at=message.payload_at,
+                file="" if message.spilled is None else message.spilled.path.name,
+                user=message.user,
+            )
+            self.write(record)
+            self.follow(message)
+
+    def follow(self, message: Message) -> None:
+        """A message was written down: so will be that its memory is given back."""
+        if self._file is not None:
+            message.when_gone = functools.partial(self.write, Gone(message.origin, message.transfer))
+
+    def spilled(self, message: Message) -> None:
+        """A message lies in a file now; before its slot is given back."""
+        if message.when_gone is not None and message.spilled is not None:
+            self.write(Spilled(message.origin, message.transfer, message.spilled.path.name))
+
+    def handed(self, message: Message) -> None:
+        """A task is about to map a message."""
+        if message.when_gone is not None:
+            self.write(Handed(message.origin, message.transfer))
+
+    def returned(self, message: Message) -> None:
+        """It did not get it."""
+        if message.when_gone is not None:
+            self.write(Returned(message.origin, message.transfer))
+
+    async def keep_short(self) -> None:
+        """Compact the file when it is time, for ever."""
+        while self._file is not None:
+            await asyncio.sleep(COMPACT_LOOK_SECONDS)
+            if self._file.wants_compacting:
+                try:
+                    await asyncio.to_thread(self._file.compact, summarise)
+                except OSError as error:
+                    logger.error("cannot compact the journal, and will try again: %s", error.strerror)
+
+    def close(self) -> None:
+        """Write no more; the file stays. May be repeated."""
+        if self._file is not None:
+            self._file.close()

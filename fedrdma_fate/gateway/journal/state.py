@@ -1,0 +1,146 @@
+"""What the records of a journal amount to."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from fedrdma_fate.gateway.journal_records import (
+    AnyRecord,
+    Began,
+    Ended,
+    Gone,
+    Handed,
+    Joined,
+    Left,
+    Lost,
+    Over,
+    Pulled,
+    Pushed,
+    Received,
+    Returned,
+    Spilled,
+    Unpulled,
+    Unpushed,
+    decode_record,
+    encode_record,
+)
+from fedrdma_fate.gateway.messages.sessions import Sessions
+
+REMEMBERED_TRANSFERS = 16384
+"""Delivered transfers of each peer that are remembered, so that one sent again is not taken twice."""
+
+REMEMBERED_LOST = 1024
+"""Lost messages that both ends are told of; of more, the log tells."""
+
+
+class JournalState:
+    """Belongs to one thread.
+
+    Attributes:
+        began: what the journal says of itself; None as long as nothing was read.
+        sessions: what was pushed and pulled, and who has left.
+        messages: those that are here, by site and transfer.
+        lost: those that were, likewise.
+    """
+
+    def __init__(self) -> None:
+        self.began: Began | None = None
+        self.sessions = Sessions()
+        self.messages: dict[tuple[str, int], Received] = {}
+        self.lost: OrderedDict[tuple[str, int], Lost] = OrderedDict()
+        self._ended: dict[str, OrderedDict[int, None]] = {}
+
+    def ended(self, origin: str) -> list[int]:
+        """Delivered transfers of a peer, in their order."""
+        return list(self._ended.get(origin, ()))
+
+    def apply(self, record: AnyRecord) -> None:
+        """One more record."""
+        match record:
+            case Began():
+                self.began = record
+            case Received(origin=origin, transfer=transfer):
+                self._note_ended(origin, transfer)
+                self.messages.setdefault((origin, transfer), record)
+            case Spilled(origin=origin, transfer=transfer, file=file):
+                self._change(origin, transfer, file=file, body=None)
+            case Handed(origin=origin, transfer=transfer):
+                self._change(origin, transfer, handed=True)
+            case Returned(origin=origin, transfer=transfer):
+                self._change(origin, transfer, handed=False)
+            case Gone(origin=origin, transfer=transfer):
+                self.messages.pop((origin, transfer), None)
+            case Ended(origin=origin, transfer=transfer):
+                self._note_ended(origin, transfer)
+            case Lost(origin=origin, transfer=transfer):
+                self.messages.pop((origin, transfer), None)
+                self.lost[origin, transfer] = record
+                while len(self.lost) > REMEMBERED_LOST:
+                    self.lost.popitem(last=False)
+            case Joined(session=session, party=party, parties=parties):
+                self.sessions.remember_join(session, party, parties)
+            case Left(session=session, party=party):
+                self.sessions.leave(session, party)
+                for name, lost in list(self.lost.items()):
+                    if lost.key.session == session and lost.key.destination == party:
+                        del self.lost[name]
+            case Over(session=session, reason=reason):
+                self.sessions.end(session, reason)
+                for name, lost in list(self.lost.items()):
+                    if lost.key.session == session:
+                        del self.lost[name]
+            case Pushed(key=key):
+                self.sessions.remember_push(key)
+            case Unpushed(key=key):
+                self.sessions.forget_push(key)
+            case Pulled(key=key):
+                self.sessions.note_pull(key)
+            case Unpulled(key=key):
+                self.sessions.forget_pull(key)
+
+    def records(self) -> Iterator[AnyRecord]:
+        """As few as say the same."""
+        if self.began is not None:
+            yield self.began
+        for origin, transfers in self._ended.items():
+            for transfer in transfers:
+                yield Ended(origin, transfer)
+        yield from self.sessions.records()
+        yield from self.lost.values()
+        yield from self.messages.values()
+
+    def _change(self, origin: str, transfer: int, **changes: object) -> None:
+        if (message := self.messages.get((origin, transfer))) is not None:
+            self.messages[origin, transfer] = msgspec.structs.replace(message, **changes)
+
+    def _note_ended(self, origin: str, transfer: int) -> None:
+        if not origin:
+            return
+        ended = self._ended.setdefault(origin, OrderedDict())
+        ended[transfer] = None
+        while len(ended) > REMEMBERED_TRANSFERS:
+            ended.popitem(last=False)
+
+
+def replay(bodies: Iterable[bytes]) -> JournalState:
+    """What there was, when the last of these was written.
+
+    Raises:
+        MemoryPoolError: JOURNAL_UNUSABLE where one does not parse.
+    """
+    state = JournalState()
+    for body in bodies:
+        state.apply(decode_record(body))
+    return state
+
+
+def summarise(bodies: Iterable[bytes]) -> list[bytes]:
+    """Fewer records that say the same.
+
+    Raises:
+        MemoryPoolError: JOURNAL_UNUSABLE where one does not parse.
+    """
+    return [encode_record(record) for record in replay(bodies).records()]

@@ -1,0 +1,179 @@
+"""What the journal's records say. Strict: one that does not parse makes the whole journal one of another version."""
+
+from __future__ import annotations
+
+import msgspec
+
+from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
+from fedrdma_fate.wire.frames import MessageKey, MessageKind, Party
+
+
+class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """Base of every record."""
+
+
+class Began(Record, frozen=True, tag=0):
+    """First in every journal: whose it is, and what memory it speaks of.
+
+    Attributes:
+        site: name of the site.
+        boot: of the machine; the memory of another one is gone.
+        region: inode of the receive region's file.
+        region_bytes: its length.
+        spill: path of the directory of spilled messages.
+    """
+
+    site: str
+    boot: str
+    region: int
+    region_bytes: int
+    spill: str
+
+
+class Received(Record, frozen=True, tag=1):
+    """A message is here, whole; written before the peer is told so.
+
+    Attributes:
+        origin: the site that it came from; empty for one of this site.
+        transfer: its transfer there; together they name it in other records.
+        key: the message.
+        kind: what the payload holds.
+        total_bytes: its length.
+        body: the payload itself, where it lies nowhere else.
+        offset: else where in the receive region its slot starts.
+        payload_at: where in the slot it starts.
+        file: name of the file that it lies in, where it was spilled.
+        user: whose task pushed it, where that was one of this site.
+        handed: a task has it.
+    """
+
+    origin: str
+    transfer: int
+    key: MessageKey
+    kind: MessageKind
+    total_bytes: int
+    body: bytes | None = None
+    offset: int = 0
+    payload_at: int = 0
+    file: str = ""
+    user: int | None = None
+    handed: bool = False
+
+
+class Spilled(Record, frozen=True, tag=2):
+    """A message was moved to a file; written before its slot is given back."""
+
+    origin: str
+    transfer: int
+    file: str
+
+
+class Handed(Record, frozen=True, tag=3):
+    """A task has it mapped, or is about to."""
+
+    origin: str
+    transfer: int
+
+
+class Returned(Record, frozen=True, tag=4):
+    """It was not handed over after all, and waits again."""
+
+    origin: str
+    transfer: int
+
+
+class Gone(Record, frozen=True, tag=5):
+    """Nobody needs its memory any more; written before that is given back."""
+
+    origin: str
+    transfer: int
+
+
+class Ended(Record, frozen=True, tag=6):
+    """A transfer that was delivered: the peer may ask again."""
+
+    origin: str
+    transfer: int
+
+
+class Lost(Record, frozen=True, tag=7):
+    """A message that was confirmed is gone, and why; both ends are to be told."""
+
+    origin: str
+    transfer: int
+    key: MessageKey
+    reason: str
+
+
+class Joined(Record, frozen=True, tag=8):
+    """A party's task has attached, and names everybody in the session; None: it does not know."""
+
+    session: str
+    party: Party
+    parties: tuple[Party, ...] | None
+
+
+class Left(Record, frozen=True, tag=9):
+    """A party has left a session."""
+
+    session: str
+    party: Party
+
+
+class Pushed(Record, frozen=True, tag=10):
+    """It is being pushed."""
+
+    key: MessageKey
+
+
+class Unpushed(Record, frozen=True, tag=11):
+    """The push came to nothing."""
+
+    key: MessageKey
+
+
+class Pulled(Record, frozen=True, tag=12):
+    """It was handed out."""
+
+    key: MessageKey
+
+
+class Unpulled(Record, frozen=True, tag=13):
+    """It was not, after all."""
+
+    key: MessageKey
+
+
+class Over(Record, frozen=True, tag=19):
+    """A session has ended, and why."""
+
+    session: str
+    reason: str
+
+
+SessionRecord = Joined | Left | Over | Pushed | Unpushed | Pulled | Unpulled
+AnyRecord = Began | Received | Spilled | Handed | Returned | Gone | Ended | Lost | SessionRecord
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[AnyRecord] = msgspec.msgpack.Decoder(AnyRecord)
+
+
+def encode_record(record: Record) -> bytes:
+    """As it is written."""
+    return _encoder.encode(record)
+
+
+def decode_record(body: bytes) -> AnyRecord:
+    """As it was written.
+
+    Raises:
+        MemoryPoolError: JOURNAL_UNUSABLE.
+    """
+    try:
+        return _decoder.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise MemoryPoolError(
+            ErrorCode.JOURNAL_UNUSABLE,
+            f"the journal of an earlier run cannot be used: a record does not parse: {error}.",
+            "What that run had is lost. Use one version of fedrdma-fate, and a directory of each site's own.",
+        ) from error

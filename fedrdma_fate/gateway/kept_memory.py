@@ -1,0 +1,133 @@
+"""What of a gateway outlives it when it is killed: memory in a keeper, files, and the journal that names them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from fedrdma_fate.gateway.config.schema import GatewayConfig
+from fedrdma_fate.gateway.journal.earlier_run import EarlierRun, StateDirectory, begin_journal, start_keeper
+from fedrdma_fate.gateway.journal.journal import Journal
+from fedrdma_fate.gateway.journal_records import Began
+from fedrdma_fate.memory.keeper import Keeper
+from fedrdma_fate.memory.region import SharedRegion
+from fedrdma_fate.memory.region_directory import RECEIVE_REGION, RegionDirectory
+from fedrdma_fate.memory.spill import SpillStore
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def boot_identity() -> str:
+    """Equal as long as the machine runs."""
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return os.uname().nodename
+
+
+class KeptMemory:
+    """Where `timeouts.restart` is 0, nothing is kept.
+
+    Attributes:
+        earlier: what an earlier run has left, None where nothing is kept.
+    """
+
+    def __init__(self, config: GatewayConfig, directory: StateDirectory | None, earlier: EarlierRun | None) -> None:
+        """Use `open`."""
+        self.earlier = earlier
+        self._is_first = earlier is None or earlier.state.began is None
+        self._config = config
+        self._directory = directory
+        self._keeper: Keeper | None = None
+        self._spill: SpillStore | None = None
+        self._journal = Journal()
+
+    @classmethod
+    def open(cls, config: GatewayConfig, regions: RegionDirectory, undo: contextlib.ExitStack) -> KeptMemory:
+        """Look for what an earlier run has left.
+
+        Args:
+            config: the gateway's.
+            regions: gets the regions that are found.
+            undo: gets what closes this again.
+
+        Raises:
+            GatewayError: STATE_IN_USE when another gateway of this site runs with the same directory.
+            MemoryPoolError: SPILL_FAILED where there can be no such directory.
+        """
+        if not config.timeouts.restart:
+            return cls(config, None, None)
+        memory = config.memory
+        directory = StateDirectory(config.state_directory or memory.spill_directory, config.site)
+        undo.callback(directory.close)
+        length = int(memory.receive_bytes)
+        earlier = EarlierRun.find(directory, config.site, boot_identity(), regions, length, warm=memory.warm)
+        kept = cls(config, directory, earlier)
+        undo.callback(kept.close)
+        return kept
+
+    @property
+    def receive_region(self) -> SharedRegion | None:
+        """That of the earlier run, where it can be used."""
+        return None if self.earlier is None else self.earlier.region
+
+    def begin(self, receive_region: SharedRegion, undo: contextlib.ExitStack) -> tuple[SpillStore, Journal]:
+        """Make what this run leaves if it is killed: where messages are spilled, and the journal.
+
+        Raises:
+            MemoryPoolError: SPILL_FAILED.
+        """
+        earlier = self.earlier
+        spill = SpillStore(
+            self._config.memory.spill_directory, self._config.site, None if earlier is None else earlier.spill
+        )
+        if self._directory is None or earlier is None:
+            undo.callback(spill.close)
+            return spill, self._journal
+        self._spill = spill
+        began = Began(
+            self._config.site,
+            boot_identity(),
+            os.fstat(receive_region.fileno).st_ino,
+            int(self._config.memory.receive_bytes),
+            str(spill.path),
+        )
+        self._journal = Journal(begin_journal(self._directory, began, earlier.state))
+        if self._journal.is_kept:
+            held = {RECEIVE_REGION: receive_region.fileno}
+            self._keeper = start_keeper(self._directory, self._config.timeouts.restart, held, spill.lock)
+        if earlier.keeper is not None:
+            earlier.keeper.end()
+            earlier.keeper = None
+        earlier.state.sessions.record = self._journal.write
+        return spill, self._journal
+
+    def forget(self) -> None:
+        """The gateway ends in order, and leaves nothing. May be repeated."""
+        self._journal.close()
+        if self._spill is not None:
+            self._spill.close()
+            self._spill = None
+        if self._directory is not None:
+            self._directory.remove()
+        if self._keeper is not None:
+            self._keeper.end()
+            self._keeper = None
+
+    def close(self) -> None:
+        """Close what is open here, and leave what was not forgotten to the next run. May be repeated."""
+        if self._is_first:
+            # the start has failed, and nobody had anything here before
+            self.forget()
+            return
+        self._journal.close()
+        if self.earlier is not None and self.earlier.keeper is not None:
+            self.earlier.keeper.leave()
+            self.earlier.keeper = None
+        if self._spill is not None:
+            self._spill.leave()
+            self._spill = None
+        if self._keeper is not None:
+            self._keeper.leave()
+            self._keeper = None

@@ -1,0 +1,302 @@
+"""Gateways that are killed and started again: what they had confirmed is there, once, or both ends are told."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedrdma_fate.client.client import GatewayClient
+from fedrdma_fate.gateway.journal_records import Began, encode_record
+from fedrdma_fate.memory.journal_file import MAGIC, JournalFile
+from fedrdma_fate.memory.keeper import Keeper
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError
+from tests.support.sites import InProcesses, InThread, Site, Sites, eventually, party, start_gateways
+
+A, B = party("guest:1"), party("host:2")
+LAYOUT = {"a": ["guest:1"], "b": ["host:2"]}
+MEMORY = {"send_bytes": "16MiB", "receive_bytes": "16MiB", "ring_slots": 2, "ring_slot_bytes": "1MiB"}
+BODY = os.urandom(3 << 20)
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:
+    """Two gateways as processes; each test makes use of them in a session of its own."""
+    with start_gateways(
+        LAYOUT,
+        tmp_path_factory.mktemp("restarted"),
+        runner=InProcesses(),
+        connected=False,
+        memory=MEMORY,
+        timeouts={"drain": 1.0, "connect": 3.0},
+    ) as running:
+        yield running
+
+
+@pytest.fixture
+def sites(both: Sites) -> Sites:
+    """Both are there and connected."""
+    for site in both.values():
+        if site.name not in runner_of(both).processes:
+            runner_of(both).start(site)
+    both.wait_until_connected()
+    return both
+
+
+@pytest.fixture
+def session(request: pytest.FixtureRequest) -> str:
+    return request.node.name
+
+
+def runner_of(sites: Sites) -> InProcesses:
+    assert isinstance(sites.runner, InProcesses)
+    return sites.runner
+
+
+def log_of(site: Site) -> str:
+    return (site.home / "log").read_text()
+
+
+def push(client: GatewayClient, name: str, body: bytes = BODY) -> None:
+    lease = client.lease(len(body))
+    lease.buffer[:] = body
+    lease.commit(name, "t", [B], "object")
+
+
+def waiting(site: Site) -> int:
+    return int(site.status()["mailbox"]["messages"])
+
+
+def state_of(site: Site) -> Path:
+    """The directory of its journal."""
+    (path,) = (site.home / "spill").glob("journal-*")
+    return path
+
+
+def restart(sites: Sites, name: str) -> None:
+    runner_of(sites).kill(sites[name])
+    runner_of(sites).start(sites[name])
+
+
+def kill_keeper(site: Site) -> None:
+    """Take its keeper away, as the end of a container does."""
+    taken = Keeper.take_over(state_of(site))
+    assert taken is not None
+    for descriptor in taken[1].values():
+        os.close(descriptor)
+    taken[0].end()
+
+
+def test_what_was_delivered_before_a_gateway_was_killed_is_found_by_the_next_once(sites: Sites, session: str) -> None:
+    before = waiting(sites["b"])
+    with sites["a"].client(session) as a:
+        push(a, "large")
+        a.put_inline("small", "t", [B], "bytes", b"hello")
+        eventually(lambda: waiting(sites["b"]) == before + 2)
+        restart(sites, "b")
+        restart(sites, "b")
+        with sites["b"].client(session) as b:
+            assert bytes(b.get("large", "t", A, timeout=10).buffer) == BODY
+            assert bytes(b.get("small", "t", A, timeout=10).buffer) == b"hello"
+            restart(sites, "b")
+        with sites["b"].client(session) as b:
+            for name in ("large", "small"):
+                with pytest.raises(GatewayError) as caught:
+                    b.get(name, "t", A, timeout=1)
+                assert caught.value.code is ErrorCode.DUPLICATE_PULL
+        with pytest.raises(GatewayError) as again:
+            a.put_inline("small", "t", [B], "bytes", b"hello")
+        assert again.value.code is ErrorCode.DUPLICATE_PUSH
+    delivered = [event["name"] for event in sites["b"].events("delivered") if event["session"] == session]
+    assert sorted(delivered) == ["large", "small"]
+
+
+def test_messages_that_were_spilled_are_found_by_the_next_gateway(sites: Sites, session: str) -> None:
+    before = waiting(sites["b"])
+    bodies = {f"m{number}": os.urandom(4 << 20) for number in range(6)}
+    with sites["a"].client(session) as a:
+        for name, body in bodies.items():
+            push(a, name, body)
+        eventually(lambda: waiting(sites["b"]) == before + 6)
+        assert sites["b"].status()["mailbox"]["spilled_messages"] > 0
+        restart(sites, "b")
+        with sites["b"].client(session) as b:
+            for name, body in bodies.items():
+                assert bytes(b.get(name, "t", A, timeout=10).buffer) == body
+
+
+def test_what_a_task_has_mapped_keeps_its_bytes_until_it_lets_go(sites: Sites, session: str) -> None:
+    with sites["a"].client(session) as a, sites["b"].client(session) as old:
+        push(a, "m")
+        held = old.get("m", "t", A, timeout=10).buffer
+        restart(sites, "b")
+        sites.wait_until_connected()
+        slots = sites["b"].pool("receive")["slots"]
+        with sites["b"].client(session) as b:
+            for number in range(6):
+                push(a, f"n{number}")
+                assert bytes(b.get(f"n{number}", "t", A, timeout=10).buffer) == BODY
+        assert bytes(held) == BODY
+        del held
+        eventually(lambda: sites["b"].pool("receive")["slots"] == slots - 1)
+
+
+def test_where_the_memory_is_gone_both_ends_are_told_without_asking(sites: Sites, session: str) -> None:
+    before = waiting(sites["b"])
+    with sites["a"].client(session) as a:
+        push(a, "m")
+        eventually(lambda: waiting(sites["b"]) == before + 1)
+        runner_of(sites).kill(sites["b"])
+        kill_keeper(sites["b"])
+        runner_of(sites).start(sites["b"])
+        with sites["b"].client(session) as b:
+            asked = time.monotonic()
+            with pytest.raises(GatewayError) as caught:
+                b.get("m", "t", A)
+            assert time.monotonic() - asked < 5
+        assert caught.value.code is ErrorCode.MESSAGE_LOST
+        eventually(lambda: f"{session}/m/t guest:1->host:2 is dropped at b: [FR612]" in log_of(sites["a"]))
+        with pytest.raises(FedRDMAError) as told:
+            a.put_inline("next", "t", [B], "bytes", b"")
+        assert told.value.code is ErrorCode.MESSAGE_LOST
+        # they are told anew by each run, until the session ends
+        restart(sites, "b")
+        with sites["b"].client(session) as b:
+            with pytest.raises(GatewayError, match="FR612"):
+                b.get("m", "t", A)
+            b.leave()
+
+
+def test_a_gateway_that_is_stopped_in_order_leaves_nothing(sites: Sites, session: str) -> None:
+    del session
+    runner_of(sites).stop(sites["b"])
+    assert list((sites["b"].home / "spill").iterdir()) == []
+
+
+def test_a_second_gateway_with_the_same_directory_is_refused_and_costs_the_first_nothing(
+    sites: Sites, session: str
+) -> None:
+    rival = Site(
+        "b", sites["b"].home, {**sites["b"].config, "listen": {"socket": "unix:///tmp/never", "control": "127.0.0.1:0"}}
+    )
+    runner = InThread()
+    try:
+        with pytest.raises(GatewayError) as caught:
+            runner.start(rival)
+    finally:
+        runner.stop_all()
+    assert caught.value.code is ErrorCode.STATE_IN_USE
+    with sites["a"].client(session) as a, sites["b"].client(session) as b:
+        push(a, "m")
+        assert bytes(b.get("m", "t", A, timeout=10).buffer) == BODY
+
+
+def test_a_start_that_fails_leaves_what_the_earlier_run_had_to_the_next(sites: Sites, session: str) -> None:
+    before = waiting(sites["b"])
+    with sites["a"].client(session) as a:
+        push(a, "m")
+        eventually(lambda: waiting(sites["b"]) == before + 1)
+    runner_of(sites).kill(sites["b"])
+    # a port that somebody has
+    broken = Site("b", sites["b"].home, {**sites["b"].config, "listen": {**sites["b"].config["listen"]}})
+    broken.config["listen"]["control"] = sites["a"].config["listen"]["control"]
+    runner = InThread()
+    try:
+        with pytest.raises(FedRDMAError):
+            runner.start(broken)
+    finally:
+        runner.stop_all()
+    runner_of(sites).start(sites["b"])
+    with sites["b"].client(session) as b:
+        assert bytes(b.get("m", "t", A, timeout=10).buffer) == BODY
+
+
+def _torn(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"\x40\x00\x00\x00half a rec")
+
+
+def _of_another_version(path: Path) -> None:
+    path.write_bytes(MAGIC.replace(b"1", b"9") + path.read_bytes()[len(MAGIC) :])
+
+
+def _of_another_site(path: Path) -> None:
+    directory = os.open(path.parent, os.O_RDONLY)
+    JournalFile(directory, [encode_record(Began("elsewhere", "boot", 1, 1, "/"))]).close()
+    os.close(directory)
+
+
+def _doubled(path: Path) -> None:
+    records = path.read_bytes()[len(MAGIC) :]
+    path.write_bytes(MAGIC + records + records)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "line", "found"),
+    [
+        (_torn, "ignored the last 14 bytes of the journal", True),
+        (_doubled, "of an earlier run", True),
+        (_of_another_version, "FR406", False),
+        (_of_another_site, "it is of the site 'elsewhere'", False),
+    ],
+)
+def test_a_journal_that_is_not_as_it_was_left_keeps_no_gateway_from_starting(
+    sites: Sites, session: str, spoil: object, line: str, found: bool
+) -> None:
+    before = waiting(sites["b"])
+    with sites["a"].client(session) as a:
+        push(a, "m")
+        eventually(lambda: waiting(sites["b"]) == before + 1)
+    runner_of(sites).kill(sites["b"])
+    spoil(state_of(sites["b"]) / "journal")  # type: ignore[operator]
+    seen = len(log_of(sites["b"]))
+    runner_of(sites).start(sites["b"])
+    assert line in log_of(sites["b"])[seen:]
+    assert (waiting(sites["b"]) == before + 1) is found
+    with sites["b"].client(session) as b:
+        b.leave()
+
+
+def test_a_gateway_whose_receive_memory_has_another_size_now_says_what_is_lost(sites: Sites, session: str) -> None:
+    before = waiting(sites["b"])
+    with sites["a"].client(session) as a:
+        push(a, "m")
+        eventually(lambda: waiting(sites["b"]) == before + 1)
+        runner_of(sites).kill(sites["b"])
+        sites["b"].config["memory"]["receive_bytes"] = "12MiB"
+        runner_of(sites).start(sites["b"])
+        with sites["b"].client(session) as b, pytest.raises(GatewayError, match="receive_bytes was") as caught:
+            b.get("m", "t", A)
+    assert caught.value.code is ErrorCode.MESSAGE_LOST
+
+
+def test_a_lent_message_that_nobody_has_pulled_is_lent_again_to_the_next_gateway(tmp_path: Path) -> None:
+    with (
+        tempfile.TemporaryDirectory() as shared,
+        start_gateways(
+            LAYOUT,
+            tmp_path,
+            runner=InProcesses(),
+            memory={**MEMORY, "directory": shared},
+            transport="auto",
+            shm={"lend": True},
+        ) as sites,
+        sites["a"].client(mode="fedrdma-e") as a,
+        sites["b"].client(mode="fedrdma-e") as old,
+    ):
+        for name in ("pulled", "waits"):
+            push(a, name)
+        held = old.get("pulled", "t", A, timeout=10).buffer
+        eventually(lambda: waiting(sites["b"]) == 1)
+        assert {event["mode"] for event in sites["b"].events("delivered")} == {"lent"}
+        restart(sites, "b")
+        with sites["b"].client(mode="fedrdma-e") as b:
+            assert bytes(b.get("waits", "t", A, timeout=20).buffer) == BODY
+            assert bytes(held) == BODY
+            with pytest.raises(GatewayError) as caught:
+                b.get("pulled", "t", A, timeout=1)
+            assert caught.value.code is ErrorCode.DUPLICATE_PULL

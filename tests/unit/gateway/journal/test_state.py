@@ -1,0 +1,89 @@
+"""A journal that is written anew, shorter, says the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedrdma_fate.gateway.journal.state import JournalState, replay, summarise
+from fedrdma_fate.gateway.journal_records import (
+    Began,
+    Ended,
+    Gone,
+    Handed,
+    Joined,
+    Left,
+    Lost,
+    Over,
+    Pulled,
+    Pushed,
+    Received,
+    Returned,
+    Spilled,
+    Unpulled,
+    Unpushed,
+    decode_record,
+    encode_record,
+)
+from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
+from fedrdma_fate.wire.frames import MessageKey, Party
+
+A, B = Party("guest", "1"), Party("host", "2")
+BEGAN = Began("a", "boot", 1, 4096, "/spill")
+
+names = st.sampled_from(("m", "n"))
+sites = st.sampled_from(("b", ""))
+transfers = st.integers(1, 3)
+parties = st.sampled_from((A, B))
+keys = st.builds(MessageKey, st.sampled_from(("s", "t")), names, st.just("t"), parties, parties)
+records = st.one_of(
+    st.builds(Received, sites, transfers, keys, st.just("object"), st.just(5), st.none() | st.just(b"12345")),
+    st.builds(Spilled, sites, transfers, st.just("file")),
+    st.builds(Handed, sites, transfers),
+    st.builds(Returned, sites, transfers),
+    st.builds(Gone, sites, transfers),
+    st.builds(Ended, sites, transfers),
+    st.builds(Lost, sites, transfers, keys, st.just("why")),
+    st.builds(Joined, st.sampled_from(("s", "t")), parties, st.none() | st.just((A, B))),
+    st.builds(Left, st.sampled_from(("s", "t")), parties),
+    st.builds(Over, st.sampled_from(("s", "t")), st.just("why")),
+    st.builds(Pushed, keys),
+    st.builds(Unpushed, keys),
+    st.builds(Pulled, keys),
+    st.builds(Unpulled, keys),
+)
+
+
+def said(state: JournalState) -> list[Any]:
+    """All of it, in an order that means nothing."""
+    return sorted(repr(encode_record(record)) for record in state.records())
+
+
+@settings(max_examples=300, deadline=None)
+@given(before=st.lists(records, max_size=25), after=st.lists(records, max_size=10))
+def test_a_journal_that_was_compacted_says_what_it_said_before(before: list[Any], after: list[Any]) -> None:
+    bodies = [encode_record(record) for record in (BEGAN, *before)]
+    later = [encode_record(record) for record in after]
+    assert said(replay([*summarise(bodies), *later])) == said(replay([*bodies, *later]))
+
+
+@given(record=records)
+def test_a_record_is_read_as_it_was_written(record: Any) -> None:
+    assert decode_record(encode_record(record)) == record
+
+
+@pytest.mark.parametrize("body", [b"", b"\xc0", b"\x92\x63\x01", encode_record(Gone("b", 1))[:-1]])
+def test_what_is_no_record_is_refused_by_a_code(body: bytes) -> None:
+    with pytest.raises(MemoryPoolError) as caught:
+        replay([body])
+    assert caught.value.code is ErrorCode.JOURNAL_UNUSABLE
+
+
+def test_a_message_that_came_twice_is_one() -> None:
+    key = MessageKey("s", "m", "t", B, A)
+    state = replay(map(encode_record, (BEGAN, *[Received("b", 1, key, "object", 5, offset=at) for at in (0, 8192)])))
+    assert [message.offset for message in state.messages.values()] == [0]
+    assert state.ended("b") == [1]

@@ -1,0 +1,154 @@
+"""A journal holds what was written, whenever its writer is killed and whatever becomes of the file."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedrdma_fate.memory import journal_file
+from fedrdma_fate.memory.journal_file import MAGIC, JournalFile, read_records
+from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[int]:
+    fileno = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    yield fileno
+    os.close(fileno)
+
+
+@settings(max_examples=30, deadline=None)
+@given(bodies=st.lists(st.binary(max_size=40), min_size=1, max_size=6))
+def test_a_journal_that_is_cut_at_any_byte_holds_all_records_before(bodies: list[bytes]) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        fileno = os.open(name, os.O_RDONLY | os.O_DIRECTORY)
+        file = JournalFile(fileno, bodies[:1])
+        ends = [file.size]
+        for body in bodies[1:]:
+            assert file.append(body)
+            ends.append(file.size)
+        file.close()
+        path = Path(name) / "journal"
+        whole = path.read_bytes()
+        for length in range(len(whole) + 1):
+            path.write_bytes(whole[:length])
+            records, torn = read_records(fileno)
+            kept = sum(end <= length for end in ends)
+            assert records == bodies[:kept]
+            at = length if length < len(MAGIC) else length - (ends[kept - 1] if kept else len(MAGIC))
+            assert torn == at
+        os.close(fileno)
+
+
+@settings(max_examples=60, deadline=None)
+@given(bodies=st.lists(st.binary(max_size=40), min_size=2, max_size=5), data=st.data())
+def test_a_record_that_is_damaged_ends_the_journal(bodies: list[bytes], data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        fileno = os.open(name, os.O_RDONLY | os.O_DIRECTORY)
+        file = JournalFile(fileno, ())
+        ends = [file.size]
+        for body in bodies:
+            file.append(body)
+            ends.append(file.size)
+        file.close()
+        path = Path(name) / "journal"
+        raw = bytearray(path.read_bytes())
+        at = data.draw(st.integers(len(MAGIC), len(raw) - 1))
+        raw[at] ^= data.draw(st.integers(1, 255))
+        path.write_bytes(raw)
+        assert read_records(fileno)[0] == bodies[: sum(end <= at for end in ends) - 1]
+        os.close(fileno)
+
+
+@pytest.mark.parametrize("start", [b"fedrdma journal 2\n", b"#!/bin/sh\n" * 3, bytes(64)])
+def test_a_journal_of_another_version_is_refused_by_a_code(tmp_path: Path, directory: int, start: bytes) -> None:
+    (tmp_path / "journal").write_bytes(start)
+    with pytest.raises(MemoryPoolError) as caught:
+        read_records(directory)
+    assert caught.value.code is ErrorCode.JOURNAL_UNUSABLE
+
+
+def test_a_journal_that_is_a_link_is_not_followed(tmp_path: Path, directory: int) -> None:
+    (tmp_path / "elsewhere").write_bytes(MAGIC)
+    (tmp_path / "journal").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="symbolic links"):
+        read_records(directory)
+
+
+def test_what_is_appended_while_the_journal_is_compacted_stands_behind_what_is_left(directory: int) -> None:
+    file = JournalFile(directory, [b"old", b"older"])
+
+    def summarise(bodies: object) -> list[bytes]:
+        assert list(bodies) == [b"old", b"older"]  # type: ignore[call-overload]
+        file.append(b"meanwhile")
+        return [b"short"]
+
+    file.compact(summarise)
+    file.append(b"later")
+    assert read_records(directory) == ([b"short", b"meanwhile", b"later"], 0)
+    file.close()
+
+
+def test_a_journal_wants_compacting_when_it_has_doubled(directory: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_file, "COMPACT_FROM_BYTES", 1000)
+    file = JournalFile(directory, [bytes(600)])
+    file.append(bytes(500))
+    assert not file.wants_compacting
+    file.append(bytes(200))
+    assert file.wants_compacting
+    file.compact(lambda _: [bytes(600)])
+    assert not file.wants_compacting
+    file.close()
+
+
+class _Disk:
+    """Takes half of a write, and no more, while it is full."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.full = False
+        self._write = os.write
+        monkeypatch.setattr(os, "write", self.write)
+
+    def write(self, fileno: int, data: bytes) -> int:
+        if not self.full:
+            return self._write(fileno, data)
+        if len(data) < 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return self._write(fileno, bytes(data)[: len(data) // 2])
+
+
+def test_records_that_a_full_disk_does_not_take_are_written_when_there_is_room(
+    directory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = _Disk(monkeypatch)
+    file = JournalFile(directory, [b"first"])
+    disk.full = True
+    assert not file.append(b"second")
+    assert not file.append(b"third")
+    assert read_records(directory) == ([b"first"], 0)
+    disk.full = False
+    assert file.append(b"fourth")
+    assert read_records(directory) == ([b"first", b"second", b"third", b"fourth"], 0)
+    file.close()
+
+
+def test_a_journal_that_could_not_be_written_for_too_long_is_emptied_rather_than_wrong(
+    directory: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(journal_file, "MOST_UNWRITTEN_BYTES", 100)
+    disk = _Disk(monkeypatch)
+    file = JournalFile(directory, [b"first"])
+    disk.full = True
+    file.append(bytes(200))
+    disk.full = False
+    assert not file.append(b"later")
+    assert read_records(directory) == ([], 0)
+    assert "the journal is given up" in caplog.text
+    file.close()

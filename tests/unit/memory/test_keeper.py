@@ -1,0 +1,95 @@
+"""A keeper hands what it holds to the next gateway of its directory, and ends by itself."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from fedrdma_fate import memory_files
+from fedrdma_fate.memory.keeper import SOCKET_NAME, Keeper
+from fedrdma_fate.unix_sockets import address_of
+from tests.support.sites import eventually
+
+CONTENT = b"what a gateway had"
+
+
+@pytest.fixture
+def memory() -> int:
+    fileno = memory_files.make("kept")
+    os.write(fileno, CONTENT)
+    memory_files.seal(fileno)
+    return fileno
+
+
+def is_gone(directory: Path) -> bool:
+    """Whether nobody keeps anything there."""
+    with socket.socket(socket.AF_UNIX) as probe, address_of(directory / SOCKET_NAME) as address:
+        try:
+            probe.connect(address)
+        except OSError:
+            return True
+        return False
+
+
+def test_the_next_gateway_gets_the_very_same_memory(tmp_path: Path, memory: int) -> None:
+    Keeper.start(tmp_path, 30.0, {"region": memory}).leave()
+    inode = os.fstat(memory).st_ino
+    os.close(memory)
+    taken = Keeper.take_over(tmp_path)
+    assert taken is not None
+    keeper, held = taken
+    assert list(held) == ["region"]
+    assert os.fstat(held["region"]).st_ino == inode
+    assert os.pread(held["region"], 100, 0) == CONTENT
+    memory_files.check(held["region"], len(CONTENT))
+    os.close(held["region"])
+    # and the one after it, should that be killed as well
+    keeper.leave()
+    again = Keeper.take_over(tmp_path)
+    assert again is not None
+    assert os.pread(again[1]["region"], 100, 0) == CONTENT
+    os.close(again[1]["region"])
+    again[0].end()
+    eventually(lambda: is_gone(tmp_path))
+
+
+def test_a_keeper_without_a_gateway_ends_after_its_time(tmp_path: Path, memory: int) -> None:
+    Keeper.start(tmp_path, 0.2, {"region": memory}).leave()
+    os.close(memory)
+    eventually(lambda: is_gone(tmp_path))
+    assert Keeper.take_over(tmp_path) is None
+
+
+def test_a_keeper_that_is_told_to_ends_at_once(tmp_path: Path, memory: int) -> None:
+    Keeper.start(tmp_path, 30.0, {"region": memory}).end()
+    os.close(memory)
+    assert is_gone(tmp_path)
+
+
+def test_where_there_is_none_nothing_is_taken_over(tmp_path: Path) -> None:
+    assert Keeper.take_over(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    "greeting", [b"", b"nonsense", b'{"version": 2, "held": []}', b'{"version": 1, "held": ["a"]}', b'{"version": 1}']
+)
+def test_a_keeper_that_says_what_is_not_so_is_not_believed(
+    tmp_path: Path, greeting: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.socket(socket.AF_UNIX) as listener, address_of(tmp_path / SOCKET_NAME) as address:
+        listener.bind(address)
+        listener.listen(1)
+        child = os.fork()
+        if not child:
+            connection, _ = listener.accept()
+            if greeting:
+                connection.send(greeting)
+            os._exit(0)
+        try:
+            assert Keeper.take_over(tmp_path) is None
+        finally:
+            os.waitpid(child, 0)
+    assert "is not kept any more" in caplog.text
