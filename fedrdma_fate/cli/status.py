@@ -63,6 +63,7 @@ def render(document: dict[str, Any]) -> RenderableType:
         parts.insert(1, _certificates(document))
     if document["transfers"]:
         parts.append(_transfers(document))
+    parts += [_held(holding) for holding in document["held"]]
     mailbox = document["mailbox"]
     parts.append(
         Text(
@@ -144,6 +145,18 @@ def _pools(document: dict[str, Any]) -> Table:
             size(pool["high_water_bytes"]),
         )
     return table
+
+
+def _held(holding: dict[str, Any]) -> Text:
+    """Why nobody gets room in a pool."""
+    held = ", ".join(
+        f"{cut(each['party'])} in {cut(each['session'])} {size(each['bytes'])}" for each in holding["parties"]
+    )
+    return Text(
+        f"{holding['waiting']} wait for {holding['pool']} memory and get none; tasks hold {size(holding['bytes'])} in "
+        f"what they got before: {held}",
+        style="bold red",
+    )
 
 
 def _transfers(document: dict[str, Any]) -> Table:

@@ -250,6 +250,8 @@ class GatewayClient:
             raise
         finally:
             os.close(descriptor)
+        if slot.place == "region":
+            own.received(slot.lease, buffer)
         return Received(slot.kind, buffer)
 
     def leave(self) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
+import mmap
 import os
 import secrets
 import socket
 import threading
+import weakref
 from collections import deque
 from pathlib import Path
 
@@ -14,16 +17,19 @@ from fedrdma_fate.client.protocol import (
     CLIENT_PROTOCOL_VERSION,
     Attach,
     Attached,
+    Notice,
     ReleaseLeases,
     Reply,
     Request,
     encode_message,
 )
 from fedrdma_fate.client.rpc import call_for_descriptors, connect, expect_with_descriptor
-from fedrdma_fate.memory.mapping import WritableMapping, map_for_writing
+from fedrdma_fate.memory.mapping import WritableMapping, make_private, map_for_writing
 from fedrdma_fate.unix_sockets import close_all
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 from fedrdma_fate.wire.frames import Mode, Party
+
+logger = logging.getLogger(__name__)
 
 ATTACH_SECONDS = 60.0
 """For the answer to an attach, which a gateway gives at once: one that has no descriptor left lets the connection wait
@@ -63,6 +69,7 @@ class Connections:
         self._lock = threading.Lock()
         self._idle: list[socket.socket] = []
         self._owed: deque[int] = deque()
+        self._mapped: dict[int, weakref.ref[mmap.mmap]] = {}
         # the first connection only carries releases
         self._releases, attached, region = self._open(membership.timeout)
         self._incarnation = attached.incarnation
@@ -97,7 +104,7 @@ class Connections:
         """
         connection = self._take()
         try:
-            answer = call_for_descriptors(connection, request, self._membership.path)
+            answer = call_for_descriptors(connection, request, self._membership.path, self._on_notice)
         except BaseException:
             connection.close()
             self._drop_idle()
@@ -111,6 +118,29 @@ class Connections:
         """A leased piece of the send region."""
         with self._lock:
             return self._send_region.slot(offset, length)
+
+    def received(self, lease: int, buffer: memoryview) -> None:
+        """A message was mapped from the gateway's receive memory, which may want it back."""
+        mapping = buffer.obj
+        assert isinstance(mapping, mmap.mmap)
+        with self._lock:
+            self._mapped = {held: there for held, there in self._mapped.items() if there() is not None}
+            self._mapped[lease] = weakref.ref(mapping)
+
+    def _on_notice(self, notice: Notice) -> None:
+        logger.warning("%s waits: %s", self._membership.party, notice.message)
+        if not notice.move or not self.of_this_process:
+            return
+        with self._lock:
+            mapped, self._mapped = self._mapped, {}
+        moved = 0
+        for lease, there in mapped.items():
+            mapping = there()
+            if mapping is not None and make_private(mapping):
+                moved += len(mapping)
+                self.release(lease)
+        if moved:
+            logger.warning("%s bytes of what was got before are now memory of this process's own", moved)
 
     def release(self, *leases: int) -> None:
         """Give leases back: one-way and without locks, so that a finalizer may call it anywhere."""

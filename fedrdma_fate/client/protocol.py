@@ -18,7 +18,7 @@ from fedrdma_fate.wire.frames import (
     Party,
 )
 
-CLIENT_PROTOCOL_VERSION = 5
+CLIENT_PROTOCOL_VERSION = 6
 
 LENGTH_PREFIX = struct.Struct("<I")
 MAX_FRAME_BYTES = INLINE_LIMIT_BYTES + 1024 * 1024
@@ -201,6 +201,18 @@ Request = (
 # -- replies ------------------------------------------------------------------------------------------------------
 
 
+class Notice(_Message, frozen=True, tag="notice"):
+    """Why a request waits; its reply is still to come.
+
+    Attributes:
+        message: for people.
+        move: whether it would help that the task moves what it got, and still holds, to memory of its own.
+    """
+
+    message: str
+    move: bool
+
+
 class Done(_Message, frozen=True, tag="done"):
     """The request was carried out."""
 
@@ -294,7 +306,8 @@ class Error(_Message, frozen=True, tag="error"):
 
 
 Reply = (
-    Done
+    Notice
+    | Done
     | Begun
     | NotYet
     | Attached

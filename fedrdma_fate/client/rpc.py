@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,6 +13,7 @@ from fedrdma_fate.client.protocol import (
     LENGTH_PREFIX,
     MOST_DESCRIPTORS,
     Error,
+    Notice,
     Reply,
     Request,
     decode_reply,
@@ -100,8 +101,19 @@ def call(connection: socket.socket, request: Request, path: Path) -> Reply:
     return reply
 
 
-def call_for_descriptors(connection: socket.socket, request: Request, path: Path) -> tuple[Reply, list[int]]:
+def call_for_descriptors(
+    connection: socket.socket,
+    request: Request,
+    path: Path,
+    on_notice: Callable[[Notice], object] = lambda _notice: None,
+) -> tuple[Reply, list[int]]:
     """As `call`; the reply, and the descriptors that came with it, which whoever called closes.
+
+    Args:
+        connection: to the gateway.
+        request: what to send.
+        path: of the gateway's socket, for people.
+        on_notice: called with what the gateway says meanwhile of why the reply takes so long.
 
     Raises:
         GatewayError: as `call`; then no descriptor is left open.
@@ -109,9 +121,14 @@ def call_for_descriptors(connection: socket.socket, request: Request, path: Path
     descriptors: list[int] = []
     try:
         connection.sendall(encode_message(request))
-        prefix, descriptors = receive_with_descriptors(connection, LENGTH_PREFIX.size, MOST_DESCRIPTORS)
-        body, _ = receive_with_descriptors(connection, frame_length(prefix), 0)
-        return decode_reply(body), descriptors
+        while True:
+            prefix, descriptors = receive_with_descriptors(connection, LENGTH_PREFIX.size, MOST_DESCRIPTORS)
+            body, _ = receive_with_descriptors(connection, frame_length(prefix), 0)
+            reply = decode_reply(body)
+            if not isinstance(reply, Notice):
+                return reply, descriptors
+            close_all(descriptors)
+            on_notice(reply)
     except (OSError, EOFError) as error:
         close_all(descriptors)
         raise unreachable(path, error) from error

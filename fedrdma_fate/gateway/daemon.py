@@ -57,6 +57,7 @@ class Gateway:
         spawn(assembly.context.tasks, _keep_paths(assembly))
         spawn(assembly.context.tasks, assembly.context.journal.keep_short())
         spawn(assembly.context.tasks, _sum_complaints_up(assembly.context.complaints))
+        spawn(assembly.context.tasks, assembly.tasks.held.keep_watch(assembly.tasks.tell_waiting))
         if assembly.identity_watch is not None:
             spawn(assembly.context.tasks, assembly.identity_watch.keep_watch())
         for peer in assembly.peers.values():
@@ -101,7 +102,13 @@ class Gateway:
         watch = assembly.identity_watch
         certificate = None if watch is None else watch.own_certificate
         return status_document(
-            assembly.context, assembly.peers, assembly.tasks.task_count, self._started, certificate, may_know
+            assembly.context,
+            assembly.peers,
+            assembly.tasks.task_count,
+            assembly.tasks.held.holdings,
+            self._started,
+            certificate,
+            may_know,
         )
 
     # -- stopping -------------------------------------------------------------------------------------------------

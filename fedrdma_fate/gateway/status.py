@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from cryptography import x509
 
@@ -13,6 +13,7 @@ from fedrdma_fate.engine.events import TransferProgress
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.peers.paths import DataPath
 from fedrdma_fate.gateway.peers.peer import Peer
+from fedrdma_fate.gateway.tasks.held_memory import Holding
 from fedrdma_fate.security.identity import uri_of_site
 from fedrdma_fate.wire.frames import Party
 
@@ -21,6 +22,7 @@ def status_document(
     context: GatewayContext,
     peers: Mapping[str, Peer],
     task_count: int,
+    holdings: Sequence[Holding],
     started: float,
     certificate: x509.Certificate | None,
     may_know: Callable[[Party], bool],
@@ -31,6 +33,7 @@ def status_document(
         context: the gateway's.
         peers: the other sites.
         task_count: task processes attached.
+        holdings: pools in which somebody waits, and nobody gets room, because of what tasks hold.
         started: when it started, by time.monotonic.
         certificate: the gateway's own; None with `security: off`.
         may_know: whether it may show transfers of this party of the site.
@@ -48,6 +51,7 @@ def status_document(
         "tasks": task_count,
         "peers": [_peer(peer) for peer in peers.values()],
         "pools": [dataclasses.asdict(pool.stats()) for pool in (context.send_pool, context.receive_pool)],
+        "held": [_holding(holding, may_know) for holding in holdings],
         "mailbox": context.mailbox.summary(),
         "transfers": [
             _transfer(peer, progress)
@@ -65,6 +69,17 @@ def _certificate(site: str, certificate: x509.Certificate) -> dict[str, object]:
         "serial": f"{certificate.serial_number:x}",
         "end": certificate.not_valid_after_utc.timestamp(),
     }
+
+
+def _holding(holding: Holding, may_know: Callable[[Party], bool]) -> dict[str, object]:
+    """A pool in which nobody gets room; `bytes` are what tasks of all parties hold there."""
+    parties = [
+        {"session": session, "party": str(party), "bytes": count}
+        for session, party, count in holding.parties
+        if may_know(party)
+    ]
+    held = sum(count for _, _, count in holding.parties)
+    return {"pool": holding.pool, "waiting": holding.waiting, "bytes": held, "parties": parties}
 
 
 def _peer(peer: Peer) -> dict[str, object]:

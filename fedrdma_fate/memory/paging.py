@@ -19,7 +19,7 @@ def advise(mapping: mmap.mmap, advice: int, start: int = 0, length: int | None =
     """Give advice on [start, start + length) of a mapping; start is a multiple of the page size.
 
     Returns:
-        Whether the kernel took it. Advice only makes things faster, so nobody need look.
+        Whether the kernel took it. Where advice only makes things faster, nobody need look.
     """
     try:
         mapping.madvise(advice, start, len(mapping) - start if length is None else length)

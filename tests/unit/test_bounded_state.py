@@ -33,6 +33,7 @@ BOUNDS: dict[str, dict[str, str]] = {
         "gateway/routing.py:Routes": "_sites",
         "gateway/accepting.py:Acceptor": "_listening _pauses",
         "gateway/context.py:GatewayContext": "making_room recalls",
+        "gateway/tasks/held_memory.py:HeldMemory": "_leases",
         "gateway/transports.py:TransportSet": "absent",
         "gateway/peers/entitlement.py:Entitlement": "_fields",
         "gateway/path_store.py:PathStore": "_records",
@@ -113,6 +114,7 @@ BOUNDS: dict[str, dict[str, str]] = {
         "gateway/tasks/server.py:Task": "sending",
     },
     "by the regions and `limits.bytes`: each has a slot or a file": {
+        "client/connections.py:Connections": "_mapped",
         "gateway/tasks/server.py:Task": "received",
         "memory/pool.py:SlotPool": "_held _holders _leases",
     },
@@ -140,7 +142,7 @@ BOUNDS: dict[str, dict[str, str]] = {
     },
     "own pings": {"gateway/peers/probe_transfers.py:ProbeTransfers": "_pings"},
     "by the processes of own tasks and of users that are listed": {
-        "gateway/tasks/server.py:TaskServer": "_tasks",
+        "gateway/tasks/server.py:TaskServer": "_tasks _waiting",
         "gateway/tasks/socket.py:TaskSocket": "_connections",
         "client/connections.py:Connections": "_idle _owed",
     },

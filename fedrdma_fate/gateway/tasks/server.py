@@ -6,9 +6,10 @@ More than 500 lines: what each request of a task leads to is to be seen in one p
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 import msgspec
@@ -30,6 +31,7 @@ from fedrdma_fate.client.protocol import (
     Leased,
     LeaseSlot,
     Leave,
+    Notice,
     NotYet,
     ProbeReport,
     PutInline,
@@ -46,12 +48,13 @@ from fedrdma_fate.gateway.messages.mailbox import Message
 from fedrdma_fate.gateway.peers.entitlement import not_in_session
 from fedrdma_fate.gateway.peers.sending import Sending
 from fedrdma_fate.gateway.spilling import make_room
+from fedrdma_fate.gateway.tasks.held_memory import HeldMemory, lies_in
 from fedrdma_fate.gateway.tasks.pushing import LeasedPayload, Pushing, checked_key
 from fedrdma_fate.gateway.tasks.session_ends import SessionEnds
 from fedrdma_fate.gateway.tasks.session_list import dropped_document, sessions_document
 from fedrdma_fate.gateway.tasks.socket import Answer, WithDescriptor
 from fedrdma_fate.gateway.tasks.users import TaskUsers
-from fedrdma_fate.memory.pool import Lease
+from fedrdma_fate.memory.pool import Lease, SlotPool
 from fedrdma_fate.memory.region import region_unusable
 from fedrdma_fate.obs.complaints import EACH_TELLS
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, MemoryPoolError
@@ -152,6 +155,10 @@ class TaskServer:
         self.probe = probe
         self.users = users
         self.sessions = sessions
+        self.held = HeldMemory(
+            context, lambda: [(task.attach, task.received.values()) for task in self._tasks.values()]
+        )
+        self._waiting: dict[TaskConversation, bool] = {}
         self.stopping = False
         self._tasks: dict[str, Task] = {}
 
@@ -227,6 +234,24 @@ class TaskServer:
             logger, kind, f"user {user}", message, *values, level=logging.INFO, lines=EACH_TELLS
         )
 
+    @contextlib.contextmanager
+    def waiting(self, conversation: TaskConversation) -> Iterator[None]:
+        """While this is entered, a put or get waits: where that is because tasks hold memory, its task is told."""
+        self._waiting[conversation] = False
+        try:
+            yield
+        finally:
+            del self._waiting[conversation]
+
+    def tell_waiting(self) -> None:
+        """Tell those who wait who holds the memory, once for each wait."""
+        pools = {pool.stats().name: pool for pool in (self.context.send_pool, self.context.receive_pool)}
+        held = [pools[holding.pool] for holding in self.held.holdings]
+        for conversation in [each for each, told in self._waiting.items() if not told]:
+            self._waiting[conversation] = True
+            text = "; ".join(holding.told(conversation.may_know) for holding in self.held.holdings)
+            conversation.notify(Notice(text, move=conversation.holds_memory_of(held)))
+
     def timed_out(self, error: GatewayError) -> GatewayError:
         """A get that timed out; where its message may be waiting for receive memory, the error says who has that."""
         pool = self.context.receive_pool.stats()
@@ -271,12 +296,22 @@ class TaskConversation:
         self._user = user
         self._context = server.context
         self._task: Task | None = None
+        self.notify: Callable[[Notice], object] = lambda _notice: None
 
     def end(self) -> None:
         """The connection is gone."""
         task, self._task = self._task, None
         if task is not None:
             self._server.detach(task)
+
+    def may_know(self, party: Party) -> bool:
+        """Whether its user may know what tasks of this party have."""
+        return self._server.users.may_run_for(self._user, party)
+
+    def holds_memory_of(self, pools: Iterable[SlotPool]) -> bool:
+        """Whether its task has got messages that lie in one of these."""
+        received = () if self._task is None else self._task.received.values()
+        return any(lies_in(message, pool) for pool in pools for message in received)
 
     def answer(self, request: Request) -> Answer | Coroutine[Any, Any, Answer | None] | None:
         """See `socket.Conversation`."""
@@ -379,7 +414,8 @@ class TaskConversation:
         # in the next turn of the loop, when the request below stands in the queue
         asyncio.get_running_loop().call_soon(make_room, self._context, pool)
         try:
-            return await pool.acquire(request.total_bytes, task.owner, timeout)
+            with self._server.waiting(self):
+                return await pool.acquire(request.total_bytes, task.owner, timeout)
         except MemoryPoolError as error:
             if self._server.stopping:
                 raise stopping_error(self._context) from error
@@ -473,7 +509,8 @@ class TaskConversation:
             raise not_in_session(attach.session, attach.party, request.source)
         key = checked_key(MessageKey(attach.session, request.name, request.tag, request.source, attach.party))
         try:
-            message = await self._context.mailbox.take(key, request.timeout)
+            with self._server.waiting(self):
+                message = await self._context.mailbox.take(key, request.timeout)
         except GatewayError as error:
             if error.code is ErrorCode.PULL_TIMEOUT:
                 raise self._server.timed_out(error) from error

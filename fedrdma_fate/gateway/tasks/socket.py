@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedrdma_fate.client.protocol import AskStatus, Error, Reply, Request, encode_message
+from fedrdma_fate.client.protocol import AskStatus, Error, Notice, Reply, Request, encode_message
 from fedrdma_fate.gateway.accepting import Acceptor
 from fedrdma_fate.gateway.tasks.refused_connections import RefusedConnections
 from fedrdma_fate.gateway.tasks.request_reader import MOST_LARGE_OF_A_USER, RequestReader
@@ -73,7 +73,13 @@ Answer = Reply | WithDescriptor
 
 
 class Conversation(Protocol):
-    """What one connection is about."""
+    """What one connection is about.
+
+    Attributes:
+        notify: sends a notice ahead of the reply that is due.
+    """
+
+    notify: Callable[[Notice], object]
 
     def answer(self, request: Request) -> Answer | Coroutine[Any, Any, Answer | None] | None:
         """The reply, None where there is none to give, or a coroutine that waits for it.
@@ -196,6 +202,7 @@ class TaskSocket:
         assert connection is not None
         self._connections.add(connection)
         conversation = self._maker.begin(user)
+        conversation.notify = lambda notice: writer.write(encode_message(notice))
         requests = RequestReader(reader, self._room_for_large(user), writer.get_extra_info("socket"))
         try:
             await self._converse(requests, writer, conversation, user)

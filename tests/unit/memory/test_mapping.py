@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import mmap
 import multiprocessing
 import os
 import queue
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 
 from fedrdma_fate.memory import mapping as mapping_module
-from fedrdma_fate.memory.mapping import map_copy_on_write, map_for_writing
+from fedrdma_fate.memory.mapping import make_private, map_copy_on_write, map_for_writing
 from fedrdma_fate.memory.paging import MADV_POPULATE_WRITE
 from fedrdma_fate.memory.region import PAGE_BYTES, SharedRegion
 from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
@@ -72,6 +73,35 @@ def test_the_slot_goes_back_once_when_the_view_dies(region: SharedRegion, releas
     assert releases.count == 0
     del view
     assert releases.count == 1
+
+
+@pytest.mark.parametrize("cold", [False, True], ids=["written anew", "pages taken away"])
+def test_what_was_made_private_stays_as_it_is_where_it_is_whatever_becomes_of_the_slot(
+    region: SharedRegion, releases: Releases, cold: bool
+) -> None:
+    array = np.frombuffer(received(region, releases), dtype=np.uint8)
+    array[5] = 77
+    wanted, address = array.tobytes(), array.ctypes.data
+    mapping = array.base.obj if isinstance(array.base, memoryview) else array.base
+    assert make_private(mapping)
+    if cold:
+        region.give_back(PAGE_BYTES, len(PAYLOAD))
+    region.view[PAGE_BYTES : PAGE_BYTES + len(PAYLOAD)] = bytes(len(PAYLOAD))
+    assert (array.tobytes(), array.ctypes.data) == (wanted, address)
+    array[6] = 78
+    assert array[6] == 78
+
+
+def test_what_other_threads_write_while_it_is_made_private_is_kept(region: SharedRegion, releases: Releases) -> None:
+    view = map_copy_on_write(region.fileno, 0, REGION_BYTES, releases, prefault=False)
+    array = np.frombuffer(view, dtype=np.uint64)
+    writer = threading.Thread(target=lambda: array.__iadd__(np.uint64(1)))
+    before = array.copy()
+    writer.start()
+    assert isinstance(view.obj, mmap.mmap)
+    assert make_private(view.obj)
+    writer.join()
+    assert (array == before + np.uint64(1)).all()
 
 
 @pytest.fixture
