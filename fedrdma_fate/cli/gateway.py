@@ -30,7 +30,7 @@ _MOST_FILES = 65536
 @click.option("--log-level", type=click.Choice(get_args(LogLevel)), default="warning", show_default=True)
 @click.option("--log-format", type=click.Choice(get_args(LogFormat)), default="human", show_default=True)
 def gateway(path: Path, check: bool, log_level: LogLevel, log_format: LogFormat) -> None:
-    """Run the gateway of a site. SIGTERM or Ctrl-C stops it in order."""
+    """Run the gateway of a site. SIGTERM or Ctrl-C stops it in order; SIGHUP opens its trace anew."""
     configure(log_level, log_format, sys.stderr)
     with told_plainly():
         config = load_config(path)
@@ -59,6 +59,7 @@ async def _serve(config: GatewayConfig) -> None:
     loop = asyncio.get_running_loop()
     for wanted in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(wanted, server.stop_soon)
+    loop.add_signal_handler(signal.SIGHUP, server.reopen_trace)
     await server.start()
     click.echo(f"gateway of {config.site} is up", err=True)
     await server.wait()

@@ -141,7 +141,7 @@ def _make_context(
         RECEIVE_REGION, memory.receive_bytes, warm=memory.warm
     )
     spill, journal = kept.begin(receive_region, undo)
-    trace = Trace(config.trace)
+    trace = Trace(config.trace, most_bytes=None if config.trace_bytes is None else int(config.trace_bytes))
     undo.callback(trace.close)
     undo.callback(opened.close)
     transports = make_transports(
@@ -168,7 +168,7 @@ def _make_context(
         routes=Routes(config),
         transports=transports,
         make_region=regions.create_region,
-        trace=TraceEvents(trace),
+        trace=TraceEvents(trace, trace.reopen),
         metrics=metrics,
         journal=journal,
         path_store=PathStore(config.state_directory or memory.spill_directory, config.site),

@@ -74,6 +74,11 @@ class Gateway:
         """Make `wait` return."""
         self._stop_wanted.set()
 
+    def reopen_trace(self) -> None:
+        """Somebody may have renamed the file of the trace: write to a new one."""
+        if self._assembly is not None:
+            self._assembly.context.trace.reopen()
+
     async def wait(self) -> None:
         """Until somebody wants the gateway to stop."""
         await self._stop_wanted.wait()

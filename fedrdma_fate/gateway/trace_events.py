@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from fedrdma_fate.engine.events import TransferStats
@@ -21,10 +21,15 @@ class TraceSink(Protocol):
 
 
 class TraceEvents:
-    """Any thread may call, as the sink allows. Sizes in bytes, times in seconds."""
+    """Any thread may call, as the sink allows. Sizes in bytes, times in seconds.
 
-    def __init__(self, sink: TraceSink) -> None:
+    Attributes:
+        reopen: opens the file anew, which somebody may have renamed.
+    """
+
+    def __init__(self, sink: TraceSink, reopen: Callable[[], object] = lambda: None) -> None:
         self._sink = sink
+        self.reopen = reopen
 
     # -- messages -------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,8 @@ _log = logging.getLogger(__name__)
 
 
 TRY_AGAIN_SECONDS = 5.0
-"""After a write that failed, the next try: soon enough for who has made room, and no work for a disk that is full."""
+"""After a write, or a rotation, that failed, the next try: soon enough for who has made room, and no work for a disk
+that is full."""
 
 
 class Trace:
@@ -27,12 +28,16 @@ class Trace:
 
     Once open, it never raises: when the file cannot be written (a full disk), it says so once in the log, drops events,
     and tries again every TRY_AGAIN_SECONDS. Then an event `lost` says how many there were.
+
+    A file that has become too long is renamed to its name with `.1` behind, in the place of an earlier one, and begun
+    anew.
     """
 
     def __init__(
         self,
         path: Path | None,
         *,
+        most_bytes: int | None = None,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -40,6 +45,7 @@ class Trace:
 
         Args:
             path: of the file.
+            most_bytes: as long as it may become; None: it is never begun anew.
             clock: Unix seconds.
             monotonic: seconds, of any origin.
 
@@ -51,6 +57,8 @@ class Trace:
         self._monotonic = monotonic
         self._lost = 0
         self._retry_at = 0.0
+        self._most_bytes = most_bytes
+        self._rotate_at = 0.0
         self._torn = False
         self._lock = threading.Lock()
         self._fileno = -1 if path is None else _open_for_append(path)
@@ -72,6 +80,12 @@ class Trace:
             return
         with self._lock:
             self._write(line)
+
+    def reopen(self) -> None:
+        """Open the file anew, which somebody may have renamed; where that cannot be done, the old one goes on."""
+        with self._lock:
+            if self._fileno >= 0:
+                self._open_anew()
 
     def close(self) -> None:
         """Close the file; later events are dropped."""
@@ -105,8 +119,48 @@ class Trace:
         _log.warning("the trace %s is written again, %d events are missing", self._path, lost)
         return True
 
+    def _open_anew(self) -> None:
+        assert self._path is not None
+        try:
+            fileno = _open_ours(self._path)
+        except OSError as error:
+            _log.error("the trace %s cannot be opened anew, and goes on as it was: %s", self._path, error.strerror)
+            return
+        os.close(self._fileno)
+        self._fileno, self._torn = fileno, False
+        # where the other disk was full, this one need not be
+        self._retry_at = self._rotate_at = 0.0
+
+    def _rotate_when_long(self, line: bytes) -> None:
+        """Begin a new file where this one is too long; one that somebody else has renamed meanwhile is only left."""
+        assert self._path is not None
+        if self._most_bytes is None or self._monotonic() < self._rotate_at:
+            return
+        try:
+            status = os.fstat(self._fileno)
+            if not stat.S_ISREG(status.st_mode) or not status.st_size:
+                return
+            if status.st_size + len(line) <= self._most_bytes:
+                return
+            if self._is_at_path(status):
+                os.replace(self._path, f"{self._path}.1")
+        except OSError as error:
+            _log.error("the trace %s cannot be begun anew, and becomes longer: %s", self._path, error.strerror)
+            self._rotate_at = self._monotonic() + TRY_AGAIN_SECONDS
+            return
+        self._rotate_at = self._monotonic() + TRY_AGAIN_SECONDS
+        self._open_anew()
+
+    def _is_at_path(self, status: os.stat_result) -> bool:
+        assert self._path is not None
+        try:
+            return os.path.samestat(status, self._path.stat())
+        except FileNotFoundError:
+            return False
+
     def _append(self, line: bytes) -> str:
         """Why a line could not be written, or empty; in one call, so that O_APPEND keeps several writers apart."""
+        self._rotate_when_long(line)
         line = b"\n" + line if self._torn else line
         try:
             written = os.write(self._fileno, line)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from click.testing import CliRunner
 from fedrdma_fate.cli.main import main
 from fedrdma_fate.client.sessions import ask_sessions, drop_session
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError
-from tests.support.sites import Site, Sites, eventually, party, start_gateways
+from tests.support.sites import InProcesses, Site, Sites, eventually, party, start_gateways
 
 LAYOUT = {"a": ["guest:1"], "b": ["host:2"]}
 BODY = bytes(600_000)
@@ -88,6 +90,34 @@ def test_pools_are_back_within_the_time_out_when_all_tasks_of_a_session_were_kil
                 site.client()
             assert late.value.code is ErrorCode.SESSION_ENDED
             assert "no site had a task in it" in site.events("session_ended")[0]["reason"]
+
+
+def test_sessions_with_tasks_outlive_a_gateway_that_is_suspended_for_longer_than_every_time_out(tmp_path: Path) -> None:
+    runner = InProcesses()
+    settings = {"timeouts": {"session": 1.0, "peer_silence": 0.8}, "runner": runner}
+    with start_gateways(LAYOUT, tmp_path, **settings) as sites, sites["a"].client() as a, sites["b"].client() as b:
+        runner.signal(sites["b"], signal.SIGSTOP)
+        try:
+            a.lease(len(BODY)).commit("m", "t", [party("host:2")], "object")
+            eventually(lambda: "silent for 0.8 s" in (sites["a"].home / "log").read_text())
+            time.sleep(1.5)
+        finally:
+            runner.signal(sites["b"], signal.SIGCONT)
+        assert len(b.get("m", "t", party("guest:1"), timeout=20).buffer) == len(BODY)
+        assert not [*sites["a"].events("session_ended"), *sites["b"].events("session_ended")]
+
+
+def test_a_gateway_that_gets_sighup_opens_its_trace_anew_and_goes_on(tmp_path: Path) -> None:
+    runner = InProcesses()
+    with start_gateways({"a": ["guest:1", "host:2"]}, tmp_path, runner=runner) as sites:
+        path = sites["a"].home / "trace.jsonl"
+        with sites["a"].client("s", "guest:1") as task:
+            task.put_inline("m", "t", [party("host:2")], "bytes", b"x")
+            path.rename(path.with_name("old"))
+            runner.signal(sites["a"], signal.SIGHUP)
+            eventually(path.exists)
+            task.put_inline("n", "t", [party("host:2")], "bytes", b"x")
+            assert [event["name"] for event in sites["a"].events("put")] == ["n"]
 
 
 @pytest.mark.parametrize("came", [True, False], ids=["came and went", "never came"])

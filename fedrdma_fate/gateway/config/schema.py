@@ -275,6 +275,8 @@ class GatewayConfig(_Section, frozen=True):
         peers: the other sites.
         task_users: other users of this host whose tasks are served; they share the site's memory with its own tasks.
         trace: file for the JSON-lines trace, or null for none.
+        trace_bytes: when the trace would become longer, it is renamed to its name with `.1` behind, in the place of an
+            earlier one, and begun anew; null: never.
         state_directory: where rate, round trip and loss of the paths to the peers are kept across restarts, so that a
             first transfer starts from them; null keeps them in `memory.spill_directory`.
     """
@@ -302,6 +304,7 @@ class GatewayConfig(_Section, frozen=True):
     peers: tuple[PeerConfig, ...] = ()
     task_users: tuple[TaskUserConfig, ...] = ()
     trace: Path | None = None
+    trace_bytes: ByteCount | None = ByteCount(2**30)
     state_directory: Path | None = None
 
     @property

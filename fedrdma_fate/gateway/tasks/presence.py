@@ -9,6 +9,10 @@ from collections.abc import Callable, Iterator
 from fedrdma_fate.gateway.background import TimerHandle
 from fedrdma_fate.wire.frames import Party
 
+LATE_SECONDS = 1.0
+"""A look that comes later than this shows that the process stood still, as a suspended host has it do: tasks that have
+come meanwhile attach first."""
+
 
 @dataclasses.dataclass(slots=True)
 class _Life:
@@ -93,8 +97,13 @@ class Presence:
         life = self._sessions[session]
         life.stop()
 
+        due = self._clock() + seconds
+
         def look() -> None:
-            self._on_idle(session)
+            if self._clock() - due > LATE_SECONDS:
+                self.look_again(session, LATE_SECONDS)
+            else:
+                self._on_idle(session)
 
         life.timer = self._call_later(seconds, look)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from fedrdma_fate.obs import trace as trace_module
 from fedrdma_fate.obs.trace import TRY_AGAIN_SECONDS, Trace
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 from fedrdma_fate.wire.frames import Party
@@ -144,6 +146,104 @@ def test_a_trace_goes_on_when_there_is_room_and_says_how_many_events_are_missing
     # half a line is cut off, where nobody has written behind it
     assert [json.loads(line)["event"] for line in told[:1]] == ["before"]
     assert len([line for line in told if line]) == (4 if others_wrote else 3)
+
+
+def numbers(path: Path) -> list[object]:
+    return [event["number"] for event in _events(path)]
+
+
+def test_a_trace_that_becomes_too_long_is_begun_anew_and_its_last_part_is_kept(tmp_path: Path) -> None:
+    path, earlier = tmp_path / "trace.jsonl", tmp_path / "trace.jsonl.1"
+    trace = Trace(path, most_bytes=1000, clock=lambda: 1.0)
+    for number in range(100):
+        trace.emit("put", number=number)
+    for part in (path, earlier):
+        assert 0 < part.stat().st_size <= 1000
+    kept = [*numbers(earlier), *numbers(path)]
+    assert kept == list(range(100 - len(kept), 100))
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["trace.jsonl", "trace.jsonl.1"]
+
+
+def test_a_line_longer_than_a_trace_may_be_is_written_all_the_same(tmp_path: Path) -> None:
+    trace = Trace(tmp_path / "trace.jsonl", most_bytes=10)
+    for number in range(3):
+        trace.emit("put", number=number)
+    assert numbers(tmp_path / "trace.jsonl") == [2]
+
+
+def test_two_that_share_a_trace_rotate_it_once_and_lose_nothing(tmp_path: Path) -> None:
+    path, earlier = tmp_path / "trace.jsonl", tmp_path / "trace.jsonl.1"
+    first, second = (Trace(path, most_bytes=1000, clock=lambda: 1.0) for _ in range(2))
+    for number in range(0, 30, 2):
+        first.emit("put", number=number)
+        second.emit("put", number=number + 1)
+    assert sorted(map(str, [*numbers(earlier), *numbers(path)])) == sorted(map(str, range(30)))
+
+
+def test_a_trace_that_somebody_renamed_is_opened_anew_when_asked_to(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    trace = Trace(path)
+    trace.emit("put", number=1)
+    path.rename(tmp_path / "old")
+    trace.emit("put", number=2)
+    trace.reopen()
+    trace.emit("put", number=3)
+    assert numbers(tmp_path / "old") == [1, 2]
+    assert numbers(path) == [3]
+
+
+def test_a_trace_that_cannot_be_opened_anew_or_renamed_goes_on_as_it_was(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "trace.jsonl"
+    trace = Trace(path, most_bytes=150)
+    trace.emit("put", number=1)
+    path.rename(tmp_path / "old")
+    path.mkdir()
+    trace.reopen()
+    trace.emit("put", number=2)
+    assert numbers(tmp_path / "old") == [1, 2]
+    assert "cannot be opened anew, and goes on as it was" in caplog.text
+    path.rmdir()
+    (tmp_path / "old").rename(path)
+    (tmp_path / "trace.jsonl.1").mkdir()
+    for number in range(3, 9):
+        trace.emit("put", number=number)
+    assert numbers(path) == list(range(1, 9))
+    assert caplog.text.count("cannot be begun anew, and becomes longer") == 1
+
+
+def test_without_a_descriptor_for_a_new_one_the_earlier_trace_goes_on_and_that_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    path = tmp_path / "trace.jsonl"
+    trace = Trace(path, most_bytes=100, monotonic=lambda: now)
+    opened = trace_module._open_ours
+
+    def refuse(_: Path) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(trace_module, "_open_ours", refuse)
+    for number in range(9):
+        trace.emit("put", number=number)
+    assert numbers(tmp_path / "trace.jsonl.1") == list(range(9))
+    assert caplog.text.count("Too many open files") == 1
+    monkeypatch.setattr(trace_module, "_open_ours", opened)
+    now += TRY_AGAIN_SECONDS
+    trace.emit("put", number=9)
+    assert numbers(path) == [9]
+
+
+def test_a_trace_on_a_full_disk_that_is_opened_anew_elsewhere_goes_on_at_once(tmp_path: Path) -> None:
+    link = tmp_path / "trace.jsonl"
+    link.symlink_to("/dev/full")
+    trace = Trace(link)
+    trace.emit("put", number=1)
+    link.unlink()
+    trace.reopen()
+    trace.emit("put", number=2)
+    assert [event["event"] for event in _events(link)] == ["lost", "put"]
 
 
 def test_a_field_that_cannot_be_encoded_costs_only_its_own_event(

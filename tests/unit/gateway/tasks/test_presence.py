@@ -57,6 +57,20 @@ def test_a_session_is_looked_at_when_its_last_task_has_been_gone_for_long_whoeve
     assert watched.idle == ["s"]
 
 
+def test_after_a_standstill_tasks_that_came_meanwhile_attach_first() -> None:
+    watched = Watched()
+    watched.presence.expect("s")
+    watched.timers.now += 4000
+    watched.timers.fire()
+    assert watched.idle == []
+    watched.presence.arrive("s", GUEST)
+    assert watched.timers.due == []
+    watched.presence.depart("s", GUEST)
+    watched.timers.now += 60
+    watched.timers.fire()
+    assert watched.idle == ["s"]
+
+
 def test_a_session_whose_task_comes_back_in_time_is_not_looked_at() -> None:
     watched = Watched()
     watched.presence.arrive("s", GUEST)
