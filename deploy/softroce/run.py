@@ -108,6 +108,7 @@ def missing_tools() -> dict[str, str]:
 def host_environment(host: Host, run: Run, output: Path) -> dict[str, str]:
     """The environment of a host's program: the run's, and who it is."""
     return {
+        **_repeatable(run),
         **run.environment,
         "PATH": f"{run.environment.get('PATH', '/usr/bin:/bin')}:{_ADMIN_PATH}",
         "TESTBED_HOST": str(host.index),
@@ -121,6 +122,15 @@ def host_environment(host: Host, run: Run, output: Path) -> dict[str, str]:
         "TESTBED_PERIOD": f"{_period_ns(run) / 1e9:.9f}",
         "TESTBED_VIRTUAL_TIME": str(int(run.virtual_time)),
     }
+
+
+def _repeatable(run: Run) -> dict[str, str]:
+    """What makes programs do the same in every boot in virtual time, unless the caller says otherwise.
+
+    Python orders sets by a hash that has another seed in every process. In another order a program looks at the clock
+    more or less often, each look takes virtual time, and full buffers make much of that.
+    """
+    return {"PYTHONHASHSEED": "0"} if run.virtual_time else {}
 
 
 def _period_ns(run: Run) -> int:
@@ -185,7 +195,8 @@ def _cross_programs(run: Run) -> Iterator[Program]:
     # four times what is under way where the queue is full: the link is the limit, not the sockets
     buffer = str(4 * int((run.wan.rate or _UNLIMITED_BPS) * run.wan.rtt_ns // (8 * 10**9) + run.wan.buffer_bytes))
     module = (sys.executable, "-m", "deploy.softroce.programs.cross_traffic")
-    environment = {"PATH": f"{os.environ.get('PATH', '/usr/bin:/bin')}:{_ADMIN_PATH}", "PYTHONPATH": str(ROOT)}
+    path = f"{os.environ.get('PATH', '/usr/bin:/bin')}:{_ADMIN_PATH}"
+    environment = {**_repeatable(run), "PATH": path, "PYTHONPATH": str(ROOT)}
     taking = (*module, "take", receiver.address, buffer)
     sending = (*module, "send", receiver.address, str(run.cross.flows), *times, buffer)
     for host, command in ((receiver, taking), (sender, sending)):

@@ -221,6 +221,18 @@ def test_missing_tools_are_named_with_their_packages(kernel: Path, monkeypatch: 
 # --- what the guest gets ---
 
 
+def test_in_virtual_time_programs_order_sets_alike_in_every_boot_unless_the_caller_says_otherwise(
+    kernel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def seed(*options: str) -> str | None:
+        return host_environment(Host(1), _run(kernel, *options, "--", "true"), tmp_path).get("PYTHONHASHSEED")
+
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    assert (seed("--virtual-time"), seed()) == ("0", None)
+    monkeypatch.setenv("PYTHONHASHSEED", "7")
+    assert seed("--virtual-time") == "7"
+
+
 def test_a_program_is_told_who_it_is(kernel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CALLERS", "own")
     environment = host_environment(Host(1), _run(kernel, "--", "true"), tmp_path)
