@@ -21,6 +21,8 @@ class PathState:
         least_mean_rtt: where they vary, the least mean of many round trips, seconds; 0 while unknown.
         queue_bytes: what our probes may queue; 0 while none has shown anything.
         policed_seconds: for how much longer, in seconds of sending, a policer is known to let no more through.
+        window_bytes: that were under way at last, on a path too short to be paced; 0 while unknown.
+        window_found: more than that was too much.
     """
 
     rate: float
@@ -32,6 +34,8 @@ class PathState:
     least_mean_rtt: float = 0.0
     queue_bytes: float = 0.0
     policed_seconds: float = 0.0
+    window_bytes: float = 0.0
+    window_found: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

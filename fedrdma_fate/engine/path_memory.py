@@ -73,12 +73,14 @@ class PathMemory:
         if known is None:
             return self._make_controller()
         capacity = max(known.capacity, known.rate)
-        share = dataclasses.replace(known, rate=known.rate / self._users, capacity=capacity)
+        window = known.window_bytes / self._users
+        share = dataclasses.replace(known, rate=known.rate / self._users, capacity=capacity, window_bytes=window)
         return self._make_controller(share, proved=self.proved)
 
     def end(self, control: Controller) -> None:
         """It has ended; what it found is remembered."""
         found = control.state()
         if found is not None and control.sampled:
-            self.learn(dataclasses.replace(found, rate=found.rate * self._users), "measured")
+            rate, window = found.rate * self._users, found.window_bytes * self._users
+            self.learn(dataclasses.replace(found, rate=rate, window_bytes=window), "measured")
         self._users -= 1

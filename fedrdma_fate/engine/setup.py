@@ -168,7 +168,7 @@ def _cut(outgoing: Outgoing, service: ChunkService, memory: PathMemory) -> Outgo
         filling = filling_chunk_bytes(known.rate, known.min_rtt, service.most_chunks)
         chunk_bytes = max(best_chunk_bytes(known.rate, loss, service.mtu_bytes, total), filling)
         if service.repairs_packets and 0 < known.min_rtt < SHORT_ROUND_TRIP_SECONDS:
-            chunk_bytes = max(chunk_bytes, short_path_chunk_bytes(known.rate))
+            chunk_bytes = max(chunk_bytes, short_path_chunk_bytes(known.rate, known.window_bytes))
     if service.repairs_packets and chunk_bytes > service.mtu_bytes:
         chunk_bytes = whole_datagrams(chunk_bytes, service.mtu_bytes)
     return dataclasses.replace(outgoing, plan=ChunkPlan(total, max(chunk_bytes, outgoing.plan.fewest_bytes)))

@@ -46,6 +46,10 @@ BATCH_BYTES = 63 * 1024
 SHORT_PATH_CHUNK_SECONDS = 0.0005
 """Of the rate, a chunk on a path too short to be paced: four of them in the 2 ms between two reports."""
 
+WINDOW_CHUNKS = 12
+"""A chunk is no longer than this part of the window: a loss is told by three chunks that follow and are whole, and of
+four in a window none may be."""
+
 LONGEST_SHORT_PATH_CHUNK_BYTES = 256 * 1024
 """But no longer than this, as a report goes for as much there."""
 
@@ -133,13 +137,15 @@ def whole_datagrams(chunk_bytes: int, mtu_bytes: int) -> int:
     return max(chunk_bytes // unit * unit, mtu_bytes)
 
 
-def short_path_chunk_bytes(rate: float) -> int:
+def short_path_chunk_bytes(rate: float, window_bytes: float) -> int:
     """The least chunk on a path too short to be paced: of shorter ones the work for each is most.
 
     Args:
         rate: of the bottleneck, bytes a second.
+        window_bytes: that may be under way, as far as transfers have found it; 0: unknown.
     """
-    return min(int(rate * SHORT_PATH_CHUNK_SECONDS), LONGEST_SHORT_PATH_CHUNK_BYTES)
+    longest = window_bytes / WINDOW_CHUNKS if window_bytes else LONGEST_SHORT_PATH_CHUNK_BYTES
+    return int(min(rate * SHORT_PATH_CHUNK_SECONDS, LONGEST_SHORT_PATH_CHUNK_BYTES, longest))
 
 
 def best_queue_pairs(known: PathState | None, most: int) -> int:

@@ -175,7 +175,8 @@ class RateController:
         self._gain = self._probe_gain = self.phase.pacing_gain
         self._phase_ends = 0.0
         self._proved = proved
-        self._proving_from = known.rate
+        self._probed_from = known.rate
+        self._awaits_probe = False
         self._bandwidth = known.rate
         self._max_rate = MaxRateFilter()
         self._delivered = 0.0
@@ -187,7 +188,7 @@ class RateController:
         self._counts_packets = False
         self._loss = LossEstimator(known.loss, measured=proved)
         self._loss_is_measured = proved
-        self._window = ReportClockedWindow()
+        self._window = ReportClockedWindow(known.window_bytes, found=known.window_found)
         self._raised_rate = RaisedRate(known.policed_seconds, known.rate)
         self._round_ends = 0.0
         self._round_arrived = 0
@@ -283,6 +284,8 @@ class RateController:
             self._queue_delay.least_mean,
             self._probe_queue.remembered,
             self._raised_rate.held_seconds,
+            self._window.remembered_bytes if self.report_clocked else 0.0,
+            self.report_clocked and self._window.is_found,
         )
 
     # -- the cycle ------------------------------------------------------------------------------------------------
@@ -302,8 +305,9 @@ class RateController:
         if self.phase is Phase.PROBE_UP:
             # no more than was queued has to drain
             self._enter(Phase.PROBE_DOWN, now, self._probe_seconds, 2 - self._gain)
-        elif not self._proved:
-            self._prove(now)
+            self._awaits_probe = True
+        elif not self._proved or self._awaits_probe:
+            self._on_probe_over(now)
         elif self.phase is Phase.PROBE_DOWN:
             self._enter(Phase.CRUISE, now, self._cruise_seconds)
         else:
@@ -333,25 +337,40 @@ class RateController:
         else:
             self._enter(Phase.PROBE_UP, now, self._probe_seconds)
 
-    def _prove(self, now: float) -> None:
-        """The rate was only estimated: wait a round trip for what a probe has found, then probe on or cruise."""
+    def _on_probe_over(self, now: float) -> None:
+        """Wait a round trip for what a probe has found, then probe on or cruise."""
         if self.phase is Phase.PROBE_DOWN:
             self._enter(Phase.CRUISE, now, self._round_seconds)
-        elif self._bandwidth >= self._proving_from * (1 + PROVING_SHARE * (self._probe_gain - 1)):
-            self._proving_from = self._bandwidth
-            self._enter(Phase.PROBE_UP, now, self._probe_seconds)
-        else:
-            self._proved = True
-            self._maybe_own_queue_until = max(self._maybe_own_queue_until, self._uncertain_until(now))
-            self._enter(Phase.CRUISE, now, self._cruise_seconds)
+            return
+        self._awaits_probe = False
+        has_risen = self._bandwidth >= self._probed_from * (1 + PROVING_SHARE * (self._probe_gain - 1))
+        if has_risen and (not self._proved or self._may_rise(now)):
+            self._enter(Phase.PROBE_UP, now, self._probe_seconds, again=self._proved)
+            return
+        if self._proved:
+            # of which it has waited a round trip already
+            self._enter(Phase.CRUISE, now, self._cruise_seconds - self._round_seconds)
+            return
+        self._proved = True
+        self._maybe_own_queue_until = max(self._maybe_own_queue_until, self._uncertain_until(now))
+        self._enter(Phase.CRUISE, now, self._cruise_seconds)
 
-    def _enter(self, phase: Phase, now: float, seconds: float, gain: float | None = None) -> None:
+    def _may_rise(self, now: float) -> bool:
+        """Whether a probe that has found more may be followed by another at once, without a CRUISE that shows whose the
+        path is: nobody else was seen, and neither losses nor what is added for them can have made it up."""
+        doubted = self._raised_rate.is_losing or self._raised_rate.is_held(now) or self._is_overrated
+        return not doubted and not self._competition.shared_seconds
+
+    def _enter(
+        self, phase: Phase, now: float, seconds: float, gain: float | None = None, *, again: bool = False
+    ) -> None:
         self.phase, self._gain = phase, gain or phase.pacing_gain
         self._phase_ends = now + seconds
         self._competition.start_phase()
         if phase is Phase.PROBE_UP:
             capacity = self._competition.capacity
-            self._raised_rate.on_probe(self._bandwidth)
+            self._raised_rate.on_probe(self._bandwidth, again=again)
+            self._probed_from = self._bandwidth
             self._gain = self._probe_queue.gain(self._bandwidth, capacity, seconds, phase.pacing_gain)
             self._probe_gain = self._gain
             queued = (self.rate - self._bandwidth) * seconds
@@ -432,7 +451,12 @@ class RateController:
 
     def _is_maybe_own_queue(self, now: float) -> bool:
         """Whether a queue may well be our own."""
-        return now < self._maybe_own_queue_until or max(self._undelivered_share, self._expected_loss) > OVERRATED_LOSS
+        return now < self._maybe_own_queue_until or self._is_overrated
+
+    @property
+    def _is_overrated(self) -> bool:
+        """Whether what is added to the delivery rate for losses may make it too large."""
+        return max(self._undelivered_share, self._expected_loss) > OVERRATED_LOSS
 
     @property
     def _expected_loss(self) -> float:
@@ -602,7 +626,8 @@ class RateController:
         if is_steady and not self._proved:
             # the queue of our own first probe, at a rate that suits the path
             return
-        is_probe = self.phase is not Phase.CRUISE and self._has_path(rate)
+        # what a probe has queued shows a round trip later, when CRUISE may have begun
+        is_probe = (self.phase is not Phase.CRUISE or self._own_queue(now) > 0) and self._has_path(rate)
         if is_steady and not self._is_maybe_own_queue(now) and not is_probe:
             self._competition.on_newcomer()
             rate = self._competition.reduced(rate)
@@ -631,5 +656,6 @@ class RateController:
 
     def _drain(self, now: float) -> None:
         """For a round trip; whether the queue goes shows whether there was one."""
+        self._awaits_probe = False
         self._longer_path.start(self._rtt.latest, now + self._rtt.latest + self._drain_seconds)
         self._enter(Phase.PROBE_DOWN, now, self._drain_seconds)

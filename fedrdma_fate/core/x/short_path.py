@@ -9,6 +9,8 @@ little.
 
 from __future__ import annotations
 
+import math
+
 SHORT_ROUND_TRIP_SECONDS = 0.0018
 """A path with a least round trip below this is short. Ours: threads of a busy host wait as long for their turn, at 10
 Gbit/s it holds 2.3 MB, which a window as below fills, and paths of 2 ms are paced well."""
@@ -29,6 +31,11 @@ OVERRUN_LOSS = 0.02
 DECREASE_FACTOR = 0.7
 """Of the window stays after a loss: beta of CUBIC, RFC 9438, section 4.6."""
 
+START_DIVISOR = 2
+"""The next flow begins with this part of the window of the one before, for others may have come since, and doubles it
+until it is the same again: what a connection knew is shared with the next (RFC 9040, section 6), whose slow start ends
+there (RFC 5681, section 3.1)."""
+
 
 class ReportClockedWindow:
     """The window of one flow, in bytes.
@@ -36,15 +43,30 @@ class ReportClockedWindow:
     Attributes:
         window_bytes: that may be under way.
         overrun: the last one that was judged was too large.
+        is_found: one has been too large, of this flow or one before it.
     """
 
-    def __init__(self) -> None:
-        self.window_bytes = FIRST_WINDOW_BYTES
+    def __init__(self, remembered_bytes: float = 0.0, *, found: bool = False) -> None:
+        """
+        Args:
+            remembered_bytes: that were under way at last; 0: unknown.
+            found: more than that was too much.
+        """
+        bounded = int(min(max(remembered_bytes, LEAST_WINDOW_BYTES), MOST_WINDOW_BYTES)) if remembered_bytes > 0 else 0
+        self.window_bytes = max(bounded // START_DIVISOR, min(bounded or FIRST_WINDOW_BYTES, FIRST_WINDOW_BYTES))
         self.overrun = False
-        self._is_slow_start = True
+        self.is_found = found
+        # what RFC 5681 calls ssthresh
+        self._threshold = bounded if found and bounded else math.inf
+        self._known = bounded
         self._arrived = 0
         self._lost = 0
         self._spared = False
+
+    @property
+    def remembered_bytes(self) -> int:
+        """What to remember of it: a flow that was soon over says nothing against what is known."""
+        return max(self.window_bytes, self._known)
 
     def on_sample(self, arrived_bytes: int, lost_bytes: int, chunk_bytes: int) -> bool:
         """A report has come, or chunks are overdue; once in a window it is judged, now or not, by what was lost of it.
@@ -61,13 +83,14 @@ class ReportClockedWindow:
         self.overrun = self._lost > OVERRUN_LOSS * (self._arrived + self._lost)
         self._arrived = self._lost = 0
         if not self.overrun:
-            grown = self.window_bytes * 2 if self._is_slow_start else self.window_bytes + chunk_bytes
-            self.window_bytes = min(grown, MOST_WINDOW_BYTES)
+            doubled = min(2 * self.window_bytes, self._threshold)
+            self.window_bytes = int(min(max(doubled, self.window_bytes + chunk_bytes), MOST_WINDOW_BYTES))
             self._spared = False
         elif self._spared:
             # what was under way already when it was made smaller
             self._spared = False
         else:
             self.window_bytes = max(int(self.window_bytes * DECREASE_FACTOR), LEAST_WINDOW_BYTES)
-            self._is_slow_start, self._spared = False, True
+            self._threshold = self._known = self.window_bytes
+            self.is_found = self._spared = True
         return True

@@ -104,5 +104,11 @@ def test_chunks_of_datagrams_are_whole_ones_and_long_ones_whole_batches() -> Non
 
 
 def test_on_a_short_path_chunks_are_long_where_it_is_fast() -> None:
-    assert short_path_chunk_bytes(12.5e6) < SMALLEST_CHUNK_BYTES < short_path_chunk_bytes(300e6) < 256 * 1024
-    assert short_path_chunk_bytes(5e9) == 256 * 1024
+    assert short_path_chunk_bytes(12.5e6, 0) < SMALLEST_CHUNK_BYTES < short_path_chunk_bytes(300e6, 0) < 256 * 1024
+    assert short_path_chunk_bytes(5e9, 0) == 256 * 1024
+
+
+def test_on_a_short_path_a_window_that_was_found_holds_many_chunks_for_losses_are_told_by_those_that_follow() -> None:
+    window = 1 << 20
+    assert window / 4 >= 3 * short_path_chunk_bytes(5e9, window)
+    assert short_path_chunk_bytes(5e9, 3 << 20) == 256 * 1024, "where nothing is lost they are long"

@@ -152,6 +152,22 @@ def test_a_sample_may_be_too_large_by_what_a_shaper_lets_pass_and_a_packet(overr
     assert control.competing == competing
 
 
+def test_the_queue_of_a_probe_shows_a_round_trip_later_and_is_its_own_where_all_of_the_path_is_ours() -> None:
+    rate = 2.4e6
+    control = RateController(PathState(rate, RTT, 0.0))
+    control.chunk_bytes = 1440
+    probed = now = 0.0
+    while now < 0.5:
+        control.on_time(now)
+        if control.phase is Phase.PROBE_UP and not probed and now > 0.3:
+            probed = now
+        shows = probed and 1.4 * RTT < now - probed < 2 * RTT
+        control.on_sample(Sample(RTT + 0.0035 * bool(shows), 0.98 * rate if probed else rate, 10, 0, 1), now)
+        now += 0.002
+    assert probed
+    assert not control.competing
+
+
 def test_the_queue_of_what_a_transfer_sends_at_once_is_its_own() -> None:
     short = 0.005
     control = controller(min_rtt=short)

@@ -14,6 +14,7 @@ from fedrdma_fate.core.x.short_path import (
     SHORT_ROUND_TRIP_SECONDS,
     ReportClockedWindow,
 )
+from fedrdma_fate.engine.path_memory import KnownPath, PathMemory
 
 CHUNK = 16 * 1024
 SHORT = PathState(rate=1e9, min_rtt=SHORT_ROUND_TRIP_SECONDS / 2, loss=0.0)
@@ -77,3 +78,58 @@ def test_on_a_short_path_a_host_that_answers_late_makes_no_queue_and_no_newcomer
     assert state is not None
     assert (state.rate, state.shared_seconds) == (2e9, 0.0)
     assert control.window_bytes == MOST_WINDOW_BYTES
+
+
+def test_the_next_flow_begins_with_half_of_the_window_and_doubles_it_up_to_what_was_found() -> None:
+    first = ReportClockedWindow()
+    for lost in (0.0, 0.0, 0.2):
+        found = a_window(first, lost=lost)
+    following = ReportClockedWindow(first.remembered_bytes, found=first.is_found)
+    assert following.window_bytes == found // 2
+    grown = [a_window(following) for _ in range(2)]
+    assert grown == [found // 2 * 2, found // 2 * 2 + CHUNK]
+
+
+def test_where_no_window_was_too_large_the_next_flow_doubles_on() -> None:
+    first = ReportClockedWindow()
+    found = a_window(first)
+    following = ReportClockedWindow(first.remembered_bytes, found=first.is_found)
+    assert [a_window(following) for _ in range(2)] == [found, 2 * found]
+
+
+def test_flows_that_are_soon_over_do_not_shrink_what_is_remembered() -> None:
+    remembered, found = MOST_WINDOW_BYTES // 2, True
+    for _ in range(8):
+        window = ReportClockedWindow(remembered, found=found)
+        window.on_sample(CHUNK, 0, CHUNK)
+        remembered, found = window.remembered_bytes, window.is_found
+    assert (remembered, found) == (MOST_WINDOW_BYTES // 2, True)
+
+
+@pytest.mark.parametrize("remembered", [1.0, LEAST_WINDOW_BYTES, 1e12])
+def test_what_is_remembered_is_brought_within_the_bounds(remembered: float) -> None:
+    window = ReportClockedWindow(remembered, found=True)
+    assert LEAST_WINDOW_BYTES // 2 <= window.window_bytes <= MOST_WINDOW_BYTES // 2
+
+
+def test_a_controller_hands_its_window_on_by_what_is_remembered_of_the_path() -> None:
+    memory = PathMemory(KnownPath(SHORT, "measured"))
+    control = memory.begin()
+    control.chunk_bytes = CHUNK
+    now = 0.0
+    while not control.report_clocked or control.window_bytes < 4 * FIRST_WINDOW_BYTES:
+        now += 0.002
+        control.on_sample(sample(SHORT.min_rtt, rate=1e9), now)
+    memory.end(control)
+    following = [memory.begin() for _ in range(2)]
+    for each in following:
+        each.on_sample(sample(SHORT.min_rtt), now)
+    assert [each.window_bytes for each in following] == [2 * FIRST_WINDOW_BYTES, FIRST_WINDOW_BYTES], "two share it"
+
+
+def test_a_path_that_is_paced_remembers_no_window() -> None:
+    control = RateController(PathState(1e9, 0.02, 0.0, window_bytes=1e6))
+    control.on_sample(sample(0.02, rate=1e9), 0.0)
+    state = control.state()
+    assert state is not None
+    assert state.window_bytes == 0
