@@ -15,6 +15,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from fedrdma_fate.core.path import PathState
+from fedrdma_fate.core.x.chunking import SLOW_PATH_RATE
 from fedrdma_fate.core.x.estimators import MOST_RATE
 from fedrdma_fate.wire.datagrams import (
     DATAGRAM_BYTES,
@@ -49,6 +50,11 @@ ANSWER_SECONDS = 0.5
 QUIET_SECONDS = 0.05
 """Of a train of which something was lost, the rest is taken for lost when nothing came for so long: all of a short one
 takes that long at 42 Mbit/s."""
+
+ROOM_SHARE = 0.5
+"""Where no more of a train has come, that was no chance: a policer's bucket, or a very small buffer, let some in at
+once, and how fast that was says nothing of a lasting rate. Less is believed then, and proved. Slow paths lose as many
+short packets at random."""
 
 LEAST_ARRIVAL_TIMES = 4
 """Arrivals seen at fewer moments are spaced by whoever looks, not by the path."""
@@ -134,7 +140,8 @@ class ProbingSide:
                 self._padding, self._due = LONG_PADDING_BYTES, now
         elif rate is not None or (padding and least > FAST_RATE):
             self._due = None
-            return PathState(min(rate or least, MOST_RATE), round_trip, _loss(answer, padding))
+            believed = _believed(min(rate or least, MOST_RATE), sum(count for count, _ in answer.arrivals))
+            return PathState(believed, round_trip, _loss(answer, padding))
         return None
 
     def timer(self) -> float | None:
@@ -149,6 +156,12 @@ class ProbingSide:
             return self.start(now)
         self._due = None
         return None
+
+
+def _believed(rate: float, came: int) -> float:
+    """What of the rate at which a train arrived to begin with, when so many of it came."""
+    has_room = came > ROOM_SHARE * TRAIN_DATAGRAMS or rate <= SLOW_PATH_RATE
+    return rate if has_room else rate * came / TRAIN_DATAGRAMS
 
 
 def _loss(answer: PathProbeAnswer, padding: int) -> float | None:

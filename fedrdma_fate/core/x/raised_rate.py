@@ -26,6 +26,12 @@ EXCESS_DEVIATIONS = 4
 HOLD_SECONDS = 2.0
 """So long nothing more is taken: as BBR waits between two probes (section 5.3.3.9)."""
 
+PASSED_GAIN = 0.97
+"""Of what seems to have passed: what the bucket had saved is in it, and the next losses would be taken for chance."""
+
+LEAST_SHARE = 0.8
+"""But no less of the rate before, which one probe has raised at most by a quarter."""
+
 SETTLING_ROUNDS = 4
 """After the rate went back: until what is lost is of what was sent since."""
 
@@ -89,11 +95,12 @@ class RaisedRate:
         self._round_seconds = round_seconds
 
     def on_round(
-        self, share: float, resolved: int, usual: float, packets: int, now: float, *, heavy: bool
+        self, rate: float, share: float, resolved: int, usual: float, packets: int, now: float, *, heavy: bool
     ) -> float | None:
         """A round without a queue is over; what to go back to, None where the rate lasts.
 
         Args:
+            rate: that it had.
             share: of its chunks that were lost.
             resolved: chunks lost or arrived.
             usual: share that the path loses anyway.
@@ -116,6 +123,9 @@ class RaisedRate:
             return None
         if not self._before:
             return None
+        # what the policer let through, as far as lost chunks tell: a rate before may have lived on the bucket as well
+        passed = PASSED_GAIN * rate * (1 - max(share - usual, 0.0)) ** (1 / packets)
+        self._before = min(self._before, max(passed, LEAST_SHARE * self._before))
         self._most, self._doubted_until = self._before, -math.inf
         self._held_until = now + self._hold_seconds
         self._settled_at, self._share_then = now + SETTLING_ROUNDS * self._round_seconds, share

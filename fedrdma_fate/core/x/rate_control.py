@@ -305,7 +305,7 @@ class RateController:
         if self.phase is Phase.PROBE_UP:
             # no more than was queued has to drain
             self._enter(Phase.PROBE_DOWN, now, self._probe_seconds, 2 - self._gain)
-            self._awaits_probe = True
+            self._awaits_probe = self._may_rise(now)
         elif not self._proved or self._awaits_probe:
             self._on_probe_over(now)
         elif self.phase is Phase.PROBE_DOWN:
@@ -557,7 +557,9 @@ class RateController:
         by_chance = usual + CHANCE_DEVIATIONS * math.sqrt(usual * (1 - usual) / resolved)
         is_heavy = share > max(HEAVY_LOSS, 2 * self._chunk_loss, by_chance)
         if not queued:
-            lasting = self._raised_rate.on_round(share, resolved, self._chunk_loss, self._packets, now, heavy=is_heavy)
+            lasting = self._raised_rate.on_round(
+                self._bandwidth, share, resolved, self._chunk_loss, self._packets, now, heavy=is_heavy
+            )
             if lasting is not None:
                 self._reduce(min(lasting, self._bandwidth), now)
                 return

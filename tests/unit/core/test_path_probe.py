@@ -266,3 +266,22 @@ def test_a_long_train_that_tells_nothing_is_repeated_and_then_given_up(arrivals:
         now += ANSWER_SECONDS
     assert sent == TRAINS
     assert probing.timer() is None
+
+
+@pytest.mark.parametrize(("came", "believed"), [(TRAIN_DATAGRAMS, 1.0), (40, 1.0), (28, 28 / TRAIN_DATAGRAMS)])
+def test_of_a_train_that_mostly_found_no_room_less_is_believed(came: int, believed: float) -> None:
+    whole, probing = ProbingSide(), ProbingSide()
+    for side in (whole, probing):
+        side.start(0.0)
+    fast = whole.on_answer(PathProbeAnswer(1, tuple(evenly(came)), 0), 0.02)
+    assert fast is not None
+    assert fast.rate == pytest.approx(believed * DATAGRAM_BYTES / SPACING_NS * 1e9, rel=0.01)
+
+
+def test_on_a_slow_path_as_much_is_lost_at_random_and_all_of_the_rate_is_believed() -> None:
+    probing = ProbingSide()
+    probing.start(0.0)
+    slowly = tuple((1, number * 3_000_000) for number in range(28))
+    found = probing.on_answer(PathProbeAnswer(1, slowly, 0), 0.1)
+    assert found is not None
+    assert found.rate == pytest.approx(DATAGRAM_BYTES / 0.003)

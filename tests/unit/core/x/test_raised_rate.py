@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from fedrdma_fate.core.x.raised_rate import HOLD_SECONDS, RaisedRate
+from fedrdma_fate.core.x.raised_rate import HOLD_SECONDS, LEAST_SHARE, PASSED_GAIN, RaisedRate
 
 RATE = 60e6
+RAISED = 1.25 * RATE
 RTT = 0.02
 
 
@@ -19,7 +20,7 @@ def raised(at: float = 0.0) -> RaisedRate:
 
 
 def rounds(rate: RaisedRate, shares: list[float], *, heavy: bool = False, since: float = 0.02) -> list[float | None]:
-    return [rate.on_round(s, 100, 0.0, 4, since + k * RTT, heavy=heavy) for k, s in enumerate(shares)]
+    return [rate.on_round(RAISED, s, 100, 0.0, 4, since + k * RTT, heavy=heavy) for k, s in enumerate(shares)]
 
 
 def test_two_rounds_that_lose_more_than_before_take_the_rate_back_to_what_it_was() -> None:
@@ -30,8 +31,12 @@ def test_two_rounds_that_lose_more_than_before_take_the_rate_back_to_what_it_was
     assert rate.bound(1.2 * RATE, 0.04 + HOLD_SECONDS + 0.01) == 1.2 * RATE
 
 
+def test_a_rate_before_that_lost_as_much_is_not_what_lasts_but_what_passed() -> None:
+    assert rounds(raised(), [0.7, 0.7]) == [None, pytest.approx(PASSED_GAIN * RAISED * 0.3**0.25)]
+
+
 def test_so_many_as_no_path_loses_at_random_take_it_back_at_once() -> None:
-    assert rounds(raised(), [0.9], heavy=True) == [RATE]
+    assert rounds(raised(), [0.9], heavy=True) == [LEAST_SHARE * RATE]
 
 
 @pytest.mark.parametrize("shares", [[0.4, 0.0, 0.4, 0.0], [0.07] * 4])
