@@ -27,7 +27,8 @@ HOLD_SECONDS = 2.0
 """So long nothing more is taken: as BBR waits between two probes (section 5.3.3.9)."""
 
 PASSED_GAIN = 0.97
-"""Of what seems to have passed: what the bucket had saved is in it, and the next losses would be taken for chance."""
+"""Of what seems to have passed, where little is lost at random: what the bucket had saved is in it, and the next losses
+would be taken for chance."""
 
 LEAST_SHARE = 0.8
 """But no less of the rate before, which one probe has raised at most by a quarter."""
@@ -123,9 +124,10 @@ class RaisedRate:
             return None
         if not self._before:
             return None
-        # what the policer let through, as far as lost chunks tell: a rate before may have lived on the bucket as well
-        passed = PASSED_GAIN * rate * (1 - max(share - usual, 0.0)) ** (1 / packets)
-        self._before = min(self._before, max(passed, LEAST_SHARE * self._before))
+        if usual <= chunk_loss(EXCESS_LOSS, packets):
+            # what the policer let through: a rate before may have lived on the bucket as well
+            passed = PASSED_GAIN * rate * (1 - max(share - usual, 0.0)) ** (1 / packets)
+            self._before = min(self._before, max(passed, LEAST_SHARE * self._before))
         self._most, self._doubted_until = self._before, -math.inf
         self._held_until = now + self._hold_seconds
         self._settled_at, self._share_then = now + SETTLING_ROUNDS * self._round_seconds, share

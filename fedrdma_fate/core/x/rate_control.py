@@ -357,9 +357,9 @@ class RateController:
 
     def _may_rise(self, now: float) -> bool:
         """Whether a probe that has found more may be followed by another at once, without a CRUISE that shows whose the
-        path is: nobody else was seen, and neither losses nor what is added for them can have made it up."""
+        path is: nobody else was seen, and neither losses, nor what is added for them, nor a shaper can be all of it."""
         doubted = self._raised_rate.is_losing or self._raised_rate.is_held(now) or self._is_overrated
-        return not doubted and not self._competition.shared_seconds
+        return not doubted and not self._competition.shared_seconds and self._bandwidth > SLOW_PATH_RATE
 
     def _enter(
         self, phase: Phase, now: float, seconds: float, gain: float | None = None, *, again: bool = False
