@@ -64,6 +64,7 @@ def render(document: dict[str, Any]) -> RenderableType:
     if document["transfers"]:
         parts.append(_transfers(document))
     parts += [_held(holding) for holding in document["held"]]
+    parts += [_held_there(peer) for peer in document["peers"] if peer["held_there"]]
     mailbox = document["mailbox"]
     parts.append(
         Text(
@@ -157,6 +158,12 @@ def _held(holding: dict[str, Any]) -> Text:
         f"what they got before: {held}",
         style="bold red",
     )
+
+
+def _held_there(peer: dict[str, Any]) -> Text:
+    """Why a peer takes no more."""
+    held = ", ".join(f"{cut(each['party'])} {size(each['bytes'])}" for each in peer["held_there"])
+    return Text(f"{peer['site']} takes no more; tasks there hold what they got before: {held}", style="bold red")
 
 
 def _transfers(document: dict[str, Any]) -> Table:

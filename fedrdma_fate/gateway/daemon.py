@@ -57,7 +57,7 @@ class Gateway:
         spawn(assembly.context.tasks, _keep_paths(assembly))
         spawn(assembly.context.tasks, assembly.context.journal.keep_short())
         spawn(assembly.context.tasks, _sum_complaints_up(assembly.context.complaints))
-        spawn(assembly.context.tasks, assembly.tasks.held.keep_watch(assembly.tasks.tell_waiting))
+        spawn(assembly.context.tasks, assembly.tasks.held.keep_watch(lambda: _tell_held(assembly)))
         if assembly.identity_watch is not None:
             spawn(assembly.context.tasks, assembly.identity_watch.keep_watch())
         for peer in assembly.peers.values():
@@ -167,6 +167,14 @@ class Gateway:
         listen = self._config.listen
         addresses = {"listen.control": listen.control, "listen.data": listen.data, "listen.grpc": listen.grpc}
         warn_if_reachable({key: split_address(key, address)[0] for key, address in addresses.items()})
+
+
+def _tell_held(assembly: Assembly) -> None:
+    """Who holds memory that others wait for: for tasks that wait here, and peers whose transfers do."""
+    assembly.tasks.tell_waiting()
+    holders = assembly.tasks.held.receive_holders()
+    for peer in assembly.peers.values():
+        peer.tell_held(holders)
 
 
 async def _save_paths(assembly: Assembly) -> None:

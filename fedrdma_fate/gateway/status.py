@@ -98,6 +98,7 @@ def _peer(peer: Peer) -> dict[str, object]:
         "pending_messages": peer.sending.pending,
         "lent_messages": peer.sending.lending.count,
         "lent_bytes": peer.sending.lending.lent_bytes,
+        "held_there": [{"party": str(party), "bytes": count} for party, count in peer.sending.held_there],
         "borrowed_messages": peer.receiving.borrowing.count,
         "paths": [_path(peer, name, path) for name, path in peer.paths.paths.items()],
         "unused_paths": peer.main_path.unused(),

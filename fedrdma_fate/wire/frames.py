@@ -1,4 +1,7 @@
-"""Control frames between two gateways, as tagged msgpack. Strict: an unknown field or tag is an error."""
+"""Control frames between two gateways, as tagged msgpack. Strict: an unknown field or tag is an error.
+
+More than 500 lines: all that two gateways say is to be seen in one place, and most lines say what a field means.
+"""
 
 from __future__ import annotations
 
@@ -44,6 +47,9 @@ MOST_KEY_BYTES = 64
 LEAST_FRAMES_PER_SECOND = 100
 """That a gateway may say it reads, as its configuration may: with less, tasks would wait for ever."""
 
+MOST_HOLDERS = 8
+"""That are told of memory which others wait for."""
+
 Name = Annotated[str, msgspec.Meta(max_length=MOST_NAME_CHARACTERS)]
 PartyText = Annotated[str, msgspec.Meta(max_length=MOST_PARTY_CHARACTERS)]
 Reason = Annotated[str, msgspec.Meta(max_length=MOST_REASON_CHARACTERS)]
@@ -54,6 +60,8 @@ Seconds = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
 
 MOST_COUNTED_BYTES = 1 << 62
 """That can ever have come; two such numbers still fit into 64 bits."""
+
+CountedBytes = Annotated[int, msgspec.Meta(ge=0, le=MOST_COUNTED_BYTES)]
 
 KeyBytes = Annotated[bytes, msgspec.Meta(max_length=MOST_KEY_BYTES)]
 
@@ -106,6 +114,7 @@ class Hello(Frame, frozen=True, tag="hello"):
         ciphers: what it can seal with, fast ones first.
         frames_per_second: control frames that it reads; who sends more for long is cut off.
         sessions: whether it knows frames about the end of sessions.
+        memory_held: whether it knows MemoryHeld.
     """
 
     site: PartyText
@@ -122,6 +131,7 @@ class Hello(Frame, frozen=True, tag="hello"):
     ciphers: Annotated[tuple[PartyText, ...], msgspec.Meta(max_length=MOST_CIPHERS)] = ()
     frames_per_second: Annotated[float, msgspec.Meta(ge=LEAST_FRAMES_PER_SECOND)] = 20_000.0
     sessions: bool = False
+    memory_held: bool = False
 
 
 class Connect(Frame, frozen=True, tag="connect"):
@@ -375,6 +385,16 @@ class Undeliverable(Frame, frozen=True, tag="undeliverable"):
     reason: Reason
 
 
+class MemoryHeld(Frame, frozen=True, tag="memory-held"):
+    """Transfers of the receiver's wait at the sender's for receive memory, which tasks there hold; for people.
+
+    Attributes:
+        holders: parties and bytes, the most first; none: they wait for that no longer.
+    """
+
+    holders: Annotated[tuple[tuple[Party, CountedBytes], ...], msgspec.Meta(max_length=MOST_HOLDERS)]
+
+
 class SessionAsk(Frame, frozen=True, tag="session-ask"):
     """Has the receiver a living task in this session? Answered by SessionIdle, where the asking site is in it."""
 
@@ -444,6 +464,7 @@ ControlFrame = (
     | Refused
     | Abort
     | Undeliverable
+    | MemoryHeld
     | SessionAsk
     | SessionIdle
     | SessionEnd

@@ -94,6 +94,27 @@ def test_where_it_cannot_be_moved_status_get_and_log_say_who_holds_how_much(
         eventually(lambda: sites["b"].status()["held"] == [])
 
 
+def test_a_put_at_another_site_and_its_status_are_told_who_holds_what_it_waits_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "make_private", lambda _mapping: False)
+    memory = {**SMALL, "send_bytes": "2MiB"}
+    with start_gateways(LAYOUT, tmp_path, memory=memory) as sites, sites["a"].client() as a, sites["b"].client() as b:
+        kept = fill(a, b)
+        push(a, "5")
+        with ThreadPoolExecutor(1) as threads:
+            waits = threads.submit(push, a, "6")
+            said = f"guest:1 waits: b takes no more: tasks there hold in what they got before: host:2 {4 * MIB:,}"
+            eventually(lambda: said in caplog.text, SAID_SECONDS + 1.5)
+            assert "b takes no more; tasks there hold what they got before: host:2 4.0 MiB" in told(sites["a"])
+            kept.clear()
+            gc.collect()
+            waits.result(30)
+        for number in (4, 5, 6):
+            assert (get(b, str(number)) == number).all()
+        eventually(lambda: sites["a"].status()["peers"][0]["held_there"] == [])
+
+
 def test_a_put_that_waits_for_send_memory_which_tasks_of_the_site_hold_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -172,6 +172,7 @@ class Besieged(Twin):
             "parties": lambda: (str(EVIL), str(PARTIES["a"])),
             # rarely one of its own, of which nothing more would be taken
             "session": lambda: chance.choices((*SESSIONS, "none"), (10, 0.1, 0.1, 10))[0],
+            "holders": lambda: tuple((EVIL, chance.choice((0, 1 << 62))) for _ in range(chance.randrange(9))),
             "seconds": lambda: chance.choice((0.0, 1.0, 1e12, -1e12)),
             "transports": lambda: ("tcp",),
             "frames_per_second": lambda: chance.choice((100.0, 20000.0, float("inf"))),

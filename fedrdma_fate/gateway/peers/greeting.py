@@ -40,4 +40,5 @@ def own_hello(peer: PeerConfig, context: GatewayContext, keys: PeerKeys) -> Hell
         ciphers=keys.ciphers,
         frames_per_second=config.limits.frames_per_second,
         sessions=True,
+        memory_held=True,
     )

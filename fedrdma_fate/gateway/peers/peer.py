@@ -54,6 +54,7 @@ from fedrdma_fate.ports import LentRegion, Role
 from fedrdma_fate.security.identity import PeerIdentity
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, WireError
 from fedrdma_fate.wire.frames import (
+    MOST_HOLDERS,
     Abort,
     ChunkAck,
     Connect,
@@ -70,7 +71,9 @@ from fedrdma_fate.wire.frames import (
     LendDecline,
     LendRecall,
     LendReturn,
+    MemoryHeld,
     Offer,
+    Party,
     PathUse,
     Ping,
     Pong,
@@ -108,6 +111,7 @@ class Peer:
         self.offline = asyncio.Event()
         self.offline.set()
         self.offline_since = self._loop.time()
+        self._told_held: tuple[tuple[Party, int], ...] = ()
         self.session_talk: SessionTalk | None = None
         self._entitlement = Entitlement(config.site, context.config.site, context.routes, context.mailbox.sessions)
         self.receiving = Receiving(config.site, context, self.send, self._lender_region)
@@ -286,6 +290,7 @@ class Peer:
         self.sending.lending.peer_lost()
         self.offline.set()
         self.offline_since = self._loop.time()
+        self._told_held = self.sending.held_there = ()
         if stream is not None:
             stream.close()
 
@@ -320,6 +325,8 @@ class Peer:
                 self.receiving.on_inline(frame)
             case Undeliverable(key=key, code=code, reason=reason):
                 self.receiving.on_undeliverable(key, code, reason)
+            case MemoryHeld(holders=holders):
+                self.sending.held_there = holders
             case SessionAsk() | SessionIdle() | SessionEnd():
                 if self.session_talk is not None:
                     self.session_talk.on_frame(self.config.site, frame)
@@ -460,6 +467,13 @@ class Peer:
         """Transfers under way, those that wait for the peer included."""
         on_links = [progress for path in self.paths.paths.values() for progress in path.link.progress()]
         return on_links + self.sending.waiting_for_path()
+
+    def tell_held(self, holders: tuple[tuple[Party, int], ...]) -> None:
+        """Tell the peer who holds the receive memory that its transfers wait for, where they do, or that none does."""
+        told = holders[:MOST_HOLDERS] if self.receiving.waits_for_memory else ()
+        if told != self._told_held and self.hello is not None and self.hello.memory_held:
+            self._told_held = told
+            self.send(MemoryHeld(told))
 
     # -- from our links -------------------------------------------------------------------------------------------
 

@@ -192,6 +192,11 @@ class Receiving:
             if (lease := self._context.receive_pool.lease(slot_bytes, self.owner)) is not None:
                 self._grant(link, _Grant(lease, asked_by=transfer))
 
+    @property
+    def waits_for_memory(self) -> bool:
+        """Whether the peer waits for a slot."""
+        return bool(self._requests)
+
     def forget_requests(self, link: LinkHandle | None = None) -> None:
         """The data path of this link, or every one, is gone: who waits for room asks again on the next."""
         for transfer, request in list(self._requests.items()):

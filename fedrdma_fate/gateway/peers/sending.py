@@ -103,6 +103,8 @@ class Sending:
         outgoing: how much of small messages is kept, with what they take besides their bodies.
         outgoing_large: how many large ones are.
         rates: how fast they may be put.
+        held_there: parties of the peer's, and bytes of its receive memory that their tasks hold while we wait for it;
+            as the peer says, for people.
     """
 
     def __init__(
@@ -144,6 +146,7 @@ class Sending:
         self._delivered: OrderedDict[int, MessageKey] = OrderedDict()
         self._notices: deque[Undeliverable] = deque(maxlen=REMEMBERED_NOTICES)
         self.rtt_seconds: float | None = None
+        self.held_there: tuple[tuple[Party, int], ...] = ()
         self.tuners: defaultdict[str, LinkTuner] = defaultdict(LinkTuner)
 
     @property

@@ -6,11 +6,12 @@ import asyncio
 import dataclasses
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from fedrdma_fate.client.protocol import Attach
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.messages.mailbox import Message
+from fedrdma_fate.gateway.peers.sending import Sending
 from fedrdma_fate.memory.pool import SlotPool
 from fedrdma_fate.obs.complaints import EACH_TELLS
 from fedrdma_fate.wire.frames import Party
@@ -73,12 +74,20 @@ class HeldMemory:
         self.holdings: tuple[Holding, ...] = ()
 
     async def keep_watch(self, tell: Callable[[], object]) -> None:
-        """Look again and again, and call `tell` where somebody is held up."""
+        """Look again and again, and call `tell` each time."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             self.look()
-            if self.holdings:
-                tell()
+            tell()
+
+    def receive_holders(self) -> tuple[tuple[Party, int], ...]:
+        """Who holds the receive memory that peers wait for, and how much; nobody where none waits in vain."""
+        held: Counter[Party] = Counter()
+        for holding in self.holdings:
+            if holding.pool == self._context.receive_pool.stats().name:
+                for _, party, count in holding.parties:
+                    held[party] += count
+        return tuple(held.most_common())
 
     def look(self) -> None:
         """See whether anybody got room since the last look."""
@@ -113,6 +122,16 @@ class HeldMemory:
         stats = pool.stats()
         parties = tuple((session, party, count) for (session, party), count in held.most_common())
         return Holding(stats.name, stats.waiting, stats.length, parties)
+
+
+def told_of_peers(peers: Mapping[str, Sending]) -> str:
+    """What a put may wait for at other sites, or an empty string."""
+    return "; ".join(
+        f"{site} takes no more: tasks there hold in what they got before: "
+        + ", ".join(f"{party} {count:,}" for party, count in peer.held_there)
+        for site, peer in peers.items()
+        if peer.held_there
+    )
 
 
 def lies_in(message: Message, pool: SlotPool) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
@@ -48,7 +49,7 @@ from fedrdma_fate.gateway.messages.mailbox import Message
 from fedrdma_fate.gateway.peers.entitlement import not_in_session
 from fedrdma_fate.gateway.peers.sending import Sending
 from fedrdma_fate.gateway.spilling import make_room
-from fedrdma_fate.gateway.tasks.held_memory import HeldMemory, lies_in
+from fedrdma_fate.gateway.tasks.held_memory import HeldMemory, lies_in, told_of_peers
 from fedrdma_fate.gateway.tasks.pushing import LeasedPayload, Pushing, checked_key
 from fedrdma_fate.gateway.tasks.session_ends import SessionEnds
 from fedrdma_fate.gateway.tasks.session_list import dropped_document, sessions_document
@@ -127,6 +128,14 @@ class Task:
         return len(held)
 
 
+@dataclasses.dataclass(slots=True)
+class _Wait:
+    """A request that waits: whether it is a put, and whether its task was told what for."""
+
+    put: bool
+    told: bool = False
+
+
 class TaskServer:
     """Belongs to the event loop's thread."""
 
@@ -158,7 +167,7 @@ class TaskServer:
         self.held = HeldMemory(
             context, lambda: [(task.attach, task.received.values()) for task in self._tasks.values()]
         )
-        self._waiting: dict[TaskConversation, bool] = {}
+        self._waiting: dict[TaskConversation, _Wait] = {}
         self.stopping = False
         self._tasks: dict[str, Task] = {}
 
@@ -235,22 +244,25 @@ class TaskServer:
         )
 
     @contextlib.contextmanager
-    def waiting(self, conversation: TaskConversation) -> Iterator[None]:
+    def waiting(self, conversation: TaskConversation, *, put: bool) -> Iterator[None]:
         """While this is entered, a put or get waits: where that is because tasks hold memory, its task is told."""
-        self._waiting[conversation] = False
+        self._waiting[conversation] = _Wait(put)
         try:
             yield
         finally:
             del self._waiting[conversation]
 
     def tell_waiting(self) -> None:
-        """Tell those who wait who holds the memory, once for each wait."""
+        """Tell those who wait who holds the memory, once for each wait; of that at other sites, who puts."""
         pools = {pool.stats().name: pool for pool in (self.context.send_pool, self.context.receive_pool)}
         held = [pools[holding.pool] for holding in self.held.holdings]
-        for conversation in [each for each, told in self._waiting.items() if not told]:
-            self._waiting[conversation] = True
-            text = "; ".join(holding.told(conversation.may_know) for holding in self.held.holdings)
-            conversation.notify(Notice(text, move=conversation.holds_memory_of(held)))
+        there = told_of_peers(self._peers)
+        for conversation, wait in self._waiting.items():
+            here = [holding.told(conversation.may_know) for holding in self.held.holdings]
+            text = "; ".join([*here, there] if there and wait.put else here)
+            if text and not wait.told:
+                wait.told = True
+                conversation.notify(Notice(text, move=conversation.holds_memory_of(held)))
 
     def timed_out(self, error: GatewayError) -> GatewayError:
         """A get that timed out; where its message may be waiting for receive memory, the error says who has that."""
@@ -414,7 +426,7 @@ class TaskConversation:
         # in the next turn of the loop, when the request below stands in the queue
         asyncio.get_running_loop().call_soon(make_room, self._context, pool)
         try:
-            with self._server.waiting(self):
+            with self._server.waiting(self, put=True):
                 return await pool.acquire(request.total_bytes, task.owner, timeout)
         except MemoryPoolError as error:
             if self._server.stopping:
@@ -432,7 +444,8 @@ class TaskConversation:
         return _when_moved(moves) if moves else Done()
 
     async def _put_later(self, request: PutInline, task: Task) -> Reply:
-        await self._server.pushing.wait_to_put(request, task.attach, self._context.config.timeouts.put)
+        with self._server.waiting(self, put=True):
+            await self._server.pushing.wait_to_put(request, task.attach, self._context.config.timeouts.put)
         self._check_pushing(task.attach)
         return await _when_moved(self._server.pushing.put_inline(request, task.attach, task.user))
 
@@ -448,7 +461,8 @@ class TaskConversation:
 
     async def _commit_later(self, request: Commit, task: Task) -> Reply:
         try:
-            await self._server.pushing.wait_to_commit(request, self._context.config.timeouts.put)
+            with self._server.waiting(self, put=True):
+                await self._server.pushing.wait_to_commit(request, self._context.config.timeouts.put)
         except BaseException:
             # also where the task has gone away, which gave the lease away before
             self._let_go(request, task)
@@ -509,7 +523,7 @@ class TaskConversation:
             raise not_in_session(attach.session, attach.party, request.source)
         key = checked_key(MessageKey(attach.session, request.name, request.tag, request.source, attach.party))
         try:
-            with self._server.waiting(self):
+            with self._server.waiting(self, put=False):
                 message = await self._context.mailbox.take(key, request.timeout)
         except GatewayError as error:
             if error.code is ErrorCode.PULL_TIMEOUT:

@@ -8,9 +8,9 @@ from typing import Any
 from fedrdma_fate.client.protocol import CLIENT_PROTOCOL_VERSION, Attach
 from fedrdma_fate.gateway.messages.mailbox import Message
 from fedrdma_fate.gateway.tasks.held_memory import MOST_SHOWN, HeldMemory, Holding
-from fedrdma_fate.wire.frames import MessageKey, Party
+from fedrdma_fate.wire.frames import MemoryHeld, MessageKey, Party
 from tests.support.twin import PARTIES, Twin
-from tests.support.twin_play import Play
+from tests.support.twin_play import Play, sent_by, work
 
 SLOT = 64 * 1024
 GUEST = PARTIES["a"]
@@ -99,3 +99,43 @@ def test_who_may_not_know_of_a_party_learns_only_how_much_others_hold() -> None:
     assert "guest:1 in s 60, host:2 in t 30" in holding.told(lambda _: True)
     many = Holding("send", 1, 100, tuple(("s", Party("host", str(number)), 1) for number in range(100)))
     assert f"others {100 - MOST_SHOWN}" in many.told(lambda _: True)
+
+
+def test_only_a_peer_that_waits_is_told_and_once_and_that_it_is_over(play: Play) -> None:
+    async def scenario(twin: Twin) -> None:
+        await twin.connect()
+        await work(twin)
+        half = twin.halves["b"]
+        holders = ((PARTIES["b"], 5),)
+        half.peer.tell_held(holders)
+        assert sent_by(twin, "b", MemoryHeld) == []
+        full = half.context.receive_pool.lease(half.context.receive_pool.stats().largest_free_bytes, "peer:a")
+        assert full is not None
+        # more than the ring has, which is recalled for it
+        key = twin.put("a", "m", bytes(600_000))
+        await work(twin)
+        for _ in range(2):
+            half.peer.tell_held(holders)
+        assert sent_by(twin, "b", MemoryHeld) == [MemoryHeld(holders)]
+        await work(twin)
+        assert twin.halves["a"].peer.sending.held_there == holders
+        full.release()
+        assert key is not None
+        await work(twin)
+        half.peer.tell_held(holders)
+        await work(twin)
+        assert twin.halves["a"].peer.sending.held_there == ()
+
+    play(scenario)
+
+
+def test_what_a_peer_said_of_its_memory_is_forgotten_with_its_channel(play: Play) -> None:
+    async def scenario(twin: Twin) -> None:
+        await twin.connect()
+        twin.halves["b"].peer.send(MemoryHeld(((PARTIES["b"], 5),)))
+        await work(twin)
+        assert twin.halves["a"].peer.sending.held_there
+        await twin.lose_control("a")
+        assert twin.halves["a"].peer.sending.held_there == ()
+
+    play(scenario)
