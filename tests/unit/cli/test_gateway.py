@@ -106,6 +106,8 @@ def test_a_second_gateway_on_one_socket_is_refused_and_the_first_goes_on(site: S
         assert first.stderr is not None
         assert first.stderr.readline() == "gateway of a is up\n"
         site.config["listen"]["control"] = "127.0.0.1:0"
+        # as another site on this host, which is given the same socket
+        site.config["site"] = "b"
         with run(site) as second:
             assert second.stderr is not None
             output = second.stderr.read()
