@@ -61,6 +61,8 @@ def render(document: dict[str, Any]) -> RenderableType:
     parts: list[RenderableType] = [head, _peers(document), _pools(document)]
     if document["security"] == "mtls":
         parts.insert(1, _certificates(document))
+    if document["receive"]["sending"]:
+        parts.append(_shares(document["receive"]))
     if document["transfers"]:
         parts.append(_transfers(document))
     parts += [_held(holding) for holding in document["held"]]
@@ -164,6 +166,28 @@ def _held_there(peer: dict[str, Any]) -> Text:
     """Why a peer takes no more."""
     held = ", ".join(f"{cut(each['party'])} {size(each['bytes'])}" for each in peer["held_there"])
     return Text(f"{peer['site']} takes no more; tasks there hold what they got before: {held}", style="bold red")
+
+
+def _shares(receive: dict[str, Any]) -> Table:
+    """Who sends, and what each was told of the link."""
+    total = "not known" if receive["bits_per_second"] is None else _rate(receive["bits_per_second"])
+    title = f"Receiving: {receive['sending']} send; the link: {total} ({receive['found_by']})"
+    table = Table("peer", "share", "arriving", "", title=title)
+    for sender in receive["senders"]:
+        if sender["sending"]:
+            share = sender["share_bits_per_second"]
+            _add(
+                table,
+                sender["site"],
+                "no bound" if share is None else _rate(share),
+                _rate(sender["arriving_bits_per_second"]),
+                "does not keep to it" if sender["ignores_share"] else "",
+            )
+    return table
+
+
+def _rate(bits_per_second: float) -> str:
+    return f"{bits_per_second / 1e6:.1f} Mbit/s"
 
 
 def _transfers(document: dict[str, Any]) -> Table:

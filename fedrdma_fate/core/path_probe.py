@@ -171,9 +171,16 @@ def _loss(answer: PathProbeAnswer, padding: int) -> float | None:
 
 
 class ProbedSide:
-    """Takes down how the peer's trains arrive. Times in seconds of one clock."""
+    """Takes down how the peer's trains arrive. Times in seconds of one clock.
+
+    Attributes:
+        rate: bytes a second at which the latest train came; None where that cannot be told, as on fast paths, where the
+            length of what comes next is not known here.
+    """
 
     def __init__(self) -> None:
+        self.rate: float | None = None
+        self._is_fast = False
         self._train = 0
         self._trains = 0
         self._count = 0
@@ -216,4 +223,8 @@ class ProbedSide:
 
     def _answer(self, now: float) -> PathProbeAnswer:
         self._count = 0
+        rate = dispersion_rate(self._arrivals, DATAGRAM_BYTES)
+        self._is_fast |= max(rate or 0.0, least_rate(self._arrivals, DATAGRAM_BYTES)) > FAST_RATE
+        if rate is not None and not self._is_fast:
+            self.rate = rate
         return PathProbeAnswer(self._train, tuple(self._arrivals), round((now - self._first_at) * 1e9))

@@ -51,6 +51,7 @@ class Granted:
         header: came by a datagram before the offer.
         looks: how often polling has seen a header here that does not parse.
         started: when the offer came.
+        counted: arrived and overtaken bytes of it that were counted for its link.
     """
 
     slot: Slot
@@ -64,6 +65,7 @@ class Granted:
     header: bytes = b""
     looks: int = 0
     started: float = 0.0
+    counted: tuple[int, int] = (0, 0)
 
     @property
     def is_sealed(self) -> bool:

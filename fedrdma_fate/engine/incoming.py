@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import logging
+import math
 from collections import deque
 from collections.abc import Collection, Iterable
 
@@ -23,8 +24,10 @@ from fedrdma_fate.core.actions import (
     SendReport,
 )
 from fedrdma_fate.core.digest import MISTAGGED, TAGGED, chunk_digest
+from fedrdma_fate.core.shares.receive_shares import NO_ARRIVALS, Arrivals
 from fedrdma_fate.core.state_machines import ReceivingMachine
 from fedrdma_fate.core.x.chunking import TAGS, chunk_of_immediate
+from fedrdma_fate.core.x.receiver import XReceiver
 from fedrdma_fate.engine.events import (
     Emit,
     FrameToSend,
@@ -57,7 +60,17 @@ from fedrdma_fate.ports import Completion, Endpoint, Slot
 from fedrdma_fate.security.sealing import PathOpener
 from fedrdma_fate.wire.datagrams import Header
 from fedrdma_fate.wire.errors import ErrorCode, TransferError, TransportError
-from fedrdma_fate.wire.frames import ControlFrame, Delivered, Grant, GrantRequest, Offer, Refused, Report, Restart
+from fedrdma_fate.wire.frames import (
+    ControlFrame,
+    Delivered,
+    Grant,
+    GrantRequest,
+    Offer,
+    Refused,
+    Report,
+    Restart,
+    Share,
+)
 from fedrdma_fate.wire.header import HEADER_BYTES, header_present
 
 logger = logging.getLogger(__name__)
@@ -73,6 +86,9 @@ class IncomingTransfers:
     """All grants given to a peer on one link, and what comes in through them. Runs on the link's thread.
 
     A grant that no transfer has been announced for lives no longer than the data path: the peer asks anew on the next.
+
+    Attributes:
+        arrivals: of mode `fedrdma-x` so far, on all data paths; any thread may read it.
     """
 
     def __init__(self, settings: LinkSettings, emit: Emit, datagrams: LinkDatagrams) -> None:
@@ -87,6 +103,8 @@ class IncomingTransfers:
         self._ended: dict[int, Ended] = {}
         self._openings = Openings(settings, emit, datagrams, self._remember)
         self._lost_at: float | None = None
+        self._shares_told = 0
+        self.arrivals = NO_ARRIVALS
 
     # -- commands -------------------------------------------------------------------------------------------------
 
@@ -99,6 +117,15 @@ class IncomingTransfers:
         # of two grants with one tag the first keeps it, and the other is for the modes without chunk immediates
         self._tagged.setdefault(grant % TAGS, grant)
         self._datagrams.post(self._expose(self._endpoint, grant), COPIES)
+
+    def tell_share(self, rate: float, place: float) -> None:
+        """Tell the peer what is let through, in bytes a second, infinite: all; and its place among those that begin."""
+        if self._endpoint is None:
+            return
+        self._shares_told += 1
+        share = Share(self._settings.transport, self._shares_told, rate if math.isfinite(rate) else 0.0, place)
+        self._datagrams.post(share, COPIES)
+        self._emit(FrameToSend(share))
 
     def on_early_request(self, request: GrantRequest) -> None:
         """The peer asks for a slot by a datagram, before or after the frame: where it has one, that is told again."""
@@ -212,6 +239,7 @@ class IncomingTransfers:
         self._forget_early(granted)
         for immediate, chunk in early.items():
             actions = granted.receiver.on_chunk(immediate, chunk.arrived_at, now, *chunk[1:])
+            self._count(granted, granted.receiver, now)
             self._carry_out(offer.grant, granted, actions, now)
         for landed in early_writes:
             actions = granted.receiver.on_landed(landed.offset, landed.length, landed.digest)
@@ -267,7 +295,9 @@ class IncomingTransfers:
             return
         chunk = EarlyChunk(now, landed.digest, place, landed.received_bytes)
         if granted.receiver is not None:
-            self._carry_out(grant, granted, granted.receiver.on_chunk(landed.immediate, now, now, *chunk[1:]), now)
+            actions = granted.receiver.on_chunk(landed.immediate, now, now, *chunk[1:])
+            self._count(granted, granted.receiver, now)
+            self._carry_out(grant, granted, actions, now)
         else:
             self._keep_early(granted, landed, chunk)
 
@@ -344,6 +374,18 @@ class IncomingTransfers:
         return self._openings.progress() + [progress for progress in under_way if progress is not None]
 
     # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _count(self, granted: Granted, receiver: ReceivingMachine, now: float) -> None:
+        if not isinstance(receiver, XReceiver):
+            return
+        arrived, overtaken = granted.counted
+        granted.counted = receiver.arrived_bytes, receiver.overtaken_bytes
+        before = self.arrivals
+        self.arrivals = Arrivals(
+            before.received_bytes + receiver.arrived_bytes - arrived,
+            before.lost_bytes + receiver.overtaken_bytes - overtaken,
+            now,
+        )
 
     def _expose(self, endpoint: Endpoint, grant: int) -> Grant:
         granted = self._granted[grant]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from fedrdma_fate.core.path import PathState
+from fedrdma_fate.core.shares.receive_shares import Arrivals
 from fedrdma_fate.engine.events import (
     DatagramsDropped,
     Emit,
@@ -48,6 +49,7 @@ from fedrdma_fate.wire.frames import (
     Report,
     ResendChunks,
     Restart,
+    Share,
 )
 
 logger = logging.getLogger(__name__)
@@ -86,8 +88,8 @@ class Link:
 
     Attributes:
         heard_at: when the data path last showed a sign of life.
-        snapshot: what is under way, as it was some tenths of a second ago at most. Like `heard_at` and `known_path`,
-            any thread may read it.
+        snapshot: what is under way, as it was some tenths of a second ago at most. Like `heard_at`, `known_path`,
+            `arrivals`, `bound` and `probed_rate`, any thread may read it.
     """
 
     def __init__(self, peer: str, settings: LinkSettings, emit: Emit, clock: Clock) -> None:
@@ -114,6 +116,21 @@ class Link:
     def known_path(self) -> KnownPath | None:
         """What is known of the path to the peer, None while nothing is."""
         return self._outgoing.memory.known
+
+    @property
+    def arrivals(self) -> Arrivals:
+        """What has come in mode `fedrdma-x` so far."""
+        return self._incoming.arrivals
+
+    @property
+    def bound(self) -> float:
+        """What the peer lets through of all that is sent to it, bytes a second; infinite: no bound."""
+        return self._outgoing.memory.bound
+
+    @property
+    def probed_rate(self) -> float | None:
+        """Bytes a second at which the peer's latest train came; None where that could not be told."""
+        return self._probing.probed_rate
 
     # -- commands -------------------------------------------------------------------------------------------------
 
@@ -197,6 +214,10 @@ class Link:
     def grant(self, grant: int, slot: Slot, transfer: int = 0) -> None:
         """Let the peer write into this slot; without a data path it comes back at once."""
         self._incoming.grant(grant, slot, transfer)
+
+    def share(self, rate: float, place: float) -> None:
+        """Tell the peer what is let through of all that it sends, bytes a second; see `Share`."""
+        self._incoming.tell_share(rate, place)
 
     def begin_early(self, offer: Offer) -> None:
         """Begin to receive what a datagram has announced, if that can be; else its frame decides."""
@@ -390,6 +411,8 @@ class Link:
                 self._incoming.on_early_request(datagram)
             case GrantReturn(transport=transport, grant=grant) if transport == self._settings.transport:
                 self._incoming.on_return(grant)
+            case Share() if datagram.transport == self._settings.transport:
+                self._outgoing.on_share(datagram, now)
             case PathProbe() | PathProbeAnswer():
                 self._probing.on_datagram(datagram, now)
             case PathEcho() | PathEchoAnswer():
@@ -401,6 +424,8 @@ class Link:
         match frame:
             case Grant():
                 self._outgoing.on_grant(frame, now)
+            case Share():
+                self._outgoing.on_share(frame, now)
             case GrantRecall(grant=grant):
                 self._outgoing.on_recall(grant)
             case GrantRequest():

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from typing import Protocol
 
+from fedrdma_fate.core.shares.receive_shares import Arrivals
 from fedrdma_fate.engine.events import Emit, SlotsReturned, TransferProgress
 from fedrdma_fate.engine.link import Clock, Command, Link, Wait
 from fedrdma_fate.engine.path_memory import KnownPath
@@ -45,6 +46,21 @@ class LinkHandle:
     def known_path(self) -> KnownPath | None:
         """What is known of the path to the peer, None while nothing is."""
         return self._link.known_path
+
+    @property
+    def arrivals(self) -> Arrivals:
+        """What has come in mode `fedrdma-x` so far."""
+        return self._link.arrivals
+
+    @property
+    def bound(self) -> float:
+        """What the peer lets through of all that is sent to it, bytes a second; infinite: no bound."""
+        return self._link.bound
+
+    @property
+    def probed_rate(self) -> float | None:
+        """Bytes a second at which the peer's latest train came; None where that could not be told."""
+        return self._link.probed_rate
 
     def progress(self) -> list[TransferProgress]:
         """What is under way, as it was some tenths of a second ago at most."""
@@ -98,6 +114,10 @@ class LinkHandle:
         """Let the peer write into this slot; on a link that has ended it comes back at once."""
         if not self._command(lambda link: link.grant(grant, slot, transfer)):
             self._emit(SlotsReturned((slot,)))
+
+    def share(self, rate: float, place: float) -> None:
+        """Tell the peer what is let through of all that it sends."""
+        self._command(lambda link: link.share(rate, place))
 
     def begin_early(self, offer: Offer) -> None:
         """Begin to receive what a datagram has announced, if that can be."""

@@ -6,6 +6,7 @@ More than 500 lines: what begins a transfer, what it waits for and what ends it 
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Iterable
 
@@ -25,6 +26,7 @@ from fedrdma_fate.core.actions import (
 from fedrdma_fate.core.backoff import Backoff
 from fedrdma_fate.core.credits import Credits, GrantDeduplicator
 from fedrdma_fate.core.sender import SenderState
+from fedrdma_fate.core.x.sender import XSender
 from fedrdma_fate.engine.events import Emit, FrameToSend, PayloadSent, SendFailed, TransferProgress, TransferStats
 from fedrdma_fate.engine.link_datagrams import COPIES, LinkDatagrams
 from fedrdma_fate.engine.outgoing_transfer import ActiveTransfers, OutgoingTransfer, Repeated, progress_of
@@ -48,7 +50,7 @@ from fedrdma_fate.ports import Endpoint
 from fedrdma_fate.security.sealing import PathSealer
 from fedrdma_fate.wire.datagrams import Header
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, TransportError
-from fedrdma_fate.wire.frames import Abort, Grant, GrantReturn, Reconcile, Report
+from fedrdma_fate.wire.frames import Abort, Grant, GrantReturn, Reconcile, Report, Share
 
 logger = logging.getLogger(__name__)
 
@@ -89,6 +91,8 @@ class OutgoingTransfers:
         self._requests = SlotRequests(settings.transport, emit, datagrams)
         self._repair_buffer = RepairBuffer(settings.repair_region)
         self._arrived_at = 0.0
+        self._latest_share = -1
+        self._place = 0.0
         self.memory = PathMemory(settings.known, settings.make_controller)
 
     # -- commands -------------------------------------------------------------------------------------------------
@@ -154,6 +158,8 @@ class OutgoingTransfers:
             active.offering = active.heading = None
             active.chunks_in_flight = 0
             active.stalled.clear()
+        # the peer tells anew what it lets through of the next
+        self._latest_share, self.memory.bound = -1, math.inf
         ended, self._lingering = self._lingering, []
         for active in ended:
             self._tell_end(active)
@@ -211,6 +217,21 @@ class OutgoingTransfers:
             self._begin(self._waiting.pop(grant.transfer), grant, now)
         else:
             self._give_back(grant.grant)
+
+    def on_share(self, share: Share, now: float) -> None:
+        """The peer says what it lets through of all transfers together."""
+        if self._endpoint is None or share.number <= self._latest_share:
+            return
+        self._latest_share = share.number
+        self.memory.bound, self._place = share.rate or math.inf, share.place
+        self._share_out(now)
+
+    def _share_out(self, now: float) -> None:
+        """Divide what the peer lets through among the transfers that go by it, of whom each may do as much."""
+        bounded = [active for active in self._active.values() if isinstance(active.sender, XSender)]
+        for active in bounded:
+            if isinstance(active.sender, XSender) and active.outcome is None:
+                self._carry_out(active, active.sender.bound_rate(self.memory.bound / len(bounded), now), now)
 
     def on_recall(self, grant: int) -> None:
         """The peer wants an unused grant back."""
@@ -412,8 +433,11 @@ class OutgoingTransfers:
             self._settings,
             now,
             sealed=self._ring is not None,
+            place=self._place,
         )
         self._active.add(active)
+        if math.isfinite(self.memory.bound):
+            self._share_out(now)
         offer = active.offer
         active.begin_attempt(self._sealer, self._ring)
         self._emit(FrameToSend(offer))
@@ -517,6 +541,8 @@ class OutgoingTransfers:
         self._forget_sealed(active)
         self._ask_next(active.outgoing.transfer, now)
         close_transfer(active, self.memory)
+        if math.isfinite(self.memory.bound):
+            self._share_out(now)
         if worthwhile_repairs(active.outgoing, active.service, self.memory, self._settings) is not None:
             prepare()
         active.outcome = outcome

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Literal
 
 from fedrdma_fate.core.path import PathState
 from fedrdma_fate.core.x.controller import Controller, MakeController
+from fedrdma_fate.core.x.loss_detection import UNKNOWN_RTT_SECONDS
 from fedrdma_fate.core.x.rate_control import RateController
 
 PathSource = Literal["configured", "remembered", "probed", "measured"]
@@ -32,6 +34,7 @@ class PathMemory:
         known: rate, round trip and loss, and how they are known; None while nothing is.
         rtt_hint: round trip of the control channel, seconds, None while it is not known.
         is_probing: a train has been sent over the data path, and none was answered.
+        bound: what the receiver lets through of all transfers together, bytes a second; infinite: all.
     """
 
     def __init__(self, known: KnownPath | None = None, make_controller: MakeController = RateController) -> None:
@@ -44,6 +47,7 @@ class PathMemory:
         self._make_controller = make_controller
         self.rtt_hint: float | None = None
         self.is_probing = False
+        self.bound = math.inf
         self._users = 0
 
     @property
@@ -70,6 +74,10 @@ class PathMemory:
         """A transfer begins: at its share of the rate, where others are under way."""
         self._users += 1
         known = self.state
+        if known is None and math.isfinite(self.bound):
+            # to find the path by a packet train of 4 MiB is what the bound forbids
+            supposed = PathState(self.bound, self.rtt_hint or UNKNOWN_RTT_SECONDS, None)
+            return self._make_controller(supposed, proved=False)
         if known is None:
             return self._make_controller()
         capacity = max(known.capacity, known.rate)

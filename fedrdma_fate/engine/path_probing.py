@@ -22,6 +22,11 @@ class PathProbing:
         self._probing = ProbingSide()
         self._probed = ProbedSide()
 
+    @property
+    def probed_rate(self) -> float | None:
+        """Bytes a second at which the peer's latest train came; None where that could not be told."""
+        return self._probed.rate
+
     def path_up(self, endpoint: Endpoint, now: float) -> None:
         """The data path is new. What a transfer has found of the old one is better than what a train would."""
         self._probing, self._probed = ProbingSide(), ProbedSide()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from fedrdma_fate.core.plan import DEFAULT_CHUNK_BYTES, ChunkPlan, SlotLayout, plan_of_offer
 from fedrdma_fate.core.receiver import Receiver, ReceiveSettings
@@ -14,6 +15,7 @@ from fedrdma_fate.core.x.chunking import (
     TAGS,
     best_chunk_bytes,
     best_queue_pairs,
+    bounded_chunk_rate,
     filling_chunk_bytes,
     first_chunk_bytes,
     short_path_chunk_bytes,
@@ -63,10 +65,12 @@ def open_transfer(
     now: float,
     *,
     sealed: bool = False,
+    place: float = 0.0,
 ) -> OutgoingTransfer:
     """The transfer of a message that was granted a slot: its cut, its repair chunks, its state machine.
 
     To be given to `close_transfer` when it has ended. With `sealed`, its chunks are sealed before they are posted.
+    Where the receiver bounds the rate, `place` is the part of its first chunk's time that it does not wait.
     """
     needed = slot_bytes_needed(outgoing.plan, outgoing.mode, sealed=sealed, recut=outgoing.recut)
     outgoing = _cut(outgoing, service, memory)
@@ -76,7 +80,7 @@ def open_transfer(
     wish = worthwhile_repairs(outgoing, service, memory, settings)
     repairs = None if wish is None else buffer.acquire(wish, grant.length)
     planned = None if repairs is None else repairs.plan
-    sender = _sending_machine(outgoing, grant.grant, service, memory, settings, planned)
+    sender = _sending_machine(outgoing, grant.grant, service, memory, settings, planned, place)
     wished_bytes = 0 if wish is None else wish.wished_bytes
     if sealed:
         # what is granted ahead has room for the next table, however the next message is cut
@@ -165,10 +169,11 @@ def _cut(outgoing: Outgoing, service: ChunkService, memory: PathMemory) -> Outgo
         chunk_bytes = FIRST_RELIABLE_CHUNK_BYTES if service.reliable else first
     else:
         loss = 0.0 if service.reliable else known.loss
-        filling = filling_chunk_bytes(known.rate, known.min_rtt, service.most_chunks)
-        chunk_bytes = max(best_chunk_bytes(known.rate, loss, service.mtu_bytes, total), filling)
+        rate = bounded_chunk_rate(known.rate, memory.bound)
+        filling = filling_chunk_bytes(rate, known.min_rtt, service.most_chunks)
+        chunk_bytes = max(best_chunk_bytes(rate, loss, service.mtu_bytes, total), filling)
         if service.repairs_packets and 0 < known.min_rtt < SHORT_ROUND_TRIP_SECONDS:
-            chunk_bytes = max(chunk_bytes, short_path_chunk_bytes(known.rate, known.window_bytes))
+            chunk_bytes = max(chunk_bytes, short_path_chunk_bytes(rate, known.window_bytes))
     if service.repairs_packets and chunk_bytes > service.mtu_bytes:
         chunk_bytes = whole_datagrams(chunk_bytes, service.mtu_bytes)
     return dataclasses.replace(outgoing, plan=ChunkPlan(total, max(chunk_bytes, outgoing.plan.fewest_bytes)))
@@ -181,6 +186,7 @@ def _sending_machine(
     memory: PathMemory,
     settings: LinkSettings,
     repairs: RepairPlan | None,
+    place: float,
 ) -> SendingMachine:
     sealed = outgoing.plan.trailer_bytes > 0
     if not uses_chunk_immediates(outgoing.mode):
@@ -202,5 +208,6 @@ def _sending_machine(
         tells_arrivals=sealed,
         first_epoch=_first_epoch(grant),
         is_probing=memory.is_probing,
+        first_burst_bytes=int(place * outgoing.plan.chunk_bytes) if math.isfinite(memory.bound) else None,
     )
     return XSender(outgoing.transfer, outgoing.plan, details, memory.begin(), outgoing.payload.written_from)

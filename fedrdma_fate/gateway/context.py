@@ -12,6 +12,7 @@ from typing import Protocol
 from fedrdma_fate.engine.link_thread import LinkThread, MakeLink
 from fedrdma_fate.gateway.config.schema import GatewayConfig
 from fedrdma_fate.gateway.journal.journal import Journal
+from fedrdma_fate.gateway.link_sharing import LinkSharing
 from fedrdma_fate.gateway.messages.mailbox import Mailbox
 from fedrdma_fate.gateway.messages.unspilled import Unspilled
 from fedrdma_fate.gateway.path_store import PathStore
@@ -49,6 +50,10 @@ class MetricsSink(Protocol):
 
     def records_refused(self, peer: str, reason: str, count: int) -> None:
         """Sealed records in a peer's name were refused."""
+        ...
+
+    def share_told(self, peer: str, share: float) -> None:
+        """A peer was told its share of the link, bytes a second; infinite: no bound."""
         ...
 
     def link_up(self, peer: str, transport: str, up: bool) -> None:
@@ -89,6 +94,7 @@ class GatewayContext:
         path_store: what was learnt of the paths to the peers.
         complaints: what peers and tasks can give cause for again and again is logged through these.
         make_link: makes the links to the peers.
+        sharing: the link by which the peers send to this site.
     """
 
     config: GatewayConfig
@@ -115,6 +121,11 @@ class GatewayContext:
     path_store: PathStore = dataclasses.field(default_factory=PathStore)
     complaints: Complaints = dataclasses.field(default_factory=Complaints)
     make_link: MakeLink = LinkThread
+    sharing: LinkSharing = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        """What follows from the configuration."""
+        self.sharing = LinkSharing(self.config.receive, self.metrics.share_told)
 
     def new_transfer(self) -> int:
         """An id that no transfer of this run has had, nor (as good as) one of an earlier run."""

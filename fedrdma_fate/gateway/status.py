@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -50,6 +51,7 @@ def status_document(
         "certificate": None if certificate is None else _certificate(config.site, certificate),
         "tasks": task_count,
         "peers": [_peer(peer) for peer in peers.values()],
+        "receive": context.sharing.status(),
         "pools": [dataclasses.asdict(pool.stats()) for pool in (context.send_pool, context.receive_pool)],
         "held": [_holding(holding, may_know) for holding in holdings],
         "mailbox": context.mailbox.summary(),
@@ -121,6 +123,7 @@ def _path(peer: Peer, name: str, path: DataPath) -> dict[str, object]:
         "found_rtt_seconds": None if state is None else state.min_rtt,
         "found_packet_loss": None if state is None else state.loss,
         "found_by": None if known is None else known.source,
+        "told_bits_per_second": path.link.bound * 8 if math.isfinite(path.link.bound) else None,
         "tuning": {
             "bits_per_second": None if rate is None else rate.rate_bps,
             "known_by": None if rate is None else rate.source,

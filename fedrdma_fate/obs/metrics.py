@@ -89,6 +89,12 @@ class GatewayMetrics:
             "Sealed records that were not taken: forged (or changed, or moved), other-transfer, or replayed.",
             ("reason", "peer"),
         )
+        self._shares = Gauge(
+            "fedrdma_receive_share_bytes_per_second",
+            "What a peer that sends was told to keep to, of the link to this site; +Inf: no bound.",
+            ("peer",),
+            registry=self.registry,
+        )
         self._links = Gauge(
             "fedrdma_links_up",
             "1 while the data path to a peer over a transport is up, 0 after it was lost.",
@@ -126,6 +132,10 @@ class GatewayMetrics:
     def records_refused(self, peer: str, reason: str, count: int) -> None:
         """Sealed records in a peer's name were refused: `forged`, `other-transfer` or `replayed`."""
         self._refused_records.labels(reason, peer).inc(count)
+
+    def share_told(self, peer: str, share: float) -> None:
+        """A peer was told its share of the link, bytes a second; infinite: no bound."""
+        self._shares.labels(peer).set(share)
 
     def link_up(self, peer: str, transport: str, up: bool) -> None:
         """A data path came or went."""

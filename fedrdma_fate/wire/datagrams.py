@@ -14,6 +14,7 @@ from fedrdma_fate.wire.frames import (
     GrantReturn,
     Offer,
     Report,
+    Share,
     encode_frame,
     parse_message,
 )
@@ -105,13 +106,14 @@ Datagram = (
     | Grant
     | GrantRequest
     | GrantReturn
+    | Share
     | Header
     | PathProbe
     | PathProbeAnswer
     | PathEcho
     | PathEchoAnswer
 )
-"""Delivered, Offer, Grant, GrantRequest and GrantReturn come by the control channel too, before or after."""
+"""Delivered, Offer, Grant, GrantRequest, GrantReturn and Share come by the control channel too, before or after."""
 
 _decoder: msgspec.msgpack.Decoder[Datagram] = msgspec.msgpack.Decoder(Datagram)
 

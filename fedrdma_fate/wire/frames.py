@@ -58,6 +58,9 @@ AddressText = Annotated[str, msgspec.Meta(max_length=MOST_ADDRESS_CHARACTERS)]
 Seconds = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
 """Of any clock: 30,000 years. Infinity, and what is no number, are none, nor is whatever is computed with them."""
 
+MOST_SHARE = 1e13
+"""Bytes a second that a share may be, 80 Tbit/s: no link has more."""
+
 MOST_COUNTED_BYTES = 1 << 62
 """That can ever have come; two such numbers still fit into 64 bits."""
 
@@ -115,6 +118,7 @@ class Hello(Frame, frozen=True, tag="hello"):
         frames_per_second: control frames that it reads; who sends more for long is cut off.
         sessions: whether it knows frames about the end of sessions.
         memory_held: whether it knows MemoryHeld.
+        obeys_shares: whether it keeps to a `Share` that it is told; else it is told none.
     """
 
     site: PartyText
@@ -132,6 +136,7 @@ class Hello(Frame, frozen=True, tag="hello"):
     frames_per_second: Annotated[float, msgspec.Meta(ge=LEAST_FRAMES_PER_SECOND)] = 20_000.0
     sessions: bool = False
     memory_held: bool = False
+    obeys_shares: bool = False
 
 
 class Connect(Frame, frozen=True, tag="connect"):
@@ -197,6 +202,25 @@ class Grant(Frame, frozen=True, tag="grant"):
     address: int
     length: int
     transfer: int = 0
+
+
+class Share(Frame, frozen=True, tag="share"):
+    """What the receiver lets through of all that its peer sends in mode `fedrdma-x` by a data path, until it says else.
+
+    It comes when the path is up, before any grant, and whenever it changes; by a datagram of the path, too.
+
+    Attributes:
+        transport: the data path.
+        number: counts up; one that is not above the latest is late.
+        rate: payload bytes a second; 0: no bound.
+        place: which part of the time of its first chunk the sender does not wait: of many that begin together, each has
+            another, so that their first chunks do not come at one moment.
+    """
+
+    transport: PartyText
+    number: Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
+    rate: Annotated[float, msgspec.Meta(ge=0, le=MOST_SHARE)]
+    place: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
 
 
 class GrantRecall(Frame, frozen=True, tag="grant-recall"):
@@ -449,6 +473,7 @@ ControlFrame = (
     | Grant
     | GrantRecall
     | GrantReturn
+    | Share
     | Offer
     | Inline
     | Lend

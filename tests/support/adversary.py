@@ -174,6 +174,9 @@ class Besieged(Twin):
             "session": lambda: chance.choices((*SESSIONS, "none"), (10, 0.1, 0.1, 10))[0],
             "holders": lambda: tuple((EVIL, chance.choice((0, 1 << 62))) for _ in range(chance.randrange(9))),
             "seconds": lambda: chance.choice((0.0, 1.0, 1e12, -1e12)),
+            "number": lambda: chance.choice((0, 1, 10**6)),
+            "rate": lambda: chance.choice((0.0, 1e-300, 1.0, 1e13)),
+            "place": lambda: chance.choice((0.0, 0.5, 1.0)),
             "transports": lambda: ("tcp",),
             "frames_per_second": lambda: chance.choice((100.0, 20000.0, float("inf"))),
         }

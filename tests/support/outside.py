@@ -94,7 +94,9 @@ def _example(kind: Any, name: str) -> Any:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     number = zlib.crc32(name.encode())
     if origin is typing.Annotated:
-        return _example(arguments[0], name)
+        most = next((meta.le for meta in arguments[1:] if isinstance(meta, msgspec.Meta) and meta.le is not None), None)
+        example = _example(arguments[0], name)
+        return example if most is None else min(example, arguments[0](most))
     if origin is Literal:
         return arguments[0]
     if origin in (Union, UnionType):

@@ -16,6 +16,7 @@ FOLDERS = ("gateway", "engine", "transport", "client")
 FILES = (
     "core/credits.py",
     "memory/journal_file.py",
+    "core/shares/receive_shares.py",
     "memory/pool.py",
     "memory/waiting.py",
     "obs/complaints.py",
@@ -31,6 +32,8 @@ GROWING = {"dict", "list", "set", "deque", "OrderedDict", "defaultdict", "Counte
 BOUNDS: dict[str, dict[str, str]] = {
     "by the configuration": {
         "gateway/routing.py:Routes": "_sites",
+        "gateway/link_sharing.py:LinkSharing": "_links",
+        "core/shares/receive_shares.py:ReceiveShares": "senders _told",
         "gateway/accepting.py:Acceptor": "_listening _pauses",
         "gateway/context.py:GatewayContext": "making_room recalls",
         "gateway/tasks/held_memory.py:HeldMemory": "_leases",
@@ -92,6 +95,8 @@ BOUNDS: dict[str, dict[str, str]] = {
         "gateway/tasks/turns.py:Turns": "_waiting",
         "gateway/tasks/refused_connections.py:RefusedConnections": "_of_user",
     },
+    "MOST_TRANSFERS": {"core/shares/receive_shares.py:Sender": "transfers"},
+    "REMEMBERED_CROWDS": {"core/shares/receive_shares.py:ReceiveShares": "_crowds"},
     "MOST_ANNOUNCED, by whoever adds": {"gateway/peers/announced.py:AnnouncedTransfers": "_offers _of_message"},
     "MOST_REQUESTS_KEPT; standing grants are few": {
         "gateway/peers/receiving.py:Receiving": "_requests _asked_by _granted",

@@ -97,6 +97,20 @@ def best_chunk_bytes(rate: float, loss: float | None, mtu_bytes: int, total_byte
     return max(1 << power, fewest)
 
 
+def bounded_chunk_rate(rate: float, bound: float) -> float:
+    """The rate to cut for where the receiver lets no more through than a bound: one chunk of each sender at once has to
+    fit its buffer.
+
+    On a fast path it is no slow one's: packets one by one would be more than the receiver can take in of all together.
+
+    Args:
+        rate: of the bottleneck, bytes a second.
+        bound: bytes a second; infinite: none.
+    """
+    least = math.nextafter(SLOW_PATH_RATE, math.inf)
+    return rate if rate <= SLOW_PATH_RATE else min(rate, max(bound, least))
+
+
 def least_chunk_bytes(rate: float, mtu_bytes: int) -> int:
     """The smallest chunk that a path is cut for: one packet where it is slow, SMALLEST_CHUNK_BYTES where it is fast.
 

@@ -63,6 +63,8 @@ class XReceiver:
         resends: how often it has asked for everything, or the header, again.
         epoch: counts how often it has thrown away what had arrived.
         placed_bytes: payload bytes known to lie at their place.
+        arrived_bytes: all that has come, what came twice, and repair chunks, included.
+        overtaken_bytes: of chunks of which a later one came first: what can have been lost of what was sent once.
     """
 
     def __init__(self, transfer: int, plan: ChunkPlan, settings: XReceiveSettings) -> None:
@@ -80,6 +82,9 @@ class XReceiver:
         self.resends = 0
         self.epoch = settings.first_epoch
         self.placed_bytes = 0
+        self.arrived_bytes = 0
+        self.overtaken_bytes = 0
+        self._furthest = -1
         self._repairs = None if settings.repairs is None else RepairReceiver(settings.repairs)
         self._arrivals = ArrivalMap(plan.count)
         self._verification = ChunkVerification(plan)
@@ -125,7 +130,12 @@ class XReceiver:
         if place is not None and place != (self.layout.write_offset(chunk), chunk.length):
             return []
         position = self.plan.count - 1 - index
+        before = self._received_bytes
         self._received_bytes = self._received_bytes + chunk.length if received_bytes is None else received_bytes
+        self.arrived_bytes += self._received_bytes - before
+        if position > self._furthest:
+            self.overtaken_bytes += (position - self._furthest - 1) * self.plan.chunk_bytes
+            self._furthest = position
         self._newest, self._arrived_at = position, arrived_at
         actions: list[Action] = []
         is_new = self._arrivals.add(position)
@@ -151,6 +161,7 @@ class XReceiver:
     def _on_repair(self, number: int, now: float) -> list[Action]:
         if self._repairs is None or not self._repairs.on_repair(number):
             return []
+        self.arrived_bytes += self.plan.chunk_bytes
         return self._recover() + self._when_full(now)
 
     def _recover(self) -> list[Action]:
@@ -275,6 +286,7 @@ class XReceiver:
         # what comes anew comes without them, and one of them may be what was damaged
         self._repairs = None
         self._arrivals = ArrivalMap(self.plan.count)
+        self._furthest = -1
         self._verification.invalidate(range(self.plan.count))
         self.placed_bytes = 0
 

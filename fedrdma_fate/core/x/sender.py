@@ -75,6 +75,8 @@ class XSendSettings:
         tells_arrivals: whether to ask for ChunkArrived.
         first_epoch: that of the first reports: where a transfer may begin anew, what tells them from those of before.
         is_probing: the path probe has been sent and is not answered: of a path that nothing is known of it may be slow.
+        first_burst_bytes: what may go at once at the start; None: what suits the path. Where the receiver has many
+            senders that begin together, less than a chunk.
     """
 
     tag: int
@@ -93,6 +95,7 @@ class XSendSettings:
     tells_arrivals: bool = False
     first_epoch: int = 0
     is_probing: bool = False
+    first_burst_bytes: int | None = None
 
 
 LEAST_DELIVERY_CHUNKS = 4
@@ -163,7 +166,8 @@ class XSender(SenderBase):
         self._packets = max(1, -(-plan.chunk_bytes // settings.mtu_bytes))
         self._arrivals = ArrivalMap(plan.count)
         self._in_flight = InFlight(settings.queue_pairs, FlightRecorder() if control.needs_rate_samples else None)
-        self._pacer = Pacer(FIRST_BURST_BYTES if control.known else TRAIN_BYTES)
+        first_burst = FIRST_BURST_BYTES if control.known else TRAIN_BYTES
+        self._pacer = Pacer(first_burst if settings.first_burst_bytes is None else settings.first_burst_bytes)
         self._queue = SendQueue(plan, written_from)
         self._header = HeaderSender(transfer, plan)
         self._epoch = settings.first_epoch
@@ -176,6 +180,7 @@ class XSender(SenderBase):
         self._turns = itertools.cycle(range(settings.queue_pairs))
         self._application_limited_until = 0.0
         self._most_rate = math.inf
+        self._bounded_until = 0.0
         self._delivery = DeliveryRateEstimator(LEAST_DELIVERY_CHUNKS * plan.longest_bytes)
         self._own_arrived_bytes = 0
         self._latest_trip = math.inf
@@ -282,9 +287,20 @@ class XSender(SenderBase):
             self._forget_arrivals()
         return self._count_resend() or self._pump(now)
 
-    def bound_rate(self, most: float) -> None:
-        """The receiver lets no more than this through, in bytes a second: it has others to serve."""
+    def bound_rate(self, most: float, now: float) -> list[Action]:
+        """The receiver lets no more than this through, in bytes a second: it has others to serve. Infinite: all."""
+        self._note_bound(now)
         self._most_rate = max(most, LEAST_RATE)
+        return self._pump(now)
+
+    def _note_bound(self, now: float) -> None:
+        """What arrives of what goes now, for as long as samples are taken of it, is no faster than the bound."""
+        if self._most_rate < self.control.rate:
+            self._bounded_until = now + self.control.rtt + DELIVERY_WINDOW_SECONDS + self._sample_seconds
+
+    @property
+    def _sample_seconds(self) -> float:
+        return max(DELIVERY_WINDOW_SECONDS, self.control.least_sample_bytes / self._rate)
 
     def on_delivered(self, now: float) -> list[Action]:
         """The receiver has the payload, whole."""
@@ -417,7 +433,7 @@ class XSender(SenderBase):
         if not self.settings.paced:
             return
         is_limited = now < self._application_limited_until and self.control.known
-        is_bounded = self._most_rate < self.control.rate
+        is_bounded = now < self._bounded_until
         if rate is not None and (is_limited or is_bounded) and rate < self.control.rate:
             # there was nothing to send, or it was not to go any faster: that says nothing of the path
             rate = None
@@ -462,15 +478,16 @@ class XSender(SenderBase):
             return []
         self._ready_at = None
         actions: list[Action] = []
-        if not self.settings.paced or self.control.report_clocked:
+        self._note_bound(now)
+        if not self.settings.paced or (self.control.report_clocked and math.isinf(self._most_rate)):
             self._send_window(actions, now)
         elif self.control.known:
             self._send_paced(actions, now)
         else:
             self._send_train(actions, now)
         if self._queue.is_application_limited:
-            sample_seconds = max(DELIVERY_WINDOW_SECONDS, self.control.least_sample_bytes / self._rate)
-            self._application_limited_until = now + self.control.rtt + DELIVERY_WINDOW_SECONDS + sample_seconds
+            idle_seconds = DELIVERY_WINDOW_SECONDS + self._sample_seconds
+            self._application_limited_until = now + self.control.rtt + idle_seconds
         return actions + self._finish_sending()
 
     def _send_window(self, actions: list[Action], now: float) -> None:

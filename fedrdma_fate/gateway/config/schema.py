@@ -20,7 +20,7 @@ from fedrdma_fate.gateway.config.sizes import ByteCount, ChunkSetting, parse_byt
 from fedrdma_fate.gateway.config.strict_yaml import load_yaml
 from fedrdma_fate.security.plain import is_loopback
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
-from fedrdma_fate.wire.frames import Mode
+from fedrdma_fate.wire.frames import MOST_SHARE, Mode
 
 TransportName = Literal["auto", "verbs", "udp", "tcp", "shm"]
 Notify = Literal["event", "poll"]
@@ -30,6 +30,9 @@ Security = Literal["mtls", "off"]
 Seal = Literal["on", "integrity", "off"]
 PathMtu = Literal[256, 512, 1024, 2048, 4096]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
+
+MOST_LINK_RATE = 8 * MOST_SHARE
+"""Bits a second: as much as a share may be."""
 
 LONGEST_SECONDS = 1e6
 """Time-outs may be as long as eleven days; the system calls that wait take little more."""
@@ -199,6 +202,19 @@ class LimitsConfig(_Section, frozen=True):
     outgoing_bytes: ByteCount = ByteCount(64 * 2**20)
 
 
+class ReceiveConfig(_Section, frozen=True):
+    """The link by which all peers send to this site, in mode `fedrdma-x` over `verbs` and `udp`.
+
+    Attributes:
+        share: `even`: each that sends is told its share of the link, so that together they do not overrun it; `off`:
+            each finds its rate as if it were alone.
+        rate: what the link carries at most, bits a second; null: it is found.
+    """
+
+    share: Literal["even", "off"] = "even"
+    rate: Annotated[float, msgspec.Meta(gt=0, le=MOST_LINK_RATE)] | None = None
+
+
 class PeerConfig(_Section, frozen=True):
     """Another site.
 
@@ -272,6 +288,7 @@ class GatewayConfig(_Section, frozen=True):
         memory: shared memory and spill.
         timeouts: time-outs.
         limits: what one peer may have here.
+        receive: how the link is shared by which peers send to this site.
         peers: the other sites.
         task_users: other users of this host whose tasks are served; they share the site's memory with its own tasks.
         trace: file for the JSON-lines trace, or null for none.
@@ -301,6 +318,7 @@ class GatewayConfig(_Section, frozen=True):
     memory: MemoryConfig = MemoryConfig()
     timeouts: TimeoutConfig = TimeoutConfig()
     limits: LimitsConfig = LimitsConfig()
+    receive: ReceiveConfig = ReceiveConfig()
     peers: tuple[PeerConfig, ...] = ()
     task_users: tuple[TaskUserConfig, ...] = ()
     trace: Path | None = None
@@ -348,6 +366,9 @@ def parse_config(document: dict[str, Any]) -> GatewayConfig:
         document = {**document, "security": "off"}
     if isinstance(document.get("seal"), bool):
         document = {**document, "seal": "on" if document["seal"] else "off"}
+    receive = document.get("receive")
+    if isinstance(receive, dict) and receive.get("share") is False:
+        document = {**document, "receive": {**receive, "share": "off"}}
     try:
         config = msgspec.convert(document, GatewayConfig, dec_hook=_decode_custom)
     except msgspec.ValidationError as error:

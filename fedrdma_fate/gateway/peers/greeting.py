@@ -41,4 +41,5 @@ def own_hello(peer: PeerConfig, context: GatewayContext, keys: PeerKeys) -> Hell
         frames_per_second=config.limits.frames_per_second,
         sessions=True,
         memory_held=True,
+        obeys_shares=True,
     )

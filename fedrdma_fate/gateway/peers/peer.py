@@ -52,6 +52,7 @@ from fedrdma_fate.gateway.transports import link_settings
 from fedrdma_fate.obs.complaints import EACH_TELLS, cut
 from fedrdma_fate.ports import LentRegion, Role
 from fedrdma_fate.security.identity import PeerIdentity
+from fedrdma_fate.security.plain import is_loopback
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, WireError
 from fedrdma_fate.wire.frames import (
     MOST_HOLDERS,
@@ -85,6 +86,7 @@ from fedrdma_fate.wire.frames import (
     SessionAsk,
     SessionEnd,
     SessionIdle,
+    Share,
     Undeliverable,
     decode_frame,
     encode_frame,
@@ -114,7 +116,9 @@ class Peer:
         self._told_held: tuple[tuple[Party, int], ...] = ()
         self.session_talk: SessionTalk | None = None
         self._entitlement = Entitlement(config.site, context.config.site, context.routes, context.mailbox.sessions)
-        self.receiving = Receiving(config.site, context, self.send, self._lender_region)
+        self.receiving = Receiving(
+            config.site, context, self.send, self._lender_region, lambda: self.sending.rtt_seconds
+        )
         self.probes = ProbeTransfers(config.site, context, self.send)
         self.keys = PeerKeys(context.config.sealing)
         hosts = DataHosts(config, lambda: None if self._stream is None else self._stream.remote_host)
@@ -283,6 +287,7 @@ class Peer:
         self._context.trace.peer_lost(self.config.site, reason)
         for transport in self.paths.paths:
             self._context.metrics.link_up(self.config.site, transport, False)
+        self._context.sharing.leave(self.config.site)
         self.main_path.offline()
         self.paths.offline(reason)
         self.receiving.forget_requests()
@@ -376,7 +381,7 @@ class Peer:
             case Reconcile(transport=transport, transfers=transfers):
                 if (link := self._link(transport)) is not None:
                     link.frame(Reconcile(transport, self.receiving.answer_ended(transfers)))
-            case GrantRequest() | Grant() | GrantRecall() | GrantReturn() | Restart():
+            case GrantRequest() | Grant() | GrantRecall() | GrantReturn() | Share() | Restart():
                 if (link := self._link(frame.transport)) is not None:
                     link.frame(frame)
             case _:
@@ -419,12 +424,14 @@ class Peer:
 
     def _on_main_path_changed(self) -> None:
         self.receiving.retry_early_lends()
+        self._share_link()
         if (transport := self.paths.main_transport) is not None:
             self._refill_ring(transport)
         self.sending.hand_over()
 
     def _abandon(self, transport: str) -> None:
         self.receiving.forget_requests(self.paths.paths[transport].link)
+        self._context.sharing.leave(self.config.site, self.paths.paths[transport].link)
         self._context.metrics.link_up(self.config.site, transport, False)
         self.probes.link_retired(self.paths.paths[transport].link)
         self._context.path_store.note(self.config.site, transport, self.paths.paths[transport].link.known_path)
@@ -532,8 +539,22 @@ class Peer:
         self._complain("data path up", message, self.config.site, transport, level=logging.INFO)
         self._context.trace.link(self.config.site, transport, path.reason)
         self.main_path.on_connected(transport)
+        # before any slot is granted by it
+        self._share_link()
         self._refill_ring(transport)
         self.receiving.retry_early_lends()
+
+    def _share_link(self) -> None:
+        """Have the peer take its part in sharing the link, where the path that it sends by is up, and crosses it."""
+        transport, stream = self.paths.main_transport, self._stream
+        path = None if transport is None else self.paths.paths.get(transport)
+        if transport is None or path is None or not path.up or stream is None or self.hello is None:
+            return
+        # what stays on this host takes nothing of the link, and would make it look faster than it is
+        if not self.hello.obeys_shares or is_loopback(stream.remote_host or ""):
+            return
+        if self._context.sharing.join(self.config.site, transport, path.link, self.rtt_seconds):
+            self.receiving.share_announced()
 
     def _on_path_lost(self, transport: str, connection: int, reason: str) -> None:
         path = self.paths.paths[transport]
@@ -545,6 +566,7 @@ class Peer:
 
     def _note_lost(self, transport: str, reason: str) -> None:
         self._complain("data path lost", "data path to %s over %s: %s", self.config.site, transport, reason)
+        self._context.sharing.leave(self.config.site, self.paths.paths[transport].link)
         self._context.metrics.link_up(self.config.site, transport, False)
         self._context.trace.link_lost(self.config.site, transport, reason)
 

@@ -98,6 +98,7 @@ class Receiving:
         context: GatewayContext,
         send: Callable[[Delivered | Refused | LendDecline | LendReturn], object],
         lender_region: Callable[[], LentRegion | None],
+        round_trip: Callable[[], float | None] = lambda: None,
     ) -> None:
         """
         Args:
@@ -105,11 +106,13 @@ class Receiving:
             context: the gateway's.
             send: sends a frame, if there is a control channel.
             lender_region: see `Borrowing`.
+            round_trip: of the control channel, seconds; None while it is not known.
         """
         self.borrowing = Borrowing(peer, context, send, lender_region)
         self._peer = peer
         self._context = context
         self._send = send
+        self._round_trip = round_trip
         self._granted: dict[int, _Grant] = {}
         self._requests: dict[int, _Request] = {}
         self._asked_by: set[int] = set()
@@ -281,12 +284,22 @@ class Receiving:
             link.decline(offer, self.refuse(offer, ErrorCode.LIMIT_REACHED, objection))
         else:
             self._announced.add(offer)
+            self._begin_sharing(offer)
             link.frame(offer)
 
     def on_early_offer(self, offer: Offer, link: LinkHandle) -> None:
         """The same by a datagram, before or after the frame: it begins what is right, and the frame does all else."""
         if offer.transfer not in self._ended and not self._too_much(offer):
+            self._begin_sharing(offer)
             link.begin_early(offer)
+
+    def share_announced(self) -> None:
+        """What goes on by a data path that is new takes its part in sharing the link."""
+        for offer in self._announced.offers():
+            self._begin_sharing(offer)
+
+    def _begin_sharing(self, offer: Offer) -> None:
+        self._context.sharing.begun(self._peer, offer, self._round_trip())
 
     def _too_much(self, frame: Offer | Inline | Lend) -> str:
         """Why a message is one too many, or an empty string."""
@@ -335,6 +348,7 @@ class Receiving:
     def on_abort(self, transfer: int) -> None:
         """The peer has given a transfer up, and says why in an Undeliverable."""
         self._announced.discard(transfer)
+        self._context.sharing.ended(self._peer, transfer)
 
     def on_undeliverable(self, key: MessageKey, code: str, reason: str) -> None:
         """The peer says that a message will not come."""
@@ -462,6 +476,7 @@ class Receiving:
 
     def _remember(self, end: Delivered | Refused) -> None:
         self._announced.discard(end.transfer)
+        self._context.sharing.ended(self._peer, end.transfer)
         self._ended[end.transfer] = end
         while len(self._ended) > REMEMBERED_TRANSFERS:
             self._ended.popitem(last=False)

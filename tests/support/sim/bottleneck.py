@@ -53,10 +53,15 @@ class BottleneckProfile:
 
 
 class Nic:
-    """A sender's port: messages leave one after the other."""
+    """A sender's port: messages leave one after the other.
 
-    def __init__(self) -> None:
+    Attributes:
+        rate_bps: bits a second; None: that of the bottleneck's profile.
+    """
+
+    def __init__(self, rate_bps: float | None = None) -> None:
         self.free_at = 0.0
+        self.rate_bps = rate_bps
 
 
 class DelayLine:
@@ -115,9 +120,10 @@ class Bottleneck:
         profile = self.profile
         packets = max(1, -(-length // profile.mtu_bytes))
         wire = length + packets * PACKET_OVERHEAD_BYTES
-        nic.free_at = max(self._clock.now, nic.free_at) + wire * 8 / profile.nic_bps
+        nic_bps = nic.rate_bps or profile.nic_bps
+        nic.free_at = max(self._clock.now, nic.free_at) + wire * 8 / nic_bps
         spoilt = profile.loss > 0 and self._chance.random() < 1 - (1 - profile.loss) ** packets
-        span = wire * 8 / profile.nic_bps
+        span = wire * 8 / nic_bps
         if profile.bursts is not None:
             spoilt = profile.bursts.loses_any(packets) or spoilt
         comes = self._before.jittered(nic.free_at, packets, span)

@@ -21,6 +21,8 @@ from tests.support.sim.bottleneck import PACKET_OVERHEAD_BYTES, Bottleneck, Bott
 from tests.support.sim.clock import VirtualClock
 from tests.support.sim.core_flow import CoreFlow
 from tests.support.sim.cubic import CubicFlow
+from tests.support.sim.incast import Case as IncastCase
+from tests.support.sim.incast import print_incast
 from tests.support.sim.x_flow import XFlow
 
 MIB = 1 << 20
@@ -286,17 +288,41 @@ def print_sharing(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the tables that are asked for."""
     parser = argparse.ArgumentParser(prog="python -m tests.support.sim.compare", description=__doc__)
-    parser.add_argument("table", choices=["single", "sharing"], help="flows alone, or two on one link")
+    tables = {"single": "flows alone", "sharing": "two on one link", "incast": "many into one receiver"}
+    parser.add_argument(
+        "table", choices=list(tables), help=", ".join(f"{name}: {each}" for name, each in tables.items())
+    )
     parser.add_argument("--only", default="", help="rows whose path has this in its name")
     parser.add_argument("--controllers", default="ours,bbr3", help="of `single`")
     parser.add_argument("--pairs", default=",".join(PAIRS), help="of `sharing`")
     parser.add_argument("--starts", type=int, default=24, help="of `sharing`, 37 ms apart")
-    parser.add_argument("--rate", type=float, default=1e9, help="of `sharing`, bits a second; buffers scale with it")
-    parser.add_argument("--rtt", type=float, default=0.02, help="of `sharing`, seconds")
+    parser.add_argument("--rate", type=float, default=1e9, help="bits a second; buffers of `sharing` scale with it")
+    parser.add_argument("--rtt", type=float, default=0.02, help="of `sharing` and `incast`, seconds")
+    parser.add_argument("--silos", type=int, default=8, help="of `incast`")
+    parser.add_argument("--buffer", type=float, default=0.5e6, help="of `incast`, bytes")
+    parser.add_argument("--loss", type=float, default=0.0, help="of `incast`, share of the packets")
+    parser.add_argument("--size", type=float, default=4.0, help="of `incast`, MiB that each sends in a round")
+    parser.add_argument("--jitter", type=float, default=0.001, help="of `incast`, seconds within which all begin")
+    parser.add_argument("--rounds", type=int, default=3, help="of `incast`")
+    parser.add_argument("--seeds", type=int, default=1, help="of `incast`: the median of so many runs")
+    parser.add_argument("--share", default="even,off", help="of `incast`")
+    parser.add_argument("--configured", type=float, help="of `incast`: `receive.rate`, as a multiple of the link's")
     parser.add_argument("--jobs", action="store_true", help="of `sharing`: transfers with pauses in between")
     chosen = parser.parse_args(arguments)
     if chosen.table == "single":
         print_single(chosen.controllers.split(","), chosen.only)
+    elif chosen.table == "incast":
+        case = IncastCase(
+            chosen.silos,
+            chosen.rate,
+            chosen.rtt,
+            chosen.buffer,
+            chosen.loss,
+            int(chosen.size * MIB),
+            chosen.jitter,
+            chosen.configured,
+        )
+        print_incast(case, chosen.share.split(","), chosen.rounds, chosen.seeds)
     else:
         pairs = chosen.pairs.split(",")
         print_sharing(chosen.starts, chosen.rate, pairs, chosen.only, jobs=chosen.jobs, rtt=chosen.rtt)

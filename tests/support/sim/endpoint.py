@@ -267,7 +267,12 @@ class BottleneckEndpoint(SimEndpoint):
     """
 
     def __init__(
-        self, clock: VirtualClock, link: Bottleneck, service: ChunkService, half_trip: Callable[[], float]
+        self,
+        clock: VirtualClock,
+        link: Bottleneck,
+        service: ChunkService,
+        half_trip: Callable[[], float],
+        nic_bps: float | None = None,
     ) -> None:
         super().__init__(service)
         self.peer = self
@@ -275,7 +280,7 @@ class BottleneckEndpoint(SimEndpoint):
         self.carries_trains = False
         self._clock = clock
         self._link = link
-        self._nic = Nic()
+        self._nic = Nic(nic_bps)
         self._half_trip = half_trip
         self._sent: list[Completion] = []
 

@@ -24,7 +24,7 @@ from fedrdma_fate.engine.path_memory import KnownPath
 from fedrdma_fate.engine.payload import Outgoing
 from fedrdma_fate.engine.settings import LinkSettings
 from fedrdma_fate.ports import ChunkService
-from fedrdma_fate.wire.frames import MessageKey, Party
+from fedrdma_fate.wire.frames import ControlFrame, MessageKey, Offer, Party
 from tests.support.engine import DATAGRAM_KEYS
 from tests.support.sim.bottleneck import Bottleneck, DelayLine
 from tests.support.sim.clock import VirtualClock
@@ -46,6 +46,8 @@ class XFlow:
         ended_at: when, seconds.
         stats: of the latest transfer that was delivered.
         on_end: called when a transfer has ended at the sender.
+        on_announced: called with the number of a transfer when the receiver hears of it, once or twice.
+        on_received: the same when it is there, or will not come.
         arrivals: (time, bytes) of every chunk that landed, the repeated ones too.
     """
 
@@ -62,6 +64,7 @@ class XFlow:
         repairs: bool = False,
         probed: bool = False,
         make_controller: MakeController = RateController,
+        nic_bps: float | None = None,
     ) -> None:
         """
         Args:
@@ -75,11 +78,14 @@ class XFlow:
             repairs: whether there may be repair chunks.
             probed: whether the path probe's trains get through, when the data path is new.
             make_controller: makes what finds the rate.
+            nic_bps: of the sender's card; None: that of the bottleneck's profile.
         """
         self.outcome: Finished | Failed | None = None
         self.ended_at = 0.0
         self.stats: TransferStats | None = None
         self.on_end: Callable[[], None] = lambda: None
+        self.on_announced: Callable[[int], None] = lambda _: None
+        self.on_received: Callable[[int], None] = lambda _: None
         self.arrivals: list[tuple[float, int]] = []
         self._clock = clock
         self._link = link
@@ -95,7 +101,7 @@ class XFlow:
         self._sender = SimHost(clock, "receiver", settings, self._on_sender_event)
         self._receiver = SimHost(clock, "sender", LinkSettings("sim"), self._on_receiver_event)
         service = ChunkService(reliable, self_paced=False, queue_pairs=4, mtu_bytes=link.profile.mtu_bytes)
-        near = BottleneckEndpoint(clock, link, service, self._half_trip)
+        near = BottleneckEndpoint(clock, link, service, self._half_trip, nic_bps)
         # the other direction is a link of its own, where only trains go
         back = Bottleneck(clock, link.profile, random.Random(1))
         far = BottleneckEndpoint(clock, back, service, self._half_trip_back)
@@ -111,6 +117,11 @@ class XFlow:
         payload = PayloadOfZeros(self._plan.total_bytes)
         outgoing = Outgoing(self._transfers, _KEY, "bytes", payload, self._plan, "fedrdma-x", self._recut)
         self._sender.do(lambda link: link.send(outgoing))
+
+    @property
+    def receiver(self) -> SimHost:
+        """The receiving end."""
+        return self._receiver
 
     @property
     def path(self) -> PathState | None:
@@ -149,7 +160,7 @@ class XFlow:
     def _on_sender_event(self, event: LinkEvent) -> None:
         match event:
             case FrameToSend(frame):
-                self._clock.after(self._half_trip(), lambda: self._receiver.do(lambda link: link.frame(frame)))
+                self._clock.after(self._half_trip(), lambda: self._take_to_receiver(frame))
             case PayloadSent(_, stats):
                 self.stats = stats
                 self._end(Finished())
@@ -157,6 +168,11 @@ class XFlow:
                 self._end(Failed(code, reason))
             case _:
                 pass
+
+    def _take_to_receiver(self, frame: ControlFrame) -> None:
+        if isinstance(frame, Offer):
+            self.on_announced(frame.transfer)
+        self._receiver.do(lambda link: link.frame(frame))
 
     def _end(self, outcome: Finished | Failed) -> None:
         self.outcome, self.ended_at = outcome, self._clock.now
@@ -167,8 +183,10 @@ class XFlow:
             case FrameToSend(frame):
                 self._clock.after(self._half_trip_back(), lambda: self._sender.do(lambda link: link.frame(frame)))
             case TransferAnnounced(offer):
+                self.on_announced(offer.transfer)
                 self._receiver.do(lambda link: link.begin_early(offer))
-            case PayloadReceived() | ReceiveFailed():
+            case PayloadReceived(offer) | ReceiveFailed(offer):
                 self._grant()
+                self.on_received(offer.transfer)
             case _:
                 pass

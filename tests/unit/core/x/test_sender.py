@@ -165,7 +165,7 @@ def test_what_the_receiver_lets_through_bounds_the_rate_and_says_nothing_of_the_
     chunk, rtt, bound = 1000, 0.02, 4e6
     settings, known = XSendSettings(tag=1, mtu_bytes=1000), PathState(1e7, rtt, 0.0)
     sender = XSender(1, ChunkPlan(8000 * chunk, chunk), settings, RateController(known))
-    sender.bound_rate(bound)
+    sender.bound_rate(bound, 0.0)
     sent = len(posted(sender.start(0.0)))
     for tick in range(1, 4000):
         now = tick * 0.00025

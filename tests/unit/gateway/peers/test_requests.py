@@ -9,6 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from fedrdma_fate.core.credits import MOST_REQUESTS, MOST_SESSION_REQUESTS
+from fedrdma_fate.gateway.config.schema import ReceiveConfig
+from fedrdma_fate.gateway.link_sharing import LinkSharing
 from fedrdma_fate.gateway.peers.receiving import MOST_REQUESTS_KEPT, Receiving, pool_owner
 from fedrdma_fate.memory.pool import SlotPool
 from fedrdma_fate.obs.complaints import Complaints
@@ -40,6 +42,7 @@ class Gateway:
         pool = SlotPool(HeapRegion(4096 * KIB), "receive", sharers=[pool_owner(peer) for peer in PEERS])
         self.context: Any = SimpleNamespace(
             receive_pool=pool,
+            sharing=LinkSharing(ReceiveConfig(), lambda _site, _share: None),
             tasks=set(),
             complaints=Complaints(),
             recalls={pool: []},

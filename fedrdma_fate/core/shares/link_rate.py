@@ -1,0 +1,207 @@
+"""How much a receiver's link carries of all senders together, found from what arrives of all of them.
+
+UniFL (section 3.2) has the receiver raise its window to 1.25 of what it was, keep that where no more is lost, try 0.75
+of it otherwise, keep that where less is lost, and hold for four windows. What differs is ours:
+
+- a trial is judged by how much arrives, and not by what is lost: where the buffer is deep nothing is lost until it is
+  full, and where a path loses at random each trial would look alike;
+- it begins at 1.05, for 1.25 of a whole round trip of 20 ms at 1 Gbit/s is more than a buffer of 0.5 MB, and doubles as
+  long as it succeeds: from one silo's access link to that of ten takes seven trials;
+- what goes down is tried only where less arrives than was let through, and by a twentieth.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Literal
+
+PACED_SHARE = 0.98
+"""Of the link is shared out: with the whole of it, a queue would never drain. A single flow keeps to 0.99."""
+
+FIRST_GAIN = 1.05
+"""Of the first trial, 1.03 of the link: in two round trips of 20 ms at 1 Gbit/s it queues 150 kB."""
+
+MOST_GAIN = 2.0
+"""Of one that follows others that succeeded: what slow start does in a round trip (RFC 5681)."""
+
+LOWER_GAIN = 0.95
+"""Of a trial downwards."""
+
+LOWER_KEPT_SHARE = 0.975
+"""Of what has come before has to come in such a trial, for it to be kept."""
+
+SUCCESS_SHARE = 0.7
+"""Of what a trial tries for has to arrive besides: where the link was full, two fifths of the first do."""
+
+LOWER_SUCCESS = SUCCESS_SHARE * (1 - LOWER_GAIN)
+"""By so much less has to be missing in such a trial, as a share of what was let through, for it to be kept."""
+
+STEADY_SHARE = 0.985
+"""Of what is let through arrives where the link carries all of it: two arrivals of a window are early or late."""
+
+HOLD_WINDOWS = 4
+"""Between two trials: UniFL, section 3.2.2."""
+
+MOST_HOLD_WINDOWS = 64
+"""After each trial that finds nothing it is twice as long, up to this: at 10 Gbit/s one overruns a buffer of 0.5 MB."""
+
+OVERLOAD_LOSS = 0.2
+"""So much more of a window lost than usual: the buffer is overrun, and not by a twentieth. A single flow takes as much
+for what a path may lose at random, before it knows better (`USUAL_LOSS`)."""
+
+OVERLOAD_SHARE = 0.9
+"""And so little of what is let through arrives."""
+
+LOWERED_AT_MOST = 8
+"""By which the rate is divided at most: what arrives while a buffer is overrun may be less than the link carries."""
+
+ALIKE = 0.02
+"""Two windows show the same where what was let through has changed by no more: a trial begins between two such."""
+
+LOSS_GAIN = 0.25
+"""Weight of a window in the usual loss, as of a round for a single flow (`EWMA_GAIN`)."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Window:
+    """What a window of time has shown, of all who use what they may.
+
+    Attributes:
+        allowed: bytes a second that were let through.
+        arrived: bytes a second that came, of these senders.
+        all_arrived: the same of all senders.
+        lost_share: of what all senders have sent, what did not come at its turn.
+    """
+
+    allowed: float
+    arrived: float
+    all_arrived: float
+    lost_share: float
+
+    @property
+    def missing_share(self) -> float:
+        """What of it did not arrive: lost, or in a queue."""
+        return 1 - self.arrived / self.allowed
+
+    def has_less_missing_than(self, before: Window) -> bool:
+        """Whether less is lost, or stays in a queue, by so much that it is no chance."""
+        fallen = max(before.missing_share - self.missing_share, before.lost_share - self.lost_share)
+        return fallen >= LOWER_SUCCESS
+
+
+class LinkRate:
+    """The estimate. Rates in payload bytes a second.
+
+    Attributes:
+        rate: what the link carries; None while nothing is known.
+        found_by: how that is known.
+        gain: of the trial under way, 1 while there is none.
+    """
+
+    def __init__(self, configured: float | None = None) -> None:
+        """
+        Args:
+            configured: what the link carries at most, as somebody has set it by hand; None: to be found.
+        """
+        self._configured = configured
+        self.rate = configured
+        self.found_by: Literal["unknown", "configured", "probed", "arrivals"]
+        self.found_by = "unknown" if configured is None else "configured"
+        self.gain = 1.0
+        self._next_gain = FIRST_GAIN
+        self._hold = 0
+        self._next_hold = HOLD_WINDOWS
+        self._before: Window | None = None
+        self._usual_loss = 0.0
+
+    @property
+    def shared_out(self) -> float | None:
+        """What is to be shared among the senders now."""
+        return None if self.rate is None else self.rate * self.gain * PACED_SHARE
+
+    def on_probed(self, rate: float) -> None:
+        """A sender's train came at this rate: the link carries no less."""
+        if self.found_by in ("unknown", "probed"):
+            self.rate = max(self.rate or 0.0, rate)
+            self.found_by = "probed"
+
+    def on_arrived(self, rate: float) -> None:
+        """So much has come in a window, of one sender or of several: the link carries no less."""
+        if self.found_by != "configured" and self.gain == 1 and rate > (self.rate or 0.0):
+            self.rate, self.found_by = rate, "arrivals"
+
+    def on_window(self, window: Window) -> None:
+        """A window is over in which nobody has begun or ended, and all have known their shares for a round trip."""
+        if self.rate is None or not 0 < window.allowed < math.inf:
+            return
+        before, self._before = self._before, window
+        if self.is_overrun(window):
+            self._lower(window.all_arrived)
+            return
+        if self.gain > 1:
+            self._judge_raise(window, before)
+        elif self.gain < 1:
+            self._judge_lower(window, before)
+        else:
+            self._usual_loss += (window.lost_share - self._usual_loss) * LOSS_GAIN
+            if before is not None and abs(window.allowed - before.allowed) <= ALIKE * before.allowed:
+                self._begin_trial(window)
+
+    def is_overrun(self, window: Window) -> bool:
+        """Whether the buffer is overrun: then who gets little through cannot be told from who sends little."""
+        is_lossy = window.lost_share > self._usual_loss + OVERLOAD_LOSS
+        return is_lossy and window.arrived < OVERLOAD_SHARE * window.allowed
+
+    def disturb(self) -> None:
+        """Somebody has begun or ended: a trial under way shows nothing any more."""
+        self.gain = 1.0
+        self._before = None
+
+    def _begin_trial(self, window: Window) -> None:
+        self._hold -= 1
+        if self._hold >= 0:
+            return
+        missing = max(window.missing_share, window.lost_share)
+        if self._next_gain <= FIRST_GAIN and missing > 1 - STEADY_SHARE:
+            self.gain = LOWER_GAIN
+        elif self._configured is None or (self.rate or 0.0) < self._configured:
+            self.gain = self._next_gain
+
+    def _judge_raise(self, window: Window, before: Window | None) -> None:
+        assert self.rate is not None
+        gain, self.gain = self.gain, 1.0
+        kept = 1 - (1 - SUCCESS_SHARE) * (gain - 1) / gain
+        if before is not None and 1 - window.missing_share >= kept * (1 - before.missing_share):
+            self._set(self.rate * gain)
+            self._next_gain, self._next_hold = min(1 + 2 * (gain - 1), MOST_GAIN), HOLD_WINDOWS
+            self.gain = self._next_gain if self.rate < (self._configured or math.inf) else 1.0
+            return
+        self._next_gain = FIRST_GAIN
+        self._wait()
+
+    def _wait(self) -> None:
+        self._hold, self._next_hold = self._next_hold, min(2 * self._next_hold, MOST_HOLD_WINDOWS)
+
+    def _judge_lower(self, window: Window, before: Window | None) -> None:
+        """Less was let through: where less is lost, or in a queue, and as much has come, the link carries no more."""
+        assert self.rate is not None
+        self.gain = 1.0
+        kept = before is not None and window.all_arrived >= LOWER_KEPT_SHARE * before.all_arrived
+        if kept and before is not None and window.has_less_missing_than(before):
+            self._set(self.rate * LOWER_GAIN)
+            # as long as it succeeds
+            self._hold, self._next_hold = 0, HOLD_WINDOWS
+        else:
+            self._wait()
+
+    def _lower(self, arrived: float) -> None:
+        """The buffer is overrun, and what comes is what the link carries."""
+        assert self.rate is not None
+        self._set(min(self.rate, max(arrived, self.rate / LOWERED_AT_MOST)))
+        self.gain, self._next_gain, self._before = 1.0, FIRST_GAIN, None
+        self._hold = self._next_hold = HOLD_WINDOWS
+
+    def _set(self, rate: float) -> None:
+        self.rate = rate if self._configured is None else min(rate, self._configured)
+        self.found_by = "arrivals"

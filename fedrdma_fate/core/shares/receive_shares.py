@@ -1,0 +1,433 @@
+"""Which rate each sender may have, so that all together fill the receiver's link and do not overrun it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import NamedTuple
+
+from fedrdma_fate.core.shares.link_rate import LinkRate, Window
+from fedrdma_fate.core.shares.max_min import max_min
+from fedrdma_fate.core.x.controller import LEAST_RATE
+
+GATHER_SECONDS = 0.02
+"""After the first of several has begun, as many are expected as usual: what begins together, at the end of a round of
+training, begins within some milliseconds. Half a round trip comes on top."""
+
+LONE_BURSTS = 4
+"""After so many times that one sender alone has sent, the next is not held up for as long."""
+
+LONE_GATHER_SECONDS = 0.005
+"""But for this."""
+
+REMEMBERED_CROWDS = 16
+"""Times that several have sent at once, of which the largest crowd is expected again. Those that one has sent alone do
+not count: between two rounds in which all send FATE has many, and who is held up for a round trip for nothing loses
+less than a buffer that is overrun by 64."""
+
+MOST_TRANSFERS = 8192
+"""Of a sender that count: a gateway announces no more (`MOST_ANNOUNCED`)."""
+
+TOLD_SHARE = 0.02
+"""A share that has changed by less is not told anew."""
+
+DECIDE_SECONDS = 0.001
+"""Who begins or ends within this is decided on together: 64 that begin together would else be told 64 times."""
+
+LEAST_WINDOW_SECONDS = 0.02
+"""What is judged is what has come in this time at least, or in a round trip: ten reports' worth."""
+
+WINDOW_CHUNKS = 4
+"""And so many chunks of each at its share, of which the spacing of the first and the last tells the rate, as for a
+single flow (`LEAST_DELIVERY_CHUNKS`)."""
+
+CHUNK_BYTES = 16 * 1024
+"""That shares are made for: the smallest chunk of fast paths."""
+
+UNKNOWN_ROUND_TRIP_SECONDS = 0.1
+"""Of senders whose round trip is not known yet."""
+
+USED_SHARE = 0.85
+"""Who uses so much of its share could use more."""
+
+HEADROOM = 1.5
+"""Who does not may have so many times what it uses, and so has room to grow; with that it uses two thirds."""
+
+LEAST_PART = 1 / 32
+"""Of an equal part stays for who uses nothing: it is seen to begin by what comes then."""
+
+SILENT_SECONDS = 0.25
+"""So long nothing may come of one that has begun, and four round trips: all that it sent may have been lost. After that
+it is one that does not send, until something comes."""
+
+SILENT_ROUNDS = 4
+"""See SILENT_SECONDS."""
+
+FORGOTTEN_SECONDS = 20.0
+"""After so long without anything, what it has announced is forgotten; until then, it may go on. A gateway that says
+nothing at all is given up after as long (`timeouts.peer_silence`)."""
+
+IGNORED_FACTOR = 1.25
+"""Who sends so many times its share does not keep to it: what it takes is not there for others."""
+
+
+class Arrivals(NamedTuple):
+    """What has come of one sender so far.
+
+    Attributes:
+        received_bytes: payload, what came twice counted twice.
+        lost_bytes: of chunks that were overtaken.
+        at: when the latest came, seconds.
+    """
+
+    received_bytes: int = 0
+    lost_bytes: int = 0
+    at: float = 0.0
+
+
+NO_ARRIVALS = Arrivals()
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Sender:
+    """One of those who may send.
+
+    Attributes:
+        place: which part of a chunk's time it waits before its first, so that not all begin at once.
+        round_trip: seconds; None while unknown.
+        transfers: announced, and not ended.
+        silent: whether nothing has come for long.
+        share: what it was told, bytes a second; infinite: no bound.
+        usable: what it can use; infinite while it uses what it has.
+        arrived_rate: bytes a second, in the latest window.
+        ignores: whether it sends more than it may.
+    """
+
+    place: float
+    round_trip: float | None = None
+    transfers: set[int] = dataclasses.field(default_factory=set)
+    silent: bool = False
+    share: float = math.inf
+    usable: float = math.inf
+    arrived_rate: float = 0.0
+    ignores: bool = False
+    _least_share: float = math.inf
+    _begun_at: float = 0.0
+    _now: Arrivals = NO_ARRIVALS
+    _from: Arrivals | None = None
+    _lost_rate: float = 0.0
+    _is_exact: bool = False
+    _changed_at: float = -math.inf
+
+    @property
+    def active(self) -> bool:
+        """Whether it sends, or has said lately that it will."""
+        return bool(self.transfers) and not self.silent
+
+
+class ReceiveShares:
+    """Shares a link among its senders. Times in seconds of one clock, rates in payload bytes a second.
+
+    Who takes part joins; a share holds for all that a sender sends. What is to be told is to be asked for
+    (`take_told`) after each call of something that may change it.
+
+    Attributes:
+        link: what the link carries.
+        senders: who takes part, by name.
+    """
+
+    def __init__(self, configured: float | None = None) -> None:
+        """
+        Args:
+            configured: what the link carries at most; None: to be found.
+        """
+        self.link = LinkRate(configured)
+        self.senders: dict[str, Sender] = {}
+        self._joined = 0
+        self._crowds: list[int] = []
+        self._crowd = 0
+        self._lone_bursts = 0
+        self._gathered_at = -math.inf
+        self._decide_at: float | None = None
+        self._window_ends: float | None = None
+        self._window_began = 0.0
+        self._settled_at = 0.0
+        self._told: dict[str, float] = {}
+
+    # -- who takes part -------------------------------------------------------------------------------------------
+
+    def join(self, name: str, now: float, round_trip: float | None = None) -> None:
+        """It may send from now on; what it was told before is not known to it any more."""
+        sender = self.senders.get(name)
+        if sender is None:
+            sender = self.senders[name] = Sender(_spread(self._joined))
+            self._joined += 1
+        sender.share, sender.transfers, sender.silent = math.inf, set(), False
+        if round_trip is not None:
+            sender.round_trip = round_trip
+        self._count(now)
+        # it is to know before it sends anything
+        self._decide(now)
+
+    def leave(self, name: str, now: float) -> None:
+        """It is gone, with all that was under way."""
+        if self.senders.pop(name, None) is not None:
+            self._told.pop(name, None)
+            self._count(now)
+            self._decide_soon(now)
+
+    def on_path(self, name: str, now: float, rate: float | None, round_trip: float | None) -> None:
+        """What a train of its own, or the control channel, has told of the way from it."""
+        sender = self.senders.get(name)
+        if sender is None:
+            return
+        if round_trip is not None:
+            sender.round_trip = round_trip
+        if rate is not None:
+            before = self.link.rate
+            self.link.on_probed(rate)
+            if self.link.rate != before:
+                self._decide_soon(now)
+
+    def on_begin(self, name: str, transfer: int, now: float) -> None:
+        """It has announced a transfer."""
+        sender = self.senders.get(name)
+        if sender is None or transfer in sender.transfers or len(sender.transfers) >= MOST_TRANSFERS:
+            return
+        was_active = sender.active
+        sender.transfers.add(transfer)
+        if not was_active:
+            self._wake(sender, now)
+            self._count(now)
+            self._decide_soon(now)
+
+    def on_end(self, name: str, transfer: int, now: float) -> None:
+        """A transfer has come, or will not."""
+        sender = self.senders.get(name)
+        if sender is None or transfer not in sender.transfers:
+            return
+        sender.transfers.discard(transfer)
+        if not sender.transfers:
+            sender.arrived_rate = 0.0
+            self._count(now)
+            self._decide_soon(now)
+
+    def on_arrivals(self, name: str, arrivals: Arrivals) -> None:
+        """What has come of it so far; to be told before `on_timer`."""
+        sender = self.senders.get(name)
+        if sender is not None:
+            sender._now = arrivals
+
+    # -- what is shared -------------------------------------------------------------------------------------------
+
+    @property
+    def active(self) -> int:
+        """How many send."""
+        return sum(sender.active for sender in self.senders.values())
+
+    @property
+    def expected(self) -> int:
+        """How many are expected to send at once."""
+        return max([*self._crowds, self._crowd]) if self._crowds else len(self.senders)
+
+    @property
+    def round_trip(self) -> float:
+        """The longest of all that send, seconds; of all, while nobody does."""
+        known = [
+            UNKNOWN_ROUND_TRIP_SECONDS if sender.round_trip is None else sender.round_trip
+            for sender in self.senders.values()
+            if sender.active or not self._crowd
+        ]
+        return max(known, default=UNKNOWN_ROUND_TRIP_SECONDS)
+
+    def take_told(self) -> dict[str, float]:
+        """Shares that are to be told now, by name; infinite: no bound."""
+        told, self._told = self._told, {}
+        return told
+
+    # -- time -----------------------------------------------------------------------------------------------------
+
+    def timer(self) -> float | None:
+        """When to call `on_timer`, with what has come by then."""
+        times = (self._decide_at, self._window_ends)
+        return min((due for due in times if due is not None), default=None)
+
+    def on_timer(self, now: float) -> None:
+        """Judge what has come, and decide anew."""
+        for sender in self.senders.values():
+            if not sender.silent or not sender.transfers:
+                continue
+            if sender._now.at > sender._begun_at:
+                self._wake(sender, now)
+                self._count(now)
+                self._decide_soon(now)
+            elif now > sender._begun_at + FORGOTTEN_SECONDS:
+                sender.transfers.clear()
+        if self._window_ends is not None and now >= self._window_ends:
+            self._end_window(now)
+        if self._decide_at is not None and now >= self._decide_at:
+            self._decide(now)
+        # also of those that have gone silent, who may go on
+        if len(self.senders) < 2 or not any(sender.transfers for sender in self.senders.values()):
+            self._window_ends = None
+        elif self._window_ends is None:
+            self._start_window(now)
+
+    def _wake(self, sender: Sender, now: float) -> None:
+        """It begins, or goes on after a silence."""
+        if not self._crowd:
+            gather = LONE_GATHER_SECONDS if self._lone_bursts >= LONE_BURSTS else GATHER_SECONDS
+            self._gathered_at = now + gather + self.round_trip / 2
+        sender.usable, sender._begun_at, sender._from = math.inf, now, None
+        sender.ignores = sender.silent = False
+
+    def _decide_soon(self, now: float) -> None:
+        due = now + DECIDE_SECONDS
+        self._decide_at = due if self._decide_at is None else min(self._decide_at, due)
+
+    def _count(self, now: float) -> None:
+        """Somebody has begun or ended."""
+        active = self.active
+        self.link.disturb()
+        self._settled_at = now + self.round_trip
+        if active:
+            self._crowd = max(self._crowd, active)
+        elif self._crowd:
+            if self._crowd > 1:
+                self._crowds = [*self._crowds[1 - REMEMBERED_CROWDS :], self._crowd]
+            self._lone_bursts = self._lone_bursts + 1 if self._crowd == 1 else 0
+            self._crowd = 0
+
+    def _decide(self, now: float) -> None:
+        self._decide_at = None
+        total, active = self.link.shared_out, self.active
+        if total is None or len(self.senders) < 2:
+            for name in self.senders:
+                self._tell(name, math.inf, now)
+            return
+        is_gathering = bool(active) and now < self._gathered_at
+        parts = max(active, self.expected) if is_gathering else active
+        if is_gathering and parts > active:
+            self._decide_at = self._gathered_at
+        if parts == 1:
+            shares = {name: math.inf for name, sender in self.senders.items() if sender.active}
+        else:
+            shares = self._among(total, parts)
+        # who begins next comes on top of those that are here; by doubling, so that not each one that begins changes it
+        next_share = total / self.link.gain / max(self.expected, 2, 1 << active.bit_length())
+        for name, sender in self.senders.items():
+            self._tell(name, shares[name] if sender.active else next_share, now)
+
+    def _among(self, total: float, parts: int) -> dict[str, float]:
+        """The shares of those that send, where so many are to have one."""
+        wants = {name: sender.usable for name, sender in self.senders.items() if sender.active}
+        taken = {name: self.senders[name].arrived_rate for name in wants if self.senders[name].ignores}
+        rest = max(total - sum(taken.values()), total * LEAST_PART)
+        honest = {name: want for name, want in wants.items() if name not in taken}
+        # those that are still expected
+        missing = {f"\0{number}": math.inf for number in range(parts - len(wants))}
+        shares = max_min(rest, {**honest, **missing})
+        # who keeps to nothing is told what would be fair
+        return {name: shares[name] if name in honest else total / parts for name in wants}
+
+    def _tell(self, name: str, share: float, now: float) -> None:
+        sender = self.senders[name]
+        share = max(share, LEAST_RATE)
+        if share == sender.share or abs(share - sender.share) <= TOLD_SHARE * sender.share < math.inf:
+            return
+        sender._least_share = min(share, sender.share)
+        sender.share, sender._changed_at = share, now
+        self._told[name] = share
+        if sender.active:
+            self._settled_at = now + self.round_trip
+
+    # -- what has come --------------------------------------------------------------------------------------------
+
+    @property
+    def _window_seconds(self) -> float:
+        total = self.link.shared_out
+        chunks = 0.0 if not total else WINDOW_CHUNKS * CHUNK_BYTES * self._crowd / total
+        return max(LEAST_WINDOW_SECONDS, self.round_trip, min(chunks, 1.0))
+
+    def _start_window(self, now: float) -> None:
+        self._window_began, self._window_ends = now, now + self._window_seconds
+        for sender in self.senders.values():
+            sender._from = sender._now if sender.active else None
+
+    def _end_window(self, now: float) -> None:
+        active = [sender for sender in self.senders.values() if sender.active]
+        measured = [sender for sender in active if sender._from is not None]
+        for sender in measured:
+            self._measure(sender, now)
+        is_settled = self._window_began >= self._settled_at
+        is_overrun = is_settled and self.link.is_overrun(_window_of(measured))
+        for sender in measured:
+            self._judge(sender, now, is_overrun=is_overrun)
+        if self.link.rate is not None or is_settled:
+            self.link.on_arrived(sum(sender.arrived_rate for sender in measured if sender._is_exact))
+        if len(measured) == len(active) > 1 and is_settled:
+            self.link.on_window(_window_of(measured))
+        self._start_window(now)
+        self._decide_at = now
+
+    def _measure(self, sender: Sender, now: float) -> None:
+        began, latest = sender._from, sender._now
+        if began is None:
+            return
+        window = now - self._window_began
+        # from arrival to arrival, for a window begins and ends between two; not of what was silent before, or is
+        sender._is_exact = now - began.at < 1.5 * window and latest.at - began.at > window / 2
+        seconds = latest.at - began.at if sender._is_exact else window
+        sender.arrived_rate = (latest.received_bytes - began.received_bytes) / seconds
+        sender._lost_rate = max(latest.lost_bytes - began.lost_bytes, 0) / seconds
+
+    def _judge(self, sender: Sender, now: float, *, is_overrun: bool) -> None:
+        """Whether it uses its share."""
+        settled = self._window_began - self.round_trip
+        if is_overrun:
+            sender.usable = math.inf
+            return
+        if max(sender._begun_at, sender._changed_at) > settled:
+            # its share was another for a part of the time
+            if sender.arrived_rate >= USED_SHARE * sender._least_share:
+                sender.usable = math.inf
+            return
+        if not sender.arrived_rate:
+            silence = now - max(sender._begun_at, sender._now.at)
+            if silence > max(SILENT_SECONDS, SILENT_ROUNDS * self.round_trip):
+                sender.silent, sender._begun_at = True, now
+                self._count(now)
+            return
+        if not math.isfinite(sender.share):
+            return
+        sender.ignores = sender.arrived_rate > IGNORED_FACTOR * sender.share
+        if sender.arrived_rate + sender._lost_rate >= USED_SHARE * sender.share:
+            sender.usable = math.inf
+            return
+        total = self.link.shared_out or math.inf
+        sender.usable = max(HEADROOM * sender.arrived_rate, LEAST_PART * total / max(self.active, 1))
+
+
+def _window_of(senders: list[Sender]) -> Window:
+    """What it has shown of those that use their shares, or where most do not, of all."""
+    using = [sender for sender in senders if sender.arrived_rate >= USED_SHARE * sender.share]
+    if len(using) * 2 < len(senders):
+        using = senders
+    # who loses what it sends does not use its share either: what is lost counts of all
+    all_arrived = sum(sender.arrived_rate for sender in senders)
+    lost = sum(sender._lost_rate for sender in senders)
+    return Window(
+        allowed=sum(sender.share for sender in using),
+        arrived=sum(sender.arrived_rate for sender in using),
+        all_arrived=all_arrived,
+        lost_share=lost / (all_arrived + lost) if lost else 0.0,
+    )
+
+
+def _spread(number: int) -> float:
+    """Places in [0, 1), of which the first so many lie as far from each other as they can (van der Corput)."""
+    place, part = 0.0, 0.5
+    while number:
+        place += part * (number & 1)
+        number, part = number >> 1, part / 2
+    return place

@@ -1,0 +1,127 @@
+"""The link by which the peers send to this site, and what each of them is told of it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+
+from fedrdma_fate.core.shares.receive_shares import ReceiveShares
+from fedrdma_fate.engine.link_thread import LinkHandle
+from fedrdma_fate.gateway.config.schema import ReceiveConfig
+from fedrdma_fate.wire.frames import Offer
+
+PACED_TRANSPORTS = frozenset({"udp", "verbs"})
+"""Whose rate is ours to choose. TCP, and `grpc` with it, finds its own; shared memory crosses no link."""
+
+_LEAST_WAKE_SECONDS = 0.001
+"""What an event loop can tell apart."""
+
+
+class LinkSharing:
+    """Shares the link among all peers that send in mode `fedrdma-x`. Belongs to the event loop's thread.
+
+    Links are where it is seen what comes; here it is decided, for here all of them are known.
+    """
+
+    def __init__(self, config: ReceiveConfig, told: Callable[[str, float], object]) -> None:
+        """
+        Args:
+            config: how it is shared.
+            told: called with the name of a site and its share, bytes a second, infinite: no bound.
+        """
+        self._config = config
+        self._told = told
+        self._shares = ReceiveShares(None if config.rate is None else config.rate / 8)
+        self._links: dict[str, LinkHandle] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def join(self, site: str, transport: str, link: LinkHandle, round_trip: float | None) -> bool:
+        """A data path of a peer that keeps to what it is told is up, and the one that it sends by; whether it is new.
+
+        Another link's takes the place of the one before.
+        """
+        if self._config.share == "off" or transport not in PACED_TRANSPORTS:
+            self.leave(site)
+            return False
+        if self._links.get(site) is link:
+            return False
+        self._links[site] = link
+        self._shares.join(site, self._now, round_trip)
+        self._look_at(site)
+        self._tell()
+        return True
+
+    def leave(self, site: str, link: LinkHandle | None = None) -> None:
+        """The data path of this link, or whichever it is, is gone."""
+        if site in self._links and link in (None, self._links[site]):
+            del self._links[site]
+            self._shares.leave(site, self._now)
+            self._tell()
+
+    def begun(self, site: str, offer: Offer, round_trip: float | None) -> None:
+        """A peer has announced a transfer."""
+        if offer.mode == "fedrdma-x" and site in self._links:
+            self._shares.on_path(site, self._now, None, round_trip)
+            self._look_at(site)
+            self._shares.on_begin(site, offer.transfer, self._now)
+            self._tell()
+
+    def ended(self, site: str, transfer: int) -> None:
+        """A transfer is there, or will not come."""
+        if site in self._links:
+            self._shares.on_end(site, transfer, self._now)
+            self._tell()
+
+    def status(self) -> dict[str, object]:
+        """Who sends, each share, the total, and how it was found."""
+        shares, link = self._shares, self._shares.link
+        return {
+            "share": self._config.share,
+            "bits_per_second": None if link.rate is None else link.rate * 8,
+            "found_by": link.found_by,
+            "sending": shares.active,
+            "expected": shares.expected if shares.senders else 0,
+            "senders": [
+                {
+                    "site": site,
+                    "sending": sender.active,
+                    "share_bits_per_second": sender.share * 8 if math.isfinite(sender.share) else None,
+                    "arriving_bits_per_second": sender.arrived_rate * 8 if sender.active else 0.0,
+                    "ignores_share": sender.ignores,
+                }
+                for site, sender in shares.senders.items()
+            ],
+        }
+
+    @property
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def _look_at(self, site: str) -> None:
+        """What its link knows of the way from the peer; where that is nothing, what it knows of the way to it."""
+        link = self._links[site]
+        rate = link.probed_rate
+        if rate is None and self._shares.link.rate is None and (known := link.known_path) is not None:
+            rate = max(known.state.capacity, known.state.rate)
+        self._shares.on_path(site, self._now, rate, None)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        for site, link in self._links.items():
+            self._shares.on_arrivals(site, link.arrivals)
+            self._look_at(site)
+        self._shares.on_timer(self._now)
+        self._tell()
+
+    def _tell(self) -> None:
+        for site, share in self._shares.take_told().items():
+            self._links[site].share(share, self._shares.senders[site].place)
+            self._told(site, share)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due = self._shares.timer()
+        if due is not None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_at(max(due, loop.time() + _LEAST_WAKE_SECONDS), self._on_timer)

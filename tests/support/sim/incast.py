@@ -1,0 +1,242 @@
+"""Many senders into one receiver, at the same moment, again and again: the round of training that ends."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import random
+import statistics
+from collections.abc import Sequence
+from typing import Literal
+
+from fedrdma_fate.core.actions import Finished
+from fedrdma_fate.core.path import PathState
+from fedrdma_fate.core.plan import ChunkPlan
+from fedrdma_fate.core.shares.receive_shares import ReceiveShares
+from fedrdma_fate.core.x.chunking import FIRST_CHUNK_BYTES
+from fedrdma_fate.engine.link import Link
+from tests.support.sim.bottleneck import PACKET_OVERHEAD_BYTES, Bottleneck, BottleneckProfile
+from tests.support.sim.clock import VirtualClock
+from tests.support.sim.x_flow import XFlow
+
+ShareMode = Literal["even", "off"]
+
+PROBE_SECONDS = 0.1
+"""Between two data paths that come up: their trains do not meet."""
+
+PAUSE_SECONDS = 0.5
+"""Between two rounds: all compute."""
+
+GIVEN_UP_SECONDS = 60.0
+"""A round that has not ended by then."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Round:
+    """How one has gone.
+
+    Attributes:
+        seconds: from its beginning until the receiver had everything; infinite where it never had.
+        resent_bytes: of all senders.
+        ended: when each was there, seconds from the beginning.
+    """
+
+    seconds: float
+    resent_bytes: int
+    ended: Sequence[float]
+
+    @property
+    def mean(self) -> float:
+        """Of the senders."""
+        return sum(self.ended) / len(self.ended)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """Senders that are all alike, and the link of their receiver.
+
+    Attributes:
+        silos: how many.
+        rate_bps: of the link, bits a second; the senders' own cards are ten times as fast.
+        rtt: seconds.
+        buffer_bytes: of the link.
+        loss: share of the packets lost at random.
+        total: bytes that each sends in a round.
+        jitter: all begin within so many seconds.
+        configured: what `receive.rate` would say, as a multiple of the link's rate; None: nothing.
+    """
+
+    silos: int
+    rate_bps: float
+    rtt: float = 0.02
+    buffer_bytes: float = 0.5e6
+    loss: float = 0.0
+    total: int = 4 << 20
+    jitter: float = 0.001
+    configured: float | None = None
+
+    def make(self, share: ShareMode, seed: int) -> tuple[VirtualClock, Incast]:
+        """The senders, whose data paths are up."""
+        clock = VirtualClock()
+        profile = BottleneckProfile(
+            self.rate_bps, self.rtt, buffer_bytes=self.buffer_bytes, loss=self.loss, nic_bps=10 * self.rate_bps
+        )
+        link = Bottleneck(clock, profile, random.Random(seed))
+        configured = None if self.configured is None else self.configured * self.rate_bps / 8
+        return clock, Incast(link, clock, [self.total] * self.silos, share, configured=configured)
+
+    def rounds(self, share: ShareMode, count: int, seed: int) -> list[Round]:
+        """Rounds after each other, half a second apart; seconds as multiples of the least possible."""
+        clock, incast = self.make(share, seed)
+        chance = random.Random(seed)
+        played = []
+        for _ in range(count):
+            one = incast.play(chance, self.jitter)
+            played.append(dataclasses.replace(one, seconds=one.seconds / incast.least_seconds))
+            clock.run(clock.now + PAUSE_SECONDS)
+        return played
+
+    def endless(self, share: ShareMode, seconds: float, seed: int) -> list[float]:
+        """What each got of the link that sends without end, from the least to the most, over so many seconds."""
+        endless = dataclasses.replace(self, total=int(self.rate_bps / 8 * (seconds + 1)))
+        clock, incast = endless.make(share, seed)
+        began = clock.now
+        for flow in incast.flows:
+            flow.start()
+        clock.run(began + seconds)
+        return incast.shares_of(began + self.rtt, clock.now)
+
+
+def print_incast(case: Case, shares: Sequence[ShareMode], rounds: int, seeds: int) -> None:
+    """The table of rounds: each over the least possible time, and what was sent again, as a share of the payloads."""
+    print("| silos, link | share | " + " | ".join(f"round {number + 1}" for number in range(rounds)) + " |")
+    print("|---" * (rounds + 2) + "|")
+    for share in shares:
+        runs = [case.rounds(share, rounds, seed + 1) for seed in range(seeds)]
+        cells = []
+        for played in zip(*runs, strict=True):
+            seconds = statistics.median(one.seconds for one in played)
+            resent = statistics.median(one.resent_bytes for one in played) / case.total / case.silos
+            cells.append(f"{seconds:.2f} ({resent:.1%})")
+        where = f"{case.silos}, {case.rate_bps / 1e9:g} Gbit/s"
+        print(f"| {where} | {share} | " + " | ".join(cells) + " |", flush=True)
+
+
+class Incast:
+    """Senders of one receiver, whose link they share, each with a link of the engine and the receiver's shares.
+
+    Attributes:
+        flows: of the senders.
+        shares: the receiver's; what it decides nobody is told where sharing is off.
+    """
+
+    def __init__(
+        self,
+        link: Bottleneck,
+        clock: VirtualClock,
+        payloads: Sequence[int],
+        share: ShareMode = "even",
+        *,
+        configured: float | None = None,
+        paths: Sequence[PathState] | None = None,
+        nics: Sequence[float] | None = None,
+        repairs: bool = False,
+    ) -> None:
+        """
+        Args:
+            link: the receiver's.
+            clock: virtual time.
+            payloads: bytes that each sends in a round.
+            share: whether the link is shared out.
+            configured: the link's rate as set by hand, bytes a second.
+            paths: what each knows of its path, from transfers; None: what its train tells when its path comes up.
+            nics: rates of the senders' own cards, bits a second; None: that of the bottleneck's profile.
+            repairs: whether there may be repair chunks.
+        """
+        self.shares = ReceiveShares(configured)
+        self.flows: list[XFlow] = []
+        self._clock = clock
+        self._link = link
+        self._payloads = payloads
+        self._share = share
+        self._began = 0.0
+        self._ended: dict[int, float] = {}
+        self._wakes_at: float | None = None
+        for number, payload in enumerate(payloads):
+            plan = ChunkPlan(payload, FIRST_CHUNK_BYTES)
+            path = None if paths is None else paths[number]
+            nic_bps = None if nics is None else nics[number]
+            flow = XFlow(clock, link, plan, path, recut=True, probed=path is None, repairs=repairs, nic_bps=nic_bps)
+            flow.on_announced = functools.partial(self._on_announced, str(number))
+            flow.on_received = functools.partial(self._on_received, number)
+            self.flows.append(flow)
+            if share == "even":
+                self.shares.join(str(number), clock.now, link.profile.rtt)
+            self._look()
+            if path is None:
+                clock.run(clock.now + PROBE_SECONDS)
+
+    def play(self, chance: random.Random, jitter: float) -> Round:
+        """One round, in which all begin within a while."""
+        # trains of slow paths may have ended meanwhile
+        self._look()
+        self._clock.run(self._clock.now + PROBE_SECONDS)
+        began = self._began = self._clock.now
+        self._ended.clear()
+        for flow in self.flows:
+            self._clock.at(began + chance.uniform(0, jitter), flow.start)
+        until = began + GIVEN_UP_SECONDS
+        while len(self._ended) < len(self.flows) and self._clock.now < until:
+            self._clock.run(self._clock.now + 0.01)
+        seconds = max(self._ended.values()) if len(self._ended) == len(self.flows) else float("inf")
+        # the senders hear of it, too
+        self._clock.run(self._clock.now + 2 * self._link.profile.rtt)
+        done = [flow.stats for flow in self.flows if flow.outcome == Finished() and flow.stats is not None]
+        return Round(seconds, sum(stats.resent_bytes for stats in done), list(self._ended.values()))
+
+    @property
+    def least_seconds(self) -> float:
+        """Of a round: all payloads and their headers at the link's rate, and half a round trip."""
+        profile = self._link.profile
+        heads = (profile.mtu_bytes + PACKET_OVERHEAD_BYTES) / profile.mtu_bytes
+        return profile.rtt / 2 + sum(self._payloads) * heads * 8 / profile.rate_bps
+
+    def shares_of(self, since: float, until: float) -> list[float]:
+        """Of the link, what each got in a span of time, headers and all, from the least to the most."""
+        profile = self._link.profile
+        heads = (profile.mtu_bytes + PACKET_OVERHEAD_BYTES) / profile.mtu_bytes
+        return sorted(flow.goodput_bps(since, until) * heads / profile.rate_bps for flow in self.flows)
+
+    def _note_probes(self) -> None:
+        for number, flow in enumerate(self.flows):
+            rate = flow.receiver.link.probed_rate
+            self.shares.on_path(str(number), self._clock.now, rate, self._link.profile.rtt)
+
+    def _on_announced(self, name: str, transfer: int) -> None:
+        self.shares.on_begin(name, transfer, self._clock.now)
+        self._look()
+
+    def _on_received(self, number: int, transfer: int) -> None:
+        self._ended[number] = self._clock.now - self._began
+        self.shares.on_end(str(number), transfer, self._clock.now)
+        self._look()
+
+    def _look(self) -> None:
+        """Tell what has changed, and come again when the shares want it."""
+        self._note_probes()
+        for name, share in self.shares.take_told().items():
+            place = self.shares.senders[name].place
+            self.flows[int(name)].receiver.do(functools.partial(Link.share, rate=share, place=place))
+        due = self.shares.timer()
+        if due is not None and (self._wakes_at is None or due < self._wakes_at):
+            self._wakes_at = due
+            self._clock.at(due, functools.partial(self._wake, due))
+
+    def _wake(self, due: float) -> None:
+        if due != self._wakes_at:
+            return
+        self._wakes_at = None
+        for number, flow in enumerate(self.flows):
+            self.shares.on_arrivals(str(number), flow.receiver.link.arrivals)
+        self.shares.on_timer(self._clock.now)
+        self._look()

@@ -1,0 +1,118 @@
+"""What a receiver's link carries, found from what arrives of all."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from fedrdma_fate.core.shares.link_rate import MOST_HOLD_WINDOWS, LinkRate, Window
+
+LINK = 100.0
+
+
+def play(rate: LinkRate, windows: int, link: float = LINK, usable: float = math.inf, loss: float = 0.0) -> list[float]:
+    """What was let through in each window of a link of this rate, whose senders can use so much, and lose so much."""
+    allowed = []
+    for _ in range(windows):
+        let_through = rate.shared_out
+        assert let_through is not None
+        allowed.append(let_through)
+        sent = min(let_through, usable)
+        arrived = min(sent * (1 - loss), link)
+        rate.on_arrived(arrived)
+        using = let_through if sent == let_through else sent / 0.67
+        rate.on_window(Window(using, arrived, arrived, 1 - arrived / sent))
+    return allowed
+
+
+def test_a_probe_that_told_the_link_s_rate_is_not_exceeded_for_long() -> None:
+    rate = LinkRate()
+    rate.on_probed(LINK)
+    allowed = play(rate, 200)
+    assert rate.rate == pytest.approx(LINK, rel=0.02)
+    over = [each for each in allowed if each > LINK]
+    # trials that find nothing become rare
+    assert max(allowed) <= 1.05 * LINK
+    assert 1 <= len(over) <= 8
+
+
+def test_the_largest_of_several_probes_counts_for_the_link_carries_no_less() -> None:
+    rate = LinkRate()
+    for probed in (60.0, 97.0, 80.0):
+        rate.on_probed(probed)
+    assert (rate.rate, rate.found_by) == (97.0, "probed")
+
+
+def test_a_link_ten_times_one_sender_s_own_is_found_in_some_trials() -> None:
+    rate = LinkRate()
+    rate.on_probed(LINK / 10)
+    play(rate, 20)
+    assert rate.rate is not None
+    assert rate.rate >= 0.9 * LINK
+
+
+def test_a_rate_that_is_a_third_too_high_comes_down_though_nothing_is_lost_in_a_deep_buffer() -> None:
+    rate = LinkRate()
+    rate.on_probed(1.3 * LINK)
+    for _ in range(60):
+        assert rate.shared_out is not None
+        rate.on_window(Window(rate.shared_out, min(LINK, rate.shared_out), min(LINK, rate.shared_out), 0.0))
+    assert rate.rate == pytest.approx(LINK, rel=0.06)
+
+
+def test_ten_times_too_high_is_found_in_the_first_window() -> None:
+    rate = LinkRate(configured=10 * LINK)
+    play(rate, 2)
+    assert rate.rate is not None
+    assert LINK <= rate.rate <= 1.25 * LINK
+
+
+def test_what_was_set_by_hand_is_never_exceeded_however_much_more_the_link_carries() -> None:
+    rate = LinkRate(configured=LINK / 10)
+    assert max(play(rate, 100)) <= LINK / 10
+    rate.on_probed(LINK)
+    rate.on_arrived(LINK)
+    assert rate.rate == LINK / 10
+
+
+@pytest.mark.parametrize("loss", [0.01, 0.04, 0.15])
+def test_loss_at_random_does_not_bring_the_rate_down(loss: float) -> None:
+    rate, chance = LinkRate(), random.Random(1)
+    rate.on_probed(LINK)
+    for _ in range(200):
+        allowed = rate.shared_out
+        assert allowed is not None
+        # some 150 chunks in a window
+        lost = sum(chance.random() < loss for _ in range(150)) / 150
+        arrived = min(allowed * (1 - lost), LINK)
+        rate.on_window(Window(allowed, arrived, arrived, lost))
+    assert rate.rate is not None
+    assert 0.9 * LINK <= rate.rate <= 1.25 * LINK
+
+
+def test_a_trial_that_somebody_disturbs_is_no_evidence() -> None:
+    rate = LinkRate()
+    rate.on_probed(LINK)
+    play(rate, 2)
+    assert rate.gain > 1
+    rate.disturb()
+    assert rate.gain == 1
+    assert rate.rate == LINK
+
+
+def test_nothing_is_shared_out_of_a_link_of_which_nothing_is_known() -> None:
+    rate = LinkRate()
+    rate.on_window(Window(10.0, 5.0, 5.0, 0.5))
+    assert rate.shared_out is None
+    rate.on_arrived(30.0)
+    assert (rate.rate, rate.found_by) == (30.0, "arrivals")
+
+
+def test_the_longest_wait_between_trials_that_find_nothing_has_a_bound() -> None:
+    rate = LinkRate()
+    rate.on_probed(LINK)
+    allowed = play(rate, 1000)
+    last = max(number for number, each in enumerate(allowed) if each > LINK)
+    assert last >= 1000 - 2 * (MOST_HOLD_WINDOWS + 2)

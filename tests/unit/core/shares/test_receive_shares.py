@@ -1,0 +1,300 @@
+"""Which rate each sender of a receiver is told."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedrdma_fate.core.shares.link_rate import PACED_SHARE
+from fedrdma_fate.core.shares.receive_shares import (
+    FORGOTTEN_SECONDS,
+    GATHER_SECONDS,
+    LONE_BURSTS,
+    LONE_GATHER_SECONDS,
+    MOST_TRANSFERS,
+    Arrivals,
+    ReceiveShares,
+)
+from fedrdma_fate.core.x.controller import LEAST_RATE
+
+LINK = 1e8
+RTT = 0.02
+STEP = 0.001
+
+
+class Receiver:
+    """Senders whose bytes come half a round trip after they go, at the rate that they were told half of one before.
+
+    Attributes:
+        own: what each can send at most.
+        obeys: who keeps to its share.
+    """
+
+    def __init__(self, count: int, configured: float | None = None, *, probed: float | None = LINK) -> None:
+        self.shares = ReceiveShares(configured)
+        self.now = 1.0
+        self.names = [str(number) for number in range(count)]
+        self.own = dict.fromkeys(self.names, LINK)
+        self.obeys = dict.fromkeys(self.names, True)
+        self.told: dict[str, float] = dict.fromkeys(self.names, math.inf)
+        self.count = 0
+        self._coming: list[tuple[float, str, float]] = []
+        self._bytes = dict.fromkeys(self.names, 0.0)
+        for name in self.names:
+            self.shares.join(name, self.now, RTT)
+            self.shares.on_path(name, self.now, probed, RTT)
+        self.run(2 * RTT)
+
+    def begin(self, *names: str) -> None:
+        for name in names:
+            self.shares.on_begin(name, 1, self.now)
+
+    def end(self, *names: str) -> None:
+        for name in names:
+            self.shares.on_end(name, 1, self.now)
+
+    def run(self, seconds: float) -> None:
+        until = self.now + seconds
+        while self.now < until:
+            self.now += STEP
+            self._send()
+            due = self.shares.timer()
+            if due is not None and due <= self.now:
+                self.shares.on_timer(self.now)
+            for name, share in self.shares.take_told().items():
+                self.count += 1
+                self._coming.append((self.now + RTT, name, share))
+            while self._coming and self._coming[0][0] <= self.now:
+                _, name, self.told[name] = self._coming.pop(0)
+
+    def _send(self) -> None:
+        rates = {
+            name: min(self.own[name], self.told[name]) if self.obeys[name] else self.own[name]
+            for name in self.names
+            if self.shares.senders[name].transfers
+        }
+        # what is beyond the link is lost without a trace
+        fits = min(1.0, LINK / max(sum(rates.values()), 1.0))
+        for name, rate in rates.items():
+            self._bytes[name] += rate * fits * STEP
+            if rate:
+                self.shares.on_arrivals(name, Arrivals(int(self._bytes[name]), 0, self.now))
+
+    def share(self, name: str) -> float:
+        return self.shares.senders[name].share
+
+
+def test_a_site_with_one_peer_never_bounds_it() -> None:
+    receiver = Receiver(1)
+    receiver.begin("0")
+    receiver.run(1.0)
+    assert receiver.count == 0
+    assert receiver.shares.timer() is None
+
+
+def test_nobody_is_bounded_while_nothing_is_known_of_the_link() -> None:
+    receiver = Receiver(4, probed=None)
+    assert receiver.count == 0
+
+
+def test_before_anybody_has_sent_each_knows_the_part_that_it_has_when_all_begin() -> None:
+    receiver = Receiver(8)
+    assert [receiver.told[name] for name in receiver.names] == pytest.approx([LINK * PACED_SHARE / 8] * 8)
+    receiver.begin(*receiver.names)
+    told = receiver.count
+    receiver.run(RTT)
+    assert receiver.count == told, "what is right already is not told again"
+
+
+def test_one_that_sends_alone_has_no_bound_after_a_while() -> None:
+    receiver = Receiver(8)
+    receiver.begin("3")
+    receiver.run(GATHER_SECONDS / 2)
+    assert math.isfinite(receiver.share("3"))
+    receiver.run(GATHER_SECONDS)
+    assert receiver.share("3") == math.inf
+
+
+def test_where_one_always_sends_alone_it_is_held_up_for_less() -> None:
+    receiver = Receiver(2)
+    for _ in range(LONE_BURSTS):
+        receiver.begin("0")
+        receiver.run(0.1)
+        receiver.end("0")
+        receiver.run(0.1)
+    receiver.begin("0")
+    receiver.run(LONE_GATHER_SECONDS + RTT / 2 + 3 * STEP)
+    assert receiver.share("0") == math.inf
+
+
+def test_single_transfers_between_two_rounds_do_not_make_it_forget_how_many_send_in_a_round() -> None:
+    receiver = Receiver(8)
+    receiver.begin("0", "1", "2", "3")
+    receiver.run(0.1)
+    receiver.end("0", "1", "2", "3")
+    for _ in range(40):
+        receiver.begin("5")
+        receiver.run(0.1)
+        receiver.end("5")
+        receiver.run(0.01)
+    assert receiver.shares.expected == 4
+    assert receiver.share("0") == pytest.approx(LINK * PACED_SHARE / 4, rel=0.05)
+
+
+def test_when_one_ends_the_others_are_told_at_once() -> None:
+    receiver = Receiver(4)
+    receiver.begin(*receiver.names)
+    receiver.run(0.1)
+    receiver.end("2")
+    receiver.run(3 * STEP)
+    shares = [receiver.share(name) for name in ("0", "1", "3")]
+    assert shares == pytest.approx([LINK * PACED_SHARE / 3] * 3, rel=0.03)
+
+
+def test_a_slow_one_keeps_what_it_uses_with_room_to_grow_and_the_others_get_the_rest() -> None:
+    receiver = Receiver(8)
+    receiver.own["0"] = LINK / 80
+    receiver.begin(*receiver.names)
+    receiver.run(0.5)
+    assert receiver.own["0"] < receiver.share("0") < 2 * receiver.own["0"]
+    others = [receiver.share(name) for name in receiver.names[1:]]
+    assert min(others) > 0.95 * (LINK * PACED_SHARE - receiver.own["0"]) / 7
+    assert max(others) <= 1.05 * min(others)
+    # and when it can, it gets as much as they
+    receiver.own["0"] = LINK
+    receiver.run(0.5)
+    assert receiver.share("0") == pytest.approx(LINK * PACED_SHARE / 8, rel=0.06)
+
+
+def test_one_that_has_asked_and_sends_nothing_takes_nothing_from_the_others_and_counts_when_it_begins() -> None:
+    receiver = Receiver(2)
+    receiver.own["0"] = 0.0
+    receiver.begin("0", "1")
+    receiver.run(0.1)
+    assert math.isfinite(receiver.share("1"))
+    receiver.run(0.5)
+    assert receiver.share("1") == math.inf
+    receiver.own["0"] = LINK
+    receiver.run(0.2)
+    assert receiver.share("0") == pytest.approx(receiver.share("1"))
+    assert math.isfinite(receiver.share("1"))
+
+
+def test_what_was_announced_is_forgotten_when_nothing_of_it_has_come_for_long() -> None:
+    receiver = Receiver(2)
+    receiver.own["0"] = 0.0
+    receiver.begin("0")
+    receiver.run(FORGOTTEN_SECONDS - 1)
+    assert receiver.shares.senders["0"].transfers
+    receiver.run(3.0)
+    assert not receiver.shares.senders["0"].transfers
+    assert receiver.shares.timer() is None
+
+
+def test_what_one_takes_that_does_not_keep_to_its_share_is_not_promised_to_the_others() -> None:
+    receiver = Receiver(4)
+    receiver.obeys["0"], receiver.own["0"] = False, LINK / 2
+    receiver.begin(*receiver.names)
+    receiver.run(0.5)
+    assert receiver.shares.senders["0"].ignores
+    others = sum(receiver.share(name) for name in receiver.names[1:])
+    assert others <= receiver.shares.link.rate - LINK / 2 + 1  # type: ignore[operator]
+    receiver.obeys["0"] = True
+    receiver.run(0.5)
+    assert not receiver.shares.senders["0"].ignores
+
+
+def test_one_that_is_gone_leaves_its_share_to_the_others_and_knows_none_when_it_is_back() -> None:
+    receiver = Receiver(3)
+    receiver.begin("0", "1")
+    receiver.run(0.1)
+    receiver.shares.leave("0", receiver.now)
+    receiver.names.remove("0")
+    receiver.run(GATHER_SECONDS)
+    assert receiver.share("1") == math.inf
+    receiver.shares.join("0", receiver.now, RTT)
+    assert math.isfinite(receiver.shares.take_told()["0"]), "told before it can send anything"
+
+
+def test_64_that_begin_within_a_moment_are_not_told_64_times_each() -> None:
+    receiver = Receiver(64)
+    for _ in range(2):
+        before = receiver.count
+        receiver.begin(*receiver.names)
+        receiver.run(0.05)
+        receiver.end(*receiver.names)
+        receiver.run(0.05)
+        assert receiver.count - before <= 3 * 64
+
+
+def test_a_sender_has_no_more_transfers_here_than_it_may_announce() -> None:
+    receiver = Receiver(2)
+    for transfer in range(2 * MOST_TRANSFERS):
+        receiver.shares.on_begin("0", transfer, receiver.now)
+    assert len(receiver.shares.senders["0"].transfers) == MOST_TRANSFERS
+
+
+def test_of_who_takes_no_part_nothing_is_believed() -> None:
+    receiver = Receiver(2)
+    receiver.shares.on_begin("nobody", 1, receiver.now)
+    receiver.shares.on_end("nobody", 1, receiver.now)
+    receiver.shares.on_arrivals("nobody", Arrivals(1, 1, receiver.now))
+    receiver.shares.on_path("nobody", receiver.now, 1e12, 1.0)
+    receiver.shares.leave("nobody", receiver.now)
+    assert receiver.shares.active == 0
+    assert receiver.shares.link.rate == LINK
+
+
+def test_the_first_chunks_of_many_are_spread_over_the_time_of_one() -> None:
+    receiver = Receiver(16)
+    places = sorted(sender.place for sender in receiver.shares.senders.values())
+    assert places == [number / 16 for number in range(16)]
+
+
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(["begin", "end", "leave", "join", "bytes", "probe", "wait"]),
+        st.integers(0, 5),
+        st.floats(0, 0.3),
+        st.integers(0, 1 << 40),
+    ),
+    max_size=60,
+)
+
+
+@given(EVENTS, st.sampled_from([None, 1.0, 1e8, 1e13]))
+def test_whatever_happens_shares_are_rates_that_can_be_kept_to_and_together_no_more_than_the_link(
+    events: list[tuple[str, int, float, int]], configured: float | None
+) -> None:
+    shares, now, received = ReceiveShares(configured), 1.0, [0] * 6
+    for kind, number, seconds, size in events:
+        name, now = str(number), now + seconds
+        match kind:
+            case "begin":
+                shares.on_begin(name, size, now)
+            case "end":
+                shares.on_end(name, size, now)
+            case "leave":
+                shares.leave(name, now)
+            case "join":
+                shares.join(name, now, seconds)
+            case "bytes":
+                received[number] += size
+                shares.on_arrivals(name, Arrivals(received[number], size // 2, now))
+            case "probe":
+                shares.on_path(name, now, float(size) + 1, seconds)
+            case _:
+                pass
+        due = shares.timer()
+        if due is not None and due <= now:
+            shares.on_timer(now)
+        for told in shares.take_told().values():
+            assert told >= LEAST_RATE
+        sending = [sender for sender in shares.senders.values() if sender.active and not sender.ignores]
+        bounded = [sender.share for sender in sending if math.isfinite(sender.share)]
+        total = shares.link.shared_out
+        if total is not None and due is not None and due <= now and len(bounded) == len(sending):
+            assert sum(bounded) <= max(1.05 * total, len(bounded) * LEAST_RATE * 1.02) * 1.05

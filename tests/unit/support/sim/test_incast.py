@@ -1,0 +1,108 @@
+"""Many senders into one receiver, in virtual time, with the links as they ship and the receiver's shares."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.support.sim.bottleneck import Bottleneck, BottleneckProfile
+from tests.support.sim.clock import VirtualClock
+from tests.support.sim.compare import main
+from tests.support.sim.incast import Case, Incast
+
+MIB = 1 << 20
+EIGHT = Case(8, 1e9, total=MIB)
+
+
+def test_eight_that_begin_together_take_no_longer_than_the_link_does_in_the_first_round_as_in_the_second() -> None:
+    first, second = EIGHT.rounds("even", 2, seed=1)
+    assert first.seconds <= 1.15
+    assert second.seconds <= 1.05 * first.seconds
+    assert first.resent_bytes + second.resent_bytes <= 0.01 * 16 * MIB
+    # of equal senders all end together
+    assert min(first.ended) >= 0.9 * max(first.ended)
+
+
+def test_without_sharing_they_take_twice_as_long_and_send_most_of_it_again() -> None:
+    (first,) = EIGHT.rounds("off", 1, seed=1)
+    assert first.seconds > 2
+    assert first.resent_bytes > 8 * MIB
+
+
+@pytest.mark.parametrize("jitter", [0.0, 0.015])
+def test_whether_they_begin_at_one_moment_or_a_little_apart_makes_no_difference(jitter: float) -> None:
+    case = Case(8, 1e9, total=MIB, jitter=jitter)
+    (first,) = case.rounds("even", 1, seed=2)
+    assert first.seconds <= 1.15 + jitter / 0.08
+    assert first.resent_bytes <= 0.01 * 8 * MIB
+
+
+@pytest.mark.sweep
+def test_64_do_not_overrun_the_buffer_with_a_chunk_of_each() -> None:
+    case = Case(64, 1e9, total=MIB // 2)
+    (first,) = case.rounds("even", 1, seed=1)
+    assert first.seconds <= 1.15
+    assert first.resent_bytes <= 0.01 * 64 * MIB // 2
+
+
+@pytest.mark.sweep
+def test_random_loss_costs_little_more_than_what_is_lost() -> None:
+    case = Case(8, 1e9, loss=0.01)
+    rounds = case.rounds("even", 2, seed=1)
+    assert max(each.seconds for each in rounds) <= 1.25
+
+
+@pytest.mark.sweep
+def test_four_at_the_edge_where_a_buffer_of_seconds_hides_every_loss() -> None:
+    clock = VirtualClock()
+    profile = BottleneckProfile(20e6, 0.002, buffer_bytes=0.5e6, nic_bps=200e6, mtu_bytes=1442)
+    incast = Incast(Bottleneck(clock, profile, random.Random(1)), clock, [MIB] * 4)
+    one = incast.play(random.Random(1), 0.001)
+    assert one.seconds <= 1.05 * incast.least_seconds
+    assert one.resent_bytes <= 0.02 * 4 * MIB
+
+
+@pytest.mark.sweep
+def test_one_with_a_tenth_of_the_rate_does_not_hold_the_others_up() -> None:
+    def play(nics: list[float]) -> list[float]:
+        clock = VirtualClock()
+        link = Bottleneck(clock, BottleneckProfile(1e9, buffer_bytes=0.5e6, nic_bps=10e9), random.Random(1))
+        incast = Incast(link, clock, [4 * MIB] * len(nics), nics=nics)
+        return sorted(incast.play(random.Random(1), 0.001).ended)
+
+    without = play([10e9] * 7)
+    beside = play([12.5e6, *[10e9] * 7])
+    assert beside[6] <= 1.2 * without[6]
+    assert beside[7] > 2.5, "which has 4 MiB to send at 12.5 Mbit/s"
+
+
+@pytest.mark.sweep
+def test_a_link_many_times_as_fast_as_each_sender_s_own_is_found_and_remembered() -> None:
+    clock = VirtualClock()
+    link = Bottleneck(clock, BottleneckProfile(1e9, buffer_bytes=4e6, nic_bps=10e9), random.Random(1))
+    incast = Incast(link, clock, [4 * MIB] * 8, nics=[100e6] * 8)
+    own = 0.01 + 4 * MIB * 8 * 1.0244 / 100e6
+    rounds = [incast.play(random.Random(1), 0.001) for _ in range(2)]
+    assert rounds[0].seconds <= 2.5 * own
+    assert rounds[1].seconds <= 1.1 * own
+
+
+def test_a_rate_by_hand_that_is_ten_times_too_low_holds() -> None:
+    (low,) = Case(8, 1e9, total=MIB // 4, configured=0.1).rounds("even", 1, seed=1)
+    assert 6 <= low.seconds <= 11
+    assert low.resent_bytes == 0
+
+
+@pytest.mark.sweep
+def test_a_rate_by_hand_that_is_ten_times_too_high_is_no_worse_than_no_sharing() -> None:
+    (high,) = Case(8, 1e9, total=2 * MIB, configured=10).rounds("even", 1, seed=1)
+    (off,) = Case(8, 1e9, total=2 * MIB).rounds("off", 1, seed=1)
+    assert high.seconds <= 1.1 * off.seconds
+
+
+def test_the_table_has_a_row_for_each_way_to_share(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["incast", "--silos", "2", "--rate", "1e8", "--size", "0.5", "--rounds", "1"]) == 0
+    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in capsys.readouterr().out.splitlines()]
+    assert rows[0] == ["silos, link", "share", "round 1"]
+    assert [row[:2] for row in rows[2:]] == [["2, 0.1 Gbit/s", "even"], ["2, 0.1 Gbit/s", "off"]]
