@@ -557,8 +557,10 @@ class RateController:
         by_chance = usual + CHANCE_DEVIATIONS * math.sqrt(usual * (1 - usual) / resolved)
         is_heavy = share > max(HEAVY_LOSS, 2 * self._chunk_loss, by_chance)
         if not queued:
+            # where packets count one by one, and a burst takes many of few chunks, these tell too little of what passed
+            rate = math.inf if self._counts_packets else self._bandwidth
             lasting = self._raised_rate.on_round(
-                self._bandwidth, share, resolved, self._chunk_loss, self._packets, now, heavy=is_heavy
+                rate, share, resolved, self._chunk_loss, self._packets, now, heavy=is_heavy
             )
             if lasting is not None:
                 self._reduce(min(lasting, self._bandwidth), now)

@@ -264,3 +264,19 @@ def test_a_remembered_round_trip_outlives_the_first_sample_whatever_the_clock_sa
     control = controller()
     play(control, 1000.0, 1000.1, RTT + 0.002)
     assert control.min_rtt == RTT
+
+
+def test_what_chunks_tell_of_a_policer_is_not_believed_where_packets_count() -> None:
+    control, now = controller(), 0.0
+    control.chunk_bytes = 64 * 1024
+    while settled(control).rate < 1.1 * RATE:
+        control.on_time(now)
+        control.on_sample(Sample(RTT, control.rate, 10, 0, 4, True), now)
+        now += 0.002
+    until = now + 4 * RTT
+    while now < until:
+        control.on_time(now)
+        control.on_sample(Sample(RTT, 0.98 * RATE, 4, 6, 4, True), now)
+        now += 0.002
+    assert settled(control).policed_seconds > 0
+    assert settled(control).rate >= 0.97 * RATE
