@@ -166,6 +166,10 @@ class Sessions:
         """Whether any party here has joined it and not left, or something is remembered of it."""
         return session in self._sessions or any(place[0] == session for place in self._open)
 
+    def known(self) -> set[str]:
+        """Sessions of which `remembers` is true."""
+        return {*self._sessions, *(session for session, _ in self._open)}
+
     def joined(self, session: str) -> list[Party]:
         """Parties of this site that have joined it and not left."""
         return [party for each, party in self._open if each == session]

@@ -93,6 +93,9 @@ class SessionEnds:
         self.presence = Presence(self._on_idle, call_later or loop.call_later, self._clock, self._patience)
         self.users = UserSessions()
         context.mailbox.on_waiting = lambda session, _party: self.presence.expect(session)
+        for session in context.mailbox.sessions.known():
+            # of an earlier run, whose tasks may never come back
+            self.presence.expect(session)
         for peer in peers.values():
             peer.session_talk = self
 

@@ -134,6 +134,20 @@ def test_a_session_that_lives_at_another_site_goes_on_and_ends_after_that(play: 
     play_sites(play, scenario)
 
 
+def test_a_session_of_an_earlier_run_whose_tasks_never_come_back_ends(play: Play) -> None:
+    async def scenario(sites: Sites) -> None:
+        await sites.begin()
+        half = sites.b.half
+        half.context.mailbox.sessions.join("s", half.party, BOTH)
+        sites.b.ends.close()
+        sites.b.ends = SessionEnds(half.context, {"a": half.peer})
+        await sites.wait(1.1 * PATIENCE)
+        assert sites.b.is_over
+        assert not half.context.mailbox.sessions.known()
+
+    play_sites(play, scenario)
+
+
 def test_a_task_that_comes_back_in_time_finds_its_messages(play: Play) -> None:
     async def scenario(sites: Sites) -> None:
         await sites.begin()
