@@ -51,6 +51,7 @@ def all_incast_rows() -> list[IncastRow]:
     """This project's ways, then what there is without it."""
     return [
         IncastRow("fedrdma-x", "fedrdma-x", ResentBy.PROTOCOL),
+        IncastRow("fedrdma-x-unshared", "fedrdma-x", ResentBy.PROTOCOL, ('receive={"share": "off"}',)),
         IncastRow("fedrdma-x-udp", "fedrdma-x-udp", ResentBy.PROTOCOL),
         IncastRow("tcp-cubic", "tcp-cubic", ResentBy.TCP),
         IncastRow("tcp-bbr", "tcp-bbr", ResentBy.TCP),

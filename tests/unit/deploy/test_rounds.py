@@ -17,6 +17,9 @@ from deploy.softroce.programs.counters import Counters
 from deploy.softroce.programs.meeting import Chair, Seat, chaired, seated
 from deploy.softroce.programs.rounds import Options, configuration, parse_options, run_arbiter, run_silo
 from deploy.softroce.programs.trace_tail import Tail
+from fedrdma_fate.bench.incast.rows import IncastRow, all_incast_rows
+from fedrdma_fate.bench.incast.settings import IncastSetting
+from fedrdma_fate.bench.wan.wan_link import WanLink
 from fedrdma_fate.gateway.config.schema import parse_config
 
 OPTIONS = Options("fedrdma-x", 4 * 2**20, 2, True, {})
@@ -187,6 +190,16 @@ def test_what_is_set_reaches_the_gateways(tmp_path: Path) -> None:
     options = parse_options(["fedrdma-x", "1000000", "3", "--down", "--set", "repair_chunks=false"])
     assert options == Options("fedrdma-x", 10**6, 3, True, {"repair_chunks": False})
     assert parse_config(configuration(tmp_path, options)).repair_chunks is False
+
+
+@pytest.mark.parametrize("row", all_incast_rows(), ids=lambda row: row.name)
+def test_what_a_row_of_the_benchmark_asks_for_is_taken_by_program_and_gateways(row: IncastRow, tmp_path: Path) -> None:
+    setting = IncastSetting(WanLink(10**9, 20_000_000, 500_000, 0.0), 2, 10**6)
+    options = parse_options(row.program(setting, 3)[1:])
+    assert (options.kind, options.size, options.rounds) == (row.kind, 10**6, 3)
+    assert len(options.settings) == len(row.settings)
+    if not row.kind.startswith("tcp-"):
+        parse_config(configuration(tmp_path, options))
 
 
 # --- the trace ---
