@@ -57,6 +57,15 @@ def open_for_reading(fileno: int) -> int:
     return os.open(f"{_OWN_DESCRIPTORS}/{fileno}", os.O_RDONLY | os.O_CLOEXEC)
 
 
+def open_for_writing(fileno: int) -> int:
+    """A descriptor for reading and writing, of an opening of its own.
+
+    Raises:
+        OSError: the process has no descriptor left, or no /proc.
+    """
+    return os.open(f"{_OWN_DESCRIPTORS}/{fileno}", os.O_RDWR | os.O_CLOEXEC)
+
+
 def check(fileno: int, length: int) -> None:
     """Do nothing where the file can be mapped without danger, and is as long as it was said to be.
 

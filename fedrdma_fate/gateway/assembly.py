@@ -110,7 +110,7 @@ def assemble(config: GatewayConfig, undo: contextlib.ExitStack, status: MakeStat
     undo.callback(tasks.close)
     context.mailbox.on_turned_away = lambda message: _turn_away(context, peers, message)
     if kept.earlier is not None:
-        restore(context, kept.earlier, {site: peer.receiving for site, peer in peers.items()})
+        restore(context, kept.earlier, peers)
     _serve_metrics(config, undo, metrics, context, credentials)
     return Assembly(
         context=context,
@@ -136,11 +136,11 @@ def _make_context(
     regions = RegionDirectory.open(memory.directory, config.site)
     undo.callback(regions.close)
     kept = KeptMemory.open(config, regions, undo)
-    send_region = regions.create_region(SEND_REGION, memory.send_bytes, warm=memory.warm)
+    send_region = kept.send_region or regions.create_region(SEND_REGION, memory.send_bytes, warm=memory.warm)
     receive_region = kept.receive_region or regions.create_region(
         RECEIVE_REGION, memory.receive_bytes, warm=memory.warm
     )
-    spill, journal = kept.begin(receive_region, undo)
+    spill, journal = kept.begin(receive_region, send_region, undo)
     trace = Trace(config.trace, most_bytes=None if config.trace_bytes is None else int(config.trace_bytes))
     undo.callback(trace.close)
     undo.callback(opened.close)
@@ -171,6 +171,7 @@ def _make_context(
         trace=TraceEvents(trace, trace.reopen),
         metrics=metrics,
         journal=journal,
+        resumes=kept.resumes,
         path_store=PathStore(config.state_directory or memory.spill_directory, config.site),
         complaints=complaints,
     )

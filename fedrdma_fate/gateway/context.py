@@ -91,6 +91,7 @@ class GatewayContext:
         tasks: background tasks, kept alive here and cancelled at the end.
         next_transfer: id of the latest transfer.
         journal: what outlives this run.
+        resumes: this run goes on with what an earlier one was to send, or says that it will not come.
         path_store: what was learnt of the paths to the peers.
         complaints: what peers and tasks can give cause for again and again is logged through these.
         make_link: makes the links to the peers.
@@ -117,6 +118,7 @@ class GatewayContext:
     making_room: set[SlotPool] = dataclasses.field(default_factory=set)
     tasks: set[asyncio.Task[None]] = dataclasses.field(default_factory=set)
     next_transfer: int = dataclasses.field(default_factory=_first_transfer)
+    resumes: bool = False
     journal: Journal = dataclasses.field(default_factory=Journal)
     path_store: PathStore = dataclasses.field(default_factory=PathStore)
     complaints: Complaints = dataclasses.field(default_factory=Complaints)

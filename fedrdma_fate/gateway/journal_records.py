@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
-from fedrdma_fate.wire.frames import MessageKey, MessageKind, Party
+from fedrdma_fate.wire.frames import MessageKey, MessageKind, Mode, Party
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
@@ -20,6 +20,8 @@ class Began(Record, frozen=True, tag=0):
         boot: of the machine; the memory of another one is gone.
         region: inode of the receive region's file.
         region_bytes: its length.
+        send_region: inode of the send region's file.
+        send_region_bytes: its length.
         spill: path of the directory of spilled messages.
     """
 
@@ -27,6 +29,8 @@ class Began(Record, frozen=True, tag=0):
     boot: str
     region: int
     region_bytes: int
+    send_region: int
+    send_region_bytes: int
     spill: str
 
 
@@ -40,7 +44,8 @@ class Received(Record, frozen=True, tag=1):
         kind: what the payload holds.
         total_bytes: its length.
         body: the payload itself, where it lies nowhere else.
-        offset: else where in the receive region its slot starts.
+        offset: else where in a region its slot starts.
+        sending: that is the send region, where both parties are of this site.
         payload_at: where in the slot it starts.
         file: name of the file that it lies in, where it was spilled.
         user: whose task pushed it, where that was one of this site.
@@ -54,6 +59,7 @@ class Received(Record, frozen=True, tag=1):
     total_bytes: int
     body: bytes | None = None
     offset: int = 0
+    sending: bool = False
     payload_at: int = 0
     file: str = ""
     user: int | None = None
@@ -151,8 +157,74 @@ class Over(Record, frozen=True, tag=19):
     reason: str
 
 
+class Outgoing(Record, frozen=True, tag=14):
+    """A message is to be sent; written before its task is told that it will be.
+
+    Attributes:
+        peer: name of the site.
+        transfer: its transfer; together they name it in other records.
+        key: the message.
+        kind: what the payload holds.
+        total_bytes: its length.
+        mode: in which it goes.
+        body: the payload of a small one.
+        offset: else where in the send region it lies.
+        whole: whether its task has written all of it.
+    """
+
+    peer: str
+    transfer: int
+    key: MessageKey
+    kind: MessageKind
+    total_bytes: int
+    mode: Mode
+    body: bytes | None = None
+    offset: int = 0
+    whole: bool = True
+
+
+class Whole(Record, frozen=True, tag=15):
+    """A task has written the rest of it."""
+
+    peer: str
+    transfer: int
+
+
+class Sent(Record, frozen=True, tag=16):
+    """The peer has it, or will not get it, and knows; written before its slot is given back."""
+
+    peer: str
+    transfer: int
+
+
+class Leased(Record, frozen=True, tag=17):
+    """A task has a send slot.
+
+    Attributes:
+        client: the task's id.
+        place: of the byte behind the region that it holds a lock on.
+        lease: number of the lease.
+        offset: where the slot starts.
+        length: bytes.
+    """
+
+    client: str
+    place: int
+    lease: int
+    offset: int
+    length: int
+
+
+class Unleased(Record, frozen=True, tag=18):
+    """It has given it back, or away."""
+
+    client: str
+    lease: int
+
+
 SessionRecord = Joined | Left | Over | Pushed | Unpushed | Pulled | Unpulled
-AnyRecord = Began | Received | Spilled | Handed | Returned | Gone | Ended | Lost | SessionRecord
+SendRecord = Outgoing | Whole | Sent | Leased | Unleased
+AnyRecord = Began | Received | Spilled | Handed | Returned | Gone | Ended | Lost | SessionRecord | SendRecord
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyRecord] = msgspec.msgpack.Decoder(AnyRecord)

@@ -12,7 +12,7 @@ from fedrdma_fate.gateway.journal.journal import Journal
 from fedrdma_fate.gateway.journal_records import Began
 from fedrdma_fate.memory.keeper import Keeper
 from fedrdma_fate.memory.region import SharedRegion
-from fedrdma_fate.memory.region_directory import RECEIVE_REGION, RegionDirectory
+from fedrdma_fate.memory.region_directory import RECEIVE_REGION, SEND_REGION, RegionDirectory
 from fedrdma_fate.memory.spill import SpillStore
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -61,8 +61,7 @@ class KeptMemory:
         memory = config.memory
         directory = StateDirectory(config.state_directory or memory.spill_directory, config.site)
         undo.callback(directory.close)
-        length = int(memory.receive_bytes)
-        earlier = EarlierRun.find(directory, config.site, boot_identity(), regions, length, warm=memory.warm)
+        earlier = EarlierRun.find(directory, config.site, boot_identity(), regions, memory)
         kept = cls(config, directory, earlier)
         undo.callback(kept.close)
         return kept
@@ -72,7 +71,19 @@ class KeptMemory:
         """That of the earlier run, where it can be used."""
         return None if self.earlier is None else self.earlier.region
 
-    def begin(self, receive_region: SharedRegion, undo: contextlib.ExitStack) -> tuple[SpillStore, Journal]:
+    @property
+    def send_region(self) -> SharedRegion | None:
+        """Likewise."""
+        return None if self.earlier is None else self.earlier.send_region
+
+    @property
+    def resumes(self) -> bool:
+        """Whether there was an earlier run, whose messages go on, or whose receivers are told."""
+        return self._journal.is_kept and not self._is_first
+
+    def begin(
+        self, receive_region: SharedRegion, send_region: SharedRegion, undo: contextlib.ExitStack
+    ) -> tuple[SpillStore, Journal]:
         """Make what this run leaves if it is killed: where messages are spilled, and the journal.
 
         Raises:
@@ -91,11 +102,13 @@ class KeptMemory:
             boot_identity(),
             os.fstat(receive_region.fileno).st_ino,
             int(self._config.memory.receive_bytes),
+            os.fstat(send_region.fileno).st_ino,
+            int(self._config.memory.send_bytes),
             str(spill.path),
         )
         self._journal = Journal(begin_journal(self._directory, began, earlier.state))
         if self._journal.is_kept:
-            held = {RECEIVE_REGION: receive_region.fileno}
+            held = {RECEIVE_REGION: receive_region.fileno, SEND_REGION: send_region.fileno}
             self._keeper = start_keeper(self._directory, self._config.timeouts.restart, held, spill.lock)
         if earlier.keeper is not None:
             earlier.keeper.end()

@@ -1,116 +1,250 @@
-"""Puts the messages of an earlier run back: those that wait, those that tasks have mapped, and those that are lost."""
+"""Puts back what an earlier run had: messages that wait, or are to be sent; what tasks have; and what is lost."""
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from fedrdma_fate.gateway.background import spawn
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.journal.earlier_run import EarlierRun
-from fedrdma_fate.gateway.journal_records import Gone, Lost, Received
+from fedrdma_fate.gateway.journal_records import Gone, Lost, Outgoing, Received, Unleased
 from fedrdma_fate.gateway.messages.mailbox import Message
-from fedrdma_fate.gateway.peers.receiving import Receiving, pool_owner
+from fedrdma_fate.gateway.peers.peer import Peer
+from fedrdma_fate.gateway.peers.receiving import pool_owner
 from fedrdma_fate.gateway.spilling import keep_small
-from fedrdma_fate.memory.shared_slots import range_is_held
-from fedrdma_fate.wire.errors import ErrorCode
+from fedrdma_fate.memory.pool import Lease, SlotPool
+from fedrdma_fate.memory.region import PAGE_BYTES
+from fedrdma_fate.memory.shared_slots import held_ranges, place_is_held, range_is_held
+from fedrdma_fate.wire.errors import ErrorCode, GatewayError
+from fedrdma_fate.wire.frames import PROBE_TRANSFERS_FROM
 
 logger = logging.getLogger(__name__)
 
 TASKS_LOOK_SECONDS = 1.0
-"""Between two looks at what tasks of an earlier run have mapped: a slot is free so long after they let go of it."""
+"""Between two looks at what tasks of an earlier run have: a slot is free so long after they let go of it."""
 
 _HELD_BY = "tasks of an earlier run"
 """Who holds those slots."""
 
 
-def restore(context: GatewayContext, run: EarlierRun, peers: Mapping[str, Receiving]) -> None:
+@dataclasses.dataclass(slots=True)
+class _Held:
+    """A slot that somebody may have from an earlier run: whether that is so still, and what is done when it is not."""
+
+    is_held: Callable[[], bool]
+    let_go: Callable[[], object]
+
+
+class _Slots:
+    """Leases slots of a region anew, each of them once, whoever shares it."""
+
+    def __init__(self, pool: SlotPool) -> None:
+        self._pool = pool
+        self._first: dict[int, Lease] = {}
+
+    def lease(self, offset: int, length: int, owner: str) -> Lease | None:
+        """One more hold on the slot that begins there; None where another lies there."""
+        first = self._first.get(offset)
+        if first is not None:
+            return first.share(owner) if first.slot.length >= length else None
+        lease = self._pool.lease_at(offset, length, owner)
+        if lease is not None:
+            # held until all is restored, so that the first that has it may give it back
+            self._first[offset] = lease.share(_HELD_BY)
+        return lease
+
+    def done(self) -> None:
+        """All is restored."""
+        for lease in self._first.values():
+            lease.release()
+        self._pool.give_back_free()
+
+
+def restore(context: GatewayContext, run: EarlierRun, peers: Mapping[str, Peer]) -> None:
     """Let this gateway have what the run before it had. Nobody has connected yet."""
-    held: dict[tuple[str, int], Message] = {}
-    kept = 0
-    for name, lost in run.state.lost.items():
-        _tell(context, name, lost, peers)
-    for origin, receiving in peers.items():
-        receiving.restore_ended(run.state.ended(origin))
-    for name, record in list(run.state.messages.items()):
-        message = _found(context, run, record)
+    _Restoration(context, run, peers).carry_out()
+
+
+class _Restoration:
+    """One restoring, from its begin to its end."""
+
+    def __init__(self, context: GatewayContext, run: EarlierRun, peers: Mapping[str, Peer]) -> None:
+        self._context = context
+        self._run = run
+        self._peers = peers
+        self._held: list[_Held] = []
+        self._received = _Slots(context.receive_pool)
+        self._sent = _Slots(context.send_pool)
+        self._kept = self._resumed = 0
+
+    def carry_out(self) -> None:
+        """All of it, in the order in which one thing needs another."""
+        run, context = self._run, self._context
+        for lost in run.state.lost.values():
+            self._tell(lost)
+        for site, peer in self._peers.items():
+            peer.receiving.restore_ended(run.state.ended(site))
+        # slots are leased anew by those who know their length, the longest hold first
+        if run.send_region is not None:
+            self._restore_leases()
+        for message in list(run.state.messages.values()):
+            self._restore_message(message)
+        for outgoing in list(run.state.outgoing.values()):
+            self._restore_outgoing(outgoing)
+        if run.send_region is not None:
+            self._hold_borrowed()
+        self._received.done()
+        self._sent.done()
+        context.spill.remove_others({record.file for record in run.state.messages.values()})
+        if self._held:
+            spawn(context.tasks, _await_holders(self._held))
+        if run.state.messages or run.state.lost or run.state.outgoing:
+            logger.warning(
+                "of an earlier run, %d messages wait here, %d are to be sent, tasks have %d slots, and %d are lost",
+                self._kept,
+                self._resumed,
+                len(self._held),
+                len(run.state.lost),
+            )
+
+    # -- what was received ----------------------------------------------------------------------------------------
+
+    def _restore_message(self, record: Received) -> None:
+        context = self._context
+        message = self._found(record)
         if message is None:
-            _lose(context, run, record, peers)
+            self._lose(record)
         elif not record.handed:
-            kept += context.mailbox.deliver(message)
+            self._kept += context.mailbox.deliver(message)
             if message.body is not None:
                 keep_small(context, message, message.counts_as)
         elif message.lease is None:
             # whoever has a file mapped needs its name no more
             message.discard()
         else:
-            held[name] = message
-    context.spill.remove_others({record.file for record in run.state.messages.values()})
-    context.receive_pool.give_back_free()
-    if held:
-        spawn(context.tasks, _await_tasks(held))
-    if run.state.messages or run.state.lost:
-        logger.warning(
-            "of an earlier run, %d messages wait here, tasks have %d, and %d are lost",
-            kept,
-            len(held),
-            len(run.state.lost),
+            slot = message.lease.slot
+            self._held.append(_Held(lambda: range_is_held(slot), message.discard))
+
+    def _found(self, record: Received) -> Message | None:
+        """The message, where its memory or its file is still there."""
+        run, context = self._run, self._context
+        message = Message(
+            record.key,
+            record.kind,
+            record.total_bytes,
+            body=record.body,
+            origin=record.origin,
+            user=record.user,
+            transfer=record.transfer,
         )
+        context.journal.follow(message)
+        if record.body is not None:
+            return message
+        if record.file:
+            message.spilled = None if run.spill is None else context.spill.find(record.file, record.total_bytes)
+            return None if message.spilled is None else message
+        if (run.send_region if record.sending else run.region) is None:
+            return None
+        owner = _HELD_BY if record.handed else pool_owner(record.origin) if record.origin else message.counts_as
+        slots = self._sent if record.sending else self._received
+        message.lease = slots.lease(record.offset, record.payload_at + record.total_bytes, owner)
+        message.payload_at = record.payload_at
+        return None if message.lease is None else message
+
+    def _lose(self, record: Received) -> None:
+        name = record.origin, record.transfer
+        if record.handed:
+            # its task has it, in memory that lives as long as the task does
+            self._context.journal.write(Gone(*name))
+            return
+        why = self._why_gone
+        lost = Lost(*name, record.key, f"it was here, and was lost when the gateway was killed: {why}")
+        self._context.journal.write(lost)
+        self._run.state.lost[name] = lost
+        code, origin = ErrorCode.MESSAGE_LOST.value, record.origin or "here"
+        logger.error("[%s] %s from %s is lost: %s", code, record.key, origin, why)
+        self._tell(lost)
+
+    def _tell(self, lost: Lost) -> None:
+        self._context.mailbox.fail(lost.key, ErrorCode.MESSAGE_LOST.value, lost.reason, lost.origin)
+        if (peer := self._peers.get(lost.origin)) is not None:
+            peer.receiving.note_lost(lost.transfer, lost.reason)
+        elif not lost.origin:
+            text = f"an earlier push, {lost.key}, is lost: {lost.reason}"
+            self._context.mailbox.sessions.push_failed(lost.key, GatewayError(ErrorCode.MESSAGE_LOST, text))
+
+    @property
+    def _why_gone(self) -> str:
+        return self._run.why_gone or "its file or its slot is gone"
+
+    # -- what is to be sent ---------------------------------------------------------------------------------------
+
+    def _restore_outgoing(self, record: Outgoing) -> None:
+        peer = self._peers.get(record.peer)
+        if peer is None or record.transfer >= PROBE_TRANSFERS_FROM:
+            return
+        if not record.whole:
+            peer.sending.note_lost(record, "the gateway was killed before its task had written all of it")
+            return
+        lease = None
+        if record.body is None:
+            if self._run.send_region is not None:
+                lease = self._sent.lease(record.offset, record.total_bytes, f"transfer:{record.key}")
+            if lease is None:
+                why = f"it was to be sent, and was lost when the gateway was killed: {self._why_gone}"
+                peer.sending.note_lost(record, why)
+                return
+        peer.sending.restore(record, lease)
+        self._resumed += 1
+
+    def _restore_leases(self) -> None:
+        """Slots into which tasks of the earlier run may still write."""
+        region = self._context.send_pool.region
+        for record in self._run.state.leases.values():
+            gone = Unleased(record.client, record.lease)
+            place = region.length + record.place
+            lease = None
+            if place_is_held(region.fileno, place):
+                lease = self._sent.lease(record.offset, record.length, _HELD_BY)
+            if lease is None:
+                self._context.journal.write(gone)
+                continue
+            self._held.append(_Held(_is_held_at(region.fileno, place), _both(lease, self._context, gone)))
+
+    def _hold_borrowed(self) -> None:
+        """What gateways and tasks of this host have mapped of the send region, whoever it was lent to."""
+        region = self._context.send_pool.region
+        for offset, length in held_ranges(region.fileno, region.length):
+            start = offset // PAGE_BYTES * PAGE_BYTES
+            lease = self._sent.lease(start, offset + length - start, _HELD_BY)
+            if lease is not None:
+                self._held.append(_Held(_is_range_held(lease), lease.release))
 
 
-def _found(context: GatewayContext, run: EarlierRun, record: Received) -> Message | None:
-    """The message, where its memory or its file is still there."""
-    message = Message(
-        record.key,
-        record.kind,
-        record.total_bytes,
-        body=record.body,
-        origin=record.origin,
-        user=record.user,
-        transfer=record.transfer,
-    )
-    context.journal.follow(message)
-    if record.body is not None:
-        return message
-    if record.file:
-        message.spilled = None if run.spill is None else context.spill.find(record.file, record.total_bytes)
-        return None if message.spilled is None else message
-    if run.region is None:
-        return None
-    owner = _HELD_BY if record.handed else pool_owner(record.origin) if record.origin else message.counts_as
-    length = record.payload_at + record.total_bytes
-    message.lease = context.receive_pool.lease_at(record.offset, length, owner)
-    message.payload_at = record.payload_at
-    return None if message.lease is None else message
+def _is_held_at(fileno: int, place: int) -> Callable[[], bool]:
+    return lambda: place_is_held(fileno, place)
 
 
-def _lose(context: GatewayContext, run: EarlierRun, record: Received, peers: Mapping[str, Receiving]) -> None:
-    name = record.origin, record.transfer
-    why = run.why_gone or "its file or its slot is gone"
-    if record.handed:
-        # its task has it, in memory that lives as long as the task does
-        context.journal.write(Gone(*name))
-        return
-    lost = Lost(*name, record.key, f"it was here, and was lost when the gateway was killed: {why}")
-    context.journal.write(lost)
-    logger.error("[%s] %s from %s is lost: %s", ErrorCode.MESSAGE_LOST.value, record.key, record.origin or "here", why)
-    run.state.lost[name] = lost
-    _tell(context, name, lost, peers)
+def _is_range_held(lease: Lease) -> Callable[[], bool]:
+    slot = lease.slot
+    return lambda: range_is_held(slot)
 
 
-def _tell(context: GatewayContext, name: tuple[str, int], lost: Lost, peers: Mapping[str, Receiving]) -> None:
-    origin, transfer = name
-    context.mailbox.fail(lost.key, ErrorCode.MESSAGE_LOST.value, lost.reason, origin)
-    if (receiving := peers.get(origin)) is not None:
-        receiving.note_lost(transfer, lost.reason)
+def _both(lease: Lease, context: GatewayContext, record: Unleased) -> Callable[[], None]:
+    def let_go() -> None:
+        context.journal.write(record)
+        lease.release()
+
+    return let_go
 
 
-async def _await_tasks(held: dict[tuple[str, int], Message]) -> None:
-    """Give slots back when the tasks that have them mapped let go of them, or die."""
+async def _await_holders(held: list[_Held]) -> None:
+    """Give slots back when those who have them let go of them, or die."""
     while held:
-        for name, message in list(held.items()):
-            if message.lease is None or not range_is_held(message.lease.slot):
-                message.discard()
-                del held[name]
+        for each in [each for each in held if not each.is_held()]:
+            each.let_go()
+            held.remove(each)
         await asyncio.sleep(TASKS_LOOK_SECONDS)

@@ -43,6 +43,32 @@ def range_is_held(slot: Slot) -> bool:
     return False
 
 
+def place_is_held(fileno: int, place: int) -> bool:
+    """Whether anybody else holds a lock on one byte of a file, which may lie behind its end."""
+    return _held(fileno, place, 1) is not None
+
+
+def held_ranges(fileno: int, length: int) -> list[tuple[int, int]]:
+    """What others hold of the first `length` bytes of a file, by `hold_range`: offsets and lengths, in their order."""
+    found, unseen = [], [(0, length)]
+    while unseen:
+        at, end = unseen.pop()
+        if (held := _held(fileno, at, end - at)) is None:
+            continue
+        # the kernel tells of one of them, not of the first
+        start, after = max(held[0], at), min(held[0] + held[1], end) if held[1] else end
+        found.append((start, after - start))
+        unseen += [piece for piece in ((at, start), (after, end)) if piece[0] < piece[1]]
+    return sorted(found)
+
+
+def _held(fileno: int, offset: int, length: int) -> tuple[int, int] | None:
+    """Where a lock of others begins that lies there, and how long it is; 0: to the end of the file."""
+    raw = fcntl.fcntl(fileno, fcntl.F_OFD_GETLK, _lock(fcntl.F_WRLCK, offset, length))
+    kind, _, start, count, _ = _FLOCK.unpack(raw)
+    return None if kind == fcntl.F_UNLCK else (start, count)
+
+
 class PresentedRegion:
     """The send region of a gateway of this host, which may lend pieces of it to us. Any thread may use it."""
 

@@ -119,6 +119,7 @@ class Hello(Frame, frozen=True, tag="hello"):
         sessions: whether it knows frames about the end of sessions.
         memory_held: whether it knows MemoryHeld.
         obeys_shares: whether it keeps to a `Share` that it is told; else it is told none.
+        resumes: what an earlier run of it was to send comes all the same, or it says that it will not.
     """
 
     site: PartyText
@@ -137,6 +138,7 @@ class Hello(Frame, frozen=True, tag="hello"):
     sessions: bool = False
     memory_held: bool = False
     obeys_shares: bool = False
+    resumes: bool = False
 
 
 class Connect(Frame, frozen=True, tag="connect"):

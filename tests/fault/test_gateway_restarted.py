@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 import time
 from collections.abc import Iterator
@@ -226,7 +227,7 @@ def _of_another_version(path: Path) -> None:
 
 def _of_another_site(path: Path) -> None:
     directory = os.open(path.parent, os.O_RDONLY)
-    JournalFile(directory, [encode_record(Began("elsewhere", "boot", 1, 1, "/"))]).close()
+    JournalFile(directory, [encode_record(Began("elsewhere", "boot", 1, 1, 2, 1, "/"))]).close()
     os.close(directory)
 
 
@@ -272,6 +273,86 @@ def test_a_gateway_whose_receive_memory_has_another_size_now_says_what_is_lost(s
         with sites["b"].client(session) as b, pytest.raises(GatewayError, match="receive_bytes was") as caught:
             b.get("m", "t", A)
     assert caught.value.code is ErrorCode.MESSAGE_LOST
+
+
+def test_what_a_task_has_committed_goes_on_when_its_gateway_was_killed_and_comes_once(
+    sites: Sites, session: str
+) -> None:
+    with sites["a"].client(session) as a:
+        runner_of(sites).kill(sites["b"])
+        push(a, "large")
+        a.put_inline("small", "t", [B], "bytes", b"hello")
+        runner_of(sites).kill(sites["a"])
+    for name in ("a", "b"):
+        runner_of(sites).start(sites[name])
+    with sites["b"].client(session) as b:
+        assert bytes(b.get("large", "t", A, timeout=20).buffer) == BODY
+        assert bytes(b.get("small", "t", A, timeout=20).buffer) == b"hello"
+    eventually(lambda: sites["a"].pool("send")["slots"] == 0)
+    # nothing of it is left to be sent by the next run
+    restart(sites, "a")
+    sites.wait_until_connected()
+    delivered = [event["name"] for event in sites["b"].events("delivered") if event["session"] == session]
+    assert sorted(delivered) == ["large", "small"]
+
+
+def test_where_memory_with_committed_messages_is_gone_both_ends_are_told(sites: Sites, session: str) -> None:
+    with sites["a"].client(session) as a, sites["b"].client(session) as b:
+        runner_of(sites).signal(sites["b"], signal.SIGSTOP)
+        try:
+            push(a, "m")
+            runner_of(sites).kill(sites["a"])
+        finally:
+            runner_of(sites).signal(sites["b"], signal.SIGCONT)
+        kill_keeper(sites["a"])
+        runner_of(sites).start(sites["a"])
+        with pytest.raises(GatewayError) as caught:
+            b.get("m", "t", A, timeout=30)
+        assert caught.value.code is ErrorCode.MESSAGE_LOST
+    with sites["a"].client(session) as a:
+        with pytest.raises(GatewayError) as told:
+            a.put_inline("next", "t", [B], "bytes", b"")
+        assert told.value.code is ErrorCode.MESSAGE_LOST
+        # so it may be pushed again
+        before = waiting(sites["b"])
+        push(a, "m")
+        eventually(lambda: waiting(sites["b"]) == before + 1)
+        with sites["b"].client(session) as b:
+            assert bytes(b.get("m", "t", A, timeout=20).buffer) == BODY
+
+
+def test_what_a_task_had_not_written_whole_when_its_gateway_was_killed_is_told_of(sites: Sites, session: str) -> None:
+    with sites["a"].client(session, mode="fedrdma-e") as a, sites["b"].client(session) as b:
+        lease = a.lease(len(BODY))
+        assert lease.commit_unfinished("m", "t", [B], "object") == "committed"
+        restart(sites, "a")
+        with pytest.raises(GatewayError, match="had written all of it") as caught:
+            b.get("m", "t", A, timeout=30)
+        assert caught.value.code is ErrorCode.MESSAGE_LOST
+        # its task may write on there as long as it lives
+        assert sites["a"].pool("send")["slots"] == 1
+    # which holds a view of it until now
+    del lease
+    eventually(lambda: sites["a"].pool("send")["slots"] == 0)
+
+
+def test_a_large_message_between_parties_of_one_site_outlives_their_gateway(tmp_path: Path) -> None:
+    layout = {"a": ["guest:1", "host:2"]}
+    with start_gateways(layout, tmp_path, runner=InProcesses(), memory=MEMORY) as sites:
+        with sites["a"].client() as a, sites["a"].client(of="host:2") as old:
+            for name in ("pulled", "waits"):
+                push(a, name)
+            held = old.get("pulled", "t", A, timeout=10).buffer
+            restart(sites, "a")
+            with sites["a"].client(of="host:2") as b, sites["a"].client("other") as other:
+                assert bytes(b.get("waits", "t", A, timeout=10).buffer) == BODY
+                for number in range(5):
+                    lease = other.lease(3 << 20)
+                    lease.buffer[:] = bytes([number]) * (3 << 20)
+                    lease.release()
+            assert bytes(held) == BODY
+            del held
+        eventually(lambda: sites["a"].pool("send")["slots"] == 0)
 
 
 def test_a_lent_message_that_nobody_has_pulled_is_lent_again_to_the_next_gateway(tmp_path: Path) -> None:

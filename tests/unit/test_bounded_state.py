@@ -88,7 +88,9 @@ BOUNDS: dict[str, dict[str, str]] = {
         "gateway/journal/state.py:JournalState": "lost",
     },
     "by the messages that the gateway had, and REMEMBERED_TRANSFERS of each peer": {
-        "gateway/journal/state.py:JournalState": "messages _ended",
+        "gateway/journal/state.py:JournalState": "messages outgoing leases _ended",
+        "gateway/restoring.py:_Restoration": "_held",
+        "gateway/restoring.py:_Slots": "_first",
     },
     "by connections that there are: of a listed user MOST_OF_A_USER, of others who are refused MOST_REFUSED": {
         "gateway/tasks/socket.py:TaskSocket": "_of_user _large_of_user _turns_of_user",

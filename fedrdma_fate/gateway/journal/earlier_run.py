@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import hashlib
 import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from fedrdma_fate.gateway.config.schema import MemoryConfig
 from fedrdma_fate.gateway.journal.state import JournalState, replay
 from fedrdma_fate.gateway.journal_records import Began, encode_record
 from fedrdma_fate.memory import journal_file
@@ -22,7 +24,7 @@ from fedrdma_fate.memory.journal_file import JournalFile, read_records
 from fedrdma_fate.memory.keeper import SOCKET_NAME, Keeper
 from fedrdma_fate.memory.owned_directory import OwnedDirectory
 from fedrdma_fate.memory.region import SharedRegion
-from fedrdma_fate.memory.region_directory import RECEIVE_REGION, RegionDirectory
+from fedrdma_fate.memory.region_directory import RECEIVE_REGION, SEND_REGION, RegionDirectory
 from fedrdma_fate.unix_sockets import close_all
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError, MemoryPoolError
 
@@ -97,6 +99,7 @@ class EarlierRun:
     Attributes:
         state: what its journal says; empty where there is none that can be used.
         region: its receive region, None where that is gone.
+        send_region: its send region, likewise.
         spill: its directory of spilled messages, likewise.
         why_gone: why memory is gone, for both ends of what lay there.
         keeper: what has kept it, until this run has one of its own.
@@ -105,13 +108,14 @@ class EarlierRun:
     def __init__(self) -> None:
         self.state = JournalState()
         self.region: SharedRegion | None = None
+        self.send_region: SharedRegion | None = None
         self.spill: OwnedDirectory | None = None
         self.why_gone = ""
         self.keeper: Keeper | None = None
 
     @classmethod
     def find(
-        cls, directory: StateDirectory, site: str, boot: str, regions: RegionDirectory, length: int, *, warm: bool
+        cls, directory: StateDirectory, site: str, boot: str, regions: RegionDirectory, memory: MemoryConfig
     ) -> EarlierRun:
         """Look for it; what cannot be used is said in the log.
 
@@ -119,9 +123,8 @@ class EarlierRun:
             directory: of the site.
             site: its name.
             boot: of the machine, now.
-            regions: gets the region that is found.
-            length: bytes that the receive region is to have.
-            warm: whether it is to have all its pages.
+            regions: gets the regions that are found.
+            memory: how long they are to be.
         """
         run = cls()
         run.state = _read(directory, site)
@@ -134,7 +137,10 @@ class EarlierRun:
             if began.boot != boot:
                 run.why_gone = "the machine was started anew"
                 return run
-            run._adopt_region(began, held, regions, length, warm=warm)
+            adopt = functools.partial(run._adopt, held, regions, warm=memory.warm)
+            received, sent = int(memory.receive_bytes), int(memory.send_bytes)
+            run.region = adopt(RECEIVE_REGION, received, began.region, began.region_bytes)
+            run.send_region = adopt(SEND_REGION, sent, began.send_region, began.send_region_bytes)
             lock = held.pop(_SPILL, None)
             try:
                 run.spill = OwnedDirectory.take_over(Path(began.spill), lock)
@@ -144,22 +150,30 @@ class EarlierRun:
         finally:
             close_all(list(held.values()))
 
-    def _adopt_region(
-        self, began: Began, held: dict[str, int], regions: RegionDirectory, length: int, *, warm: bool
-    ) -> None:
-        fileno = held.pop(RECEIVE_REGION, None)
+    def _adopt(
+        self,
+        held: dict[str, int],
+        regions: RegionDirectory,
+        name: str,
+        length: int,
+        inode: int,
+        was: int,
+        *,
+        warm: bool,
+    ) -> SharedRegion | None:
+        fileno = held.pop(name, None)
         if fileno is None:
             self.why_gone = "nothing has kept the memory of a gateway that was killed"
-        elif began.region_bytes != length:
+        elif was != length:
             os.close(fileno)
-            self.why_gone = f"memory.receive_bytes was {began.region_bytes} and is {length} now"
+            self.why_gone = f"memory.{name}_bytes was {was} and is {length} now"
         else:
             try:
-                self.region = regions.adopt_region(RECEIVE_REGION, fileno, length, began.region, warm=warm)
+                return regions.adopt_region(name, fileno, length, inode, warm=warm)
             except MemoryPoolError as error:
                 self.why_gone = error.message
-        if self.region is None and self.state.messages:
-            logger.error("messages in the memory of an earlier run are gone: %s", self.why_gone)
+        logger.error("messages in the %s memory of an earlier run are gone: %s", name, self.why_gone)
+        return None
 
 
 def begin_journal(directory: StateDirectory, began: Began, state: JournalState) -> JournalFile | None:

@@ -10,6 +10,7 @@ from fedrdma_fate.gateway.journal.state import summarise
 from fedrdma_fate.gateway.journal_records import AnyRecord, Gone, Handed, Received, Returned, Spilled, encode_record
 from fedrdma_fate.gateway.messages.mailbox import Message
 from fedrdma_fate.memory.journal_file import JournalFile
+from fedrdma_fate.memory.region_directory import SEND_REGION
 from fedrdma_fate.ports import Slot
 from fedrdma_fate.wire.frames import PROBE_TRANSFERS_FROM, Offer
 
@@ -63,6 +64,7 @@ class Journal:
                 message.total_bytes,
                 body=message.body,
                 offset=0 if lease is None else lease.slot.offset,
+                sending=lease is not None and lease.slot.region.name == SEND_REGION,
                 payload_at=message.payload_at,
                 file="" if message.spilled is None else message.spilled.path.name,
                 user=message.user,

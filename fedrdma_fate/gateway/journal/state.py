@@ -14,16 +14,21 @@ from fedrdma_fate.gateway.journal_records import (
     Gone,
     Handed,
     Joined,
+    Leased,
     Left,
     Lost,
+    Outgoing,
     Over,
     Pulled,
     Pushed,
     Received,
     Returned,
+    Sent,
     Spilled,
+    Unleased,
     Unpulled,
     Unpushed,
+    Whole,
     decode_record,
     encode_record,
 )
@@ -44,6 +49,8 @@ class JournalState:
         sessions: what was pushed and pulled, and who has left.
         messages: those that are here, by site and transfer.
         lost: those that were, likewise.
+        outgoing: messages that are to be sent, by site and transfer.
+        leases: slots that tasks have, by client and number.
     """
 
     def __init__(self) -> None:
@@ -51,6 +58,8 @@ class JournalState:
         self.sessions = Sessions()
         self.messages: dict[tuple[str, int], Received] = {}
         self.lost: OrderedDict[tuple[str, int], Lost] = OrderedDict()
+        self.outgoing: dict[tuple[str, int], Outgoing] = {}
+        self.leases: dict[tuple[str, int], Leased] = {}
         self._ended: dict[str, OrderedDict[int, None]] = {}
 
     def ended(self, origin: str) -> list[int]:
@@ -80,6 +89,17 @@ class JournalState:
                 self.lost[origin, transfer] = record
                 while len(self.lost) > REMEMBERED_LOST:
                     self.lost.popitem(last=False)
+            case Outgoing(peer=peer, transfer=transfer):
+                self.outgoing[peer, transfer] = record
+            case Whole(peer=peer, transfer=transfer):
+                if (outgoing := self.outgoing.get((peer, transfer))) is not None:
+                    self.outgoing[peer, transfer] = msgspec.structs.replace(outgoing, whole=True)
+            case Sent(peer=peer, transfer=transfer):
+                self.outgoing.pop((peer, transfer), None)
+            case Leased(client=client, lease=lease):
+                self.leases[client, lease] = record
+            case Unleased(client=client, lease=lease):
+                self.leases.pop((client, lease), None)
             case Joined(session=session, party=party, parties=parties):
                 self.sessions.remember_join(session, party, parties)
             case Left(session=session, party=party):
@@ -111,6 +131,8 @@ class JournalState:
         yield from self.sessions.records()
         yield from self.lost.values()
         yield from self.messages.values()
+        yield from self.outgoing.values()
+        yield from self.leases.values()
 
     def _change(self, origin: str, transfer: int, **changes: object) -> None:
         if (message := self.messages.get((origin, transfer))) is not None:

@@ -42,4 +42,5 @@ def own_hello(peer: PeerConfig, context: GatewayContext, keys: PeerKeys) -> Hell
         sessions=True,
         memory_held=True,
         obeys_shares=True,
+        resumes=context.resumes,
     )

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from fedrdma_fate.engine.payload import Outgoing
 from fedrdma_fate.gateway.context import GatewayContext
+from fedrdma_fate.gateway.journal_records import Sent
 from fedrdma_fate.memory.pool import Lease
 from fedrdma_fate.memory.shared_slots import range_is_held
 from fedrdma_fate.wire.frames import Lend, LendRecall
@@ -123,6 +124,8 @@ class Lending:
         loan = self._loans.pop(transfer, None)
         # when we leave, the bytes have to stay as they are for those who have mapped them
         if loan is not None and not self._leaving:
+            if loan.accepted:
+                self._context.journal.write(Sent(self._peer, transfer))
             loan.lease.release()
         return loan is not None
 

@@ -270,14 +270,14 @@ class Peer:
         self.send(Ping(time.monotonic()))
 
     def _forget_old_run(self) -> None:
-        """The peer has no memory of what was under way: what we send begins anew, what it sent will not come."""
+        """The peer has no memory of what was under way: what we send begins anew, and so does what it sent, or ends."""
         message = "%s was restarted: what was on its way to it is sent anew"
         self._complain("restarted", message, self.config.site)
         for transport in list(self.paths.paths):
             self._abandon(transport)
         self.main_path.peer_restarted()
         self.sending.peer_restarted()
-        self.receiving.peer_restarted()
+        self.receiving.peer_restarted(resumes=self.hello is not None and self.hello.resumes)
 
     def _lose(self, reason: str) -> None:
         stream, self._stream = self._stream, None

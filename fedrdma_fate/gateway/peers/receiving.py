@@ -361,8 +361,12 @@ class Receiving:
         if objection := self._context.mailbox.fail(key, code, reason, self._peer):
             self._complain("notice dropped", "nobody will be told that %s does not come: %s", key, objection)
 
-    def peer_restarted(self) -> None:
-        """What the peer had announced, and had not been received, is gone with its memory."""
+    def peer_restarted(self, *, resumes: bool = False) -> None:
+        """What the peer had announced, and had not been received, is gone with its memory, unless it says otherwise."""
+        if resumes:
+            for transfer in list(self._announced):
+                self._announced.discard(transfer)
+            return
         reason = f"the gateway of {self._peer} was restarted in the middle of it"
         for offer in self._announced.offers():
             self._not_received(offer, ErrorCode.TRANSFER_ABORTED, reason)

@@ -1,4 +1,7 @@
-"""Sends messages to one peer: small ones on the control channel, large ones by a data path or by lending them."""
+"""Sends messages to one peer: small ones on the control channel, large ones by a data path or by lending them.
+
+More than 500 lines: every way in which a message to a peer goes, or ends, is to be seen in one place.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from fedrdma_fate.engine.events import TransferProgress, TransferStats
 from fedrdma_fate.engine.path_memory import KnownPath
 from fedrdma_fate.engine.payload import Outgoing, Payload
 from fedrdma_fate.engine.setup import slot_bytes_needed
+from fedrdma_fate.gateway import journal_records as records
 from fedrdma_fate.gateway.config.schema import PeerConfig
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.peers.lending import Lending
@@ -129,6 +133,7 @@ class Sending:
         """
         self._peer = peer
         self._context = context
+        self._journal = context.journal
         self._send = send
         self._links = links
         self._hello = hello
@@ -157,9 +162,15 @@ class Sending:
     def put_inline(self, key: MessageKey, kind: MessageKind, body: bytes) -> None:
         """Send a small message; it is kept until the peer has it."""
         inline = Inline(self._context.new_transfer(), key, kind, body)
-        self._inline[inline.transfer] = inline
-        self.outgoing.add(len(body) + MESSAGE_BYTES)
+        self._journal.write(
+            records.Outgoing(self._peer.site, inline.transfer, key, kind, len(body), self._mode(None), body)
+        )
+        self._keep_inline(inline)
         self._send(inline)
+
+    def _keep_inline(self, inline: Inline) -> None:
+        self._inline[inline.transfer] = inline
+        self.outgoing.add(len(inline.body) + MESSAGE_BYTES)
 
     def put_payload(
         self, key: MessageKey, kind: MessageKind, payload: Payload, lease: Lease, mode: Mode | None
@@ -180,9 +191,49 @@ class Sending:
         if self._alone is not None:
             self._alone.alone = False
         self._alone = pending if pending.alone else None
-        self._transfers[outgoing.transfer] = pending
-        self.outgoing_large.add(1)
+        self._keep_payload(pending)
         self._hand(pending)
+
+    def _keep_payload(self, pending: _PendingPayload) -> None:
+        self._journal.write(self._record_of(pending))
+        self._transfers[pending.outgoing.transfer] = pending
+        self.outgoing_large.add(1)
+
+    def _record_of(self, pending: _PendingPayload) -> records.Outgoing:
+        outgoing, payload = pending.outgoing, pending.outgoing.payload
+        return records.Outgoing(
+            self._peer.site,
+            outgoing.transfer,
+            outgoing.key,
+            outgoing.kind,
+            payload.total_bytes,
+            outgoing.mode,
+            offset=payload.slot.offset,
+            whole=not payload.written_from,
+        )
+
+    def restore(self, record: records.Outgoing, lease: Lease | None) -> None:
+        """Go on with what an earlier run was to send; it has been offered perhaps, and goes under the same number."""
+        if record.body is not None:
+            self._keep_inline(Inline(record.transfer, record.key, record.kind, record.body))
+            return
+        assert lease is not None
+        plan = self._plan(record.mode, record.total_bytes)
+        payload = Payload(lease.slot, record.total_bytes)
+        recut = self._recuts(record.mode)
+        outgoing = Outgoing(record.transfer, record.key, record.kind, payload, plan, record.mode, recut)
+        self._transfers[outgoing.transfer] = _PendingPayload(outgoing, lease, alone=False)
+        self.outgoing_large.add(1)
+
+    def note_lost(self, record: records.Outgoing, reason: str) -> None:
+        """What an earlier run was to send is gone: both ends are told."""
+        self._undeliverable(record.transfer, record.key, ErrorCode.MESSAGE_LOST, reason)
+        self._ended(record.transfer)
+        self._context.mailbox.sessions.forget_push(record.key)
+        self._tell_task(record.key, ErrorCode.MESSAGE_LOST, reason)
+
+    def _ended(self, transfer: int) -> None:
+        self._journal.write(records.Sent(self._peer.site, transfer))
 
     def lends(self, mode: Mode | None) -> bool:
         """Whether payloads of a job that asks for `mode` are lent, as long as there is room."""
@@ -202,6 +253,8 @@ class Sending:
     def on_written(self, payload: Payload) -> None:
         """More of a payload lies in its slot."""
         for pending in self._of(payload):
+            if not payload.written_from:
+                self._journal.write(records.Whole(self._peer.site, pending.outgoing.transfer))
             self._links.written(pending.path, pending.outgoing.transfer)
 
     def abandon(self, payload: Payload) -> None:
@@ -270,8 +323,7 @@ class Sending:
         untaken, again = self.lending.peer_restarted()
         self._take_back(untaken)
         for outgoing, lease in again:
-            self._transfers[outgoing.transfer] = _PendingPayload(outgoing, lease, alone=False)
-            self.outgoing_large.add(1)
+            self._keep_payload(_PendingPayload(outgoing, lease, alone=False))
 
     def take_back(self, path: str) -> None:
         """A data path was given up: what was handed to it waits for another one."""
@@ -341,6 +393,7 @@ class Sending:
         inline = self._inline.pop(transfer, None)
         if inline is None:
             return False
+        self._ended(transfer)
         self.outgoing.remove(len(inline.body) + MESSAGE_BYTES)
         self._note_delivered(transfer, inline.key)
         self._context.metrics.inline_moved("sent", self._peer.site)
@@ -363,6 +416,7 @@ class Sending:
         inline = self._inline.pop(transfer, None)
         if inline is None:
             return False
+        self._ended(transfer)
         self.outgoing.remove(len(inline.body) + MESSAGE_BYTES)
         known = error_from_code(code, reason).code
         self._undeliverable(transfer, inline.key, known, reason)
@@ -383,7 +437,8 @@ class Sending:
     def sent(self, outgoing: Outgoing, stats: TransferStats, transport: str, *, how: str | None = None) -> None:
         """The peer has a payload; `how` it went, if not in its mode."""
         ended = self._transfers.get(outgoing.transfer)
-        if ended is None or not self._release(outgoing):
+        # what is lent is here until it is returned
+        if ended is None or not self._release(outgoing, for_good=how != LENT):
             return
         if how is None and ended.alone:
             # while a task was still writing, the link may have waited
@@ -417,10 +472,12 @@ class Sending:
         for transfer in transfers:
             self._transfers[transfer].path = ""
 
-    def _release(self, outgoing: Outgoing) -> bool:
+    def _release(self, outgoing: Outgoing, *, for_good: bool = True) -> bool:
         """Let the slot go; False when that was done before."""
         ended = self._transfers.pop(outgoing.transfer, None)
         if ended is not None:
+            if for_good:
+                self._ended(outgoing.transfer)
             ended.lease.release()
             self.outgoing_large.remove(1)
         return ended is not None

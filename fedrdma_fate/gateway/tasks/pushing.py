@@ -84,7 +84,10 @@ class Pushing:
             if peer is not None:
                 peer.put_payload(key, request.kind, payload, share, attach.mode)
             else:
-                self._keep(Message(key, request.kind, payload.total_bytes, lease=share, user=user), "local")
+                transfer = self._context.new_transfer()
+                message = Message(key, request.kind, payload.total_bytes, lease=share, user=user, transfer=transfer)
+                self._context.journal.keep(message)
+                self._keep(message, "local")
         self._trace_put(attach, request, payload.total_bytes)
 
     def may_commit(self, request: Commit) -> bool:

@@ -10,11 +10,14 @@ import contextlib
 import dataclasses
 import logging
 import os
+import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 import msgspec
 
+from fedrdma_fate import memory_files
+from fedrdma_fate.client import protocol
 from fedrdma_fate.client.protocol import (
     CLIENT_PROTOCOL_VERSION,
     AskProbe,
@@ -29,7 +32,6 @@ from fedrdma_fate.client.protocol import (
     Get,
     GotInline,
     GotSlot,
-    Leased,
     LeaseSlot,
     Leave,
     Notice,
@@ -45,6 +47,8 @@ from fedrdma_fate.client.protocol import (
 )
 from fedrdma_fate.engine.payload import Payload
 from fedrdma_fate.gateway.context import GatewayContext
+from fedrdma_fate.gateway.journal.journal import Journal
+from fedrdma_fate.gateway.journal_records import Leased, Unleased
 from fedrdma_fate.gateway.messages.mailbox import Message
 from fedrdma_fate.gateway.peers.entitlement import not_in_session
 from fedrdma_fate.gateway.peers.sending import Sending
@@ -57,11 +61,16 @@ from fedrdma_fate.gateway.tasks.socket import Answer, WithDescriptor
 from fedrdma_fate.gateway.tasks.users import TaskUsers
 from fedrdma_fate.memory.pool import Lease, SlotPool
 from fedrdma_fate.memory.region import region_unusable
+from fedrdma_fate.memory.shared_slots import hold_range
 from fedrdma_fate.obs.complaints import EACH_TELLS
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, MemoryPoolError
 from fedrdma_fate.wire.frames import MessageKey, Party
 
 logger = logging.getLogger(__name__)
+
+
+_PLACE_BITS = 48
+"""Of the place that the first task gets: a file can have locks up to 2**63, and no run has 2**48 tasks."""
 
 
 class MakeStatus(Protocol):
@@ -75,13 +84,19 @@ class MakeStatus(Protocol):
 class Task:
     """One task process: its connections share leases, which go back when the last connection ends."""
 
-    def __init__(self, attach: Attach, user: int, abandon: Callable[[Payload], None]) -> None:
+    def __init__(
+        self, attach: Attach, user: int, abandon: Callable[[Payload], None], journal: Journal, place: int
+    ) -> None:
         """
         Args:
             attach: who it is.
             user: whose process it is.
             abandon: told of a payload whose slot is given back before it was written whole.
+            journal: takes down which slots it has.
+            place: of the byte behind the send region that it holds a lock on, as long as it may write there.
         """
+        self.place = place
+        self._journal = journal
         # a megabyte of names that are kept of the session is enough, and each task has them
         self.attach = msgspec.structs.replace(attach, parties=None)
         self._named = hash(attach.parties)
@@ -106,9 +121,18 @@ class Task:
         self._next_lease += 1
         return self._next_lease
 
+    def has(self, lease: Lease) -> int:
+        """It has a send slot now; the number of its lease."""
+        number = self.new_lease()
+        slot = lease.slot
+        self._journal.write(Leased(self.attach.client, self.place, number, slot.offset, slot.length))
+        self.sending[number] = LeasedPayload(lease)
+        return number
+
     def release(self, lease: int) -> None:
         """Give one lease back; an unknown one is ignored."""
         if (sending := self.sending.pop(lease, None)) is not None:
+            self._journal.write(Unleased(self.attach.client, lease))
             if sending.written_from:
                 self._abandon(sending)
             sending.lease.release()
@@ -170,6 +194,8 @@ class TaskServer:
         self._waiting: dict[TaskConversation, _Wait] = {}
         self.stopping = False
         self._tasks: dict[str, Task] = {}
+        # no two tasks that may live at once have one place, those of earlier runs included
+        self._places = secrets.randbits(_PLACE_BITS)
 
     @property
     def task_count(self) -> int:
@@ -201,7 +227,9 @@ class TaskServer:
             if not self.users.is_own(user):
                 self.sessions.users.join(user, attach.session, attach.party)
             self.context.mailbox.join(attach.session, attach.party, attach.parties)
-            task = self._tasks[attach.client] = Task(attach, user, self.pushing.abandon)
+            self._places += 1
+            journal = self.context.journal
+            task = self._tasks[attach.client] = Task(attach, user, self.pushing.abandon, journal, self._places)
             self.sessions.arrive(attach.session, attach.party)
         task.connections += 1
         return task
@@ -381,15 +409,23 @@ class TaskConversation:
     def _attach(self, attach: Attach) -> Answer:
         if self._task is not None:
             raise GatewayError(ErrorCode.CLIENT_PROTOCOL, "a task attaches once on each connection.")
+        region = self._context.send_pool.region
         try:
-            descriptor = os.dup(self._context.send_pool.region.fileno)
+            descriptor = memory_files.open_for_writing(region.fileno)
         except OSError as error:
             raise region_unusable("the send region", error) from error
         try:
-            self._task = self._server.attach(attach, self._user)
+            task = self._server.attach(attach, self._user)
         except BaseException:
             os.close(descriptor)
             raise
+        self._task = task
+        try:
+            # the next gateway sees by it whether somebody may still write into the slots of this task
+            hold_range(descriptor, region.length + task.place, 1)
+        except OSError as error:
+            os.close(descriptor)
+            raise region_unusable("the send region", error) from error
         return WithDescriptor(Attached(self._context.incarnation), descriptor)
 
     # -- pushing --------------------------------------------------------------------------------------------------
@@ -414,9 +450,7 @@ class TaskConversation:
             except FedRDMAError:
                 lease.release()
                 raise
-        number = task.new_lease()
-        task.sending[number] = LeasedPayload(lease)
-        return Leased(number, lease.slot.offset)
+        return protocol.Leased(task.has(lease), lease.slot.offset)
 
     async def _await_room(self, request: LeaseSlot, task: Task) -> Lease:
         pool = self._context.send_pool

@@ -15,16 +15,21 @@ from fedrdma_fate.gateway.journal_records import (
     Gone,
     Handed,
     Joined,
+    Leased,
     Left,
     Lost,
+    Outgoing,
     Over,
     Pulled,
     Pushed,
     Received,
     Returned,
+    Sent,
     Spilled,
+    Unleased,
     Unpulled,
     Unpushed,
+    Whole,
     decode_record,
     encode_record,
 )
@@ -32,7 +37,7 @@ from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
 from fedrdma_fate.wire.frames import MessageKey, Party
 
 A, B = Party("guest", "1"), Party("host", "2")
-BEGAN = Began("a", "boot", 1, 4096, "/spill")
+BEGAN = Began("a", "boot", 1, 4096, 2, 4096, "/spill")
 
 names = st.sampled_from(("m", "n"))
 sites = st.sampled_from(("b", ""))
@@ -50,6 +55,11 @@ records = st.one_of(
     st.builds(Joined, st.sampled_from(("s", "t")), parties, st.none() | st.just((A, B))),
     st.builds(Left, st.sampled_from(("s", "t")), parties),
     st.builds(Over, st.sampled_from(("s", "t")), st.just("why")),
+    st.builds(Outgoing, sites, transfers, keys, st.just("object"), st.just(5), st.just("grpc"), whole=st.booleans()),
+    st.builds(Whole, sites, transfers),
+    st.builds(Sent, sites, transfers),
+    st.builds(Leased, names, st.just(1), transfers, st.just(0), st.just(9)),
+    st.builds(Unleased, names, transfers),
     st.builds(Pushed, keys),
     st.builds(Unpushed, keys),
     st.builds(Pulled, keys),
