@@ -18,6 +18,11 @@ _LEAST_WAKE_SECONDS = 0.001
 """What an event loop can tell apart."""
 
 
+TRAIN_SECONDS = (0.05, 0.15, 0.4, 0.8, 1.6)
+"""After a data path has come up, when to look for what trains have told: there are three, half a second apart
+(`ANSWER_SECONDS`), and before anybody has begun nothing else would make anybody look."""
+
+
 class LinkSharing:
     """Shares the link among all peers that send in mode `fedrdma-x`. Belongs to the event loop's thread.
 
@@ -50,6 +55,8 @@ class LinkSharing:
         self._shares.join(site, self._now, round_trip)
         self._look_at(site)
         self._tell()
+        for seconds in TRAIN_SECONDS:
+            asyncio.get_running_loop().call_later(seconds, self._look_again, site, link)
         return True
 
     def leave(self, site: str, link: LinkHandle | None = None) -> None:
@@ -105,6 +112,11 @@ class LinkSharing:
         if rate is None and self._shares.link.rate is None and (known := link.known_path) is not None:
             rate = max(known.state.capacity, known.state.rate)
         self._shares.on_path(site, self._now, rate, None)
+
+    def _look_again(self, site: str, link: LinkHandle) -> None:
+        if self._links.get(site) is link:
+            self._look_at(site)
+            self._tell()
 
     def _on_timer(self) -> None:
         self._timer = None

@@ -170,6 +170,17 @@ def test_where_no_train_has_told_of_the_way_from_a_peer_what_is_known_of_the_way
     run(scenario())
 
 
+def test_what_a_train_tells_after_its_path_has_come_up_is_told_before_anybody_begins() -> None:
+    async def scenario() -> None:
+        site = Site(2, probed_rate=None)
+        assert not site.links["0"].told
+        site.links["1"].probed_rate = LINK
+        await asyncio.sleep(0.1)
+        assert site.told("0") == site.told("1") == pytest.approx(0.98 * LINK / 2)
+
+    run(scenario())
+
+
 def test_the_rate_that_was_set_by_hand_counts() -> None:
     async def scenario() -> None:
         site = Site(2, ReceiveConfig(rate=4e8))
