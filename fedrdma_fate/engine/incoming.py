@@ -498,8 +498,11 @@ class IncomingTransfers:
                     self._forget(grant)
                     self._remember(grant, Ended(offer.transfer, True))
                     stats = TransferStats(now - granted.started, 0, 0)
-                    self._settings.kept(offer, granted.slot, receiver.layout.payload_at)
-                    self._emit(PayloadReceived(offer, granted.slot, receiver.layout.payload_at, stats))
+                    if self._settings.kept(offer, granted.slot, receiver.layout.payload_at):
+                        self._emit(PayloadReceived(offer, granted.slot, receiver.layout.payload_at, stats))
+                    else:
+                        # another link of the peer was faster
+                        self._emit(SlotsReturned((granted.slot,)))
                 case Failed(code, reason):
                     self._forget(grant)
                     self._remember(grant, Ended(offer.transfer, False))

@@ -126,8 +126,11 @@ class Openings:
         self._broken.pop(offer.transfer, None)
         self._remember(grant, Ended(offer.transfer, True))
         stats = TransferStats(now - opening.started, 0, 0)
-        self._settings.kept(offer, opening.slot, opening.layout.payload_at)
-        self._emit(PayloadReceived(offer, opening.slot, opening.layout.payload_at, stats))
+        if self._settings.kept(offer, opening.slot, opening.layout.payload_at):
+            self._emit(PayloadReceived(offer, opening.slot, opening.layout.payload_at, stats))
+        else:
+            # another link of the peer was faster
+            self._emit(SlotsReturned((opening.slot,)))
         self._datagrams.post(Delivered(offer.transfer), COPIES)
         self._emit(FrameToSend(Delivered(offer.transfer)))
 

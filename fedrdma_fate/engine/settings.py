@@ -32,7 +32,7 @@ class LinkSettings:
         admits: whether a datagram of the peer may be acted upon, by the messages that it names; others are dropped.
             Called on the link's thread. Control frames have been looked at before they come to the link.
         kept: called with an offer, the slot that it lies in and where in it, on the link's thread: a payload is whole,
-            and the peer is about to be told that it is kept.
+            and the peer is about to be told that it is kept. False: it is kept in another slot, and this one goes back.
         complaints: about what the peer sends.
         site: name of the peer's, for complaints.
     """
@@ -48,6 +48,6 @@ class LinkSettings:
     repair_region: MakeRegion | None = None
     sealing_region: MakeRegion | None = None
     admits: Callable[[Frame], bool] = lambda _frame: True
-    kept: Callable[[Offer, Slot, int], object] = lambda _offer, _slot, _payload_at: None
+    kept: Callable[[Offer, Slot, int], bool] = lambda _offer, _slot, _payload_at: True
     complaints: Complaints = dataclasses.field(default_factory=Complaints)
     site: str = "peer"

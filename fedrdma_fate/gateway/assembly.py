@@ -184,7 +184,9 @@ def _make_context(
 def _turn_away(context: GatewayContext, peers: dict[str, Peer], message: Message) -> None:
     key = message.key
     if message.origin:
-        peers[message.origin].receiving.turned_away(message)
+        # one of an earlier run may be of a site that is a peer no more
+        if (peer := peers.get(message.origin)) is not None:
+            peer.receiving.turned_away(message)
         return
     # of this site: its task hears of it at its next call
     error = why_not_admitted(context.mailbox.sessions, key)

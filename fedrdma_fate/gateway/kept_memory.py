@@ -106,10 +106,15 @@ class KeptMemory:
             int(self._config.memory.send_bytes),
             str(spill.path),
         )
+        earlier.give_up_what_is_gone()
         self._journal = Journal(begin_journal(self._directory, began, earlier.state))
         if self._journal.is_kept:
             held = {RECEIVE_REGION: receive_region.fileno, SEND_REGION: send_region.fileno}
             self._keeper = start_keeper(self._directory, self._config.timeouts.restart, held, spill.lock)
+        has_both = earlier.region is not None and earlier.send_region is not None
+        if self._keeper is None and self._journal.is_kept and has_both:
+            # that of the earlier run has the same regions
+            self._keeper, earlier.keeper = earlier.keeper, None
         if earlier.keeper is not None:
             earlier.keeper.end()
             earlier.keeper = None

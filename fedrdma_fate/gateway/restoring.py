@@ -76,6 +76,7 @@ class _Restoration:
         self._run = run
         self._peers = peers
         self._held: list[_Held] = []
+        self._small: list[Message] = []
         self._received = _Slots(context.receive_pool)
         self._sent = _Slots(context.send_pool)
         self._kept = self._resumed = 0
@@ -83,21 +84,25 @@ class _Restoration:
     def carry_out(self) -> None:
         """All of it, in the order in which one thing needs another."""
         run, context = self._run, self._context
-        for lost in run.state.lost.values():
-            self._tell(lost)
         for site, peer in self._peers.items():
             peer.receiving.restore_ended(run.state.ended(site))
+        # after those, of which they are some: who asks for one again is told that it is lost
+        for lost in run.state.lost.values():
+            self._tell(lost)
         # slots are leased anew by those who know their length, the longest hold first
         if run.send_region is not None:
             self._restore_leases()
-        for message in list(run.state.messages.values()):
-            self._restore_message(message)
+        for record in list(run.state.messages.values()):
+            self._restore_message(record)
         for outgoing in list(run.state.outgoing.values()):
             self._restore_outgoing(outgoing)
         if run.send_region is not None:
             self._hold_borrowed()
         self._received.done()
         self._sent.done()
+        for message in self._small:
+            # when each slot that others lie in is leased anew, and what is free is free
+            keep_small(context, message, _owner(message))
         context.spill.remove_others({record.file for record in run.state.messages.values()})
         if self._held:
             spawn(context.tasks, _await_holders(self._held))
@@ -120,7 +125,7 @@ class _Restoration:
         elif not record.handed:
             self._kept += context.mailbox.deliver(message)
             if message.body is not None:
-                keep_small(context, message, message.counts_as)
+                self._small.append(message)
         elif message.lease is None:
             # whoever has a file mapped needs its name no more
             message.discard()
@@ -148,7 +153,7 @@ class _Restoration:
             return None if message.spilled is None else message
         if (run.send_region if record.sending else run.region) is None:
             return None
-        owner = _HELD_BY if record.handed else pool_owner(record.origin) if record.origin else message.counts_as
+        owner = _HELD_BY if record.handed else _owner(message)
         slots = self._sent if record.sending else self._received
         message.lease = slots.lease(record.offset, record.payload_at + record.total_bytes, owner)
         message.payload_at = record.payload_at
@@ -160,12 +165,8 @@ class _Restoration:
             # its task has it, in memory that lives as long as the task does
             self._context.journal.write(Gone(*name))
             return
-        why = self._why_gone
-        lost = Lost(*name, record.key, f"it was here, and was lost when the gateway was killed: {why}")
+        lost = self._run.lose(record, self._why_gone)
         self._context.journal.write(lost)
-        self._run.state.lost[name] = lost
-        code, origin = ErrorCode.MESSAGE_LOST.value, record.origin or "here"
-        logger.error("[%s] %s from %s is lost: %s", code, record.key, origin, why)
         self._tell(lost)
 
     def _tell(self, lost: Lost) -> None:
@@ -222,6 +223,11 @@ class _Restoration:
             lease = self._sent.lease(start, offset + length - start, _HELD_BY)
             if lease is not None:
                 self._held.append(_Held(_is_range_held(lease), lease.release))
+
+
+def _owner(message: Message) -> str:
+    """Under whose name it has receive memory."""
+    return pool_owner(message.origin) if message.origin else message.counts_as
 
 
 def _is_held_at(fileno: int, place: int) -> Callable[[], bool]:

@@ -105,7 +105,7 @@ def link_settings(
     sealing_region: MakeRegion | None = None,
     *,
     admits: Callable[[Frame], bool],
-    kept: Callable[[Offer, Slot, int], object] = lambda _offer, _slot, _payload_at: None,
+    kept: Callable[[Offer, Slot, int], bool] = lambda _offer, _slot, _payload_at: True,
     complaints: Complaints,
 ) -> LinkSettings:
     """Parameters of the link to a peer over one of them.
@@ -118,7 +118,7 @@ def link_settings(
         repair_region: makes memory for repair chunks.
         sealing_region: makes memory for what is sealed before it is posted.
         admits: whether a datagram of the peer may be acted upon.
-        kept: takes down that a payload is whole, on the link's thread.
+        kept: takes down that a payload is whole, on the link's thread; whether it had not been so in another slot.
         complaints: about what the peer sends.
     """
     return LinkSettings(

@@ -28,8 +28,8 @@ _HEAD = struct.Struct("<II")
 
 _LENGTH = struct.Struct("<I")
 
-MOST_RECORD_BYTES = 4 << 20
-"""Of a record: the longest has the names of a session's parties, which come in one request of a task, of 1 MiB."""
+MOST_RECORD_BYTES = 16 << 20
+"""Of a record: the longest has the names of all parties of a session, some 8 MiB of them (a test counts)."""
 
 MOST_FILE_BYTES = 1 << 30
 """A longer file is none of ours: it is compacted long before."""
@@ -43,6 +43,9 @@ MOST_UNWRITTEN_BYTES = 4 << 20
 
 _NAME, _NEW_NAME = "journal", "journal.new"
 
+_BEHIND_NAME = "journal.behind"
+"""What it is called while a full disk keeps some of it out: a slot that it names may be another message's by then."""
+
 
 def read_records(directory: int) -> tuple[list[bytes], int]:
     """The records of the journal in a directory, as far as they are whole, and how many bytes follow them.
@@ -52,8 +55,10 @@ def read_records(directory: int) -> tuple[list[bytes], int]:
 
     Raises:
         FileNotFoundError: there is none.
-        MemoryPoolError: JOURNAL_UNUSABLE when it is of another version, or no journal at all.
+        MemoryPoolError: JOURNAL_UNUSABLE when it is of another version, lacks what was written last, or is no journal.
     """
+    if _is_there(directory, _BEHIND_NAME):
+        raise _unusable("its disk was full, and took no more of it")
     with open(_NAME, "rb", opener=lambda name, flags: _open(directory, name, flags)) as opened:
         status = os.fstat(opened.fileno())
         if status.st_uid != os.geteuid():
@@ -77,7 +82,7 @@ def read_records(directory: int) -> tuple[list[bytes], int]:
 
 def remove(directory: int) -> None:
     """Remove the journal in a directory. May be repeated, and never raises."""
-    for name in (_NAME, _NEW_NAME):
+    for name in (_NAME, _NEW_NAME, _BEHIND_NAME):
         with contextlib.suppress(OSError):
             os.unlink(name, dir_fd=directory)
 
@@ -101,7 +106,9 @@ class JournalFile:
         self._broken = False
         self._fileno, self._size = _write_new(directory, records)
         self._compacted_size = self._size
-        os.rename(_NEW_NAME, _NAME, src_dir_fd=directory, dst_dir_fd=directory)
+        _rename(directory, _NEW_NAME, _NAME)
+        with contextlib.suppress(OSError):
+            os.unlink(_BEHIND_NAME, dir_fd=directory)
 
     @property
     def size(self) -> int:
@@ -116,7 +123,7 @@ class JournalFile:
     def append(self, *bodies: bytes) -> bool:
         """Write records behind the others; whether they are there, and all that were to be there before.
 
-        What the disk does not take is kept, and tried again with the next.
+        What the disk does not take is kept, and tried again with the next; until then nobody reads the others either.
         """
         data = b"".join(map(_framed, bodies))
         with self._lock:
@@ -125,9 +132,13 @@ class JournalFile:
             if self._unwritten:
                 self._unwritten += data
                 data = bytes(self._unwritten)
+            size = self._size
             try:
                 self._write(data)
+                if self._unwritten:
+                    _rename(self._directory, _BEHIND_NAME, _NAME)
             except OSError as error:
+                self._size = size
                 self._keep(data, error)
                 return False
             self._unwritten.clear()
@@ -158,7 +169,7 @@ class JournalFile:
                 # what was appended meanwhile follows from what there was
                 later = _read(self._fileno, end, self._size)
                 _write_all(fresh, later)
-                os.rename(_NEW_NAME, _NAME, src_dir_fd=self._directory, dst_dir_fd=self._directory)
+                _rename(self._directory, _NEW_NAME, _BEHIND_NAME if self._unwritten else _NAME)
             except OSError:
                 os.close(fresh)
                 raise
@@ -183,9 +194,14 @@ class JournalFile:
         """A disk is full: what was written in part must not stand before what is written later."""
         first = not self._unwritten
         self._unwritten[:] = data
-        with contextlib.suppress(OSError):
+        try:
             os.ftruncate(self._fileno, self._size)
-        if len(data) > MOST_UNWRITTEN_BYTES:
+            if first:
+                _rename(self._directory, _NAME, _BEHIND_NAME)
+            is_safe = len(data) <= MOST_UNWRITTEN_BYTES
+        except OSError:
+            is_safe = False
+        if not is_safe:
             self._broken = True
             self._unwritten.clear()
             with contextlib.suppress(OSError):
@@ -194,7 +210,10 @@ class JournalFile:
                 "the journal is given up: a gateway that is killed from now on loses what it has: %s", error.strerror
             )
         elif first:
-            logger.error("cannot write to the journal, and will try again: %s", error.strerror)
+            logger.error(
+                "cannot write to the journal, and will try again; a gateway killed before loses what it has: %s",
+                error.strerror,
+            )
 
 
 def _framed(body: bytes) -> bytes:
@@ -244,6 +263,18 @@ def _read(fileno: int, start: int, end: int) -> memoryview:
             raise OSError(errno.EIO, "the journal has become shorter")
         done += count
     return memoryview(data)
+
+
+def _rename(directory: int, name: str, to: str) -> None:
+    os.rename(name, to, src_dir_fd=directory, dst_dir_fd=directory)
+
+
+def _is_there(directory: int, name: str) -> bool:
+    try:
+        os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _open(directory: int, name: str, flags: int) -> int:

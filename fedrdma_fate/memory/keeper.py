@@ -25,6 +25,9 @@ logger = logging.getLogger(__name__)
 SOCKET_NAME = "keeper"
 """In the directory where the next gateway looks for it."""
 
+NEW_SOCKET_NAME = f"{SOCKET_NAME}.new"
+"""As long as it is not there: until then, that of an earlier run is found."""
+
 _ANSWER_SECONDS = 5.0
 """For a keeper that is there, which answers at once."""
 
@@ -55,12 +58,13 @@ class Keeper:
         Raises:
             OSError: it cannot be started.
         """
-        path = directory / SOCKET_NAME
+        path = directory / NEW_SOCKET_NAME
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
         ours, its = socket.socketpair()
         with contextlib.ExitStack() as undo, its, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             undo.callback(ours.close)
+            undo.callback(path.unlink, missing_ok=True)
             with address_of(path) as address:
                 listener.bind(address)
             listener.listen(1)
@@ -76,6 +80,7 @@ class Keeper:
                 # what a terminal sends to its gateway is not meant for it
                 start_new_session=True,
             )
+            path.rename(directory / SOCKET_NAME)
             undo.pop_all()
         return cls(ours, process)
 

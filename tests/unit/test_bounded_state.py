@@ -82,14 +82,17 @@ BOUNDS: dict[str, dict[str, str]] = {
     },
     "REMEMBERED_CLOSED": {"gateway/messages/sessions.py:Sessions": "_closed"},
     "REMEMBERED_DELIVERED, REMEMBERED_NOTICES": {"gateway/peers/sending.py:Sending": "_delivered _notices"},
-    "REMEMBERED_TRANSFERS": {"gateway/peers/receiving.py:Receiving": "_ended"},
+    "REMEMBERED_TRANSFERS": {
+        "gateway/peers/receiving.py:Receiving": "_ended",
+        "gateway/journal/journal.py:Journal": "_received",
+    },
     "REMEMBERED_LOST": {
         "gateway/peers/receiving.py:Receiving": "_lost",
         "gateway/journal/state.py:JournalState": "lost",
     },
     "by the messages that the gateway had, and REMEMBERED_TRANSFERS of each peer": {
         "gateway/journal/state.py:JournalState": "messages outgoing leases _ended",
-        "gateway/restoring.py:_Restoration": "_held",
+        "gateway/restoring.py:_Restoration": "_held _small",
         "gateway/restoring.py:_Slots": "_first",
     },
     "by connections that there are: of a listed user MOST_OF_A_USER, of others who are refused MOST_REFUSED": {

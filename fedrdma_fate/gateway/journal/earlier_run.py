@@ -16,12 +16,14 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
+
 from fedrdma_fate.gateway.config.schema import MemoryConfig
 from fedrdma_fate.gateway.journal.state import JournalState, replay
-from fedrdma_fate.gateway.journal_records import Began, encode_record
+from fedrdma_fate.gateway.journal_records import Began, Lost, Received, encode_record
 from fedrdma_fate.memory import journal_file
 from fedrdma_fate.memory.journal_file import JournalFile, read_records
-from fedrdma_fate.memory.keeper import SOCKET_NAME, Keeper
+from fedrdma_fate.memory.keeper import NEW_SOCKET_NAME, SOCKET_NAME, Keeper
 from fedrdma_fate.memory.owned_directory import OwnedDirectory
 from fedrdma_fate.memory.region import SharedRegion
 from fedrdma_fate.memory.region_directory import RECEIVE_REGION, SEND_REGION, RegionDirectory
@@ -33,6 +35,9 @@ logger = logging.getLogger(__name__)
 _LOCK_NAME = "lock"
 _SPILL = "spill"
 """What a keeper calls the lock of the directory of spilled messages; regions have their own names."""
+
+_NOWHERE = -1
+"""No slot begins there: what was to be sent from one that is gone is told to be lost, by each run until it is."""
 
 
 class StateDirectory:
@@ -79,7 +84,7 @@ class StateDirectory:
         if self.fileno < 0:
             return
         journal_file.remove(self.fileno)
-        for name in (SOCKET_NAME, _LOCK_NAME):
+        for name in (SOCKET_NAME, NEW_SOCKET_NAME, _LOCK_NAME):
             with contextlib.suppress(OSError):
                 os.unlink(name, dir_fd=self.fileno)
         with contextlib.suppress(OSError):
@@ -150,6 +155,36 @@ class EarlierRun:
         finally:
             close_all(list(held.values()))
 
+    def give_up_what_is_gone(self) -> None:
+        """What lay in a region that is gone is lost, before a journal names it beside another region."""
+        for name, record in list(self.state.messages.items()):
+            if record.body is not None or record.file:
+                continue
+            if (self.send_region if record.sending else self.region) is not None:
+                continue
+            del self.state.messages[name]
+            if not record.handed:
+                # else its task has it, in memory that lives as long as the task does
+                self.lose(record, self.why_gone)
+        if self.send_region is None:
+            self.state.leases.clear()
+            for name, outgoing in self.state.outgoing.items():
+                if outgoing.body is None:
+                    self.state.outgoing[name] = msgspec.structs.replace(outgoing, offset=_NOWHERE)
+
+    def lose(self, record: Received, why: str) -> Lost:
+        """A message that was confirmed is gone; the log says so."""
+        who = record.origin or "here"
+        lost = Lost(
+            record.origin,
+            record.transfer,
+            record.key,
+            f"it was here, and was lost when the gateway was killed: {why}",
+        )
+        logger.error("[%s] %s from %s is lost: %s", ErrorCode.MESSAGE_LOST.value, record.key, who, why)
+        self.state.apply(lost)
+        return lost
+
     def _adopt(
         self,
         held: dict[str, int],
@@ -188,6 +223,8 @@ def begin_journal(directory: StateDirectory, began: Began, state: JournalState) 
             directory.path,
             error.strerror,
         )
+        # what an earlier one says will not be so any more
+        journal_file.remove(directory.fileno)
         return None
 
 

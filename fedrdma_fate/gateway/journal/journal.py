@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import threading
+from collections import OrderedDict
 
-from fedrdma_fate.gateway.journal.state import summarise
+from fedrdma_fate.gateway.journal.state import REMEMBERED_TRANSFERS, summarise
 from fedrdma_fate.gateway.journal_records import AnyRecord, Gone, Handed, Received, Returned, Spilled, encode_record
 from fedrdma_fate.gateway.messages.mailbox import Message
 from fedrdma_fate.memory.journal_file import JournalFile
@@ -26,6 +28,8 @@ class Journal:
 
     def __init__(self, file: JournalFile | None = None) -> None:
         self._file = file
+        self._lock = threading.Lock()
+        self._received: dict[str, OrderedDict[int, None]] = {}
 
     @property
     def is_kept(self) -> bool:
@@ -37,9 +41,22 @@ class Journal:
         if self._file is not None:
             self._file.append(*map(encode_record, records))
 
-    def received(self, origin: str, offer: Offer, slot: Slot, payload_at: int) -> None:
-        """A payload lies whole in its slot; before the peer is told so. Probes are not kept."""
-        if self._file is not None and offer.transfer < PROBE_TRANSFERS_FROM:
+    def received(self, origin: str, offer: Offer, slot: Slot, payload_at: int) -> bool:
+        """A payload lies whole in its slot; before the peer is told so. Probes are not kept.
+
+        Returns:
+            False where it lies in another slot already: two data paths that take turns may both bring it, and what is
+            written down of one name is of one slot.
+        """
+        if self._file is None or offer.transfer >= PROBE_TRANSFERS_FROM:
+            return True
+        with self._lock:
+            received = self._received.setdefault(origin, OrderedDict())
+            if offer.transfer in received:
+                return False
+            received[offer.transfer] = None
+            if len(received) > REMEMBERED_TRANSFERS:
+                received.popitem(last=False)
             self.write(
                 Received(
                     origin,
@@ -51,6 +68,7 @@ class Journal:
                     payload_at=payload_at,
                 )
             )
+        return True
 
     def keep(self, message: Message) -> None:
         """A message is here that came by no data path; before anybody is told that it is kept."""

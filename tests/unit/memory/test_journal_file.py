@@ -132,15 +132,52 @@ def test_records_that_a_full_disk_does_not_take_are_written_when_there_is_room(
     disk.full = True
     assert not file.append(b"second")
     assert not file.append(b"third")
-    assert read_records(directory) == ([b"first"], 0)
     disk.full = False
     assert file.append(b"fourth")
     assert read_records(directory) == ([b"first", b"second", b"third", b"fourth"], 0)
     file.close()
 
 
+def test_a_journal_that_lacks_what_a_full_disk_did_not_take_is_not_read(
+    directory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = _Disk(monkeypatch)
+    file = JournalFile(directory, [b"lies in slot 1"])
+    disk.full = True
+    file.append(b"is gone")
+    disk.full = False
+    file.compact(list)
+    with pytest.raises(MemoryPoolError, match="its disk was full") as caught:
+        read_records(directory)
+    assert caught.value.code is ErrorCode.JOURNAL_UNUSABLE
+    file.close()
+    # the next gateway begins its own
+    JournalFile(directory, [b"another"]).close()
+    assert read_records(directory) == ([b"another"], 0)
+
+
+def test_what_was_written_is_not_written_twice_where_the_journal_cannot_be_named_anew(
+    directory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = _Disk(monkeypatch)
+    file = JournalFile(directory, [b"first"])
+    disk.full = True
+    file.append(b"second")
+    disk.full = False
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "rename", _fails)
+        assert not file.append(b"third")
+    assert file.append(b"fourth")
+    assert read_records(directory) == ([b"first", b"second", b"third", b"fourth"], 0)
+    file.close()
+
+
+def _fails(*_arguments: object, **_more: object) -> None:
+    raise OSError(errno.EIO, "Input/output error")
+
+
 def test_a_journal_that_could_not_be_written_for_too_long_is_emptied_rather_than_wrong(
-    directory: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, directory: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(journal_file, "MOST_UNWRITTEN_BYTES", 100)
     disk = _Disk(monkeypatch)
@@ -149,6 +186,8 @@ def test_a_journal_that_could_not_be_written_for_too_long_is_emptied_rather_than
     file.append(bytes(200))
     disk.full = False
     assert not file.append(b"later")
-    assert read_records(directory) == ([], 0)
+    with pytest.raises(MemoryPoolError, match="its disk was full"):
+        read_records(directory)
+    assert [path.stat().st_size for path in tmp_path.iterdir()] == [0]
     assert "the journal is given up" in caplog.text
     file.close()

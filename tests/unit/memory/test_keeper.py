@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,26 @@ def test_the_next_gateway_gets_the_very_same_memory(tmp_path: Path, memory: int)
     os.close(again[1]["region"])
     again[0].end()
     eventually(lambda: is_gone(tmp_path))
+
+
+def test_one_that_cannot_be_started_does_not_hide_that_of_an_earlier_run(
+    tmp_path: Path, memory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Keeper.start(tmp_path, 30.0, {"region": memory}).leave()
+    with monkeypatch.context() as no_more:
+        no_more.setattr(subprocess, "Popen", _no_process)
+        with pytest.raises(BlockingIOError):
+            Keeper.start(tmp_path, 30.0, {"region": memory})
+    os.close(memory)
+    taken = Keeper.take_over(tmp_path)
+    assert taken is not None
+    os.close(taken[1]["region"])
+    taken[0].end()
+    assert [path.name for path in tmp_path.iterdir()] == [SOCKET_NAME]
+
+
+def _no_process(*_arguments: object, **_more: object) -> None:
+    raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
 
 def test_a_keeper_without_a_gateway_ends_after_its_time(tmp_path: Path, memory: int) -> None:

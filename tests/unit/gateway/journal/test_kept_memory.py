@@ -1,0 +1,184 @@
+"""What an earlier run has left is either what its journal says, or said to be lost: also where a start goes wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedrdma_fate.gateway.assembly import _turn_away
+from fedrdma_fate.gateway.config.schema import parse_config
+from fedrdma_fate.gateway.journal.earlier_run import StateDirectory
+from fedrdma_fate.gateway.journal.journal import Journal
+from fedrdma_fate.gateway.journal_records import Began, Joined, Leased, Outgoing, Received, encode_record
+from fedrdma_fate.gateway.kept_memory import KeptMemory, boot_identity
+from fedrdma_fate.gateway.messages.mailbox import Message
+from fedrdma_fate.memory import journal_file
+from fedrdma_fate.memory.allocator import SlotAllocator
+from fedrdma_fate.memory.journal_file import MOST_RECORD_BYTES, JournalFile, read_records
+from fedrdma_fate.memory.keeper import Keeper
+from fedrdma_fate.memory.region_directory import RECEIVE_REGION, SEND_REGION, RegionDirectory
+from fedrdma_fate.ports import Slot
+from fedrdma_fate.wire.frames import MOST_PARTIES, MOST_PARTY_CHARACTERS, MessageKey, Offer, Party
+from tests.support.endpoints import HeapRegion
+
+A, B = Party("guest", "1"), Party("host", "2")
+LENGTH = 1 << 20
+
+
+def key(name: str) -> MessageKey:
+    return MessageKey("s", name, "t", B, A)
+
+
+IN_REGION = Received("b", 7, key("large"), "object", 5000, offset=8192)
+MAPPED = Received("b", 8, key("mapped"), "object", 5000, offset=32768, handed=True)
+TO_BE_SENT = Outgoing("b", 10, MessageKey("s", "m", "t", A, B), "object", 5000, "fedrdma-x", offset=8192)
+SMALL = Received("b", 9, key("small"), "bytes", 5, body=b"hello")
+
+
+class Runs:
+    """Runs of one gateway, one after another."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.config = parse_config(
+            {
+                "site": "a",
+                "parties": ["guest:1"],
+                "security": "off",
+                "memory": {
+                    "receive_bytes": LENGTH,
+                    "send_bytes": LENGTH,
+                    "ring_slot_bytes": 65536,
+                    "directory": str(directory),
+                    "spill_directory": str(directory),
+                },
+                "peers": [{"site": "b", "parties": ["host:2"]}],
+                "timeouts": {"restart": 30.0},
+            }
+        )
+
+    def left(self, *records: Any) -> None:
+        """A run was killed that had written these, and its keeper was killed as well."""
+        state = StateDirectory(self.directory, "a")
+        began = Began("a", boot_identity(), 1, LENGTH, 2, LENGTH, str(self.directory / "none"))
+        JournalFile(state.fileno, map(encode_record, (began, *records))).close()
+        state.close()
+
+    @contextlib.contextmanager
+    def run(self) -> Iterator[tuple[KeptMemory, Journal]]:
+        """One that is killed as soon as its memory is there."""
+        with contextlib.ExitStack() as undo:
+            regions = RegionDirectory.open(self.directory, "a")
+            undo.callback(regions.close)
+            kept = KeptMemory.open(self.config, regions, undo)
+            receive = kept.receive_region or regions.create_region(RECEIVE_REGION, LENGTH, warm=False)
+            send = kept.send_region or regions.create_region(SEND_REGION, LENGTH, warm=False)
+            _, journal = kept.begin(receive, send, undo)
+            yield kept, journal
+
+    def end(self) -> None:
+        """The last one, which ends in order."""
+        with self.run() as (kept, _):
+            kept.forget()
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Iterator[Runs]:
+    runs = Runs(tmp_path)
+    yield runs
+    runs.end()
+
+
+def test_messages_whose_memory_is_gone_are_not_looked_for_in_that_of_a_run_that_was_killed_before_it_said_so(
+    runs: Runs,
+) -> None:
+    runs.left(IN_REGION, MAPPED, SMALL, TO_BE_SENT, Leased("client", 3, 1, 0, 8192))
+    with runs.run():
+        pass
+    with runs.run() as (kept, _):
+        assert kept.earlier is not None
+        assert kept.receive_region is not None
+        assert list(kept.earlier.state.messages.values()) == [SMALL]
+        assert [lost.key.name for lost in kept.earlier.state.lost.values()] == ["large"]
+        (outgoing,) = kept.earlier.state.outgoing.values()
+        assert not SlotAllocator(LENGTH).allocate_at(outgoing.offset, outgoing.total_bytes)
+        assert not kept.earlier.state.leases
+
+
+def test_a_journal_that_cannot_be_begun_anew_is_not_read_by_a_later_run(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    runs.left(SMALL)
+    with monkeypatch.context() as full:
+        full.setattr(journal_file, "_write_all", _full)
+        with runs.run() as (kept, journal):
+            assert not journal.is_kept
+            assert kept.earlier is not None
+            # its task gets it from this run, and of that nothing is written down
+            assert list(kept.earlier.state.messages.values()) == [SMALL]
+    assert "no journal in" in caplog.text
+    with runs.run() as (kept, _):
+        assert kept.earlier is not None
+        assert not kept.earlier.state.messages
+
+
+def _full(*_arguments: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_where_no_keeper_starts_that_of_the_earlier_run_stays(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs.left(SMALL)
+    with runs.run() as (_, journal):
+        journal.write(IN_REGION)
+    with monkeypatch.context() as none:
+        none.setattr(Keeper, "start", _no_process)
+        with runs.run():
+            pass
+    with runs.run() as (kept, _):
+        assert kept.earlier is not None
+        assert kept.receive_region is not None, kept.earlier.why_gone
+        assert IN_REGION in kept.earlier.state.messages.values()
+
+
+def _no_process(*_arguments: object, **_more: object) -> None:
+    raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+
+def test_a_payload_that_two_data_paths_bring_is_taken_and_written_down_once(runs: Runs) -> None:
+    runs.left(SMALL)
+    with runs.run() as (_, journal):
+        offer = Offer("tcp", 7, key("large"), "object", 5000, "fedrdma-x", 1, 1000, 0)
+        slots = [Slot(HeapRegion(LENGTH), offset, 8192) for offset in (0, 16384)]
+        assert journal.received("b", offer, slots[0], 4096)
+        assert not journal.received("b", offer, slots[1], 4096)
+        assert journal.received("c", offer, slots[1], 4096), "another site's transfer of that number"
+    with runs.run() as (kept, _):
+        assert kept.earlier is not None
+        found = [(each.origin, each.offset) for each in kept.earlier.state.messages.values() if each != SMALL]
+        assert found == [("b", 0), ("c", 16384)]
+
+
+def test_the_longest_record_is_read_again(tmp_path: Path) -> None:
+    # each character takes four bytes at most
+    name = "\U0001f600" * MOST_PARTY_CHARACTERS
+    parties = tuple(Party(name, f"{number}{name}"[:MOST_PARTY_CHARACTERS]) for number in range(MOST_PARTIES))
+    body = encode_record(Joined("s", A, parties))
+    assert len(body) <= MOST_RECORD_BYTES
+    fileno = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        file = JournalFile(fileno, ())
+        file.append(body, b"later")
+        file.close()
+        assert read_records(fileno) == ([body, b"later"], 0)
+    finally:
+        os.close(fileno)
+
+
+def test_nothing_is_told_to_a_site_of_which_an_earlier_run_had_messages_and_that_is_a_peer_no_more() -> None:
+    _turn_away(None, {}, Message(key("m"), "object", 1, origin="gone"))  # type: ignore[arg-type]
