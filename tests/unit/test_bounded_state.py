@@ -69,7 +69,7 @@ BOUNDS: dict[str, dict[str, str]] = {
     },
     "MOST_REMEMBERED; sessions with MOST_FAILURES besides": {
         "gateway/messages/sessions.py:Sessions": "_sessions",
-        "gateway/messages/sessions.py:_Session": "pulled pushed",
+        "gateway/messages/sessions.py:_Session": "pulled pushed others",
     },
     "MOST_LARGE": {"gateway/peers/sending.py:Sending": "_transfers"},
     "MOST_UNWRITTEN_BYTES": {"memory/journal_file.py:JournalFile": "_unwritten"},

@@ -65,6 +65,10 @@ class Budget:
         use = self._uses.get((origin,), _Use())
         return use.messages, use.total_bytes
 
+    def has(self, origin: str, session: str) -> bool:
+        """Whether anything of a peer's waits in a session."""
+        return (origin, session) in self._uses
+
     def _change(self, origin: str, key: MessageKey, messages: int, total_bytes: int) -> None:
         if not origin:
             return

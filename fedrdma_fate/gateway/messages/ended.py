@@ -55,7 +55,9 @@ class EndedSessions:
         return ended_error(session, self.reason(session) or "it is over")
 
     def _remember(self, ended: OrderedDict[str, tuple[float, str]], session: str, reason: str) -> None:
-        if session not in ended:
+        if self._known(ended, session) is None:
+            # where it ended before, that was long ago
+            ended.pop(session, None)
             ended[session] = (self._clock() + REMEMBERED_SECONDS, reason)
         while len(ended) > REMEMBERED_ENDED:
             ended.popitem(last=False)

@@ -395,6 +395,21 @@ class Mailbox:
         kept = (self._messages, self._failed, self._waiting)
         return {key.source for keys in kept for key in keys if key.session == session}
 
+    def awaited(self, session: str) -> set[Party]:
+        """Whose messages of it pulls wait for."""
+        return {key.source for key in self._waiting if key.session == session}
+
+    def drop_of(self, origin: str, session: str) -> tuple[int, int]:
+        """Drop what waits of a site's in a session; how many messages and bytes that were."""
+        if not self.budget.has(origin, session):
+            return 0, 0
+        gone = [message for message in self.of_session(session) if message.origin == origin]
+        for message in gone:
+            self._remove(message.key).discard()
+        for key in [key for key, failed in self._failed.items() if key.session == session and failed[2] == origin]:
+            self._forget_failure(key)
+        return len(gone), sum(message.total_bytes for message in gone)
+
     def waits_here(self, message: Message) -> bool:
         """Whether nobody has pulled this message yet."""
         return self._messages.get(message.key) is message

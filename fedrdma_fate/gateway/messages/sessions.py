@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 
 from fedrdma_fate.gateway.journal_records import Joined, Left, Over, Pulled, Pushed, SessionRecord, Unpulled, Unpushed
@@ -32,12 +32,14 @@ class _Session:
         pushed: by parties of this gateway, in their order.
         pulled: by parties of this gateway, in their order.
         failures: of pushes, which their party has not been told yet.
+        others: parties that those were pushed to and pulled from, and how many messages.
         units: as how many messages those that were pushed or pulled count.
     """
 
     pushed: OrderedDict[MessageKey, None] = dataclasses.field(default_factory=OrderedDict)
     pulled: OrderedDict[MessageKey, None] = dataclasses.field(default_factory=OrderedDict)
     failures: dict[Party, list[FedRDMAError]] = dataclasses.field(default_factory=dict)
+    others: Counter[Party] = dataclasses.field(default_factory=Counter)
     units: int = 0
 
     @property
@@ -46,18 +48,32 @@ class _Session:
 
     def forget_oldest(self) -> None:
         """Forget one message, where there is any: the oldest of those that are more, pushed or pulled."""
-        key, _ = max(self.pushed, self.pulled, key=len).popitem(last=False)
-        self.units -= units(key)
+        messages = max(self.pushed, self.pulled, key=len)
+        key, _ = messages.popitem(last=False)
+        self._count(key, messages, -1)
+
+    def add(self, key: MessageKey, messages: OrderedDict[MessageKey, None]) -> None:
+        """One more, of those that were pushed or of those that were pulled."""
+        messages[key] = None
+        self._count(key, messages, 1)
 
     def forget(self, messages: OrderedDict[MessageKey, None], gone: list[MessageKey]) -> None:
         """Forget some that were pushed, or some that were pulled."""
-        self.units -= sum(map(units, gone))
+        for key in gone:
+            self._count(key, messages, -1)
         if len(gone) == len(messages):
             # to look for each takes seconds where there are very many
             messages.clear()
             return
         for key in gone:
             del messages[key]
+
+    def _count(self, key: MessageKey, messages: OrderedDict[MessageKey, None], change: int) -> None:
+        self.units += change * units(key)
+        other = key.source if messages is self.pulled else key.destination
+        self.others[other] += change
+        if not self.others[other]:
+            del self.others[other]
 
 
 class Sessions:
@@ -179,9 +195,12 @@ class Sessions:
         named = (parties for (each, _), parties in self._open.items() if each == session and parties is not None)
         others = set[Party]().union(*named)
         if (state := self._sessions.get(session)) is not None:
-            others.update(key.destination for key in state.pushed)
-            others.update(key.source for key in state.pulled)
+            others.update(state.others)
         return others
+
+    def admits_all(self, session: str) -> bool:
+        """Whether the tasks of any party here do not know who is in it."""
+        return any(each == session and named is None for (each, _), named in self._open.items())
 
     # -- pushing --------------------------------------------------------------------------------------------------
 
@@ -278,8 +297,7 @@ class Sessions:
         messages = state.pulled if pulled else state.pushed
         if key in messages:
             return
-        messages[key] = None
-        state.units += units(key)
+        state.add(key, messages)
         self._units += units(key)
         while self._units > MOST_REMEMBERED:
             self._forget_of_largest(key.session)
@@ -300,8 +318,7 @@ class Sessions:
         if (state := self._sessions.get(key.session)) is not None:
             messages = state.pulled if pulled else state.pushed
             if key in messages:
-                del messages[key]
-                state.units -= units(key)
+                state.forget(messages, [key])
                 self._units -= units(key)
 
     def _of(self, session: str) -> _Session:

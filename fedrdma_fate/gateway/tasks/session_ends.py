@@ -116,8 +116,10 @@ class SessionEnds:
             raise ended.error(session)
         sites = None if parties is None else {self._context.routes.find(party) or "" for party in parties}
         if (reason := ended.reason_of_peers(session, sites)) is not None:
-            self._end(session, reason)
-            raise ended.error(session)
+            # tasks that are in it have not named that site
+            if not self.presence.has_tasks(session):
+                self._end(session, reason)
+            raise ended_error(session, reason)
 
     def arrive(self, session: str, party: Party) -> None:
         """A task attached."""
@@ -149,7 +151,7 @@ class SessionEnds:
         session = frame.session
         match frame:
             case SessionAsk():
-                if session not in self.presence or site in self.sites(session):
+                if session not in self.presence or self._is_in(site, session):
                     self._peers[site].send(SessionIdle(session, self.presence.idle_seconds(session)))
             case SessionIdle(seconds=seconds):
                 self._on_answer(site, session, seconds)
@@ -157,11 +159,13 @@ class SessionEnds:
                 reason = cut(reason)
                 if self._context.mailbox.sessions.ended.reason(session) is not None:
                     return
-                if site in self.sites(session):
-                    self._end(session, f"{reason} (told by {site})", told_by=site)
+                reason = f"{reason} (told by {site})"
+                if self._may_end(site, session):
+                    self._end(session, reason, told_by=site)
                 else:
                     # a task may yet come, and say that the peer is in it
-                    self._context.mailbox.sessions.ended.add_of_peer(site, session, f"{reason} (told by {site})")
+                    self._context.mailbox.sessions.ended.add_of_peer(site, session, reason)
+                    self._drop_of(site, session, reason)
 
     def online(self, site: str) -> None:
         """See `SessionTalk`: tell what it may have missed."""
@@ -169,6 +173,43 @@ class SessionEnds:
             # later, its id may be that of another session
             if self._clock() < until:
                 self._send_end(site, end)
+
+    def _is_in(self, site: str, session: str) -> bool:
+        """Whether a peer is one of `sites`; it may ask often, so nothing is walked through that it can make long."""
+        return self._context.mailbox.budget.has(site, session) or self._is_known_in(site, session)
+
+    def _may_end(self, site: str, session: str) -> bool:
+        """Whether a peer is in it by what tasks here say or do: any can send messages of any session ahead of them."""
+        mailbox = self._context.mailbox
+        if mailbox.budget.has(site, session) and mailbox.sessions.admits_all(session):
+            return True
+        return self._is_known_in(site, session)
+
+    def _is_known_in(self, site: str, session: str) -> bool:
+        mailbox = self._context.mailbox
+        parties = mailbox.sessions.others(session) | mailbox.awaited(session)
+        named = any(self._context.routes.find(party) == site for party in parties)
+        return named or self._peers[site].sending.holds(session)
+
+    def _drop_of(self, site: str, session: str, reason: str) -> None:
+        """What waits of a site's goes, as it wishes; what waits of others' in the same session stays."""
+        messages, total_bytes = self._context.mailbox.drop_of(site, session)
+        if not messages:
+            return
+        self._context.complaints.add(
+            logger,
+            "session ended",
+            "sessions",
+            "%s messages, %s bytes, of %s in the session %s were dropped: %s",
+            messages,
+            total_bytes,
+            site,
+            session,
+            reason,
+            lines=EACH_TELLS,
+        )
+        if not self._is_held(session):
+            self._forget(session)
 
     def sites(self, session: str) -> set[str]:
         """The other sites that parties here exchange messages of this session with."""

@@ -27,6 +27,15 @@ def test_an_ended_session_is_remembered_for_a_day() -> None:
     assert ended.reason("s") is None
 
 
+def test_a_session_of_an_id_that_had_ended_long_ago_ends_like_any_other() -> None:
+    clock = Clock()
+    ended = EndedSessions(clock)
+    ended.add("s", "it was dropped at a")
+    clock.now += REMEMBERED_SECONDS
+    ended.add("s", "again")
+    assert ended.reason("s") == "again"
+
+
 def test_what_a_peer_says_counts_only_where_it_is_in_the_session() -> None:
     ended = EndedSessions()
     ended.add_of_peer("c", "s", "why")

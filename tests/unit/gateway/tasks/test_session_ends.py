@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections import OrderedDict
 from typing import Any
 
 import msgspec
 import pytest
 
+from fedrdma_fate.gateway.messages.mailbox import Message
 from fedrdma_fate.gateway.tasks.session_ends import SessionEnds
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
-from fedrdma_fate.wire.frames import MessageKey, Refused, SessionAsk, SessionEnd, SessionIdle
+from fedrdma_fate.wire.frames import MessageKey, Party, Refused, SessionAsk, SessionEnd, SessionIdle
 from tests.support.twin import PARTIES, Half, Twin
 from tests.support.twin_play import BODY, Play, peer_of, pull, sent_by, work
 
@@ -347,6 +349,78 @@ def test_a_task_that_comes_after_a_site_of_its_session_has_ended_it_is_told(play
             sites.b.attach()
         assert ended_with(late)
         assert "nobody came (told by a)" in late.value.message
+
+    play_sites(play, scenario)
+
+
+def test_a_peer_that_sends_a_message_ahead_of_all_tasks_cannot_end_their_session(play: Play) -> None:
+    async def scenario(sites: Sites) -> None:
+        await sites.begin()
+        b = sites.b.half
+        others = Message(MessageKey("s", "m", "t", Party("arbiter", "3"), b.party), "bytes", 1, body=b"x", origin="c")
+        assert b.context.mailbox.deliver(others)
+        sites.twin.put("a", "small", b"x")
+        sites.twin.put("a", "large", BODY)
+        await work(sites.twin)
+        assert b.context.mailbox.summary()["messages"] == 3
+        b.peer._on_frame(SessionEnd("s", "because"))
+        assert not sites.b.is_over
+        assert list(b.context.mailbox.all_messages()) == [others], "its own go"
+        assert sites.b.slots == 0
+        assert list(sites.b.ends.presence) == ["s"]
+        # tasks that do not name it
+        sites.b.ends.check_open("s", (b.party, others.key.source))
+
+    play_sites(play, scenario)
+
+
+def test_what_a_peer_sends_ahead_and_takes_back_leaves_nothing(play: Play) -> None:
+    async def scenario(sites: Sites) -> None:
+        await sites.begin()
+        sites.twin.put("a", "m", BODY)
+        await work(sites.twin)
+        sites.b.half.peer._on_frame(SessionEnd("s", "dropped"))
+        assert list(sites.b.ends.presence) == []
+        assert sites.b.slots == 0
+
+    play_sites(play, scenario)
+
+
+def test_a_task_that_names_a_site_that_has_ended_a_session_ends_it_for_no_task_that_does_not(play: Play) -> None:
+    async def scenario(sites: Sites) -> None:
+        await sites.begin()
+        b = sites.b.half
+        b.context.mailbox.join("s", b.party, [b.party])
+        sites.b.ends.arrive("s", b.party)
+        b.peer._on_frame(SessionEnd("s", "because"))
+        with pytest.raises(FedRDMAError) as late:
+            sites.b.attach()
+        assert ended_with(late)
+        assert not sites.b.is_over
+
+    play_sites(play, scenario)
+
+
+def test_a_question_costs_no_more_where_a_session_has_pushed_and_pulled_much(play: Play) -> None:
+    class Counted(OrderedDict[MessageKey, None]):
+        walks = 0
+
+        def __iter__(self) -> Any:
+            Counted.walks += 1
+            return super().__iter__()
+
+    async def scenario(sites: Sites) -> None:
+        await sites.begin()
+        sites.b.attach()
+        b = sites.b.half
+        state = b.context.mailbox.sessions._of("s")
+        state.pushed, state.pulled = Counted(), Counted()
+        for number in range(100):
+            b.context.mailbox.sessions.remember_push(MessageKey("s", f"m{number}", "t", b.party, PARTIES["a"]))
+        assert b.context.mailbox.sessions.others("s") >= {PARTIES["a"]}
+        b.peer._on_frame(SessionAsk("s"))
+        assert len(sent_by(sites.twin, "b", SessionIdle)) == 1
+        assert Counted.walks == 0
 
     play_sites(play, scenario)
 
