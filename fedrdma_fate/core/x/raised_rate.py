@@ -80,15 +80,9 @@ class RaisedRate:
         """What of this rate may be believed."""
         return min(rate, self._most) if self.is_held(now) else rate
 
-    @property
-    def is_losing(self) -> bool:
-        """Whether the latest round lost more than usual: the next tells whether it was a burst."""
-        return self._rounds > 0
-
-    def on_probe(self, rate: float, *, again: bool = False) -> None:
-        """A probe begins at this rate; one that follows another at once, at a rate that is in doubt itself."""
-        if not again:
-            self._before, self._rounds = rate, 0
+    def on_probe(self, rate: float) -> None:
+        """A probe begins at this rate."""
+        self._before, self._rounds = rate, 0
 
     def on_raised(self, round_seconds: float, now: float) -> None:
         """A probe has found more."""

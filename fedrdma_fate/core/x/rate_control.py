@@ -176,7 +176,6 @@ class RateController:
         self._phase_ends = 0.0
         self._proved = proved
         self._probed_from = known.rate
-        self._awaits_probe = False
         self._bandwidth = known.rate
         self._max_rate = MaxRateFilter()
         self._delivered = 0.0
@@ -200,6 +199,7 @@ class RateController:
         self._longer_path = LongerPathCheck()
         self._newcomer = Newcomer()
         self._probe_began = self._probe_queued = -math.inf
+        self._probe_showed = 0.0
         self._ignore_congestion_until = 0.0
         self._ignore_delivery_until = 0.0
         self._maybe_own_queue_until = 0.0
@@ -305,9 +305,8 @@ class RateController:
         if self.phase is Phase.PROBE_UP:
             # no more than was queued has to drain
             self._enter(Phase.PROBE_DOWN, now, self._probe_seconds, 2 - self._gain)
-            self._awaits_probe = self._may_rise(now)
-        elif not self._proved or self._awaits_probe:
-            self._on_probe_over(now)
+        elif not self._proved:
+            self._prove(now)
         elif self.phase is Phase.PROBE_DOWN:
             self._enter(Phase.CRUISE, now, self._cruise_seconds)
         else:
@@ -337,39 +336,29 @@ class RateController:
         else:
             self._enter(Phase.PROBE_UP, now, self._probe_seconds)
 
-    def _on_probe_over(self, now: float) -> None:
-        """Wait a round trip for what a probe has found, then probe on or cruise."""
+    def _prove(self, now: float) -> None:
+        """The rate was only estimated: wait a round trip for what a probe has found, then probe on or cruise."""
         if self.phase is Phase.PROBE_DOWN:
             self._enter(Phase.CRUISE, now, self._round_seconds)
-            return
-        self._awaits_probe = False
-        has_risen = self._bandwidth >= self._probed_from * (1 + PROVING_SHARE * (self._probe_gain - 1))
-        if has_risen and (not self._proved or self._may_rise(now)):
-            self._enter(Phase.PROBE_UP, now, self._probe_seconds, again=self._proved)
-            return
-        if self._proved:
-            # of which it has waited a round trip already
-            self._enter(Phase.CRUISE, now, self._cruise_seconds - self._round_seconds)
-            return
-        self._proved = True
-        self._maybe_own_queue_until = max(self._maybe_own_queue_until, self._uncertain_until(now))
-        self._enter(Phase.CRUISE, now, self._cruise_seconds)
+        elif self._has_risen:
+            self._enter(Phase.PROBE_UP, now, self._probe_seconds)
+        else:
+            self._proved = True
+            self._maybe_own_queue_until = max(self._maybe_own_queue_until, self._uncertain_until(now))
+            self._enter(Phase.CRUISE, now, self._cruise_seconds)
 
-    def _may_rise(self, now: float) -> bool:
-        """Whether a probe that has found more may be followed by another at once, without a CRUISE that shows whose the
-        path is: nobody else was seen, and neither losses, nor what is added for them, nor a shaper can be all of it."""
-        doubted = self._raised_rate.is_losing or self._raised_rate.is_held(now) or self._is_overrated
-        return not doubted and not self._competition.shared_seconds and self._bandwidth > SLOW_PATH_RATE
+    @property
+    def _has_risen(self) -> bool:
+        """Whether the latest probe has found more."""
+        return self._bandwidth >= self._probed_from * (1 + PROVING_SHARE * (self._probe_gain - 1))
 
-    def _enter(
-        self, phase: Phase, now: float, seconds: float, gain: float | None = None, *, again: bool = False
-    ) -> None:
+    def _enter(self, phase: Phase, now: float, seconds: float, gain: float | None = None) -> None:
         self.phase, self._gain = phase, gain or phase.pacing_gain
         self._phase_ends = now + seconds
         self._competition.start_phase()
         if phase is Phase.PROBE_UP:
             capacity = self._competition.capacity
-            self._raised_rate.on_probe(self._bandwidth, again=again)
+            self._raised_rate.on_probe(self._bandwidth)
             self._probed_from = self._bandwidth
             self._gain = self._probe_queue.gain(self._bandwidth, capacity, seconds, phase.pacing_gain)
             self._probe_gain = self._gain
@@ -377,6 +366,7 @@ class RateController:
             due = self._phase_ends + self._rtt.latest + 2 * DELIVERY_WINDOW_SECONDS
             self._probe_queue.start(queued, self.chunk_bytes, due)
             self._probe_began, self._probe_queued = now, queued / max(self._bandwidth, LEAST_RATE)
+            self._probe_showed = 0.0
 
     @property
     def _round_seconds(self) -> float:
@@ -557,8 +547,10 @@ class RateController:
         by_chance = usual + CHANCE_DEVIATIONS * math.sqrt(usual * (1 - usual) / resolved)
         is_heavy = share > max(HEAVY_LOSS, 2 * self._chunk_loss, by_chance)
         if not queued:
-            # where packets count one by one, and a burst takes many of few chunks, these tell too little of what passed
-            rate = math.inf if self._counts_packets else self._bandwidth
+            # where packets count one by one, and a burst takes many of few chunks, these tell too little;
+            # and where the probe has queued, a buffer overflows that may be others' as well
+            tells_nothing = self._counts_packets or not self._probe_found_room
+            rate = math.inf if tells_nothing else self._bandwidth
             lasting = self._raised_rate.on_round(
                 rate, share, resolved, self._chunk_loss, self._packets, now, heavy=is_heavy
             )
@@ -617,7 +609,14 @@ class RateController:
             self._competition.on_newcomer()
             self._reduce(min(self._bandwidth, self._competition.fair_rate), now)
 
+    @property
+    def _probe_found_room(self) -> bool:
+        """Whether what the latest probe sent beyond its rate went through. Where it waited, the path was full, and what
+        arrived more was taken from others, or lost to them."""
+        return self._probe_showed < self._probe_queued / 2
+
     def _on_queue(self, queue: float, now: float) -> None:
+        self._probe_showed = max(self._probe_showed, queue)
         self._watch_for_newcomers(queue, now)
         if self.phase is Phase.CRUISE and self._phase_ends - now < self._cruise_seconds / 2:
             self._competition.on_queue(queue if queue > self._least_queue else 0.0)
@@ -660,6 +659,5 @@ class RateController:
 
     def _drain(self, now: float) -> None:
         """For a round trip; whether the queue goes shows whether there was one."""
-        self._awaits_probe = False
         self._longer_path.start(self._rtt.latest, now + self._rtt.latest + self._drain_seconds)
         self._enter(Phase.PROBE_DOWN, now, self._drain_seconds)

@@ -81,19 +81,3 @@ def test_where_as_much_is_lost_at_the_lower_rate_nothing_is_held() -> None:
     assert rate.is_held(0.3)
     rounds(rate, [0.3], since=0.3)
     assert not rate.is_held(0.32)
-
-
-def test_of_probes_that_follow_each_other_what_the_first_was_raised_from_is_what_lasts() -> None:
-    rate = raised()
-    rate.on_probe(1.2 * RATE, again=True)
-    rate.on_raised(RTT, 0.04)
-    assert rounds(rate, [0.4, 0.4], since=0.06) == [None, RATE]
-
-
-def test_while_a_round_has_lost_more_than_usual_the_rate_is_in_doubt() -> None:
-    rate = raised()
-    assert not rate.is_losing
-    rounds(rate, [0.4])
-    assert rate.is_losing
-    rounds(rate, [0.0], since=0.04)
-    assert not rate.is_losing
