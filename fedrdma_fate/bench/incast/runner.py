@@ -11,14 +11,13 @@ from fedrdma_fate.bench.baselines.interface import RowError
 from fedrdma_fate.bench.incast.results import IncastMeasurement, Round, to_document
 from fedrdma_fate.bench.incast.rows import IncastRow
 from fedrdma_fate.bench.incast.settings import IncastSetting
+from fedrdma_fate.bench.sweep import SettingRun, Sweep, Tell, sweep_over
 from fedrdma_fate.bench.wan.checkpoint import KeptMeasurements
 from fedrdma_fate.bench.wan.rows import ResentBy
-from fedrdma_fate.bench.wan.sweep import INTERRUPTED
 from fedrdma_fate.bench.wan.testbed import TestbedRun, lines_of
 
 ARBITER = "0"
 
-Tell = Callable[[str], None]
 Log = KeptMeasurements[IncastSetting, IncastMeasurement]
 
 
@@ -35,45 +34,16 @@ class Hosts(Protocol):
 
 
 @dataclasses.dataclass(slots=True)
-class IncastRun:
-    """What was measured in one setting.
-
-    Attributes:
-        measurements: in the order of the rows.
-        failures: why the other rows were not measured, by name.
-    """
-
-    setting: IncastSetting
-    measurements: list[IncastMeasurement] = dataclasses.field(default_factory=list)
-    failures: dict[str, str] = dataclasses.field(default_factory=dict)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class IncastSweep:
-    """What came of all settings.
-
-    Attributes:
-        runs: one for each setting, in their order.
-        interrupted: by the user or SIGTERM; rows without a measurement then say so under `failures`.
-    """
-
-    runs: Sequence[IncastRun]
-    interrupted: bool = False
-
-    @property
-    def failures(self) -> dict[str, str]:
-        """By name of the row, and by setting where there are several."""
-        several = len(self.runs) > 1
-        return {
-            f"{row} ({run.setting})" if several else row: reason
-            for run in self.runs
-            for row, reason in run.failures.items()
-        }
+class IncastRun(SettingRun[IncastSetting, IncastMeasurement]):
+    """What was measured in one setting."""
 
     def to_document(self) -> dict[str, object]:
-        """For `--json`: of one setting its document, of several a list of them under `runs`."""
-        documents = [to_document(run.setting, run.measurements, run.failures) for run in self.runs]
-        return documents[0] if len(documents) == 1 else {"runs": documents}
+        """For `--json`."""
+        return to_document(self.setting, self.measurements, self.failures)
+
+
+IncastSweep = Sweep[IncastRun]
+"""What came of all settings."""
 
 
 def run_incast(
@@ -94,19 +64,11 @@ def run_incast(
         log: what it knows is not measured again; what is measured is added.
         tell: is called with what is being done.
     """
-    runs = [IncastRun(setting) for setting in settings]
-    try:
-        for number, run in enumerate(runs, start=1):
-            where = f"{number}/{len(runs)}, {run.setting}: " if len(runs) > 1 else ""
-            for row in rows:
-                tell(f"{where}{row.name}")
-                _run_row(run, row, make_hosts(run.setting), rounds, log)
-    except (KeyboardInterrupt, SystemExit):
-        for run in runs:
-            done = {*run.failures, *(one.name for one in run.measurements)}
-            run.failures.update({row.name: INTERRUPTED for row in rows if row.name not in done})
-        return IncastSweep(runs, interrupted=True)
-    return IncastSweep(runs)
+
+    def measure_row(run: IncastRun, row: IncastRow) -> None:
+        _run_row(run, row, make_hosts(run.setting), rounds, log)
+
+    return sweep_over([IncastRun(setting) for setting in settings], lambda _: rows, measure_row, tell)
 
 
 def _run_row(run: IncastRun, row: IncastRow, hosts: Hosts, rounds: int, log: Log) -> None:

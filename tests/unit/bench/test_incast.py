@@ -16,9 +16,9 @@ from fedrdma_fate.bench.incast.results import IncastMeasurement, Round, read_mea
 from fedrdma_fate.bench.incast.rows import all_incast_rows, select_incast_rows
 from fedrdma_fate.bench.incast.runner import IncastSweep, Log, measure, run_incast
 from fedrdma_fate.bench.incast.settings import IncastSetting, parse_incast_settings
+from fedrdma_fate.bench.sweep import INTERRUPTED
 from fedrdma_fate.bench.wan.checkpoint import KeptMeasurements
 from fedrdma_fate.bench.wan.settings import Peculiarities
-from fedrdma_fate.bench.wan.sweep import INTERRUPTED
 from fedrdma_fate.bench.wan.testbed import TestbedRun
 from fedrdma_fate.bench.wan.wan_link import WanLink
 from fedrdma_fate.cli import bench_incast as command

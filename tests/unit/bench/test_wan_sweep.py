@@ -10,11 +10,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from fedrdma_fate.bench.baselines.interface import RowError
+from fedrdma_fate.bench.sweep import INTERRUPTED
 from fedrdma_fate.bench.wan.checkpoint import Conditions, MeasurementLog
 from fedrdma_fate.bench.wan.overview import slices, to_overview, to_overview_plots
 from fedrdma_fate.bench.wan.rows import select_wan_rows
 from fedrdma_fate.bench.wan.settings import Peculiarities, Setting, parse_peculiarities, parse_settings
-from fedrdma_fate.bench.wan.sweep import INTERRUPTED, Sweep, run_sweep
+from fedrdma_fate.bench.wan.sweep import Sweep, run_sweep
 from fedrdma_fate.bench.wan.testbed import HostRun, Testbed
 from fedrdma_fate.cli.main import main
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode, TransportError
