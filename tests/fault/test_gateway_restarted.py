@@ -16,7 +16,18 @@ from fedrdma_fate.gateway.journal_records import Began, encode_record
 from fedrdma_fate.memory.journal_file import MAGIC, JournalFile
 from fedrdma_fate.memory.keeper import Keeper
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError
-from tests.support.sites import InProcesses, InThread, Site, Sites, eventually, party, start_gateways
+from tests.support.sites import (
+    InProcesses,
+    InThread,
+    Site,
+    Sites,
+    eventually,
+    log_of,
+    party,
+    runner_of,
+    start_all,
+    start_gateways,
+)
 
 A, B = party("guest:1"), party("host:2")
 LAYOUT = {"a": ["guest:1"], "b": ["host:2"]}
@@ -41,25 +52,13 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:
 @pytest.fixture
 def sites(both: Sites) -> Sites:
     """Both are there and connected."""
-    for site in both.values():
-        if site.name not in runner_of(both).processes:
-            runner_of(both).start(site)
-    both.wait_until_connected()
+    start_all(both)
     return both
 
 
 @pytest.fixture
 def session(request: pytest.FixtureRequest) -> str:
     return request.node.name
-
-
-def runner_of(sites: Sites) -> InProcesses:
-    assert isinstance(sites.runner, InProcesses)
-    return sites.runner
-
-
-def log_of(site: Site) -> str:
-    return (site.home / "log").read_text()
 
 
 def push(client: GatewayClient, name: str, body: bytes = BODY) -> None:

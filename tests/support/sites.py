@@ -369,6 +369,25 @@ def start_gateways(
             yield running
 
 
+def runner_of(sites: Sites) -> InProcesses:
+    """Who runs these, each in a process of its own."""
+    assert isinstance(sites.runner, InProcesses)
+    return sites.runner
+
+
+def start_all(sites: Sites) -> None:
+    """Start those that a test before has stopped or killed, and wait until all are connected."""
+    for site in sites.values():
+        if site.name not in runner_of(sites).processes:
+            runner_of(sites).start(site)
+    sites.wait_until_connected()
+
+
+def log_of(site: Site) -> str:
+    """What a gateway in a process of its own has logged, in all its runs."""
+    return (site.home / "log").read_text()
+
+
 def _answers(site: Site) -> bool:
     try:
         site.status()
