@@ -177,27 +177,28 @@ class Mailbox:
     def leave(self, session: str, party: Party) -> int:
         """The party left: drop what waits for it, refuse what it waits for; how many messages were dropped."""
         self.sessions.leave(session, party)
-        gone = [key for key in self._messages if key.session == session and key.destination == party]
-        for key in gone:
-            self._remove(key).discard()
-        for key in [key for key in self._failed if key.session == session and key.destination == party]:
-            self._forget_failure(key)
+        dropped, _ = self._drop(lambda key, _: key.session == session and key.destination == party)
         for key, future in self._waiting.items():
             if key.session == session and key.destination == party and not future.done():
                 future.set_exception(self.sessions.closed_error(session, party))
-        return len(gone)
+        return dropped
 
     def end(self, session: str, reason: str) -> tuple[int, int]:
         """A session is over: drop what waits of it, refuse who waits for it; how many messages and bytes that were."""
         self.sessions.end(session, reason)
-        gone = self.of_session(session)
-        for message in gone:
-            self._remove(message.key).discard()
-        for key in [key for key in self._failed if key.session == session]:
-            self._forget_failure(key)
+        dropped = self._drop(lambda key, _: key.session == session)
         for key, future in self._waiting.items():
             if key.session == session and not future.done():
                 future.set_exception(self.sessions.ended.error(session))
+        return dropped
+
+    def _drop(self, is_over: Callable[[MessageKey, str], bool]) -> tuple[int, int]:
+        """Drop messages, and notices of such as will not come, by key and origin; how many messages and bytes."""
+        gone = [message for key, message in self._messages.items() if is_over(key, message.origin)]
+        for message in gone:
+            self._remove(message.key).discard()
+        for key in [key for key, (*_, origin) in self._failed.items() if is_over(key, origin)]:
+            self._forget_failure(key)
         return len(gone), sum(message.total_bytes for message in gone)
 
     # -- arriving -------------------------------------------------------------------------------------------------
@@ -382,10 +383,6 @@ class Mailbox:
         """All that nobody has pulled."""
         return self._messages.values()
 
-    def of_session(self, session: str) -> list[Message]:
-        """Those of a session."""
-        return [message for key, message in self._messages.items() if key.session == session]
-
     def holds(self, session: str) -> bool:
         """Whether anything of it waits here: a message, a notice that one will not come, a pull."""
         return any(key.session == session for keys in (self._messages, self._failed, self._waiting) for key in keys)
@@ -403,12 +400,7 @@ class Mailbox:
         """Drop what waits of a site's in a session; how many messages and bytes that were."""
         if not self.budget.has(origin, session):
             return 0, 0
-        gone = [message for message in self.of_session(session) if message.origin == origin]
-        for message in gone:
-            self._remove(message.key).discard()
-        for key in [key for key, failed in self._failed.items() if key.session == session and failed[2] == origin]:
-            self._forget_failure(key)
-        return len(gone), sum(message.total_bytes for message in gone)
+        return self._drop(lambda key, by: key.session == session and by == origin)
 
     def waits_here(self, message: Message) -> bool:
         """Whether nobody has pulled this message yet."""
