@@ -17,7 +17,6 @@ PACED_TRANSPORTS = frozenset({"udp", "verbs"})
 _LEAST_WAKE_SECONDS = 0.001
 """What an event loop can tell apart."""
 
-
 TRAIN_SECONDS = (0.05, 0.15, 0.4, 0.8, 1.6)
 """After a data path has come up, when to look for what trains have told: there are three, half a second apart
 (`ANSWER_SECONDS`), and before anybody has begun nothing else would make anybody look."""

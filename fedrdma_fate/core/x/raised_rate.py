@@ -95,7 +95,7 @@ class RaisedRate:
         """A round without a queue is over; what to go back to, None where the rate lasts.
 
         Args:
-            rate: that it had.
+            rate: that it had; infinite where it tells nothing of what passed.
             share: of its chunks that were lost.
             resolved: chunks lost or arrived.
             usual: share that the path loses anyway.

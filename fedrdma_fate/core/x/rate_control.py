@@ -441,12 +441,7 @@ class RateController:
 
     def _is_maybe_own_queue(self, now: float) -> bool:
         """Whether a queue may well be our own."""
-        return now < self._maybe_own_queue_until or self._is_overrated
-
-    @property
-    def _is_overrated(self) -> bool:
-        """Whether what is added to the delivery rate for losses may make it too large."""
-        return max(self._undelivered_share, self._expected_loss) > OVERRATED_LOSS
+        return now < self._maybe_own_queue_until or max(self._undelivered_share, self._expected_loss) > OVERRATED_LOSS
 
     @property
     def _expected_loss(self) -> float:
