@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
@@ -197,6 +199,46 @@ class Sent(Record, frozen=True, tag=16):
     transfer: int
 
 
+class Undelivered(Record, frozen=True, tag=21):
+    """The peer will not get it, and is told so on each new channel; written before its slot is given back."""
+
+    peer: str
+    transfer: int
+    key: MessageKey
+    code: str
+    reason: str
+
+
+class Dropped(Record, frozen=True, tag=22):
+    """The peer will not get it, or has dropped it after all, and nobody at its site is to be told."""
+
+    peer: str
+    transfer: int
+
+
+class Confirmed(Record, frozen=True, tag=23):
+    """The peer has it: it may say yet that it has lost it. What `Outgoing` and `Sent` amount to."""
+
+    peer: str
+    transfer: int
+    key: MessageKey
+
+
+class PushFailed(Record, frozen=True, tag=24):
+    """A push came to nothing, and its task is to be told."""
+
+    key: MessageKey
+    code: str
+    reason: str
+
+
+class Told(Record, frozen=True, tag=25):
+    """A party was told of the first of its pushes that failed."""
+
+    session: str
+    party: Party
+
+
 class Leased(Record, frozen=True, tag=17):
     """A task has a send slot.
 
@@ -222,9 +264,27 @@ class Unleased(Record, frozen=True, tag=18):
     lease: int
 
 
-SessionRecord = Joined | Left | Over | Pushed | Unpushed | Pulled | Unpulled
-SendRecord = Outgoing | Whole | Sent | Leased | Unleased
-AnyRecord = Began | Received | Spilled | Handed | Returned | Gone | Ended | Lost | SessionRecord | SendRecord
+SessionRecord = Joined | Left | Over | Pushed | Unpushed | Pulled | Unpulled | PushFailed | Told
+SendRecord = Outgoing | Whole | Sent | Undelivered | Dropped | Confirmed | Leased | Unleased
+SingleRecord = Began | Received | Spilled | Handed | Returned | Gone | Ended | Lost | SessionRecord | SendRecord
+
+
+class Together(Record, frozen=True, tag=30):
+    """Records of which a journal that is cut short has all or none."""
+
+    records: tuple[SingleRecord, ...]
+
+
+AnyRecord = SingleRecord | Together
+
+_TOGETHER = b"\x92\x1e"
+"""How one begins: an array of two (msgpack's fixarray), of which the first is its tag."""
+
+_MOST_TOGETHER = 0xFFFF
+"""Of them, by the length of an array that is written (msgpack's array 16)."""
+
+MOST_TOGETHER_BYTES = 8 << 20
+"""More is written one by one: half of the longest record. That is one put of 64 KiB to more than a hundred parties."""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyRecord] = msgspec.msgpack.Decoder(AnyRecord)
@@ -233,6 +293,14 @@ _decoder: msgspec.msgpack.Decoder[AnyRecord] = msgspec.msgpack.Decoder(AnyRecord
 def encode_record(record: Record) -> bytes:
     """As it is written."""
     return _encoder.encode(record)
+
+
+def encode_together(records: Sequence[Record]) -> list[bytes]:
+    """As they are written, so that all of them are there or none; beyond `MOST_TOGETHER_BYTES` each for itself."""
+    bodies = [encode_record(record) for record in records]
+    if len(bodies) < 2 or len(bodies) > _MOST_TOGETHER or sum(map(len, bodies)) > MOST_TOGETHER_BYTES:
+        return bodies
+    return [b"".join((_TOGETHER, b"\xdc", len(bodies).to_bytes(2, "big"), *bodies))]
 
 
 def decode_record(body: bytes) -> AnyRecord:

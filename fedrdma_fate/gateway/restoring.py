@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from fedrdma_fate.gateway.background import spawn
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.journal.earlier_run import EarlierRun
-from fedrdma_fate.gateway.journal_records import Gone, Lost, Outgoing, Received, Unleased
+from fedrdma_fate.gateway.journal_records import Dropped, Gone, Lost, Outgoing, Received, Unleased
 from fedrdma_fate.gateway.messages.mailbox import Message
 from fedrdma_fate.gateway.peers.peer import Peer
 from fedrdma_fate.gateway.peers.receiving import pool_owner
@@ -86,6 +86,7 @@ class _Restoration:
         run, context = self._run, self._context
         for site, peer in self._peers.items():
             peer.receiving.restore_ended(run.state.ended(site))
+            peer.sending.restore_told(run.state.confirmed(site), run.state.undelivered.get(site, {}).values())
         # after those, of which they are some: who asks for one again is told that it is lost
         for lost in run.state.lost.values():
             self._tell(lost)
@@ -184,8 +185,11 @@ class _Restoration:
     # -- what is to be sent ---------------------------------------------------------------------------------------
 
     def _restore_outgoing(self, record: Outgoing) -> None:
+        if record.transfer >= PROBE_TRANSFERS_FROM:
+            return
         peer = self._peers.get(record.peer)
-        if peer is None or record.transfer >= PROBE_TRANSFERS_FROM:
+        if peer is None:
+            self._give_up(record)
             return
         if not record.whole:
             peer.sending.note_lost(record, "the gateway was killed before its task had written all of it")
@@ -200,6 +204,17 @@ class _Restoration:
                 return
         peer.sending.restore(record, lease)
         self._resumed += 1
+
+    def _give_up(self, record: Outgoing) -> None:
+        """It was to be sent to a site that is a peer no more: its task is told."""
+        why = f"{record.peer} is no peer of this site any more"
+        logger.error("[%s] %s is not sent: %s", ErrorCode.MESSAGE_LOST.value, record.key, why)
+        sessions = self._context.mailbox.sessions
+        text = f"an earlier push, {record.key}, was not delivered: {why}"
+        with self._context.journal.together():
+            sessions.forget_push(record.key)
+            sessions.push_failed(record.key, GatewayError(ErrorCode.MESSAGE_LOST, text))
+            self._context.journal.write(Dropped(record.peer, record.transfer))
 
     def _restore_leases(self) -> None:
         """Slots into which tasks of the earlier run may still write."""

@@ -81,7 +81,11 @@ BOUNDS: dict[str, dict[str, str]] = {
         "gateway/tasks/session_ends.py:SessionEnds": "_to_tell",
     },
     "REMEMBERED_CLOSED": {"gateway/messages/sessions.py:Sessions": "_closed"},
-    "REMEMBERED_DELIVERED, REMEMBERED_NOTICES": {"gateway/peers/sending.py:Sending": "_delivered _notices"},
+    "REMEMBERED_CONFIRMED, REMEMBERED_UNDELIVERED": {
+        "gateway/peers/sending.py:Sending": "_delivered _notices",
+        "gateway/journal/state.py:JournalState": "_confirmed undelivered",
+    },
+    "what one request writes": {"gateway/journal/journal.py:_Group": "records actions"},
     "REMEMBERED_TRANSFERS": {
         "gateway/peers/receiving.py:Receiving": "_ended",
         "gateway/journal/journal.py:Journal": "_received",

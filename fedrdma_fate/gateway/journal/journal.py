@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
 import functools
 import logging
 import threading
 from collections import OrderedDict
+from collections.abc import Callable, Iterator
 
 from fedrdma_fate.gateway.journal.state import REMEMBERED_TRANSFERS, summarise
-from fedrdma_fate.gateway.journal_records import AnyRecord, Gone, Handed, Received, Returned, Spilled, encode_record
+from fedrdma_fate.gateway.journal_records import (
+    Gone,
+    Handed,
+    Received,
+    Returned,
+    SingleRecord,
+    Spilled,
+    encode_together,
+)
 from fedrdma_fate.gateway.messages.mailbox import Message
 from fedrdma_fate.memory.journal_file import JournalFile
 from fedrdma_fate.memory.region_directory import SEND_REGION
@@ -23,23 +34,77 @@ COMPACT_LOOK_SECONDS = 5.0
 some ten times less than it has when it is."""
 
 
+@dataclasses.dataclass(slots=True)
+class _Group:
+    """What is written by one write.
+
+    Attributes:
+        thread: whose it is.
+        records: those.
+        actions: what waits for that.
+    """
+
+    thread: int
+    records: list[SingleRecord] = dataclasses.field(default_factory=list)
+    actions: list[Callable[[], object]] = dataclasses.field(default_factory=list)
+
+
 class Journal:
-    """Any thread may write; without a file, nothing is kept."""
+    """Any thread may write, and the event loop's alone `together`; without a file, nothing is kept."""
 
     def __init__(self, file: JournalFile | None = None) -> None:
         self._file = file
         self._lock = threading.Lock()
         self._received: dict[str, OrderedDict[int, None]] = {}
+        self._group: _Group | None = None
 
     @property
     def is_kept(self) -> bool:
         """Whether there is a file."""
         return self._file is not None
 
-    def write(self, *records: AnyRecord) -> None:
-        """Write these down. When this returns, they outlive the process, unless the disk is full, as the log says."""
-        if self._file is not None:
-            self._file.append(*map(encode_record, records))
+    def write(self, *records: SingleRecord) -> None:
+        """Write these down, all or none of them. When this returns, they outlive the process, unless the disk is full.
+
+        Of that the log tells. Inside `together` they are written at its end.
+        """
+        if self._file is None:
+            return
+        if (group := self._own_group) is not None:
+            group.records += records
+        elif records:
+            self._file.append(*encode_together(records))
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """What this thread writes inside is written at the end, by one write, and there is all of it or nothing.
+
+        May be nested. Nothing that has to wait for the journal may be done inside but by `then`.
+        """
+        if self._file is None or self._own_group is not None:
+            yield
+            return
+        group = self._group = _Group(threading.get_ident())
+        try:
+            yield
+        finally:
+            self._group = None
+            self.write(*group.records)
+            for action in group.actions:
+                action()
+
+    def then(self, action: Callable[[], object]) -> None:
+        """Do this as soon as what was written before is in the file: at once, or at the end of `together`."""
+        if (group := self._own_group) is not None:
+            group.actions.append(action)
+        else:
+            action()
+
+    @property
+    def _own_group(self) -> _Group | None:
+        """What this thread writes together, if it does; what another does must not wait for that."""
+        group = self._group
+        return group if group is not None and group.thread == threading.get_ident() else None
 
     def received(self, origin: str, offer: Offer, slot: Slot, payload_at: int) -> bool:
         """A payload lies whole in its slot; before the peer is told so. Probes are not kept.

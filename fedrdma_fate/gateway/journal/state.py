@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
 from fedrdma_fate.gateway.journal_records import (
     AnyRecord,
     Began,
+    Confirmed,
+    Dropped,
     Ended,
     Gone,
     Handed,
@@ -21,10 +23,14 @@ from fedrdma_fate.gateway.journal_records import (
     Over,
     Pulled,
     Pushed,
+    PushFailed,
     Received,
     Returned,
     Sent,
     Spilled,
+    Together,
+    Told,
+    Undelivered,
     Unleased,
     Unpulled,
     Unpushed,
@@ -33,12 +39,22 @@ from fedrdma_fate.gateway.journal_records import (
     encode_record,
 )
 from fedrdma_fate.gateway.messages.sessions import Sessions
+from fedrdma_fate.wire.errors import error_from_code
+from fedrdma_fate.wire.frames import MessageKey
 
 REMEMBERED_TRANSFERS = 16384
 """Delivered transfers of each peer that are remembered, so that one sent again is not taken twice."""
 
 REMEMBERED_LOST = 1024
 """Lost messages that both ends are told of; of more, the log tells."""
+
+REMEMBERED_CONFIRMED = 4096
+"""Messages that each peer has: a task that comes after them may not know their source, and they are dropped there, or
+its gateway is killed and loses them."""
+
+REMEMBERED_UNDELIVERED = 1024
+"""Notices of messages that will not come, for each peer: they are told again on each new control channel, for nobody
+confirms them."""
 
 
 class JournalState:
@@ -50,6 +66,7 @@ class JournalState:
         messages: those that are here, by site and transfer.
         lost: those that were, likewise.
         outgoing: messages that are to be sent, by site and transfer.
+        undelivered: messages that will not come, which peers are to be told, by site and message.
         leases: slots that tasks have, by client and number.
     """
 
@@ -59,16 +76,25 @@ class JournalState:
         self.messages: dict[tuple[str, int], Received] = {}
         self.lost: OrderedDict[tuple[str, int], Lost] = OrderedDict()
         self.outgoing: dict[tuple[str, int], Outgoing] = {}
+        self.undelivered: dict[str, OrderedDict[MessageKey, Undelivered]] = {}
         self.leases: dict[tuple[str, int], Leased] = {}
+        self._confirmed: dict[str, OrderedDict[int, MessageKey]] = {}
         self._ended: dict[str, OrderedDict[int, None]] = {}
 
     def ended(self, origin: str) -> list[int]:
         """Delivered transfers of a peer, in their order."""
         return list(self._ended.get(origin, ()))
 
+    def confirmed(self, peer: str) -> Mapping[int, MessageKey]:
+        """Messages that a peer has, by transfer, in the order in which it said so."""
+        return self._confirmed.get(peer, {})
+
     def apply(self, record: AnyRecord) -> None:
         """One more record."""
         match record:
+            case Together(records=records):
+                for each in records:
+                    self.apply(each)
             case Began():
                 self.began = record
             case Received(origin=origin, transfer=transfer):
@@ -95,7 +121,22 @@ class JournalState:
                 if (outgoing := self.outgoing.get((peer, transfer))) is not None:
                     self.outgoing[peer, transfer] = msgspec.structs.replace(outgoing, whole=True)
             case Sent(peer=peer, transfer=transfer):
-                self.outgoing.pop((peer, transfer), None)
+                if (outgoing := self.outgoing.pop((peer, transfer), None)) is not None:
+                    self._note_confirmed(peer, transfer, outgoing.key)
+                    if (notices := self.undelivered.get(peer)) is not None:
+                        # it was pushed again
+                        notices.pop(outgoing.key, None)
+            case Confirmed(peer=peer, transfer=transfer, key=key):
+                self._note_confirmed(peer, transfer, key)
+            case Undelivered(peer=peer, transfer=transfer, key=key):
+                self._drop(peer, transfer)
+                notices = self.undelivered.setdefault(peer, OrderedDict())
+                notices[key] = record
+                notices.move_to_end(key)
+                while len(notices) > REMEMBERED_UNDELIVERED:
+                    notices.popitem(last=False)
+            case Dropped(peer=peer, transfer=transfer):
+                self._drop(peer, transfer)
             case Leased(client=client, lease=lease):
                 self.leases[client, lease] = record
             case Unleased(client=client, lease=lease):
@@ -109,6 +150,7 @@ class JournalState:
                         del self.lost[name]
             case Over(session=session, reason=reason):
                 self.sessions.end(session, reason)
+                self._forget_told(session)
                 for name, lost in list(self.lost.items()):
                     if lost.key.session == session:
                         del self.lost[name]
@@ -120,6 +162,10 @@ class JournalState:
                 self.sessions.note_pull(key)
             case Unpulled(key=key):
                 self.sessions.forget_pull(key)
+            case PushFailed(key=key, code=code, reason=reason):
+                self.sessions.push_failed(key, error_from_code(code, reason))
+            case Told(session=session, party=party):
+                self.sessions.note_told(session, party)
 
     def records(self) -> Iterator[AnyRecord]:
         """As few as say the same."""
@@ -129,10 +175,36 @@ class JournalState:
             for transfer in transfers:
                 yield Ended(origin, transfer)
         yield from self.sessions.records()
+        for notices in self.undelivered.values():
+            yield from notices.values()
+        for peer, confirmed in self._confirmed.items():
+            for transfer, key in confirmed.items():
+                yield Confirmed(peer, transfer, key)
         yield from self.lost.values()
         yield from self.messages.values()
         yield from self.outgoing.values()
         yield from self.leases.values()
+
+    def _drop(self, peer: str, transfer: int) -> None:
+        self.outgoing.pop((peer, transfer), None)
+        self._confirmed.get(peer, OrderedDict()).pop(transfer, None)
+
+    def _note_confirmed(self, peer: str, transfer: int, key: MessageKey) -> None:
+        if self.sessions.ended.reason(key.session) is not None:
+            return
+        confirmed = self._confirmed.setdefault(peer, OrderedDict())
+        confirmed[transfer] = key
+        while len(confirmed) > REMEMBERED_CONFIRMED:
+            confirmed.popitem(last=False)
+
+    def _forget_told(self, session: str) -> None:
+        """A session is over: nobody is told of its messages any more."""
+        for notices in self.undelivered.values():
+            for key in [key for key in notices if key.session == session]:
+                del notices[key]
+        for confirmed in self._confirmed.values():
+            for transfer in [transfer for transfer, key in confirmed.items() if key.session == session]:
+                del confirmed[transfer]
 
     def _change(self, origin: str, transfer: int, **changes: object) -> None:
         if (message := self.messages.get((origin, transfer))) is not None:

@@ -171,8 +171,9 @@ class Mailbox:
                 self._forget_failure(key)
 
     def _turn_away(self, message: Message) -> None:
-        message.discard()
+        # in this order: who is not told of it by this run is told by the next, which finds it
         self.on_turned_away(message)
+        message.discard()
 
     def leave(self, session: str, party: Party) -> int:
         """The party left: drop what waits for it, refuse what it waits for; how many messages were dropped."""

@@ -6,7 +6,18 @@ import dataclasses
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 
-from fedrdma_fate.gateway.journal_records import Joined, Left, Over, Pulled, Pushed, SessionRecord, Unpulled, Unpushed
+from fedrdma_fate.gateway.journal_records import (
+    Joined,
+    Left,
+    Over,
+    Pulled,
+    Pushed,
+    PushFailed,
+    SessionRecord,
+    Told,
+    Unpulled,
+    Unpushed,
+)
 from fedrdma_fate.gateway.messages.budget import units
 from fedrdma_fate.gateway.messages.ended import EndedSessions
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError
@@ -31,14 +42,14 @@ class _Session:
     Attributes:
         pushed: by parties of this gateway, in their order.
         pulled: by parties of this gateway, in their order.
-        failures: of pushes, which their party has not been told yet.
+        failures: of pushes, which their party has not been told yet, each with its message.
         others: parties that those were pushed to and pulled from, and how many messages.
         units: as how many messages those that were pushed or pulled count.
     """
 
     pushed: OrderedDict[MessageKey, None] = dataclasses.field(default_factory=OrderedDict)
     pulled: OrderedDict[MessageKey, None] = dataclasses.field(default_factory=OrderedDict)
-    failures: dict[Party, list[FedRDMAError]] = dataclasses.field(default_factory=dict)
+    failures: dict[Party, list[tuple[MessageKey, FedRDMAError]]] = dataclasses.field(default_factory=dict)
     others: Counter[Party] = dataclasses.field(default_factory=Counter)
     units: int = 0
 
@@ -234,11 +245,12 @@ class Sessions:
         self._forget(key, pulled=False)
 
     def push_failed(self, key: MessageKey, error: FedRDMAError) -> None:
-        """A push could not be delivered: its party is told at its next call."""
+        """A push could not be delivered: its party is told at its next call. May be repeated until then."""
         if not self.is_closed(key.session, key.source):
             failures = self._of(key.session).failures.setdefault(key.source, [])
-            if len(failures) < MOST_FAILURES:
-                failures.append(error)
+            if len(failures) < MOST_FAILURES and all(key != known for known, _ in failures):
+                failures.append((key, error))
+                self.record(PushFailed(key, error.code.value, error.message))
 
     def raise_push_failure(self, session: str, party: Party) -> None:
         """Raise, once, that an earlier push of this party failed.
@@ -246,13 +258,19 @@ class Sessions:
         Raises:
             FedRDMAError: why it failed.
         """
+        if (failure := self.note_told(session, party)) is not None:
+            self.record(Told(session, party))
+            raise failure
+
+    def note_told(self, session: str, party: Party) -> FedRDMAError | None:
+        """The first failure that the party was not told of yet, if there is one: it was told."""
         state = self._sessions.get(session)
         if state is None or party not in state.failures:
-            return
-        failure = state.failures[party].pop(0)
+            return None
+        _, failure = state.failures[party].pop(0)
         if not state.failures[party]:
             del state.failures[party]
-        raise failure
+        return failure
 
     # -- pulling --------------------------------------------------------------------------------------------------
 
@@ -291,6 +309,9 @@ class Sessions:
                 yield Pushed(key)
             for key in state.pulled:
                 yield Pulled(key)
+            for failures in state.failures.values():
+                for key, error in failures:
+                    yield PushFailed(key, error.code.value, error.message)
 
     def _remember(self, key: MessageKey, *, pulled: bool) -> None:
         state = self._of(key.session)

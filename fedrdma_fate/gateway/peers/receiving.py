@@ -474,7 +474,7 @@ class Receiving:
         self._lost.append(refused)
 
     def tell_lost(self) -> None:
-        """The control channel is new."""
+        """The control channel is new: what had been confirmed, and is not here any more."""
         for refused in self._lost:
             self._send(refused)
 
@@ -493,6 +493,8 @@ class Receiving:
         self._complain("turned away", told, key, self._peer, error.code.value, error.message, level=logging.ERROR)
         refused = Refused(message.transfer, error.code.value, error.message)
         self._remember(refused)
+        # its sender was told that it is here: without a channel now, it has to hear of this by the next
+        self._lost.append(refused)
         self._send(refused)
 
     def refuse(self, frame: Offer | Inline | Lend, code: ErrorCode, reason: str) -> Refused:

@@ -6,9 +6,10 @@ More than 500 lines: every way in which a message to a peer goes, or ends, is to
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
-from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
 from fedrdma_fate.core.link_tuner import Finding, LinkTuner
@@ -21,6 +22,7 @@ from fedrdma_fate.engine.setup import slot_bytes_needed
 from fedrdma_fate.gateway import journal_records as records
 from fedrdma_fate.gateway.config.schema import PeerConfig
 from fedrdma_fate.gateway.context import GatewayContext
+from fedrdma_fate.gateway.journal.state import REMEMBERED_CONFIRMED, REMEMBERED_UNDELIVERED
 from fedrdma_fate.gateway.peers.lending import Lending
 from fedrdma_fate.gateway.peers.outgoing_room import MESSAGE_BYTES, MOST_LARGE, OutgoingRoom
 from fedrdma_fate.gateway.peers.path_keys import SEALED_IN_SLOT
@@ -42,12 +44,6 @@ from fedrdma_fate.wire.frames import (
 )
 
 logger = logging.getLogger(__name__)
-
-REMEMBERED_DELIVERED = 4096
-"""Messages that the peer has: a task that comes after them may not know their source, and they are dropped there."""
-
-REMEMBERED_NOTICES = 1024
-"""Notices of messages that will not come are told again on each new control channel: nobody confirms them."""
 
 
 class Links(Protocol):
@@ -149,7 +145,7 @@ class Sending:
         self._transfers: dict[int, _PendingPayload] = {}
         self._alone: _PendingPayload | None = None
         self._delivered: OrderedDict[int, MessageKey] = OrderedDict()
-        self._notices: deque[Undeliverable] = deque(maxlen=REMEMBERED_NOTICES)
+        self._notices: OrderedDict[MessageKey, Undeliverable] = OrderedDict()
         self.rtt_seconds: float | None = None
         self.held_there: tuple[tuple[Party, int], ...] = ()
         self.tuners: defaultdict[str, LinkTuner] = defaultdict(LinkTuner)
@@ -165,8 +161,9 @@ class Sending:
         self._journal.write(
             records.Outgoing(self._peer.site, inline.transfer, key, kind, len(body), self._mode(None), body)
         )
+        self._notices.pop(key, None)
         self._keep_inline(inline)
-        self._send(inline)
+        self._journal.then(functools.partial(self._send, inline))
 
     def _keep_inline(self, inline: Inline) -> None:
         self._inline[inline.transfer] = inline
@@ -192,10 +189,12 @@ class Sending:
             self._alone.alone = False
         self._alone = pending if pending.alone else None
         self._keep_payload(pending)
-        self._hand(pending)
+        self._journal.then(functools.partial(self._hand, pending))
 
     def _keep_payload(self, pending: _PendingPayload) -> None:
         self._journal.write(self._record_of(pending))
+        # it was pushed again, and comes after all
+        self._notices.pop(pending.outgoing.key, None)
         self._transfers[pending.outgoing.transfer] = pending
         self.outgoing_large.add(1)
 
@@ -214,6 +213,7 @@ class Sending:
 
     def restore(self, record: records.Outgoing, lease: Lease | None) -> None:
         """Go on with what an earlier run was to send; it has been offered perhaps, and goes under the same number."""
+        self._notices.pop(record.key, None)
         if record.body is not None:
             self._keep_inline(Inline(record.transfer, record.key, record.kind, record.body))
             return
@@ -227,10 +227,17 @@ class Sending:
 
     def note_lost(self, record: records.Outgoing, reason: str) -> None:
         """What an earlier run was to send is gone: both ends are told."""
-        self._undeliverable(record.transfer, record.key, ErrorCode.MESSAGE_LOST, reason)
-        self._ended(record.transfer)
-        self._context.mailbox.sessions.forget_push(record.key)
-        self._tell_task(record.key, ErrorCode.MESSAGE_LOST, reason)
+        with self._journal.together():
+            self._undeliverable(record.transfer, record.key, ErrorCode.MESSAGE_LOST, reason)
+            self._context.mailbox.sessions.forget_push(record.key)
+            self._tell_task(record.key, ErrorCode.MESSAGE_LOST, reason)
+
+    def restore_told(self, confirmed: Mapping[int, MessageKey], notices: Iterable[records.Undelivered]) -> None:
+        """An earlier run was told that the peer has these, and was to tell it that it will not get those."""
+        for transfer, key in confirmed.items():
+            self._note_delivered(transfer, key)
+        for notice in notices:
+            self._note_undeliverable(Undeliverable(notice.key, notice.code, notice.reason))
 
     def _ended(self, transfer: int) -> None:
         self._journal.write(records.Sent(self._peer.site, transfer))
@@ -314,7 +321,7 @@ class Sending:
         """The control channel is new: what the peer has not confirmed may be lost."""
         for inline in self._inline.values():
             self._send(inline)
-        for notice in self._notices:
+        for notice in self._notices.values():
             self._send(notice)
         self.lending.resend()
 
@@ -377,9 +384,8 @@ class Sending:
             ):
                 self._send(Abort(pending.outgoing.transfer, code.value, reason))
                 self.send_failed(pending.outgoing, code, reason)
-        self._notices = deque(
-            (notice for notice in self._notices if notice.key.session != session), maxlen=REMEMBERED_NOTICES
-        )
+        for key in [key for key in self._notices if key.session == session]:
+            del self._notices[key]
         self.lending.end_session(session)
 
     # -- how it went ----------------------------------------------------------------------------------------------
@@ -406,8 +412,10 @@ class Sending:
         if (late := self._delivered.pop(transfer, None)) is not None:
             # it was not to wait for any task there after all
             self._complain("turned away", "%s is dropped at %s: [%s] %s", late, self._peer.site, code, reason)
-            self._tell_task(late, error_from_code(code, reason).code, reason)
-            self.lending.end(transfer)
+            with self._journal.together():
+                self._tell_task(late, error_from_code(code, reason).code, reason)
+                self._journal.write(records.Dropped(self._peer.site, transfer))
+                self.lending.end(transfer)
             return True
         if self.lending.end(transfer):
             if (pending := self._transfers.get(transfer)) is not None:
@@ -416,11 +424,11 @@ class Sending:
         inline = self._inline.pop(transfer, None)
         if inline is None:
             return False
-        self._ended(transfer)
         self.outgoing.remove(len(inline.body) + MESSAGE_BYTES)
         known = error_from_code(code, reason).code
-        self._undeliverable(transfer, inline.key, known, reason)
-        self._tell_task(inline.key, known, reason)
+        with self._journal.together():
+            self._undeliverable(transfer, inline.key, known, reason)
+            self._tell_task(inline.key, known, reason)
         return True
 
     def on_lend_declined(self, transfer: int, reason: str) -> None:
@@ -456,16 +464,26 @@ class Sending:
 
     def send_failed(self, outgoing: Outgoing, code: ErrorCode, reason: str) -> None:
         """The peer will not get a payload."""
-        if self._release(outgoing):
-            self._context.metrics.transfer_ended("failed", self._peer.site, outgoing.mode, 0.0, 0)
+        if outgoing.transfer not in self._transfers:
+            return
+        # before its slot is given back, and both in one: whoever is not told of it in this run is in the next
+        with self._journal.together():
             self._undeliverable(outgoing.transfer, outgoing.key, code, reason)
             if not outgoing.payload.written_from:
                 self._tell_task(outgoing.key, code, reason)
+        self._release(outgoing, for_good=False)
+        self._context.metrics.transfer_ended("failed", self._peer.site, outgoing.mode, 0.0, 0)
 
     def _note_delivered(self, transfer: int, key: MessageKey) -> None:
         self._delivered[transfer] = key
-        while len(self._delivered) > REMEMBERED_DELIVERED:
+        while len(self._delivered) > REMEMBERED_CONFIRMED:
             self._delivered.popitem(last=False)
+
+    def _note_undeliverable(self, notice: Undeliverable) -> None:
+        self._notices[notice.key] = notice
+        self._notices.move_to_end(notice.key)
+        while len(self._notices) > REMEMBERED_UNDELIVERED:
+            self._notices.popitem(last=False)
 
     def _take_back(self, transfers: Iterable[int]) -> None:
         """These payloads were not delivered after all, and wait for another way."""
@@ -473,7 +491,7 @@ class Sending:
             self._transfers[transfer].path = ""
 
     def _release(self, outgoing: Outgoing, *, for_good: bool = True) -> bool:
-        """Let the slot go; False when that was done before."""
+        """Let the slot go; False when that was done before. For good: the peer has it, and needs it no more."""
         ended = self._transfers.pop(outgoing.transfer, None)
         if ended is not None:
             if for_good:
@@ -486,11 +504,13 @@ class Sending:
         """The peer is told, for the party that waits there; of a session that has ended it knows."""
         self._context.trace.undeliverable(transfer, key, self._peer.site, code, reason)
         if self._context.mailbox.sessions.ended.reason(key.session) is not None:
+            self._journal.write(records.Dropped(self._peer.site, transfer))
             return
         self._complain("undelivered", "%s was not delivered to %s: [%s] %s", key, self._peer.site, code.value, reason)
+        self._journal.write(records.Undelivered(self._peer.site, transfer, key, code.value, reason))
         notice = Undeliverable(key, code.value, reason)
-        self._notices.append(notice)
-        self._send(notice)
+        self._note_undeliverable(notice)
+        self._journal.then(functools.partial(self._send, notice))
 
     def _complain(self, kind: str, message: str, *values: object) -> None:
         self._context.complaints.add(

@@ -78,16 +78,18 @@ class Pushing:
         for destination in request.destinations:
             if (peer := self._peer_of(destination)) is not None:
                 peer.check_fits(payload.total_bytes, destination, attach.mode)
-        for key in self._register(attach, request, user, payload.total_bytes):
-            share = payload.lease.share(f"transfer:{key}")
-            peer = self._peer_of(key.destination)
-            if peer is not None:
-                peer.put_payload(key, request.kind, payload, share, attach.mode)
-            else:
-                transfer = self._context.new_transfer()
-                message = Message(key, request.kind, payload.total_bytes, lease=share, user=user, transfer=transfer)
-                self._context.journal.keep(message)
-                self._keep(message, "local")
+        # a push that is known, and to be sent nowhere, could neither be made again nor come
+        with self._context.journal.together():
+            for key in self._register(attach, request, user, payload.total_bytes):
+                share = payload.lease.share(f"transfer:{key}")
+                peer = self._peer_of(key.destination)
+                if peer is not None:
+                    peer.put_payload(key, request.kind, payload, share, attach.mode)
+                else:
+                    transfer = self._context.new_transfer()
+                    message = Message(key, request.kind, payload.total_bytes, lease=share, user=user, transfer=transfer)
+                    self._context.journal.keep(message)
+                    self._keep(message, "local")
         self._trace_put(attach, request, payload.total_bytes)
 
     def may_commit(self, request: Commit) -> bool:
@@ -152,13 +154,20 @@ class Pushing:
             MemoryPoolError: SPILL_FAILED where a party of this site is to have it and there is no room; likewise.
         """
         moves = []
-        for key in self._register(attach, request, user, len(request.body)):
-            peer = self._peer_of(key.destination)
-            if peer is not None:
-                peer.put_inline(key, request.kind, request.body)
-            else:
-                transfer = self._context.new_transfer()
-                message = Message(key, request.kind, len(request.body), body=request.body, user=user, transfer=transfer)
+        with self._context.journal.together():
+            for key in self._register(attach, request, user, len(request.body)):
+                peer = self._peer_of(key.destination)
+                if peer is not None:
+                    peer.put_inline(key, request.kind, request.body)
+                    continue
+                message = Message(
+                    key,
+                    request.kind,
+                    len(request.body),
+                    body=request.body,
+                    user=user,
+                    transfer=self._context.new_transfer(),
+                )
                 if self._keep(message, "inline"):
                     keep_small(self._context, message, message.counts_as)
                     self._context.journal.keep(message)

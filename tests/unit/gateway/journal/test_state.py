@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from fedrdma_fate.gateway.journal.state import JournalState, replay, summarise
 from fedrdma_fate.gateway.journal_records import (
     Began,
+    Confirmed,
+    Dropped,
     Ended,
     Gone,
     Handed,
@@ -22,16 +24,20 @@ from fedrdma_fate.gateway.journal_records import (
     Over,
     Pulled,
     Pushed,
+    PushFailed,
     Received,
     Returned,
     Sent,
     Spilled,
+    Told,
+    Undelivered,
     Unleased,
     Unpulled,
     Unpushed,
     Whole,
     decode_record,
     encode_record,
+    encode_together,
 )
 from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
 from fedrdma_fate.wire.frames import MessageKey, Party
@@ -44,6 +50,7 @@ sites = st.sampled_from(("b", ""))
 transfers = st.integers(1, 3)
 parties = st.sampled_from((A, B))
 keys = st.builds(MessageKey, st.sampled_from(("s", "t")), names, st.just("t"), parties, parties)
+codes = st.sampled_from((ErrorCode.MESSAGE_LOST.value, ErrorCode.TRANSFER_ABORTED.value))
 records = st.one_of(
     st.builds(Received, sites, transfers, keys, st.just("object"), st.just(5), st.none() | st.just(b"12345")),
     st.builds(Spilled, sites, transfers, st.just("file")),
@@ -58,6 +65,11 @@ records = st.one_of(
     st.builds(Outgoing, sites, transfers, keys, st.just("object"), st.just(5), st.just("grpc"), whole=st.booleans()),
     st.builds(Whole, sites, transfers),
     st.builds(Sent, sites, transfers),
+    st.builds(Undelivered, sites, transfers, keys, codes, st.just("why")),
+    st.builds(Dropped, sites, transfers),
+    st.builds(Confirmed, sites, transfers, keys),
+    st.builds(PushFailed, keys, codes, st.just("why")),
+    st.builds(Told, st.sampled_from(("s", "t")), parties),
     st.builds(Leased, names, st.just(1), transfers, st.just(0), st.just(9)),
     st.builds(Unleased, names, transfers),
     st.builds(Pushed, keys),
@@ -83,6 +95,21 @@ def test_a_journal_that_was_compacted_says_what_it_said_before(before: list[Any]
 @given(record=records)
 def test_a_record_is_read_as_it_was_written(record: Any) -> None:
     assert decode_record(encode_record(record)) == record
+
+
+@given(together=st.lists(records, min_size=1, max_size=20))
+def test_records_written_together_say_what_they_say_one_by_one(together: list[Any]) -> None:
+    bodies = encode_together(together)
+    assert len(bodies) == 1, "all or none of them"
+    assert said(replay(bodies)) == said(replay(map(encode_record, together)))
+
+
+def test_more_than_one_record_can_hold_is_written_one_by_one() -> None:
+    key = MessageKey("s", "m", "t", A, B)
+    long = Received("", 1, key, "bytes", 5 << 20, body=bytes(5 << 20))
+    bodies = encode_together((long, Received("", 2, key, "bytes", 5 << 20, body=bytes(5 << 20))))
+    assert len(bodies) == 2
+    assert set(replay(bodies).messages) == {("", 1), ("", 2)}
 
 
 @pytest.mark.parametrize("body", [b"", b"\xc0", b"\x92\x63\x01", encode_record(Gone("b", 1))[:-1]])

@@ -1,0 +1,179 @@
+"""A twin whose gateways have journals, and can be killed right behind any record of them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fedrdma_fate.client.protocol import CLIENT_PROTOCOL_VERSION, Attach, Commit, PutInline
+from fedrdma_fate.gateway.assembly import limits_of
+from fedrdma_fate.gateway.journal.earlier_run import EarlierRun
+from fedrdma_fate.gateway.journal.journal import Journal
+from fedrdma_fate.gateway.journal.state import replay
+from fedrdma_fate.gateway.journal_records import Began, encode_record
+from fedrdma_fate.gateway.messages.budget import Budget
+from fedrdma_fate.gateway.messages.mailbox import Mailbox
+from fedrdma_fate.gateway.peers.peer import Peer
+from fedrdma_fate.gateway.peers.receiving import pool_owner
+from fedrdma_fate.gateway.restoring import restore
+from fedrdma_fate.gateway.tasks.pushing import LeasedPayload, Pushing
+from fedrdma_fate.memory.journal_file import JournalFile, read_records
+from fedrdma_fate.memory.pool import SlotPool
+from fedrdma_fate.memory.region import SharedRegion
+from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, MessageKey
+from tests.support.twin import PARTIES, Half, Twin
+
+
+class _WatchedFile(JournalFile):
+    """Tells of each write, and takes none any more from whoever is dead."""
+
+    def __init__(self, directory: int, records: Any, on_append: Callable[[], bool]) -> None:
+        super().__init__(directory, records)
+        self._on_append = on_append
+        self.is_dead = False
+
+    def append(self, *bodies: bytes) -> bool:
+        if self.is_dead:
+            return False
+        kept = super().append(*bodies)
+        self.is_dead = not self._on_append()
+        return kept
+
+
+class _Site:
+    """What outlives a gateway."""
+
+    def __init__(self, directory: Path, send_bytes: int, receive_bytes: int) -> None:
+        directory.mkdir()
+        self.fileno = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        self.send = SharedRegion.create("send", send_bytes, warm=False)
+        self.receive: SharedRegion | None = SharedRegion.create("receive", receive_bytes, warm=False)
+        self.appended = 0
+        self.kill_at = 0
+        self.file: _WatchedFile | None = None
+        self.memory: tuple[bytes, bytes] | None = None
+
+    def close(self) -> None:
+        if self.file is not None:
+            self.file.close()
+        os.close(self.fileno)
+
+
+class KeptTwin(Twin):
+    """Gateways a and b with journals. Their regions are real ones, which the next run of a site has again."""
+
+    def __init__(self, directory: Path, seed: int = 0, **settings: Any) -> None:
+        self._sites = {site: _Site(directory / f"journal-{site}", 2 << 20, 1 << 20) for site in PARTIES}
+        super().__init__(directory, seed, **settings)
+
+    def _make(self, site: str) -> Half:
+        half, kept = super()._make(site), self._sites[site]
+        old = half.context
+        run = EarlierRun()
+        with contextlib.suppress(FileNotFoundError):
+            run.state = replay(read_records(kept.fileno)[0])
+        if kept.memory is not None:
+            # as it was when its gateway was killed
+            kept.send.view[:], was = kept.memory
+            if kept.receive is not None:
+                kept.receive.view[:] = was
+        run.send_region, run.region = kept.send, kept.receive
+        is_first = run.state.began is None
+        if kept.receive is None:
+            run.why_gone = "the test took it"
+            kept.receive = SharedRegion.create("receive", 1 << 20, warm=False)
+        run.give_up_what_is_gone()
+        run.state.began = Began(site, "boot", 1, 1, 2, 1, "/")
+        kept.memory, kept.appended, kept.kill_at = None, 0, 0
+        kept.file = _WatchedFile(kept.fileno, map(encode_record, run.state.records()), lambda: self._on_append(site))
+        journal = Journal(kept.file)
+        run.state.sessions.record = journal.write
+        half.peer.close("never used")
+        context = type(old)(
+            config=old.config,
+            incarnation=old.incarnation,
+            host=old.host,
+            send_pool=SlotPool(kept.send, "send"),
+            receive_pool=SlotPool(kept.receive, "receive", sharers=[pool_owner(half.peer.config.site)]),
+            spill=old.spill,
+            mailbox=Mailbox(Budget(limits_of(old.config)), None, run.state.sessions),
+            routes=old.routes,
+            transports=old.transports,
+            make_region=old.make_region,
+            trace=old.trace,
+            metrics=old.metrics,
+            journal=journal,
+            resumes=not is_first,
+            make_link=old.make_link,
+        )
+        peer = Peer(old.config.peers[0], context)
+        context.mailbox.on_turned_away = peer.receiving.turned_away
+        restore(context, run, {peer.config.site: peer})
+        return Half(site, context, peer)
+
+    def close(self) -> None:
+        super().close()
+        for kept in self._sites.values():
+            kept.close()
+
+    # -- killing --------------------------------------------------------------------------------------------------
+
+    def written(self, site: str) -> int:
+        """Writes to its journal in this run."""
+        return self._sites[site].appended
+
+    def kill_behind(self, site: str, write: int) -> None:
+        """Let it die right behind this write to its journal, counted from now on."""
+        self._sites[site].kill_at = self.written(site) + write
+
+    def is_dead(self, site: str) -> bool:
+        """Whether it was killed."""
+        file = self._sites[site].file
+        return file is not None and file.is_dead
+
+    def lose_memory(self, site: str) -> None:
+        """Its next run does not get the receive region of this one."""
+        self._sites[site].receive = None
+
+    def _on_append(self, site: str) -> bool:
+        kept = self._sites[site]
+        kept.appended += 1
+        if kept.appended != kept.kill_at:
+            return True
+        assert kept.receive is not None
+        # what it does from here on, in this turn, it does not do
+        kept.memory = bytes(kept.send.view), bytes(kept.receive.view)
+        if (stream := self.halves[site].stream) is not None:
+            stream.write = lambda frame: None  # type: ignore[method-assign] # noqa: ARG005
+        self.break_paths()
+        return False
+
+    # -- traffic --------------------------------------------------------------------------------------------------
+
+    def push(self, site: str, name: str, body: bytes, session: str = "s") -> MessageKey:
+        """Push to the other site as a task does, by what answers its requests.
+
+        Raises:
+            FedRDMAError: why it was refused.
+        """
+        half, other = self.halves[site], "b" if site == "a" else "a"
+        pushing = Pushing(half.context, {other: half.peer.sending})
+        attach = Attach(CLIENT_PROTOCOL_VERSION, "task", session, half.party, "fedrdma-e")
+        destination = PARTIES[other]
+        key = MessageKey(session, name, "t", half.party, destination)
+        if len(body) <= INLINE_LIMIT_BYTES:
+            pushing.put_inline(PutInline(name, "t", (destination,), "bytes", body), attach, 0)
+            return key
+        lease = half.context.send_pool.lease(len(body), "task")
+        assert lease is not None
+        payload = LeasedPayload(lease)
+        lease.slot.view[:] = body
+        payload.on_written(0, ())
+        try:
+            pushing.commit(Commit(1, name, "t", (destination,), "object"), payload, attach, 0)
+        finally:
+            lease.release()
+        return key
