@@ -540,7 +540,9 @@ def test_a_flood_of_the_shared_port_is_counted_and_a_link_reads_little_of_it_or_
     sort = listener._sort
 
     def counted(data: bytes, address: Any) -> bool:
-        taken.append(address)
+        # probes that the peer repeated while it was connected may still wait in the listener's buffer
+        if data == b"junk":
+            taken.append(address)
         return sort(data, address)
 
     monkeypatch.setattr(listener, "_sort", counted)
