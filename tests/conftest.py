@@ -25,3 +25,5 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--adversary-frames", type=int, default=3000, help="frames of the adversary in tests/property (default: 3000)"
     )
+    parser.addoption("--matrix-seeds", type=int, default=1, help="runs of each cell in tests/matrix (default: 1)")
+    parser.addoption("--matrix-seed", type=int, default=0, help="seed of the first of them (default: 0)")

@@ -37,7 +37,7 @@ STATIC: dict[str, list[str]] = {
     "types": ["mypy", "fedrdma_fate", "examples", "scripts", "deploy"],
     "imports": ["lint-imports", "--no-cache"],
 }
-KINDS = ("unit", "property", "conformance", "fault", "fate", "nic", "bench")
+KINDS = ("unit", "property", "conformance", "matrix", "fault", "fate", "nic", "bench")
 AUDIT = "audit"
 """The step that looks the locked packages up for known weaknesses."""
 PYTHON310 = "python310"
@@ -66,6 +66,7 @@ SIDE_BY_SIDE: dict[str, str] = {
     "unit": "worksteal",
     "property": "worksteal",
     "conformance": "worksteal",
+    "matrix": "worksteal",
     "fault": "worksteal",
     "nic": "worksteal",
     # what the tests of a group look at is made once for all of them, and takes a minute or more

@@ -6,8 +6,9 @@ import dataclasses
 import os
 import random
 import select
+import weakref
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Literal
 
 from fedrdma_fate.core.x.chunking import TAGS, chunk_of_immediate
@@ -49,6 +50,13 @@ class FaultPlan:
         corrupt_posted_bytes: these calls of `post_bytes` send one byte changed: a header damaged at the receiver.
         chunk_loss: share of chunks that are lost; unless it is 0, the chunk service is not reliable, and a chunk that
             went through is not sent again.
+        reorder_share: share of CHUNK_IMMEDIATE and DATAGRAM completions that overtake those before them.
+        truncate_at: of the n-th post only the first half arrives, nothing after it, and some calls of `progress` later
+            the link breaks: what a reset in the middle of a write leaves.
+        half_open_after_writes: after so many posts the link is closed for the peer, while here nothing is heard of it.
+        deaf_after_writes: after so many posts nothing comes in, and what is posted still goes out.
+        mute_after_writes: after so many posts nothing goes out, not even ACKs, and what comes in is still heard.
+        withdrawn_key_at: the n-th post names a key that does not open anything, or nothing any more.
     """
 
     seed: int = 0
@@ -61,8 +69,18 @@ class FaultPlan:
     corrupt_landed: frozenset[int] = frozenset()
     corrupt_posted_bytes: frozenset[int] = frozenset()
     chunk_loss: float = 0.0
+    reorder_share: float = 0.0
+    truncate_at: int | None = None
+    half_open_after_writes: int | None = None
+    deaf_after_writes: int | None = None
+    mute_after_writes: int | None = None
+    withdrawn_key_at: int | None = None
 
 
+REORDERED = (CompletionKind.CHUNK_IMMEDIATE, CompletionKind.DATAGRAM)
+"""What may overtake: queue pairs and datagrams each go their own way."""
+TRUNCATED_TURNS = 3
+"""Calls of `progress` between the half of a write and the end of its link: the half has landed by then."""
 NO_FAULTS = FaultPlan()
 
 
@@ -72,6 +90,11 @@ class FaultyTransport:
     def __init__(self, inner: Transport, plans: Iterable[FaultPlan]) -> None:
         self.inner = inner
         self._plans = deque(plans)
+        self.strikes = 0
+        """How often what was planned has happened."""
+
+    def _struck(self) -> None:
+        self.strikes += 1
 
     @property
     def name(self) -> str:
@@ -80,7 +103,11 @@ class FaultyTransport:
     def open(self, role: Role) -> Draft:
         """Start one data path, which the next plan will spoil."""
         plan = self._plans.popleft() if self._plans else NO_FAULTS
-        return FaultyDraft(self.inner.open(role), plan)
+        return FaultyDraft(self.inner.open(role), plan, self._struck)
+
+    def heal(self) -> None:
+        """Connections from now on have no faults."""
+        self._plans.clear()
 
     def close(self) -> None:
         """Close the inner transport."""
@@ -90,9 +117,10 @@ class FaultyTransport:
 class FaultyDraft:
     """A draft whose endpoint will be faulty."""
 
-    def __init__(self, inner: Draft, plan: FaultPlan) -> None:
+    def __init__(self, inner: Draft, plan: FaultPlan, on_strike: Callable[[], None] = lambda: None) -> None:
         self._inner = inner
         self._plan = plan
+        self._on_strike = on_strike
 
     @property
     def address(self) -> EndpointAddress:
@@ -105,9 +133,10 @@ class FaultyDraft:
             TransportError: TRANSPORT_UNAVAILABLE, planned or real.
         """
         if self._plan.refuse_connect:
+            self._on_strike()
             self._inner.close()
             raise unavailable("faulty", "the fault plan refuses to connect")
-        return FaultyEndpoint(self._inner.connect(peer, timeout), self._plan)
+        return FaultyEndpoint(self._inner.connect(peer, timeout), self._plan, self._on_strike)
 
     def close(self) -> None:
         """Close the inner draft."""
@@ -117,7 +146,7 @@ class FaultyDraft:
 class FaultyEndpoint:
     """An endpoint to which things happen. See `ports.Endpoint`."""
 
-    def __init__(self, inner: Endpoint, plan: FaultPlan) -> None:
+    def __init__(self, inner: Endpoint, plan: FaultPlan, on_strike: Callable[[], None] = lambda: None) -> None:
         self._inner = inner
         self._plan = plan
         self._random = random.Random(plan.seed)
@@ -131,7 +160,12 @@ class FaultyEndpoint:
         self._turn = 0
         self._held: deque[tuple[int, Completion]] = deque()
         self._always_ready = os.eventfd(1, os.EFD_CLOEXEC)
-        self._closed = False
+        # few tests close it, and one process runs thousands of them
+        self._close_ready = weakref.finalize(self, os.close, self._always_ready)
+        self._seen_keys: list[int] = []
+        self._tried = 0
+        self._breaks_at_turn: int | None = None
+        self._on_strike = on_strike
 
     @property
     def transport(self) -> str:
@@ -150,13 +184,16 @@ class FaultyEndpoint:
         """Expose, and remember the slot for corruption."""
         self._count("expose")
         self._slots[grant] = slot
+        if self._past(self._plan.half_open_after_writes):
+            return RemoteSlot(grant, 0, slot.length)
         return self._inner.expose(grant, slot)
 
     def withdraw(self, grant: int) -> None:
         """Withdraw."""
         self._count("withdraw")
         self._slots.pop(grant, None)
-        self._inner.withdraw(grant)
+        if not self._past(self._plan.half_open_after_writes):
+            self._inner.withdraw(grant)
 
     @property
     def still_open(self) -> Collection[int]:
@@ -166,8 +203,10 @@ class FaultyEndpoint:
     def post_write(self, work_request: int, source: Slot, target: RemoteSlot, target_offset: int) -> None:
         """Post, unless the plan has broken or silenced the link."""
         self._count("post_write")
-        if self._posting(source.length):
-            self._inner.post_write(work_request, source, target, target_offset)
+        if (half := self._half_of(source)) is not None:
+            self._inner.post_write(work_request, half, target, target_offset)
+        elif self._posting(source.length):
+            self._inner.post_write(work_request, source, self._spoilt(target), target_offset)
 
     def post_bytes(
         self, work_request: int, data: bytes, target: RemoteSlot, target_offset: int, immediate: int
@@ -175,9 +214,11 @@ class FaultyEndpoint:
         """Post, perhaps other bytes, unless the plan has broken or silenced the link."""
         self._count("post_bytes")
         if self._calls["post_bytes"] in self._plan.corrupt_posted_bytes:
+            self._on_strike()
             data = self._corrupted(data)
-        if self._posting(len(data)):
-            self._inner.post_bytes(work_request, data, target, target_offset, immediate)
+        # half of them is not reported to the peer, so it is as if nothing came
+        if self._half_of(None) is None and self._posting(len(data)):
+            self._inner.post_bytes(work_request, data, self._spoilt(target), target_offset, immediate)
 
     @property
     def lent_region(self) -> LentRegion | None:
@@ -194,11 +235,16 @@ class FaultyEndpoint:
     ) -> None:
         """Post, unless it is lost, or the plan has broken or silenced the link."""
         self._count("post_chunk")
+        if (half := self._half_of(source)) is not None:
+            self._inner.post_write(work_request, half, target, target_offset)
+            return
         if not self._posting(source.length):
             return
+        target = self._spoilt(target)
         # taken for lost by mistake: a card drops the second copy when the key is gone, a stream ends the link
         mistaken = (target.key, immediate) in self._went_through
         if mistaken or self._random.random() < self._plan.chunk_loss:
+            self._on_strike()
             self._held.append((self._turn, Completion(CompletionKind.WRITE_DONE, work_request)))
         else:
             if self._plan.chunk_loss:
@@ -206,24 +252,31 @@ class FaultyEndpoint:
             self._inner.post_chunk(work_request, source, target, target_offset, queue_pair, immediate)
 
     def post_datagram(self, data: bytes, copies: int = 1, padding: int = 0) -> bool:
-        """Send, unless the link is silent."""
+        """Send, unless the link is silent, or mute."""
         self._health.check()
-        return self._silent or self._inner.post_datagram(data, copies, padding)
+        return self._silent or self._mute or self._inner.post_datagram(data, copies, padding)
 
     def poll_set(self) -> Sequence[tuple[int, int]]:
         """The inner descriptors, and one that is always ready while completions are held back; none in silence."""
         self._health.check()
         if self._silent:
             return []
-        ready = [(self._always_ready, select.POLLIN)] if self._held else []
+        ready = [(self._always_ready, select.POLLIN)] if self._held or self._breaks_at_turn else []
         return [*self._inner.poll_set(), *ready]
 
     def progress(self) -> Sequence[Completion]:
         """Progress, and tamper with what completed."""
         self._count("progress")
-        if self._silent:
-            return []
         self._turn += 1
+        if self._breaks_at_turn is not None and self._turn >= self._breaks_at_turn:
+            self._break("the fault plan breaks it behind half of a write")
+        if self._silent:
+            self._on_strike()
+            return []
+        if self._past(self._plan.deaf_after_writes):
+            if self._inner.progress():
+                self._on_strike()
+            return []
         for completion in self._inner.progress():
             self._hold(completion)
         ripe: list[Completion] = []
@@ -233,17 +286,41 @@ class FaultyEndpoint:
 
     def close(self) -> None:
         """Close the inner endpoint."""
-        if not self._closed:
-            self._closed = True
-            os.close(self._always_ready)
+        self._close_ready()
         self._health.lose("it was closed here")
         self._held.clear()
         self._inner.close()
 
     @property
     def _silent(self) -> bool:
-        limit = self._plan.silent_after_writes
-        return limit is not None and self._posts >= limit
+        return self._past(self._plan.silent_after_writes) or self._past(self._plan.half_open_after_writes)
+
+    @property
+    def _mute(self) -> bool:
+        return self._past(self._plan.mute_after_writes) or self._breaks_at_turn is not None
+
+    def _past(self, posts: int | None) -> bool:
+        return posts is not None and self._posts >= posts
+
+    def _half_of(self, source: Slot | None) -> Slot | None:
+        """What arrives of a post that is cut short; None where this one is not, or nothing of it arrives."""
+        self._tried += 1
+        if self._plan.truncate_at != self._tried or self._silent:
+            return None
+        self._breaks_at_turn = self._turn + TRUNCATED_TURNS
+        return None if source is None or source.length < 2 else source.part(0, source.length // 2)
+
+    def _spoilt(self, target: RemoteSlot) -> RemoteSlot:
+        """The target, or one behind another key where this post is to name one that is not valid."""
+        if self._plan.withdrawn_key_at == self._tried:
+            self._on_strike()
+            # the first one it ever had, or none that was ever given out
+            withdrawn = next((key for key in self._seen_keys if key != target.key), target.key ^ 0x7FFF_FFFF)
+            return dataclasses.replace(target, key=withdrawn)
+        if target.key not in self._seen_keys[:1]:
+            self._seen_keys.append(target.key)
+            del self._seen_keys[1:]
+        return target
 
     def _count(self, operation: Operation) -> None:
         self._health.check()
@@ -256,13 +333,19 @@ class FaultyEndpoint:
         limit = self._plan.break_after_bytes
         if limit is not None and self._posted_bytes + length > limit:
             self._break(f"the fault plan breaks it after {limit} bytes")
-        if self._silent:
+        if self._silent or self._mute:
+            self._on_strike()
             return False
         self._posted_bytes += length
         self._posts += 1
+        if self._past(self._plan.half_open_after_writes):
+            # this one went out, and then the peer's end is gone
+            self._on_strike()
+            self._inner.close()
         return True
 
     def _break(self, reason: str) -> None:
+        self._on_strike()
         self._health.lose(reason)
         self._inner.close()
         self._health.check()
@@ -271,15 +354,29 @@ class FaultyEndpoint:
         if completion.kind in (CompletionKind.LANDED, CompletionKind.CHUNK_IMMEDIATE):
             self._landed += 1
             if self._landed in self._plan.corrupt_landed:
+                self._on_strike()
                 self._corrupt_slot(completion)
                 # damaged on the way, as far as anybody can tell: what the transport saw of it is not true
                 completion = dataclasses.replace(completion, digest=None)
-        # a completion never overtakes an earlier one
+        # a completion never overtakes an earlier one, but where the network reorders
         due = max(self._turn + self._random.randint(0, self._plan.delay_completions), self._last_due())
+        if due > self._turn:
+            self._on_strike()
         self._held.append((due, completion))
+        self._overtake(completion.kind)
         doubled = self._random.random() < self._plan.duplicate_share
         if doubled and completion.kind is not CompletionKind.WRITE_DONE:
+            self._on_strike()
             self._held.append((due, completion))
+
+    def _overtake(self, kind: CompletionKind) -> None:
+        if kind not in REORDERED or len(self._held) < 2 or self._random.random() >= self._plan.reorder_share:
+            return
+        before_due, before = self._held[-2]
+        if before.kind in REORDERED:
+            self._on_strike()
+            due, last = self._held[-1]
+            self._held[-2], self._held[-1] = (before_due, last), (due, before)
 
     def _last_due(self) -> int:
         return self._held[-1][0] if self._held else 0

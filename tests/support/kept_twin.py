@@ -23,7 +23,7 @@ from fedrdma_fate.gateway.tasks.pushing import LeasedPayload, Pushing
 from fedrdma_fate.memory.journal_file import JournalFile, read_records
 from fedrdma_fate.memory.pool import SlotPool
 from fedrdma_fate.memory.region import SharedRegion
-from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, MessageKey
+from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, MessageKey, Mode
 from tests.support.twin import PARTIES, Half, Twin
 
 
@@ -129,6 +129,13 @@ class KeptTwin(Twin):
         """Let it die right behind this write to its journal, counted from now on."""
         self._sites[site].kill_at = self.written(site) + write
 
+    def kill(self, site: str) -> None:
+        """It dies here and now, between two things that it does."""
+        file = self._sites[site].file
+        assert file is not None
+        file.is_dead = True
+        self._die(site)
+
     def is_dead(self, site: str) -> bool:
         """Whether it was killed."""
         file = self._sites[site].file
@@ -143,17 +150,21 @@ class KeptTwin(Twin):
         kept.appended += 1
         if kept.appended != kept.kill_at:
             return True
+        self._die(site)
+        return False
+
+    def _die(self, site: str) -> None:
+        kept = self._sites[site]
         assert kept.receive is not None
         # what it does from here on, in this turn, it does not do
         kept.memory = bytes(kept.send.view), bytes(kept.receive.view)
         if (stream := self.halves[site].stream) is not None:
             stream.write = lambda frame: None  # type: ignore[method-assign] # noqa: ARG005
         self.break_paths()
-        return False
 
     # -- traffic --------------------------------------------------------------------------------------------------
 
-    def push(self, site: str, name: str, body: bytes, session: str = "s") -> MessageKey:
+    def push(self, site: str, name: str, body: bytes, session: str = "s", mode: Mode = "fedrdma-e") -> MessageKey:
         """Push to the other site as a task does, by what answers its requests.
 
         Raises:
@@ -161,7 +172,7 @@ class KeptTwin(Twin):
         """
         half, other = self.halves[site], "b" if site == "a" else "a"
         pushing = Pushing(half.context, {other: half.peer.sending})
-        attach = Attach(CLIENT_PROTOCOL_VERSION, "task", session, half.party, "fedrdma-e")
+        attach = Attach(CLIENT_PROTOCOL_VERSION, "task", session, half.party, mode)
         destination = PARTIES[other]
         key = MessageKey(session, name, "t", half.party, destination)
         if len(body) <= INLINE_LIMIT_BYTES:

@@ -125,13 +125,15 @@ class Twin:
 
     more_peers: Mapping[str, Sequence[dict[str, Any]]] = {}
     """Of each site, besides the other one, as its configuration says; what they do is the business of a subclass."""
+    data_paths: Sequence[str] = ("tcp", "grpc")
+    """Names of the transports that there are, all of them in memory."""
 
     def __init__(self, directory: Path, seed: int = 0, **settings: Any) -> None:
         self._directory = directory
         self._settings = settings
         self._tasks: set[asyncio.Task[None]] = set()
         self._dead: list[Half] = []
-        self._wires: dict[str, dict[int, MemoryWire]] = {"tcp": {}, "grpc": {}}
+        self._wires: dict[str, dict[int, MemoryWire]] = {name: {} for name in self.data_paths}
         self.random = random.Random(seed)
         self.transports = {site: TransportSet() for site in PARTIES}
         for transports in self.transports.values():

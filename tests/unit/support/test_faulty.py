@@ -12,7 +12,7 @@ import pytest
 from fedrdma_fate.memory.region import SharedRegion
 from fedrdma_fate.ports import Completion, CompletionKind, EndpointAddress, RemoteSlot, Role, Slot
 from fedrdma_fate.wire.errors import ErrorCode, TransportError
-from tests.support.faulty import FaultPlan, FaultyEndpoint, FaultyTransport
+from tests.support.faulty import TRUNCATED_TURNS, FaultPlan, FaultyEndpoint, FaultyTransport
 
 TARGET = RemoteSlot(1, 0, 1 << 20)
 LANDED = Completion(CompletionKind.LANDED, immediate=1, offset=8, length=16)
@@ -201,3 +201,86 @@ def test_plans_are_for_one_connection_each_and_then_all_is_well() -> None:
     assert endpoint.progress() == []
     endpoint.close()
     assert transport.name == "recorder"
+
+
+def test_of_a_truncated_write_half_arrives_and_the_link_breaks_behind_it(slot: Slot) -> None:
+    endpoint, inner = faulty(FaultPlan(truncate_at=2))
+    endpoint.post_write(1, slot, TARGET, 0)
+    endpoint.post_write(2, slot, TARGET, 8)
+    endpoint.post_write(3, slot, TARGET, 16)
+    assert inner.posted == [(1, slot, TARGET, 0), (2, slot.part(0, slot.length // 2), TARGET, 8)]
+    for _ in range(TRUNCATED_TURNS - 1):
+        endpoint.progress()
+    with pytest.raises(TransportError) as error:
+        endpoint.progress()
+    assert lost(error)
+    endpoint.close()
+
+
+def test_of_truncated_bytes_nothing_is_reported(slot: Slot) -> None:
+    endpoint, inner = faulty(FaultPlan(truncate_at=1))
+    endpoint.post_bytes(1, b"abcd", TARGET, 0, 1)
+    endpoint.post_write(2, slot, TARGET, 16)
+    assert inner.posted == []
+    endpoint.close()
+
+
+def test_a_half_open_link_is_closed_for_the_peer_alone(slot: Slot) -> None:
+    endpoint, inner = faulty(FaultPlan(half_open_after_writes=2))
+    endpoint.post_write(1, slot, TARGET, 0)
+    assert inner.closed == 0
+    endpoint.post_write(2, slot, TARGET, 0)
+    endpoint.post_write(3, slot, TARGET, 0)
+    assert inner.closed == 1
+    assert endpoint.progress() == []
+    endpoint.withdraw(1)
+    assert endpoint.expose(7, slot).length == slot.length
+    endpoint.close()
+
+
+def test_who_is_deaf_still_sends_and_who_is_mute_still_hears(slot: Slot) -> None:
+    endpoint, inner = faulty(FaultPlan(deaf_after_writes=0))
+    inner.ready = [LANDED]
+    endpoint.post_write(1, slot, TARGET, 0)
+    assert endpoint.progress() == []
+    assert len(inner.posted) == 1
+    endpoint, inner = faulty(FaultPlan(mute_after_writes=1))
+    inner.ready = [LANDED]
+    endpoint.post_write(1, slot, TARGET, 0)
+    endpoint.post_write(2, slot, TARGET, 0)
+    assert endpoint.progress() == [LANDED]
+    assert len(inner.posted) == 1
+
+
+def test_a_withdrawn_key_is_one_that_was_in_use_where_there_was_one(slot: Slot) -> None:
+    endpoint, inner = faulty(FaultPlan(withdrawn_key_at=2))
+    endpoint.post_write(1, slot, TARGET, 0)
+    endpoint.post_write(2, slot, dataclasses.replace(TARGET, key=9), 0)
+    endpoint.post_write(3, slot, dataclasses.replace(TARGET, key=9), 0)
+    assert [post[2].key for post in inner.posted] == [TARGET.key, TARGET.key, 9]  # type: ignore[attr-defined]
+    endpoint.close()
+
+
+def test_only_chunks_and_datagrams_overtake_each_other() -> None:
+    endpoint, inner = faulty(FaultPlan(seed=1, reorder_share=1.0))
+    chunks = [Completion(CompletionKind.CHUNK_IMMEDIATE, immediate=number) for number in range(3)]
+    inner.ready = [LANDED, IMMEDIATE, *chunks]
+    first, second, *rest = endpoint.progress()
+    assert [first, second] == [LANDED, IMMEDIATE]
+    assert rest != chunks
+    assert sorted(each.immediate for each in rest) == [0, 1, 2]
+    endpoint.close()
+
+
+def test_the_transport_counts_what_has_happened(slot: Slot) -> None:
+    transport = FaultyTransport(RecorderTransport(), [FaultPlan(mute_after_writes=1)] * 2)
+    endpoint = transport.open("active").connect({}, 1)
+    endpoint.post_write(1, slot, TARGET, 0)
+    assert transport.strikes == 0
+    endpoint.post_write(1, slot, TARGET, 0)
+    assert transport.strikes == 1
+    transport.heal()
+    endpoint = transport.open("active").connect({}, 1)
+    for _ in range(3):
+        endpoint.post_write(1, slot, TARGET, 0)
+    assert transport.strikes == 1
