@@ -356,7 +356,7 @@ def test_what_was_sealed_for_another_message_is_not_delivered(
         push(a, "m")
         with pytest.raises(Exception, match="FR306"):
             b.get("m", "t", party("guest:1"), timeout=30)
-        assert 'reason="other-transfer"} 1.0' in metrics(sites, "b")
+        eventually(lambda: 'reason="other-transfer"} 1.0' in metrics(sites, "b"))
     assert "sealed for another message" in caplog.text
 
 
