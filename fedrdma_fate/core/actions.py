@@ -97,6 +97,13 @@ class CopyStaged:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class WipeChunk:
+    """Zero a chunk at its final place in the slot: what lay there before may be another's."""
+
+    chunk: Chunk
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class ClearHeader:
     """Zero the header at `at`, so that the next one is told from this one."""
 
@@ -140,6 +147,7 @@ Action = (
     | AddInSlot
     | ComputeDigest
     | CopyStaged
+    | WipeChunk
     | ClearHeader
     | SendFrame
     | SendReport

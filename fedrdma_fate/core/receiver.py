@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import enum
 
-from fedrdma_fate.core.actions import Action, ClearHeader, CopyStaged, Failed, Finished, SendFrame
+from fedrdma_fate.core.actions import Action, ClearHeader, CopyStaged, Failed, Finished, SendFrame, WipeChunk
+from fedrdma_fate.core.damage import can_tell, damaged_chunks
 from fedrdma_fate.core.digest import MISTAGGED, TAGGED, payload_digest
 from fedrdma_fate.core.plan import ChunkPlan, SlotLayout, sending_order
 from fedrdma_fate.core.verification import ChunkVerification
 from fedrdma_fate.wire.errors import ErrorCode, WireError
-from fedrdma_fate.wire.frames import ChunkAck, Delivered, Mode, Refused, ResendChunks
+from fedrdma_fate.wire.frames import ChunkAck, Delivered, DigestRequest, Mode, Refused, ResendChunks
 from fedrdma_fate.wire.header import ChunkHeader, HeaderKind, decode_header
 
 
@@ -33,11 +34,13 @@ class ReceiveSettings:
             taken in begins a new row.
         tagged: every write is seen to land, and a tag vouches for it. What was not is then not looked at: whether it
             has the digest that the peer says would tell the peer what lay there before, perhaps another's.
+        asks_digests: the sender tells the digests of its chunks when it is asked.
     """
 
     mode: Mode
     max_resends: int = 3
     tagged: bool = False
+    asks_digests: bool = False
 
 
 class Receiver:
@@ -64,6 +67,7 @@ class Receiver:
         self._staged: dict[int, ChunkHeader] = {}
         self._staging_bytes = 0
         self._header: ChunkHeader | None = None
+        self._asked = False
 
     @property
     def finished(self) -> bool:
@@ -134,6 +138,9 @@ class Receiver:
         clear = ClearHeader(self.layout.header_at)
         if header.kind is HeaderKind.CHUNK:
             return [clear, *self._on_chunk_header(header)]
+        if self._asked:
+            # another, while the sender is to say what the first spoke for
+            return [clear]
         if unseen := self._unseen():
             return [clear, *self._resend(unseen, ErrorCode.DIGEST_MISMATCH, "the payload came with chunks left out")]
         self._header = header
@@ -165,6 +172,19 @@ class Receiver:
             return self._on_staged_digest(staged, known)
         return self._verify_when_complete()
 
+    def on_chunk_digests(self, told: bytes) -> list[Action]:
+        """The sender's digests; unasked they are ignored."""
+        if self.finished or not self._asked:
+            return []
+        self._asked = False
+        damaged = damaged_chunks(told, [self._verification.get(index) for index in range(self.plan.count)])
+        if damaged is None:
+            reason = f"{len(told)} bytes of digests came, of {self.plan.count} chunks"
+            return self._refuse(ErrorCode.UNEXPECTED_EVENT, reason)
+        # whoever guesses what lay there before has one guess at each: after a wrong one it is gone
+        wipes: list[Action] = [WipeChunk(self.plan.chunk(index)) for index in damaged]
+        return wipes + self._resend(damaged, ErrorCode.DIGEST_MISMATCH, "the payload came with another digest")
+
     def restart(self, *, same_slot: bool = True) -> list[Action]:
         """The sender resumes on a new data path: forget what was seen of a half-done attempt.
 
@@ -174,6 +194,7 @@ class Receiver:
             return []
         self.state = ReceiverState.RECEIVING
         self._header = None
+        self._asked = False
         # a chunk that fedrdma has taken in is not written again, and stays, unless it stayed behind in another slot
         kept: set[int] = set()
         if same_slot:
@@ -265,9 +286,12 @@ class Receiver:
             return []
         if payload_digest(self._verification.in_order()) == header.digest:
             return self._deliver()
-        # One digest speaks for the whole payload, so the damaged chunk is not known: all of them again.
+        # one digest speaks for the whole payload, so the damaged chunk is not known
         self._header = None
         self.state = ReceiverState.RECEIVING
+        if self.settings.asks_digests and can_tell(self.plan):
+            self._asked = True
+            return [SendFrame(DigestRequest(self.transfer))]
         reason = "the payload came with another digest"
         return self._resend(list(range(self.plan.count)), ErrorCode.DIGEST_MISMATCH, reason)
 

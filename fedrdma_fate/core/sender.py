@@ -22,10 +22,11 @@ from fedrdma_fate.core.actions import (
     WriteChunk,
     WriteHeader,
 )
+from fedrdma_fate.core.damage import can_tell, pack_digests
 from fedrdma_fate.core.digest import payload_digest
 from fedrdma_fate.core.plan import Chunk, ChunkPlan, SlotLayout, sending_order
 from fedrdma_fate.wire.errors import ErrorCode
-from fedrdma_fate.wire.frames import Abort, Mode, Report
+from fedrdma_fate.wire.frames import Abort, ChunkDigests, Mode, Report
 from fedrdma_fate.wire.header import ChunkHeader, HeaderKind
 
 GRPC_WINDOW = 16
@@ -123,6 +124,7 @@ class Sender(SenderBase):
         settings: parameters.
         layout: what lies where in the slot.
         resent_bytes: of chunks that were sent again.
+        told_digests: the receiver was told those of its chunks.
     """
 
     def __init__(self, transfer: int, plan: ChunkPlan, settings: SendSettings, written_from: int = 0) -> None:
@@ -138,6 +140,7 @@ class Sender(SenderBase):
         self.settings = settings
         self.layout = SlotLayout(plan, settings.mode)
         self.resent_bytes = 0
+        self.told_digests = False
         self._digests: dict[int, int] = {}
         self._digesting: set[int] = set()
         self._written_from = written_from
@@ -250,6 +253,21 @@ class Sender(SenderBase):
             self._empty_staging()
         self._in_flight = {request: index for request, index in self._in_flight.items() if index not in wanted}
         return self._go_on(wanted, now)
+
+    def on_digest_request(self) -> list[Action]:
+        """The receiver has all of it, and a wrong digest. Each counts as a request to send again: it is as much."""
+        if self.finished or self.state is SenderState.IDLE or not can_tell(self.plan):
+            return []
+        if len(self._digests) < self.plan.count or self.settings.mode == "fedrdma":
+            return []
+        self._fruitless_resends += 1
+        if self._fruitless_resends > self.settings.max_resends:
+            return self.cancel(
+                ErrorCode.UNEXPECTED_EVENT, f"asked to send again {self._fruitless_resends} times in a row"
+            )
+        self.told_digests = True
+        digests = [self._digests[index] for index in range(self.plan.count)]
+        return [SendFrame(ChunkDigests(self.transfer, pack_digests(digests)))]
 
     def on_delivered(self, now: float) -> list[Action]:
         """The receiver has the payload, whole. This may come before the completion of the last write."""

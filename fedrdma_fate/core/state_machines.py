@@ -23,6 +23,7 @@ class SendingMachine(Protocol):
     plan: ChunkPlan
     state: SenderState
     resent_bytes: int
+    told_digests: bool
 
     @property
     def arrived_bytes(self) -> int:
@@ -64,6 +65,10 @@ class SendingMachine(Protocol):
 
     def on_resend(self, chunks: Iterable[int], now: float) -> list[Action]:
         """The receiver found damage."""
+        ...
+
+    def on_digest_request(self) -> list[Action]:
+        """The receiver has all of it, with a wrong digest, and asks which those of its chunks are."""
         ...
 
     def on_delivered(self, now: float) -> list[Action]:
@@ -137,6 +142,10 @@ class ReceivingMachine(Protocol):
 
     def on_digest(self, index: int, value: int) -> list[Action]:
         """The answer to ComputeDigest."""
+        ...
+
+    def on_chunk_digests(self, told: bytes) -> list[Action]:
+        """The sender tells the digests of its chunks, 64 bits each, little-endian."""
         ...
 
     def restart(self, *, same_slot: bool = True) -> list[Action]:

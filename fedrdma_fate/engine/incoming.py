@@ -22,6 +22,7 @@ from fedrdma_fate.core.actions import (
     Finished,
     SendFrame,
     SendReport,
+    WipeChunk,
 )
 from fedrdma_fate.core.digest import MISTAGGED, TAGGED, chunk_digest
 from fedrdma_fate.core.shares.receive_shares import NO_ARRIVALS, Arrivals
@@ -230,7 +231,11 @@ class IncomingTransfers:
         sealed = self._is_sealed_by_poster
         tagged = self._opener is not None and not sealed
         service = self._endpoint.chunk_service
-        granted.receiver = open_receiver(offer, granted.slot.length, service, sealed=sealed, tagged=tagged)
+        # what is sealed before it is posted is sealed once: a chunk of it that is damaged does not come again
+        asks_digests = self._settings.tells_digests() and not sealed
+        granted.receiver = open_receiver(
+            offer, granted.slot.length, service, sealed=sealed, tagged=tagged, asks_digests=asks_digests
+        )
         granted.offer = offer
         granted.started = now
         if self._settings.poll_headers:
@@ -321,6 +326,12 @@ class IncomingTransfers:
             elif granted.receiver is None and granted.asked_by == transfer:
                 self._return([grant])
         self._openings.on_abort(transfer, code, reason)
+
+    def on_chunk_digests(self, transfer: int, told: bytes, now: float) -> None:
+        """The sender tells the digests of a transfer's chunks."""
+        for grant, granted in list(self._granted.items()):
+            if granted.receiver is not None and granted.receiver.transfer == transfer:
+                self._carry_out(grant, granted, granted.receiver.on_chunk_digests(told), now)
 
     # -- time -----------------------------------------------------------------------------------------------------
 
@@ -481,6 +492,9 @@ class IncomingTransfers:
                     add_into(view[target : target + length], view[source : source + length])
                 case ClearHeader(at):
                     granted.slot.view[at : at + HEADER_BYTES] = bytes(HEADER_BYTES)
+                case WipeChunk(chunk):
+                    part = granted.slot.part(receiver.layout.payload_at + chunk.offset, chunk.length)
+                    ctypes.memset(part.region.address + part.offset, 0, chunk.length)
                 case SendFrame(frame):
                     if isinstance(frame, Delivered):
                         # besides: a packet of the control channel that is lost costs it 240 ms

@@ -37,8 +37,10 @@ from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, MemoryPoolError, e
 from fedrdma_fate.wire.frames import (
     Abort,
     ChunkAck,
+    ChunkDigests,
     ControlFrame,
     Delivered,
+    DigestRequest,
     Grant,
     GrantRecall,
     GrantRequest,
@@ -444,6 +446,10 @@ class Link:
                 self._outgoing.on_report(frame, now)
             case ResendChunks(transfer=transfer, chunks=chunks):
                 self._outgoing.on_resend(transfer, chunks, now)
+            case DigestRequest(transfer=transfer):
+                self._outgoing.on_digest_request(transfer, now)
+            case ChunkDigests(transfer=transfer, digests=digests):
+                self._incoming.on_chunk_digests(transfer, digests, now)
             case Delivered(transfer=transfer):
                 self._outgoing.on_delivered(transfer, now)
             case Refused(transfer=transfer, code=code, reason=reason):

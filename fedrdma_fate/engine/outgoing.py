@@ -268,12 +268,18 @@ class OutgoingTransfers:
         if active is None:
             return
         wanted, sealed = tuple(chunks), active.sealed
-        # by chunk immediates everything is meant, whichever is named
-        everything = wanted and uses_chunk_immediates(active.outgoing.mode)
+        # by chunk immediates everything is meant, whichever is named, unless digests have told which are damaged
+        everything = wanted and uses_chunk_immediates(active.outgoing.mode) and not active.sender.told_digests
         if sealed is not None and (everything or not sealed.keeps_all(wanted)):
             self._begin_anew(active, now)
         else:
             self._carry_out(active, active.sender.on_resend(wanted, now), now)
+
+    def on_digest_request(self, transfer: int, now: float) -> None:
+        """The peer has all of a transfer, and a wrong digest."""
+        active = self._active.get(transfer)
+        if active is not None:
+            self._carry_out(active, active.sender.on_digest_request(), now)
 
     def _begin_anew(self, active: OutgoingTransfer, now: float) -> None:
         transfer = active.outgoing.transfer

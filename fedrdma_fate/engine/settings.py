@@ -33,6 +33,7 @@ class LinkSettings:
             Called on the link's thread. Control frames have been looked at before they come to the link.
         kept: called with an offer, the slot that it lies in and where in it, on the link's thread: a payload is whole,
             and the peer is about to be told that it is kept. False: it is kept in another slot, and this one goes back.
+        tells_digests: whether the peer tells the digests of chunks when it is asked; called on the link's thread.
         complaints: about what the peer sends.
         site: name of the peer's, for complaints.
     """
@@ -49,5 +50,6 @@ class LinkSettings:
     sealing_region: MakeRegion | None = None
     admits: Callable[[Frame], bool] = lambda _frame: True
     kept: Callable[[Offer, Slot, int], bool] = lambda _offer, _slot, _payload_at: True
+    tells_digests: Callable[[], bool] = lambda: False
     complaints: Complaints = dataclasses.field(default_factory=Complaints)
     site: str = "peer"

@@ -129,23 +129,31 @@ def wants_repairs(offer: Offer, plan: ChunkPlan) -> bool:
 
 
 def open_receiver(
-    offer: Offer, slot_bytes: int, service: ChunkService, *, sealed: bool = False, tagged: bool = False
+    offer: Offer,
+    slot_bytes: int,
+    service: ChunkService,
+    *,
+    sealed: bool = False,
+    tagged: bool = False,
+    asks_digests: bool = False,
 ) -> ReceivingMachine:
     """What receives this transfer into a slot of that length; with `sealed`, a table of tags besides.
 
-    With `tagged`, the data path opens each write as it comes, and says so.
+    With `tagged`, the data path opens each write as it comes, and says so. With `asks_digests`, the sender tells them.
 
     Raises:
         TransferError: see `plan_of_offer`.
     """
     plan = plan_of_offer(offer, slot_bytes, with_table if sealed else None)
     if not uses_chunk_immediates(offer.mode):
-        return Receiver(offer.transfer, plan, ReceiveSettings(offer.mode, tagged=tagged))
+        return Receiver(offer.transfer, plan, ReceiveSettings(offer.mode, tagged=tagged, asks_digests=asks_digests))
     repairs = repairs_of_offer(offer, plan, slot_bytes)
     if service.reliable:
         # nothing is lost, so nobody sends them
         repairs = None
-    details = XReceiveSettings(offer.grant % TAGS, repairs=repairs, first_epoch=_first_epoch(offer.grant))
+    details = XReceiveSettings(
+        offer.grant % TAGS, repairs=repairs, first_epoch=_first_epoch(offer.grant), asks_digests=asks_digests
+    )
     if service.repairs_packets:
         details = dataclasses.replace(details, report_bytes=REPORT_BYTES)
     if service.reliable:

@@ -107,6 +107,7 @@ def link_settings(
     admits: Callable[[Frame], bool],
     kept: Callable[[Offer, Slot, int], bool] = lambda _offer, _slot, _payload_at: True,
     complaints: Complaints,
+    tells_digests: Callable[[], bool] = lambda: False,
 ) -> LinkSettings:
     """Parameters of the link to a peer over one of them.
 
@@ -120,6 +121,7 @@ def link_settings(
         admits: whether a datagram of the peer may be acted upon.
         kept: takes down that a payload is whole, on the link's thread; whether it had not been so in another slot.
         complaints: about what the peer sends.
+        tells_digests: whether it tells the digests of chunks when it is asked.
     """
     return LinkSettings(
         transport=transport,
@@ -132,6 +134,7 @@ def link_settings(
         sealing_region=sealing_region,
         admits=admits,
         kept=kept,
+        tells_digests=tells_digests,
         complaints=complaints,
         site=peer.site,
     )

@@ -47,6 +47,9 @@ MOST_KEY_BYTES = 64
 LEAST_FRAMES_PER_SECOND = 100
 """That a gateway may say it reads, as its configuration may: with less, tasks would wait for ever."""
 
+MOST_TOLD_DIGESTS = 1 << 16
+"""Of chunks, in one frame, half a MiB then: 1 GiB in chunks of 16 KiB. A payload of more goes again whole."""
+
 MOST_HOLDERS = 8
 """That are told of memory which others wait for."""
 
@@ -120,6 +123,7 @@ class Hello(Frame, frozen=True, tag="hello"):
         memory_held: whether it knows MemoryHeld.
         obeys_shares: whether it keeps to a `Share` that it is told; else it is told none.
         resumes: what an earlier run of it was to send comes all the same, or it says that it will not.
+        chunk_digests: whether it tells the digests of chunks when it is asked.
     """
 
     site: PartyText
@@ -139,6 +143,7 @@ class Hello(Frame, frozen=True, tag="hello"):
     memory_held: bool = False
     obeys_shares: bool = False
     resumes: bool = False
+    chunk_digests: bool = False
 
 
 class Connect(Frame, frozen=True, tag="connect"):
@@ -381,6 +386,28 @@ class ResendChunks(Frame, frozen=True, tag="resend"):
     chunks: tuple[int, ...]
 
 
+class DigestRequest(Frame, frozen=True, tag="digest-request"):
+    """All of a transfer has come and its digest is wrong: which are those of its chunks? Answered by ChunkDigests.
+
+    To who has said in Hello to know it. What is asked for in the ResendChunks that follows is then just what it names,
+    in `fedrdma-x`, too.
+    """
+
+    transfer: int
+
+
+class ChunkDigests(Frame, frozen=True, tag="chunk-digests"):
+    """The digests of all chunks of a transfer.
+
+    Attributes:
+        transfer: id.
+        digests: in index order, 64 bits each, little-endian.
+    """
+
+    transfer: int
+    digests: Annotated[bytes, msgspec.Meta(max_length=8 * MOST_TOLD_DIGESTS)]
+
+
 class Delivered(Frame, frozen=True, tag="delivered"):
     """The payload is whole and kept for its destination; the sender may let its slot go."""
 
@@ -487,6 +514,8 @@ ControlFrame = (
     | ChunkAck
     | Report
     | ResendChunks
+    | DigestRequest
+    | ChunkDigests
     | Delivered
     | Refused
     | Abort

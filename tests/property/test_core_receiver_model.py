@@ -13,12 +13,22 @@ from collections.abc import Iterable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedrdma_fate.core.actions import Action, ClearHeader, ComputeDigest, CopyStaged, Failed, Finished, SendFrame
+from fedrdma_fate.core.actions import (
+    Action,
+    ClearHeader,
+    ComputeDigest,
+    CopyStaged,
+    Failed,
+    Finished,
+    SendFrame,
+    WipeChunk,
+)
+from fedrdma_fate.core.damage import pack_digests
 from fedrdma_fate.core.digest import chunk_digest, payload_digest
 from fedrdma_fate.core.plan import Chunk, ChunkPlan
 from fedrdma_fate.core.receiver import Receiver, ReceiverState, ReceiveSettings
 from fedrdma_fate.wire.errors import ErrorCode
-from fedrdma_fate.wire.frames import ChunkAck, Delivered, Mode, Refused, ResendChunks
+from fedrdma_fate.wire.frames import ChunkAck, Delivered, DigestRequest, Mode, Refused, ResendChunks
 from fedrdma_fate.wire.header import HEADER_BYTES, ChunkHeader, HeaderKind
 
 TRANSFER = 7
@@ -51,7 +61,9 @@ class Walk:
         self.hints = chance.random() < 0.5
         self.by_chunk = mode == "fedrdma" and self.plan.count > 0
         self.payload = bytes(range(1, self.plan.total_bytes + 1))
-        self.receiver = Receiver(TRANSFER, self.plan, ReceiveSettings(mode, max_resends=8))
+        self.receiver = Receiver(
+            TRANSFER, self.plan, ReceiveSettings(mode, max_resends=8, asks_digests=chance.random() < 0.7)
+        )
         self.layout = self.receiver.layout
         self.slot = bytearray(self.layout.slot_bytes)
         self.written: set[int] = set()
@@ -60,7 +72,7 @@ class Walk:
         self.ends: list[Action] = []
 
     def any_event(self) -> None:
-        often = [self.answer_a_digest, self.write, self.write, self.announce_an_honest_header]
+        often = [self.answer_a_digest, self.write, self.write, self.announce_an_honest_header, self.tell_digests]
         seldom = [
             self.announce_a_damaged_header,
             self.announce_what_was_read_already,
@@ -68,6 +80,7 @@ class Walk:
             self.hint_at_nonsense,
             self.answer_an_unasked_digest,
             self.restart,
+            self.tell_wrong_digests,
             self.end_now_and_then,
         ]
         self.chance.choice([*often, *often, *often, *seldom])()
@@ -121,6 +134,15 @@ class Walk:
         chunk = self.plan.chunk_at(offset - self.layout.payload_at)
         if chunk is None or chunk.length != length:
             assert self.receiver.on_landed(offset, length) == []
+
+    def tell_digests(self) -> None:
+        """Asked or not."""
+        self.carry_out(self.receiver.on_chunk_digests(pack_digests([chunk_digest(self.data(c)) for c in self.plan])))
+
+    def tell_wrong_digests(self) -> None:
+        if self.chance.random() < 0.2:
+            count = self.chance.choice([self.plan.count, 0, self.plan.count + 1])
+            self.carry_out(self.receiver.on_chunk_digests(pack_digests([5] * count)))
 
     def restart(self) -> None:
         same_slot = self.chance.random() < 0.5
@@ -186,6 +208,9 @@ class Walk:
                 case CopyStaged(source, target, length):
                     assert max(source, target) + length <= len(self.slot)
                     self.slot[target : target + length] = self.slot[source : source + length]
+                case WipeChunk(chunk):
+                    at = self.layout.payload_at + chunk.offset
+                    self.slot[at : at + chunk.length] = bytes(chunk.length)
                 case ClearHeader(at):
                     self.slot[at : at + HEADER_BYTES] = bytes(HEADER_BYTES)
                 case SendFrame(frame):
@@ -210,7 +235,7 @@ class Walk:
                 assert not self.acknowledged & set(chunks)
                 self.written -= set(chunks)
             case _:
-                assert isinstance(frame, Delivered | Refused)
+                assert isinstance(frame, Delivered | Refused | DigestRequest)
 
     def check_state(self) -> None:
         assert len(self.ends) <= 1

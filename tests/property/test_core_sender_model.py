@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedrdma_fate.core.actions import Action, ComputeDigest, Failed, Finished, SendFrame, WriteChunk, WriteHeader
+from fedrdma_fate.core.damage import pack_digests
 from fedrdma_fate.core.digest import payload_digest
 from fedrdma_fate.core.plan import ChunkPlan
 from fedrdma_fate.core.sender import GRPC_WINDOW, Sender, SenderState, SendSettings
 from fedrdma_fate.wire.errors import ErrorCode
-from fedrdma_fate.wire.frames import Abort, Mode
+from fedrdma_fate.wire.frames import Abort, ChunkDigests, Mode
 from fedrdma_fate.wire.header import HEADER_BYTES, HeaderKind
 
 MODES: list[Mode] = ["grpc", "fedrdma", "fedrdma-e"]
@@ -44,7 +45,7 @@ class Walk:
 
     def any_event(self) -> None:
         often = [self.answer_a_digest, self.complete_a_write, self.acknowledge_a_chunk]
-        middling = [self.ask_again, self.pause, self.resume]
+        middling = [self.ask_again, self.ask_for_digests, self.pause, self.resume]
         seldom = [self.start, self.let_time_pass, self.answer_a_digest_of_no_chunk, self.end_now_and_then]
         self.chance.choice([*often, *often, *often, *middling, *middling, *seldom])()
         self.check_state()
@@ -91,6 +92,9 @@ class Walk:
         if not was_idle and any(not 0 <= index < self.plan.count for index in wanted):
             assert self.sender.finished
 
+    def ask_for_digests(self) -> None:
+        self.carry_out(self.sender.on_digest_request())
+
     def end_now_and_then(self) -> None:
         match self.chance.randrange(20):
             case 0:
@@ -125,7 +129,9 @@ class Walk:
                 case ComputeDigest(chunk):
                     self.unanswered.append(chunk.index)
                 case SendFrame(frame):
-                    assert isinstance(frame, Abort)
+                    assert isinstance(frame, Abort | ChunkDigests)
+                    if isinstance(frame, ChunkDigests):
+                        assert frame.digests == pack_digests([100 + index for index in range(self.plan.count)])
                 case Finished() | Failed():
                     self.ends.append(action)
                 case _:

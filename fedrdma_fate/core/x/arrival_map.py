@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 
 class ArrivalMap:
@@ -46,6 +46,16 @@ class ArrivalMap:
         self._beyond |= 1 << (position - self.complete)
         self._advance()
         return True
+
+    def discard(self, positions: Iterable[int]) -> None:
+        """These have to come again."""
+        # in bytes: to shift so long a number once for each of very many takes seconds
+        gone = bytearray(-(-self.count // 8))
+        for position in positions:
+            gone[position // 8] |= 1 << position % 8
+        all_there = (self._beyond << self.complete | ((1 << self.complete) - 1)) & ~int.from_bytes(gone, "little")
+        self.complete, self._beyond = 0, all_there
+        self._advance()
 
     def missing_from(self, first: int) -> list[int]:
         """Positions from `first` on that are not there."""

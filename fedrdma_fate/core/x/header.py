@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fedrdma_fate.core.actions import Action, ComputeDigest
 from fedrdma_fate.core.digest import DigestTable, payload_digest
 from fedrdma_fate.core.plan import Chunk, ChunkPlan
@@ -39,6 +41,10 @@ class HeaderSender:
         """The data path is gone, and the header with it."""
         self._requested.clear()
         self.is_sent = False
+
+    def digests(self) -> Sequence[int] | None:
+        """Those of all chunks, in index order; None while one is not known."""
+        return self._digests.in_order() if self._digests.complete else None
 
     def take(self) -> ChunkHeader | None:
         """The header, once, when it can go."""

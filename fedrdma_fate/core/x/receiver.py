@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from fedrdma_fate.core.actions import Action, ClearHeader, Failed, Finished, SendFrame, SendReport
+from fedrdma_fate.core.actions import Action, ClearHeader, Failed, Finished, SendFrame, SendReport, WipeChunk
+from fedrdma_fate.core.damage import can_tell, damaged_chunks
 from fedrdma_fate.core.digest import payload_digest
 from fedrdma_fate.core.plan import ChunkPlan, SlotLayout
 from fedrdma_fate.core.receiver import ReceiverState
@@ -14,7 +15,7 @@ from fedrdma_fate.core.x.chunking import TAGS, chunk_of_immediate
 from fedrdma_fate.core.x.repair import RepairReceiver
 from fedrdma_fate.core.x.repair_code import RepairPlan
 from fedrdma_fate.wire.errors import ErrorCode, WireError
-from fedrdma_fate.wire.frames import Delivered, Refused, Report, ResendChunks
+from fedrdma_fate.wire.frames import Delivered, DigestRequest, Refused, Report, ResendChunks
 from fedrdma_fate.wire.header import ChunkHeader, HeaderKind, decode_header
 
 REPORT_INTERVAL_SECONDS = 0.002
@@ -39,6 +40,7 @@ class XReceiveSettings:
         max_resends: how often damage is answered with a request to send again.
         repairs: the repair chunks that come besides.
         first_epoch: see `XSendSettings`.
+        asks_digests: the sender tells the digests of its chunks when it is asked.
     """
 
     tag: int
@@ -47,6 +49,7 @@ class XReceiveSettings:
     max_resends: int = 3
     repairs: RepairPlan | None = None
     first_epoch: int = 0
+    asks_digests: bool = False
 
 
 class XReceiver:
@@ -60,8 +63,8 @@ class XReceiver:
         settings: parameters.
         layout: what lies where in the slot.
         state: where the transfer stands.
-        resends: how often it has asked for everything, or the header, again.
-        epoch: counts how often it has thrown away what had arrived.
+        resends: how often it has asked for damaged chunks, everything, or the header, again.
+        epoch: counts how often it has thrown away what had arrived, or some of it.
         placed_bytes: payload bytes known to lie at their place.
         arrived_bytes: all that has come, what came twice, and repair chunks, included.
         overtaken_bytes: of chunks of which a later one came first: what can have been lost of what was sent once.
@@ -89,6 +92,7 @@ class XReceiver:
         self._arrivals = ArrivalMap(plan.count)
         self._verification = ChunkVerification(plan)
         self._header: ChunkHeader | None = None
+        self._asked = False
         self._newest = -1
         self._arrived_at = 0.0
         self._received_bytes = 0
@@ -198,14 +202,31 @@ class XReceiver:
         total, count = self.plan.total_bytes, self.plan.count
         if (header.kind, header.total_bytes, header.count) != (HeaderKind.PAYLOAD, total, count):
             return self._refuse(ErrorCode.UNEXPECTED_EVENT, "the header contradicts the offer")
+        clear = ClearHeader(self.layout.header_at)
+        if self._asked:
+            # the same again by a datagram, while the sender is to say what it speaks for
+            return [clear]
         self._header = header
-        return [ClearHeader(self.layout.header_at), *self._verify_when_complete()]
+        return [clear, *self._verify_when_complete()]
 
     def on_digest(self, index: int, value: int) -> list[Action]:
         """The answer to ComputeDigest."""
         if self.finished:
             return []
         return [*self._verification.on_digest(index, value), *self._verify_when_complete()]
+
+    def on_chunk_digests(self, told: bytes) -> list[Action]:
+        """The sender's digests; unasked they are ignored."""
+        if self.finished or not self._asked:
+            return []
+        self._asked = False
+        damaged = damaged_chunks(told, [self._verification.get(index) for index in range(self.plan.count)])
+        if damaged is None:
+            reason = f"{len(told)} bytes of digests came, of {self.plan.count} chunks"
+            return self._refuse(ErrorCode.UNEXPECTED_EVENT, reason)
+        if not damaged:
+            return self._ask_again(ErrorCode.DIGEST_MISMATCH, "the header's digest is not that of its chunks")
+        return self._begin_epoch(damaged)
 
     def restart(self, *, same_slot: bool = True) -> list[Action]:
         """The sender resumes on a new data path; what has arrived stays, and it is told of it.
@@ -216,6 +237,7 @@ class XReceiver:
             return []
         self.state = ReceiverState.RECEIVING
         self._header = None
+        self._asked = False
         if not same_slot:
             self._forget_arrivals()
         return [ClearHeader(self.layout.header_at), self._make_report(self._arrived_at)]
@@ -268,19 +290,34 @@ class XReceiver:
         if payload_digest(self._verification.in_order()) == header.digest:
             self.state = ReceiverState.DELIVERED
             return [Finished(), SendFrame(Delivered(self.transfer))]
-        return self._restart_epoch()
+        # one digest speaks for the whole payload, so the damaged chunk is not known
+        if not (self.settings.asks_digests and can_tell(self.plan)):
+            return self._begin_epoch(None)
+        self.state = ReceiverState.RECEIVING
+        self._header = None
+        self._asked = True
+        return [SendFrame(DigestRequest(self.transfer))]
 
-    def _restart_epoch(self) -> list[Action]:
-        """One digest speaks for the whole payload, so the damaged chunk is not known: all of them again."""
+    def _begin_epoch(self, damaged: list[int] | None) -> list[Action]:
+        """These chunks, or (None) all of them, have to come again."""
         self.resends += 1
         if self.resends > self.settings.max_resends:
             return self._refuse(ErrorCode.DIGEST_MISMATCH, f"the payload came damaged {self.resends} times")
         self.state = ReceiverState.RECEIVING
         self.epoch += 1
         self._header = None
-        self._forget_arrivals()
-        # which chunk is named says nothing: a million of them would not fit a frame
-        return [SendFrame(ResendChunks(self.transfer, (0,)))]
+        if damaged is None:
+            self._forget_arrivals()
+            # which chunk is named says nothing: a million of them would not fit a frame
+            return [SendFrame(ResendChunks(self.transfer, (0,)))]
+        # whoever guesses what lay there before has one guess at each: after a wrong one it is gone
+        wipes: list[Action] = [WipeChunk(self.plan.chunk(index)) for index in damaged]
+        # a repair chunk may be what was damaged
+        self._repairs = None
+        self._arrivals.discard(self.plan.count - 1 - index for index in damaged)
+        self._verification.invalidate(damaged)
+        self.placed_bytes -= self.plan.bytes_of(set(damaged))
+        return [*wipes, SendFrame(ResendChunks(self.transfer, tuple(damaged)))]
 
     def _forget_arrivals(self) -> None:
         # what comes anew comes without them, and one of them may be what was damaged

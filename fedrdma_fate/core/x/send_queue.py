@@ -70,6 +70,10 @@ class SendQueue:
         """These are lost."""
         self._retransmissions.extend(positions)
 
+    def retransmit_only(self, positions: Iterable[int]) -> None:
+        """These are lost, and nothing that was taken for lost before."""
+        self._retransmissions = deque(positions)
+
     def retransmit_all(self) -> None:
         """Nothing that was sent counts any more."""
         self._retransmissions = deque(range(self._next))

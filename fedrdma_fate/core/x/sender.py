@@ -15,8 +15,10 @@ from fedrdma_fate.core.actions import (
     ChunkArrived,
     Finished,
     PostChunk,
+    SendFrame,
     WriteHeader,
 )
+from fedrdma_fate.core.damage import can_tell, pack_digests
 from fedrdma_fate.core.path import Sample
 from fedrdma_fate.core.plan import Chunk, ChunkPlan, SlotLayout
 from fedrdma_fate.core.sender import SenderBase, SenderState
@@ -40,7 +42,7 @@ from fedrdma_fate.core.x.repair import RepairSender
 from fedrdma_fate.core.x.repair_code import RepairPlan, copies_of_last, copies_of_repeat
 from fedrdma_fate.core.x.send_queue import SendQueue
 from fedrdma_fate.wire.errors import ErrorCode
-from fedrdma_fate.wire.frames import Report
+from fedrdma_fate.wire.frames import ChunkDigests, Report
 
 TRAIN_BYTES = 4 * 1024 * 1024
 """Of the packet train that goes unpaced on a path nothing is known of, for its dispersion to show the rate (Dovrolis et
@@ -142,6 +144,7 @@ class XSender(SenderBase):
         layout: what lies where in the slot.
         resent_bytes: sent besides the payload: chunks again, copies, repair chunks.
         arrived_bytes: payload bytes known to lie in the receiver's slot.
+        told_digests: the receiver was told them; what it asks for next is just what it names.
     """
 
     def __init__(
@@ -163,6 +166,7 @@ class XSender(SenderBase):
         self.layout = SlotLayout(plan, "fedrdma-x")
         self.resent_bytes = 0
         self.arrived_bytes = 0
+        self.told_digests = False
         self._packets = max(1, -(-plan.chunk_bytes // settings.mtu_bytes))
         self._arrivals = ArrivalMap(plan.count)
         self._in_flight = InFlight(settings.queue_pairs, FlightRecorder() if control.needs_rate_samples else None)
@@ -277,15 +281,36 @@ class XSender(SenderBase):
     def on_resend(self, chunks: Iterable[int], now: float) -> list[Action]:
         """The receiver found damage: it has thrown everything away, or (without any chunks) could not read the header.
 
-        This frame must not be lost: it begins a new epoch, and reports of earlier ones no longer count.
+        Where it was told the digests, it has thrown away what it names. This frame must not be lost: it begins a new
+        epoch, and reports of earlier ones no longer count.
         """
         if self.finished or self.state is SenderState.IDLE:
             return []
         self._header.is_sent = False
-        if any(True for _ in chunks):
+        wanted, told = set(chunks), self.told_digests
+        self.told_digests = False
+        if told and any(not 0 <= index < self.plan.count for index in wanted):
+            return self.cancel(
+                ErrorCode.UNEXPECTED_EVENT, f"the receiver asked for chunks {min(wanted)} to {max(wanted)} again"
+            )
+        arrived: list[Action] = []
+        if wanted:
             self._epoch += 1
-            self._forget_arrivals()
-        return self._count_resend() or self._pump(now)
+            if told:
+                arrived = self._keep_all_but(wanted)
+            else:
+                self._forget_arrivals()
+        return self._count_resend() or arrived + self._pump(now)
+
+    def on_digest_request(self) -> list[Action]:
+        """The receiver has all of it, and a wrong digest."""
+        digests = self._header.digests()
+        if self.finished or self.state is SenderState.IDLE or digests is None or not can_tell(self.plan):
+            return []
+        if refused := self._count_resend():
+            return refused
+        self.told_digests = True
+        return [SendFrame(ChunkDigests(self.transfer, pack_digests(digests)))]
 
     def bound_rate(self, most: float, now: float) -> list[Action]:
         """The receiver lets no more than this through, in bytes a second: it has others to serve. Infinite: all."""
@@ -587,6 +612,20 @@ class XSender(SenderBase):
         if header is None:
             return []
         return [WriteHeader(next(self._request_numbers), header, self.layout.header_at)]
+
+    def _keep_all_but(self, damaged: set[int]) -> list[Action]:
+        """The receiver, which had everything, has all but these, and wants no repair chunks any more."""
+        self._repairs = None
+        self._in_flight.clear()
+        self._requests.clear()
+        self._waiting.clear()
+        self._missing_bytes.clear()
+        positions = [self.plan.count - 1 - index for index in sorted(damaged, reverse=True)]
+        new = set(self._arrivals.merge(self.plan.count, b"")).difference(positions)
+        self._arrivals.discard(positions)
+        self._queue.retransmit_only(positions)
+        self.arrived_bytes = sum(chunk.length for chunk in self.plan if chunk.index not in damaged)
+        return self._tell_arrived(sorted(new))
 
     def _forget_arrivals(self) -> None:
         """Nothing counts any more: every chunk again, and the header; the receiver wants no repair chunks any more."""

@@ -43,4 +43,5 @@ def own_hello(peer: PeerConfig, context: GatewayContext, keys: PeerKeys) -> Hell
         memory_held=True,
         obeys_shares=True,
         resumes=context.resumes,
+        chunk_digests=True,
     )

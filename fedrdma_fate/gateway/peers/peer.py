@@ -58,9 +58,11 @@ from fedrdma_fate.wire.frames import (
     MOST_HOLDERS,
     Abort,
     ChunkAck,
+    ChunkDigests,
     Connect,
     ControlFrame,
     Delivered,
+    DigestRequest,
     Goodbye,
     Grant,
     GrantRecall,
@@ -346,7 +348,7 @@ class Peer:
             case Abort(transfer=transfer):
                 self.receiving.on_abort(transfer)
                 self._to_all_links(frame)
-            case ChunkAck() | Report() | ResendChunks():
+            case ChunkAck() | Report() | ResendChunks() | DigestRequest() | ChunkDigests():
                 self._to_all_links(frame)
             case Lend():
                 self.receiving.on_lend(frame)
@@ -466,6 +468,7 @@ class Peer:
             admits=admits,
             kept=functools.partial(self._context.journal.received, self.config.site),
             complaints=self._context.complaints,
+            tells_digests=lambda: self.hello is not None and self.hello.chunk_digests,
         )
         events = LinkEvents(self._loop, functools.partial(self._on_link_event, transport))
         return self._context.make_link(self.config.site, settings, events.emit), events
