@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 from fedrdma_fate.wire.frames import MessageKey, Mode
 from tests.support.kept_twin import KeptTwin
-from tests.support.matrix import FAULTS, MatrixTwin, Outcome, cells, run_once
+from tests.support.matrix import FAULTS, HARMLESS, MatrixTwin, Outcome, cells, run_once
 from tests.support.matrix_table import cell_line, table
+from tests.support.twin import run_virtually
+
+BODY = bytes(range(256)) * 1200
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +36,8 @@ def test_every_message_comes_whole_and_once_or_both_ends_are_told_and_all_memory
     for seed in range(first, first + count):
         outcome = run_once(fault, mode, path, seed)
         struck, delivered, told = struck + outcome.struck, delivered + outcome.delivered, told + outcome.told
-        wrong += [f"{sentence} (seed {seed})" for sentence in outcome.wrong]
+        costs = outcome.why if fault in HARMLESS else []
+        wrong += [f"{sentence} (seed {seed})" for sentence in [*outcome.wrong, *costs]]
     record_property("cell", cell_line(fault, mode, path, count, struck, delivered, told, wrong))
     assert not wrong, "\n".join(wrong[:20])
 
@@ -44,11 +49,52 @@ def test_each_fault_happens_in_the_mode_that_can_have_it(fault: str) -> None:
     assert any(run_once(fault, mode, "verbs", seed).struck for seed in range(8))
 
 
-@pytest.mark.parametrize("fault", ["truncated", "control replayed", "either killed", "chunks lost"])
-def test_a_seed_repeats_its_run(fault: str) -> None:
-    outcomes: list[Outcome] = [run_once(fault, "fedrdma-x", "verbs", 7) for _ in range(2)]
+@pytest.mark.parametrize(("fault", "path", "seed"), [("late", "shm", 0), ("reordered", "shm", 1)])
+def test_what_a_path_acknowledged_and_its_end_did_not_live_to_tell_costs_no_message(
+    fault: str, path: str, seed: int
+) -> None:
+    # seeds in which the path ended then
+    outcome = run_once(fault, "fedrdma-x", path, seed)
+    assert (outcome.why, outcome.wrong) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("fault", "mode", "path", "seed"),
+    [
+        ("truncated", "fedrdma-x", "verbs", 7),
+        ("control replayed", "fedrdma-x", "verbs", 7),
+        ("either killed", "fedrdma-x", "verbs", 7),
+        ("chunks lost", "fedrdma-x", "verbs", 7),
+        # messages are spilled in it
+        ("receiver killed", "fedrdma-e", "shm", 0),
+    ],
+)
+def test_a_seed_repeats_its_run(fault: str, mode: Mode, path: str, seed: int) -> None:
+    outcomes: list[Outcome] = [run_once(fault, mode, path, seed) for _ in range(2)]
     assert outcomes[0] == outcomes[1]
-    assert outcomes[0] != run_once(fault, "fedrdma-x", "verbs", 8)
+    assert outcomes[0] != run_once(fault, mode, path, seed + 1)
+
+
+async def _spilled_and_killed(directory: Path) -> tuple[int, list[bytes]]:
+    twin = KeptTwin(directory)
+    try:
+        await twin.connect()
+        # more than the receive region of b holds
+        keys = [twin.push("a", f"m{number}", BODY) for number in range(4)]
+        await twin.quiesce()
+        files = sum(each.name != "pid" for each in twin.halves["b"].context.spill.path.iterdir())
+        twin.kill("b")
+        await twin.restart("b")
+        await twin.quiesce()
+        return files, [await twin.get(key) for key in keys]
+    finally:
+        twin.close()
+
+
+def test_what_a_killed_gateway_of_the_twin_had_spilled_is_there_for_the_next_one(tmp_path: Path) -> None:
+    files, bodies = run_virtually(_spilled_and_killed(tmp_path))
+    assert files > 0
+    assert bodies == [BODY] * 4
 
 
 async def _flipped(twin: KeptTwin, key: MessageKey) -> bytes:

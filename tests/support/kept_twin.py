@@ -21,8 +21,10 @@ from fedrdma_fate.gateway.peers.receiving import pool_owner
 from fedrdma_fate.gateway.restoring import restore
 from fedrdma_fate.gateway.tasks.pushing import LeasedPayload, Pushing
 from fedrdma_fate.memory.journal_file import JournalFile, read_records
+from fedrdma_fate.memory.owned_directory import OwnedDirectory
 from fedrdma_fate.memory.pool import SlotPool
 from fedrdma_fate.memory.region import SharedRegion
+from fedrdma_fate.memory.spill import SpillStore
 from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, MessageKey, Mode
 from tests.support.twin import PARTIES, Half, Twin
 
@@ -55,10 +57,13 @@ class _Site:
         self.kill_at = 0
         self.file: _WatchedFile | None = None
         self.memory: tuple[bytes, bytes] | None = None
+        self.spill: OwnedDirectory | None = None
 
     def close(self) -> None:
         if self.file is not None:
             self.file.close()
+        if self.spill is not None:
+            self.spill.close()
         os.close(self.fileno)
 
 
@@ -81,6 +86,11 @@ class KeptTwin(Twin):
             if kept.receive is not None:
                 kept.receive.view[:] = was
         run.send_region, run.region = kept.send, kept.receive
+        spill = old.spill
+        if kept.spill is not None:
+            spill.close()
+            run.spill, kept.spill = kept.spill, None
+            spill = SpillStore(self._directory, site, run.spill)
         is_first = run.state.began is None
         if kept.receive is None:
             run.why_gone = "the test took it"
@@ -98,7 +108,7 @@ class KeptTwin(Twin):
             host=old.host,
             send_pool=SlotPool(kept.send, "send"),
             receive_pool=SlotPool(kept.receive, "receive", sharers=[pool_owner(half.peer.config.site)]),
-            spill=old.spill,
+            spill=spill,
             mailbox=Mailbox(Budget(limits_of(old.config)), None, run.state.sessions),
             routes=old.routes,
             transports=old.transports,
@@ -160,6 +170,12 @@ class KeptTwin(Twin):
         kept.memory = bytes(kept.send.view), bytes(kept.receive.view)
         if (stream := self.halves[site].stream) is not None:
             stream.write = lambda frame: None  # type: ignore[method-assign] # noqa: ARG005
+        # whoever is dead may still remove its files: the next one gets names of its own for them
+        kept.spill = OwnedDirectory.create(self._directory, site)
+        dead = self.halves[site].context.spill
+        for name in os.listdir(dead.path):
+            if not (kept.spill.path / name).exists():
+                os.link(dead.path / name, kept.spill.path / name)
         self.break_paths()
 
     # -- traffic --------------------------------------------------------------------------------------------------

@@ -32,6 +32,15 @@ ACTS = {"push": 2.0, "pull": 1.5, "turn": 8.0, "carry": 8.0, "wait": 0.7}
 HUNG_SECONDS = 3000.0
 """Of virtual time, in which all that heals has healed: each time-out of these gateways is shorter."""
 
+HARMLESS = frozenset(
+    {
+        *("none", "reordered", "late", "completed twice"),
+        *("control held up", "control frame doubled", "gateway stopped"),
+        *("sender killed", "receiver killed", "either killed", "both killed"),
+    }
+)
+"""They cost time, and no message. What gateways had lies in journals, files and memory that outlive them."""
+
 Happening = Callable[["Run"], Coroutine[Any, Any, None]]
 
 

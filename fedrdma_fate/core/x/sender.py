@@ -383,6 +383,10 @@ class XSender(SenderBase):
         self._requests.clear()
         self._waiting.clear()
         self._header.pause()
+        if self.settings.reliable:
+            # who carried a chunk acknowledged it, and not who receives it: of what was acknowledged last, that one may
+            # not have been told when the path ended. What it has, its report says, ahead of its grant
+            self._forget_arrivals()
 
     @property
     def _round_trip(self) -> float:

@@ -85,6 +85,18 @@ def test_reliable_queue_pairs_get_everything_once() -> None:
     assert positions(sender, sender.start(0.0)) == list(range(20))
 
 
+def test_on_the_next_path_what_its_receiver_was_not_told_goes_again_though_the_last_path_had_acknowledged_it() -> None:
+    settings = XSendSettings(tag=1, reliable=True, paced=False, window_bytes=1 << 20)
+    sender = XSender(1, ChunkPlan(20_000, 1000), settings, RateController(PathState(1e9, 0.02, 0.0), proved=True))
+    for post in posted(sender.start(0.0))[:10]:
+        sender.on_write_done(post.work_request, 0.02)
+    sender.pause()
+    # of the ten that were acknowledged the receiver had heard of seven when the path ended
+    assert not sender.on_report(Report(1, 0, 7, b"", 6, 0.02, 0.0, 7000), 0.1)
+    assert sender.arrived_bytes == 7000
+    assert positions(sender, sender.resume(0.1, same_slot=True)) == list(range(7, 20))
+
+
 FIFTH = immediate_of(1, 40 - 1 - 4)
 
 
