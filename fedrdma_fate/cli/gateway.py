@@ -30,7 +30,11 @@ _MOST_FILES = 65536
 @click.option("--log-level", type=click.Choice(get_args(LogLevel)), default="warning", show_default=True)
 @click.option("--log-format", type=click.Choice(get_args(LogFormat)), default="human", show_default=True)
 def gateway(path: Path, check: bool, log_level: LogLevel, log_format: LogFormat) -> None:
-    """Run the gateway of a site. SIGTERM or Ctrl-C stops it in order; SIGHUP opens its trace anew."""
+    """Run the gateway of a site.
+
+    SIGTERM stops it in order, and keeps what was not delivered or not pulled for the next run (`timeouts.restart`).
+    Ctrl-C (SIGINT) ends it for good. SIGHUP opens its trace anew.
+    """
     configure(log_level, log_format, sys.stderr)
     with told_plainly():
         config = load_config(path)
@@ -57,10 +61,16 @@ def allow_files() -> None:
 async def _serve(config: GatewayConfig) -> None:
     server = Gateway(config)
     loop = asyncio.get_running_loop()
+    keep: set[bool] = set()
     for wanted in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(wanted, server.stop_soon)
+        loop.add_signal_handler(wanted, _stop, server, keep, wanted is signal.SIGTERM)
     loop.add_signal_handler(signal.SIGHUP, server.reopen_trace)
     await server.start()
     click.echo(f"gateway of {config.site} is up", err=True)
     await server.wait()
-    await server.stop()
+    await server.stop(keep=keep == {True})
+
+
+def _stop(server: Gateway, keep: set[bool], keeps: bool) -> None:
+    keep.add(keeps)
+    server.stop_soon()

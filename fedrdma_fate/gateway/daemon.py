@@ -56,6 +56,7 @@ class Gateway:
             raise
         spawn(assembly.context.tasks, _keep_paths(assembly))
         spawn(assembly.context.tasks, assembly.context.journal.keep_short())
+        spawn(assembly.context.tasks, assembly.kept.watch_keeper())
         spawn(assembly.context.tasks, _sum_complaints_up(assembly.context.complaints))
         spawn(assembly.context.tasks, assembly.tasks.held.keep_watch(lambda: _tell_held(assembly)))
         if assembly.identity_watch is not None:
@@ -83,13 +84,19 @@ class Gateway:
         """Until somebody wants the gateway to stop."""
         await self._stop_wanted.wait()
 
-    async def stop(self) -> None:
-        """Take no more requests, let transfers finish for a while, tell everybody, give everything back."""
+    async def stop(self, *, keep: bool = False) -> None:
+        """Take no more requests, let transfers finish for a while, and give everything back.
+
+        Args:
+            keep: leave what is not delivered, or not pulled, to the next run, as a gateway that is killed does, if
+                `timeouts.restart` lets it. Else both ends are told of it.
+        """
+        keep = keep and self._assembly is not None and _has_something_to_keep(self._assembly)
         try:
             if self._assembly is not None:
-                await self._wind_down(self._assembly)
+                await self._wind_down(self._assembly, keep=keep)
         finally:
-            await self._end(orderly=True)
+            await self._end(orderly=not keep)
         logger.info("gateway of %s has stopped", self._config.site)
 
     def status(self, may_know: Callable[[Party], bool] = lambda _party: True) -> dict[str, object]:
@@ -118,23 +125,30 @@ class Gateway:
 
     # -- stopping -------------------------------------------------------------------------------------------------
 
-    async def _wind_down(self, assembly: Assembly) -> None:
+    async def _wind_down(self, assembly: Assembly, *, keep: bool) -> None:
         assembly.tasks.stopping = True
         assembly.context.mailbox.refuse_all(stopping_error(assembly.context))
         assembly.context.send_pool.close()
         for peer in assembly.peers.values():
             peer.sending.lending.leave()
-            peer.receiving.borrowing.leave()
+            peer.receiving.borrowing.leave(keep=keep)
         await self._drain(assembly)
         reason = f"the gateway of {self._config.site} stops"
-        for peer in assembly.peers.values():
-            peer.sending.give_up(ErrorCode.GATEWAY_STOPPING, reason)
-        await assembly.socket.stop()
+        if not keep:
+            for peer in assembly.peers.values():
+                peer.sending.give_up(ErrorCode.GATEWAY_STOPPING, reason)
+            for message in assembly.context.mailbox.all_messages():
+                if (origin := assembly.peers.get(message.origin)) is not None:
+                    origin.receiving.drop(message, ErrorCode.GATEWAY_STOPPING, reason)
+            await assembly.socket.stop()
         await _save_paths(assembly)
         links = [link for peer in assembly.peers.values() for link in peer.close(reason)]
         await asyncio.to_thread(_end_links, links, assembly.transports)
         if moves := assembly.context.mailbox.moves_under_way():
             await asyncio.wait(moves, timeout=_END_SECONDS)
+        if keep:
+            # nobody is told anything any more, and what tasks have mapped is theirs in the next run, too
+            assembly.kept.leave()
 
     async def _drain(self, assembly: Assembly) -> None:
         deadline = time.monotonic() + self._config.timeouts.drain
@@ -167,6 +181,18 @@ class Gateway:
         listen = self._config.listen
         addresses = {"listen.control": listen.control, "listen.data": listen.data, "listen.grpc": listen.grpc}
         warn_if_reachable({key: split_address(key, address)[0] for key, address in addresses.items()})
+
+
+def _has_something_to_keep(assembly: Assembly) -> bool:
+    """Whether anything would be lost with what the gateway has: messages, or what tasks that run know."""
+    if assembly.kept.earlier is None or not assembly.context.journal.is_kept:
+        return False
+    peers = assembly.peers.values()
+    return bool(
+        assembly.context.mailbox.summary()["messages"]
+        or assembly.tasks.task_count
+        or any(peer.sending.pending or peer.sending.has_to_tell for peer in peers)
+    )
 
 
 def _tell_held(assembly: Assembly) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import logging
 import os
 from pathlib import Path
 
@@ -14,6 +16,14 @@ from fedrdma_fate.memory.keeper import Keeper
 from fedrdma_fate.memory.region import SharedRegion
 from fedrdma_fate.memory.region_directory import RECEIVE_REGION, SEND_REGION, RegionDirectory
 from fedrdma_fate.memory.spill import SpillStore
+
+logger = logging.getLogger(__name__)
+
+KEEPER_LOOK_SECONDS = 1.0
+"""Between two looks whether the keeper lives: what kills it alone kills its gateway much later, or never."""
+
+_MOST_PAUSE_SECONDS = 300.0
+"""Between two keepers where one after another dies: whatever kills them is not fought."""
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -36,6 +46,7 @@ class KeptMemory:
     def __init__(self, config: GatewayConfig, directory: StateDirectory | None, earlier: EarlierRun | None) -> None:
         """Use `open`."""
         self.earlier = earlier
+        self._held: tuple[dict[str, int], int] | None = None
         self._is_first = earlier is None or earlier.state.began is None
         self._config = config
         self._directory = directory
@@ -110,7 +121,8 @@ class KeptMemory:
         self._journal = Journal(begin_journal(self._directory, began, earlier.state))
         if self._journal.is_kept:
             held = {RECEIVE_REGION: receive_region.fileno, SEND_REGION: send_region.fileno}
-            self._keeper = start_keeper(self._directory, self._config.timeouts.restart, held, spill.lock)
+            self._held = held, spill.lock
+            self._keeper = self._start_keeper()
         has_both = earlier.region is not None and earlier.send_region is not None
         if self._keeper is None and self._journal.is_kept and has_both:
             # that of the earlier run has the same regions
@@ -121,8 +133,49 @@ class KeptMemory:
         earlier.state.sessions.record = self._journal.write
         return spill, self._journal
 
+    async def watch_keeper(self) -> None:
+        """Start another keeper where it dies before its gateway, for ever; later each time where that does not help."""
+        pause = KEEPER_LOOK_SECONDS
+        while True:
+            await asyncio.sleep(KEEPER_LOOK_SECONDS)
+            if self._held is None:
+                return
+            if self._keeper is not None and self._keeper.is_there:
+                pause = max(KEEPER_LOOK_SECONDS, pause - KEEPER_LOOK_SECONDS)
+                continue
+            logger.error("the keeper of this gateway's memory has died, or there is none: another is started")
+            starting = asyncio.ensure_future(asyncio.to_thread(self._start_keeper))
+            try:
+                await asyncio.shield(starting)
+            finally:
+                # what it uses must not be closed meanwhile
+                self._use_keeper(await starting)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _MOST_PAUSE_SECONDS)
+
+    def _start_keeper(self) -> Keeper | None:
+        """May wait for processes."""
+        if self._held is None or self._directory is None:
+            return None
+        return start_keeper(self._directory, self._config.timeouts.restart, *self._held)
+
+    def _use_keeper(self, started: Keeper | None) -> None:
+        before, self._keeper = self._keeper, started
+        if before is not None:
+            before.end()
+        if self._held is None and started is not None:
+            # the gateway has ended meanwhile
+            self._keeper = None
+            started.end()
+
+    def leave(self) -> None:
+        """The gateway ends in order, and leaves what it has now to the next, as one that is killed does."""
+        self._is_first = False
+        self._journal.close()
+
     def forget(self) -> None:
         """The gateway ends in order, and leaves nothing. May be repeated."""
+        self._held = None
         self._journal.close()
         if self._spill is not None:
             self._spill.close()
@@ -139,6 +192,7 @@ class KeptMemory:
             # the start has failed, and nobody had anything here before
             self.forget()
             return
+        self._held = None
         self._journal.close()
         if self.earlier is not None and self.earlier.keeper is not None:
             self.earlier.keeper.leave()

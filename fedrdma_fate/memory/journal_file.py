@@ -1,8 +1,10 @@
 """A file of records that are only ever appended: what a process that is killed had written is read by the next one.
 
 Before each record stand its length and a checksum of both (as in the logs of databases), so a record that was being
-written when the process was killed is told from a whole one. Nothing is synced to disk: what was written lives in the
-kernel, which outlives the process and not the machine.
+written when the process was killed is told from a whole one. The checksum begins from a salt of the file's own (as in
+SQLite's write-ahead log), so a payload in a record cannot pass for records where a file is damaged and searched for the
+next one: who sent it does not know the salt. Nothing is synced to disk: what was written lives in the kernel, which
+outlives the process and not the machine.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import contextlib
 import errno
 import logging
 import os
+import secrets
 import struct
 import threading
 import zlib
@@ -20,11 +23,17 @@ from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
 
 logger = logging.getLogger(__name__)
 
-MAGIC = b"fedrdma journal 1\n"
+MAGIC = b"fedrdma journal 2\n"
 """First in the file; the number is the version of all that follows."""
 
+_SALT_BYTES = 8
+"""Behind it: more than the checksum has."""
+
+HEADER_BYTES = len(MAGIC) + _SALT_BYTES
+"""Before the first record."""
+
 _HEAD = struct.Struct("<II")
-"""Before a record: its length, and CRC-32 of that length and the record."""
+"""Before a record: its length, and CRC-32 of the file's salt, that length and the record."""
 
 _LENGTH = struct.Struct("<I")
 
@@ -41,10 +50,37 @@ less than what was appended."""
 MOST_UNWRITTEN_BYTES = 4 << 20
 """Kept for a disk that is full just now; beyond, the file is emptied: part of the truth would be worse than none."""
 
+_SEARCHED_BYTES = 1 << 20
+"""Behind what is no record, for the next one: a block of a disk has less, and so has a record with a small payload."""
+
+_MOST_CHECKED_BYTES = 1 << 28
+"""Of checksums in that search, a second or less: bytes of a payload may look like the lengths of many records."""
+
 _NAME, _NEW_NAME = "journal", "journal.new"
 
 _BEHIND_NAME = "journal.behind"
 """What it is called while a full disk keeps some of it out: a slot that it names may be another message's by then."""
+
+
+class DamagedJournalError(MemoryPoolError):
+    """In the midst of a journal something is no record.
+
+    Attributes:
+        records: those that are, before and behind; what the damaged ones have said nobody knows.
+    """
+
+    def __init__(self, at: int, records: list[bytes]) -> None:
+        """
+        Args:
+            at: offset of the first that is none.
+            records: see there.
+        """
+        super().__init__(
+            ErrorCode.JOURNAL_UNUSABLE,
+            f"the journal of an earlier run is damaged at byte {at:,}, and goes on behind that.",
+            "Both ends are told of the messages that it names. See whether the disk fails.",
+        )
+        self.records = records
 
 
 def read_records(directory: int) -> tuple[list[bytes], int]:
@@ -56,6 +92,7 @@ def read_records(directory: int) -> tuple[list[bytes], int]:
     Raises:
         FileNotFoundError: there is none.
         MemoryPoolError: JOURNAL_UNUSABLE when it is of another version, lacks what was written last, or is no journal.
+        DamagedJournalError: a record is damaged, and others follow.
     """
     if _is_there(directory, _BEHIND_NAME):
         raise _unusable("its disk was full, and took no more of it")
@@ -68,15 +105,20 @@ def read_records(directory: int) -> tuple[list[bytes], int]:
         data = memoryview(opened.read())
     if not data:
         return [], 0
-    if bytes(data[: len(MAGIC)]) != MAGIC:
-        # one that was cut within its first bytes has nothing in it
-        if MAGIC.startswith(bytes(data)):
-            return [], len(data)
+    if bytes(data[: len(MAGIC)]) != MAGIC[: len(data)]:
         raise _unusable(f"it begins with {bytes(data[: len(MAGIC)])!r}, not {MAGIC!r}")
-    records, end = [], len(MAGIC)
-    for body, after in _frames(data, end):
-        records.append(bytes(body))
-        end = after
+    if len(data) < HEADER_BYTES:
+        # one that was cut within its first bytes has nothing in it
+        return [], len(data)
+    seed = zlib.crc32(data[len(MAGIC) : HEADER_BYTES])
+    records, end = _whole(data, HEADER_BYTES, seed)
+    damaged_at = end
+    while (at := _next_frame(data, end, seed)) is not None:
+        more, end = _whole(data, at, seed)
+        records += more
+    # what a crash has cut short has nothing behind it, and is no longer than a record can be
+    if end != damaged_at or len(data) - end > _HEAD.size + MOST_RECORD_BYTES:
+        raise DamagedJournalError(damaged_at, records)
     return records, len(data) - end
 
 
@@ -104,7 +146,9 @@ class JournalFile:
         self._lock = threading.Lock()
         self._unwritten = bytearray()
         self._broken = False
-        self._fileno, self._size = _write_new(directory, records)
+        self._salt = secrets.token_bytes(_SALT_BYTES)
+        self._seed = zlib.crc32(self._salt)
+        self._fileno, self._size = _write_new(directory, self._salt, records)
         self._compacted_size = self._size
         _rename(directory, _NEW_NAME, _NAME)
         with contextlib.suppress(OSError):
@@ -125,7 +169,7 @@ class JournalFile:
 
         What the disk does not take is kept, and tried again with the next; until then nobody reads the others either.
         """
-        data = b"".join(map(_framed, bodies))
+        data = b"".join(_framed(body, self._seed) for body in bodies)
         with self._lock:
             if self._broken or self._fileno < 0:
                 return False
@@ -158,8 +202,9 @@ class JournalFile:
                 return
             end, fileno = self._size, os.dup(self._fileno)
         try:
-            data = _read(fileno, len(MAGIC), end)
-            fresh, size = _write_new(self._directory, summarise(bytes(body) for body, _ in _frames(data, 0)))
+            data = _read(fileno, HEADER_BYTES, end)
+            bodies = (bytes(body) for body, _ in _frames(data, 0, self._seed))
+            fresh, size = _write_new(self._directory, self._salt, summarise(bodies))
         finally:
             os.close(fileno)
         with self._lock:
@@ -216,31 +261,64 @@ class JournalFile:
             )
 
 
-def _framed(body: bytes) -> bytes:
+def _whole(data: memoryview, at: int, seed: int) -> tuple[list[bytes], int]:
+    """Whole records from there on, and where they end."""
+    records = []
+    for body, after in _frames(data, at, seed):
+        records.append(bytes(body))
+        at = after
+    return records, at
+
+
+def _next_frame(data: memoryview, at: int, seed: int) -> int | None:
+    """Where the next whole record begins behind what is none; None where there is none near, the end if who knows."""
+    checked = 0
+    for start in _likely_starts(data, at):
+        length = _LENGTH.unpack_from(data, start)[0]
+        if not 0 < length <= min(MOST_RECORD_BYTES, len(data) - start - _HEAD.size):
+            continue
+        if next(_frames(data, start, seed), None) is not None:
+            return start
+        checked += length
+        if checked > _MOST_CHECKED_BYTES:
+            return len(data)
+    return None
+
+
+def _likely_starts(data: memoryview, at: int) -> Iterator[int]:
+    """Where the next record may begin: where the damaged one's length says, if that is whole, or anywhere behind."""
+    last = len(data) - _HEAD.size
+    if at <= last and (after := at + _HEAD.size + _LENGTH.unpack_from(data, at)[0]) <= last:
+        yield after
+    yield from range(at + 1, min(at + 1 + _SEARCHED_BYTES, last + 1))
+
+
+def _framed(body: bytes, seed: int) -> bytes:
     length = _LENGTH.pack(len(body))
-    return _HEAD.pack(len(body), zlib.crc32(body, zlib.crc32(length))) + body
+    return _HEAD.pack(len(body), zlib.crc32(body, zlib.crc32(length, seed))) + body
 
 
-def _frames(data: memoryview, at: int) -> Iterator[tuple[memoryview, int]]:
+def _frames(data: memoryview, at: int, seed: int) -> Iterator[tuple[memoryview, int]]:
     """Whole records from an offset on, each with the offset behind it."""
     while at + _HEAD.size <= len(data):
         length, checksum = _HEAD.unpack_from(data, at)
         body = data[at + _HEAD.size : at + _HEAD.size + length]
         if length > MOST_RECORD_BYTES or len(body) != length:
             return
-        if zlib.crc32(body, zlib.crc32(_LENGTH.pack(length))) != checksum:
+        if zlib.crc32(body, zlib.crc32(_LENGTH.pack(length), seed)) != checksum:
             return
         at += _HEAD.size + length
         yield body, at
 
 
-def _write_new(directory: int, records: Iterable[bytes]) -> tuple[int, int]:
+def _write_new(directory: int, salt: bytes, records: Iterable[bytes]) -> tuple[int, int]:
     """A new file with these records, not yet in the place of the old one: its descriptor, and how many bytes it has."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(_NEW_NAME, dir_fd=directory)
     fileno = _open(directory, _NEW_NAME, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND)
     try:
-        data = MAGIC + b"".join(map(_framed, records))
+        seed = zlib.crc32(salt)
+        data = MAGIC + salt + b"".join(_framed(body, seed) for body in records)
         _write_all(fileno, memoryview(data))
     except BaseException:
         os.close(fileno)

@@ -112,6 +112,16 @@ class Keeper:
             return None
         return cls(connection), dict(zip(labels, descriptors, strict=True))
 
+    @property
+    def is_there(self) -> bool:
+        """Whether it lives: it says nothing as long as it does, and the kernel ends its connection with it."""
+        try:
+            return bool(self._connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
     def leave(self) -> None:
         """Leave it to the next gateway, as if this one was killed."""
         self._connection.close()

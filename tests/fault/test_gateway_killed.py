@@ -254,7 +254,7 @@ def test_a_gateway_that_is_stopped_in_the_middle_of_a_transfer_finishes_it_first
     assert runner_of(sites).processes.pop("a").wait(20) == 0
 
 
-def test_a_gateway_that_cannot_finish_a_transfer_before_it_stops_says_so_and_leaves_nothing_behind(
+def test_a_gateway_that_cannot_finish_a_transfer_before_it_ends_for_good_says_so_and_leaves_nothing_behind(
     sites: Sites, session: str, shared_memory: Path
 ) -> None:
     with sites["a"].client(session) as a, sites["b"].client(session) as b:
@@ -263,7 +263,7 @@ def test_a_gateway_that_cannot_finish_a_transfer_before_it_stops_says_so_and_lea
             push(a, "m")
             a.put_inline("small", "t", [B], "bytes", b"hi")
             eventually(lambda: in_the_middle(sites["a"]))
-            runner_of(sites).stop(sites["a"])
+            runner_of(sites).stop(sites["a"], signal.SIGINT)
         assert not list(shared_memory.glob("fedrdma-a-*"))
         # b may have stood still for so long that it missed the farewell; it knows when a is back
         runner_of(sites).start(sites["a"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import tempfile
@@ -13,7 +14,7 @@ import pytest
 
 from fedrdma_fate.client.client import GatewayClient
 from fedrdma_fate.gateway.journal_records import Began, encode_record
-from fedrdma_fate.memory.journal_file import MAGIC, JournalFile
+from fedrdma_fate.memory.journal_file import HEADER_BYTES, MAGIC, JournalFile
 from fedrdma_fate.memory.keeper import Keeper
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError
 from tests.support.sites import (
@@ -89,6 +90,18 @@ def kill_keeper(site: Site) -> None:
     for descriptor in taken[1].values():
         os.close(descriptor)
     taken[0].end()
+
+
+def keeper_of(sites: Sites, name: str) -> int:
+    """The process id of the keeper that a gateway has started; 0 where there is none."""
+    gateway = runner_of(sites).processes[name].pid
+    # each thread has children of its own
+    for children in Path(f"/proc/{gateway}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for child in children.read_text().split():
+                if b"keeper_process" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    return int(child)
+    return 0
 
 
 def test_what_was_delivered_before_a_gateway_was_killed_is_found_by_the_next_once(sites: Sites, session: str) -> None:
@@ -171,10 +184,54 @@ def test_where_the_memory_is_gone_both_ends_are_told_without_asking(sites: Sites
             b.leave()
 
 
-def test_a_gateway_that_is_stopped_in_order_leaves_nothing(sites: Sites, session: str) -> None:
-    del session
-    runner_of(sites).stop(sites["b"])
-    assert list((sites["b"].home / "spill").iterdir()) == []
+def test_a_gateway_that_is_stopped_in_order_leaves_what_nobody_has_pulled_to_the_next(
+    sites: Sites, session: str
+) -> None:
+    before = waiting(sites["b"])
+    with sites["a"].client(session) as a, sites["b"].client(session) as old:
+        for name in ("mapped", "waits"):
+            push(a, name)
+        a.put_inline("small", "t", [B], "bytes", b"hello")
+        held = old.get("mapped", "t", A, timeout=10).buffer
+        eventually(lambda: waiting(sites["b"]) == before + 2)
+        runner_of(sites).stop(sites["b"])
+        push(a, "later")
+        runner_of(sites).stop(sites["a"])
+        for name in ("a", "b"):
+            runner_of(sites).start(sites[name])
+        with sites["b"].client(session) as b:
+            for name in ("waits", "later"):
+                assert bytes(b.get(name, "t", A, timeout=20).buffer) == BODY
+            assert bytes(b.get("small", "t", A, timeout=20).buffer) == b"hello"
+            assert bytes(held) == BODY
+
+
+def test_a_gateway_that_is_ended_for_good_leaves_nothing_and_tells_whose_messages_nobody_has_pulled(
+    sites: Sites, session: str
+) -> None:
+    before = waiting(sites["b"])
+    with sites["a"].client(session) as a:
+        push(a, "m")
+        eventually(lambda: waiting(sites["b"]) == before + 1)
+        runner_of(sites).stop(sites["b"], signal.SIGINT)
+        assert list((sites["b"].home / "spill").iterdir()) == []
+        eventually(lambda: f"{session}/m/t guest:1->host:2 is dropped at b: [FR607]" in log_of(sites["a"]), 30)
+        with pytest.raises(GatewayError, match=f"{session}/m/t.*was not delivered") as told:
+            a.put_inline("next", "t", [B], "bytes", b"")
+        assert told.value.code is ErrorCode.GATEWAY_STOPPING
+
+
+def test_where_the_keeper_is_killed_before_its_gateway_another_one_keeps_its_memory(sites: Sites, session: str) -> None:
+    before = waiting(sites["b"])
+    with sites["a"].client(session) as a:
+        push(a, "m")
+        eventually(lambda: waiting(sites["b"]) == before + 1)
+        first = keeper_of(sites, "b")
+        os.kill(first, signal.SIGKILL)
+        eventually(lambda: keeper_of(sites, "b") not in (first, 0), 30)
+        restart(sites, "b")
+        with sites["b"].client(session) as b:
+            assert bytes(b.get("m", "t", A, timeout=10).buffer) == BODY
 
 
 def test_a_second_gateway_with_the_same_directory_is_refused_and_costs_the_first_nothing(
@@ -220,8 +277,15 @@ def _torn(path: Path) -> None:
         file.write(b"\x40\x00\x00\x00half a rec")
 
 
+def _damaged(path: Path) -> None:
+    raw = bytearray(path.read_bytes())
+    # behind what says whose it is
+    raw[HEADER_BYTES + 8 + int.from_bytes(raw[HEADER_BYTES : HEADER_BYTES + 4], "little") + 9] ^= 1
+    path.write_bytes(raw)
+
+
 def _of_another_version(path: Path) -> None:
-    path.write_bytes(MAGIC.replace(b"1", b"9") + path.read_bytes()[len(MAGIC) :])
+    path.write_bytes(MAGIC.replace(b"2", b"9") + path.read_bytes()[len(MAGIC) :])
 
 
 def _of_another_site(path: Path) -> None:
@@ -231,8 +295,8 @@ def _of_another_site(path: Path) -> None:
 
 
 def _doubled(path: Path) -> None:
-    records = path.read_bytes()[len(MAGIC) :]
-    path.write_bytes(MAGIC + records + records)
+    raw = path.read_bytes()
+    path.write_bytes(raw + raw[HEADER_BYTES:])
 
 
 @pytest.mark.parametrize(
@@ -240,6 +304,7 @@ def _doubled(path: Path) -> None:
     [
         (_torn, "ignored the last 14 bytes of the journal", True),
         (_doubled, "of an earlier run", True),
+        (_damaged, "its journal is damaged", False),
         (_of_another_version, "FR406", False),
         (_of_another_site, "it is of the site 'elsewhere'", False),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -93,7 +94,7 @@ def running_gateways(directory: Path, parties: Sequence[PartyTuple], **settings:
         ports = dict(zip(parties, free_ports(len(parties)), strict=True))
         processes = [stack.enter_context(_gateway(silos, party, ports, settings)) for party in parties]
         # all at once, so that none waits for another's farewell
-        stack.callback(lambda: [process.terminate() for process in processes])
+        stack.callback(lambda: [process.send_signal(signal.SIGINT) for process in processes])
         _wait_until_connected(silos, processes)
         yield silos
 
@@ -111,7 +112,7 @@ def _gateway(
         try:
             yield process
         finally:
-            process.terminate()
+            process.send_signal(signal.SIGINT)
             try:
                 process.wait(timeout=30)
             except subprocess.TimeoutExpired:

@@ -286,10 +286,10 @@ class InProcesses:
         del site
         return [sys.executable, "-m", "fedrdma_fate.cli.main"]
 
-    def stop(self, site: Site) -> None:
-        """Stop it with SIGTERM."""
+    def stop(self, site: Site, number: int = signal.SIGTERM) -> None:
+        """Stop it in order: SIGTERM keeps what waits for the next run, SIGINT nothing."""
         process = self.processes.pop(site.name)
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(number)
         assert process.wait(READY_SECONDS) == 0, (site.home / "log").read_text()
 
     def kill(self, site: Site) -> None:
@@ -306,7 +306,8 @@ class InProcesses:
         """Stop all that run."""
         for process in self.processes.values():
             process.send_signal(signal.SIGCONT)
-            process.terminate()
+            # for good: nobody waits for what is left of a test
+            process.send_signal(signal.SIGINT)
         for process in self.processes.values():
             try:
                 process.wait(READY_SECONDS)

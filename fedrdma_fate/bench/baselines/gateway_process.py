@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -85,8 +86,8 @@ class GatewayProcess:
         return [entry for entry in map(json.loads, lines) if entry["event"] == event]
 
     def stop(self) -> None:
-        """End it, by force if it does not end by itself."""
-        self._process.terminate()
+        """End it for good, by force if it does not end by itself."""
+        self._process.send_signal(signal.SIGINT)
         try:
             self._process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:

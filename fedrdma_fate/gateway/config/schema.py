@@ -164,8 +164,8 @@ class TimeoutConfig(_Section, frozen=True):
         put: how long a put waits for room in the send region.
         drain: how long a stopping gateway lets transfers finish.
         session: when for so long no site of a session has had a living task in it, all that is left of it is dropped.
-        restart: how long the memory of a gateway that was killed is kept for the next one of its site, which goes on
-            with the messages that are in it; 0 keeps nothing, and no journal.
+        restart: how long the memory of a gateway that was killed, or stopped with SIGTERM, is kept for the next one of
+            its site, which goes on with the messages that are in it; 0 keeps nothing, and no journal.
     """
 
     idle: Seconds = 60.0

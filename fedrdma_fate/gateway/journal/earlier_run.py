@@ -22,7 +22,7 @@ from fedrdma_fate.gateway.config.schema import MemoryConfig
 from fedrdma_fate.gateway.journal.state import JournalState, replay
 from fedrdma_fate.gateway.journal_records import Began, Lost, Received, encode_record
 from fedrdma_fate.memory import journal_file
-from fedrdma_fate.memory.journal_file import JournalFile, read_records
+from fedrdma_fate.memory.journal_file import DamagedJournalError, JournalFile, read_records
 from fedrdma_fate.memory.keeper import NEW_SOCKET_NAME, SOCKET_NAME, Keeper
 from fedrdma_fate.memory.owned_directory import OwnedDirectory
 from fedrdma_fate.memory.region import SharedRegion
@@ -107,6 +107,7 @@ class EarlierRun:
         send_region: its send region, likewise.
         spill: its directory of spilled messages, likewise.
         why_gone: why memory is gone, for both ends of what lay there.
+        is_damaged: nobody knows what became of the messages that its journal names: all are lost.
         keeper: what has kept it, until this run has one of its own.
     """
 
@@ -116,6 +117,7 @@ class EarlierRun:
         self.send_region: SharedRegion | None = None
         self.spill: OwnedDirectory | None = None
         self.why_gone = ""
+        self.is_damaged = False
         self.keeper: Keeper | None = None
 
     @classmethod
@@ -132,12 +134,15 @@ class EarlierRun:
             memory: how long they are to be.
         """
         run = cls()
-        run.state = _read(directory, site)
+        run.state, run.is_damaged = _read(directory, site)
         taken = Keeper.take_over(directory.path)
         run.keeper, held = (None, {}) if taken is None else taken
         try:
             began = run.state.began
             if began is None:
+                return run
+            if run.is_damaged:
+                run.why_gone = "its journal is damaged"
                 return run
             if began.boot != boot:
                 run.why_gone = "the machine was started anew"
@@ -158,12 +163,12 @@ class EarlierRun:
     def give_up_what_is_gone(self) -> None:
         """What lay in a region that is gone is lost, before a journal names it beside another region."""
         for name, record in list(self.state.messages.items()):
-            if record.body is not None or record.file:
+            if not self.is_damaged and (record.body is not None or record.file):
                 continue
             if (self.send_region if record.sending else self.region) is not None:
                 continue
             del self.state.messages[name]
-            if not record.handed:
+            if not record.handed and not self.state.sessions.was_pulled(record.key):
                 # else its task has it, in memory that lives as long as the task does
                 self.lose(record, self.why_gone)
         if self.send_region is None:
@@ -237,9 +242,15 @@ def start_keeper(directory: StateDirectory, seconds: float, held: Mapping[str, i
         return None
 
 
-def _read(directory: StateDirectory, site: str) -> JournalState:
+def _read(directory: StateDirectory, site: str) -> tuple[JournalState, bool]:
+    """What the journal there says, and whether it is damaged."""
+    torn, is_damaged = 0, False
     try:
-        records, torn = read_records(directory.fileno)
+        try:
+            records, torn = read_records(directory.fileno)
+        except DamagedJournalError as error:
+            logger.error("%s %s", error, directory.path)
+            records, is_damaged = error.records, True
         state = replay(records)
         if records and (state.began is None or state.began.site != site):
             whose = "nobody's" if state.began is None else f"of the site {state.began.site!r}"
@@ -249,10 +260,10 @@ def _read(directory: StateDirectory, site: str) -> JournalState:
                 "Give each site a `state_directory` of its own.",
             )
     except FileNotFoundError:
-        return JournalState()
+        return JournalState(), False
     except (MemoryPoolError, OSError) as error:
         logger.error("%s %s", error, directory.path)
-        return JournalState()
+        return JournalState(), False
     if torn:
         logger.warning("ignored the last %d bytes of the journal in %s: they are no record", torn, directory.path)
-    return state
+    return state, is_damaged

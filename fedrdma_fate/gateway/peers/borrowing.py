@@ -109,10 +109,14 @@ class Borrowing:
             if self._context.mailbox.waits_here(message):
                 take_in(self._context, message)
 
-    def leave(self) -> None:
-        """We go away. What tasks of ours have mapped is theirs as long as they live: nothing more is given back."""
+    def leave(self, *, keep: bool = False) -> None:
+        """We go away. What tasks of ours have mapped is theirs as long as they live: nothing more is given back.
+
+        Args:
+            keep: the next run goes on: the lender offers it again what nobody has pulled.
+        """
         for message in list(self._borrowed.values()):
-            if self._context.mailbox.waits_here(message):
+            if not keep and self._context.mailbox.waits_here(message):
                 message.discard()
         self._leaving = True
 

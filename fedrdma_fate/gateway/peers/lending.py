@@ -38,6 +38,7 @@ class _Loan:
         accepted: the peer has it.
         gone_at: since when the peer cannot return it, by time.monotonic.
         forgotten: the peer was restarted: it never will.
+        was_used: when the peer had gone, a task of its was seen to use it.
     """
 
     outgoing: Outgoing
@@ -46,6 +47,7 @@ class _Loan:
     accepted: bool = False
     gone_at: float | None = None
     forgotten: bool = False
+    was_used: bool = False
 
 
 class Lending:
@@ -200,10 +202,15 @@ class Lending:
     def _look(self) -> None:
         """End the loans of a gateway that has gone, once no task of its uses them."""
         self._watch = None
-        before = time.monotonic() - GRACE_SECONDS
+        now, restart = time.monotonic(), self._context.config.timeouts.restart
         gone = {t: loan for t, loan in self._loans.items() if loan.accepted and loan.gone_at is not None}
         for transfer, loan in gone.items():
-            if loan.gone_at is not None and loan.gone_at < before and not range_is_held(loan.lease.slot):
+            if range_is_held(loan.lease.slot):
+                loan.was_used = True
+                continue
+            # what no task was seen to use may wait to be pulled from the peer's next run
+            patience = GRACE_SECONDS if loan.was_used or loan.forgotten else max(GRACE_SECONDS, restart)
+            if loan.gone_at is not None and loan.gone_at < now - patience:
                 logger.info("%s is not used any more by tasks of %s", loan.outgoing.key, self._peer)
                 self.end(transfer)
         if gone:

@@ -491,7 +491,11 @@ class Receiving:
         error = why_not_admitted(self._context.mailbox.sessions, key)
         told = "dropped %s from %s: [%s] %s"
         self._complain("turned away", told, key, self._peer, error.code.value, error.message, level=logging.ERROR)
-        refused = Refused(message.transfer, error.code.value, error.message)
+        self.drop(message, error.code, error.message)
+
+    def drop(self, message: Message, code: ErrorCode, reason: str) -> None:
+        """Nobody will get a message of the peer's that is here: its task is told."""
+        refused = Refused(message.transfer, code.value, reason)
         self._remember(refused)
         # its sender was told that it is here: without a channel now, it has to hear of this by the next
         self._lost.append(refused)

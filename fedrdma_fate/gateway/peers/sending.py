@@ -155,6 +155,11 @@ class Sending:
         """Messages that the peer does not have yet."""
         return len(self._inline) + len(self._transfers)
 
+    @property
+    def has_to_tell(self) -> bool:
+        """Whether the peer may not know yet of a message that will not come."""
+        return bool(self._notices)
+
     def put_inline(self, key: MessageKey, kind: MessageKind, body: bytes) -> None:
         """Send a small message; it is kept until the peer has it."""
         inline = Inline(self._context.new_transfer(), key, kind, body)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedrdma_fate.memory import journal_file
-from fedrdma_fate.memory.journal_file import MAGIC, JournalFile, read_records
+from fedrdma_fate.memory.journal_file import HEADER_BYTES, MAGIC, DamagedJournalError, JournalFile, read_records
 from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
 
 
@@ -42,14 +42,14 @@ def test_a_journal_that_is_cut_at_any_byte_holds_all_records_before(bodies: list
             records, torn = read_records(fileno)
             kept = sum(end <= length for end in ends)
             assert records == bodies[:kept]
-            at = length if length < len(MAGIC) else length - (ends[kept - 1] if kept else len(MAGIC))
+            at = length - (ends[kept - 1] if kept else HEADER_BYTES if length >= HEADER_BYTES else 0)
             assert torn == at
         os.close(fileno)
 
 
 @settings(max_examples=60, deadline=None)
-@given(bodies=st.lists(st.binary(max_size=40), min_size=2, max_size=5), data=st.data())
-def test_a_record_that_is_damaged_ends_the_journal(bodies: list[bytes], data: st.DataObject) -> None:
+@given(bodies=st.lists(st.binary(min_size=1, max_size=40), min_size=2, max_size=5), data=st.data())
+def test_a_record_that_is_damaged_is_told_from_one_that_was_cut_short(bodies: list[bytes], data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as name:
         fileno = os.open(name, os.O_RDONLY | os.O_DIRECTORY)
         file = JournalFile(fileno, ())
@@ -60,14 +60,67 @@ def test_a_record_that_is_damaged_ends_the_journal(bodies: list[bytes], data: st
         file.close()
         path = Path(name) / "journal"
         raw = bytearray(path.read_bytes())
-        at = data.draw(st.integers(len(MAGIC), len(raw) - 1))
+        at = data.draw(st.integers(HEADER_BYTES, len(raw) - 1))
         raw[at] ^= data.draw(st.integers(1, 255))
         path.write_bytes(raw)
-        assert read_records(fileno)[0] == bodies[: sum(end <= at for end in ends) - 1]
+        damaged = sum(end <= at for end in ends) - 1
+        if damaged == len(bodies) - 1:
+            assert read_records(fileno)[0] == bodies[:-1]
+        else:
+            with pytest.raises(DamagedJournalError, match=f"damaged at byte {ends[damaged]}") as caught:
+                read_records(fileno)
+            assert caught.value.records == bodies[:damaged] + bodies[damaged + 1 :]
         os.close(fileno)
 
 
-@pytest.mark.parametrize("start", [b"fedrdma journal 2\n", b"#!/bin/sh\n" * 3, bytes(64)])
+def _damaged(tmp_path: Path, directory: int, body: bytes, behind: bytes) -> None:
+    """A journal whose first record has lost its length."""
+    file = JournalFile(directory, [body, behind])
+    file.close()
+    raw = bytearray((tmp_path / "journal").read_bytes())
+    raw[HEADER_BYTES + 3] ^= 255
+    (tmp_path / "journal").write_bytes(raw)
+
+
+def test_a_record_that_a_payload_imitates_is_not_read_behind_a_damaged_one(tmp_path: Path, directory: int) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    fileno = os.open(other, os.O_RDONLY | os.O_DIRECTORY)
+    JournalFile(fileno, [b"forged"]).close()
+    os.close(fileno)
+    forged = (other / "journal").read_bytes()[HEADER_BYTES:]
+    _damaged(tmp_path, directory, b"a payload: " + forged, b"true")
+    with pytest.raises(DamagedJournalError) as caught:
+        read_records(directory)
+    assert caught.value.records == [b"true"]
+
+
+def test_a_record_that_is_longer_than_is_searched_is_passed_by_its_length(tmp_path: Path, directory: int) -> None:
+    JournalFile(directory, [bytes(2 << 20), b"behind"]).close()
+    raw = bytearray((tmp_path / "journal").read_bytes())
+    raw[HEADER_BYTES + 100] ^= 1
+    (tmp_path / "journal").write_bytes(raw)
+    with pytest.raises(DamagedJournalError) as caught:
+        read_records(directory)
+    assert caught.value.records == [b"behind"]
+
+
+def test_bytes_that_look_like_many_long_records_are_not_all_looked_at(
+    tmp_path: Path, directory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_file, "_MOST_CHECKED_BYTES", 1 << 20)
+    lookalike = (1 << 18).to_bytes(4, "little")
+    _damaged(tmp_path, directory, lookalike * 1000, bytes(1 << 19))
+    looked_at = []
+    frames = journal_file._frames
+    monkeypatch.setattr(journal_file, "_frames", lambda *where: looked_at.append(where[1]) or frames(*where))
+    with pytest.raises(DamagedJournalError) as caught:
+        read_records(directory)
+    assert caught.value.records == []
+    assert len(looked_at) < 50
+
+
+@pytest.mark.parametrize("start", [b"fedrdma journal 1\n", b"#!/bin/sh\n" * 3, bytes(64)])
 def test_a_journal_of_another_version_is_refused_by_a_code(tmp_path: Path, directory: int, start: bytes) -> None:
     (tmp_path / "journal").write_bytes(start)
     with pytest.raises(MemoryPoolError) as caught:

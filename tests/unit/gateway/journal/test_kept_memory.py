@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from fedrdma_fate.gateway import kept_memory
 from fedrdma_fate.gateway.assembly import _turn_away
 from fedrdma_fate.gateway.config.schema import parse_config
-from fedrdma_fate.gateway.journal.earlier_run import StateDirectory
+from fedrdma_fate.gateway.journal.earlier_run import StateDirectory, start_keeper
 from fedrdma_fate.gateway.journal.journal import Journal
-from fedrdma_fate.gateway.journal_records import Began, Joined, Leased, Outgoing, Received, encode_record
+from fedrdma_fate.gateway.journal_records import Began, Joined, Leased, Outgoing, Pulled, Received, encode_record
 from fedrdma_fate.gateway.kept_memory import KeptMemory, boot_identity
 from fedrdma_fate.gateway.messages.mailbox import Message
 from fedrdma_fate.memory import journal_file
@@ -148,6 +152,82 @@ def test_where_no_keeper_starts_that_of_the_earlier_run_stays(runs: Runs, monkey
 
 def _no_process(*_arguments: object, **_more: object) -> None:
     raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+
+def _watch(kept: KeptMemory, until: Callable[[], object]) -> None:
+    """Let it look after its keeper until something holds."""
+
+    async def watch() -> None:
+        watching = asyncio.ensure_future(kept.watch_keeper())
+        deadline = time.monotonic() + 30
+        while not until() and not watching.done():
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.005)
+        watching.cancel()
+        await asyncio.wait([watching])
+
+    asyncio.run(watch())
+
+
+def test_where_a_keeper_is_killed_another_one_is_started(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_memory, "KEEPER_LOOK_SECONDS", 0.01)
+    runs.left(SMALL)
+    with runs.run() as (kept, journal):
+        journal.write(IN_REGION)
+        first = _keeper_of(kept)
+        first._process.kill()  # type: ignore[union-attr]
+        _watch(kept, lambda: kept._keeper is not first)
+    with runs.run() as (kept, _):
+        assert kept.earlier is not None
+        assert kept.receive_region is not None, kept.earlier.why_gone
+        assert IN_REGION in kept.earlier.state.messages.values()
+
+
+def _keeper_of(kept: KeptMemory) -> Keeper:
+    assert kept._keeper is not None
+    return kept._keeper
+
+
+def test_a_keeper_that_is_there_when_its_gateway_has_ended_meanwhile_is_ended_as_well(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_memory, "KEEPER_LOOK_SECONDS", 0.01)
+    started: list[Keeper] = []
+
+    def start(*arguments: Any) -> Keeper | None:
+        keeper = start_keeper(*arguments)
+        assert keeper is not None
+        started.append(keeper)
+        kept.forget()
+        return keeper
+
+    runs.left(SMALL)
+    with runs.run() as (kept, _):
+        _keeper_of(kept)._process.kill()  # type: ignore[union-attr]
+        with monkeypatch.context() as slow:
+            slow.setattr(kept_memory, "start_keeper", start)
+            _watch(kept, lambda: started and kept._keeper is None)
+        assert not started[0].is_there
+
+
+def test_of_a_journal_that_is_damaged_all_messages_are_told_to_be_lost_and_what_was_to_be_sent_goes_on(
+    runs: Runs, caplog: pytest.LogCaptureFixture
+) -> None:
+    small_to_be_sent = msgspec.structs.replace(TO_BE_SENT, transfer=11, body=b"hello", offset=0)
+    runs.left(IN_REGION, SMALL, Pulled(key("pulled")), small_to_be_sent)
+    state = StateDirectory(runs.directory, "a")
+    path = state.path / "journal"
+    state.close()
+    raw = path.read_bytes()
+    # the one that says that it was pulled
+    at = raw.index(encode_record(Pulled(key("pulled"))))
+    path.write_bytes(raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :])
+    with runs.run() as (kept, _):
+        assert kept.earlier is not None
+        assert not kept.earlier.state.messages
+        assert [lost.key.name for lost in kept.earlier.state.lost.values()] == ["large", "small"]
+        assert list(kept.earlier.state.outgoing.values()) == [small_to_be_sent]
+    assert "[FR406] the journal of an earlier run is damaged" in caplog.text
 
 
 def test_a_payload_that_two_data_paths_bring_is_taken_and_written_down_once(runs: Runs) -> None:
