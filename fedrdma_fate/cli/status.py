@@ -62,7 +62,9 @@ def render(document: dict[str, Any]) -> RenderableType:
     if document["security"] == "mtls":
         parts.insert(1, _certificates(document))
     if document["receive"]["sending"]:
-        parts.append(_shares(document["receive"]))
+        parts.append(_shares(document["receive"], "Receiving", "send"))
+    if document["send"]["sending"] > 1:
+        parts.append(_shares(document["send"], "Sending", "are sent to"))
     if document["transfers"]:
         parts.append(_transfers(document))
     parts += [_held(holding) for holding in document["held"]]
@@ -168,10 +170,10 @@ def _held_there(peer: dict[str, Any]) -> Text:
     return Text(f"{peer['site']} takes no more; tasks there hold what they got before: {held}", style="bold red")
 
 
-def _shares(receive: dict[str, Any]) -> Table:
-    """Who sends, and what each was told of the link."""
+def _shares(receive: dict[str, Any], direction: str, how: str) -> Table:
+    """Who sends, or is sent to, and what each has of the link."""
     total = "not known" if receive["bits_per_second"] is None else _rate(receive["bits_per_second"])
-    title = f"Receiving: {receive['sending']} send; the link: {total} ({receive['found_by']})"
+    title = f"{direction}: {receive['sending']} {how}; the link: {total} ({receive['found_by']})"
     table = Table("peer", "share", "arriving", "", title=title)
     for sender in receive["senders"]:
         if sender["sending"]:

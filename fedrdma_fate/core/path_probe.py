@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from fedrdma_fate.core.path import PathState
 from fedrdma_fate.core.x.chunking import SLOW_PATH_RATE
@@ -97,21 +98,45 @@ def least_rate(arrivals: Sequence[tuple[int, int]], datagram_bytes: int) -> floa
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Train:
-    """What to send TRAIN_DATAGRAMS times, now.
+    """What to send so many times, now.
 
     Attributes:
         datagram: its bytes.
         padding: bytes to send behind each.
+        count: how many.
     """
 
     datagram: bytes
     padding: int
+    count: int = TRAIN_DATAGRAMS
+
+
+class JointAnswer(NamedTuple):
+    """How one of several trains arrived that went to different peers at one moment.
+
+    Attributes:
+        began: that moment, seconds.
+        seconds: from it until the train had come, and the way back.
+        spread: from its first datagram's arrival to its last's, seconds.
+        came: how many of its datagrams.
+    """
+
+    began: float
+    seconds: float
+    spread: float
+    came: int
 
 
 class ProbingSide:
-    """Sends trains until one is answered with a rate, and no more than TRAINS. Times in seconds of one clock."""
+    """Sends trains until one is answered with a rate, and no more than TRAINS. Times in seconds of one clock.
+
+    Attributes:
+        joint: what the latest of those that went with others has told; None while that is not known.
+    """
 
     def __init__(self) -> None:
+        self.joint: JointAnswer | None = None
+        self._joint: dict[int, tuple[float, int]] = {}
         self._train = 0
         self._padding = 0
         self._unanswered: dict[int, tuple[float, int]] = {}
@@ -124,8 +149,26 @@ class ProbingSide:
         self._due = now + ANSWER_SECONDS
         return Train(padded_probe(self._train, TRAIN_DATAGRAMS), self._padding)
 
+    def start_joint(self, began: float, count: int) -> Train:
+        """One that others go with, to other peers, from this moment on; it says nothing of this path alone."""
+        self._train += 1
+        self.joint, self._joint = None, {self._train: (began, count)}
+        return Train(padded_probe(self._train, count), 0, count)
+
+    def _on_joint_answer(self, answer: PathProbeAnswer, began: float, count: int, now: float) -> None:
+        came = sum(number for number, _ in answer.arrivals)
+        # what came last did so when the others had, and no later than the answer went
+        spread = answer.arrivals[-1][1] * 1e-9 if answer.arrivals else -1.0
+        held = answer.held_ns * 1e-9 - spread
+        if 0 < came <= count and 0 <= held <= now - began and spread >= 0:
+            self.joint = JointAnswer(began, now - began - held, spread, came)
+
     def on_answer(self, answer: PathProbeAnswer, now: float) -> PathState | None:
         """What it says of the path; of a train that another has followed already, too: a slow path answers late."""
+        joint = self._joint.pop(answer.train, None)
+        if joint is not None:
+            self._on_joint_answer(answer, *joint, now)
+            return None
         sent = self._unanswered.pop(answer.train, None)
         if self._due is None or sent is None:
             return None

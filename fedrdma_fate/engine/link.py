@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from fedrdma_fate.core.path import PathState
+from fedrdma_fate.core.path_probe import JointAnswer
 from fedrdma_fate.core.shares.receive_shares import Arrivals
 from fedrdma_fate.engine.events import (
     DatagramsDropped,
@@ -91,7 +92,7 @@ class Link:
     Attributes:
         heard_at: when the data path last showed a sign of life.
         snapshot: what is under way, as it was some tenths of a second ago at most. Like `heard_at`, `known_path`,
-            `arrivals`, `bound` and `probed_rate`, any thread may read it.
+            `arrivals`, `deliveries`, `bound`, `probed_rate` and `joint`, any thread may read it.
     """
 
     def __init__(self, peer: str, settings: LinkSettings, emit: Emit, clock: Clock) -> None:
@@ -125,14 +126,24 @@ class Link:
         return self._incoming.arrivals
 
     @property
+    def deliveries(self) -> Arrivals:
+        """What has arrived at the peer in mode `fedrdma-x` so far, as it reports."""
+        return self._outgoing.deliveries
+
+    @property
     def bound(self) -> float:
         """What the peer lets through of all that is sent to it, bytes a second; infinite: no bound."""
-        return self._outgoing.memory.bound
+        return self._outgoing.memory.told
 
     @property
     def probed_rate(self) -> float | None:
         """Bytes a second at which the peer's latest train came; None where that could not be told."""
         return self._probing.probed_rate
+
+    @property
+    def joint(self) -> JointAnswer | None:
+        """What the latest train has told that went with those of other links; None while that is not known."""
+        return self._probing.joint
 
     # -- commands -------------------------------------------------------------------------------------------------
 
@@ -220,6 +231,14 @@ class Link:
     def share(self, rate: float, place: float) -> None:
         """Tell the peer what is let through of all that it sends, bytes a second; see `Share`."""
         self._incoming.tell_share(rate, place)
+
+    def limit(self, rate: float, place: float) -> None:
+        """Send no more than this of all that goes to the peer, bytes a second; `place` as for `Share`."""
+        self._outgoing.limit(rate, place, self._clock())
+
+    def probe_jointly(self, began: float, count: int) -> None:
+        """Send a short train now, which trains of other links go with, from a moment of this link's clock on."""
+        self._probing.probe_jointly(began, count)
 
     def begin_early(self, offer: Offer) -> None:
         """Begin to receive what a datagram has announced, if that can be; else its frame decides."""

@@ -65,7 +65,7 @@ class LinkDatagrams:
 
     def post_train(self, train: Train) -> bool:
         """Whether the whole train is on its way: equal datagrams, back to back, sealed once for all."""
-        return self._post(train.datagram, TRAIN_DATAGRAMS, train.padding)
+        return self._post(train.datagram, train.count, train.padding)
 
     def open(self, sealed: bytes) -> Datagram | None:
         """What the peer has sent; None when it is not from the peer, or came before, or is nothing that is known."""

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from typing import Protocol
 
+from fedrdma_fate.core.path_probe import JointAnswer
 from fedrdma_fate.core.shares.receive_shares import Arrivals
 from fedrdma_fate.engine.events import Emit, SlotsReturned, TransferProgress
 from fedrdma_fate.engine.link import Clock, Command, Link, Wait
@@ -53,6 +54,11 @@ class LinkHandle:
         return self._link.arrivals
 
     @property
+    def deliveries(self) -> Arrivals:
+        """What has arrived at the peer in mode `fedrdma-x` so far, as it reports."""
+        return self._link.deliveries
+
+    @property
     def bound(self) -> float:
         """What the peer lets through of all that is sent to it, bytes a second; infinite: no bound."""
         return self._link.bound
@@ -61,6 +67,11 @@ class LinkHandle:
     def probed_rate(self) -> float | None:
         """Bytes a second at which the peer's latest train came; None where that could not be told."""
         return self._link.probed_rate
+
+    @property
+    def joint(self) -> JointAnswer | None:
+        """What the latest train has told that went with those of other links; None while that is not known."""
+        return self._link.joint
 
     def progress(self) -> list[TransferProgress]:
         """What is under way, as it was some tenths of a second ago at most."""
@@ -118,6 +129,14 @@ class LinkHandle:
     def share(self, rate: float, place: float) -> None:
         """Tell the peer what is let through of all that it sends."""
         self._command(lambda link: link.share(rate, place))
+
+    def limit(self, rate: float, place: float) -> None:
+        """Send no more than this of all that goes to the peer."""
+        self._command(lambda link: link.limit(rate, place))
+
+    def probe_jointly(self, began: float, count: int) -> None:
+        """Send a short train, which trains of other links go with."""
+        self._command(lambda link: link.probe_jointly(began, count))
 
     def begin_early(self, offer: Offer) -> None:
         """Begin to receive what a datagram has announced, if that can be."""

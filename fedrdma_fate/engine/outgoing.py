@@ -26,6 +26,7 @@ from fedrdma_fate.core.actions import (
 from fedrdma_fate.core.backoff import Backoff
 from fedrdma_fate.core.credits import Credits, GrantDeduplicator
 from fedrdma_fate.core.sender import SenderState
+from fedrdma_fate.core.shares.receive_shares import NO_ARRIVALS, Arrivals
 from fedrdma_fate.core.x.sender import XSender
 from fedrdma_fate.engine.events import Emit, FrameToSend, PayloadSent, SendFailed, TransferProgress, TransferStats
 from fedrdma_fate.engine.link_datagrams import COPIES, LinkDatagrams
@@ -67,9 +68,18 @@ _MOST_RESTARTS = 16
 """That the peer asks for, of one transfer on one data path: one of ours does once where it lost track, and three times
 at most where it could not open what came."""
 
+MOST_HELD_SECONDS = 0.1
+"""That a peer may say to have held a report back: ours do for 2 ms, and for as long as a busy host is late."""
+
 
 class OutgoingTransfers:
-    """All sending transfers of a link. Runs on the link's thread."""
+    """All sending transfers of a link. Runs on the link's thread.
+
+    Attributes:
+        memory: what is known of the path.
+        deliveries: what has arrived at the peer in mode `fedrdma-x` so far, on all data paths, as it reports; any
+            thread may read it.
+    """
 
     def __init__(self, settings: LinkSettings, emit: Emit, datagrams: LinkDatagrams) -> None:
         self._settings = settings
@@ -91,8 +101,9 @@ class OutgoingTransfers:
         self._requests = SlotRequests(settings.transport, emit, datagrams)
         self._repair_buffer = RepairBuffer(settings.repair_region)
         self._arrived_at = 0.0
+        self.deliveries = NO_ARRIVALS
         self._latest_share = -1
-        self._place = 0.0
+        self._told_place = self._own_place = 0.0
         self.memory = PathMemory(settings.known, settings.make_controller)
 
     # -- commands -------------------------------------------------------------------------------------------------
@@ -143,6 +154,8 @@ class OutgoingTransfers:
         if self._active:
             transfers = tuple((transfer, active.grant.grant) for transfer, active in self._active.items())
             self._emit(FrameToSend(Reconcile(self._settings.transport, transfers)))
+        # of what was bounded on the one before; before they go on, both ends say what holds for this one
+        self._share_out(now)
         for outgoing in list(self._waiting.values()):
             self._seek_grant(outgoing, now)
 
@@ -158,8 +171,8 @@ class OutgoingTransfers:
             active.offering = active.heading = None
             active.chunks_in_flight = 0
             active.stalled.clear()
-        # the peer tells anew what it lets through of the next
-        self._latest_share, self.memory.bound = -1, math.inf
+        # both ends decide anew what goes by the next
+        self._latest_share, self.memory.told, self.memory.limit = -1, math.inf, math.inf
         ended, self._lingering = self._lingering, []
         for active in ended:
             self._tell_end(active)
@@ -223,11 +236,19 @@ class OutgoingTransfers:
         if self._endpoint is None or share.number <= self._latest_share:
             return
         self._latest_share = share.number
-        self.memory.bound, self._place = share.rate or math.inf, share.place
+        self.memory.told, self._told_place = share.rate or math.inf, share.place
+        self._share_out(now)
+
+    def limit(self, rate: float, place: float, now: float) -> None:
+        """Send no more than this of all transfers together, bytes a second: there are other peers to send to.
+
+        Of the first chunk's time, `place` is the part that is not waited.
+        """
+        self.memory.limit, self._own_place = rate, place
         self._share_out(now)
 
     def _share_out(self, now: float) -> None:
-        """Divide what the peer lets through among the transfers that go by it, of whom each may do as much."""
+        """Divide what may be sent among the transfers that go by it, of whom each may do as much."""
         bounded = [active for active in self._active.values() if isinstance(active.sender, XSender)]
         for active in bounded:
             if isinstance(active.sender, XSender) and active.outcome is None:
@@ -258,6 +279,22 @@ class OutgoingTransfers:
             self._carry_out(active, active.sender.on_report(report, now), now)
             if active.sender.arrived_bytes > before:
                 self._arrived_at = now
+                self._note_delivered(active, now - min(max(0.0, report.held), MOST_HELD_SECONDS))
+
+    def _note_delivered(self, active: OutgoingTransfer, now: float) -> None:
+        """Count what has arrived of a transfer, and what was lost."""
+        sender = active.sender
+        if not isinstance(sender, XSender):
+            return
+        arrived, lost = active.counted
+        # after damage everything is to arrive anew
+        active.counted = sender.arrived_bytes, sender.lost_bytes
+        before = self.deliveries
+        self.deliveries = Arrivals(
+            before.received_bytes + max(sender.arrived_bytes - arrived, 0),
+            before.lost_bytes + sender.lost_bytes - lost,
+            max(now, before.at),
+        )
 
     def on_resend(self, transfer: int, chunks: Iterable[int], now: float) -> None:
         """The peer found damage.
@@ -345,7 +382,10 @@ class OutgoingTransfers:
                 self._lingering.remove(active)
                 self._tell_end(active)
         elif self._active.get(active.outgoing.transfer) is active:
+            before = active.sender.arrived_bytes
             self._carry_out(active, active.sender.on_write_done(posted.own_request, now), now)
+            if active.sender.arrived_bytes > before:
+                self._note_delivered(active, now)
         self._serve_stalled(now)
 
     def waiting_since(self) -> float | None:
@@ -439,7 +479,7 @@ class OutgoingTransfers:
             self._settings,
             now,
             sealed=self._ring is not None,
-            place=self._place,
+            place=self._told_place if self.memory.told < self.memory.limit else self._own_place,
         )
         self._active.add(active)
         if math.isfinite(self.memory.bound):

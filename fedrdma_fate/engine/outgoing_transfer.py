@@ -51,6 +51,7 @@ class OutgoingTransfer:
         sealer: seals what is written into the grant, on a data path that seals as it sends.
         sealed: the payload as it goes out, on a data path where it is sealed before it is posted.
         stalled: what is to be done when the ring has room again.
+        counted: of what has arrived, and was lost, how much is counted among what has of all transfers; bytes.
     """
 
     outgoing: Outgoing
@@ -69,6 +70,7 @@ class OutgoingTransfer:
     sealer: Sealer | None = None
     sealed: SealedSource | None = None
     stalled: deque[Action] = dataclasses.field(default_factory=deque)
+    counted: tuple[int, int] = (0, 0)
 
     @property
     def source(self) -> Payload | SealedSource:

@@ -34,7 +34,8 @@ class PathMemory:
         known: rate, round trip and loss, and how they are known; None while nothing is.
         rtt_hint: round trip of the control channel, seconds, None while it is not known.
         is_probing: a train has been sent over the data path, and none was answered.
-        bound: what the receiver lets through of all transfers together, bytes a second; infinite: all.
+        told: what the receiver lets through of all transfers together, bytes a second; infinite: all.
+        limit: what is theirs of this site's own link, as this site has decided; infinite: all.
     """
 
     def __init__(self, known: KnownPath | None = None, make_controller: MakeController = RateController) -> None:
@@ -47,13 +48,18 @@ class PathMemory:
         self._make_controller = make_controller
         self.rtt_hint: float | None = None
         self.is_probing = False
-        self.bound = math.inf
+        self.told = self.limit = math.inf
         self._users = 0
 
     @property
     def state(self) -> PathState | None:
         """Rate, round trip and loss, None while nothing is known."""
         return None if self.known is None else self.known.state
+
+    @property
+    def bound(self) -> float:
+        """What all transfers together may send, bytes a second; infinite: no bound."""
+        return min(self.told, self.limit)
 
     @property
     def proved(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedrdma_fate.core.path_probe import ProbedSide, ProbingSide, Train
+from fedrdma_fate.core.path_probe import JointAnswer, ProbedSide, ProbingSide, Train
 from fedrdma_fate.engine.link_datagrams import LinkDatagrams
 from fedrdma_fate.engine.path_memory import PathMemory
 from fedrdma_fate.ports import Endpoint
@@ -26,6 +26,16 @@ class PathProbing:
     def probed_rate(self) -> float | None:
         """Bytes a second at which the peer's latest train came; None where that could not be told."""
         return self._probed.rate
+
+    @property
+    def joint(self) -> JointAnswer | None:
+        """What the latest train has told that went with those of other links; None while that is not known."""
+        return self._probing.joint
+
+    def probe_jointly(self, began: float, count: int) -> None:
+        """Send a train that others go with, from this moment on, to other peers."""
+        if self._memory.known is not None:
+            self._datagrams.post_train(self._probing.start_joint(began, count))
 
     def path_up(self, endpoint: Endpoint, now: float) -> None:
         """The data path is new. What a transfer has found of the old one is better than what a train would."""

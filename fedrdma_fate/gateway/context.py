@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import secrets
 from collections import defaultdict
 from collections.abc import Callable
@@ -12,11 +13,12 @@ from typing import Protocol
 from fedrdma_fate.engine.link_thread import LinkThread, MakeLink
 from fedrdma_fate.gateway.config.schema import GatewayConfig
 from fedrdma_fate.gateway.journal.journal import Journal
-from fedrdma_fate.gateway.link_sharing import LinkSharing
+from fedrdma_fate.gateway.link_sharing import Direction, LinkSharing, ToldShare
 from fedrdma_fate.gateway.messages.mailbox import Mailbox
 from fedrdma_fate.gateway.messages.unspilled import Unspilled
 from fedrdma_fate.gateway.path_store import PathStore
 from fedrdma_fate.gateway.routing import Routes
+from fedrdma_fate.gateway.send_sharing import SendSharing
 from fedrdma_fate.gateway.trace_events import TraceEvents
 from fedrdma_fate.gateway.transports import TransportSet
 from fedrdma_fate.memory.pool import SlotPool
@@ -52,8 +54,8 @@ class MetricsSink(Protocol):
         """Sealed records in a peer's name were refused."""
         ...
 
-    def share_told(self, peer: str, share: float) -> None:
-        """A peer was told its share of the link, bytes a second; infinite: no bound."""
+    def share_told(self, direction: Direction, peer: str, share: float) -> None:
+        """A peer has another share of the link, bytes a second; infinite: no bound."""
         ...
 
     def link_up(self, peer: str, transport: str, up: bool) -> None:
@@ -96,6 +98,7 @@ class GatewayContext:
         complaints: what peers and tasks can give cause for again and again is logged through these.
         make_link: makes the links to the peers.
         sharing: the link by which the peers send to this site.
+        send_sharing: the link by which this site sends to them.
     """
 
     config: GatewayConfig
@@ -124,10 +127,16 @@ class GatewayContext:
     complaints: Complaints = dataclasses.field(default_factory=Complaints)
     make_link: MakeLink = LinkThread
     sharing: LinkSharing = dataclasses.field(init=False)
+    send_sharing: SendSharing = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
         """What follows from the configuration."""
-        self.sharing = LinkSharing(self.config.receive, self.metrics.share_told)
+        self.sharing = LinkSharing(self.config.receive, functools.partial(self._note_share, "receive"))
+        self.send_sharing = SendSharing(self.config.send, functools.partial(self._note_share, "send"))
+
+    def _note_share(self, direction: Direction, told: ToldShare) -> None:
+        self.metrics.share_told(direction, told.site, told.share)
+        self.trace.share(direction, told.site, told.share, told.link_rate, told.found_by)
 
     def new_transfer(self) -> int:
         """An id that no transfer of this run has had, nor (as good as) one of an earlier run."""

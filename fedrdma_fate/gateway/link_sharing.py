@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
+from typing import Literal, NamedTuple, Protocol
 
-from fedrdma_fate.core.shares.receive_shares import ReceiveShares
+from fedrdma_fate.core.shares.receive_shares import Arrivals, ReceiveShares
 from fedrdma_fate.engine.link_thread import LinkHandle
-from fedrdma_fate.gateway.config.schema import ReceiveConfig
-from fedrdma_fate.wire.frames import Offer
+from fedrdma_fate.gateway.config.schema import ReceiveConfig, SendConfig
+from fedrdma_fate.wire.frames import Mode
+
+Direction = Literal["receive", "send"]
+"""Whether the link is shared among those that send to this site, or those that it sends to."""
 
 PACED_TRANSPORTS = frozenset({"udp", "verbs"})
 """Whose rate is ours to choose. TCP, and `grpc` with it, finds its own; shared memory crosses no link."""
@@ -22,21 +26,54 @@ TRAIN_SECONDS = (0.05, 0.15, 0.4, 0.8, 1.6)
 (`ANSWER_SECONDS`), and before anybody has begun nothing else would make anybody look."""
 
 
+class Announced(Protocol):
+    """A message that is about to go."""
+
+    @property
+    def transfer(self) -> int:
+        """Its number."""
+        ...
+
+    @property
+    def mode(self) -> Mode:
+        """How it goes."""
+        ...
+
+
+class ToldShare(NamedTuple):
+    """What a peer has of the link from now on. Rates in bytes a second.
+
+    Attributes:
+        site: the peer.
+        share: infinite: no bound.
+        link_rate: what is known of the link; None while that is nothing.
+        found_by: how that is known.
+    """
+
+    site: str
+    share: float
+    link_rate: float | None
+    found_by: str
+
+
 class LinkSharing:
     """Shares the link among all peers that send in mode `fedrdma-x`. Belongs to the event loop's thread.
 
     Links are where it is seen what comes; here it is decided, for here all of them are known.
     """
 
-    def __init__(self, config: ReceiveConfig, told: Callable[[str, float], object]) -> None:
+    gathers = True
+    """See `ReceiveShares`."""
+
+    def __init__(self, config: ReceiveConfig | SendConfig, told: Callable[[ToldShare], object]) -> None:
         """
         Args:
             config: how it is shared.
-            told: called with the name of a site and its share, bytes a second, infinite: no bound.
+            told: called with each share that is another now.
         """
         self._config = config
         self._told = told
-        self._shares = ReceiveShares(None if config.rate is None else config.rate / 8)
+        self._shares = ReceiveShares(None if config.rate is None else config.rate / 8, gathers=self.gathers)
         self._links: dict[str, LinkHandle] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -65,7 +102,7 @@ class LinkSharing:
             self._shares.leave(site, self._now)
             self._tell()
 
-    def begun(self, site: str, offer: Offer, round_trip: float | None) -> None:
+    def begun(self, site: str, offer: Announced, round_trip: float | None) -> None:
         """A peer has announced a transfer."""
         if offer.mode == "fedrdma-x" and site in self._links:
             self._shares.on_path(site, self._now, None, round_trip)
@@ -112,6 +149,14 @@ class LinkSharing:
             rate = max(known.state.capacity, known.state.rate)
         self._shares.on_path(site, self._now, rate, None)
 
+    def _arrivals(self, link: LinkHandle) -> Arrivals:
+        """What has come of one."""
+        return link.arrivals
+
+    def _pass_on(self, link: LinkHandle, share: float, place: float) -> None:
+        """Its share is another."""
+        link.share(share, place)
+
     def _look_again(self, site: str, link: LinkHandle) -> None:
         if self._links.get(site) is link:
             self._look_at(site)
@@ -120,15 +165,16 @@ class LinkSharing:
     def _on_timer(self) -> None:
         self._timer = None
         for site, link in self._links.items():
-            self._shares.on_arrivals(site, link.arrivals)
+            self._shares.on_arrivals(site, self._arrivals(link))
             self._look_at(site)
         self._shares.on_timer(self._now)
         self._tell()
 
     def _tell(self) -> None:
+        link = self._shares.link
         for site, share in self._shares.take_told().items():
-            self._links[site].share(share, self._shares.senders[site].place)
-            self._told(site, share)
+            self._pass_on(self._links[site], share, self._shares.senders[site].place)
+            self._told(ToldShare(site, share, link.rate, link.found_by))
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

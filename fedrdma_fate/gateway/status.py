@@ -52,6 +52,7 @@ def status_document(
         "tasks": task_count,
         "peers": [_peer(peer) for peer in peers.values()],
         "receive": context.sharing.status(),
+        "send": context.send_sharing.status(),
         "pools": [dataclasses.asdict(pool.stats()) for pool in (context.send_pool, context.receive_pool)],
         "held": [_holding(holding, may_know) for holding in holdings],
         "mailbox": context.mailbox.summary(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
@@ -130,6 +131,13 @@ class TraceEvents:
     def peer_lost(self, peer: str, reason: str) -> None:
         """The control channel of a peer has ended."""
         self._sink.emit("peer_lost", peer=peer, reason=reason)
+
+    def share(self, direction: str, peer: str, share: float, link_rate: float | None, found_by: str) -> None:
+        """A peer that sends (`receive`), or is sent to (`send`), has another share of the link; bytes a second."""
+        own = share * 8 if math.isfinite(share) else None
+        total = None if link_rate is None else link_rate * 8
+        fields: Fields = {"share_bits_per_second": own, "link_bits_per_second": total, "found_by": found_by}
+        self._sink.emit("share", direction=direction, peer=peer, **fields)
 
     def probed(self, report: Mapping[str, object]) -> None:
         """The path to a peer was measured."""

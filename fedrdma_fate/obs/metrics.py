@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -89,12 +90,20 @@ class GatewayMetrics:
             "Sealed records that were not taken: forged (or changed, or moved), other-transfer, or replayed.",
             ("reason", "peer"),
         )
-        self._shares = Gauge(
-            "fedrdma_receive_share_bytes_per_second",
-            "What a peer that sends was told to keep to, of the link to this site; +Inf: no bound.",
-            ("peer",),
-            registry=self.registry,
-        )
+        self._shares = {
+            "receive": Gauge(
+                "fedrdma_receive_share_bytes_per_second",
+                "What a peer that sends was told to keep to, of the link to this site; +Inf: no bound.",
+                ("peer",),
+                registry=self.registry,
+            ),
+            "send": Gauge(
+                "fedrdma_send_share_bytes_per_second",
+                "What goes to a peer has so much of this site's own link; +Inf: no bound.",
+                ("peer",),
+                registry=self.registry,
+            ),
+        }
         self._links = Gauge(
             "fedrdma_links_up",
             "1 while the data path to a peer over a transport is up, 0 after it was lost.",
@@ -133,9 +142,9 @@ class GatewayMetrics:
         """Sealed records in a peer's name were refused: `forged`, `other-transfer` or `replayed`."""
         self._refused_records.labels(reason, peer).inc(count)
 
-    def share_told(self, peer: str, share: float) -> None:
-        """A peer was told its share of the link, bytes a second; infinite: no bound."""
-        self._shares.labels(peer).set(share)
+    def share_told(self, direction: Literal["receive", "send"], peer: str, share: float) -> None:
+        """A peer has another share of the link, bytes a second; infinite: no bound."""
+        self._shares[direction].labels(peer).set(share)
 
     def link_up(self, peer: str, transport: str, up: bool) -> None:
         """A data path came or went."""

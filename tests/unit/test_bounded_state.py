@@ -33,6 +33,7 @@ BOUNDS: dict[str, dict[str, str]] = {
     "by the configuration": {
         "gateway/routing.py:Routes": "_sites",
         "gateway/link_sharing.py:LinkSharing": "_links",
+        "gateway/send_sharing.py:SendSharing": "_by_datagrams",
         "core/shares/receive_shares.py:ReceiveShares": "senders _told",
         "gateway/accepting.py:Acceptor": "_listening _pauses",
         "gateway/context.py:GatewayContext": "making_room recalls",

@@ -25,6 +25,15 @@ FIRST_GAIN = 1.05
 MOST_GAIN = 2.0
 """Of one that follows others that succeeded: what slow start does in a round trip (RFC 5681)."""
 
+AMPLE_SHARE = 0.7
+"""Of what all ways carry together has to have come in a trial that succeeded, or of trains, for the link to be none
+that is shared: what each finds of its own way goes up and down by a quarter, so that a trial for all of it would show
+little."""
+
+JOINT_GAIN = 1.25
+"""By so much faster than the fastest way alone have trains to all to come together: two estimates of one link differ by
+some hundredths, and the difference would be let through for nothing."""
+
 LOWER_GAIN = 0.95
 """Of a trial downwards."""
 
@@ -97,6 +106,7 @@ class LinkRate:
         rate: what the link carries; None while nothing is known.
         found_by: how that is known.
         gain: of the trial under way, 1 while there is none.
+        reach: what all ways that lead over the link carry together, as far as it is known: more is not tried for.
     """
 
     def __init__(self, configured: float | None = None) -> None:
@@ -109,6 +119,8 @@ class LinkRate:
         self.found_by: Literal["unknown", "configured", "probed", "arrivals"]
         self.found_by = "unknown" if configured is None else "configured"
         self.gain = 1.0
+        self.reach = math.inf
+        self._is_roomy = False
         self._next_gain = FIRST_GAIN
         self._hold = 0
         self._next_hold = HOLD_WINDOWS
@@ -120,11 +132,23 @@ class LinkRate:
         """What is to be shared among the senders now."""
         return None if self.rate is None else self.rate * self.gain * PACED_SHARE
 
+    @property
+    def ample(self) -> bool:
+        """Whether it carries all that can be sent over it: then there is nothing to share."""
+        if self.rate is None or not math.isfinite(self.reach):
+            return False
+        return self.rate >= self.reach or (self._is_roomy and self.rate >= AMPLE_SHARE * self.reach)
+
     def on_probed(self, rate: float) -> None:
         """A sender's train came at this rate: the link carries no less."""
         if self.found_by in ("unknown", "probed"):
             self.rate = max(self.rate or 0.0, rate)
             self.found_by = "probed"
+
+    def on_joint_train(self, rate: float) -> None:
+        """Trains to all peers at one moment came at this rate together: the link carries no less."""
+        if self.found_by == "probed" and rate > JOINT_GAIN * (self.rate or 0.0):
+            self.rate, self._is_roomy = rate, True
 
     def on_arrived(self, rate: float) -> None:
         """So much has come in a window, of one sender or of several: the link carries no less."""
@@ -162,11 +186,15 @@ class LinkRate:
         self._hold -= 1
         if self._hold >= 0:
             return
-        missing = max(window.missing_share, window.lost_share)
+        missing = max(0.0 if math.isfinite(self.reach) else window.missing_share, window.lost_share)
         if self._next_gain <= FIRST_GAIN and missing > 1 - STEADY_SHARE:
             self.gain = LOWER_GAIN
-        elif self._configured is None or (self.rate or 0.0) < self._configured:
-            self.gain = self._next_gain
+        elif not self.ample and (self._configured is None or (self.rate or 0.0) < self._configured):
+            self.gain = self._bounded(self._next_gain)
+
+    def _bounded(self, gain: float) -> float:
+        """The gain, no larger than takes to all that there can be."""
+        return max(1.0, min(gain, self.reach / (self.rate or math.inf)))
 
     def _judge_raise(self, window: Window, before: Window | None) -> None:
         assert self.rate is not None
@@ -174,10 +202,11 @@ class LinkRate:
         kept = 1 - (1 - SUCCESS_SHARE) * (gain - 1) / gain
         if before is not None and 1 - window.missing_share >= kept * (1 - before.missing_share):
             self._set(self.rate * gain)
+            self._is_roomy = True
             self._next_gain, self._next_hold = min(1 + 2 * (gain - 1), MOST_GAIN), HOLD_WINDOWS
-            self.gain = self._next_gain if self.rate < (self._configured or math.inf) else 1.0
+            self.gain = self._bounded(self._next_gain) if self.rate < (self._configured or math.inf) else 1.0
             return
-        self._next_gain = FIRST_GAIN
+        self._next_gain, self._is_roomy = FIRST_GAIN, False
         self._wait()
 
     def _wait(self) -> None:
@@ -199,7 +228,7 @@ class LinkRate:
         """The buffer is overrun, and what comes is what the link carries."""
         assert self.rate is not None
         self._set(min(self.rate, max(arrived, self.rate / LOWERED_AT_MOST)))
-        self.gain, self._next_gain, self._before = 1.0, FIRST_GAIN, None
+        self.gain, self._next_gain, self._before, self._is_roomy = 1.0, FIRST_GAIN, None, False
         self._hold = self._next_hold = HOLD_WINDOWS
 
     def _set(self, rate: float) -> None:

@@ -6,8 +6,9 @@ import dataclasses
 import math
 from typing import NamedTuple
 
-from fedrdma_fate.core.shares.link_rate import LinkRate, Window
+from fedrdma_fate.core.shares.link_rate import JOINT_GAIN, LinkRate, Window
 from fedrdma_fate.core.shares.max_min import max_min
+from fedrdma_fate.core.x.chunking import SLOW_PATH_RATE
 from fedrdma_fate.core.x.controller import LEAST_RATE
 
 GATHER_SECONDS = 0.02
@@ -44,6 +45,9 @@ single flow (`LEAST_DELIVERY_CHUNKS`)."""
 CHUNK_BYTES = 16 * 1024
 """That shares are made for: the smallest chunk of fast paths."""
 
+SLOW_CHUNK_BYTES = 4 * 1024
+"""Where all are known to be reached by slow paths, on which a chunk is as few packets as can be."""
+
 UNKNOWN_ROUND_TRIP_SECONDS = 0.1
 """Of senders whose round trip is not known yet."""
 
@@ -52,6 +56,9 @@ USED_SHARE = 0.85
 
 HEADROOM = 1.5
 """Who does not may have so many times what it uses, and so has room to grow; with that it uses two thirds."""
+
+PATH_HEADROOM = 1.25
+"""Of what is known of the way to one, it may have so many times: what it probes for, itself (`PROBE_UP`)."""
 
 LEAST_PART = 1 / 32
 """Of an equal part stays for who uses nothing: it is seen to begin by what comes then."""
@@ -95,6 +102,7 @@ class Sender:
     Attributes:
         place: which part of a chunk's time it waits before its first, so that not all begin at once.
         round_trip: seconds; None while unknown.
+        path_rate: what the way to it carries, where that is known from before; infinite: it is not.
         transfers: announced, and not ended.
         silent: whether nothing has come for long.
         share: what it was told, bytes a second; infinite: no bound.
@@ -105,6 +113,7 @@ class Sender:
 
     place: float
     round_trip: float | None = None
+    path_rate: float = math.inf
     transfers: set[int] = dataclasses.field(default_factory=set)
     silent: bool = False
     share: float = math.inf
@@ -136,11 +145,13 @@ class ReceiveShares:
         senders: who takes part, by name.
     """
 
-    def __init__(self, configured: float | None = None) -> None:
+    def __init__(self, configured: float | None = None, *, gathers: bool = True) -> None:
         """
         Args:
             configured: what the link carries at most; None: to be found.
+            gathers: whether who begins is heard of late, so that more are to be expected.
         """
+        self._gathers = gathers
         self.link = LinkRate(configured)
         self.senders: dict[str, Sender] = {}
         self._joined = 0
@@ -184,10 +195,22 @@ class ReceiveShares:
         if round_trip is not None:
             sender.round_trip = round_trip
         if rate is not None:
+            if not self._gathers:
+                sender.path_rate = rate
             before = self.link.rate
             self.link.on_probed(rate)
             if self.link.rate != before:
                 self._decide_soon(now)
+
+    def on_joint_train(self, rate: float, now: float) -> None:
+        """Trains to all at one moment came at this rate together."""
+        self.link.on_joint_train(rate)
+        self._decide_soon(now)
+
+    def wants_more(self, rate: float) -> bool:
+        """Whether trains that came at this rate together, faster than each alone, are to be followed by longer ones."""
+        fastest = max((each.path_rate for each in self.senders.values()), default=math.inf)
+        return rate > JOINT_GAIN * fastest
 
     def on_begin(self, name: str, transfer: int, now: float) -> None:
         """It has announced a transfer."""
@@ -211,6 +234,11 @@ class ReceiveShares:
             sender.arrived_rate = 0.0
             self._count(now)
             self._decide_soon(now)
+
+    def settle(self, now: float) -> None:
+        """Decide now on what has begun, and not with what begins within a millisecond: all that begins now has."""
+        if self._decide_at is not None:
+            self._decide(now)
 
     def on_arrivals(self, name: str, arrivals: Arrivals) -> None:
         """What has come of it so far; to be told before `on_timer`."""
@@ -275,7 +303,7 @@ class ReceiveShares:
 
     def _wake(self, sender: Sender, now: float) -> None:
         """It begins, or goes on after a silence."""
-        if not self._crowd:
+        if not self._crowd and self._gathers:
             gather = LONE_GATHER_SECONDS if self._lone_bursts >= LONE_BURSTS else GATHER_SECONDS
             self._gathered_at = now + gather + self.round_trip / 2
         sender.usable, sender._begun_at, sender._from = math.inf, now, None
@@ -300,6 +328,7 @@ class ReceiveShares:
 
     def _decide(self, now: float) -> None:
         self._decide_at = None
+        self._note_reach()
         total, active = self.link.shared_out, self.active
         if total is None or len(self.senders) < 2:
             for name in self.senders:
@@ -309,7 +338,7 @@ class ReceiveShares:
         parts = max(active, self.expected) if is_gathering else active
         if is_gathering and parts > active:
             self._decide_at = self._gathered_at
-        if parts == 1:
+        if parts == 1 or self.link.ample:
             shares = {name: math.inf for name, sender in self.senders.items() if sender.active}
         else:
             shares = self._among(total, parts)
@@ -318,9 +347,17 @@ class ReceiveShares:
         for name, sender in self.senders.items():
             self._tell(name, shares[name] if sender.active else next_share, now)
 
+    def _note_reach(self) -> None:
+        """What all that are sent to can take together; more of the link nobody has to know."""
+        self.link.reach = sum(sender.path_rate for sender in self.senders.values() if sender.active) or math.inf
+
     def _among(self, total: float, parts: int) -> dict[str, float]:
         """The shares of those that send, where so many are to have one."""
-        wants = {name: sender.usable for name, sender in self.senders.items() if sender.active}
+        wants = {
+            name: min(sender.usable, PATH_HEADROOM * sender.path_rate)
+            for name, sender in self.senders.items()
+            if sender.active
+        }
         taken = {name: self.senders[name].arrived_rate for name in wants if self.senders[name].ignores}
         rest = max(total - sum(taken.values()), total * LEAST_PART)
         honest = {name: want for name, want in wants.items() if name not in taken}
@@ -346,7 +383,10 @@ class ReceiveShares:
     @property
     def _window_seconds(self) -> float:
         total = self.link.shared_out
-        chunks = 0.0 if not total else WINDOW_CHUNKS * CHUNK_BYTES * self._crowd / total
+        chunk_bytes = CHUNK_BYTES
+        if all(sender.path_rate <= SLOW_PATH_RATE for sender in self.senders.values()):
+            chunk_bytes = SLOW_CHUNK_BYTES
+        chunks = 0.0 if not total else WINDOW_CHUNKS * chunk_bytes * self._crowd / total
         return max(LEAST_WINDOW_SECONDS, self.round_trip, min(chunks, 1.0))
 
     def _start_window(self, now: float) -> None:
@@ -410,14 +450,15 @@ class ReceiveShares:
 
 def _window_of(senders: list[Sender]) -> Window:
     """What it has shown of those that use their shares, or where most do not, of all."""
-    using = [sender for sender in senders if sender.arrived_rate >= USED_SHARE * sender.share]
+    using = [each for each in senders if each.arrived_rate >= USED_SHARE * min(each.share, each.path_rate)]
     if len(using) * 2 < len(senders):
         using = senders
     # who loses what it sends does not use its share either: what is lost counts of all
     all_arrived = sum(sender.arrived_rate for sender in senders)
     lost = sum(sender._lost_rate for sender in senders)
     return Window(
-        allowed=sum(sender.share for sender in using),
+        # to whom all is given that its way carries, that is let through
+        allowed=sum(min(sender.share, sender.path_rate) for sender in using),
         arrived=sum(sender.arrived_rate for sender in using),
         all_arrived=all_arrived,
         lost_share=lost / (all_arrived + lost) if lost else 0.0,

@@ -145,6 +145,7 @@ class XSender(SenderBase):
         resent_bytes: sent besides the payload: chunks again, copies, repair chunks.
         arrived_bytes: payload bytes known to lie in the receiver's slot.
         told_digests: the receiver was told them; what it asks for next is just what it names.
+        lost_bytes: of chunks that were taken for lost, so far.
     """
 
     def __init__(
@@ -165,7 +166,7 @@ class XSender(SenderBase):
         control.chunk_bytes = plan.chunk_bytes
         self.layout = SlotLayout(plan, "fedrdma-x")
         self.resent_bytes = 0
-        self.arrived_bytes = 0
+        self.arrived_bytes = self.lost_bytes = 0
         self.told_digests = False
         self._packets = max(1, -(-plan.chunk_bytes // settings.mtu_bytes))
         self._arrivals = ArrivalMap(plan.count)
@@ -268,6 +269,7 @@ class XSender(SenderBase):
             self.arrived_bytes += self._length(position)
         lost = [] if self.settings.reliable else self._in_flight.detect_lost()
         self._queue.retransmit(position for position in lost if position not in self._arrivals)
+        self.lost_bytes += self._bytes_to_repeat(lost)
         if new:
             self._timeout.on_progress(now)
         arrived = self._tell_arrived(new)
@@ -444,7 +446,9 @@ class XSender(SenderBase):
         # lost of it would open by one chunk at a time, after twice the wait each
         lost = self._in_flight.detect_overdue(now - timeout.base_seconds(wait))
         self._queue.retransmit(position for position in lost if position not in self._arrivals)
-        self._overdue_bytes += self._bytes_to_repeat(lost)
+        overdue_bytes = self._bytes_to_repeat(lost)
+        self._overdue_bytes += overdue_bytes
+        self.lost_bytes += overdue_bytes
         timeout.on_timeout(now, wait)
         self._delivery.restart()
         if not self.control.known:

@@ -215,6 +215,19 @@ class ReceiveConfig(_Section, frozen=True):
     rate: Annotated[float, msgspec.Meta(gt=0, le=MOST_LINK_RATE)] | None = None
 
 
+class SendConfig(_Section, frozen=True):
+    """The link by which this site sends to all its peers, in mode `fedrdma-x` over `verbs` and `udp`.
+
+    Attributes:
+        share: `even`: messages to several peers that go at once have equal shares of it, so that together they do not
+            overrun it; `off`: each finds its rate as if it were alone.
+        rate: what the link carries at most, bits a second; null: it is found.
+    """
+
+    share: Literal["even", "off"] = "even"
+    rate: Annotated[float, msgspec.Meta(gt=0, le=MOST_LINK_RATE)] | None = None
+
+
 class PeerConfig(_Section, frozen=True):
     """Another site.
 
@@ -289,6 +302,7 @@ class GatewayConfig(_Section, frozen=True):
         timeouts: time-outs.
         limits: what one peer may have here.
         receive: how the link is shared by which peers send to this site.
+        send: how the link is shared by which this site sends to its peers.
         peers: the other sites.
         task_users: other users of this host whose tasks are served; they share the site's memory with its own tasks.
         trace: file for the JSON-lines trace, or null for none.
@@ -319,6 +333,7 @@ class GatewayConfig(_Section, frozen=True):
     timeouts: TimeoutConfig = TimeoutConfig()
     limits: LimitsConfig = LimitsConfig()
     receive: ReceiveConfig = ReceiveConfig()
+    send: SendConfig = SendConfig()
     peers: tuple[PeerConfig, ...] = ()
     task_users: tuple[TaskUserConfig, ...] = ()
     trace: Path | None = None
@@ -366,9 +381,10 @@ def parse_config(document: dict[str, Any]) -> GatewayConfig:
         document = {**document, "security": "off"}
     if isinstance(document.get("seal"), bool):
         document = {**document, "seal": "on" if document["seal"] else "off"}
-    receive = document.get("receive")
-    if isinstance(receive, dict) and receive.get("share") is False:
-        document = {**document, "receive": {**receive, "share": "off"}}
+    for name in ("receive", "send"):
+        section = document.get(name)
+        if isinstance(section, dict) and section.get("share") is False:
+            document = {**document, name: {**section, "share": "off"}}
     try:
         config = msgspec.convert(document, GatewayConfig, dec_hook=_decode_custom)
     except msgspec.ValidationError as error:

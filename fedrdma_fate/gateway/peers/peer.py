@@ -290,6 +290,7 @@ class Peer:
         for transport in self.paths.paths:
             self._context.metrics.link_up(self.config.site, transport, False)
         self._context.sharing.leave(self.config.site)
+        self._context.send_sharing.leave(self.config.site)
         self.main_path.offline()
         self.paths.offline(reason)
         self.receiving.forget_requests()
@@ -434,6 +435,7 @@ class Peer:
     def _abandon(self, transport: str) -> None:
         self.receiving.forget_requests(self.paths.paths[transport].link)
         self._context.sharing.leave(self.config.site, self.paths.paths[transport].link)
+        self._context.send_sharing.leave(self.config.site, self.paths.paths[transport].link)
         self._context.metrics.link_up(self.config.site, transport, False)
         self.probes.link_retired(self.paths.paths[transport].link)
         self._context.path_store.note(self.config.site, transport, self.paths.paths[transport].link.known_path)
@@ -554,9 +556,13 @@ class Peer:
         if transport is None or path is None or not path.up or stream is None or self.hello is None:
             return
         # what stays on this host takes nothing of the link, and would make it look faster than it is
-        if not self.hello.obeys_shares or is_loopback(stream.remote_host or ""):
+        if is_loopback(stream.remote_host or ""):
             return
-        if self._context.sharing.join(self.config.site, transport, path.link, self.rtt_seconds):
+        if self._context.send_sharing.join(self.config.site, transport, path.link, self.rtt_seconds):
+            self.sending.share_begun()
+        if self.hello.obeys_shares and self._context.sharing.join(
+            self.config.site, transport, path.link, self.rtt_seconds
+        ):
             self.receiving.share_announced()
 
     def _on_path_lost(self, transport: str, connection: int, reason: str) -> None:
@@ -570,6 +576,7 @@ class Peer:
     def _note_lost(self, transport: str, reason: str) -> None:
         self._complain("data path lost", "data path to %s over %s: %s", self.config.site, transport, reason)
         self._context.sharing.leave(self.config.site, self.paths.paths[transport].link)
+        self._context.send_sharing.leave(self.config.site, self.paths.paths[transport].link)
         self._context.metrics.link_up(self.config.site, transport, False)
         self._context.trace.link_lost(self.config.site, transport, reason)
 

@@ -283,7 +283,19 @@ class Sending:
     def _hand(self, pending: _PendingPayload) -> None:
         whole = not pending.outgoing.payload.written_from
         lent = whole and self.lends(pending.outgoing.mode) and self.lending.lend(pending.outgoing, pending.lease)
+        if not lent:
+            # its share is known before it begins
+            self._begin_sharing(pending)
         pending.path = LENT if lent else self._links.dispatch(pending.outgoing)
+
+    def _begin_sharing(self, pending: _PendingPayload) -> None:
+        self._context.send_sharing.begun(self._peer.site, pending.outgoing, self.rtt_seconds)
+
+    def share_begun(self) -> None:
+        """What goes on by a data path that is new has its share of the link."""
+        for pending in self._transfers.values():
+            if pending.path not in ("", LENT):
+                self._begin_sharing(pending)
 
     def check_served(self, destination: Party) -> None:
         """Where the peer has said which parties it serves, see that this is one of them.
@@ -499,6 +511,7 @@ class Sending:
         """Let the slot go; False when that was done before. For good: the peer has it, and needs it no more."""
         ended = self._transfers.pop(outgoing.transfer, None)
         if ended is not None:
+            self._context.send_sharing.ended(self._peer.site, outgoing.transfer)
             if for_good:
                 self._ended(outgoing.transfer)
             ended.lease.release()

@@ -79,7 +79,8 @@ class Pushing:
             if (peer := self._peer_of(destination)) is not None:
                 peer.check_fits(payload.total_bytes, destination, attach.mode)
         # a push that is known, and to be sent nowhere, could neither be made again nor come
-        with self._context.journal.together():
+        sites = len(self._peers_of(request))
+        with self._context.send_sharing.together(sites), self._context.journal.together():
             for key in self._register(attach, request, user, payload.total_bytes):
                 share = payload.lease.share(f"transfer:{key}")
                 peer = self._peer_of(key.destination)

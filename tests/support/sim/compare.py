@@ -23,6 +23,8 @@ from tests.support.sim.core_flow import CoreFlow
 from tests.support.sim.cubic import CubicFlow
 from tests.support.sim.incast import Case as IncastCase
 from tests.support.sim.incast import print_incast
+from tests.support.sim.outcast import Case as OutcastCase
+from tests.support.sim.outcast import print_outcast
 from tests.support.sim.x_flow import XFlow
 
 MIB = 1 << 20
@@ -288,7 +290,12 @@ def print_sharing(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the tables that are asked for."""
     parser = argparse.ArgumentParser(prog="python -m tests.support.sim.compare", description=__doc__)
-    tables = {"single": "flows alone", "sharing": "two on one link", "incast": "many into one receiver"}
+    tables = {
+        "single": "flows alone",
+        "sharing": "two on one link",
+        "incast": "many into one receiver",
+        "outcast": "one to many",
+    }
     parser.add_argument(
         "table", choices=list(tables), help=", ".join(f"{name}: {each}" for name, each in tables.items())
     )
@@ -297,16 +304,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--pairs", default=",".join(PAIRS), help="of `sharing`")
     parser.add_argument("--starts", type=int, default=24, help="of `sharing`, 37 ms apart")
     parser.add_argument("--rate", type=float, default=1e9, help="bits a second; buffers of `sharing` scale with it")
-    parser.add_argument("--rtt", type=float, default=0.02, help="of `sharing` and `incast`, seconds")
-    parser.add_argument("--silos", type=int, default=8, help="of `incast`")
-    parser.add_argument("--buffer", type=float, default=0.5e6, help="of `incast`, bytes")
-    parser.add_argument("--loss", type=float, default=0.0, help="of `incast`, share of the packets")
-    parser.add_argument("--size", type=float, default=4.0, help="of `incast`, MiB that each sends in a round")
+    parser.add_argument("--rtt", type=float, default=0.02, help="of `sharing`, `incast` and `outcast`, seconds")
+    parser.add_argument("--silos", type=int, default=8, help="of `incast` and `outcast`")
+    parser.add_argument("--buffer", type=float, default=0.5e6, help="of `incast` and `outcast`, bytes")
+    parser.add_argument("--loss", type=float, default=0.0, help="of `incast` and `outcast`, share of the packets")
+    parser.add_argument(
+        "--size", type=float, default=4.0, help="of `incast` and `outcast`, MiB that each sends in a round"
+    )
     parser.add_argument("--jitter", type=float, default=0.001, help="of `incast`, seconds within which all begin")
-    parser.add_argument("--rounds", type=int, default=3, help="of `incast`")
+    parser.add_argument("--rounds", type=int, default=3, help="of `incast` and `outcast`")
     parser.add_argument("--seeds", type=int, default=1, help="of `incast`: the median of so many runs")
     parser.add_argument("--share", default="even,off", help="of `incast`")
     parser.add_argument("--configured", type=float, help="of `incast`: `receive.rate`, as a multiple of the link's")
+    parser.add_argument("--order", default="even,one by one,off", help="of `outcast`")
+    parser.add_argument("--card", type=float, default=10.0, help="of `outcast`, as a multiple of the link's rate")
+    parser.add_argument("--access", type=float, help="of `outcast`: each silo's own link, as such a multiple")
+    parser.add_argument("--mtu", type=int, default=4096, help="of `outcast`, bytes of payload in a packet")
     parser.add_argument("--jobs", action="store_true", help="of `sharing`: transfers with pauses in between")
     chosen = parser.parse_args(arguments)
     if chosen.table == "single":
@@ -323,6 +336,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             chosen.configured,
         )
         print_incast(case, chosen.share.split(","), chosen.rounds, chosen.seeds)
+    elif chosen.table == "outcast":
+        down = OutcastCase(
+            chosen.silos,
+            chosen.rate,
+            chosen.rtt,
+            chosen.buffer,
+            chosen.loss,
+            int(chosen.size * MIB),
+            chosen.card,
+            chosen.access,
+            chosen.mtu,
+        )
+        print_outcast(down, chosen.order.split(","), chosen.rounds)
     else:
         pairs = chosen.pairs.split(",")
         print_sharing(chosen.starts, chosen.rate, pairs, chosen.only, jobs=chosen.jobs, rtt=chosen.rtt)

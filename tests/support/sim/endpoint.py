@@ -272,7 +272,7 @@ class BottleneckEndpoint(SimEndpoint):
         link: Bottleneck,
         service: ChunkService,
         half_trip: Callable[[], float],
-        nic_bps: float | None = None,
+        nic: Nic | None = None,
     ) -> None:
         super().__init__(service)
         self.peer = self
@@ -280,7 +280,7 @@ class BottleneckEndpoint(SimEndpoint):
         self.carries_trains = False
         self._clock = clock
         self._link = link
-        self._nic = Nic(nic_bps)
+        self._nic = nic or Nic()
         self._half_trip = half_trip
         self._sent: list[Completion] = []
 
@@ -310,7 +310,8 @@ class BottleneckEndpoint(SimEndpoint):
         """Half a round trip, however many copies; trains go through the bottleneck."""
         self._check()
         come = functools.partial(self.peer.complete, Completion(CompletionKind.DATAGRAM, data=data))
-        if copies <= _MOST_COPIES:
+        is_train = len(data) == DATAGRAM_BYTES and self.carries_trains
+        if copies <= _MOST_COPIES and not is_train:
             self._clock.after(self._half_trip(), come)
             return True
         if self.carries_trains:

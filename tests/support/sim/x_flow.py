@@ -26,7 +26,7 @@ from fedrdma_fate.engine.settings import LinkSettings
 from fedrdma_fate.ports import ChunkService
 from fedrdma_fate.wire.frames import ControlFrame, MessageKey, Offer, Party
 from tests.support.engine import DATAGRAM_KEYS
-from tests.support.sim.bottleneck import Bottleneck, DelayLine
+from tests.support.sim.bottleneck import Bottleneck, DelayLine, Nic
 from tests.support.sim.clock import VirtualClock
 from tests.support.sim.endpoint import BottleneckEndpoint, PayloadOfZeros, SparseRegion
 from tests.support.sim.host import SimHost
@@ -65,6 +65,7 @@ class XFlow:
         probed: bool = False,
         make_controller: MakeController = RateController,
         nic_bps: float | None = None,
+        nic: Nic | None = None,
     ) -> None:
         """
         Args:
@@ -79,6 +80,7 @@ class XFlow:
             probed: whether the path probe's trains get through, when the data path is new.
             make_controller: makes what finds the rate.
             nic_bps: of the sender's card; None: that of the bottleneck's profile.
+            nic: the sender's card, where others share it.
         """
         self.outcome: Finished | Failed | None = None
         self.ended_at = 0.0
@@ -101,7 +103,7 @@ class XFlow:
         self._sender = SimHost(clock, "receiver", settings, self._on_sender_event)
         self._receiver = SimHost(clock, "sender", LinkSettings("sim"), self._on_receiver_event)
         service = ChunkService(reliable, self_paced=False, queue_pairs=4, mtu_bytes=link.profile.mtu_bytes)
-        near = BottleneckEndpoint(clock, link, service, self._half_trip, nic_bps)
+        near = BottleneckEndpoint(clock, link, service, self._half_trip, nic or Nic(nic_bps))
         # the other direction is a link of its own, where only trains go
         back = Bottleneck(clock, link.profile, random.Random(1))
         far = BottleneckEndpoint(clock, back, service, self._half_trip_back)
@@ -117,6 +119,11 @@ class XFlow:
         payload = PayloadOfZeros(self._plan.total_bytes)
         outgoing = Outgoing(self._transfers, _KEY, "bytes", payload, self._plan, "fedrdma-x", self._recut)
         self._sender.do(lambda link: link.send(outgoing))
+
+    @property
+    def sender(self) -> SimHost:
+        """The sending end."""
+        return self._sender
 
     @property
     def receiver(self) -> SimHost:

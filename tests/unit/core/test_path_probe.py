@@ -285,3 +285,51 @@ def test_on_a_slow_path_as_much_is_lost_at_random_and_all_of_the_rate_is_believe
     found = probing.on_answer(PathProbeAnswer(1, slowly, 0), 0.1)
     assert found is not None
     assert found.rate == pytest.approx(DATAGRAM_BYTES / 0.003)
+
+
+# --- trains that others go with ---
+
+
+def joint(side: ProbingSide, count: int = 8, began: float = 1.0) -> int:
+    """The number of a train that is on its way."""
+    train = side.start_joint(began, count)
+    assert train.count == count
+    sent = decode_datagram(train.datagram)
+    assert isinstance(sent, PathProbe)
+    assert sent.count == count
+    return sent.train
+
+
+def test_a_train_that_others_go_with_tells_how_long_it_took_and_nothing_of_the_path_alone() -> None:
+    side = ProbingSide()
+    number = joint(side)
+    answer = PathProbeAnswer(number, ((1, 0), (7, 1_000_000)), 3_000_000)
+    assert side.on_answer(answer, 1.024) is None
+    assert side.joint is not None
+    assert side.joint == (1.0, pytest.approx(0.022), pytest.approx(0.001), 8)
+    assert side.on_answer(answer, 1.1) is None, "once"
+    assert side.joint.seconds == pytest.approx(0.022)
+
+
+@pytest.mark.parametrize(
+    ("held_ns", "came"),
+    [
+        pytest.param(0, (), id="nothing came"),
+        pytest.param(0, ((9, 0),), id="more than were sent"),
+        pytest.param(10**18, ((8, 0),), id="held back for longer than it was away"),
+        pytest.param(0, ((8, 5),), id="answered before it came"),
+        pytest.param(0, ((4, 0), (4, -5)), id="came before it began"),
+    ],
+)
+def test_an_answer_that_cannot_be_tells_nothing(held_ns: int, came: tuple[tuple[int, int], ...]) -> None:
+    side = ProbingSide()
+    side.on_answer(PathProbeAnswer(joint(side), came, held_ns), 1.02)
+    assert side.joint is None
+
+
+def test_the_next_such_train_forgets_the_one_before() -> None:
+    side = ProbingSide()
+    first = joint(side)
+    joint(side, began=2.0)
+    side.on_answer(PathProbeAnswer(first, ((8, 0),), 0), 2.01)
+    assert side.joint is None

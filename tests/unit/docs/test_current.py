@@ -287,6 +287,7 @@ def _trace_events() -> dict[str, set[str]]:
     given = {
         int: 1,
         float: 1.0,
+        float | None: 1.0,
         str: "x",
         bool: True,
         Party: key.source,

@@ -200,3 +200,43 @@ def test_a_receiver_that_tells_another_share_each_moment_slows_down_its_own_tran
     pair.outgoing.on_share(Share("memory", next(numbers), 0.0), pair.now)
     pair.let_time_pass(10.0)
     assert len(pair.sending.sent_messages) == 1
+
+
+# --- what this site decides of its own link ---
+
+
+def test_the_smaller_counts_of_what_the_peer_lets_through_and_what_is_its_part_of_the_own_link(pair: Pair) -> None:
+    pair.receiver.share(SHARE, 0.0)
+    pair.run()
+    pair.outgoing.submit(message(), pair.now)
+    pair.run()
+    pair.outgoing.limit(SHARE / 2, 0.0, pair.now)
+    assert bounds(pair) == [SHARE / 2]
+    assert pair.sender.bound == SHARE, "what the peer has told"
+    pair.outgoing.limit(2 * SHARE, 0.0, pair.now)
+    assert bounds(pair) == [SHARE]
+    pair.outgoing.limit(math.inf, 0.0, pair.now)
+    assert bounds(pair) == [SHARE]
+
+
+def test_a_limit_holds_for_the_first_chunk_and_ends_with_the_data_path(pair: Pair) -> None:
+    pair.outgoing.limit(SHARE, 0.0, pair.now)
+    pair.grant(HeapRegion(2 * len(BODY)).slot())
+    pair.run()
+    pair.outgoing.submit(message(), pair.now)
+    assert posted_at_once(pair) == 0
+    assert bounds(pair) == [SHARE]
+    assert pair.outgoing._active[1].outgoing.plan.chunk_bytes == 16 * KIB
+    pair.lose_path()
+    connect(pair)
+    assert bounds(pair) == [math.inf], "of what was under way, too"
+
+
+def test_what_has_arrived_at_the_peer_is_counted_over_all_transfers(pair: Pair) -> None:
+    assert pair.sender.deliveries.received_bytes == 0
+    for transfer in (1, 2):
+        pair.outgoing.submit(message(transfer), pair.now)
+        pair.let_time_pass(1.0)
+    assert pair.sender.deliveries.received_bytes == 2 * len(BODY)
+    assert pair.sender.deliveries.lost_bytes == 0
+    assert 0 < pair.sender.deliveries.at <= pair.now

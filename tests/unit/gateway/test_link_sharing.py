@@ -13,7 +13,7 @@ from fedrdma_fate.core.path import PathState
 from fedrdma_fate.core.shares.receive_shares import Arrivals
 from fedrdma_fate.engine.path_memory import KnownPath
 from fedrdma_fate.gateway.config.schema import ReceiveConfig
-from fedrdma_fate.gateway.link_sharing import LinkSharing
+from fedrdma_fate.gateway.link_sharing import LinkSharing, ToldShare
 from fedrdma_fate.wire.frames import MessageKey, Mode, Offer, Party
 from tests.support.twin import run_virtually
 
@@ -46,10 +46,13 @@ class Site:
 
     def __init__(self, count: int, config: ReceiveConfig | None = None, **link: Any) -> None:
         self.noted: dict[str, float] = {}
-        self.sharing = LinkSharing(config or ReceiveConfig(), self.noted.__setitem__)
+        self.sharing = LinkSharing(config or ReceiveConfig(), self._note)
         self.links: dict[str, Any] = {str(number): Link(**link) for number in range(count)}
         for site, each in self.links.items():
             self.sharing.join(site, "udp", each, RTT)
+
+    def _note(self, told: ToldShare) -> None:
+        self.noted[told.site] = told.share
 
     def told(self, site: str) -> float:
         told: float = self.links[site].told[-1]

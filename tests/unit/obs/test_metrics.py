@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import socket
 import threading
@@ -89,6 +90,13 @@ def test_an_occupancy_that_cannot_be_read_leaves_the_other_metrics(
     assert "the loop is closed" in caplog.text
 
 
+def test_the_share_of_a_peer_is_told_apart_by_who_sends(metrics: GatewayMetrics) -> None:
+    metrics.share_told("receive", "host", 1e6)
+    metrics.share_told("send", "host", math.inf)
+    assert _value(metrics, "fedrdma_receive_share_bytes_per_second", peer="host") == 1e6
+    assert _value(metrics, "fedrdma_send_share_bytes_per_second", peer="host") == math.inf
+
+
 def test_two_gateways_in_one_process_share_nothing(metrics: GatewayMetrics) -> None:
     other = GatewayMetrics()
     metrics.spilled(5)
@@ -101,7 +109,7 @@ def test_every_metric_has_the_prefix_and_ends_in_what_it_measures(metrics: Gatew
     )
     metrics.watch(lambda: Occupancy({}, {}))
     names = {family.name for family in metrics.registry.collect()}
-    assert len(names) == 16
+    assert len(names) == 17
     assert [name for name in names if not units.match(name)] == []
 
 

@@ -116,3 +116,63 @@ def test_the_longest_wait_between_trials_that_find_nothing_has_a_bound() -> None
     allowed = play(rate, 1000)
     last = max(number for number, each in enumerate(allowed) if each > LINK)
     assert last >= 1000 - 2 * (MOST_HOLD_WINDOWS + 2)
+
+
+# --- where the ways over the link are known ---
+
+
+def test_a_link_that_carries_all_ways_is_none_that_is_shared() -> None:
+    rate = LinkRate()
+    rate.on_probed(LINK)
+    rate.reach = 8 * LINK
+    assert not rate.ample
+    rate.on_joint_train(6 * LINK)
+    assert rate.ample
+    rate.reach = 10 * LINK
+    assert not rate.ample
+
+
+def test_one_that_is_as_fast_as_all_ways_together_has_room_however_it_is_known() -> None:
+    rate = LinkRate(configured=8 * LINK)
+    assert not rate.ample, "nothing is known of the ways"
+    rate.reach = 8 * LINK
+    assert rate.ample
+    rate.reach = 9 * LINK
+    assert not rate.ample, "set by hand: it carries no more"
+
+
+def test_trains_that_came_hardly_faster_than_one_alone_change_nothing() -> None:
+    rate = LinkRate()
+    rate.on_probed(LINK)
+    rate.on_joint_train(1.2 * LINK)
+    assert rate.rate == LINK
+
+
+def test_trains_change_nothing_that_was_set_by_hand_or_has_been_found_from_what_arrives() -> None:
+    by_hand, found = LinkRate(configured=LINK), LinkRate()
+    found.on_probed(LINK / 2)
+    found.on_arrived(LINK)
+    for rate in (by_hand, found):
+        rate.on_joint_train(8 * LINK)
+        assert rate.rate == LINK
+
+
+def test_more_than_all_ways_carry_is_not_tried_for() -> None:
+    rate = LinkRate()
+    rate.on_probed(LINK / 10)
+    rate.reach = LINK / 2
+    allowed = play(rate, 40)
+    assert max(allowed) <= LINK / 2
+    assert rate.rate is not None
+    assert rate.rate >= 0.7 * LINK / 2
+
+
+def test_a_link_that_was_taken_for_ample_is_shared_as_soon_as_it_is_overrun() -> None:
+    rate = LinkRate()
+    rate.on_probed(LINK)
+    rate.reach = 8 * LINK
+    rate.on_joint_train(8 * LINK)
+    assert rate.ample
+    rate.on_window(Window(8 * LINK, LINK, LINK, 7 / 8))
+    assert not rate.ample
+    assert rate.rate == LINK

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from fedrdma_fate.core.path import PathState
 from fedrdma_fate.core.shares.receive_shares import Arrivals
+from fedrdma_fate.engine.path_memory import KnownPath
 from fedrdma_fate.ports import ChunkService
 from fedrdma_fate.wire.frames import Hello
 from tests.support.endpoints import MemoryTransport, MemoryWire
@@ -26,8 +29,16 @@ class OtherLink:
     known_path = None
     arrivals = Arrivals()
 
+    deliveries = Arrivals()
+
     def share(self, rate: float, place: float) -> None:
         """It keeps to it."""
+
+    def limit(self, rate: float, place: float) -> None:
+        """It keeps to that as well."""
+
+    def probe_jointly(self, began: float, count: int) -> None:
+        """Its trains are not answered."""
 
 
 @pytest.fixture
@@ -152,5 +163,100 @@ def test_a_peer_that_does_not_know_shares_is_told_none(play: Play, monkeypatch: 
         await connect(twin)
         assert bound(twin, "a") == math.inf
         assert sites_that_share(twin) == ["c"]
+
+    play(scenario, transport="udp", mode="fedrdma-x")
+
+
+# --- what goes to several ---
+
+
+def limit(twin: Twin, site: str) -> float:
+    """What a site lets its own link to the other have."""
+    limited: float = peer_of(twin, site).paths.main.link._link._outgoing.memory.limit
+    return limited
+
+
+class OtherWay(OtherLink):
+    """Whose way is known, and as fast as the link."""
+
+    known_path = KnownPath(PathState(LINK, 0.02, None), "probed")  # type: ignore[assignment]
+
+
+def send_to_another(twin: Twin, site: str = "a") -> Any:
+    """The site has another peer, that it sends to all the time."""
+    sharing = twin.halves[site].context.send_sharing
+    sharing.join("c", "udp", OtherWay(), 0.02)
+    return sharing
+
+
+def sending(sharing: Any) -> dict[str, bool]:
+    return {sender["site"]: sender["sending"] for sender in sharing.status()["senders"]}
+
+
+def test_a_message_has_its_part_of_the_own_link_while_another_is_sent_to_and_all_of_it_when_it_goes_alone(
+    play: Play,
+) -> None:
+    async def scenario(twin: Twin) -> None:
+        over_udp(twin)
+        sharing = send_to_another(twin)
+        await connect(twin)
+        assert sending(sharing) == {"c": False, "b": False}
+        arrived = pull(twin, twin.put("a", "m", BODY))
+        # handed to its link with nothing in between
+        await work(twin, 1)
+        assert sending(sharing)["b"]
+        assert limit(twin, "a") == math.inf
+        sharing.begun("c", another_message(), 0.02)
+        await work(twin, 1)
+        assert limit(twin, "a") == pytest.approx(0.98 * LINK / 2)
+        await work(twin)
+        assert await arrived == BODY
+        assert sending(sharing) == {"c": True, "b": False}
+
+    play(scenario, transport="udp", mode="fedrdma-x")
+
+
+def another_message() -> Any:
+    """As much of a message as its share asks for."""
+    return SimpleNamespace(transfer=99, mode="fedrdma-x")
+
+
+def test_a_peer_that_does_not_know_shares_has_its_part_of_the_own_link_all_the_same(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(twin: Twin) -> None:
+        over_udp(twin)
+        sharing = send_to_another(twin)
+        half = twin.halves["b"]
+        known = half.peer.own_hello()
+        fields = {name: getattr(known, name) for name in known.__struct_fields__}
+        older = Hello(**{**fields, "obeys_shares": False})
+        monkeypatch.setattr(half.peer, "own_hello", lambda: older)
+        await connect(twin)
+        assert "b" in sending(sharing)
+
+    play(scenario, transport="udp", mode="fedrdma-x")
+
+
+def test_a_data_path_that_is_gone_gives_its_part_of_the_own_link_back(play: Play) -> None:
+    async def scenario(twin: Twin) -> None:
+        over_udp(twin)
+        sharing = send_to_another(twin)
+        await connect(twin)
+        for site in twin.halves:
+            await twin.lose_control(site)
+        await work(twin, 3, carry=False)
+        assert sending(sharing) == {"c": False}
+        assert limit(twin, "a") == math.inf
+
+    play(scenario, transport="udp", mode="fedrdma-x")
+
+
+def test_what_goes_to_this_host_takes_nothing_of_the_own_link(play: Play) -> None:
+    async def scenario(twin: Twin) -> None:
+        over_udp(twin)
+        sharing = send_to_another(twin)
+        await connect(twin, "127.0.0.1")
+        assert sending(sharing) == {"c": False}
 
     play(scenario, transport="udp", mode="fedrdma-x")

@@ -1,0 +1,81 @@
+"""What the own link of a site carries, from short trains that go to all its peers at one moment.
+
+The path probe sees each way alone, and the slowest link of it. Whether the site's own is that link, which all ways lead
+over, only shows when all are used at once: then the last train is through when the own link has carried all of them.
+
+Times are those of the sender's clock, so the clocks of the peers need not agree. Whatever else holds a train up makes
+the link look slower than it is, and never faster: then it is shared where that was not needed, until more has arrived.
+Where cards take turns between the trains, as those of RDMA do, each is spread out by the others: then its own way was
+idle in between, and took none of the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from fedrdma_fate.core.path_probe import TRAIN_DATAGRAMS
+from fedrdma_fate.wire.datagrams import DATAGRAM_BYTES
+
+SETTLED_SECONDS = 1.0
+"""After the latest data path has come up: its own trains are half a second apart (`ANSWER_SECONDS`)."""
+
+ANSWERED_SECONDS = 0.5
+"""Until all trains are answered; see `ANSWER_SECONDS`."""
+
+FIRST_DATAGRAMS = TRAIN_DATAGRAMS
+"""Of all trains together: as many bytes as one train of the path probe, for the buffer may be no larger."""
+
+MORE_FACTOR = 4
+"""So many times as much goes once more where the link carries more than its fastest way: of 256 KiB at 10 Gbit/s the
+arrivals tell how soon they are looked at."""
+
+INTERLEAVED = 1.25
+"""A train that took so many times its own time to arrive had those of others in between. Where it took less, and had,
+the link carries nearly what all ways do."""
+
+LEAST_SECONDS = 0.0001
+"""Nothing is looked at sooner."""
+
+
+class Arrived(NamedTuple):
+    """How one train arrived.
+
+    Attributes:
+        seconds: from the moment at which all began until all of it had come, and the way back.
+        round_trip: of its way, alone, seconds.
+        rate: of that way, bytes a second.
+        came: how many of its datagrams.
+        spread: from its first datagram's arrival to its last's, seconds.
+    """
+
+    seconds: float
+    round_trip: float
+    rate: float
+    came: int
+    spread: float
+
+
+def datagrams_each(peers: int, *, more: bool) -> int:
+    """How many go to each of so many peers.
+
+    Args:
+        peers: two at least.
+        more: whether it is the second time.
+    """
+    total = FIRST_DATAGRAMS * (MORE_FACTOR if more else 1)
+    return max(1, min(total // peers, TRAIN_DATAGRAMS))
+
+
+def joint_rate(trains: Sequence[Arrived]) -> float:
+    """Bytes a second that the link carries at least, of trains that began at one moment; no more than all ways do."""
+    came = sum(train.came for train in trains)
+    slowest = sum(train.rate for train in trains)
+    for train in trains:
+        # what it takes by itself it takes also where no other holds it up
+        own = train.came * DATAGRAM_BYTES
+        if train.spread > INTERLEAVED * own / train.rate:
+            own = DATAGRAM_BYTES
+        waited = train.seconds - train.round_trip - own / train.rate
+        slowest = min(slowest, (came * DATAGRAM_BYTES - own) / max(waited, LEAST_SECONDS))
+    return slowest

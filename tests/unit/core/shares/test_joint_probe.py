@@ -1,0 +1,90 @@
+"""What the own link carries, of trains to all peers at one moment."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedrdma_fate.core.path_probe import TRAIN_DATAGRAMS
+from fedrdma_fate.core.shares.joint_probe import MORE_FACTOR, Arrived, datagrams_each, joint_rate
+from fedrdma_fate.wire.datagrams import DATAGRAM_BYTES
+
+LINK = 1e8
+"""Fast enough for the least time that is looked at to count for nothing, and no faster."""
+
+
+def arrivals(
+    ways: list[float], link: float = LINK, *, turns: bool = False, each: int = 8, late: float = 0.0
+) -> list[Arrived]:
+    """As trains arrive that leave by one link, one after the other or by turns, and go on by ways of their own."""
+    order = [way for way in range(len(ways)) for _ in range(each)]
+    if turns:
+        order = list(range(len(ways))) * each
+    free = [0.0] * len(ways)
+    came: list[list[float]] = [[] for _ in ways]
+    for place, way in enumerate(order):
+        leaves = (place + 1) * DATAGRAM_BYTES / link
+        # a way that is as fast has no other slow link than this one
+        free[way] = max(free[way], leaves) + (DATAGRAM_BYTES / ways[way] if ways[way] < link else 0.0)
+        came[way].append(free[way])
+    trip = 0.02
+    return [
+        Arrived(times[-1] + trip + late, trip, rate, each, times[-1] - times[0])
+        for rate, times in zip(ways, came, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("turns", [False, True])
+@pytest.mark.parametrize("peers", [2, 8, 16])
+def test_one_link_that_all_ways_lead_over_is_found(peers: int, turns: bool) -> None:
+    assert joint_rate(arrivals([LINK] * peers, turns=turns)) == pytest.approx(LINK, rel=0.01)
+
+
+@pytest.mark.parametrize("turns", [False, True])
+@pytest.mark.parametrize("slower", [2.0, 4.0])
+def test_a_link_that_carries_several_ways_and_not_all_is_found(slower: float, turns: bool) -> None:
+    rate = joint_rate(arrivals([LINK / slower] * 8, turns=turns))
+    assert 0.85 * LINK <= rate <= 1.05 * LINK
+
+
+@given(
+    st.lists(st.floats(0.02, 1.0), min_size=2, max_size=32),
+    st.booleans(),
+    st.integers(1, 32),
+    st.floats(0, 0.05),
+)
+def test_the_link_never_looks_faster_than_it_is_unless_it_carries_nearly_what_all_ways_do(
+    ways: list[float], turns: bool, each: int, late: float
+) -> None:
+    rates = [LINK * way for way in ways]
+    rate = joint_rate(arrivals(rates, turns=turns, each=each, late=late))
+    assert 0 < rate <= sum(rates) * (1 + 1e-9)
+    assert rate <= 1.05 * LINK or 0.7 * sum(rates) <= LINK
+
+
+def test_a_train_that_is_held_up_makes_the_link_look_slower() -> None:
+    trains = arrivals([LINK] * 8)
+    held_up = [trains[0]._replace(seconds=trains[0].seconds + 0.05), *trains[1:]]
+    assert joint_rate(held_up) < LINK / 4
+
+
+@pytest.mark.parametrize("spread", [0.0, 1e9])
+@pytest.mark.parametrize("seconds", [-1.0, 0.0, 0.02])
+def test_one_peer_that_says_its_train_came_at_once_makes_the_link_no_faster(seconds: float, spread: float) -> None:
+    trains = arrivals([LINK] * 8)
+    lied = [*trains[:3], trains[3]._replace(seconds=seconds, spread=spread), *trains[4:]]
+    assert joint_rate(lied) <= 1.05 * LINK
+
+
+@pytest.mark.parametrize("more", [False, True])
+def test_all_trains_together_are_no_longer_than_one_of_the_path_probe_and_later_four(more: bool) -> None:
+    most = TRAIN_DATAGRAMS * (MORE_FACTOR if more else 1)
+    for peers in range(2, 65):
+        count = datagrams_each(peers, more=more)
+        assert 1 <= count <= TRAIN_DATAGRAMS
+        assert count * peers <= most
+    assert datagrams_each(10_000, more=more) == 1
+    assert math.isfinite(joint_rate(arrivals([LINK] * 64, each=1)))

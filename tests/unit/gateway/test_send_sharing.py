@@ -1,0 +1,231 @@
+"""A gateway shares its own link among its peers: before the first chunk, and as trains to all at once have told."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fedrdma_fate.core.path import PathState
+from fedrdma_fate.core.path_probe import JointAnswer
+from fedrdma_fate.core.shares.joint_probe import ANSWERED_SECONDS, SETTLED_SECONDS
+from fedrdma_fate.core.shares.receive_shares import Arrivals
+from fedrdma_fate.engine.path_memory import KnownPath
+from fedrdma_fate.gateway.config.schema import SendConfig
+from fedrdma_fate.gateway.link_sharing import ToldShare
+from fedrdma_fate.gateway.send_sharing import SendSharing
+from fedrdma_fate.wire.datagrams import DATAGRAM_BYTES
+from tests.support.twin import run_virtually
+
+RTT = 0.02
+LINK = 1e8
+PEERS = 4
+
+
+class Link:
+    """As much of a link as is looked at; trains to all come as the site's own link lets them.
+
+    Attributes:
+        limits: what it was limited to.
+        trains: how long the trains were that it was to send.
+    """
+
+    def __init__(self, number: int, own: float | None, round_trip: float = RTT, *, known: bool = True) -> None:
+        self.known_path = KnownPath(PathState(LINK, round_trip, None), "probed") if known else None
+        self.deliveries = Arrivals()
+        self.joint: JointAnswer | None = None
+        self.limits: list[float] = []
+        self.trains: list[int] = []
+        self._place = number
+        self._own = own
+
+    def limit(self, rate: float, place: float) -> None:
+        assert 0 <= place < 1
+        self.limits.append(rate)
+
+    def probe_jointly(self, began: float, count: int) -> None:
+        self.trains.append(count)
+        if self._own is not None:
+            own = count * DATAGRAM_BYTES / LINK
+            before = (self._place * count * DATAGRAM_BYTES) / self._own
+            self.joint = JointAnswer(began, RTT + before + own, own, count)
+
+
+class Site:
+    """A site with peers that are known, over links of its own link's rate; None: it answers no trains."""
+
+    def __init__(self, own: float | None = LINK, config: SendConfig | None = None, **link: Any) -> None:
+        self.told: list[ToldShare] = []
+        self.sharing = SendSharing(config or SendConfig(), self.told.append)
+        self.links: dict[str, Any] = {str(number): Link(number, own, **link) for number in range(PEERS)}
+
+    def join(self, transport: str = "verbs") -> None:
+        for site, link in self.links.items():
+            self.sharing.join(site, transport, link, RTT)
+
+    def begin(self, *sites: str, transfer: int = 1) -> None:
+        with self.sharing.together(len(sites)):
+            for site in sites:
+                self.sharing.begun(site, message(transfer), RTT)
+
+    def limits(self) -> list[float]:
+        return [link.limits[-1] if link.limits else math.inf for link in self.links.values()]
+
+
+def message(transfer: int, mode: str = "fedrdma-x") -> Any:
+    return SimpleNamespace(transfer=transfer, mode=mode)
+
+
+async def answered() -> None:
+    """Until trains to all have been answered, and longer ones as well."""
+    await asyncio.sleep(SETTLED_SECONDS + 2 * ANSWERED_SECONDS + 0.1)
+
+
+def test_what_one_push_sends_to_all_is_limited_before_it_goes() -> None:
+    async def scenario() -> None:
+        site = Site()
+        site.join()
+        site.begin(*site.links)
+        assert site.limits() == pytest.approx([0.98 * LINK / PEERS] * PEERS)
+        assert {told.site for told in site.told} == set(site.links)
+
+    run_virtually(scenario())
+
+
+def test_what_goes_to_one_is_not_limited_from_its_first_byte_on() -> None:
+    async def scenario() -> None:
+        site = Site()
+        site.join()
+        site.sharing.begun("2", message(1), RTT)
+        assert site.limits()[2] == math.inf
+
+    run_virtually(scenario())
+
+
+def test_while_several_are_handed_over_each_has_no_more_than_its_part() -> None:
+    async def scenario() -> None:
+        site = Site()
+        site.join()
+        with site.sharing.together(2):
+            site.sharing.begun("0", message(1), RTT)
+            assert site.limits()[0] == pytest.approx(0.98 * LINK / PEERS)
+            site.sharing.begun("1", message(2), RTT)
+        assert site.limits()[:2] == pytest.approx([0.98 * LINK / 2] * 2)
+
+    run_virtually(scenario())
+
+
+def test_transfers_of_other_modes_have_no_part() -> None:
+    async def scenario() -> None:
+        site = Site()
+        site.join()
+        with site.sharing.together(2):
+            site.sharing.begun("0", message(1), RTT)
+            site.sharing.begun("1", message(2, "fedrdma-e"), RTT)
+        assert site.limits()[0] == math.inf
+
+    run_virtually(scenario())
+
+
+def test_trains_to_all_at_once_leave_when_nothing_goes_and_tell_what_the_own_link_carries() -> None:
+    async def scenario() -> None:
+        site = Site(own=10 * LINK)
+        site.join()
+        await asyncio.sleep(SETTLED_SECONDS / 2)
+        assert not any(link.trains for link in site.links.values())
+        await answered()
+        assert [link.trains for link in site.links.values()] == [[16, 64]] * PEERS, "longer ones, for it is faster"
+        site.begin(*site.links)
+        assert site.limits() == [math.inf] * PEERS
+        status: Any = site.sharing.status()
+        assert status["bits_per_second"] == pytest.approx(8 * PEERS * LINK)
+
+    run_virtually(scenario())
+
+
+def test_where_the_own_link_is_what_all_ways_lead_over_short_trains_do() -> None:
+    async def scenario() -> None:
+        site = Site(own=LINK)
+        site.join()
+        await answered()
+        assert [link.trains for link in site.links.values()] == [[16]] * PEERS
+        site.begin(*site.links)
+        assert site.limits() == pytest.approx([0.98 * LINK / PEERS] * PEERS)
+
+    run_virtually(scenario())
+
+
+def test_while_something_goes_no_trains_leave_and_later_they_do() -> None:
+    async def scenario() -> None:
+        site = Site()
+        site.join()
+        site.begin("0")
+        await answered()
+        assert not site.links["1"].trains
+        site.sharing.ended("0", 1)
+        await answered()
+        assert site.links["1"].trains
+
+    run_virtually(scenario())
+
+
+@pytest.mark.parametrize("link", [{"own": None}, {"known": False}])
+def test_where_a_peer_does_not_answer_the_link_is_taken_for_as_fast_as_one_way(link: dict[str, Any]) -> None:
+    async def scenario() -> None:
+        site = Site(own=10 * LINK)
+        silent = {"own": 10 * LINK, **link}
+        site.links["3"] = Link(3, **silent)
+        site.join()
+        await answered()
+        site.begin(*site.links)
+        assert site.limits()[0] == pytest.approx(0.98 * LINK / PEERS)
+
+    run_virtually(scenario())
+
+
+def test_who_leaves_while_trains_are_on_their_way_spoils_nothing() -> None:
+    async def scenario() -> None:
+        site = Site(own=10 * LINK)
+        site.join()
+        await asyncio.sleep(SETTLED_SECONDS + ANSWERED_SECONDS / 2)
+        site.sharing.leave("0")
+        assert site.limits()[0] == math.inf
+        await answered()
+        site.begin("1", "2")
+        assert site.limits()[1] == pytest.approx(0.98 * LINK / 2)
+
+    run_virtually(scenario())
+
+
+def test_over_udp_a_short_path_takes_no_part_whenever_it_is_known_to_be_one() -> None:
+    async def scenario() -> None:
+        short, late = Site(round_trip=0.0001), Site(known=False)
+        for site in (short, late):
+            site.join("udp")
+        assert not short.sharing.status()["senders"]
+        for link in late.links.values():
+            link.known_path = KnownPath(PathState(LINK, 0.0001, None), "probed")
+        await asyncio.sleep(2.0)
+        assert not late.sharing.status()["senders"]
+        over_verbs = Site(round_trip=0.0001)
+        over_verbs.join("verbs")
+        assert over_verbs.sharing.status()["senders"]
+
+    run_virtually(scenario())
+
+
+def test_what_is_off_limits_nobody_and_what_was_set_by_hand_counts() -> None:
+    async def scenario() -> None:
+        off, by_hand = Site(config=SendConfig(share="off")), Site(config=SendConfig(rate=8 * LINK / 2))
+        for site in (off, by_hand):
+            site.join()
+            site.begin(*site.links)
+        assert off.limits() == [math.inf] * PEERS
+        assert by_hand.limits() == pytest.approx([0.98 * LINK / 2 / PEERS] * PEERS)
+        await answered()
+        assert not any(link.trains for link in off.links.values())
+
+    run_virtually(scenario())
