@@ -328,12 +328,17 @@ class OutgoingTransfers:
         self._carry_out(active, active.sender.cancel(ErrorCode.DIGEST_MISMATCH, reason), now)
 
     def on_delivered(self, transfer: int, now: float) -> None:
-        """The peer has the payload, perhaps by an earlier link."""
+        """The peer has the payload, perhaps by an earlier link; of one that is still being written that is not so."""
+        active, waiting = self._active.get(transfer), self._waiting.get(transfer)
+        outgoing = active.outgoing if active is not None else waiting
+        if outgoing is not None and outgoing.payload.written_from:
+            code = ErrorCode.MALFORMED_FRAME.value
+            self._complain("untrue delivery", "[%s] not all of %s is written, and it is delivered", code, outgoing.key)
+            return
         waiting = self._waiting.pop(transfer, None)
         if waiting is not None:
             self._emit(PayloadSent(waiting, TransferStats(0.0, 0, 0)))
             self._ask_next(transfer, now)
-        active = self._active.get(transfer)
         if active is not None:
             self._carry_out(active, active.sender.on_delivered(now), now)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from fedrdma_fate.memory.journal_file import ANOTHER_VERSION
 from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
 from fedrdma_fate.wire.frames import MessageKey, MessageKind, Mode, Party
 
@@ -315,5 +316,5 @@ def decode_record(body: bytes) -> AnyRecord:
         raise MemoryPoolError(
             ErrorCode.JOURNAL_UNUSABLE,
             f"the journal of an earlier run cannot be used: a record does not parse: {error}.",
-            "What that run had is lost. Use one version of fedrdma-fate, and a directory of each site's own.",
+            ANOTHER_VERSION,
         ) from error

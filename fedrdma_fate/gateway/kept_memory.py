@@ -65,7 +65,8 @@ class KeptMemory:
 
         Raises:
             GatewayError: STATE_IN_USE when another gateway of this site runs with the same directory.
-            MemoryPoolError: SPILL_FAILED where there can be no such directory.
+            MemoryPoolError: SPILL_FAILED where there can be no such directory, JOURNAL_UNUSABLE where an earlier run's
+                journal cannot be read.
         """
         if not config.timeouts.restart:
             return cls(config, None, None)

@@ -61,25 +61,32 @@ _NAME, _NEW_NAME = "journal", "journal.new"
 _BEHIND_NAME = "journal.behind"
 """What it is called while a full disk keeps some of it out: a slot that it names may be another message's by then."""
 
+_BEHIND = "its disk was full, and took no more of it"
+
+
+ANOTHER_VERSION = (
+    "It stays as it is, and this gateway does not start. Start the version of fedrdma-fate that wrote it, which hands "
+    "out what waits, or remove the directory of the journal, and with it what waits."
+)
+"""What is to be done about a journal that cannot be read."""
+
 
 class DamagedJournalError(MemoryPoolError):
-    """In the midst of a journal something is no record.
+    """Records are missing from a journal, in the midst of it or at its end.
 
     Attributes:
-        records: those that are, before and behind; what the damaged ones have said nobody knows.
+        why: what has become of them.
+        records: those that are there; what the others have said nobody knows.
     """
 
-    def __init__(self, at: int, records: list[bytes]) -> None:
-        """
-        Args:
-            at: offset of the first that is none.
-            records: see there.
-        """
+    def __init__(self, why: str, records: list[bytes]) -> None:
+        """See there."""
         super().__init__(
             ErrorCode.JOURNAL_UNUSABLE,
-            f"the journal of an earlier run is damaged at byte {at:,}, and goes on behind that.",
-            "Both ends are told of the messages that it names. See whether the disk fails.",
+            f"the journal of an earlier run lacks records: {why}.",
+            "Both ends are told of the messages that it names. See to the disk.",
         )
+        self.why = why
         self.records = records
 
 
@@ -91,12 +98,12 @@ def read_records(directory: int) -> tuple[list[bytes], int]:
 
     Raises:
         FileNotFoundError: there is none.
-        MemoryPoolError: JOURNAL_UNUSABLE when it is of another version, lacks what was written last, or is no journal.
-        DamagedJournalError: a record is damaged, and others follow.
+        MemoryPoolError: JOURNAL_UNUSABLE when it is of another version, or is no journal.
+        DamagedJournalError: a record is damaged, and others follow; or it lacks what was written last.
     """
-    if _is_there(directory, _BEHIND_NAME):
-        raise _unusable("its disk was full, and took no more of it")
-    with open(_NAME, "rb", opener=lambda name, flags: _open(directory, name, flags)) as opened:
+    is_behind = _is_there(directory, _BEHIND_NAME)
+    path = _BEHIND_NAME if is_behind else _NAME
+    with open(path, "rb", opener=lambda name, flags: _open(directory, name, flags)) as opened:
         status = os.fstat(opened.fileno())
         if status.st_uid != os.geteuid():
             raise _unusable(f"user {status.st_uid} owns it")
@@ -104,6 +111,8 @@ def read_records(directory: int) -> tuple[list[bytes], int]:
             raise _unusable(f"it has {status.st_size} bytes")
         data = memoryview(opened.read())
     if not data:
+        if is_behind:
+            raise DamagedJournalError(_BEHIND, [])
         return [], 0
     if bytes(data[: len(MAGIC)]) != MAGIC[: len(data)]:
         raise _unusable(f"it begins with {bytes(data[: len(MAGIC)])!r}, not {MAGIC!r}")
@@ -118,7 +127,9 @@ def read_records(directory: int) -> tuple[list[bytes], int]:
         records += more
     # what a crash has cut short has nothing behind it, and is no longer than a record can be
     if end != damaged_at or len(data) - end > _HEAD.size + MOST_RECORD_BYTES:
-        raise DamagedJournalError(damaged_at, records)
+        raise DamagedJournalError(f"it is damaged at byte {damaged_at:,}, and goes on behind that", records)
+    if is_behind:
+        raise DamagedJournalError(_BEHIND, records)
     return records, len(data) - end
 
 
@@ -286,11 +297,11 @@ def _next_frame(data: memoryview, at: int, seed: int) -> int | None:
 
 
 def _likely_starts(data: memoryview, at: int) -> Iterator[int]:
-    """Where the next record may begin: where the damaged one's length says, if that is whole, or anywhere behind."""
+    """Where the next record may begin: anywhere behind, and where the damaged one's length says, if that is whole."""
     last = len(data) - _HEAD.size
+    yield from range(at + 1, min(at + 1 + _SEARCHED_BYTES, last + 1))
     if at <= last and (after := at + _HEAD.size + _LENGTH.unpack_from(data, at)[0]) <= last:
         yield after
-    yield from range(at + 1, min(at + 1 + _SEARCHED_BYTES, last + 1))
 
 
 def _framed(body: bytes, seed: int) -> bytes:
@@ -364,5 +375,5 @@ def _unusable(why: str) -> MemoryPoolError:
     return MemoryPoolError(
         ErrorCode.JOURNAL_UNUSABLE,
         f"the journal of an earlier run cannot be used: {why}.",
-        "What that run had is lost. Use one version of fedrdma-fate, and a directory of each site's own.",
+        ANOTHER_VERSION,
     )

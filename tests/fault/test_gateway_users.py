@@ -112,6 +112,26 @@ def test_a_task_of_another_user_receives_what_it_cannot_open_by_any_path(tmp_pat
 
 
 @needs_root
+def test_a_task_that_comes_back_as_another_user_is_refused_and_its_message_waits_for_the_right_one(
+    tmp_path: Path,
+) -> None:
+    with gateways(tmp_path, [{"user": str(NOBODY), "parties": ["guest:1"]}]) as sites:
+
+        def pull() -> None:
+            with GatewayClient(sites["a"].address, "s", A, connect_timeout=5.0) as client:
+                assert bytes(client.get("m", "t", B, timeout=20).buffer) == b"y" * (1 << 20)
+
+        with sites["b"].client() as b:
+            lease = b.lease(1 << 20)
+            lease.buffer[:] = b"y" * (1 << 20)
+            lease.commit("m", "t", [A], "object")
+        # it was there before, as the user that is listed
+        assert as_user(NOBODY, lambda: push(sites["a"], A, "before")) == "done"
+        assert as_user(NOBODY - 1, pull) == ErrorCode.USER_REFUSED.value
+        assert as_user(NOBODY, pull) == "done"
+
+
+@needs_root
 def test_where_nobody_else_is_listed_another_user_cannot_even_connect(tmp_path: Path) -> None:
     with gateways(tmp_path, []) as sites:
         said = as_user(NOBODY, lambda: ask_status(sites["a"].address))

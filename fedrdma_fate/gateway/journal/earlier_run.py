@@ -107,7 +107,7 @@ class EarlierRun:
         send_region: its send region, likewise.
         spill: its directory of spilled messages, likewise.
         why_gone: why memory is gone, for both ends of what lay there.
-        is_damaged: nobody knows what became of the messages that its journal names: all are lost.
+        lacking: why its journal does not say all: nobody knows what became of the messages that it names.
         keeper: what has kept it, until this run has one of its own.
     """
 
@@ -117,7 +117,7 @@ class EarlierRun:
         self.send_region: SharedRegion | None = None
         self.spill: OwnedDirectory | None = None
         self.why_gone = ""
-        self.is_damaged = False
+        self.lacking = ""
         self.keeper: Keeper | None = None
 
     @classmethod
@@ -132,17 +132,20 @@ class EarlierRun:
             boot: of the machine, now.
             regions: gets the regions that are found.
             memory: how long they are to be.
+
+        Raises:
+            MemoryPoolError: JOURNAL_UNUSABLE where its journal cannot be read, or is of another site.
         """
         run = cls()
-        run.state, run.is_damaged = _read(directory, site)
+        run.state, run.lacking = _read(directory, site)
         taken = Keeper.take_over(directory.path)
         run.keeper, held = (None, {}) if taken is None else taken
         try:
             began = run.state.began
             if began is None:
                 return run
-            if run.is_damaged:
-                run.why_gone = "its journal is damaged"
+            if run.lacking:
+                run.why_gone = f"its journal lacks records: {run.lacking}"
                 return run
             if began.boot != boot:
                 run.why_gone = "the machine was started anew"
@@ -163,7 +166,7 @@ class EarlierRun:
     def give_up_what_is_gone(self) -> None:
         """What lay in a region that is gone is lost, before a journal names it beside another region."""
         for name, record in list(self.state.messages.items()):
-            if not self.is_damaged and (record.body is not None or record.file):
+            if not self.lacking and (record.body is not None or record.file):
                 continue
             if (self.send_region if record.sending else self.region) is not None:
                 continue
@@ -242,28 +245,42 @@ def start_keeper(directory: StateDirectory, seconds: float, held: Mapping[str, i
         return None
 
 
-def _read(directory: StateDirectory, site: str) -> tuple[JournalState, bool]:
-    """What the journal there says, and whether it is damaged."""
-    torn, is_damaged = 0, False
+def _read(directory: StateDirectory, site: str) -> tuple[JournalState, str]:
+    """What the journal there says, and why it does not say all.
+
+    Raises:
+        MemoryPoolError: JOURNAL_UNUSABLE where it cannot be read, or is of another site; it is left as it is.
+    """
+    torn, lacking = 0, ""
     try:
         try:
             records, torn = read_records(directory.fileno)
         except DamagedJournalError as error:
             logger.error("%s %s", error, directory.path)
-            records, is_damaged = error.records, True
+            records, lacking = error.records, error.why
         state = replay(records)
-        if records and (state.began is None or state.began.site != site):
-            whose = "nobody's" if state.began is None else f"of the site {state.began.site!r}"
-            raise MemoryPoolError(
-                ErrorCode.JOURNAL_UNUSABLE,
-                f"the journal of an earlier run cannot be used: it is {whose}.",
-                "Give each site a `state_directory` of its own.",
-            )
     except FileNotFoundError:
-        return JournalState(), False
-    except (MemoryPoolError, OSError) as error:
-        logger.error("%s %s", error, directory.path)
-        return JournalState(), False
+        return JournalState(), ""
+    except OSError as error:
+        raise MemoryPoolError(
+            ErrorCode.JOURNAL_UNUSABLE,
+            f"the journal of an earlier run in {directory.path} cannot be read: {error.strerror}.",
+            "See to the disk, or remove that directory, and with it what waits.",
+        ) from error
+    except MemoryPoolError as error:
+        raise MemoryPoolError(error.code, error.message, f"{error.remedy} It is {directory.path}.") from error
+    if records and (state.began is None or state.began.site != site):
+        whose = "nobody's" if state.began is None else f"of the site {state.began.site!r}"
+        raise MemoryPoolError(
+            ErrorCode.JOURNAL_UNUSABLE,
+            f"the journal in {directory.path} cannot be used: it is {whose}, and stays as it is.",
+            "Give each site a `state_directory` of its own; a copy of another site's may be removed.",
+        )
     if torn:
-        logger.warning("ignored the last %d bytes of the journal in %s: they are no record", torn, directory.path)
-    return state, is_damaged
+        logger.warning(
+            "[%s] ignored the last %d bytes of the journal in %s: they are no record, and nobody was told of it",
+            ErrorCode.JOURNAL_UNUSABLE.value,
+            torn,
+            directory.path,
+        )
+    return state, lacking

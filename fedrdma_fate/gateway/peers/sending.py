@@ -29,7 +29,7 @@ from fedrdma_fate.gateway.peers.path_keys import SEALED_IN_SLOT
 from fedrdma_fate.gateway.peers.session_rates import SessionRates
 from fedrdma_fate.memory.pool import Lease
 from fedrdma_fate.obs.complaints import EACH_TELLS
-from fedrdma_fate.wire.errors import ErrorCode, GatewayError, MemoryPoolError, error_from_code
+from fedrdma_fate.wire.errors import ErrorCode, GatewayError, MemoryPoolError, WireError, error_from_code
 from fedrdma_fate.wire.frames import (
     Abort,
     Hello,
@@ -85,6 +85,7 @@ class _PendingPayload:
         path: the transport it was handed to, LENT, or an empty string as long as there is none.
         alone: whether no other has been on its way to the peer meanwhile.
         whole: whether it was, when it was handed over.
+        may_be_there: a data path has had it, in this run or an earlier one.
     """
 
     outgoing: Outgoing
@@ -92,6 +93,7 @@ class _PendingPayload:
     path: str = ""
     alone: bool = True
     whole: bool = True
+    may_be_there: bool = False
 
 
 class Sending:
@@ -227,7 +229,7 @@ class Sending:
         payload = Payload(lease.slot, record.total_bytes)
         recut = self._recuts(record.mode)
         outgoing = Outgoing(record.transfer, record.key, record.kind, payload, plan, record.mode, recut)
-        self._transfers[outgoing.transfer] = _PendingPayload(outgoing, lease, alone=False)
+        self._transfers[outgoing.transfer] = _PendingPayload(outgoing, lease, alone=False, may_be_there=True)
         self.outgoing_large.add(1)
 
     def note_lost(self, record: records.Outgoing, reason: str) -> None:
@@ -287,6 +289,7 @@ class Sending:
             # its share is known before it begins
             self._begin_sharing(pending)
         pending.path = LENT if lent else self._links.dispatch(pending.outgoing)
+        pending.may_be_there |= bool(pending.path)
 
     def _begin_sharing(self, pending: _PendingPayload) -> None:
         self._context.send_sharing.begun(self._peer.site, pending.outgoing, self.rtt_seconds)
@@ -347,7 +350,7 @@ class Sending:
         untaken, again = self.lending.peer_restarted()
         self._take_back(untaken)
         for outgoing, lease in again:
-            self._keep_payload(_PendingPayload(outgoing, lease, alone=False))
+            self._keep_payload(_PendingPayload(outgoing, lease, alone=False, may_be_there=True))
 
     def take_back(self, path: str) -> None:
         """A data path was given up: what was handed to it waits for another one."""
@@ -408,7 +411,17 @@ class Sending:
     # -- how it went ----------------------------------------------------------------------------------------------
 
     def on_delivered(self, transfer: int) -> bool:
-        """The peer has a message; whether it went by no data path."""
+        """The peer has a message; whether it went by no data path.
+
+        Raises:
+            WireError: MALFORMED_FRAME where it cannot have it, which goes on to be sent.
+        """
+        pending = self._transfers.get(transfer)
+        if pending is not None and (pending.outgoing.payload.written_from or not pending.may_be_there):
+            raise WireError(
+                ErrorCode.MALFORMED_FRAME,
+                f"{pending.outgoing.key} is said to be delivered, and not all of it has been sent.",
+            )
         if (lent := self.lending.on_delivered(transfer)) is not None:
             outgoing, seconds = lent
             self.sent(outgoing, TransferStats(seconds, 0, 0), "shm", how=LENT)

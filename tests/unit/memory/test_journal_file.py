@@ -200,9 +200,10 @@ def test_a_journal_that_lacks_what_a_full_disk_did_not_take_is_not_read(
     file.append(b"is gone")
     disk.full = False
     file.compact(list)
-    with pytest.raises(MemoryPoolError, match="its disk was full") as caught:
+    with pytest.raises(DamagedJournalError, match="its disk was full") as caught:
         read_records(directory)
     assert caught.value.code is ErrorCode.JOURNAL_UNUSABLE
+    assert caught.value.records == [b"lies in slot 1"]
     file.close()
     # the next gateway begins its own
     JournalFile(directory, [b"another"]).close()

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from fedrdma_fate import memory_files
 from fedrdma_fate.gateway import kept_memory
 from fedrdma_fate.gateway.assembly import _turn_away
 from fedrdma_fate.gateway.config.schema import parse_config
@@ -24,10 +25,11 @@ from fedrdma_fate.gateway.kept_memory import KeptMemory, boot_identity
 from fedrdma_fate.gateway.messages.mailbox import Message
 from fedrdma_fate.memory import journal_file
 from fedrdma_fate.memory.allocator import SlotAllocator
-from fedrdma_fate.memory.journal_file import MOST_RECORD_BYTES, JournalFile, read_records
+from fedrdma_fate.memory.journal_file import MAGIC, MOST_RECORD_BYTES, JournalFile, read_records
 from fedrdma_fate.memory.keeper import Keeper
 from fedrdma_fate.memory.region_directory import RECEIVE_REGION, SEND_REGION, RegionDirectory
 from fedrdma_fate.ports import Slot
+from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
 from fedrdma_fate.wire.frames import MOST_PARTIES, MOST_PARTY_CHARACTERS, MessageKey, Offer, Party
 from tests.support.endpoints import HeapRegion
 
@@ -227,7 +229,93 @@ def test_of_a_journal_that_is_damaged_all_messages_are_told_to_be_lost_and_what_
         assert not kept.earlier.state.messages
         assert [lost.key.name for lost in kept.earlier.state.lost.values()] == ["large", "small"]
         assert list(kept.earlier.state.outgoing.values()) == [small_to_be_sent]
-    assert "[FR406] the journal of an earlier run is damaged" in caplog.text
+    assert "[FR406] the journal of an earlier run lacks records: it is damaged" in caplog.text
+
+
+def test_of_a_journal_that_a_full_disk_has_kept_short_all_messages_are_told_to_be_lost(runs: Runs) -> None:
+    runs.left(IN_REGION)
+    state = StateDirectory(runs.directory, "a")
+    (state.path / "journal").rename(state.path / "journal.behind")
+    state.close()
+    with runs.run() as (kept, _):
+        assert kept.earlier is not None
+        (lost,) = kept.earlier.state.lost.values()
+        assert (lost.key.name, "its disk was full" in lost.reason) == ("large", True)
+
+
+def _another_version(path: Path) -> None:
+    path.write_bytes(MAGIC.replace(b"2", b"9") + path.read_bytes()[len(MAGIC) :])
+
+
+def _another_site(path: Path) -> None:
+    directory = os.open(path.parent, os.O_RDONLY)
+    JournalFile(directory, [encode_record(Began("elsewhere", "boot", 1, 1, 2, 1, "/"))]).close()
+    os.close(directory)
+
+
+def _a_record_of_another_version(path: Path) -> None:
+    directory = os.open(path.parent, os.O_RDONLY)
+    JournalFile(directory, [b"\x92\x7f\x01"]).close()
+    os.close(directory)
+
+
+def _a_link(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to("elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (_another_version, "it begins with b'fedrdma journal 9"),
+        (_another_site, "it is of the site 'elsewhere'"),
+        (_a_record_of_another_version, "a record does not parse"),
+        (_a_link, "cannot be read"),
+    ],
+)
+def test_a_journal_that_cannot_be_read_keeps_its_gateway_from_starting_and_loses_nothing(
+    runs: Runs, spoil: Callable[[Path], None], told: str
+) -> None:
+    runs.left(SMALL)
+    with runs.run() as (_, journal):
+        journal.write(IN_REGION)
+    state = StateDirectory(runs.directory, "a")
+    path = state.path / "journal"
+    state.close()
+    before = path.read_bytes()
+    spoil(path)
+    with pytest.raises(MemoryPoolError, match=told) as caught, runs.run():
+        pass
+    assert caught.value.code is ErrorCode.JOURNAL_UNUSABLE
+    # once that is put right
+    path.unlink()
+    path.write_bytes(before)
+    with runs.run() as (kept, _):
+        assert kept.earlier is not None
+        assert list(kept.earlier.state.messages.values()) == [SMALL, IN_REGION]
+
+
+def test_memory_of_another_size_than_the_journal_names_is_not_used(runs: Runs) -> None:
+    runs.left(SMALL)
+    with runs.run() as (_, journal):
+        journal.write(IN_REGION)
+    state = StateDirectory(runs.directory, "a")
+    taken = Keeper.take_over(state.path)
+    assert taken is not None
+    taken[0].end()
+    short = memory_files.make("fedrdma-receive")
+    os.ftruncate(short, LENGTH // 2)
+    memory_files.seal(short)
+    Keeper.start(state.path, 30.0, {**taken[1], RECEIVE_REGION: short}).leave()
+    os.close(short)
+    for descriptor in taken[1].values():
+        os.close(descriptor)
+    state.close()
+    with runs.run() as (kept, _):
+        assert kept.earlier is not None
+        assert kept.earlier.region is None
+        assert kept.send_region is not None
+        assert [lost.key.name for lost in kept.earlier.state.lost.values()] == ["large"]
 
 
 def test_a_payload_that_two_data_paths_bring_is_taken_and_written_down_once(runs: Runs) -> None:
