@@ -47,6 +47,9 @@ class RequestShares:
         self._session_of: dict[int, str] = {}
         self._of_session: Counter[str] = Counter()
 
+    def __contains__(self, transfer: int) -> bool:
+        return transfer in self._session_of
+
     def admit(self, transfer: int, session: str) -> bool:
         """Whether it may ask now, or ask again; then it has."""
         if transfer in self._session_of:

@@ -8,6 +8,7 @@ import enum
 from fedrdma_fate.core.actions import Action, ClearHeader, CopyStaged, Failed, Finished, SendFrame, WipeChunk
 from fedrdma_fate.core.damage import can_tell, damaged_chunks
 from fedrdma_fate.core.digest import MISTAGGED, TAGGED, payload_digest
+from fedrdma_fate.core.held import Held, chunks_within, ranges_of
 from fedrdma_fate.core.plan import ChunkPlan, SlotLayout, sending_order
 from fedrdma_fate.core.verification import ChunkVerification
 from fedrdma_fate.wire.errors import ErrorCode, WireError
@@ -78,6 +79,26 @@ class Receiver:
     def placed_bytes(self) -> int:
         """Payload bytes known to lie at their place."""
         return self.plan.bytes_of(self._placed)
+
+    @property
+    def held(self) -> Held:
+        """What it could go on from in the same slot, on another data path.
+
+        Where no tag vouches for it, only a hint: the digests will show it.
+        """
+        if self.settings.tagged and self.settings.mode != "fedrdma":
+            return Held(ranges_of(self.plan.chunk(index) for index in self._verification.tagged()), True)
+        return Held(ranges_of(self.plan.chunk(index) for index in self._placed))
+
+    def adopt(self, held: Held) -> list[Action]:
+        """This lies in the slot already, from another data path. To be called before anything comes."""
+        if self.settings.tagged and not held.tagged and self.settings.mode != "fedrdma":
+            return []
+        for chunk in chunks_within(self.plan, held.ranges):
+            self._placed.add(chunk.index)
+            if self.settings.tagged and self.settings.mode != "fedrdma":
+                self._verification.set(chunk.index, TAGGED)
+        return []
 
     def on_landed(self, offset: int, length: int, digest: int | None = None) -> list[Action]:
         """A hint of transports that see each write land: check a chunk while it is warm. Never needed.

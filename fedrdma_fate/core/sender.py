@@ -24,6 +24,7 @@ from fedrdma_fate.core.actions import (
 )
 from fedrdma_fate.core.damage import can_tell, pack_digests
 from fedrdma_fate.core.digest import payload_digest
+from fedrdma_fate.core.held import Ranges, chunks_within, ranges_of
 from fedrdma_fate.core.plan import Chunk, ChunkPlan, SlotLayout, sending_order
 from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import Abort, ChunkDigests, Mode, Report
@@ -161,9 +162,19 @@ class Sender(SenderBase):
         return self.plan.bytes_of(self._arrived)
 
     @property
+    def arrived_ranges(self) -> Ranges:
+        """Which bytes of the payload those are."""
+        return ranges_of(self.plan.chunk(index) for index in self._arrived if index >= self.plan.trailer_count)
+
+    @property
     def in_flight_bytes(self) -> int:
         """Payload bytes written and not yet acknowledged."""
         return sum(self.plan.chunk(index).length for index in self._in_flight.values())
+
+    def note_held(self, ranges: Ranges) -> None:
+        """Before the start: these bytes lie in the slot, and are not sent."""
+        self._arrived.update(chunk.index for chunk in chunks_within(self.plan, ranges))
+        self._ever_arrived.update(self._arrived)
 
     def start(self, now: float) -> list[Action]:
         """Begin. The offer has been sent and the slot was granted. Does nothing once cancelled.
@@ -174,7 +185,9 @@ class Sender(SenderBase):
         if self.finished:
             return []
         self._expect(SenderState.IDLE)
-        return self._go_on(range(self.plan.count), now)
+        # the header speaks for what is not sent as well
+        held = [action for index in sorted(self._arrived) for action in self._digest(self.plan.chunk(index))]
+        return self._go_on((index for index in range(self.plan.count) if index not in self._arrived), now) + held
 
     def on_written(self, written_from: int, now: float) -> list[Action]:
         """The payload lies there from here on. Waiting for its owner is not waiting for the network."""

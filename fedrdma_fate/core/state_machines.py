@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from fedrdma_fate.core.actions import Action
+from fedrdma_fate.core.held import Held, Ranges
 from fedrdma_fate.core.plan import ChunkPlan, SlotLayout
 from fedrdma_fate.core.receiver import ReceiverState
 from fedrdma_fate.core.sender import SenderState
@@ -33,6 +34,15 @@ class SendingMachine(Protocol):
     @property
     def waiting_since(self) -> float | None:
         """Since when chunks are under way, or lost, and none has arrived, seconds; None where nobody waits for one."""
+        ...
+
+    @property
+    def arrived_ranges(self) -> Ranges:
+        """Which bytes of the payload those are."""
+        ...
+
+    def note_held(self, ranges: Ranges) -> None:
+        """Before the start: these bytes lie in the slot, and are not sent."""
         ...
 
     def start(self, now: float) -> list[Action]:
@@ -146,6 +156,15 @@ class ReceivingMachine(Protocol):
 
     def on_chunk_digests(self, told: bytes) -> list[Action]:
         """The sender tells the digests of its chunks, 64 bits each, little-endian."""
+        ...
+
+    @property
+    def held(self) -> Held:
+        """What it could go on from in the same slot, on another data path."""
+        ...
+
+    def adopt(self, held: Held) -> list[Action]:
+        """This lies in the slot already, from another data path. To be called before anything comes."""
         ...
 
     def restart(self, *, same_slot: bool = True) -> list[Action]:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Literal
 
+from fedrdma_fate.engine.kept_slot import KeptSlot
 from fedrdma_fate.engine.payload import Outgoing
 from fedrdma_fate.ports import LentRegion, Slot
 from fedrdma_fate.security.sealing import SealFault
@@ -154,6 +155,13 @@ class SlotsStillOpen:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class TransferKept:
+    """A link has ended in the middle of a transfer, which may go on in its slot by another; nobody writes there now."""
+
+    kept: KeptSlot
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class PayloadSent:
     """The peer has the payload, and nothing reads its slot any more."""
 
@@ -183,6 +191,7 @@ LinkEvent = (
     | ReceiveFailed
     | SlotsReturned
     | SlotsStillOpen
+    | TransferKept
     | PayloadSent
     | SendFailed
 )

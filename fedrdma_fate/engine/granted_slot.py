@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from fedrdma_fate.core.state_machines import ReceivingMachine
 from fedrdma_fate.engine.events import TransferProgress
+from fedrdma_fate.engine.kept_slot import KeptSlot
 from fedrdma_fate.ports import Completion, Slot
 from fedrdma_fate.security.sealing import digest_of_offer
 from fedrdma_fate.wire.errors import WireError
@@ -51,6 +52,7 @@ class Granted:
         header: came by a datagram before the offer.
         looks: how often polling has seen a header here that does not parse.
         started: when the offer came.
+        kept: what lies there of the transfer that asked, from another data path.
         counted: arrived and overtaken bytes of it that were counted for its link.
     """
 
@@ -65,7 +67,16 @@ class Granted:
     header: bytes = b""
     looks: int = 0
     started: float = 0.0
+    kept: KeptSlot | None = None
     counted: tuple[int, int] = (0, 0)
+
+    def to_keep(self) -> KeptSlot | None:
+        """For another data path to go on in, where it can: not where what has come is sealed, and its keys are gone."""
+        if self.offer is None:
+            return self.kept
+        if self.receiver is None or self.is_sealed:
+            return None
+        return KeptSlot(self.offer, self.slot, self.receiver.held)
 
     @property
     def is_sealed(self) -> bool:

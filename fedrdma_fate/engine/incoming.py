@@ -12,6 +12,8 @@ import math
 from collections import deque
 from collections.abc import Collection, Iterable
 
+import msgspec
+
 from fedrdma_fate.core.actions import (
     Action,
     AddInSlot,
@@ -37,6 +39,7 @@ from fedrdma_fate.engine.events import (
     ReceiveFailed,
     SlotsReturned,
     SlotsStillOpen,
+    TransferKept,
     TransferProgress,
     TransferStats,
 )
@@ -49,6 +52,7 @@ from fedrdma_fate.engine.granted_slot import (
     offer_digest,
     parsed,
 )
+from fedrdma_fate.engine.kept_slot import KeptSlot
 from fedrdma_fate.engine.link_datagrams import COPIES, LinkDatagrams
 from fedrdma_fate.engine.opening import Opening
 from fedrdma_fate.engine.openings import Openings
@@ -109,15 +113,22 @@ class IncomingTransfers:
 
     # -- commands -------------------------------------------------------------------------------------------------
 
-    def grant(self, grant: int, slot: Slot, transfer: int) -> None:
-        """Let the peer write into a slot: for the transfer that asked, or (0) as a credit."""
+    def grant(self, grant: int, slot: Slot, transfer: int, kept: KeptSlot | None = None) -> None:
+        """Let the peer write into a slot, on what is kept there: for the transfer that asked, or (0) as a credit."""
         if self._endpoint is None:
-            self._emit(SlotsReturned((slot,)))
+            self._emit(SlotsReturned((slot,)) if kept is None else TransferKept(kept))
             return
-        self._granted[grant] = Granted(slot, transfer)
+        granted = self._granted[grant] = Granted(slot, transfer)
         # of two grants with one tag the first keeps it, and the other is for the modes without chunk immediates
         self._tagged.setdefault(grant % TAGS, grant)
-        self._datagrams.post(self._expose(self._endpoint, grant), COPIES)
+        if kept is None or self._is_sealed_by_poster:
+            self._datagrams.post(self._expose(self._endpoint, grant), COPIES)
+            return
+        granted.kept = kept
+        if self._opener is not None:
+            self._opener.note_resumed(grant)
+        # too long for a datagram perhaps
+        self._expose(self._endpoint, grant)
 
     def tell_share(self, rate: float, place: float) -> None:
         """Tell the peer what is let through, in bytes a second, infinite: all; and its place among those that begin."""
@@ -133,7 +144,7 @@ class IncomingTransfers:
         granted = next((each for each in self._granted.values() if each.asked_by == request.transfer), None)
         if granted is None:
             self._emit(GrantRequested(request, early=True))
-        elif granted.told is not None and granted.offer is None:
+        elif granted.told is not None and granted.offer is None and granted.kept is None:
             self._datagrams.post(granted.told)
 
     def path_up(self, endpoint: Endpoint, now: float, opener: PathOpener | None = None) -> None:
@@ -170,11 +181,15 @@ class IncomingTransfers:
         if self._lost_at is None:
             self._lost_at = now
         # what was sealed is of no use under the keys of the next path
-        self._return(grant for grant, granted in self._granted.items() if granted.offer is None or granted.is_sealed)
         self._return([*wiped, *foreign])
+        self._return(grant for grant, granted in self._granted.items() if granted.is_sealed)
+        self._keep(grant for grant, granted in self._granted.items() if granted.offer is None)
+        self._return(grant for grant, granted in self._granted.items() if granted.offer is None)
 
     def end(self) -> None:
         """The link ends: every slot goes back. What was announced comes by another link, or its owner knows better."""
+        if self._settings.continues():
+            self._keep(self._granted)
         self._return(self._granted)
         self._openings.clear()
 
@@ -223,7 +238,10 @@ class IncomingTransfers:
     def _may_begin(self, offer: Offer) -> bool:
         granted = self._granted.get(offer.grant)
         mistaken = uses_chunk_immediates(offer.mode) and self._tagged.get(offer.grant % TAGS) != offer.grant
-        return self._endpoint is not None and granted is not None and granted.offer is None and not mistaken
+        if self._endpoint is None or granted is None or granted.offer is not None or mistaken:
+            return False
+        # what lies there, and its sender counts on, is of another payload
+        return granted.kept is None or granted.kept.is_of(offer)
 
     def _begin(self, offer: Offer, now: float) -> None:
         assert self._endpoint is not None
@@ -240,6 +258,8 @@ class IncomingTransfers:
         granted.started = now
         if self._settings.poll_headers:
             clear_stale_header(granted, granted.receiver)
+        if granted.kept is not None:
+            self._carry_out(offer.grant, granted, granted.receiver.adopt(granted.kept.held), now)
         early, early_writes = dict(granted.early), list(granted.early_writes)
         self._forget_early(granted)
         for immediate, chunk in early.items():
@@ -404,9 +424,24 @@ class IncomingTransfers:
         # one that is in use must not look like a credit to a sender that has forgotten what for
         transfer = granted.asked_by if granted.offer is None else granted.offer.transfer
         frame = Grant(self._settings.transport, grant, remote.key, remote.address, remote.length, transfer)
+        if granted.kept is not None and granted.offer is None:
+            kept = granted.kept
+            ranges = kept.held.ranges if self._can_use(kept) else ()
+            frame = msgspec.structs.replace(frame, continues=kept.offer.grant, held=ranges)
         granted.told = frame
         self._emit(FrameToSend(frame))
         return frame
+
+    def _keep(self, grants: Iterable[int]) -> None:
+        """Close these slots to the peer, and leave them to whoever goes on there, where something does."""
+        for grant in list(grants):
+            if (kept := self._granted[grant].to_keep()) is not None:
+                self._forget(grant)
+                self._emit(TransferKept(kept))
+
+    def _can_use(self, kept: KeptSlot) -> bool:
+        """Whether what lies there counts as much as what comes by this data path."""
+        return self._opener is None or kept.held.tagged or kept.offer.mode == "fedrdma"
 
     def _return(self, grants: Iterable[int]) -> None:
         """Close these slots to the peer and give them to the owner; unknown ones are ignored."""

@@ -22,6 +22,7 @@ from fedrdma_fate.engine.events import (
     TransferProgress,
 )
 from fedrdma_fate.engine.incoming import IncomingTransfers
+from fedrdma_fate.engine.kept_slot import KeptSlot
 from fedrdma_fate.engine.link_datagrams import LinkDatagrams
 from fedrdma_fate.engine.outgoing import OutgoingTransfers
 from fedrdma_fate.engine.path_memory import KnownPath
@@ -224,9 +225,9 @@ class Link:
         """Give a message up; SendFailed follows, unless it has ended before."""
         self._outgoing.cancel(transfer, code, reason, self._clock())
 
-    def grant(self, grant: int, slot: Slot, transfer: int = 0) -> None:
-        """Let the peer write into this slot; without a data path it comes back at once."""
-        self._incoming.grant(grant, slot, transfer)
+    def grant(self, grant: int, slot: Slot, transfer: int = 0, kept: KeptSlot | None = None) -> None:
+        """Let the peer write into this slot, on what is kept there; without a data path it comes back at once."""
+        self._incoming.grant(grant, slot, transfer, kept)
 
     def share(self, rate: float, place: float) -> None:
         """Tell the peer what is let through of all that it sends, bytes a second; see `Share`."""

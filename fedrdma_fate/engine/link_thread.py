@@ -12,6 +12,7 @@ from typing import Protocol
 from fedrdma_fate.core.path_probe import JointAnswer
 from fedrdma_fate.core.shares.receive_shares import Arrivals
 from fedrdma_fate.engine.events import Emit, SlotsReturned, TransferProgress
+from fedrdma_fate.engine.kept_slot import KeptSlot
 from fedrdma_fate.engine.link import Clock, Command, Link, Wait
 from fedrdma_fate.engine.path_memory import KnownPath
 from fedrdma_fate.engine.payload import Outgoing
@@ -121,9 +122,9 @@ class LinkHandle:
         """Give a message up."""
         self._command(lambda link: link.cancel(transfer, code, reason))
 
-    def grant(self, grant: int, slot: Slot, transfer: int = 0) -> None:
-        """Let the peer write into this slot; on a link that has ended it comes back at once."""
-        if not self._command(lambda link: link.grant(grant, slot, transfer)):
+    def grant(self, grant: int, slot: Slot, transfer: int = 0, kept: KeptSlot | None = None) -> None:
+        """Let the peer write into this slot, on what is kept there; on a link that has ended it comes back at once."""
+        if not self._command(lambda link: link.grant(grant, slot, transfer, kept)):
             self._emit(SlotsReturned((slot,)))
 
     def share(self, rate: float, place: float) -> None:

@@ -167,6 +167,7 @@ class OutgoingTransfers:
         self._posted.clear()
         self._given_up.clear()
         for active in self._active.values():
+            active.note_so_far()
             active.sender.pause()
             active.offering = active.heading = None
             active.chunks_in_flight = 0
@@ -372,6 +373,7 @@ class OutgoingTransfers:
             self._forget_sealed(active)
             close_transfer(active, self.memory)
             self._give_back(active.grant.grant)
+            active.outgoing.so_far.at = (0, ())
             self._requests.ended(transfer)
             self.submit(active.outgoing.plain, now)
             self._serve_stalled(now)
@@ -434,12 +436,14 @@ class OutgoingTransfers:
 
     def _seek_grant(self, outgoing: Outgoing, now: float) -> None:
         needed = self._needed(outgoing)
-        grant = self._credits.take(needed)
+        # where some of it has arrived, the peer may have kept that slot: to ask for it costs less than to begin anew
+        goes_on = self._ring is None and outgoing.so_far.at[1] and self._settings.continues()
+        grant = None if goes_on else self._credits.take(needed)
         if grant is not None:
             del self._waiting[outgoing.transfer]
             self._begin(outgoing, grant, now)
         else:
-            for outgrown in self._credits.take_outgrown():
+            for outgrown in () if goes_on else self._credits.take_outgrown():
                 # ahead of the request, by the same ways: its room is what is asked for
                 self._give_back(outgrown.grant)
                 self._datagrams.post(GrantReturn(self._settings.transport, outgrown.grant), COPIES)
@@ -464,6 +468,8 @@ class OutgoingTransfers:
 
     def _use_credits(self, now: float) -> None:
         for transfer, outgoing in list(self._waiting.items()):
+            if self._requests.has_asked(transfer) and outgoing.so_far.at[1]:
+                continue
             grant = self._credits.take(self._needed(outgoing))
             if grant is not None:
                 del self._waiting[transfer]
@@ -485,6 +491,7 @@ class OutgoingTransfers:
             now,
             sealed=self._ring is not None,
             place=self._told_place if self.memory.told < self.memory.limit else self._own_place,
+            held=() if self._ring is not None else outgoing.held_in(grant),
         )
         self._active.add(active)
         if math.isfinite(self.memory.bound):

@@ -125,6 +125,10 @@ class OutgoingTransfer:
         else:
             self.sealed = SealedSource(self.outgoing.payload, self.outgoing.plan, attempt, ring)
 
+    def note_so_far(self) -> None:
+        """The data path is gone: what has arrived, for the next. Sealed before it was posted, it is of no use there."""
+        self.outgoing.so_far.at = (0, ()) if self.sealed is not None else (self.grant.grant, self.sender.arrived_ranges)
+
     @property
     def repeated(self) -> tuple[Repeated, ...]:
         """What is sent again and again."""

@@ -6,11 +6,12 @@ import dataclasses
 from collections.abc import Sequence
 
 from fedrdma_fate.core.digest import BLOCK_BYTES, DigestTable, block_digest, blocks_of, digest_of_blocks
+from fedrdma_fate.core.held import Ranges, are_ranges, bytes_in
 from fedrdma_fate.core.plan import Chunk, ChunkPlan
 from fedrdma_fate.core.sealed_plan import without_table
 from fedrdma_fate.core.x.chunking import LEAST_CHUNK_BYTES
 from fedrdma_fate.ports import Slot
-from fedrdma_fate.wire.frames import MessageKey, MessageKind, Mode
+from fedrdma_fate.wire.frames import Grant, MessageKey, MessageKind, Mode
 
 
 class Payload:
@@ -83,6 +84,20 @@ class Payload:
         return self._block_digests.get(number)
 
 
+@dataclasses.dataclass(slots=True)
+class SentSoFar:
+    """How far a message came on the last data path that it has gone by, for the next.
+
+    The link that gives it up writes it, and the next one reads it, perhaps on another thread, and perhaps before: so it
+    is replaced as one.
+
+    Attributes:
+        at: the grant whose slot it was written into, and which bytes had arrived there.
+    """
+
+    at: tuple[int, Ranges] = (0, ())
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outgoing:
     """A message to send to one peer.
@@ -95,6 +110,7 @@ class Outgoing:
         plan: how it is cut.
         mode: how it travels.
         recut: the plan is only good for its length: it is cut anew for what is known of the path when it begins.
+        so_far: how far it came before.
     """
 
     transfer: int
@@ -104,6 +120,20 @@ class Outgoing:
     plan: ChunkPlan
     mode: Mode
     recut: bool = False
+    so_far: SentSoFar = dataclasses.field(default_factory=SentSoFar, compare=False, repr=False)
+
+    def held_in(self, grant: Grant) -> Ranges:
+        """What of it lies in a granted slot already.
+
+        In `fedrdma` and `fedrdma-x` the receiver counts what has come, so only what it says is not sent. In the other
+        modes it may have seen nothing, and looks at all of it in the end: there what was acknowledged counts.
+        """
+        total = self.payload.total_bytes
+        told = grant.held if are_ranges(grant.held, total) else ()
+        if not grant.continues or self.mode in ("fedrdma", "fedrdma-x"):
+            return told
+        before, arrived = self.so_far.at
+        return arrived if before == grant.continues and bytes_in(arrived) > bytes_in(told) else told
 
     @property
     def plain(self) -> Outgoing:

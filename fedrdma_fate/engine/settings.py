@@ -34,6 +34,7 @@ class LinkSettings:
         kept: called with an offer, the slot that it lies in and where in it, on the link's thread: a payload is whole,
             and the peer is about to be told that it is kept. False: it is kept in another slot, and this one goes back.
         tells_digests: whether the peer tells the digests of chunks when it is asked; called on the link's thread.
+        continues: whether the peer knows grants that continue others; called on the link's thread.
         complaints: about what the peer sends.
         site: name of the peer's, for complaints.
     """
@@ -51,5 +52,6 @@ class LinkSettings:
     admits: Callable[[Frame], bool] = lambda _frame: True
     kept: Callable[[Offer, Slot, int], bool] = lambda _offer, _slot, _payload_at: True
     tells_digests: Callable[[], bool] = lambda: False
+    continues: Callable[[], bool] = lambda: False
     complaints: Complaints = dataclasses.field(default_factory=Complaints)
     site: str = "peer"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from fedrdma_fate.core.held import Ranges
 from fedrdma_fate.core.plan import DEFAULT_CHUNK_BYTES, ChunkPlan, SlotLayout, plan_of_offer
 from fedrdma_fate.core.receiver import Receiver, ReceiveSettings
 from fedrdma_fate.core.sealed_plan import sealable, sealed_slot_bytes, with_table
@@ -66,21 +67,25 @@ def open_transfer(
     *,
     sealed: bool = False,
     place: float = 0.0,
+    held: Ranges = (),
 ) -> OutgoingTransfer:
     """The transfer of a message that was granted a slot: its cut, its repair chunks, its state machine.
 
     To be given to `close_transfer` when it has ended. With `sealed`, its chunks are sealed before they are posted.
-    Where the receiver bounds the rate, `place` is the part of its first chunk's time that it does not wait.
+    Where the receiver bounds the rate, `place` is the part of its first chunk's time that it does not wait. What
+    is `held` lies in the slot already.
     """
     needed = slot_bytes_needed(outgoing.plan, outgoing.mode, sealed=sealed, recut=outgoing.recut)
     outgoing = _cut(outgoing, service, memory)
     if sealed:
         plan = with_table(sealable(outgoing.plan, LARGEST_SEALED_CHUNK_BYTES))
         outgoing = dataclasses.replace(outgoing, plan=plan)
-    wish = worthwhile_repairs(outgoing, service, memory, settings)
+    # a sum of chunks that are not all sent is of no use
+    wish = None if held else worthwhile_repairs(outgoing, service, memory, settings)
     repairs = None if wish is None else buffer.acquire(wish, grant.length)
     planned = None if repairs is None else repairs.plan
     sender = _sending_machine(outgoing, grant.grant, service, memory, settings, planned, place)
+    sender.note_held(held)
     wished_bytes = 0 if wish is None else wish.wished_bytes
     if sealed:
         # what is granted ahead has room for the next table, however the next message is cut
@@ -152,7 +157,11 @@ def open_receiver(
         # nothing is lost, so nobody sends them
         repairs = None
     details = XReceiveSettings(
-        offer.grant % TAGS, repairs=repairs, first_epoch=_first_epoch(offer.grant), asks_digests=asks_digests
+        offer.grant % TAGS,
+        repairs=repairs,
+        first_epoch=_first_epoch(offer.grant),
+        asks_digests=asks_digests,
+        tagged=tagged,
     )
     if service.repairs_packets:
         details = dataclasses.replace(details, report_bytes=REPORT_BYTES)

@@ -47,6 +47,10 @@ class SlotRequests:
         if self._datagrams.post(request):
             self._repeated[transfer] = Repeated(request, Backoff(now, _REPEATS))
 
+    def has_asked(self, transfer: int) -> bool:
+        """Whether it has asked for a slot, and not ended."""
+        return transfer in self._asked
+
     def answered(self, transfer: int) -> None:
         """It has a slot."""
         self._repeated.pop(transfer, None)

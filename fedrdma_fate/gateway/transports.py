@@ -108,6 +108,7 @@ def link_settings(
     kept: Callable[[Offer, Slot, int], bool] = lambda _offer, _slot, _payload_at: True,
     complaints: Complaints,
     tells_digests: Callable[[], bool] = lambda: False,
+    continues: Callable[[], bool] = lambda: False,
 ) -> LinkSettings:
     """Parameters of the link to a peer over one of them.
 
@@ -122,6 +123,7 @@ def link_settings(
         kept: takes down that a payload is whole, on the link's thread; whether it had not been so in another slot.
         complaints: about what the peer sends.
         tells_digests: whether it tells the digests of chunks when it is asked.
+        continues: whether it knows grants that continue others.
     """
     return LinkSettings(
         transport=transport,
@@ -135,6 +137,7 @@ def link_settings(
         admits=admits,
         kept=kept,
         tells_digests=tells_digests,
+        continues=continues,
         complaints=complaints,
         site=peer.site,
     )

@@ -50,6 +50,10 @@ LEAST_FRAMES_PER_SECOND = 100
 MOST_TOLD_DIGESTS = 1 << 16
 """Of chunks, in one frame, half a MiB then: 1 GiB in chunks of 16 KiB. A payload of more goes again whole."""
 
+MOST_HELD_RANGES = 1024
+"""Of bytes that lie in a granted slot, which a grant names, in some 20 KB: of 64 MiB in chunks of 64 KiB, of which some
+have not come, it would name ten where one in a hundred is lost."""
+
 MOST_HOLDERS = 8
 """That are told of memory which others wait for."""
 
@@ -124,6 +128,7 @@ class Hello(Frame, frozen=True, tag="hello"):
         obeys_shares: whether it keeps to a `Share` that it is told; else it is told none.
         resumes: what an earlier run of it was to send comes all the same, or it says that it will not.
         chunk_digests: whether it tells the digests of chunks when it is asked.
+        continues: whether it knows a grant that continues another, and goes on there.
     """
 
     site: PartyText
@@ -144,6 +149,7 @@ class Hello(Frame, frozen=True, tag="hello"):
     obeys_shares: bool = False
     resumes: bool = False
     chunk_digests: bool = False
+    continues: bool = False
 
 
 class Connect(Frame, frozen=True, tag="connect"):
@@ -201,6 +207,8 @@ class Grant(Frame, frozen=True, tag="grant"):
         address: where the slot starts in the space that `key` names.
         length: bytes, header space included.
         transfer: the transfer that asked, or 0 for a standing grant (a credit).
+        continues: the grant whose slot it is, of the same transfer on another data path; 0: none.
+        held: bytes of the payload that lie there already, as far as the receiver knows: [start, end) each, ascending.
     """
 
     transport: PartyText
@@ -209,6 +217,8 @@ class Grant(Frame, frozen=True, tag="grant"):
     address: int
     length: int
     transfer: int = 0
+    continues: int = 0
+    held: Annotated[tuple[tuple[int, int], ...], msgspec.Meta(max_length=MOST_HELD_RANGES)] = ()
 
 
 class Share(Frame, frozen=True, tag="share"):

@@ -67,6 +67,8 @@ class MemoryWire:
         chunk_service: as both ends present it.
         sealed_by_poster: as both ends say.
         has_datagrams: whether it carries them.
+        landed_bytes: of chunks and headers, over both directions.
+        lands_at_once: how many writes land in a turn.
         paddings: of every posted datagram or train, over both directions.
         lost_chunks: which chunks get lost, counted from 1 over both directions.
         trouble: where datagrams get lost, come twice, or are held back until a later one comes: decides which.
@@ -75,6 +77,8 @@ class MemoryWire:
     def __init__(self) -> None:
         self.chunk_service = ChunkService()
         self.sealed_by_poster = False
+        self.landed_bytes = 0
+        self.lands_at_once = 1000
         self.paddings: list[int] = []
         self.has_datagrams = False
         self.lost_chunks: frozenset[int] = frozenset()
@@ -210,7 +214,7 @@ class MemoryEndpoint:
             self._check()
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(self._signal)
-            for _ in range(min(most, len(self._arriving))):
+            for _ in range(min(most, self._wire.lands_at_once, len(self._arriving))):
                 self._land(self._arriving.popleft())
                 self._check()
             completions, self._completions = self._completions, []
@@ -253,6 +257,7 @@ class MemoryEndpoint:
             self._wire.break_down("a write outside of what was granted")
             return
         grant, slot = entry
+        self._wire.landed_bytes += len(data)
         slot.view[write.offset : write.offset + len(data)] = data
         if write.immediate is None:
             landed = Completion(CompletionKind.LANDED, immediate=grant, offset=write.offset, length=len(data))

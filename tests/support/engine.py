@@ -22,8 +22,10 @@ from fedrdma_fate.engine.events import (
     SlotsReturned,
     SlotsStillOpen,
     TransferAnnounced,
+    TransferKept,
     TransferStats,
 )
+from fedrdma_fate.engine.kept_slot import KeptSlot
 from fedrdma_fate.engine.link import Link
 from fedrdma_fate.engine.payload import Outgoing, Payload
 from fedrdma_fate.engine.sealing_ring import SEALING_RING_BYTES, SealingRing
@@ -53,6 +55,7 @@ class Recorded:
     frames: list[ControlFrame] = dataclasses.field(default_factory=list)
     returned: list[Slot] = dataclasses.field(default_factory=list)
     still_open: list[Slot] = dataclasses.field(default_factory=list)
+    kept: list[KeptSlot] = dataclasses.field(default_factory=list)
     wanted: list[GrantRequest] = dataclasses.field(default_factory=list)
     wanted_early: list[GrantRequest] = dataclasses.field(default_factory=list)
     offers: list[Offer] = dataclasses.field(default_factory=list)
@@ -91,6 +94,8 @@ class Recorded:
                 self.returned.extend(slots)
             case SlotsStillOpen(slots):
                 self.still_open.extend(slots)
+            case TransferKept(kept):
+                self.kept.append(kept)
             case PayloadSent(outgoing, stats):
                 self.sent_messages.append((outgoing, stats))
             case RecordsRefused(counts):

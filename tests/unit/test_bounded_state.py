@@ -72,6 +72,7 @@ BOUNDS: dict[str, dict[str, str]] = {
         "gateway/messages/sessions.py:Sessions": "_sessions",
         "gateway/messages/sessions.py:_Session": "pulled pushed others",
     },
+    "MOST_KEPT": {"gateway/peers/receiving.py:Receiving": "_kept"},
     "MOST_LARGE": {"gateway/peers/sending.py:Sending": "_transfers"},
     "MOST_UNWRITTEN_BYTES": {"memory/journal_file.py:JournalFile": "_unwritten"},
     "MOST_BYTES": {"gateway/messages/unspilled.py:Unspilled": "_messages"},
@@ -109,7 +110,7 @@ BOUNDS: dict[str, dict[str, str]] = {
     "REMEMBERED_CROWDS": {"core/shares/receive_shares.py:ReceiveShares": "_crowds"},
     "MOST_ANNOUNCED, by whoever adds": {"gateway/peers/announced.py:AnnouncedTransfers": "_offers _of_message"},
     "MOST_REQUESTS_KEPT; standing grants are few": {
-        "gateway/peers/receiving.py:Receiving": "_requests _asked_by _granted",
+        "gateway/peers/receiving.py:Receiving": "_requests _asked_by _granted _early_requests",
         "gateway/context.py:GatewayContext": "tasks",
         "engine/incoming.py:IncomingTransfers": "_granted _tagged",
         "engine/openings.py:Openings": "_opening",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 
 
@@ -56,6 +57,10 @@ class ArrivalMap:
         all_there = (self._beyond << self.complete | ((1 << self.complete) - 1)) & ~int.from_bytes(gone, "little")
         self.complete, self._beyond = 0, all_there
         self._advance()
+
+    def __iter__(self) -> Iterator[int]:
+        """What is there, ascending."""
+        return itertools.chain(range(self.complete), _bits(self._beyond, self.complete))
 
     def missing_from(self, first: int) -> list[int]:
         """Positions from `first` on that are not there."""

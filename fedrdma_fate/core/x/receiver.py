@@ -6,7 +6,8 @@ import dataclasses
 
 from fedrdma_fate.core.actions import Action, ClearHeader, Failed, Finished, SendFrame, SendReport, WipeChunk
 from fedrdma_fate.core.damage import can_tell, damaged_chunks
-from fedrdma_fate.core.digest import payload_digest
+from fedrdma_fate.core.digest import TAGGED, payload_digest
+from fedrdma_fate.core.held import Held, chunks_within, ranges_of
 from fedrdma_fate.core.plan import ChunkPlan, SlotLayout
 from fedrdma_fate.core.receiver import ReceiverState
 from fedrdma_fate.core.verification import ChunkVerification
@@ -41,6 +42,7 @@ class XReceiveSettings:
         repairs: the repair chunks that come besides.
         first_epoch: see `XSendSettings`.
         asks_digests: the sender tells the digests of its chunks when it is asked.
+        tagged: a tag vouches for every chunk that comes.
     """
 
     tag: int
@@ -50,6 +52,7 @@ class XReceiveSettings:
     repairs: RepairPlan | None = None
     first_epoch: int = 0
     asks_digests: bool = False
+    tagged: bool = False
 
 
 class XReceiver:
@@ -104,6 +107,32 @@ class XReceiver:
     def finished(self) -> bool:
         """Whether the transfer is over, well or not."""
         return self.state in (ReceiverState.DELIVERED, ReceiverState.FAILED)
+
+    @property
+    def held(self) -> Held:
+        """What it could go on from in the same slot, on another data path."""
+        last = self.plan.count - 1
+        there = [last - position for position in self._arrivals]
+        if self.settings.tagged:
+            there = [index for index in there if self._verification.get(index) == TAGGED]
+        return Held(ranges_of(self.plan.chunk(index) for index in there), self.settings.tagged)
+
+    def adopt(self, held: Held) -> list[Action]:
+        """This lies in the slot already, from another data path. To be called before anything comes."""
+        if self.settings.tagged and not held.tagged:
+            return []
+        actions: list[Action] = []
+        for chunk in chunks_within(self.plan, held.ranges):
+            position = self.plan.count - 1 - chunk.index
+            self._arrivals.add(position)
+            self.placed_bytes += chunk.length
+            # what it lets pass has not been lost
+            self._furthest = max(self._furthest, position)
+            if self.settings.tagged:
+                self._verification.set(chunk.index, TAGGED)
+            else:
+                actions += self._verification.request(chunk)
+        return actions
 
     def on_landed(self, offset: int, length: int, digest: int | None = None) -> list[Action]:
         """Another mode's hint; ignored."""

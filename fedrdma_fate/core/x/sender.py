@@ -19,6 +19,7 @@ from fedrdma_fate.core.actions import (
     WriteHeader,
 )
 from fedrdma_fate.core.damage import can_tell, pack_digests
+from fedrdma_fate.core.held import Ranges, chunks_within, ranges_of
 from fedrdma_fate.core.path import Sample
 from fedrdma_fate.core.plan import Chunk, ChunkPlan, SlotLayout
 from fedrdma_fate.core.sender import SenderBase, SenderState
@@ -198,7 +199,19 @@ class XSender(SenderBase):
         self._repairs = None if settings.repairs is None else RepairSender(settings.repairs)
         self._ready_at: float | None = None
 
+    @property
+    def arrived_ranges(self) -> Ranges:
+        """Which bytes of the payload lie in the receiver's slot."""
+        chunks = (self._queue.chunk(position) for position in self._arrivals)
+        return ranges_of(chunk for chunk in chunks if chunk.index >= self.plan.trailer_count)
+
     # -- events ---------------------------------------------------------------------------------------------------
+
+    def note_held(self, ranges: Ranges) -> None:
+        """Before the start: these bytes lie in the slot, and are not sent."""
+        for chunk in chunks_within(self.plan, ranges):
+            if self._arrivals.add(self.plan.count - 1 - chunk.index):
+                self.arrived_bytes += chunk.length
 
     def start(self, now: float) -> list[Action]:
         """Begin. The offer has been sent and the slot was granted."""
@@ -206,7 +219,9 @@ class XSender(SenderBase):
             return []
         self.state = SenderState.SENDING
         self._timeout.last_progress = now
-        return self._pump(now)
+        # the header speaks for what is not sent as well
+        digests = [action for at in self._arrivals for action in self._header.on_chunk_sent(self._queue.chunk(at))]
+        return self._pump(now) + digests
 
     def on_digest(self, index: int, value: int) -> list[Action]:
         """The answer to ComputeDigest."""

@@ -44,4 +44,5 @@ def own_hello(peer: PeerConfig, context: GatewayContext, keys: PeerKeys) -> Hell
         obeys_shares=True,
         resumes=context.resumes,
         chunk_digests=True,
+        continues=True,
     )

@@ -6,9 +6,16 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
-from fedrdma_fate.engine.events import LinkEvent, PayloadReceived, ReceiveFailed, SlotsReturned, SlotsStillOpen
+from fedrdma_fate.engine.events import (
+    LinkEvent,
+    PayloadReceived,
+    ReceiveFailed,
+    SlotsReturned,
+    SlotsStillOpen,
+    TransferKept,
+)
 
-_OWNED_SLOTS = (PayloadReceived, ReceiveFailed, SlotsReturned, SlotsStillOpen)
+_OWNED_SLOTS = (PayloadReceived, ReceiveFailed, SlotsReturned, SlotsStillOpen, TransferKept)
 """Events about slots of the owner of the link, which it must hear of however late they come."""
 
 

@@ -26,6 +26,7 @@ from fedrdma_fate.engine.events import (
     SlotsReturned,
     SlotsStillOpen,
     TransferAnnounced,
+    TransferKept,
     TransferProgress,
 )
 from fedrdma_fate.engine.link_thread import LinkHandle
@@ -239,6 +240,7 @@ class Peer:
         self.end(reason)
         self.sending.lending.close()
         self.main_path.close()
+        self.receiving.drop_kept()
         return self.paths.close()
 
     def _adopt(self, stream: ControlStream, hello: Hello, dialled_by: str) -> None:
@@ -471,6 +473,7 @@ class Peer:
             kept=functools.partial(self._context.journal.received, self.config.site),
             complaints=self._context.complaints,
             tells_digests=lambda: self.hello is not None and self.hello.chunk_digests,
+            continues=lambda: self.hello is not None and self.hello.continues,
         )
         events = LinkEvents(self._loop, functools.partial(self._on_link_event, transport))
         return self._context.make_link(self.config.site, settings, events.emit), events
@@ -521,6 +524,8 @@ class Peer:
                 self.receiving.slots_returned(slots)
             case SlotsStillOpen(slots):
                 self.receiving.slots_still_open(slots)
+            case TransferKept(kept):
+                self.receiving.keep(kept)
             case PayloadSent(outgoing, stats):
                 self._note_carried(transport)
                 if not self.probes.sent(outgoing, stats):
@@ -590,6 +595,8 @@ class Peer:
 
     def _recall_credits(self, owner: str | None) -> None:
         if owner in (None, self.receiving.owner):
+            # not in the middle of asking for room
+            self._loop.call_soon(self.receiving.drop_kept)
             self.paths.recall_credits()
 
     def _on_room(self) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from fedrdma_fate.core.credits import MOST_REQUESTS
 from fedrdma_fate.core.plan import HEADER_SPACE_BYTES
 from fedrdma_fate.engine.events import TransferStats
+from fedrdma_fate.engine.kept_slot import KeptSlot
 from fedrdma_fate.engine.link_thread import LinkHandle
 from fedrdma_fate.gateway.background import spawn
 from fedrdma_fate.gateway.context import GatewayContext
@@ -57,6 +58,10 @@ MOST_REQUESTS_KEPT = 4 * MOST_REQUESTS
 """Transfers of a peer that wait for a slot or have one: its gateway asks for so many on each of its two data paths, and
 what it has given up may still be on its way."""
 
+MOST_KEPT = 64
+"""Slots of a peer's transfers that are kept from one data path to the next: what it had been granted, and no more of it
+than a path has transfers under way for."""
+
 MOST_ANNOUNCED = 8192
 """Transfers of a peer that were announced and have not ended: more than it can have grants and credits for."""
 
@@ -67,15 +72,26 @@ class _Grant:
 
     Attributes:
         lease: of the slot.
+        link: what grants it.
         credit_of: the transport that it is a standing grant of, if it is one.
         large: whether it is one beside the ring; see `Receiving._grant_ahead`.
         asked_by: the transfer that asked for it, else 0.
     """
 
     lease: Lease
+    link: LinkHandle
     credit_of: str = ""
     large: bool = False
     asked_by: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Kept:
+    """A slot in which a transfer may go on, and when it is given up."""
+
+    slot: KeptSlot
+    lease: Lease
+    timer: asyncio.TimerHandle
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -115,9 +131,11 @@ class Receiving:
         self._round_trip = round_trip
         self._granted: dict[int, _Grant] = {}
         self._requests: dict[int, _Request] = {}
-        self._asked_by: set[int] = set()
+        self._asked_by: dict[int, LinkHandle] = {}
+        self._early_requests: dict[int, tuple[GrantRequest, LinkHandle]] = {}
         self._ahead: dict[str, int] = {}
         self._next_grant = 0
+        self._kept: dict[int, _Kept] = {}
         self._announced = AnnouncedTransfers()
         self._ended: OrderedDict[int, Delivered | Refused] = OrderedDict()
         self._lost: deque[Refused] = deque(maxlen=REMEMBERED_LOST)
@@ -136,7 +154,7 @@ class Receiving:
                 return
             if lease is None:
                 return
-            self._grant(link, _Grant(lease, credit_of=transport))
+            self._grant(_Grant(lease, link, credit_of=transport))
         # after the ring, which would else lie between it and the room behind it
         if not any(standing):
             self._grant_ahead(link, transport)
@@ -159,7 +177,7 @@ class Receiving:
             self._complain("no slot ahead", "no receive slot ahead of time for %s: %s", self._peer, error)
             return
         if lease is not None:
-            self._grant(link, _Grant(lease, credit_of=transport, large=True))
+            self._grant(_Grant(lease, link, credit_of=transport, large=True))
 
     def _first_ahead(self, transport: str) -> int:
         """As long as no large message has come; what the first does not fill is free again when it has come."""
@@ -180,8 +198,13 @@ class Receiving:
             if len(self._requests) + len(self._asked_by) >= MOST_REQUESTS_KEPT:
                 self._refuse_request(request, _too_many_requests(self._peer))
                 return
+            if self._go_on(request, link):
+                return
             task = spawn(self._context.tasks, self._answer_request(request, link))
             self._requests[transfer] = _Request(link, task)
+        elif self._asked_by.get(transfer, link) is not link:
+            # of a path that is being given up, whose thread has not said so yet
+            self._early_requests[transfer] = request, link
 
     def on_early_grant_request(self, request: GrantRequest, link: LinkHandle) -> None:
         """The same by a datagram, before or after the frame: it gets what is free, and the frame does all else."""
@@ -189,11 +212,11 @@ class Receiving:
         known = transfer in self._ended or transfer in self._requests or transfer in self._asked_by
         if known or transfer >= PROBE_TRANSFERS_FROM or slot_bytes < HEADER_SPACE_BYTES:
             return
-        if len(self._requests) + len(self._asked_by) >= MOST_REQUESTS_KEPT:
+        if len(self._requests) + len(self._asked_by) >= MOST_REQUESTS_KEPT or self._go_on(request, link):
             return
         with contextlib.suppress(MemoryPoolError):
             if (lease := self._context.receive_pool.lease(slot_bytes, self.owner)) is not None:
-                self._grant(link, _Grant(lease, asked_by=transfer))
+                self._grant(_Grant(lease, link, asked_by=transfer))
 
     @property
     def waits_for_memory(self) -> bool:
@@ -206,6 +229,9 @@ class Receiving:
             if link is None or request.link is link:
                 del self._requests[transfer]
                 request.task.cancel()
+        for transfer, (_, asking) in list(self._early_requests.items()):
+            if link is None or asking is link:
+                del self._early_requests[transfer]
 
     def slots_returned(self, slots: Sequence[Slot]) -> None:
         """Slots are no longer granted."""
@@ -227,7 +253,7 @@ class Receiving:
             self._refuse_request(request, error)
             return
         del self._requests[request.transfer]
-        self._grant(link, _Grant(lease, asked_by=request.transfer))
+        self._grant(_Grant(lease, link, asked_by=request.transfer))
 
     def _refuse_request(self, request: GrantRequest, error: FedRDMAError) -> None:
         self._complain("refused request", "refused transfer %s of %s: %s", request.transfer, self._peer, error)
@@ -254,20 +280,67 @@ class Receiving:
             raise MemoryPoolError(ErrorCode.POOL_TIMEOUT, f"another probe of {self._peer} has the memory for probes.")
         return lease_spare(self._context.receive_pool, slot_bytes, self.owner)
 
-    def _grant(self, link: LinkHandle, grant: _Grant) -> None:
+    def _grant(self, grant: _Grant, kept: KeptSlot | None = None) -> None:
         self._next_grant += 1
         slot = grant.lease.slot
         self._granted[slot.offset] = grant
         if grant.asked_by:
-            self._asked_by.add(grant.asked_by)
+            self._asked_by[grant.asked_by] = grant.link
         # a new grant must not show the header of what its slot held before
         slot.view[:HEADER_BYTES] = bytes(HEADER_BYTES)
-        link.grant(self._next_grant, slot, grant.asked_by)
+        grant.link.grant(self._next_grant, slot, grant.asked_by, kept)
 
     def _take_back(self, slot: Slot) -> Lease:
         grant = self._granted.pop(slot.offset)
-        self._asked_by.discard(grant.asked_by)
+        self._asked_by.pop(grant.asked_by, None)
+        if (early := self._early_requests.pop(grant.asked_by, None)) is not None:
+            # when this slot is where it goes to
+            asyncio.get_running_loop().call_soon(self._answer_early, *early)
         return grant.lease
+
+    def _answer_early(self, request: GrantRequest, link: LinkHandle) -> None:
+        if link.alive:
+            self.on_grant_request(request, link)
+
+    # -- what goes on by another data path ------------------------------------------------------------------------
+
+    def keep(self, kept: KeptSlot) -> None:
+        """A data path has ended in the middle of a transfer: its slot is kept, for a while, for the next."""
+        lease, transfer = self._take_back(kept.slot), kept.offer.transfer
+        is_wanted = transfer not in self._ended and transfer not in self._requests and transfer not in self._asked_by
+        if not is_wanted or transfer >= PROBE_TRANSFERS_FROM or not kept.offer.total_bytes:
+            lease.release()
+            return
+        self._drop_kept(transfer)
+        idle = self._context.config.timeouts.idle
+        timer = asyncio.get_running_loop().call_later(idle, self._drop_kept, transfer)
+        self._kept[transfer] = _Kept(kept, lease, timer)
+        while len(self._kept) > MOST_KEPT:
+            self._drop_kept(next(iter(self._kept)))
+
+    def drop_kept(self) -> None:
+        """Somebody else needs the memory."""
+        for transfer in list(self._kept):
+            self._drop_kept(transfer)
+
+    def _drop_kept(self, transfer: int) -> None:
+        kept = self._kept.pop(transfer, None)
+        if kept is not None:
+            kept.timer.cancel()
+            kept.lease.release()
+
+    def _go_on(self, request: GrantRequest, link: LinkHandle) -> bool:
+        """Grant the slot in which a transfer had begun, where that is kept, and long enough for how it is sent now."""
+        kept = self._kept.get(request.transfer)
+        if kept is None:
+            return False
+        if kept.lease.slot.length < request.slot_bytes:
+            self._drop_kept(request.transfer)
+            return False
+        del self._kept[request.transfer]
+        kept.timer.cancel()
+        self._grant(_Grant(kept.lease, link, asked_by=request.transfer), kept.slot)
+        return True
 
     @property
     def owner(self) -> str:
@@ -348,6 +421,7 @@ class Receiving:
     def on_abort(self, transfer: int) -> None:
         """The peer has given a transfer up, and says why in an Undeliverable."""
         self._announced.discard(transfer)
+        self._drop_kept(transfer)
         self._context.sharing.ended(self._peer, transfer)
 
     def on_undeliverable(self, key: MessageKey, code: str, reason: str) -> None:
@@ -355,6 +429,8 @@ class Receiving:
         message = "%s will not come from %s: [%s] %s"
         self._complain("undeliverable", message, key, self._peer, code, reason, level=logging.ERROR)
         self._announced.discard_message(key)
+        for transfer in [each for each, kept in self._kept.items() if kept.slot.offer.key == key]:
+            self._drop_kept(transfer)
         self._fail(key, code, reason)
 
     def _fail(self, key: MessageKey, code: str, reason: str) -> None:
@@ -367,6 +443,7 @@ class Receiving:
             for transfer in list(self._announced):
                 self._announced.discard(transfer)
             return
+        self.drop_kept()
         reason = f"the gateway of {self._peer} was restarted in the middle of it"
         for offer in self._announced.offers():
             self._not_received(offer, ErrorCode.TRANSFER_ABORTED, reason)
@@ -480,6 +557,7 @@ class Receiving:
 
     def _remember(self, end: Delivered | Refused) -> None:
         self._announced.discard(end.transfer)
+        self._drop_kept(end.transfer)
         self._context.sharing.ended(self._peer, end.transfer)
         self._ended[end.transfer] = end
         while len(self._ended) > REMEMBERED_TRANSFERS:

@@ -79,8 +79,8 @@ class Granting:
     def __init__(self) -> None:
         self.granted: list[int] = []
 
-    def grant(self, grant: int, slot: object, transfer: int) -> None:
-        del grant, slot
+    def grant(self, grant: int, slot: object, transfer: int, kept: object = None) -> None:
+        del grant, slot, kept
         self.granted.append(transfer)
 
 

@@ -30,8 +30,8 @@ class Granting:
     def __init__(self) -> None:
         self.granted: list[int] = []
 
-    def grant(self, grant: int, slot: object, transfer: int) -> None:
-        del grant, slot
+    def grant(self, grant: int, slot: object, transfer: int, kept: object = None) -> None:
+        del grant, slot, kept
         self.granted.append(transfer)
 
 
@@ -130,7 +130,9 @@ def test_a_request_by_a_datagram_gets_what_is_free_and_the_frame_does_all_else()
 def test_no_more_requests_by_datagrams_have_a_slot_than_a_peer_may_have() -> None:
     async def scenario() -> None:
         gateway = Gateway()
-        gateway.receiving["greedy"]._asked_by.update(range(1, MOST_REQUESTS_KEPT))
+        gateway.receiving["greedy"]._asked_by.update(
+            dict.fromkeys(range(1, MOST_REQUESTS_KEPT), gateway.links["greedy"])
+        )
         for transfer in (MOST_REQUESTS_KEPT, MOST_REQUESTS_KEPT + 1):
             gateway.ask_early("greedy", transfer, 64 * KIB)
         assert gateway.links["greedy"].granted == [MOST_REQUESTS_KEPT]

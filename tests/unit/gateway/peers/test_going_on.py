@@ -1,0 +1,165 @@
+"""Between two whole gateways, in virtual time: what has arrived is not sent again, whatever the data path does."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from fedrdma_fate.wire.frames import MessageKey, Mode
+from tests.support.endpoints import MemoryTransport, MemoryWire
+from tests.support.kept_twin import KeptTwin
+from tests.support.twin import run_virtually
+
+BODY = random.Random(9).randbytes(300_000)
+CHUNK_BYTES = 4_000
+MODES: tuple[Mode, ...] = ("fedrdma", "fedrdma-e", "fedrdma-x")
+HEADERS_BYTES = 64 * 76
+
+
+def _slow() -> MemoryWire:
+    wire = MemoryWire()
+    wire.lands_at_once = 2
+    return wire
+
+
+class AutoTwin(KeptTwin):
+    """One that has a path to fall back to, and a last resort."""
+
+    data_paths = ("verbs", "tcp", "grpc")
+
+
+class Play:
+    """A transfer from a to b that is interrupted, and what it costs."""
+
+    def __init__(self, twin: KeptTwin) -> None:
+        self.twin = twin
+        for transports in twin.transports.values():
+            for transport in transports.values():
+                assert isinstance(transport, MemoryTransport)
+                transport.make_wire = _slow
+
+    @property
+    def landed_bytes(self) -> int:
+        return sum(wire.landed_bytes for wires in self.twin._wires.values() for wire in wires.values())
+
+    def done_bytes(self) -> int:
+        """Of what is under way at the receiver."""
+        progress = [each for link in self.twin.halves["b"].links() for each in link._link.progress()]
+        return max((each.done_bytes for each in progress if each.direction == "receive"), default=0)
+
+    async def step(self, seconds: float = 0.05) -> None:
+        for site in ("a", "b"):
+            await self.twin.turn(site)
+            await self.twin.carry(site)
+        await asyncio.sleep(seconds)
+
+    async def until(self, done_bytes: int, transport: str = "") -> None:
+        for _ in range(20_000):
+            main = self.twin.halves["b"].peer.paths.main_transport
+            if self.done_bytes() >= done_bytes and (not transport or main == transport):
+                return
+            await self.step()
+        raise AssertionError("it did not get so far")
+
+    def refuse(self, transport: str, *, refusing: bool = True) -> None:
+        """No connection comes about by it."""
+        for transports in self.twin.transports.values():
+            transports[transport].refusing = refusing  # type: ignore[attr-defined]
+
+    async def finish(self, key: MessageKey) -> bytes:
+        pull = asyncio.create_task(self.twin.get(key))
+        for _ in range(20_000):
+            await self.step()
+            if pull.done():
+                return pull.result()
+        raise AssertionError("it did not come")
+
+
+async def _loses_the_path(play: Play) -> None:
+    play.twin.break_paths()
+
+
+async def _takes_another_path(play: Play) -> None:
+    play.refuse("verbs")
+    play.twin.break_paths()
+
+
+async def _takes_one_path_after_the_other(play: Play) -> None:
+    play.refuse("verbs")
+    play.twin.break_paths()
+    await play.until(len(BODY) * 2 // 3, "tcp")
+    play.refuse("tcp")
+    play.twin.break_paths()
+
+
+async def _takes_another_path_and_the_first_again(play: Play) -> None:
+    play.refuse("verbs")
+    play.twin.break_paths()
+    await play.until(len(BODY) * 2 // 3, "tcp")
+    for wires in play.twin._wires.values():
+        for wire in wires.values():
+            wire.lands_at_once = 0
+    play.refuse("verbs", refusing=False)
+    await play.until(0, "verbs")
+
+
+async def _loses_the_control_channel(play: Play) -> None:
+    await play.twin.lose_control("a")
+    await play.twin.lose_control("b")
+    await play.twin.connect("b")
+
+
+async def _kills_the_sender(play: Play) -> None:
+    play.twin.kill("a")
+    await play.twin.restart("a")
+    await play.twin.connect("a")
+
+
+HAPPENINGS: dict[str, Callable[[Play], Awaitable[None]]] = {
+    "path lost": _loses_the_path,
+    "another path": _takes_another_path,
+    "one path after the other": _takes_one_path_after_the_other,
+    "another path and back": _takes_another_path_and_the_first_again,
+    "control lost": _loses_the_control_channel,
+    "sender killed": _kills_the_sender,
+}
+
+
+def _run(directory: Path, mode: Mode, happens: Callable[[Play], Awaitable[None]]) -> tuple[int, int]:
+    """Bytes that had arrived, and that were landed in all."""
+
+    async def play() -> tuple[int, int]:
+        twin = AutoTwin(directory, transport="auto", chunk=CHUNK_BYTES)
+        try:
+            this = Play(twin)
+            await twin.connect("a")
+            # a path that has served well is tried again soon
+            await this.until(0, "verbs")
+            await asyncio.sleep(70)
+            key = twin.push("a", "model", BODY, mode=mode)
+            await this.until(len(BODY) // 2)
+            arrived = this.done_bytes()
+            await happens(this)
+            assert await this.finish(key) == BODY
+            await twin.quiesce()
+            b = twin.halves["b"]
+            assert b.context.receive_pool.stats().slots == b.credits_held()
+            assert not b.peer.receiving._kept
+            return arrived, this.landed_bytes
+        finally:
+            twin.close()
+
+    return run_virtually(play())
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("what", HAPPENINGS)
+def test_what_has_arrived_is_not_sent_again(tmp_path: Path, mode: Mode, what: str) -> None:
+    arrived, landed = _run(tmp_path, mode, HAPPENINGS[what])
+    assert arrived >= len(BODY) // 2
+    # what was under way when it happened
+    assert landed <= len(BODY) + HEADERS_BYTES + CHUNK_BYTES
