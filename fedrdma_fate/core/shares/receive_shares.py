@@ -120,6 +120,7 @@ class Sender:
     usable: float = math.inf
     arrived_rate: float = 0.0
     ignores: bool = False
+    _train_rate: float = math.inf
     _least_share: float = math.inf
     _begun_at: float = 0.0
     _now: Arrivals = NO_ARRIVALS
@@ -195,7 +196,9 @@ class ReceiveShares:
         if round_trip is not None:
             sender.round_trip = round_trip
         if rate is not None:
-            if not self._gathers:
+            if self._gathers:
+                sender._train_rate = rate
+            else:
                 sender.path_rate = rate
             before = self.link.rate
             self.link.on_probed(rate)
@@ -306,7 +309,8 @@ class ReceiveShares:
         if not self._crowd and self._gathers:
             gather = LONE_GATHER_SECONDS if self._lone_bursts >= LONE_BURSTS else GATHER_SECONDS
             self._gathered_at = now + gather + self.round_trip / 2
-        sender.usable, sender._begun_at, sender._from = math.inf, now, None
+        # what its train has told of its way, until it is seen to use all that it has
+        sender.usable, sender._begun_at, sender._from = PATH_HEADROOM * sender._train_rate, now, None
         sender.ignores = sender.silent = False
 
     def _decide_soon(self, now: float) -> None:

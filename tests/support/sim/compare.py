@@ -22,7 +22,7 @@ from tests.support.sim.clock import VirtualClock
 from tests.support.sim.core_flow import CoreFlow
 from tests.support.sim.cubic import CubicFlow
 from tests.support.sim.incast import Case as IncastCase
-from tests.support.sim.incast import print_incast
+from tests.support.sim.incast import print_incast, print_slow
 from tests.support.sim.outcast import Case as OutcastCase
 from tests.support.sim.outcast import print_outcast
 from tests.support.sim.x_flow import XFlow
@@ -316,6 +316,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=1, help="of `incast`: the median of so many runs")
     parser.add_argument("--share", default="even,off", help="of `incast`")
     parser.add_argument("--configured", type=float, help="of `incast`: `receive.rate`, as a multiple of the link's")
+    parser.add_argument("--slow", type=float, help="of `incast`: one sender's card, as a multiple of its equal part")
     parser.add_argument("--order", default="even,one by one,off", help="of `outcast`")
     parser.add_argument("--card", type=float, default=10.0, help="of `outcast`, as a multiple of the link's rate")
     parser.add_argument("--access", type=float, help="of `outcast`: each silo's own link, as such a multiple")
@@ -335,7 +336,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             chosen.jitter,
             chosen.configured,
         )
-        print_incast(case, chosen.share.split(","), chosen.rounds, chosen.seeds)
+        if chosen.slow is None:
+            print_incast(case, chosen.share.split(","), chosen.rounds, chosen.seeds)
+        else:
+            print_slow(case, chosen.slow, chosen.rounds)
     elif chosen.table == "outcast":
         down = OutcastCase(
             chosen.silos,

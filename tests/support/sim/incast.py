@@ -107,6 +107,36 @@ class Case:
         return incast.shares_of(began + self.rtt, clock.now)
 
 
+def beside_slow(case: Case, slow_bps: float, rounds: int) -> list[tuple[float, float]]:
+    """Rounds of all but one, without that one and beside it, whose card is so slow: when they have ended, seconds."""
+
+    def play(nics: list[float]) -> list[float]:
+        clock = VirtualClock()
+        fast = 10 * case.rate_bps
+        profile = BottleneckProfile(case.rate_bps, case.rtt, buffer_bytes=case.buffer_bytes, nic_bps=fast)
+        link, chance = Bottleneck(clock, profile, random.Random(1)), random.Random(1)
+        incast = Incast(link, clock, [case.total] * len(nics), nics=nics)
+        ended = []
+        for _ in range(rounds):
+            # the slow one is the last
+            ended.append(sorted(incast.play(chance, case.jitter).ended)[case.silos - 2])
+            clock.run(clock.now + PAUSE_SECONDS)
+        return ended
+
+    others = [10 * case.rate_bps] * (case.silos - 1)
+    return list(zip(play(others), play([slow_bps, *others]), strict=True))
+
+
+def print_slow(case: Case, slow: float, rounds: int) -> None:
+    """The table of rounds beside one whose card has so much of an equal part of the link."""
+    print("| silos, link | one of them has | " + " | ".join(f"round {number + 1}" for number in range(rounds)) + " |")
+    print("|---" * (rounds + 2) + "|")
+    slow_bps = slow * case.rate_bps / case.silos
+    cells = [f"{beside / without:.3f}" for without, beside in beside_slow(case, slow_bps, rounds)]
+    where = f"{case.silos}, {case.rate_bps / 1e9:g} Gbit/s"
+    print(f"| {where} | {slow_bps / 1e6:g} Mbit/s | " + " | ".join(cells) + " |", flush=True)
+
+
 def print_incast(case: Case, shares: Sequence[ShareMode], rounds: int, seeds: int) -> None:
     """The table of rounds: each over the least possible time, and what was sent again, as a share of the payloads."""
     print("| silos, link | share | " + " | ".join(f"round {number + 1}" for number in range(rounds)) + " |")

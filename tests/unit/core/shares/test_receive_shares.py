@@ -15,6 +15,7 @@ from fedrdma_fate.core.shares.receive_shares import (
     LONE_BURSTS,
     LONE_GATHER_SECONDS,
     MOST_TRANSFERS,
+    PATH_HEADROOM,
     Arrivals,
     ReceiveShares,
 )
@@ -298,3 +299,20 @@ def test_whatever_happens_shares_are_rates_that_can_be_kept_to_and_together_no_m
         total = shares.link.shared_out
         if total is not None and due is not None and due <= now and len(bounded) == len(sending):
             assert sum(bounded) <= max(1.05 * total, len(bounded) * LEAST_RATE * 1.02) * 1.05
+
+
+def test_who_is_known_to_have_a_slow_way_leaves_the_rest_to_the_others_from_the_beginning() -> None:
+    receiver = Receiver(4)
+    receiver.shares.on_path("0", receiver.now, LINK / 40, RTT)
+    receiver.begin(*receiver.names)
+    receiver.run(0.01)
+    assert receiver.share("0") == pytest.approx(PATH_HEADROOM * LINK / 40)
+    assert receiver.share("1") == pytest.approx((PACED_SHARE * LINK - receiver.share("0")) / 3)
+
+
+def test_whose_train_met_others_and_came_late_has_its_equal_part_as_soon_as_it_uses_what_it_has() -> None:
+    receiver = Receiver(4)
+    receiver.shares.on_path("0", receiver.now, LINK / 10, RTT)
+    receiver.begin(*receiver.names)
+    receiver.run(10 * RTT)
+    assert receiver.share("0") == pytest.approx(PACED_SHARE * LINK / 4, rel=0.1)
