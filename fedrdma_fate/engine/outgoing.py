@@ -493,6 +493,8 @@ class OutgoingTransfers:
             place=self._told_place if self.memory.told < self.memory.limit else self._own_place,
             held=() if self._ring is not None else outgoing.held_in(grant),
         )
+        # what lies there from before has not come by this path, and would make the link look faster than it is
+        active.counted = active.sender.arrived_bytes, 0
         self._active.add(active)
         if math.isfinite(self.memory.bound):
             self._share_out(now)

@@ -205,3 +205,20 @@ def test_a_receiver_that_says_it_holds_all_of_what_it_does_not_gets_nothing(mode
     after = go_on(message, "stream", lie, before)
     assert all(body == BODY for body in delivered(after))
     assert {code for _, code, _ in after.sending.send_failures} <= {ErrorCode.IDLE_TIMEOUT}
+
+
+def test_what_lay_there_before_does_not_count_as_having_come_by_the_next_path() -> None:
+    message, before = interrupted("fedrdma-x", "queue pairs")
+    (kept,) = before.receiving.kept
+    pair = Pair(KNOWS)
+    pair.connect(wire_of("queue pairs"))
+    pair.outgoing.submit(message, pair.now)
+    pair.carry()
+    pair.progress(most=0)
+    (request,) = pair.receiving.wanted
+    answer(pair, request, kept)
+    pair.carry()
+    active = pair.outgoing._active[message.transfer]
+    assert active.sender.arrived_bytes >= 20_000
+    assert active.counted[0] == active.sender.arrived_bytes
+    assert pair.sender.deliveries.received_bytes == 0
