@@ -24,10 +24,13 @@ from fedrdma_fate.client.protocol import (
     Leased,
     LeaseSlot,
     Leave,
+    NotSummed,
     NotYet,
     PutInline,
     Request,
     StatusReport,
+    Sum,
+    Summed,
     Written,
 )
 from fedrdma_fate.client.rpc import AnyReply, call_once, expect, expect_with_descriptor
@@ -50,6 +53,25 @@ class Received:
 
     def __init__(self, kind: MessageKind, buffer: memoryview) -> None:
         self.kind: MessageKind = kind
+        self.buffer = buffer
+
+
+class ReceivedSum:
+    """A sum of what some parties sent.
+
+    Attributes:
+        parties_in: who is in it, as numbers of the parties that were asked for.
+        weight: the sum of their weights; None where they have none.
+        shapes: of the arrays; each has two planes in `buffer`, see `wire.summand.planes_of`.
+        buffer: the planes: writable, private to this process, and a view as in `Received`.
+        reason: why not everybody is in it, or empty.
+    """
+
+    def __init__(self, summed: Summed, buffer: memoryview) -> None:
+        self.parties_in = summed.parties_in
+        self.weight = summed.weight
+        self.shapes = summed.shapes
+        self.reason = summed.reason
         self.buffer = buffer
 
 
@@ -241,18 +263,39 @@ class GatewayClient:
             if isinstance(reply, GotSlot):
                 own.release(reply.lease)
             raise
-        try:
-            prefault = slot.place != "spilled"
-            released = functools.partial(own.release, slot.lease)
-            buffer = map_copy_on_write(descriptor, slot.offset, slot.total_bytes, released, prefault=prefault)
-        except BaseException:
-            own.release(slot.lease)
-            raise
-        finally:
-            os.close(descriptor)
+        buffer = _mapped(own, descriptor, slot, prefault=slot.place != "spilled")
         if slot.place == "region":
             own.received(slot.lease, buffer)
         return Received(slot.kind, buffer)
+
+    def get_sum(
+        self, name: str, tag: str, sources: Sequence[Party], *, timeout: float | None = None
+    ) -> ReceivedSum | NotSummed:
+        """Wait for the sum of what these parties send, and map it. Who is not in it is to be got by `get`.
+
+        Args:
+            name: FATE's message name.
+            tag: FATE's tag.
+            sources: the parties, in the order of their ranks.
+            timeout: seconds to wait; None waits for ever.
+
+        Raises:
+            GatewayError: as `get`, and SUM_LOST.
+            FedRDMAError: the message of one of them will not come; the code says why.
+        """
+        own = self._own()
+        reply, descriptors = own.call_for_descriptors(Sum(name, tag, tuple(sources), timeout))
+        if isinstance(reply, NotSummed):
+            return reply
+        try:
+            summed, descriptor = expect_with_descriptor(reply, descriptors, Summed)
+        except MemoryPoolError:
+            if isinstance(reply, Summed):
+                own.release(reply.lease)
+            raise
+        buffer = _mapped(own, descriptor, summed, prefault=True)
+        own.received(summed.lease, buffer)
+        return ReceivedSum(summed, buffer)
 
     def leave(self) -> None:
         """The party leaves the session: what is still waiting for it is dropped."""
@@ -295,6 +338,18 @@ def ask_status(address: str) -> dict[str, object]:
         GatewayError: GATEWAY_UNREACHABLE.
     """
     return _document(expect(call_once(socket_path(address), AskStatus(), _STATUS_SECONDS), StatusReport))
+
+
+def _mapped(own: Connections, descriptor: int, slot: GotSlot | Summed, *, prefault: bool) -> memoryview:
+    """What lies there, mapped; the descriptor is closed, and the lease goes back where mapping fails."""
+    try:
+        released = functools.partial(own.release, slot.lease)
+        return map_copy_on_write(descriptor, slot.offset, slot.total_bytes, released, prefault=prefault)
+    except BaseException:
+        own.release(slot.lease)
+        raise
+    finally:
+        os.close(descriptor)
 
 
 def _document(report: StatusReport) -> dict[str, object]:

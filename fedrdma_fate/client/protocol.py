@@ -17,8 +17,9 @@ from fedrdma_fate.wire.frames import (
     Mode,
     Party,
 )
+from fedrdma_fate.wire.summand import MOST_ARRAYS, Shape
 
-CLIENT_PROTOCOL_VERSION = 6
+CLIENT_PROTOCOL_VERSION = 7
 
 LENGTH_PREFIX = struct.Struct("<I")
 MAX_FRAME_BYTES = INLINE_LIMIT_BYTES + 1024 * 1024
@@ -145,6 +146,22 @@ class Get(_Message, frozen=True, tag="get"):
     timeout: Seconds | None = None
 
 
+class Sum(_Message, frozen=True, tag="sum"):
+    """Wait for the sum of what several parties send under one name. Answered by `Summed` or `NotSummed`.
+
+    Attributes:
+        name: FATE's message name.
+        tag: FATE's tag.
+        sources: the parties, in the order of their ranks.
+        timeout: seconds to wait; None waits for ever.
+    """
+
+    name: str
+    tag: str
+    sources: Annotated[tuple[Party, ...], msgspec.Meta(min_length=1, max_length=MOST_PARTIES)]
+    timeout: Seconds | None = None
+
+
 class ReleaseLeases(_Message, frozen=True, tag="release"):
     """Give leases back; unknown ones are ignored."""
 
@@ -190,6 +207,7 @@ Request = (
     | Written
     | PutInline
     | Get
+    | Sum
     | ReleaseLeases
     | Leave
     | AskStatus
@@ -279,6 +297,40 @@ class GotSlot(_Message, frozen=True, tag="got-slot"):
     total_bytes: int
 
 
+class Summed(_Message, frozen=True, tag="summed"):
+    """A sum, in a slot of the gateway's region whose descriptor comes with this. Who is not in it is to be got as ever.
+
+    Attributes:
+        parties_in: who is in it, as numbers of the request's sources.
+        weight: the sum of their weights; None where they have none.
+        shapes: of the arrays; each has two planes, see `wire.summand`.
+        lease: to be released when nothing maps it any more.
+        offset: where the first plane starts in the file, page-aligned.
+        total_bytes: of all planes.
+        reason: why not everybody is in it, or empty.
+    """
+
+    parties_in: Annotated[tuple[int, ...], msgspec.Meta(max_length=MOST_PARTIES)]
+    weight: float | None
+    shapes: Annotated[tuple[Shape, ...], msgspec.Meta(max_length=MOST_ARRAYS)]
+    lease: int
+    offset: int
+    total_bytes: int
+    reason: str
+
+
+class NotSummed(_Message, frozen=True, tag="not-summed"):
+    """Nothing was summed: every update is to be got as ever.
+
+    Attributes:
+        reason: why.
+        expected: that is as it should be, and nothing to tell people of.
+    """
+
+    reason: str
+    expected: bool
+
+
 class StatusReport(_Message, frozen=True, tag="status-report"):
     """The gateway's status as a JSON document."""
 
@@ -314,6 +366,8 @@ Reply = (
     | Leased
     | GotInline
     | GotSlot
+    | Summed
+    | NotSummed
     | StatusReport
     | ProbeReport
     | SessionsReport

@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Protocol
 
-from fedrdma_fate.client.client import GatewayClient, Received, SendLease
+from fedrdma_fate.client.client import GatewayClient, Received, ReceivedSum, SendLease
+from fedrdma_fate.client.protocol import NotSummed
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 from fedrdma_fate.wire.frames import MessageKind, Mode, Party
 
@@ -27,6 +28,12 @@ class Client(Protocol):
 
     def get(self, name: str, tag: str, source: Party, *, timeout: float | None = None) -> Received:
         """Wait for a message, `timeout` seconds at most, None for ever."""
+        ...
+
+    def get_sum(
+        self, name: str, tag: str, sources: Sequence[Party], *, timeout: float | None = None
+    ) -> ReceivedSum | NotSummed:
+        """Wait for the sum of what these parties send, `timeout` seconds at most, None for ever."""
         ...
 
     def leave(self) -> None:
@@ -119,6 +126,13 @@ class SoloClient:
         raise self._problem
 
     def get(self, _name: str, _tag: str, _source: Party, *, timeout: float | None = None) -> Received:
+        """Nothing will come."""
+        del timeout
+        raise self._problem
+
+    def get_sum(
+        self, _name: str, _tag: str, _sources: Sequence[Party], *, timeout: float | None = None
+    ) -> ReceivedSum | NotSummed:
         """Nothing will come."""
         del timeout
         raise self._problem

@@ -10,10 +10,8 @@ from typing import Annotated, Literal
 import msgspec
 
 from fedrdma_fate.fate.malformed import malformed, refuse
-from fedrdma_fate.fate.shapes import MOST_DIMENSIONS
+from fedrdma_fate.wire.summand import ALIGNMENT_BYTES, MOST_DIMENSIONS
 
-ALIGNMENT_BYTES = 64
-"""Of each buffer: a cache line, and the longest vector of a processor (AVX-512): views are aligned for any use."""
 MAGIC = b"FRPO"
 FORMAT_VERSION = 1
 

@@ -17,7 +17,7 @@ import torch
 from fedrdma_fate.fate.copying import Placement
 from fedrdma_fate.fate.layout import Segment, SegmentKind
 from fedrdma_fate.fate.malformed import malformed, refuse, shown
-from fedrdma_fate.fate.shapes import MOST_DIMENSIONS
+from fedrdma_fate.wire.summand import MOST_DIMENSIONS
 
 RAW_BYTES_FROM = 64 * 1024
 """Byte strings from this length on become segments."""
@@ -111,6 +111,11 @@ def describe(value: object) -> Source | None:
     if kind is torch.Tensor or kind is torch.nn.Parameter:
         return _describe_tensor(value)
     return None
+
+
+def bytes_source(value: bytes) -> Source:
+    """The source for bytes, however few."""
+    return _byte_string("bytes", value)
 
 
 def restore(segment: Segment, body: memoryview) -> Any:

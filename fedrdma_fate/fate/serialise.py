@@ -13,7 +13,7 @@ from safetensors import SafetensorError  # type: ignore[attr-defined]
 
 from fedrdma_fate.fate.copying import Placement, Progress, raw_placement, write_backwards
 from fedrdma_fate.fate.layout import Segment, encode_prefix
-from fedrdma_fate.fate.segments import Source, describe
+from fedrdma_fate.fate.segments import Source, bytes_source, describe
 from fedrdma_fate.wire.errors import ErrorCode, FateError, FedRDMAError
 
 _NEVER_PERSISTENT = frozenset((type(None), bool, int, float, str, tuple, list, dict))
@@ -128,7 +128,14 @@ class SegmentPickler(TableRemotePersistentPickler):  # type: ignore[misc]
         return NotImplemented
 
 
-def plan_object(value: object, federation: Any, name: str, tag: str, parties: Sequence[tuple[str, str]]) -> ObjectPlan:
+def plan_object(
+    value: object,
+    federation: Any,
+    name: str,
+    tag: str,
+    parties: Sequence[tuple[str, str]],
+    footer: bytes = b"",
+) -> ObjectPlan:
     """Pickle an object for some parties; tables inside it are pushed to them on the way, as FATE does.
 
     Args:
@@ -137,6 +144,7 @@ def plan_object(value: object, federation: Any, name: str, tag: str, parties: Se
         name: name of the message.
         tag: its tag.
         parties: its destinations as (role, party id).
+        footer: bytes at the very end, which the object itself does not refer to; see `wire.summand`.
 
     Raises:
         FateError: UNSERIALISABLE when pickle or FATE's own way of packing refuses something in it.
@@ -150,10 +158,11 @@ def plan_object(value: object, federation: Any, name: str, tag: str, parties: Se
         raise
     except _UNSERIALISABLE as error:
         raise _unserialisable(what, error) from error
+    sources = [*pickler.sources, *([bytes_source(footer)] if footer else [])]
     segments: list[Segment] = []
-    for source in pickler.sources:
+    for source in sources:
         segments.append(source.at(segments[-1].next_offset if segments else 0))
-    return ObjectPlan(what, encode_prefix(segments, stream.getbuffer()), segments, pickler.sources)
+    return ObjectPlan(what, encode_prefix(segments, stream.getbuffer()), segments, sources)
 
 
 def _unserialisable(what: str, error: BaseException) -> FateError:

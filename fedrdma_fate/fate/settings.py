@@ -33,6 +33,7 @@ class FederationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         journal: file for a record of every put and get, or None.
         allowed_names: further names that received objects and tables may use, each as `module:name`, exact, without
             dots in the name; see FR705. A peer may call them with whatever it likes.
+        sums: whether masked updates are summed by the gateway before FATE gets them; see aggregation.
     """
 
     mode: Mode | None = None
@@ -41,6 +42,7 @@ class FederationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     get_timeout: _Seconds | None = None
     journal: str | None = None
     allowed_names: tuple[_ExactName, ...] = ()
+    sums: bool = True
 
     @property
     def journal_path(self) -> Path | None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-MOST_DIMENSIONS = 32
-"""NumPy's limit."""
+from fedrdma_fate.wire.summand import MOST_DIMENSIONS
 
 _MAX_SIZE = 2**63 - 1
 """That NumPy and torch count with. Pickled numbers may have millions of digits, and a product of them takes minutes."""

@@ -62,6 +62,7 @@ class ErrorCode(str, enum.Enum):
     MESSAGE_LOST = "FR612"
     STATE_IN_USE = "FR613"
     SESSION_ENDED = "FR614"
+    SUM_LOST = "FR615"
     # 7: FATE
     FATE_VERSION = "FR701"
     FATE_ABSENT = "FR702"

@@ -12,6 +12,7 @@ TARGETS: Mapping[str, Callable[[], Target]] = {
     "datagrams": wire.datagrams,
     "sealed-datagrams": wire.sealed_datagrams,
     "headers": wire.headers,
+    "summands": wire.summands,
     "task-socket": wire.task_socket,
     "objects": payloads.objects,
     "fate-bytes": payloads.fate_bytes,

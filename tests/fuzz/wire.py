@@ -27,9 +27,19 @@ from fedrdma_fate.security.datagram_tags import (
 )
 from fedrdma_fate.wire.datagrams import Datagram, decode_datagram, encode_datagram
 from fedrdma_fate.wire.errors import WireError
-from fedrdma_fate.wire.frames import ControlFrame, decode_frame, encode_frame
+from fedrdma_fate.wire.frames import ControlFrame, Party, decode_frame, encode_frame
 from fedrdma_fate.wire.header import HEADER_BYTES, ChunkHeader, HeaderKind, decode_header
 from fedrdma_fate.wire.sealed import INTRODUCTION_BYTES, Introduction, unpack_introduction
+from fedrdma_fate.wire.summand import (
+    END_BYTES,
+    NoSummandError,
+    Summand,
+    decode_footer,
+    encode_footer,
+    footer_bytes,
+    planes_bytes,
+    planes_of,
+)
 from tests.fuzz.target import Target, require
 
 _SCALARS: dict[Any, Any] = {bool: True, int: 2**40, float: 0.25, str: "guest", bytes: b"\x01\x02\x03\x04"}
@@ -104,6 +114,35 @@ def headers() -> Target:
         return body + zlib.crc32(body).to_bytes(4, "little")
 
     return Target("headers", [*seeds, Introduction(7, 1, bytes(32)).pack()], read, (WireError,), repair)
+
+
+def summands() -> Target:
+    """The footer of a masked update."""
+    shapes = [((3, 2), (), (0,)), ((5,),) * 3]
+    seeds = [
+        bytes(planes_bytes(each)) + encode_footer(Summand((Party("guest", "1"),), weight, each))
+        for each in shapes
+        for weight in (0.5, None)
+    ]
+
+    def read(data: bytes) -> bool:
+        length = footer_bytes(data[-END_BYTES:])
+        summand, first = decode_footer(data[-length:], len(data))
+        planes = list(planes_of(summand.shapes))
+        last = planes[-1]
+        require(first + last.offset + 8 * last.items <= len(data) - length, "a plane leaves the payload")
+        footer = encode_footer(summand)
+        again, _ = decode_footer(footer, first + planes_bytes(summand.shapes) + len(footer))
+        require(again == summand, "a footer does not come back as it was")
+        return True
+
+    def repair(data: bytes) -> bytes:
+        """Everything in it is a description."""
+        planes, description = data[: len(data) // 128 * 64], data[len(data) // 128 * 64 :]
+        checked = len(description).to_bytes(4, "little") + zlib.crc32(description).to_bytes(4, "little")
+        return planes + description + b"FRSU\x01\0\0\0" + checked
+
+    return Target("summands", seeds, read, (NoSummandError,), repair)
 
 
 def task_socket() -> Target:

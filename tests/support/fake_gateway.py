@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from fedrdma_fate.client.protocol import NotSummed
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError, MemoryPoolError
 from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, MessageKind, Party
 
@@ -115,6 +116,10 @@ class FakeClient:
             content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
         kind = bytes(content[:_KIND_BYTES]).decode().strip()
         return FakeMessage(kind, content[mmap.PAGESIZE :])  # type: ignore[arg-type]
+
+    def get_sum(self, name: str, tag: str, sources: Sequence[Party], *, timeout: float | None = None) -> NotSummed:
+        del name, tag, sources, timeout
+        return NotSummed("this gateway does not add", expected=False)
 
     def leave(self) -> None:
         self.left = True

@@ -109,6 +109,7 @@ BOUNDS: dict[str, dict[str, str]] = {
     "MOST_TRANSFERS": {"core/shares/receive_shares.py:Sender": "transfers"},
     "REMEMBERED_CROWDS": {"core/shares/receive_shares.py:ReceiveShares": "_crowds"},
     "MOST_ANNOUNCED, by whoever adds": {"gateway/peers/announced.py:AnnouncedTransfers": "_offers _of_message"},
+    "MOST_PARTIES: of one sum": {"gateway/tasks/sums.py:_RunningSum": "_here _takes"},
     "MOST_REQUESTS_KEPT; standing grants are few": {
         "gateway/peers/receiving.py:Receiving": "_requests _asked_by _granted _early_requests",
         "gateway/context.py:GatewayContext": "tasks",

@@ -7,14 +7,20 @@ import warnings
 from types import ModuleType
 
 from fedrdma_fate.fate.compatibility import missing_attributes, unsupported, version_mismatch
-from fedrdma_fate.fate.registration import builder, entrypoint, flow, launcher
+from fedrdma_fate.fate.registration import aggregation, builder, entrypoint, flow, launcher
 from fedrdma_fate.fate.registration.extension import Extension
 
 logger = logging.getLogger("fedrdma_fate.fate")
 
 EXTENSIONS: dict[str, Extension] = {
     extension.target: extension
-    for extension in (*builder.EXTENSIONS, *launcher.EXTENSIONS, *entrypoint.EXTENSIONS, *flow.EXTENSIONS)
+    for extension in (
+        *aggregation.EXTENSIONS,
+        *builder.EXTENSIONS,
+        *launcher.EXTENSIONS,
+        *entrypoint.EXTENSIONS,
+        *flow.EXTENSIONS,
+    )
 }
 
 

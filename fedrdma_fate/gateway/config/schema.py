@@ -228,6 +228,19 @@ class SendConfig(_Section, frozen=True):
     rate: Annotated[float, msgspec.Meta(gt=0, le=MOST_LINK_RATE)] | None = None
 
 
+class AggregateConfig(_Section, frozen=True):
+    """Sums of masked updates, which the gateway of the party that asks for them adds as they come.
+
+    Attributes:
+        sums: whether it adds; false: FATE adds, as it does by itself.
+        order: `exact`: as updates come, in numbers whose sum is the same in every order; `rank`: in the order of the
+            ranks, with the same bits as FATE's own sum.
+    """
+
+    sums: bool = True
+    order: Literal["exact", "rank"] = "exact"
+
+
 class PeerConfig(_Section, frozen=True):
     """Another site.
 
@@ -303,6 +316,7 @@ class GatewayConfig(_Section, frozen=True):
         limits: what one peer may have here.
         receive: how the link is shared by which peers send to this site.
         send: how the link is shared by which this site sends to its peers.
+        aggregate: sums of masked updates.
         peers: the other sites.
         task_users: other users of this host whose tasks are served; they share the site's memory with its own tasks.
         trace: file for the JSON-lines trace, or null for none.
@@ -334,6 +348,7 @@ class GatewayConfig(_Section, frozen=True):
     limits: LimitsConfig = LimitsConfig()
     receive: ReceiveConfig = ReceiveConfig()
     send: SendConfig = SendConfig()
+    aggregate: AggregateConfig = AggregateConfig()
     peers: tuple[PeerConfig, ...] = ()
     task_users: tuple[TaskUserConfig, ...] = ()
     trace: Path | None = None

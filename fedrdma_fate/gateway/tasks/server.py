@@ -35,6 +35,7 @@ from fedrdma_fate.client.protocol import (
     LeaseSlot,
     Leave,
     Notice,
+    NotSummed,
     NotYet,
     ProbeReport,
     PutInline,
@@ -43,6 +44,8 @@ from fedrdma_fate.client.protocol import (
     Request,
     SessionsReport,
     StatusReport,
+    Sum,
+    Summed,
     Written,
 )
 from fedrdma_fate.engine.payload import Payload
@@ -58,6 +61,7 @@ from fedrdma_fate.gateway.tasks.pushing import LeasedPayload, Pushing, checked_k
 from fedrdma_fate.gateway.tasks.session_ends import SessionEnds
 from fedrdma_fate.gateway.tasks.session_list import dropped_document, sessions_document
 from fedrdma_fate.gateway.tasks.socket import Answer, WithDescriptor
+from fedrdma_fate.gateway.tasks.sums import Sums
 from fedrdma_fate.gateway.tasks.users import TaskUsers
 from fedrdma_fate.memory.pool import Lease, SlotPool
 from fedrdma_fate.memory.region import region_unusable
@@ -184,6 +188,7 @@ class TaskServer:
         self.context = context
         self._peers = peers
         self.pushing = Pushing(context, peers)
+        self.sums = Sums(context)
         self.status = status
         self.probe = probe
         self.users = users
@@ -213,6 +218,7 @@ class TaskServer:
     def close(self) -> None:
         """Nobody is waited for any more."""
         self.sessions.close()
+        self.sums.close()
 
     def attach(self, attach: Attach, user: int) -> Task:
         """The task behind a new connection of this user.
@@ -380,6 +386,8 @@ class TaskConversation:
                 return self._put_inline(request, self._attached)
             case Get():
                 return self._get(request, self._attached)
+            case Sum():
+                return self._sum(request, self._attached)
             case Leave():
                 return self._leave(self._attached.attach)
 
@@ -548,14 +556,17 @@ class TaskConversation:
 
     # -- pulling --------------------------------------------------------------------------------------------------
 
-    async def _get(self, request: Get, task: Task) -> Answer:
-        attach = task.attach
-        self._context.routes.site_of(request.source)
+    def _key_to_get(self, name: str, tag: str, source: Party, attach: Attach) -> MessageKey:
+        """The key of a message that a task may wait for."""
+        self._context.routes.site_of(source)
         if self._server.stopping:
             raise stopping_error(self._context)
-        if not self._context.mailbox.sessions.names(attach.session, attach.party, request.source):
-            raise not_in_session(attach.session, attach.party, request.source)
-        key = checked_key(MessageKey(attach.session, request.name, request.tag, request.source, attach.party))
+        if not self._context.mailbox.sessions.names(attach.session, attach.party, source):
+            raise not_in_session(attach.session, attach.party, source)
+        return checked_key(MessageKey(attach.session, name, tag, source, attach.party))
+
+    async def _get(self, request: Get, task: Task) -> Answer:
+        key = self._key_to_get(request.name, request.tag, request.source, task.attach)
         try:
             with self._server.waiting(self, put=False):
                 message = await self._context.mailbox.take(key, request.timeout)
@@ -577,6 +588,27 @@ class TaskConversation:
         task.received[number] = message
         reply = GotSlot(message.kind, number, place, offset, message.total_bytes)
         return WithDescriptor(reply, descriptor, lambda: self._not_handed_over(task, number))
+
+    async def _sum(self, request: Sum, task: Task) -> Answer:
+        keys = [self._key_to_get(request.name, request.tag, source, task.attach) for source in request.sources]
+        if len(set(keys)) < len(keys):
+            raise GatewayError(ErrorCode.CLIENT_PROTOCOL, "a sum names one party twice.")
+        with self._server.waiting(self, put=False):
+            outcome = await self._server.sums.sum_of(keys, request.timeout)
+        if isinstance(outcome, NotSummed):
+            return outcome
+        message = outcome.message
+        try:
+            _, descriptor, offset = message.locate()
+        except FedRDMAError:
+            message.discard()
+            raise
+        number = task.new_lease()
+        task.received[number] = message
+        fold = outcome.fold
+        reply = Summed(fold.parties_in, fold.weight(), outcome.shapes, number, offset, message.total_bytes, fold.reason)
+        # where it does not get there the task is gone, and with it what it was for
+        return WithDescriptor(reply, descriptor, lambda: task.release(number))
 
     def _not_handed_over(self, task: Task, number: int) -> None:
         if (message := task.received.pop(number, None)) is not None:

@@ -15,10 +15,11 @@ from fate.arch.dataframe.manager.block_manager import BlockType
 from fate.arch.federation.api import TableRemotePersistentPickler, TableRemotePersistentUnpickler
 
 from fedrdma_fate.fate.deserialise import load_object
-from fedrdma_fate.fate.layout import ALIGNMENT_BYTES, decode_object
+from fedrdma_fate.fate.layout import decode_object
 from fedrdma_fate.fate.segments import RAW_BYTES_FROM
 from fedrdma_fate.fate.serialise import plan_object
 from fedrdma_fate.wire.errors import ErrorCode, FateError
+from fedrdma_fate.wire.summand import ALIGNMENT_BYTES
 from tests.support.comparison import assert_same
 
 PARTY = ("guest", "9999")

@@ -1,0 +1,195 @@
+"""A sum in shared memory that outlives whoever adds to it: nothing is added twice, and nothing is missing.
+
+The slot begins with a mark, one word of eight bytes, and a block that is kept aside (`place.py`). Each block of the sum
+is changed in two steps:
+
+1. The new values are written aside, and the mark says that they are complete.
+2. They are copied into the sum, and the mark says that this is done.
+
+A worker that is killed in step 1 has changed nothing of the sum; the next one writes the block aside anew. One that is
+killed in step 2 may have copied some of it; the next one copies all of it again, which changes nothing twice. A process
+ends between two instructions, and of those before all stores are made and of those behind none, so whoever comes next
+finds the mark at one of these steps.
+
+The mark: number of the update (from 1), number of the block, and what is being done, see `_Step`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fedrdma_fate.aggregate.arithmetic import Adder, UnfitError
+from fedrdma_fate.aggregate.place import BLOCK_ITEMS, MARK_BYTES, NUMBER_SHIFT, PLANES_AT
+from fedrdma_fate.wire.summand import ITEM_BYTES, Plane
+
+_STEP_BITS = 3
+"""There are four steps, and room for as many more."""
+_BLOCK_BITS = NUMBER_SHIFT - _STEP_BITS
+MOST_UPDATES = 1 << (64 - NUMBER_SHIFT - 1)
+"""Numbers of updates that fit into the mark, the last of them for `finish`."""
+
+_FINISH = MOST_UPDATES - 1
+"""What `finish` is in the mark."""
+
+Floats = npt.NDArray[np.float64]
+
+
+class _Step(enum.IntEnum):
+    """What is being done; `block` is how many blocks of the update are in the sum, from the first on."""
+
+    ADD = 0
+    COPY = 1
+    """Block `block` lies aside, and is to be copied into the sum; then it is in."""
+    UNDO = 2
+    COPY_UNDONE = 3
+    """Block `block - 1` lies aside, without the update, and is to be copied into the sum; then it is out."""
+
+
+class _Mark(NamedTuple):
+    update: int
+    block: int
+    step: _Step
+
+
+class _Block(NamedTuple):
+    """A piece of a plane: the first byte behind the start of the planes, how many items, and of what plane."""
+
+    offset: int
+    items: int
+    whole: bool
+
+
+class Accumulator:
+    """A sum, as one process sees it."""
+
+    def __init__(self, memory: memoryview, planes: Sequence[Plane], adder: Adder) -> None:
+        """
+        Args:
+            memory: the slot, writable; its mark is zero before the first update.
+            planes: what the sum, and each update, is made of.
+            adder: how to add.
+
+        Raises:
+            ValueError: the planes do not lie in the slot.
+        """
+        self._adder = adder
+        self._blocks = list(_cut(planes))
+        self._mark: npt.NDArray[np.uint64] = np.frombuffer(memory, np.uint64, 1)
+        self._aside: Floats = np.frombuffer(memory, np.float64, BLOCK_ITEMS, MARK_BYTES)
+        if any(PLANES_AT + plane.offset + plane.items * ITEM_BYTES > len(memory) for plane in planes):
+            raise ValueError("the planes do not lie in the slot")
+        self._sums = [_items(memory, PLANES_AT, block) for block in self._blocks]
+
+    def add(self, number: int, update: memoryview, first: int) -> None:
+        """Add an update, or go on with it where somebody has begun; what is in already is not added again.
+
+        Args:
+            number: of the update, from 1 on, without gaps.
+            update: the bytes it lies in.
+            first: where in them its first plane begins.
+
+        Raises:
+            UnfitError: it cannot be added; the sum is without it, as it was before.
+            ValueError: it is not this update's turn, or its planes do not lie in these bytes.
+        """
+        values = [_items(update, first, block) for block in self._blocks]
+        if self._begin(number):
+            return
+        mark = self._recover()
+        if mark.step is _Step.ADD:
+            try:
+                for block in range(mark.block, len(self._blocks)):
+                    self._add(number, block, values[block])
+                return
+            except UnfitError:
+                self._set(number, self._read().block, _Step.UNDO)
+                self._undo(number, values)
+                raise
+        self._undo(number, values)
+        raise UnfitError("it cannot be added, as was found before")
+
+    def finish(self) -> None:
+        """Make float64 of what was added; nothing can be added afterwards. May be repeated."""
+        if not self._adder.finishes:
+            return
+        mark = self._recover()
+        if mark.update != _FINISH:
+            self._set(_FINISH, 0, _Step.ADD)
+            mark = self._read()
+        for number in range(mark.block, len(self._blocks)):
+            block, sums = self._blocks[number], self._sums[number]
+            aside = self._aside[: block.items]
+            self._adder.finish(sums, aside, whole=block.whole)
+            self._commit(_FINISH, number)
+
+    def _begin(self, number: int) -> bool:
+        """Whether all of the update is in already; else it is begun, or goes on."""
+        mark = self._read()
+        done = mark.block == len(self._blocks) and mark.step is _Step.ADD
+        if mark.update == number:
+            return done
+        if mark.update != number - 1 or not (done or not mark.update):
+            raise ValueError(f"update {number} is not next: {mark}")
+        self._set(number, 0, _Step.ADD)
+        return False
+
+    def _recover(self) -> _Mark:
+        """Finish what may have been interrupted in the middle of a block."""
+        mark = self._read()
+        if mark.step is _Step.COPY:
+            self._copy(mark.block)
+            self._set(mark.update, mark.block + 1, _Step.ADD)
+        elif mark.step is _Step.COPY_UNDONE:
+            self._copy(mark.block - 1)
+            self._set(mark.update, mark.block - 1, _Step.UNDO)
+        return self._read()
+
+    def _add(self, number: int, block: int, values: Floats) -> None:
+        sums, whole = self._sums[block], self._blocks[block].whole
+        aside = self._aside[: len(values)]
+        self._adder.add(None if number == 1 else sums, values, aside, whole=whole)
+        self._commit(number, block)
+
+    def _undo(self, number: int, values: Sequence[Floats]) -> None:
+        """Take the blocks that are in out again, from the last on; of a first update there is nothing to keep."""
+        for block in range(self._read().block - 1, -1, -1):
+            aside = self._aside[: len(values[block])]
+            self._adder.subtract(self._sums[block], values[block], aside, whole=self._blocks[block].whole)
+            self._set(number, block + 1, _Step.COPY_UNDONE)
+            self._copy(block)
+            self._set(number, block, _Step.UNDO)
+
+    def _commit(self, number: int, block: int) -> None:
+        self._set(number, block, _Step.COPY)
+        self._copy(block)
+        self._set(number, block + 1, _Step.ADD)
+
+    def _copy(self, block: int) -> None:
+        sums = self._sums[block]
+        np.copyto(sums, self._aside[: len(sums)])
+
+    def _read(self) -> _Mark:
+        word = int(self._mark[0])
+        block = (word >> _STEP_BITS) & ((1 << _BLOCK_BITS) - 1)
+        return _Mark(word >> (NUMBER_SHIFT), block, _Step(word & ((1 << _STEP_BITS) - 1)))
+
+    def _set(self, update: int, block: int, step: _Step) -> None:
+        # one store of eight aligned bytes
+        self._mark[0] = (update << (NUMBER_SHIFT)) | (block << _STEP_BITS) | step
+
+
+def _cut(planes: Sequence[Plane]) -> list[_Block]:
+    return [
+        _Block(plane.offset + at * ITEM_BYTES, min(BLOCK_ITEMS, plane.items - at), plane.whole)
+        for plane in planes
+        for at in range(0, plane.items, BLOCK_ITEMS)
+    ]
+
+
+def _items(memory: memoryview, first: int, block: _Block) -> Any:
+    return np.frombuffer(memory, np.float64, block.items, first + block.offset)

@@ -1,0 +1,136 @@
+"""How a block of an update is added: exactly, the same in every order, or in float64 as FATE does."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from fedrdma_fate.aggregate.place import BLOCK_ITEMS
+from fedrdma_fate.core.fold import Order, fraction_bits, most_whole
+
+Floats = npt.NDArray[np.float64]
+
+
+class UnfitError(Exception):
+    """An update cannot be added, and why."""
+
+
+class Adder(Protocol):
+    """Adds blocks of up to BLOCK_ITEMS float64.
+
+    Attributes:
+        finishes: whether `finish` has something to do.
+    """
+
+    finishes: bool
+
+    def add(self, sums: Floats | None, values: Floats, result: Floats, *, whole: bool) -> None:
+        """Write the sum with these values to `result`; `sums` is None for the first update.
+
+        Raises:
+            UnfitError: they cannot be added; `result` holds anything.
+        """
+        ...
+
+    def subtract(self, sums: Floats, values: Floats, result: Floats, *, whole: bool) -> None:
+        """The sum without what was added before, exactly; only asked of an adder that may raise UnfitError."""
+        ...
+
+    def finish(self, sums: Floats, result: Floats, *, whole: bool) -> None:
+        """Write what was added as float64 to `result`."""
+        ...
+
+
+class ByRank:
+    """In float64, as it comes: whoever drives it keeps the order of the ranks, and gets FATE's own bits."""
+
+    finishes = False
+
+    def add(self, sums: Floats | None, values: Floats, result: Floats, *, whole: bool) -> None:  # noqa: ARG002
+        """See `Adder`. What is no number is passed on, as FATE does."""
+        if sums is None:
+            np.copyto(result, values)
+        else:
+            np.add(sums, values, out=result)
+
+    def subtract(self, sums: Floats, values: Floats, result: Floats, *, whole: bool) -> None:
+        """Never asked: nothing is refused."""
+        raise NotImplementedError
+
+    def finish(self, sums: Floats, result: Floats, *, whole: bool) -> None:  # noqa: ARG002
+        """See `Adder`."""
+        np.copyto(result, sums)
+
+
+class Exact:
+    """In numbers whose sum does not depend on the order.
+
+    Whole numbers are added as float64, exactly, for their sums stay below 2**53. Fractions are rounded to so many bits
+    behind the point (`core.fold.fraction_bits`) and added as 64-bit integers. A sum on the way may wrap around: only
+    the total has to fit, in which the masks have cancelled.
+    """
+
+    finishes = True
+
+    def __init__(self, parties: int) -> None:
+        """
+        Args:
+            parties: whose updates are added.
+        """
+        bits = fraction_bits(parties)
+        self._scale = 2.0**bits
+        self._most_fraction = 2.0 ** (62 - bits)
+        self._most_whole = float(most_whole(parties))
+        self._scaled: Floats = np.empty(BLOCK_ITEMS)
+        self._integers: npt.NDArray[np.int64] = np.empty(BLOCK_ITEMS, np.int64)
+
+    def add(self, sums: Floats | None, values: Floats, result: Floats, *, whole: bool) -> None:
+        """See `Adder`."""
+        most = self._most_whole if whole else self._most_fraction
+        # what is no number is not within, either
+        if not (values.max() <= most and values.min() >= -most):
+            raise UnfitError("a number in it is none, infinite, or larger than a masked one can be")
+        if not whole:
+            integers = self._integers_of(values)
+            into = result.view(np.int64)
+            if sums is None:
+                np.copyto(into, integers)
+            else:
+                np.add(sums.view(np.int64), integers, out=into)
+            return
+        scratch = self._scaled[: len(values)]
+        np.rint(values, out=scratch)
+        if not np.array_equal(scratch, values):
+            raise UnfitError("a whole number of its masks has a fraction")
+        if sums is None:
+            np.copyto(result, values)
+        else:
+            np.add(sums, values, out=result)
+
+    def subtract(self, sums: Floats, values: Floats, result: Floats, *, whole: bool) -> None:
+        """See `Adder`."""
+        if whole:
+            np.subtract(sums, values, out=result)
+        else:
+            np.subtract(sums.view(np.int64), self._integers_of(values), out=result.view(np.int64))
+
+    def finish(self, sums: Floats, result: Floats, *, whole: bool) -> None:
+        """See `Adder`."""
+        if whole:
+            np.copyto(result, sums)
+        else:
+            np.multiply(sums.view(np.int64), 1.0 / self._scale, out=result)
+
+    def _integers_of(self, values: Floats) -> npt.NDArray[np.int64]:
+        scaled, integers = self._scaled[: len(values)], self._integers[: len(values)]
+        np.multiply(values, self._scale, out=scaled)
+        np.rint(scaled, out=scaled)
+        np.copyto(integers, scaled, casting="unsafe")
+        return integers
+
+
+def adder_for(order: Order, parties: int) -> Adder:
+    """What adds in this order."""
+    return Exact(parties) if order is Order.EXACT else ByRank()

@@ -1,0 +1,168 @@
+"""A worker, as its gateway has it: started when there is something to add, and started again where it was killed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import subprocess
+import sys
+
+import msgspec
+
+from fedrdma_fate.aggregate.jobs import (
+    LENGTH_PREFIX,
+    Add,
+    Begin,
+    Done,
+    End,
+    Finish,
+    Job,
+    JobAnswer,
+    decode_answer,
+    encode,
+)
+
+logger = logging.getLogger(__name__)
+
+MOST_DEATHS = 3
+"""So often in a row a worker may end over one job: then it is the job, or the host, and not chance."""
+
+_MOST_ANSWER_BYTES = 64 * 1024
+"""An answer is a word, or a reason."""
+
+
+class WorkerLostError(Exception):
+    """A job could not be done: its worker ended MOST_DEATHS times in a row, or cannot be started."""
+
+
+class OpenSum:
+    """A sum that a worker adds to; which run of the worker has it mapped is remembered here.
+
+    Attributes:
+        begin: what describes it.
+        descriptor: of the file its accumulator lies in, held by whoever made this.
+    """
+
+    def __init__(self, begin: Begin, descriptor: int) -> None:
+        self.begin = begin
+        self.descriptor = descriptor
+        self.mapped_by = 0
+
+
+class WorkerHandle:
+    """One worker. Belongs to the event loop's thread; jobs of several sums take turns.
+
+    Attributes:
+        restarts: how often it had to be started again.
+    """
+
+    def __init__(self) -> None:
+        self.restarts = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: socket.socket | None = None
+        self._run = 0
+        self._turn = asyncio.Lock()
+        self._closed = False
+
+    @property
+    def process_id(self) -> int | None:
+        """Of the process, where one runs."""
+        return None if self._process is None else self._process.pid
+
+    async def do(self, job: Add | Finish | End, target: OpenSum, descriptor: int | None = None) -> JobAnswer:
+        """Have a job done, by another worker where the first one ends over it. Not to be cancelled in the middle.
+
+        Args:
+            job: what to do.
+            target: the sum it is about.
+            descriptor: what the job needs.
+
+        Raises:
+            WorkerLostError: no worker could do it.
+        """
+        async with self._turn:
+            if self._process is not None and self._process.poll() is not None:
+                # nothing was lost, for it had nothing to do
+                self._end()
+            for _ in range(MOST_DEATHS):
+                try:
+                    if isinstance(job, End) and (self._connection is None or target.mapped_by != self._run):
+                        # nobody has it mapped
+                        return Done()
+                    if self._connection is None:
+                        self._start()
+                    if target.mapped_by != self._run:
+                        await self._call(target.begin, target.descriptor)
+                        target.mapped_by = self._run
+                    return await self._call(job, descriptor)
+                except (OSError, EOFError, msgspec.MsgspecError) as error:
+                    if self._closed:
+                        raise WorkerLostError("the gateway stops") from error
+                    logger.warning("the worker that adds updates ended (%s) and is started again", error)
+                    self.restarts += 1
+                    self._end()
+            raise WorkerLostError(f"the worker that adds ended {MOST_DEATHS} times in a row")
+
+    def close(self) -> None:
+        """End it at once; when this returns it writes nowhere. May be repeated."""
+        self._closed = True
+        self._end()
+
+    def _start(self) -> None:
+        if self._closed:
+            raise OSError("the gateway stops")
+        ours, its = socket.socketpair()
+        try:
+            ours.setblocking(False)
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-m", "fedrdma_fate.aggregate.worker_process", str(its.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[its.fileno()],
+                # what a terminal sends to its gateway is not meant for it
+                start_new_session=True,
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            its.close()
+        self._connection = ours
+        self._run += 1
+
+    def _end(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        if self._process is not None:
+            process, self._process = self._process, None
+            with contextlib.suppress(OSError):
+                process.kill()
+            process.wait()
+
+    async def _call(self, job: Job, descriptor: int | None) -> JobAnswer:
+        connection = self._connection
+        assert connection is not None
+        loop = asyncio.get_running_loop()
+        message = encode(job)
+        if descriptor is not None:
+            # the socket is empty, for there is one job at a time: the first bytes go at once
+            sent = socket.send_fds(connection, [message[: LENGTH_PREFIX.size]], [descriptor])
+            message = message[sent:]
+        await loop.sock_sendall(connection, message)
+        length = LENGTH_PREFIX.unpack(await _read(loop, connection, LENGTH_PREFIX.size))[0]
+        if length > _MOST_ANSWER_BYTES:
+            raise OSError(f"an answer of {length} bytes")
+        return decode_answer(await _read(loop, connection, length))
+
+
+async def _read(loop: asyncio.AbstractEventLoop, connection: socket.socket, length: int) -> bytes:
+    received = bytearray()
+    while len(received) < length:
+        piece = await loop.sock_recv(connection, length - len(received))
+        if not piece:
+            raise EOFError("it closed its socket")
+        received += piece
+    return bytes(received)

@@ -1,0 +1,197 @@
+"""A sum of the parties' updates as it grows: who is in, what is being added, what is next. It adds nothing itself.
+
+Each party counts exactly once:
+
+1. A party is awaited until its update is here (`arrived`).
+2. What is here waits until it is its turn: at once, or in the order of the ranks (`next_up`).
+3. One update at a time is being added (`begin`). When that is done the party is in (`added`); one that was not added,
+   for it is not as it should be, leaves the sum untouched (`refused`).
+4. The sum is closed when all parties are in. It is also closed when it is given up (`give_up`, and by `refused`): what
+   is being added is finished, nothing else is begun. Whoever asked for the sum gets those who are not in one by one.
+
+What is in never gets out, so a sum that was given up is still the sum of those who are in.
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class Order(str, enum.Enum):
+    """In what order updates are added.
+
+    Attributes:
+        EXACT: as they come; in numbers whose sum is the same in every order.
+        RANK: as FATE adds, by rank.
+    """
+
+    EXACT = "exact"
+    RANK = "rank"
+
+
+class PartyState(enum.Enum):
+    """Where the update of a party is."""
+
+    AWAITED = enum.auto()
+    HERE = enum.auto()
+    BEING_ADDED = enum.auto()
+    IN = enum.auto()
+
+
+class FoldError(Exception):
+    """A step that is none in this state: a mistake of whoever drives the sum."""
+
+
+class Fold:
+    """One sum. Parties are numbers, in the order of the ranks.
+
+    Attributes:
+        order: in what order it adds.
+        reason: why it was given up, or empty.
+    """
+
+    def __init__(self, parties: int, order: Order) -> None:
+        """
+        Args:
+            parties: how many belong to it, at least one.
+            order: in what order it adds.
+
+        Raises:
+            ValueError: there are no parties.
+        """
+        if parties < 1:
+            raise ValueError(f"a sum of {parties} parties")
+        self.order = order
+        self.reason = ""
+        self._states = [PartyState.AWAITED] * parties
+        self._weights: list[float | None] = [None] * parties
+        self._here: list[int] = []
+        self._adding: int | None = None
+
+    @property
+    def parties_in(self) -> tuple[int, ...]:
+        """Who is in, by rank."""
+        return self._those(PartyState.IN)
+
+    @property
+    def awaited(self) -> tuple[int, ...]:
+        """Whose update is not here, by rank."""
+        return self._those(PartyState.AWAITED)
+
+    @property
+    def adding(self) -> int | None:
+        """Who is being added."""
+        return self._adding
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing is being added and nothing will be."""
+        return self._adding is None and (bool(self.reason) or all(state is PartyState.IN for state in self._states))
+
+    @property
+    def whole(self) -> bool:
+        """Whether every party is in."""
+        return all(state is PartyState.IN for state in self._states)
+
+    @property
+    def next_up(self) -> int | None:
+        """Who would be added now; None where nobody is, or something is being added."""
+        if self._adding is not None or self.reason or not self._here:
+            return None
+        if self.order is Order.RANK:
+            first = len(self.parties_in)
+            return first if self._states[first] is PartyState.HERE else None
+        return self._here[0]
+
+    def weight(self) -> float | None:
+        """The sum of the weights of those who are in, added in the order of the ranks as FATE does; None: without."""
+        total: float | None = None
+        for party in self.parties_in:
+            weight = self._weights[party]
+            if weight is not None:
+                total = (0.0 if total is None else total) + weight
+        return total
+
+    def objection(self, weight: float | None) -> str:
+        """Why a weight does not go with those that are in, or empty: all parties have one, or none."""
+        others = [self._weights[other] for other in self.parties_in]
+        if not others or (others[0] is None) == (weight is None):
+            return ""
+        return "it has no weight, others have" if weight is None else "it has a weight, others have none"
+
+    def arrived(self, party: int) -> None:
+        """The update of a party is here.
+
+        Raises:
+            FoldError: it was here before.
+        """
+        self._must_be(party, PartyState.AWAITED)
+        self._states[party] = PartyState.HERE
+        self._here.append(party)
+
+    def begin(self) -> int:
+        """Begin to add who is next, and say who that is.
+
+        Raises:
+            FoldError: nobody is.
+        """
+        party = self.next_up
+        if party is None:
+            raise FoldError("nobody is next")
+        self._here.remove(party)
+        self._states[party] = PartyState.BEING_ADDED
+        self._adding = party
+        return party
+
+    def added(self, weight: float | None) -> None:
+        """What was being added is in, with its weight.
+
+        Raises:
+            FoldError: nothing was being added.
+        """
+        party = self._take_adding()
+        self._states[party] = PartyState.IN
+        self._weights[party] = weight
+
+    def refused(self, reason: str) -> None:
+        """What was being added is not in, and the sum is as it was before; it is given up.
+
+        Raises:
+            FoldError: nothing was being added.
+        """
+        party = self._take_adding()
+        self._states[party] = PartyState.HERE
+        self._here.append(party)
+        self.give_up(reason)
+
+    def give_up(self, reason: str) -> None:
+        """Add nobody else. Only the first reason counts."""
+        self.reason = self.reason or reason or "it was given up"
+
+    def _take_adding(self) -> int:
+        if self._adding is None:
+            raise FoldError("nothing is being added")
+        party, self._adding = self._adding, None
+        return party
+
+    def _must_be(self, party: int, state: PartyState) -> None:
+        if self._states[party] is not state:
+            raise FoldError(f"party {party} is {self._states[party].name}, not {state.name}")
+
+    def _those(self, state: PartyState) -> tuple[int, ...]:
+        return tuple(party for party, its in enumerate(self._states) if its is state)
+
+
+def fraction_bits(parties: int) -> int:
+    """Bits behind the point with which fractions of so many parties are added as 64-bit integers.
+
+    A masked fraction is the sum of one fraction of the party's own and one for each other party, each below 1; so is
+    that of the total. With 62 - log2(N) bits a number below N stays below 2**62 and fits. 52 are what a float64 below
+    1 has, and up to 1,024 parties can be had.
+    """
+    return min(52, 62 - max(parties - 1, 0).bit_length())
+
+
+def most_whole(parties: int) -> int:
+    """How large a whole number of one party may be: the sums of all stay within 2**53, where float64 is exact."""
+    return (2**53) // max(parties, 1)

@@ -1,0 +1,153 @@
+"""Sums of blocks: the same bits in every order, and whoever adds may die between any two of its steps."""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedrdma_fate.aggregate import accumulator
+from fedrdma_fate.aggregate.accumulator import Accumulator
+from fedrdma_fate.aggregate.arithmetic import UnfitError, adder_for
+from fedrdma_fate.aggregate.place import PLANES_AT, accumulator_bytes, half_in
+from fedrdma_fate.core.fold import Order
+from fedrdma_fate.wire.frames import Party
+from fedrdma_fate.wire.summand import planes_bytes, planes_of
+from tests.support.summands import Pairs, bits, masked, pairs_in, summed_by_rank, written
+
+SHAPES = ((5,), (), (0, 2), (3, 7))
+PLANES = list(planes_of(SHAPES))
+
+
+class Killed(BaseException):
+    """The process is gone here."""
+
+
+class Dying(Accumulator):
+    """Dies at some of its steps: before or after it writes the mark, or in the middle of a copy."""
+
+    def __init__(self, memory: bytearray, adder: Any, chance: random.Random | None) -> None:
+        super().__init__(memoryview(memory), PLANES, adder)
+        self._chance = chance
+
+    def _perhaps(self) -> None:
+        if self._chance is not None and self._chance.random() < 0.1:
+            raise Killed
+
+    def _set(self, *mark: Any) -> None:
+        self._perhaps()
+        super()._set(*mark)
+        self._perhaps()
+
+    def _copy(self, block: int) -> None:
+        if self._chance is not None and self._chance.random() < 0.1:
+            sums = self._sums[block]
+            half = len(sums) // 2
+            np.copyto(sums[:half], self._aside[:half])
+            raise Killed
+        super()._copy(block)
+
+
+def summed(
+    updates: Sequence[Pairs], order: Order, chance: random.Random | None = None, bad: frozenset[int] = frozenset()
+) -> Pairs:
+    memory = bytearray(accumulator_bytes(planes_bytes(SHAPES)))
+    # a slot holds whatever was there before, all but the mark
+    memory[PLANES_AT:] = b"\xa5" * (len(memory) - PLANES_AT)
+    payloads = [memoryview(written(update, Party("host", "1"))) for update in updates]
+
+    def until_done(step: Any) -> None:
+        while True:
+            try:
+                # a new process knows nothing but what lies in the slot
+                step(Dying(memory, adder_for(order, len(updates) - len(bad)), chance))
+                return
+            except Killed:
+                continue
+
+    for number, payload in enumerate(payloads, 1):
+        adding = functools.partial(Accumulator.add, number=number, update=payload, first=0)
+        if number - 1 in bad:
+            with pytest.raises(UnfitError):
+                until_done(adding)
+            break
+        until_done(adding)
+        assert half_in(memoryview(memory), number)
+    until_done(Accumulator.finish)
+    return pairs_in(memoryview(memory)[PLANES_AT:], SHAPES)
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accumulator, "BLOCK_ITEMS", 4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 7))
+def test_an_exact_sum_has_the_same_bits_in_every_order(seed: int, parties: int) -> None:
+    updates = masked(SHAPES, parties, seed)
+    shuffled = random.Random(seed).sample(updates, parties)
+
+    assert bits(summed(updates, Order.EXACT)) == bits(summed(shuffled, Order.EXACT))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 7))
+def test_an_exact_sum_is_the_true_one_within_half_a_last_bit_for_each_update(seed: int, parties: int) -> None:
+    updates = masked(SHAPES, parties, seed)
+
+    for (fraction, whole), (true, true_whole) in zip(
+        summed(updates, Order.EXACT), summed_by_rank(updates), strict=True
+    ):
+        assert np.abs(fraction - true).max(initial=0) <= parties * 2.0**-52 * max(parties, 8)
+        assert np.array_equal(whole, true_whole)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 7))
+def test_a_sum_by_rank_has_the_bits_of_float64_additions(seed: int, parties: int) -> None:
+    updates = masked(SHAPES, parties, seed)
+
+    assert bits(summed(updates, Order.RANK)) == bits(summed_by_rank(updates))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from(Order))
+def test_whoever_adds_may_die_at_any_step_and_nothing_is_added_twice_or_missing(seed: int, order: Order) -> None:
+    updates = masked(SHAPES, 4, seed)
+
+    assert bits(summed(updates, order, random.Random(seed))) == bits(summed(updates, order))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32))
+def test_what_is_refused_half_way_is_taken_out_again_though_whoever_does_it_dies(seed: int) -> None:
+    updates = masked(SHAPES, 3, seed)
+    bad = [(fraction.copy(), whole.copy()) for fraction, whole in updates[2]]
+    bad[-1][1][-1, -1] = np.nan
+
+    found = summed([*updates[:2], bad], Order.EXACT, random.Random(seed), frozenset({2}))
+
+    assert bits(found) == bits(summed(updates[:2], Order.EXACT))
+
+
+def test_an_update_out_of_turn_is_refused() -> None:
+    memory = bytearray(accumulator_bytes(planes_bytes(SHAPES)))
+    sums = Accumulator(memoryview(memory), PLANES, adder_for(Order.EXACT, 3))
+    payload = memoryview(written(masked(SHAPES, 1, 0)[0], Party("host", "1")))
+
+    sums.add(1, payload, 0)
+    for number in (3, 0):
+        with pytest.raises(ValueError, match="not next"):
+            sums.add(number, payload, 0)
+
+
+def test_planes_beyond_the_slot_are_refused() -> None:
+    with pytest.raises(ValueError, match="do not lie"):
+        Accumulator(memoryview(bytearray(PLANES_AT + 8)), PLANES, adder_for(Order.RANK, 2))

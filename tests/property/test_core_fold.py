@@ -1,0 +1,108 @@
+"""Every event in every state of a sum: each party counts once, whatever comes when."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedrdma_fate.core.fold import Fold, FoldError, Order, fraction_bits, most_whole
+
+STEPS = ("arrived", "begin", "added", "refused", "give_up")
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from(Order), st.integers(1, 6))
+def test_each_party_counts_once_and_only_steps_that_are_any_are_taken(seed: int, order: Order, parties: int) -> None:
+    chance = random.Random(seed)
+    fold = Fold(parties, order)
+    here: set[int] = set()
+    adding: int | None = None
+    inside: list[int] = []
+    given_up = False
+    for _ in range(60):
+        step = chance.choices(STEPS, weights=(6, 6, 6, 1, 0.3))[0]
+        party = chance.randrange(parties)
+        closed = adding is None and (given_up or len(inside) == parties)
+        assert fold.closed == closed
+        if order is Order.RANK:
+            may_begin = adding is None and not given_up and len(inside) in here
+        else:
+            may_begin = adding is None and not given_up and bool(here)
+        assert (fold.next_up is not None) == may_begin
+        if step == "arrived":
+            if party in here or party in inside or party == adding:
+                with pytest.raises(FoldError):
+                    fold.arrived(party)
+            else:
+                fold.arrived(party)
+                here.add(party)
+        elif step == "begin":
+            if not may_begin:
+                with pytest.raises(FoldError):
+                    fold.begin()
+            else:
+                adding = fold.begin()
+                here.remove(adding)
+                assert order is Order.EXACT or adding == len(inside)
+        elif step == "give_up":
+            fold.give_up("a reason")
+            given_up = True
+        elif adding is None:
+            with pytest.raises(FoldError):
+                fold.added(1.0) if step == "added" else fold.refused("a reason")
+        elif step == "added":
+            fold.added(1.0)
+            inside.append(adding)
+            adding = None
+        else:
+            fold.refused("a reason")
+            here.add(adding)
+            adding, given_up = None, True
+        assert fold.parties_in == tuple(sorted(inside))
+        assert fold.adding == adding
+        assert set(fold.awaited) == set(range(parties)) - here - set(inside) - {adding}
+        assert fold.whole == (len(inside) == parties)
+        assert fold.weight() == (float(len(inside)) if inside else None)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8), st.randoms())
+def test_weights_are_added_in_the_order_of_the_ranks_whoever_came_first(
+    weights: list[float], chance: random.Random
+) -> None:
+    fold, order = Fold(len(weights), Order.EXACT), list(range(len(weights)))
+    chance.shuffle(order)
+    for party in order:
+        fold.arrived(party)
+        fold.begin()
+        fold.added(weights[party])
+
+    expected = 0.0
+    for weight in weights:
+        expected += weight
+    assert fold.weight() == expected
+
+
+def test_a_weight_goes_with_others_that_have_one_too() -> None:
+    fold = Fold(3, Order.EXACT)
+    assert fold.objection(None) == fold.objection(0.5) == ""
+    fold.arrived(1)
+    fold.begin()
+    fold.added(0.5)
+
+    assert fold.objection(0.0) == ""
+    assert "no weight" in fold.objection(None)
+
+
+@given(st.integers(1, 10_000))
+def test_a_fraction_below_the_number_of_parties_and_all_whole_numbers_fit(parties: int) -> None:
+    assert parties * 2 ** fraction_bits(parties) <= 2**62
+    assert parties * most_whole(parties) <= 2**53
+    assert fraction_bits(parties) == 52 or parties > 1024
+
+
+def test_a_sum_of_nobody_is_none() -> None:
+    with pytest.raises(ValueError, match="0 parties"):
+        Fold(0, Order.RANK)

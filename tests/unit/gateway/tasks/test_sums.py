@@ -1,0 +1,329 @@
+"""Sums at a gateway, with tasks that push masked updates and one that asks for their sum."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedrdma_fate.client.client import GatewayClient, ReceivedSum
+from fedrdma_fate.client.protocol import NotSummed, Sum
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
+from tests.support.raw_task import Connection
+from tests.support.sites import Site, eventually, party, start_gateways
+from tests.support.summands import SHAPES, Pairs, bits, masked, pairs_in, summed_by_rank, written
+
+SOURCES = [party(f"host:{number}") for number in range(4)]
+NAMES = [str(source) for source in SOURCES]
+MEMORY = {"send_bytes": "16MiB", "receive_bytes": "16MiB", "ring_slots": 2, "ring_slot_bytes": "256KiB"}
+ORDERS = ["exact", "rank"]
+UPDATES = masked(SHAPES, len(SOURCES), seed=3)
+
+
+@pytest.fixture(scope="module")
+def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[str, Site]]]:
+    """For each order an arbiter's site, which serves two of the parties as well, and one of the others."""
+    with ExitStack() as stack:
+        made = {}
+        for order in ORDERS:
+            layout = {"a": ["arbiter:1", *NAMES[:2]], "b": NAMES[2:]}
+            directory = tmp_path_factory.mktemp(order)
+            made[order] = stack.enter_context(
+                start_gateways(layout, directory, memory=MEMORY, aggregate={"order": order})
+            )
+        yield made
+
+
+class Session:
+    """A session in which everybody has a task."""
+
+    def __init__(self, sites: dict[str, Site], name: str, stack: ExitStack) -> None:
+        self.arbiter = stack.enter_context(sites["a"].client(name, "arbiter:1"))
+        self.site = sites["a"]
+        self.hosts = [
+            stack.enter_context(sites["a" if number < 2 else "b"].client(name, each))
+            for number, each in enumerate(NAMES)
+        ]
+
+    def push(self, number: int, body: bytes | None = None) -> None:
+        body = written(UPDATES[number], SOURCES[number], float(number)) if body is None else body
+        client: GatewayClient = self.hosts[number]
+        if len(body) < 60_000:
+            client.put_inline("masked", "t", [party("arbiter:1")], "object", body)
+            return
+        lease = client.lease(len(body))
+        lease.buffer[:] = body
+        lease.commit("masked", "t", [party("arbiter:1")], "object")
+
+    def get_sum(self, timeout: float = 20.0) -> ReceivedSum | NotSummed:
+        return self.arbiter.get_sum("masked", "t", SOURCES, timeout=timeout)
+
+    def whole_sum(self) -> ReceivedSum:
+        summed = self.get_sum()
+        assert isinstance(summed, ReceivedSum), summed
+        return summed
+
+    def get(self, number: int) -> bytes:
+        return bytes(self.arbiter.get("masked", "t", SOURCES[number], timeout=10).buffer)
+
+
+@pytest.fixture
+def make_session(sites: dict[str, dict[str, Site]], request: pytest.FixtureRequest) -> Iterator[Callable[..., Session]]:
+    with ExitStack() as stack:
+        numbers = iter(range(100))
+        yield lambda order="exact": Session(sites[order], f"{request.node.name}-{next(numbers)}", stack)
+
+
+def sum_of(summed: ReceivedSum) -> Pairs:
+    return pairs_in(summed.buffer, summed.shapes)
+
+
+def test_by_rank_a_sum_has_the_bits_of_adding_one_after_the_other_whatever_comes_first(
+    make_session: Callable[..., Session],
+) -> None:
+    session = make_session("rank")
+    with ThreadPoolExecutor(1) as pool:
+        summed = pool.submit(session.whole_sum)
+        for number in (3, 1, 0, 2):
+            time.sleep(0.05)
+            session.push(number)
+        result = summed.result(timeout=20)
+
+    assert bits(sum_of(result)) == bits(summed_by_rank(UPDATES))
+    assert result.parties_in == (0, 1, 2, 3)
+    assert result.weight == 6.0
+    assert result.reason == ""
+
+
+def test_an_exact_sum_has_the_same_bits_in_every_order_and_is_close_to_the_true_one(
+    make_session: Callable[..., Session],
+) -> None:
+    found = []
+    for order in ((0, 1, 2, 3), (3, 2, 1, 0), (1, 3, 0, 2)):
+        session = make_session()
+        with ThreadPoolExecutor(1) as pool:
+            summed = pool.submit(session.whole_sum)
+            for number in order:
+                time.sleep(0.05)
+                session.push(number)
+            found.append(bits(sum_of(summed.result(timeout=20))))
+    session = make_session()
+    for number in range(4):
+        session.push(number)
+    together = sum_of(session.whole_sum())
+
+    assert found[0] == found[1] == found[2] == bits(together)
+    for (fraction, whole), (true_fraction, true_whole) in zip(together, summed_by_rank(UPDATES), strict=True):
+        assert np.abs(fraction - true_fraction).max(initial=0) < 1e-14
+        assert np.array_equal(whole, true_whole)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_slots_go_back_as_updates_are_added_and_that_of_the_sum_when_its_arrays_die(
+    make_session: Callable[..., Session], order: str
+) -> None:
+    session = make_session(order)
+    for number in range(4):
+        session.push(number)
+    eventually(lambda: session.site.status()["mailbox"]["messages"] == 4)
+    summed = session.whole_sum()
+
+    eventually(lambda: session.site.pool("send")["slots"] == 0)
+    assert session.site.status()["mailbox"]["messages"] == 0
+    held = session.site.pool("receive")["slots"]
+    del summed
+    eventually(lambda: session.site.pool("receive")["slots"] == held - 1)
+
+
+def changed(number: int, change: Callable[[Pairs], object], **how: Any) -> bytes:
+    pairs = [(fraction.copy(), whole.copy()) for fraction, whole in UPDATES[number]]
+    change(pairs)
+    return written(pairs, SOURCES[number], **{"weight": float(number), **how})
+
+
+def set_item(plane: int, value: float) -> Callable[[Pairs], None]:
+    def change(pairs: Pairs) -> None:
+        pairs[-1][plane][-1] = value
+
+    return change
+
+
+def nothing(_pairs: Pairs) -> None:
+    """Leave them as they are."""
+
+
+BAD = {
+    "nan": (lambda: changed(3, set_item(0, np.nan)), "a number in it is none"),
+    "infinite": (lambda: changed(3, set_item(1, np.inf)), "a number in it is none"),
+    "large": (lambda: changed(3, set_item(1, 2.0**52)), "larger than a masked one"),
+    "fraction-of-a-whole": (lambda: changed(3, set_item(1, 0.5)), "has a fraction"),
+    "no-weight": (lambda: changed(3, nothing, weight=None), "it has no weight"),
+    "negative-weight": (lambda: changed(3, nothing, weight=-1.0), "its weight is -1"),
+    "no-number-for-a-weight": (lambda: changed(3, nothing, weight=float("nan")), "its weight is nan"),
+    "other-shapes": (lambda: changed(3, lambda pairs: pairs.pop()), "other shapes"),
+    "another-party": (lambda: written(UPDATES[3], SOURCES[0], 3.0), "says that it is of host:0"),
+    "no-footer": (lambda: os.urandom(200_000), "no footer"),
+    "small": (lambda: b"x" * 1000, "small"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_an_update_that_cannot_be_added_is_left_to_the_task_and_the_others_are_in_untouched(
+    make_session: Callable[..., Session], bad: str
+) -> None:
+    make, reason = BAD[bad]
+    body = make()
+    session = make_session()
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(session.whole_sum)
+        for number in range(3):
+            session.push(number)
+        eventually(lambda: len([e for e in session.site.events("get") if e["session"].endswith(_name(session))]) == 3)
+        session.push(3, body)
+        summed = future.result(timeout=20)
+
+    assert summed.parties_in == (0, 1, 2)
+    assert summed.weight == 3.0
+    assert reason in summed.reason
+    assert session.get(3) == body
+    other = make_session()
+    for number in range(3):
+        other.push(number)
+    # an exact sum does not depend on what was taken out of it again
+    expected = other.arbiter.get_sum("masked", "t", SOURCES[:3], timeout=20)
+    assert isinstance(expected, ReceivedSum)
+    for (fraction, whole), (its_fraction, its_whole) in zip(sum_of(summed), sum_of(expected), strict=True):
+        assert fraction.tobytes() == its_fraction.tobytes()
+        assert whole.tobytes() == its_whole.tobytes()
+
+
+def _name(session: Session) -> str:
+    return str(session.arbiter._membership.session)
+
+
+def test_where_the_first_update_cannot_be_added_everything_is_left_to_the_task(
+    make_session: Callable[..., Session],
+) -> None:
+    session = make_session()
+    bodies = [changed(number, set_item(0, np.nan)) for number in range(4)]
+    for number, body in enumerate(bodies):
+        session.push(number, body)
+
+    assert isinstance(session.get_sum(), NotSummed)
+    assert [session.get(number) for number in range(4)] == bodies
+
+
+def test_by_rank_what_is_no_number_is_passed_on_as_fate_does(make_session: Callable[..., Session]) -> None:
+    session = make_session("rank")
+    for number in range(4):
+        session.push(number, changed(number, set_item(0, np.nan) if number == 2 else nothing))
+
+    assert np.isnan(sum_of(session.whole_sum())[-1][0][-1])
+
+
+def test_a_sum_that_does_not_come_in_time_names_who_is_missing(make_session: Callable[..., Session]) -> None:
+    session = make_session()
+    for number in (0, 1, 3):
+        session.push(number)
+
+    with pytest.raises(FedRDMAError, match=r"1 of 4 updates did not come.*host:2") as caught:
+        session.get_sum(timeout=0.5)
+    assert caught.value.code is ErrorCode.PULL_TIMEOUT
+
+
+def test_a_sum_can_be_asked_for_once(
+    make_session: Callable[..., Session],
+) -> None:
+    session = make_session()
+    for number in range(4):
+        session.push(number)
+    session.whole_sum()
+
+    with pytest.raises(FedRDMAError) as caught:
+        session.get_sum()
+    assert caught.value.code is ErrorCode.DUPLICATE_PULL
+
+
+def test_a_task_that_goes_away_leaves_what_was_not_added_and_no_slot_behind(
+    make_session: Callable[..., Session], sites: dict[str, dict[str, Site]]
+) -> None:
+    session = make_session("rank")
+    before = session.site.pool("receive")["slots"]
+    task = Connection(sites["rank"]["a"], _name(session), party("arbiter:1"))
+    task.send(Sum("masked", "t", tuple(SOURCES)))
+    session.push(0)
+    eventually(lambda: session.site.pool("receive")["slots"] == before + 1)
+    session.push(2)
+    task.close()
+
+    assert session.get(2) == written(UPDATES[2], SOURCES[2], 2.0)
+    eventually(lambda: session.site.pool("receive")["slots"] == before)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_worker_that_is_killed_at_any_moment_leaves_the_same_bits(
+    make_session: Callable[..., Session], order: str
+) -> None:
+    session = make_session(order)
+    chance = random.Random(order)
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(session.whole_sum)
+        for number in range(4):
+            session.push(number)
+            # in the middle of its start, or of an addition; not three times in a row
+            time.sleep(chance.uniform(0, 0.4))
+            if number % 2:
+                kill_workers()
+        summed = future.result(timeout=30)
+
+    assert summed.parties_in == (0, 1, 2, 3)
+    quiet = make_session(order)
+    for number in range(4):
+        quiet.push(number)
+    assert bits(sum_of(summed)) == bits(sum_of(quiet.whole_sum()))
+
+
+def test_where_every_worker_is_killed_at_once_everything_is_left_to_the_task(
+    make_session: Callable[..., Session],
+) -> None:
+    session = make_session()
+    for number in range(4):
+        session.push(number)
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(session.get_sum)
+        while not future.done():
+            kill_workers()
+        answer = future.result()
+
+    assert isinstance(answer, NotSummed)
+    assert "3 times in a row" in answer.reason
+    assert session.get(1) == written(UPDATES[1], SOURCES[1], 1.0)
+
+
+def kill_workers() -> None:
+    for worker in workers():
+        with suppress(ProcessLookupError):
+            os.kill(worker, signal.SIGKILL)
+
+
+def workers() -> list[int]:
+    """Processes of workers that this process has started."""
+    children = Path(f"/proc/{os.getpid()}/task").glob("*/children")
+    found = [int(child) for listed in children for child in listed.read_text().split()]
+    return [child for child in found if b"worker_process" in _command(child)]
+
+
+def _command(process: int) -> bytes:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes()
+    except OSError:
+        return b""
