@@ -98,8 +98,16 @@ class LinkHandle:
         keys: DatagramKeys,
         sealing: PathSealing | None = None,
     ) -> None:
-        """Connect the data path; a draft for a link that has ended is closed."""
-        if not self._command(lambda link: link.connect(draft, peer, attempt, keys, sealing)):
+        """Connect the data path; a draft for a link that has ended, or is to, is closed."""
+
+        def attempt_it(link: Link) -> None:
+            # each may wait for its time-out, one after the other, and what is in the slots for the end of the link
+            if self._closing:
+                draft.close()
+            else:
+                link.connect(draft, peer, attempt, keys, sealing)
+
+        if not self._command(attempt_it):
             draft.close()
 
     def hint(self, rtt: float, rate: float | None) -> None:

@@ -15,9 +15,12 @@ import pytest
 from fedrdma_fate.core.digest import chunk_digest
 from fedrdma_fate.core.plan import HEADER_SPACE_BYTES, Chunk
 from fedrdma_fate.engine.outgoing_transfer import OutgoingTransfer
+from fedrdma_fate.gateway import assembly as assembly_module
 from fedrdma_fate.gateway.config.schema import GatewayConfig, parse_config
+from fedrdma_fate.gateway.peers import paths as paths_module
 from fedrdma_fate.gateway.peers.greeting import own_hello
 from fedrdma_fate.gateway.peers.path_keys import PeerKeys
+from fedrdma_fate.gateway.transports import TransportSet, make_transports
 from fedrdma_fate.ports import Completion, CompletionKind
 from fedrdma_fate.security import sealing
 from fedrdma_fate.transport.outbound import Outbound, Piece
@@ -29,6 +32,7 @@ from fedrdma_fate.wire.frames import Mode
 from fedrdma_fate.wire.sealed import INTRODUCTION_BYTES, RECORD_OVERHEAD, TAG_BYTES
 from tests.support import sites as sites_module
 from tests.support.certificates import TestAuthority
+from tests.support.faulty import FaultPlan, FaultyTransport
 from tests.support.sites import InThread, Sites, eventually, party, start_gateways
 
 LAYOUT = {"a": ["guest:1"], "b": ["host:2"]}
@@ -119,6 +123,28 @@ def test_all_of_a_message_and_its_headers_is_sealed(
     assert sum(len(record) - 24 for record in sealed) > len(BODY)
     readable = b"".join(sealed).count(BODY[:64])
     assert readable == (seal == "integrity")
+
+
+@pytest.mark.parametrize(("seal", "mode"), [("on", "fedrdma"), ("integrity", "fedrdma-e")])
+def test_on_another_sealed_path_what_a_tag_has_vouched_for_is_not_sent_again(
+    start: Callable[..., Any], sealed: list[bytes], monkeypatch: pytest.MonkeyPatch, mode: Mode, seal: str
+) -> None:
+    def make(config: Any, *arguments: Any) -> TransportSet:
+        made = make_transports(config, *arguments)
+        if config.site == "a":
+            plans = [FaultPlan(break_after_bytes=2_000_000), *[FaultPlan(refuse_connect=True)] * 100]
+            made["tcp"] = FaultyTransport(made["tcp"], plans)
+        return made
+
+    monkeypatch.setattr(assembly_module, "make_transports", make)
+    monkeypatch.setattr(paths_module, "FIRST_RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(paths_module, "GIVE_UP_FOR_LAST_RESORT_SECONDS", 0.5)
+    with start(seal, transport="tcp") as sites:
+        exchange(sites, mode=mode)
+        (peer,) = sites["a"].status()["peers"]
+        assert [path["transport"] for path in peer["paths"] if path["main"]] == ["grpc"]
+    # of what was on its way, 200 KB at most; whole, it would have been 2 MB more
+    assert sum(len(record) - 24 for record in sealed) < len(BODY) + 500_000
 
 
 def test_without_sealing_nothing_is_sealed(start: Callable[..., Any], sealed: list[bytes]) -> None:

@@ -15,11 +15,11 @@ import pytest
 
 from fedrdma_fate.engine.events import TransferProgress
 from fedrdma_fate.engine.link import Link
-from fedrdma_fate.engine.link_thread import LinkThread
+from fedrdma_fate.engine.link_thread import LinkHandle, LinkThread
 from fedrdma_fate.engine.outgoing import OutgoingTransfers
 from fedrdma_fate.engine.settings import LinkSettings
 from fedrdma_fate.ports import EndpointAddress
-from fedrdma_fate.wire.errors import ErrorCode
+from fedrdma_fate.wire.errors import ErrorCode, TransportError
 from fedrdma_fate.wire.frames import Delivered, Grant, GrantRecall, GrantRequest, Offer, Ping
 from tests.support.endpoints import HeapRegion, MemoryEndpoint, MemoryTransport, MemoryWire
 from tests.support.engine import DATAGRAM_KEYS, KEY, Recorded, outgoing, slot_for
@@ -371,6 +371,24 @@ def test_a_draft_in_the_last_turn_of_a_link_is_closed_and_not_connected() -> Non
     link.end(deque([lambda link: link.connect(draft, {}, 1, DATAGRAM_KEYS)]))
     assert draft.closed.is_set()
     assert events.paths == []
+
+
+def test_an_attempt_that_waits_its_turn_is_not_made_by_a_link_that_is_to_end() -> None:
+    events, draft = Recorded(), UnwantedDraft()
+    handle = LinkHandle("a", LinkSettings("memory"), events.emit, lambda: 0.0)
+
+    class Slow(UnwantedDraft):
+        def connect(self, peer: EndpointAddress, timeout: float) -> NoReturn:
+            del peer, timeout
+            # given up while it waits for the peer to dial
+            handle.retire()
+            raise TransportError(ErrorCode.TRANSPORT_UNAVAILABLE, "nobody came.")
+
+    handle.connect(Slow(), {}, 1, DATAGRAM_KEYS)
+    handle.connect(draft, {}, 2, DATAGRAM_KEYS)
+    handle.turn()
+    assert draft.closed.is_set()
+    assert [attempt for _, attempt, _ in events.paths] == [1]
 
 
 def test_what_has_come_is_taken_in_before_what_is_overdue_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
