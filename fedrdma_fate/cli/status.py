@@ -183,9 +183,15 @@ def _shares(receive: dict[str, Any], direction: str, how: str) -> Table:
                 sender["site"],
                 "no bound" if share is None else _rate(share),
                 _rate(sender["arriving_bits_per_second"]),
-                "does not keep to it" if sender["ignores_share"] else "",
+                _remark(sender),
             )
     return table
+
+
+def _remark(sender: dict[str, Any]) -> str:
+    if sender["waits_for_turn"]:
+        return "waits for its turn"
+    return "does not keep to it" if sender["ignores_share"] else ""
 
 
 def _rate(bits_per_second: float) -> str:

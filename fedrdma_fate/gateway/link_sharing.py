@@ -73,7 +73,9 @@ class LinkSharing:
         """
         self._config = config
         self._told = told
-        self._shares = ReceiveShares(None if config.rate is None else config.rate / 8, gathers=self.gathers)
+        self._shares = ReceiveShares(
+            None if config.rate is None else config.rate / 8, gathers=self.gathers, turns=config.share == "turns"
+        )
         self._links: dict[str, LinkHandle] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -102,12 +104,13 @@ class LinkSharing:
             self._shares.leave(site, self._now)
             self._tell()
 
-    def begun(self, site: str, offer: Announced, round_trip: float | None) -> None:
-        """A peer has announced a transfer."""
+    def begun(self, site: str, offer: Announced, round_trip: float | None, total_bytes: int = 0) -> None:
+        """A peer has announced a transfer, of so many bytes where that matters: where peers take turns."""
         if offer.mode == "fedrdma-x" and site in self._links:
             self._shares.on_path(site, self._now, None, round_trip)
             self._look_at(site)
-            self._shares.on_begin(site, offer.transfer, self._now)
+            self._shares.on_arrivals(site, self._arrivals(self._links[site]))
+            self._shares.on_begin(site, offer.transfer, self._now, total_bytes)
             self._tell()
 
     def ended(self, site: str, transfer: int) -> None:
@@ -132,6 +135,7 @@ class LinkSharing:
                     "share_bits_per_second": sender.share * 8 if math.isfinite(sender.share) else None,
                     "arriving_bits_per_second": sender.arrived_rate * 8 if sender.active else 0.0,
                     "ignores_share": sender.ignores,
+                    "waits_for_turn": sender.active and not sender.in_turn,
                 }
                 for site, sender in shares.senders.items()
             ],

@@ -61,9 +61,9 @@ class SendSharing(LinkSharing):
             self._begins_several = False
             self._settle()
 
-    def begun(self, site: str, offer: Announced, round_trip: float | None) -> None:
+    def begun(self, site: str, offer: Announced, round_trip: float | None, total_bytes: int = 0) -> None:
         """See `LinkSharing`; a message that goes alone has no bound when it is handed to its link."""
-        super().begun(site, offer, round_trip)
+        super().begun(site, offer, round_trip, total_bytes)
         if not self._begins_several:
             self._settle()
 

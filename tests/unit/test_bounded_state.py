@@ -107,7 +107,7 @@ BOUNDS: dict[str, dict[str, str]] = {
         "gateway/tasks/turns.py:Turns": "_waiting",
         "gateway/tasks/refused_connections.py:RefusedConnections": "_of_user",
     },
-    "MOST_TRANSFERS": {"core/shares/receive_shares.py:Sender": "transfers"},
+    "MOST_TRANSFERS": {"core/shares/receive_shares.py:Sender": "transfers _turn_transfers"},
     "REMEMBERED_CROWDS": {"core/shares/receive_shares.py:ReceiveShares": "_crowds"},
     "MOST_ANNOUNCED, by whoever adds": {"gateway/peers/announced.py:AnnouncedTransfers": "_offers _of_message"},
     "MOST_PARTIES: of one sum": {"gateway/tasks/sums.py:_RunningSum": "_here _takes"},

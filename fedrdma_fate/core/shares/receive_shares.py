@@ -1,4 +1,8 @@
-"""Which rate each sender may have, so that all together fill the receiver's link and do not overrun it."""
+"""Which rate each sender may have, so that all together fill the receiver's link and do not overrun it.
+
+More than 500 lines: who sends, what comes of each and what each is told depend on each other, whether all send at once
+or by turns.
+"""
 
 from __future__ import annotations
 
@@ -74,6 +78,12 @@ FORGOTTEN_SECONDS = 20.0
 """After so long without anything, what it has announced is forgotten; until then, it may go on. A gateway that says
 nothing at all is given up after as long (`timeouts.peer_silence`)."""
 
+LEAST_PLACES = 4
+"""That take turns at a time, so that one that stops in its turn wastes a quarter of the link until that shows."""
+
+WAITING_SHARE = 0.25
+"""Of the link at most goes to those that wait for their turn, at the least rate; where it would be more, all go."""
+
 IGNORED_FACTOR = 1.25
 """Who sends so many times its share does not keep to it: what it takes is not there for others."""
 
@@ -109,6 +119,7 @@ class Sender:
         usable: what it can use; infinite while it uses what it has.
         arrived_rate: bytes a second, in the latest window.
         ignores: whether it sends more than it may.
+        in_turn: whether it may send more than the least, where they take turns.
     """
 
     place: float
@@ -120,6 +131,12 @@ class Sender:
     usable: float = math.inf
     arrived_rate: float = 0.0
     ignores: bool = False
+    in_turn: bool = True
+    _asked: int = 0
+    _announced_bytes: int = 0
+    _due_bytes: int = 0
+    _turn_at: float = -math.inf
+    _turn_transfers: set[int] = dataclasses.field(default_factory=set)
     _train_rate: float = math.inf
     _least_share: float = math.inf
     _begun_at: float = 0.0
@@ -134,6 +151,11 @@ class Sender:
         """Whether it sends, or has said lately that it will."""
         return bool(self.transfers) and not self.silent
 
+    @property
+    def left_bytes(self) -> int:
+        """Of what it has announced, what has not come."""
+        return max(self._due_bytes - self._now.received_bytes, 0)
+
 
 class ReceiveShares:
     """Shares a link among its senders. Times in seconds of one clock, rates in payload bytes a second.
@@ -146,13 +168,17 @@ class ReceiveShares:
         senders: who takes part, by name.
     """
 
-    def __init__(self, configured: float | None = None, *, gathers: bool = True) -> None:
+    def __init__(self, configured: float | None = None, *, gathers: bool = True, turns: bool = False) -> None:
         """
         Args:
             configured: what the link carries at most; None: to be found.
             gathers: whether who begins is heard of late, so that more are to be expected.
+            turns: whether few send at a time, in the order in which they have begun, and the others wait.
         """
         self._gathers = gathers
+        self._takes_turns = turns
+        self._asks = 0
+        self._turn_ends: float | None = None
         self.link = LinkRate(configured)
         self.senders: dict[str, Sender] = {}
         self._joined = 0
@@ -215,12 +241,18 @@ class ReceiveShares:
         fastest = max((each.path_rate for each in self.senders.values()), default=math.inf)
         return rate > JOINT_GAIN * fastest
 
-    def on_begin(self, name: str, transfer: int, now: float) -> None:
-        """It has announced a transfer."""
+    def on_begin(self, name: str, transfer: int, now: float, total_bytes: int = 0) -> None:
+        """It has announced a transfer. What has come of it before is to be told first (`on_arrivals`)."""
         sender = self.senders.get(name)
         if sender is None or transfer in sender.transfers or len(sender.transfers) >= MOST_TRANSFERS:
             return
         was_active = sender.active
+        if not sender.transfers:
+            self._asks += 1
+            sender._asked = self._asks
+            sender._announced_bytes, sender._due_bytes = 0, sender._now.received_bytes
+        sender._announced_bytes += total_bytes
+        sender._due_bytes += total_bytes
         sender.transfers.add(transfer)
         if not was_active:
             self._wake(sender, now)
@@ -236,6 +268,8 @@ class ReceiveShares:
         if not sender.transfers:
             sender.arrived_rate = 0.0
             self._count(now)
+            self._decide_soon(now)
+        elif self._takes_turns:
             self._decide_soon(now)
 
     def settle(self, now: float) -> None:
@@ -280,7 +314,7 @@ class ReceiveShares:
 
     def timer(self) -> float | None:
         """When to call `on_timer`, with what has come by then."""
-        times = (self._decide_at, self._window_ends)
+        times = (self._decide_at, self._window_ends, self._turn_ends)
         return min((due for due in times if due is not None), default=None)
 
     def on_timer(self, now: float) -> None:
@@ -296,7 +330,8 @@ class ReceiveShares:
                 sender.transfers.clear()
         if self._window_ends is not None and now >= self._window_ends:
             self._end_window(now)
-        if self._decide_at is not None and now >= self._decide_at:
+        due = self._decide_at if self._turn_ends is None else min(self._turn_ends, self._decide_at or math.inf)
+        if due is not None and now >= due:
             self._decide(now)
         # also of those that have gone silent, who may go on
         if len(self.senders) < 2 or not any(sender.transfers for sender in self.senders.values()):
@@ -331,7 +366,7 @@ class ReceiveShares:
             self._crowd = 0
 
     def _decide(self, now: float) -> None:
-        self._decide_at = None
+        self._decide_at = self._turn_ends = None
         self._note_reach()
         total, active = self.link.shared_out, self.active
         if total is None or len(self.senders) < 2:
@@ -343,11 +378,16 @@ class ReceiveShares:
         if is_gathering and parts > active:
             self._decide_at = self._gathered_at
         if parts == 1 or self.link.ample:
+            self._end_turns()
             shares = {name: math.inf for name, sender in self.senders.items() if sender.active}
+        elif self._takes_turns and active > 1 and (parts == active or self._crowd >= self.expected):
+            shares = self._by_turns(total, now)
         else:
             shares = self._among(total, parts)
         # who begins next comes on top of those that are here; by doubling, so that not each one that begins changes it
         next_share = total / self.link.gain / max(self.expected, 2, 1 << active.bit_length())
+        if self._turn_ends is not None:
+            next_share = LEAST_RATE
         for name, sender in self.senders.items():
             self._tell(name, shares[name] if sender.active else next_share, now)
 
@@ -355,8 +395,52 @@ class ReceiveShares:
         """What all that are sent to can take together; more of the link nobody has to know."""
         self.link.reach = sum(sender.path_rate for sender in self.senders.values() if sender.active) or math.inf
 
+    def _by_turns(self, total: float, now: float) -> dict[str, float]:
+        """The shares of those whose turn it is, and the least for all others.
+
+        A turn is over a round trip before the last of what was announced comes: then what the next sends comes just
+        behind it. What has come tells when that is, again and again.
+        """
+        for sender in self.senders.values():
+            if sender._turn_transfers and not sender._turn_transfers & sender.transfers:
+                # what has begun since comes after what others have announced before
+                self._asks += 1
+                sender._asked, sender._turn_transfers = self._asks, set()
+        queue = sorted(((name, each) for name, each in self.senders.items() if each.active), key=_place_in_queue)
+        round_trip = self.round_trip
+        announced = sum(sender._announced_bytes for _, sender in queue) / len(queue)
+        # a turn is to last a round trip, for nothing is known sooner of what was told
+        places = max(LEAST_PLACES, math.ceil(total * round_trip / max(announced, 1.0)))
+        waiting = (len(queue) - places) * LEAST_RATE
+        if waiting <= 0 or waiting > WAITING_SHARE * total:
+            return self._among(total, len(queue))
+        part = (total - waiting) / places
+        shares, taken, next_end = {}, 0.0, math.inf
+        for name, sender in queue:
+            sender.in_turn = taken < places * USED_SHARE
+            if not sender.in_turn:
+                shares[name] = LEAST_RATE
+                continue
+            if not sender._turn_transfers:
+                sender._turn_transfers = set(sender.transfers)
+            share = shares[name] = max(min(part, sender.usable), LEAST_RATE)
+            if share > HEADROOM * sender.share:
+                sender._turn_at = now
+            ends = max(now, sender._turn_at + round_trip) + sender.left_bytes / share
+            if ends > now + round_trip:
+                taken += share / part
+                next_end = min(next_end, max(ends - round_trip, now + DECIDE_SECONDS))
+        self._turn_ends = next_end if taken else None
+        return shares
+
+    def _end_turns(self) -> None:
+        """All send."""
+        for sender in self.senders.values():
+            sender.in_turn, sender._turn_transfers = True, set()
+
     def _among(self, total: float, parts: int) -> dict[str, float]:
         """The shares of those that send, where so many are to have one."""
+        self._end_turns()
         wants = {
             name: min(sender.usable, PATH_HEADROOM * sender.path_rate)
             for name, sender in self.senders.items()
@@ -404,13 +488,14 @@ class ReceiveShares:
         for sender in measured:
             self._measure(sender, now)
         is_settled = self._window_began >= self._settled_at
-        is_overrun = is_settled and self.link.is_overrun(_window_of(measured))
+        in_turn = [sender for sender in measured if sender.in_turn]
+        is_overrun = is_settled and self.link.is_overrun(_window_of(in_turn))
         for sender in measured:
             self._judge(sender, now, is_overrun=is_overrun)
         if self.link.rate is not None or is_settled:
             self.link.on_arrived(sum(sender.arrived_rate for sender in measured if sender._is_exact))
         if len(measured) == len(active) > 1 and is_settled:
-            self.link.on_window(_window_of(measured))
+            self.link.on_window(_window_of(in_turn))
         self._start_window(now)
         self._decide_at = now
 
@@ -442,7 +527,7 @@ class ReceiveShares:
                 sender.silent, sender._begun_at = True, now
                 self._count(now)
             return
-        if not math.isfinite(sender.share):
+        if not math.isfinite(sender.share) or not sender.in_turn:
             return
         sender.ignores = sender.arrived_rate > IGNORED_FACTOR * sender.share
         if sender.arrived_rate + sender._lost_rate >= USED_SHARE * sender.share:
@@ -467,6 +552,11 @@ def _window_of(senders: list[Sender]) -> Window:
         all_arrived=all_arrived,
         lost_share=lost / (all_arrived + lost) if lost else 0.0,
     )
+
+
+def _place_in_queue(sender: tuple[str, Sender]) -> int:
+    """Who has asked first is first."""
+    return sender[1]._asked
 
 
 def _spread(number: int) -> float:

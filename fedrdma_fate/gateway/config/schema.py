@@ -206,12 +206,13 @@ class ReceiveConfig(_Section, frozen=True):
     """The link by which all peers send to this site, in mode `fedrdma-x` over `verbs` and `udp`.
 
     Attributes:
-        share: `even`: each that sends is told its share of the link, so that together they do not overrun it; `off`:
-            each finds its rate as if it were alone.
+        share: `even`: each that sends is told its share of the link, so that together they do not overrun it; `turns`:
+            few send at a time, in the order in which they have asked, and the others wait, so that all have come as
+            soon, and half of them sooner; `off`: each finds its rate as if it were alone.
         rate: what the link carries at most, bits a second; null: it is found.
     """
 
-    share: Literal["even", "off"] = "even"
+    share: Literal["even", "turns", "off"] = "even"
     rate: Annotated[float, msgspec.Meta(gt=0, le=MOST_LINK_RATE)] | None = None
 
 

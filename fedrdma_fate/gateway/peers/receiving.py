@@ -373,7 +373,7 @@ class Receiving:
             self._begin_sharing(offer)
 
     def _begin_sharing(self, offer: Offer) -> None:
-        self._context.sharing.begun(self._peer, offer, self._round_trip())
+        self._context.sharing.begun(self._peer, offer, self._round_trip(), offer.total_bytes)
 
     def _too_much(self, frame: Offer | Inline | Lend) -> str:
         """Why a message is one too many, or an empty string."""

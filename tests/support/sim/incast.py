@@ -19,7 +19,7 @@ from tests.support.sim.bottleneck import PACKET_OVERHEAD_BYTES, Bottleneck, Bott
 from tests.support.sim.clock import VirtualClock
 from tests.support.sim.x_flow import XFlow
 
-ShareMode = Literal["even", "off"]
+ShareMode = Literal["even", "turns", "off"]
 
 PROBE_SECONDS = 0.1
 """Between two data paths that come up: their trains do not meet."""
@@ -92,7 +92,9 @@ class Case:
         played = []
         for _ in range(count):
             one = incast.play(chance, self.jitter)
-            played.append(dataclasses.replace(one, seconds=one.seconds / incast.least_seconds))
+            least = incast.least_seconds
+            ended = [seconds / least for seconds in one.ended]
+            played.append(dataclasses.replace(one, seconds=one.seconds / least, ended=ended))
             clock.run(clock.now + PAUSE_SECONDS)
         return played
 
@@ -138,7 +140,7 @@ def print_slow(case: Case, slow: float, rounds: int) -> None:
 
 
 def print_incast(case: Case, shares: Sequence[ShareMode], rounds: int, seeds: int) -> None:
-    """The table of rounds: each over the least possible time, and what was sent again, as a share of the payloads."""
+    """The table of rounds: each over the least possible time, what was sent again, and the mean time of a silo."""
     print("| silos, link | share | " + " | ".join(f"round {number + 1}" for number in range(rounds)) + " |")
     print("|---" * (rounds + 2) + "|")
     for share in shares:
@@ -147,7 +149,8 @@ def print_incast(case: Case, shares: Sequence[ShareMode], rounds: int, seeds: in
         for played in zip(*runs, strict=True):
             seconds = statistics.median(one.seconds for one in played)
             resent = statistics.median(one.resent_bytes for one in played) / case.total / case.silos
-            cells.append(f"{seconds:.2f} ({resent:.1%})")
+            mean = statistics.median(one.mean for one in played)
+            cells.append(f"{seconds:.2f} ({resent:.1%}, mean {mean:.2f})")
         where = f"{case.silos}, {case.rate_bps / 1e9:g} Gbit/s"
         print(f"| {where} | {share} | " + " | ".join(cells) + " |", flush=True)
 
@@ -183,7 +186,7 @@ class Incast:
             nics: rates of the senders' own cards, bits a second; None: that of the bottleneck's profile.
             repairs: whether there may be repair chunks.
         """
-        self.shares = ReceiveShares(configured)
+        self.shares = ReceiveShares(configured, turns=share == "turns")
         self.flows: list[XFlow] = []
         self._clock = clock
         self._link = link
@@ -200,7 +203,7 @@ class Incast:
             flow.on_announced = functools.partial(self._on_announced, str(number))
             flow.on_received = functools.partial(self._on_received, number)
             self.flows.append(flow)
-            if share == "even":
+            if share != "off":
                 self.shares.join(str(number), clock.now, link.profile.rtt)
             self._look()
             if path is None:
@@ -243,7 +246,8 @@ class Incast:
             self.shares.on_path(str(number), self._clock.now, rate, self._link.profile.rtt)
 
     def _on_announced(self, name: str, transfer: int) -> None:
-        self.shares.on_begin(name, transfer, self._clock.now)
+        self.shares.on_arrivals(name, self.flows[int(name)].receiver.link.arrivals)
+        self.shares.on_begin(name, transfer, self._clock.now, self._payloads[int(name)])
         self._look()
 
     def _on_received(self, number: int, transfer: int) -> None:

@@ -139,7 +139,8 @@ def test_a_better_path_that_is_not_used_is_shown_with_the_reason_and_when_it_is_
 def test_who_sends_and_who_is_sent_to_is_shown_with_each_share_of_the_link(sites: Sites) -> None:
     document = sites["a"].status()
     assert document["send"]["senders"] == document["receive"]["senders"] == []
-    one = {"sending": True, "share_bits_per_second": 1.25e8, "arriving_bits_per_second": 1e8, "ignores_share": False}
+    one = {"sending": True, "share_bits_per_second": 1.25e8, "arriving_bits_per_second": 1e8}
+    one |= {"ignores_share": False, "waits_for_turn": False}
     shares = {"sending": 2, "bits_per_second": 1e9, "found_by": "probed"}
     document["send"] |= {**shares, "senders": [{"site": site, **one} for site in ("silo-1", "silo-2")]}
     shown = io.StringIO()
@@ -147,10 +148,12 @@ def test_who_sends_and_who_is_sent_to_is_shown_with_each_share_of_the_link(sites
     assert "Sending: 2 are sent to; the link: 1000.0 Mbit/s (probed)" in " ".join(shown.getvalue().split())
     assert all(site in shown.getvalue() for site in ("silo-1", "silo-2"))
     assert "Receiving" not in shown.getvalue()
-    document["receive"] |= {**shares, "senders": [{"site": "silo-3", **one}]}
+    waiting = {"site": "silo-4", **one, "waits_for_turn": True}
+    document["receive"] |= {**shares, "senders": [{"site": "silo-3", **one}, waiting]}
     document["send"]["sending"] = 1
     shown = io.StringIO()
     Console(file=shown, width=200).print(render(document))
+    assert shown.getvalue().count("waits for its turn") == 1
     assert "Receiving: 2 send; the link" in " ".join(shown.getvalue().split())
     assert "Sending" not in shown.getvalue(), "what goes to one is not shared"
 

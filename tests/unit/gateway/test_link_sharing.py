@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from fedrdma_fate.core.path import PathState
-from fedrdma_fate.core.shares.receive_shares import Arrivals
+from fedrdma_fate.core.shares.receive_shares import GATHER_SECONDS, Arrivals
+from fedrdma_fate.core.x.controller import LEAST_RATE
 from fedrdma_fate.engine.path_memory import KnownPath
 from fedrdma_fate.gateway.config.schema import ReceiveConfig
 from fedrdma_fate.gateway.link_sharing import LinkSharing, ToldShare
@@ -190,5 +191,43 @@ def test_the_rate_that_was_set_by_hand_counts() -> None:
         assert site.told("0") == pytest.approx(0.98 * 5e7 / 2)
         status = site.sharing.status()
         assert (status["bits_per_second"], status["found_by"]) == (4e8, "configured")
+
+    run(scenario())
+
+
+def test_by_turns_few_send_at_a_time_and_the_others_are_shown_to_wait() -> None:
+    async def scenario() -> None:
+        site = Site(12, ReceiveConfig(share="turns"))
+        for name in site.links:
+            site.sharing.begun(name, offer(1), RTT, 4 << 20)
+        await asyncio.sleep(0.01)
+        least = [name for name in site.links if site.told(name) == LEAST_RATE]
+        assert least == [str(number) for number in range(4, 12)], "in the order in which they have asked"
+        status: Any = site.sharing.status()
+        assert [each["site"] for each in status["senders"] if each["waits_for_turn"]] == least
+        site.sharing.ended("0", 1)
+        await asyncio.sleep(0.01)
+        assert site.told("4") == pytest.approx(site.told("1"), rel=0.02)
+        assert site.told("4") > LINK / 5
+        for number in range(1, 11):
+            site.sharing.ended(str(number), 1)
+        await asyncio.sleep(GATHER_SECONDS + RTT)
+        status = site.sharing.status()
+        assert [each["site"] for each in status["senders"] if each["sending"]] == ["11"]
+        assert site.told("11") == math.inf
+        assert not any(each["waits_for_turn"] for each in status["senders"])
+
+    run(scenario())
+
+
+def test_what_a_peer_has_sent_before_does_not_count_as_come_of_what_it_announces_now() -> None:
+    async def scenario() -> None:
+        site = Site(12, ReceiveConfig(share="turns"))
+        for link in site.links.values():
+            link.arrivals = Arrivals(1 << 30, 0, asyncio.get_running_loop().time())
+        for name in site.links:
+            site.sharing.begun(name, offer(1), RTT, 4 << 20)
+        await asyncio.sleep(0.01)
+        assert sum(site.told(name) > LEAST_RATE for name in site.links) == 4
 
     run(scenario())

@@ -34,8 +34,10 @@ class Receiver:
         obeys: who keeps to its share.
     """
 
-    def __init__(self, count: int, configured: float | None = None, *, probed: float | None = LINK) -> None:
-        self.shares = ReceiveShares(configured)
+    def __init__(
+        self, count: int, configured: float | None = None, *, probed: float | None = LINK, turns: bool = False
+    ) -> None:
+        self.shares = ReceiveShares(configured, turns=turns)
         self.now = 1.0
         self.names = [str(number) for number in range(count)]
         self.own = dict.fromkeys(self.names, LINK)

@@ -100,6 +100,23 @@ def test_a_rate_by_hand_that_is_ten_times_too_high_is_no_worse_than_no_sharing()
     assert high.seconds <= 1.1 * off.seconds
 
 
+def test_by_turns_the_last_has_come_as_soon_and_the_others_sooner() -> None:
+    case = dataclasses.replace(EIGHT, silos=16)
+    (even,), (turns,) = case.rounds("even", 1, seed=1), case.rounds("turns", 1, seed=1)
+    assert turns.seconds <= 1.05
+    assert turns.mean <= 0.75 * even.mean
+    assert turns.resent_bytes == 0
+
+
+@pytest.mark.sweep
+def test_by_turns_64_do_not_overrun_the_buffer_at_ten_gigabits() -> None:
+    _, incast = Case(64, 1e10).make("turns", 1)
+    one = incast.play(random.Random(1), 0.001)
+    assert one.mean <= 0.63 * incast.least_seconds
+    assert one.resent_bytes == 0
+    assert incast._link.dropped_messages == 0
+
+
 def test_the_table_has_a_row_for_each_way_to_share(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["incast", "--silos", "2", "--rate", "1e8", "--size", "0.5", "--rounds", "1"]) == 0
     rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in capsys.readouterr().out.splitlines()]
