@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fedrdma_fate.client.address import socket_path
+from fedrdma_fate.engine.link_thread import LinkThread, MakeLink
 from fedrdma_fate.gateway.accepting import complain_of_no_room
 from fedrdma_fate.gateway.config.schema import GatewayConfig, split_address
 from fedrdma_fate.gateway.context import GatewayContext
@@ -82,13 +83,16 @@ class Assembly:
     socket: TaskSocket
 
 
-def assemble(config: GatewayConfig, undo: contextlib.ExitStack, status: MakeStatus) -> Assembly:
+def assemble(
+    config: GatewayConfig, undo: contextlib.ExitStack, status: MakeStatus, make_link: MakeLink = LinkThread
+) -> Assembly:
     """Allocate memory and open what can be opened without waiting.
 
     Args:
         config: the configuration.
         undo: gets what gives everything back, also where this function fails.
         status: makes the status document.
+        make_link: makes the links to the peers.
 
     Raises:
         FedRDMAError: something cannot be had.
@@ -96,7 +100,7 @@ def assemble(config: GatewayConfig, undo: contextlib.ExitStack, status: MakeStat
     credentials = credentials_of(config)
     metrics = GatewayMetrics()
     transports = contextlib.ExitStack()
-    context, kept = _make_context(config, undo, transports, metrics, credentials)
+    context, kept = _make_context(config, undo, transports, metrics, credentials, make_link)
     peers = {peer.site: Peer(peer, context) for peer in config.peers}
     security: Callable[[], TlsChannel | None] = (
         (lambda: None) if credentials is None else functools.partial(TlsChannel, credentials)
@@ -131,6 +135,7 @@ def _make_context(
     opened: contextlib.ExitStack,
     metrics: GatewayMetrics,
     credentials: SiteCredentials | None,
+    make_link: MakeLink,
 ) -> tuple[GatewayContext, KeptMemory]:
     memory = config.memory
     regions = RegionDirectory.open(memory.directory, config.site)
@@ -174,6 +179,7 @@ def _make_context(
         resumes=kept.resumes,
         path_store=PathStore(config.state_directory or memory.spill_directory, config.site),
         complaints=complaints,
+        make_link=make_link,
     )
     undo.callback(context.complaints.sum_up, all_of_them=True)
     undo.callback(context.send_pool.close)

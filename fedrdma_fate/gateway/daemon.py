@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 
-from fedrdma_fate.engine.link_thread import LinkHandle
+from fedrdma_fate.engine.link_thread import LinkHandle, LinkThread, MakeLink
 from fedrdma_fate.gateway.assembly import Assembly, assemble
 from fedrdma_fate.gateway.background import spawn
 from fedrdma_fate.gateway.config.schema import GatewayConfig, split_address
@@ -32,8 +32,14 @@ _END_SECONDS = 5.0
 class Gateway:
     """One site's gateway. `start`, then `wait`, then `stop`; all on one event loop."""
 
-    def __init__(self, config: GatewayConfig) -> None:
+    def __init__(self, config: GatewayConfig, make_link: MakeLink = LinkThread) -> None:
+        """
+        Args:
+            config: its configuration.
+            make_link: makes the links to its peers.
+        """
         self._config = config
+        self._make_link = make_link
         self._started = time.monotonic()
         self._stop_wanted = asyncio.Event()
         self._undo = contextlib.ExitStack()
@@ -48,7 +54,7 @@ class Gateway:
         if self._config.security == "off":
             self._warn_if_reachable()
         try:
-            assembly = self._assembly = assemble(self._config, self._undo, self.status)
+            assembly = self._assembly = assemble(self._config, self._undo, self.status, self._make_link)
             await assembly.control.start()
             await assembly.socket.start()
         except BaseException:

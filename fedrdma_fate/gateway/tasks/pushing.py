@@ -85,8 +85,7 @@ class Pushing:
                 share = payload.lease.share(f"transfer:{key}")
                 peer = self._peer_of(key.destination)
                 if peer is not None:
-                    loss = request.loss_share, request.whole_bytes
-                    peer.put_payload(key, request.kind, payload, share, attach.mode, *loss)
+                    peer.put_payload(key, request.kind, payload, share, attach.mode)
                 else:
                     transfer = self._context.new_transfer()
                     message = Message(key, request.kind, payload.total_bytes, lease=share, user=user, transfer=transfer)

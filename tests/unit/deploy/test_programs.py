@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.softroce.programs import iperf3_transfers
+from deploy.softroce.programs import gateways, iperf3_transfers
 from deploy.softroce.programs.competing import Arrivals, Flow, parse_flow
 from deploy.softroce.programs.counters import Counters, read_counters
+from deploy.softroce.programs.gateways import YieldingLinkThread, link_thread
 from deploy.softroce.programs.pattern import fill, is_filled
 from deploy.softroce.programs.pauses import begin_after
 from deploy.softroce.programs.tcp_streams import choose, shares
 from fedrdma_fate.client.client import GatewayClient
+from fedrdma_fate.engine.link_thread import LinkThread, MakeLink
+from fedrdma_fate.engine.settings import LinkSettings
+from fedrdma_fate.gateway.config.schema import GatewayConfig
+from fedrdma_fate.gateway.daemon import Gateway
+from fedrdma_fate.wire.frames import Party
 
 
 @pytest.mark.parametrize(("size", "streams"), [(100, 8), (64 * 2**20, 8), (3, 8), (7, 1)])
@@ -124,3 +131,39 @@ def test_a_transfer_begins_at_its_moment_of_the_period_half_a_second_to_that_and
     assert now + 0.5 - 1e-6 <= begin <= now + 0.5 + 2 * period
     moment = (begin - began - number % 4 * period / 4) / period
     assert moment == pytest.approx(round(moment), abs=1e-6)
+
+
+def test_in_virtual_time_each_turn_of_a_link_lets_the_other_programs_of_the_guest_go_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    yields: list[None] = []
+    monkeypatch.setattr("os.sched_yield", lambda: yields.append(None))
+    monkeypatch.setenv("TESTBED_VIRTUAL_TIME", "0")
+    assert link_thread() is LinkThread, "elsewhere the machine's own scheduler decides"
+    monkeypatch.setenv("TESTBED_VIRTUAL_TIME", "1")
+    link = link_thread()("peer", LinkSettings("tcp"), lambda _: None)
+    link.recall_credits()
+    link.close()
+    assert not link.alive
+    assert len(yields) >= 2, "the turn that carries a command out, and the last one"
+
+
+def test_a_gateway_of_the_testbed_has_the_links_that_give_way(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TESTBED_VIRTUAL_TIME", "1")
+    monkeypatch.setenv("TESTBED_HOST", "0")
+    monkeypatch.setenv("TESTBED_HOSTS", "127.0.0.1")
+    made: list[Gateway] = []
+
+    class Seen(Gateway):
+        def __init__(self, config: GatewayConfig, make_link: MakeLink) -> None:
+            super().__init__(config, make_link)
+            made.append(self)
+
+    monkeypatch.setattr(gateways, "Gateway", Seen)
+    document = gateways.gateway_document(
+        tmp_path, [Party("guest", "1")], port=0, memory={"send_bytes": 1 << 20, "receive_bytes": 1 << 20}
+    )
+    with gateways.running_gateway(document):
+        (gateway,) = made
+        assert gateway._assembly is not None
+        assert gateway._assembly.context.make_link is YieldingLinkThread
