@@ -26,13 +26,7 @@ class Client(Protocol):
         """Hand a small message over."""
         ...
 
-    def tolerate(self, name: str, tag: str, sources: Sequence[Party], share: float) -> None:
-        """Let something be missing of messages that are to be got."""
-        ...
-
-    def get(
-        self, name: str, tag: str, source: Party, *, timeout: float | None = None, tolerates: bool = False
-    ) -> Received:
+    def get(self, name: str, tag: str, source: Party, *, timeout: float | None = None) -> Received:
         """Wait for a message, `timeout` seconds at most, None for ever."""
         ...
 
@@ -131,15 +125,9 @@ class SoloClient:
         """Nothing can be sent."""
         raise self._problem
 
-    def tolerate(self, _name: str, _tag: str, _sources: Sequence[Party], _share: float) -> None:
+    def get(self, _name: str, _tag: str, _source: Party, *, timeout: float | None = None) -> Received:
         """Nothing will come."""
-        raise self._problem
-
-    def get(
-        self, _name: str, _tag: str, _source: Party, *, timeout: float | None = None, tolerates: bool = False
-    ) -> Received:
-        """Nothing will come."""
-        del timeout, tolerates
+        del timeout
         raise self._problem
 
     def get_sum(

@@ -8,7 +8,6 @@ import msgspec
 
 from fedrdma_fate.wire.frames import (
     Delivered,
-    DigestRun,
     Frame,
     Grant,
     GrantRequest,
@@ -103,7 +102,6 @@ class Header(Frame, frozen=True, tag="header"):
 Datagram = (
     Report
     | Delivered
-    | DigestRun
     | Offer
     | Grant
     | GrantRequest
@@ -115,7 +113,7 @@ Datagram = (
     | PathEcho
     | PathEchoAnswer
 )
-"""Delivered, DigestRun, Offer, Grant, GrantRequest, GrantReturn and Share come by frames, too, before or after."""
+"""Delivered, Offer, Grant, GrantRequest, GrantReturn and Share come by the control channel too, before or after."""
 
 _decoder: msgspec.msgpack.Decoder[Datagram] = msgspec.msgpack.Decoder(Datagram)
 

@@ -53,6 +53,10 @@ four in a window none may be."""
 LONGEST_SHORT_PATH_CHUNK_BYTES = 256 * 1024
 """But no longer than this, as a report goes for as much there."""
 
+FIRST_SHORT_PATH_CHUNK_BYTES = 64 * 1024
+"""And while no window is known no longer than this, a quarter of the first one: of chunks of 256 KiB a report comes for
+each two, when nothing is under way any more."""
+
 LEAST_LOSS = 1e-3
 """Loss may appear at any time: no path is trusted to lose less than this per packet. Ours."""
 
@@ -151,15 +155,17 @@ def whole_datagrams(chunk_bytes: int, mtu_bytes: int) -> int:
     return max(chunk_bytes // unit * unit, mtu_bytes)
 
 
-def short_path_chunk_bytes(rate: float, window_bytes: float) -> int:
-    """The least chunk on a path too short to be paced: of shorter ones the work for each is most.
+def short_path_chunk_bytes(usual_bytes: int, rate: float, window_bytes: float) -> int:
+    """The chunk on a path too short to be paced: of shorter ones the work for each is most.
 
     Args:
+        usual_bytes: it would have on a longer path.
         rate: of the bottleneck, bytes a second.
         window_bytes: that may be under way, as far as transfers have found it; 0: unknown.
     """
-    longest = window_bytes / WINDOW_CHUNKS if window_bytes else LONGEST_SHORT_PATH_CHUNK_BYTES
-    return int(min(rate * SHORT_PATH_CHUNK_SECONDS, LONGEST_SHORT_PATH_CHUNK_BYTES, longest))
+    longest = window_bytes / WINDOW_CHUNKS if window_bytes else FIRST_SHORT_PATH_CHUNK_BYTES
+    bounded = min(max(longest, SMALLEST_CHUNK_BYTES), LONGEST_SHORT_PATH_CHUNK_BYTES)
+    return int(min(max(usual_bytes, rate * SHORT_PATH_CHUNK_SECONDS), bounded))
 
 
 def best_queue_pairs(known: PathState | None, most: int) -> int:

@@ -18,10 +18,12 @@ class Controller(Protocol):
 
     Attributes:
         chunk_bytes: size of the flow's chunks.
+        counts_packets: whether of a chunk that lost packets only these go again, and delivery rates are of packets.
         needs_rate_samples: whether what it is told of a report is to have a rate sample (`flight_recorder.py`).
     """
 
     chunk_bytes: int
+    counts_packets: bool
     needs_rate_samples: bool
 
     @property

@@ -158,6 +158,7 @@ class RateController:
 
     Attributes:
         chunk_bytes: size of the flow's chunks; what takes no longer than a few of them at its rate is no queue.
+        counts_packets: see `Controller`.
         phase: what the rate is being used for.
     """
 
@@ -171,6 +172,7 @@ class RateController:
         """
         known = remembered or PathState(0.0, 0.0, None)
         self.chunk_bytes = 0
+        self.counts_packets = False
         self.phase = Phase.STARTUP if remembered is None else Phase.CRUISE if proved else Phase.PROBE_UP
         self._gain = self._probe_gain = self.phase.pacing_gain
         self._phase_ends = 0.0
@@ -184,7 +186,6 @@ class RateController:
         self._probe_queue = ProbeQueue(known.queue_bytes)
         self._chunk_loss = 0.0
         self._packets = 1
-        self._counts_packets = False
         self._loss = LossEstimator(known.loss, measured=proved)
         self._loss_is_measured = proved
         self._window = ReportClockedWindow(known.window_bytes, found=known.window_found)
@@ -242,7 +243,7 @@ class RateController:
     @property
     def report_clocked(self) -> bool:
         """Whether reports alone clock what is sent: on short paths, where packets are repaired one by one."""
-        return self._counts_packets and 0 < self._rtt.least < SHORT_ROUND_TRIP_SECONDS
+        return self.counts_packets and 0 < self._rtt.least < SHORT_ROUND_TRIP_SECONDS
 
     @property
     def rate(self) -> float:
@@ -251,7 +252,9 @@ class RateController:
 
     @property
     def burst_bytes(self) -> float:
-        """What may go at once: no more than a probe may queue."""
+        """What may go at once: no more than a probe may queue, or a window."""
+        if self.report_clocked:
+            return self._window.burst_bytes
         return self._probe_queue.most_bytes
 
     @property
@@ -447,18 +450,18 @@ class RateController:
     def _expected_loss(self) -> float:
         """The share of what is sent that the path is known to lose: of chunks, or of packets where these count."""
         loss = self._loss.loss or 0.0
-        return loss if self._counts_packets else chunk_loss(loss, self._packets)
+        return loss if self.counts_packets else chunk_loss(loss, self._packets)
 
     @property
     def _undelivered_share(self) -> float:
         """The share of what is sent, lately, that the delivery rate does not show."""
-        return min(self._chunk_loss, self._expected_loss) if self._counts_packets else self._chunk_loss
+        return min(self._chunk_loss, self._expected_loss) if self.counts_packets else self._chunk_loss
 
     # -- what reports say -----------------------------------------------------------------------------------------
 
     def on_sample(self, sample: Sample, now: float) -> None:
         """Take in what a report taught."""
-        self._packets, self._counts_packets = sample.packets_per_chunk, sample.counts_packets
+        self._packets, self.counts_packets = sample.packets_per_chunk, sample.counts_packets
         if self.report_clocked:
             self._on_short_path(sample, now)
             return
@@ -544,7 +547,7 @@ class RateController:
         if not queued:
             # where packets count one by one, and a burst takes many of few chunks, these tell too little;
             # and where the probe has queued, a buffer overflows that may be others' as well
-            tells_nothing = self._counts_packets or not self._probe_found_room
+            tells_nothing = self.counts_packets or not self._probe_found_room
             rate = math.inf if tells_nothing else self._bandwidth
             lasting = self._raised_rate.on_round(
                 rate, share, resolved, self._chunk_loss, self._packets, now, heavy=is_heavy

@@ -31,10 +31,20 @@ OVERRUN_LOSS = 0.02
 DECREASE_FACTOR = 0.7
 """Of the window stays after a loss: beta of CUBIC, RFC 9438, section 4.6."""
 
+GROWTH_BYTES = 16 * 1024
+"""By which a window grows that has once been too large, each time that it has arrived, or by a chunk where that is
+less: four packets of 4 KiB, of which RFC 5681 adds one. A chunk of 128 KiB would overrun a buffer of 0.5 MB every
+fourth time."""
+
 START_DIVISOR = 2
 """The next flow begins with this part of the window of the one before, for others may have come since, and doubles it
 until it is the same again: what a connection knew is shared with the next (RFC 9040, section 6), whose slow start ends
 there (RFC 5681, section 3.1)."""
+
+
+BURST_DIVISOR = 4
+"""Where a window has been too large, no more than this part of it goes at once, or FIRST_WINDOW_BYTES: a report that
+was waited for lets most of a window go, and what the path and its buffer hold together the buffer alone does not."""
 
 
 class ReportClockedWindow:
@@ -53,15 +63,21 @@ class ReportClockedWindow:
             found: more than that was too much.
         """
         bounded = int(min(max(remembered_bytes, LEAST_WINDOW_BYTES), MOST_WINDOW_BYTES)) if remembered_bytes > 0 else 0
-        self.window_bytes = max(bounded // START_DIVISOR, min(bounded or FIRST_WINDOW_BYTES, FIRST_WINDOW_BYTES))
+        self.window_bytes = max(-(-bounded // START_DIVISOR), min(bounded or FIRST_WINDOW_BYTES, FIRST_WINDOW_BYTES))
         self.overrun = False
         self.is_found = found
         # what RFC 5681 calls ssthresh
         self._threshold = bounded if found and bounded else math.inf
         self._known = bounded
+        self._round_bytes = self.window_bytes
         self._arrived = 0
         self._lost = 0
         self._spared = False
+
+    @property
+    def burst_bytes(self) -> float:
+        """What may go at once: all, until a window has been too large."""
+        return max(self.window_bytes / BURST_DIVISOR, FIRST_WINDOW_BYTES) if self.is_found else math.inf
 
     @property
     def remembered_bytes(self) -> int:
@@ -78,13 +94,16 @@ class ReportClockedWindow:
         """
         self._arrived += arrived_bytes
         self._lost += lost_bytes
-        if self._arrived + self._lost < self.window_bytes:
+        if self.window_bytes < self._threshold and self._lost <= OVERRUN_LOSS * self._round_bytes:
+            # as it arrives, for all at once would be more than a buffer holds
+            self.window_bytes = int(min(self.window_bytes + arrived_bytes, self._threshold, MOST_WINDOW_BYTES))
+        if self._arrived + self._lost < self._round_bytes:
             return False
         self.overrun = self._lost > OVERRUN_LOSS * (self._arrived + self._lost)
         self._arrived = self._lost = 0
         if not self.overrun:
-            doubled = min(2 * self.window_bytes, self._threshold)
-            self.window_bytes = int(min(max(doubled, self.window_bytes + chunk_bytes), MOST_WINDOW_BYTES))
+            if self._round_bytes >= self._threshold:
+                self.window_bytes = min(self.window_bytes + min(chunk_bytes, GROWTH_BYTES), MOST_WINDOW_BYTES)
             self._spared = False
         elif self._spared:
             # what was under way already when it was made smaller
@@ -93,4 +112,5 @@ class ReportClockedWindow:
             self.window_bytes = max(int(self.window_bytes * DECREASE_FACTOR), LEAST_WINDOW_BYTES)
             self._threshold = self._known = self.window_bytes
             self.is_found = self._spared = True
+        self._round_bytes = self.window_bytes
         return True

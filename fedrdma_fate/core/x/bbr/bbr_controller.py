@@ -71,7 +71,7 @@ class BbrController:
     """Paces one flow of one path by BBRv3: a `Controller`. Times in seconds, rates in payload bytes a second.
 
     Attributes:
-        chunk_bytes: size of the flow's chunks.
+        chunk_bytes, counts_packets: see `Controller`.
         state_now: of the state machine.
         in_flight_long_term: most that may be in flight, as losses of probes have shown (BBR.inflight_longterm).
         short_term: what losses say of now.
@@ -89,7 +89,7 @@ class BbrController:
             chance: draws how long is waited between probes.
         """
         known = remembered or PathState(0.0, 0.0, None)
-        self.chunk_bytes = 0
+        self.chunk_bytes, self.counts_packets = 0, False
         self.in_flight_long_term = math.inf
         self.short_term = ShortTerm()
         self._chance = chance or random.Random(1)  # noqa: S311

@@ -20,6 +20,7 @@ from fedrdma_fate.core.x.chunking import (
     short_path_chunk_bytes,
     whole_datagrams,
 )
+from fedrdma_fate.core.x.short_path import FIRST_WINDOW_BYTES
 
 
 def test_chunks_shrink_with_loss_and_grow_with_rate_within_bounds() -> None:
@@ -104,11 +105,18 @@ def test_chunks_of_datagrams_are_whole_ones_and_long_ones_whole_batches() -> Non
 
 
 def test_on_a_short_path_chunks_are_long_where_it_is_fast() -> None:
-    assert short_path_chunk_bytes(12.5e6, 0) < SMALLEST_CHUNK_BYTES < short_path_chunk_bytes(300e6, 0) < 256 * 1024
-    assert short_path_chunk_bytes(5e9, 0) == 256 * 1024
+    window, usual = 3 << 20, SMALLEST_CHUNK_BYTES
+    assert short_path_chunk_bytes(usual, 12.5e6, window) == usual
+    assert usual < short_path_chunk_bytes(usual, 300e6, window) < 256 * 1024
+    assert short_path_chunk_bytes(usual, 5e9, window) == 256 * 1024
+    assert short_path_chunk_bytes(1440, 2.5e6, 0) == 1440, "on a slow one they are what they are elsewhere"
+
+
+def test_on_a_short_path_the_first_window_holds_several_chunks() -> None:
+    assert short_path_chunk_bytes(128 * 1024, 1.2e9, 0) <= FIRST_WINDOW_BYTES / 4
 
 
 def test_on_a_short_path_a_window_that_was_found_holds_many_chunks_for_losses_are_told_by_those_that_follow() -> None:
     window = 1 << 20
-    assert window / 4 >= 3 * short_path_chunk_bytes(5e9, window)
-    assert short_path_chunk_bytes(5e9, 3 << 20) == 256 * 1024, "where nothing is lost they are long"
+    assert window / 4 >= 3 * short_path_chunk_bytes(128 * 1024, 5e9, window)
+    assert short_path_chunk_bytes(128 * 1024, 5e9, 3 << 20) == 256 * 1024, "where nothing is lost they are long"

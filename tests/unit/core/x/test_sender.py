@@ -231,10 +231,33 @@ SHORT = PathState(rate=1e6, min_rtt=0.0002, loss=0.0)
 
 def test_on_a_short_path_a_window_is_under_way_whatever_rate_was_seen() -> None:
     sender = XSender(1, ChunkPlan(COUNT * CHUNK, CHUNK), REPAIRS, RateController(SHORT))
-    sender.start(0.0)
+    assert len(posted(sender.start(0.0))) == FIRST_WINDOW_BYTES // CHUNK, "from the start, before any is told"
     first = Report(1, 0, 1, b"", 0, 0.0001, 0.0, CHUNK)
-    under_way = len(posted(sender.on_report(first, 0.0002)))
-    assert under_way == FIRST_WINDOW_BYTES // CHUNK
+    assert len(posted(sender.on_report(first, 0.0002))) == 2, "as much as has arrived, and once more, for it grows"
+
+
+def test_on_a_short_path_that_has_lost_a_report_that_was_waited_for_lets_no_whole_window_go_at_once() -> None:
+    known = dataclasses.replace(SHORT, window_bytes=8 * FIRST_WINDOW_BYTES, window_found=True)
+    sender = XSender(1, ChunkPlan(COUNT * CHUNK, CHUNK), REPAIRS, RateController(known))
+    sent = len(posted(sender.start(0.0)))
+    assert sent == FIRST_WINDOW_BYTES // CHUNK
+    due = sender.timer()
+    assert due == pytest.approx(SHORT.min_rtt / 4)
+    while (due := sender.timer()) is not None and due < SHORT.min_rtt:
+        sent += len(posted(sender.on_timer(due)))
+    assert sent == 4 * FIRST_WINDOW_BYTES // CHUNK
+
+
+def test_on_a_short_path_the_last_chunks_are_missed_sooner_than_others_for_nothing_follows_them() -> None:
+    def waited(chunks: int) -> float:
+        sender = XSender(1, ChunkPlan(chunks * CHUNK, CHUNK), REPAIRS, RateController(SHORT))
+        for post in posted(sender.start(0.0)):
+            sender.on_write_done(post.work_request, 0.0)
+        due = sender.timer()
+        assert due is not None
+        return due
+
+    assert waited(4) < 0.01 < waited(COUNT)
 
 
 def test_what_the_transport_has_not_sent_is_not_sent_again_however_long_it_takes() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from fedrdma_fate.core.path import PathState, Sample
@@ -9,6 +11,7 @@ from fedrdma_fate.core.x.rate_control import RateController
 from fedrdma_fate.core.x.short_path import (
     DECREASE_FACTOR,
     FIRST_WINDOW_BYTES,
+    GROWTH_BYTES,
     LEAST_WINDOW_BYTES,
     MOST_WINDOW_BYTES,
     SHORT_ROUND_TRIP_SECONDS,
@@ -40,9 +43,31 @@ def test_the_window_doubles_until_some_of_it_is_lost_and_grows_by_a_chunk_from_t
     assert a_window(window) == smaller + CHUNK
 
 
+def test_the_window_grows_as_it_arrives_and_not_by_all_of_it_at_once() -> None:
+    window = ReportClockedWindow()
+    window.on_sample(CHUNK, 0, CHUNK)
+    assert window.window_bytes == FIRST_WINDOW_BYTES + CHUNK
+
+
+def test_what_goes_at_once_has_no_bound_until_a_window_was_too_large() -> None:
+    window = ReportClockedWindow()
+    for _ in range(3):
+        a_window(window)
+    assert window.burst_bytes == math.inf
+    assert a_window(window, lost=0.2) > 4 * FIRST_WINDOW_BYTES
+    assert FIRST_WINDOW_BYTES < window.burst_bytes < window.window_bytes / 3
+
+
+def test_a_window_that_was_too_large_grows_by_some_packets_however_long_chunks_are() -> None:
+    window = ReportClockedWindow()
+    smaller = a_window(window, lost=0.2)
+    window.on_sample(smaller, 0, 128 * 1024)
+    assert window.window_bytes == smaller + GROWTH_BYTES
+
+
 def test_what_a_link_loses_by_itself_does_not_shrink_the_window() -> None:
     window = ReportClockedWindow()
-    assert a_window(window, lost=0.01) == 2 * FIRST_WINDOW_BYTES
+    assert a_window(window, lost=0.01) == FIRST_WINDOW_BYTES + FIRST_WINDOW_BYTES - int(0.01 * FIRST_WINDOW_BYTES)
 
 
 def test_the_window_stays_within_its_bounds() -> None:
@@ -85,9 +110,9 @@ def test_the_next_flow_begins_with_half_of_the_window_and_doubles_it_up_to_what_
     for lost in (0.0, 0.0, 0.2):
         found = a_window(first, lost=lost)
     following = ReportClockedWindow(first.remembered_bytes, found=first.is_found)
-    assert following.window_bytes == found // 2
+    assert following.window_bytes == -(-found // 2)
     grown = [a_window(following) for _ in range(2)]
-    assert grown == [found // 2 * 2, found // 2 * 2 + CHUNK]
+    assert grown == [found, found + CHUNK]
 
 
 def test_where_no_window_was_too_large_the_next_flow_doubles_on() -> None:
