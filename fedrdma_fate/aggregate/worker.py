@@ -71,6 +71,13 @@ class WorkerHandle:
         """Of the process, where one runs."""
         return None if self._process is None else self._process.pid
 
+    def prepare(self) -> None:
+        """Start it, if it does not run: it will have something to do soon, and takes a while to load NumPy."""
+        if self._connection is None and not self._turn.locked():
+            # a job will say so
+            with contextlib.suppress(OSError):
+                self._start()
+
     async def do(self, job: Add | Finish | End, target: OpenSum, descriptor: int | None = None) -> JobAnswer:
         """Have a job done, by another worker where the first one ends over it. Not to be cancelled in the middle.
 

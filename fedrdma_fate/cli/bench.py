@@ -13,6 +13,7 @@ from fedrdma_fate.bench.report import terminal_table, write_report
 from fedrdma_fate.bench.results import Measurement, to_document, to_plots, to_rows, to_table
 from fedrdma_fate.bench.runner import run_rows
 from fedrdma_fate.bench.table3 import print_table3
+from fedrdma_fate.cli.bench_aggregate import aggregate
 from fedrdma_fate.cli.bench_cpu import cpu
 from fedrdma_fate.cli.bench_incast import incast
 from fedrdma_fate.cli.bench_paper import paper
@@ -34,6 +35,7 @@ bench.add_command(wan)
 bench.add_command(incast)
 bench.add_command(paper)
 bench.add_command(cpu)
+bench.add_command(aggregate)
 
 
 @bench.command()

@@ -100,6 +100,7 @@ class Sums:
             return NotSummed("aggregate.sums is false", expected=True)
         if len(keys) < 2:
             return NotSummed("it would be of one party", expected=True)
+        self._worker.prepare()
         running = _RunningSum(self._context, self._worker, next(self._ids), keys, timeout)
         future: asyncio.Future[SumOutcome | NotSummed] = asyncio.get_running_loop().create_future()
         spawn(self._context.tasks, running.run(future))
@@ -284,6 +285,9 @@ class _RunningSum:
         """
         if message.small_body() is not None:
             raise _CannotAddError("the updates are small", expected=True)
+        if message.missing:
+            # a sum of masked updates with a hole is noise there
+            raise _CannotAddError("some of it is missing, as both tasks let be")
         try:
             place, descriptor, offset = message.locate()
         except MemoryPoolError as error:

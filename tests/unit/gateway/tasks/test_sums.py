@@ -222,6 +222,24 @@ def test_where_the_first_update_cannot_be_added_everything_is_left_to_the_task(
     assert [session.get(number) for number in range(4)] == bodies
 
 
+def test_an_update_of_which_some_is_missing_is_not_added(
+    make_session: Callable[..., Session], sites: dict[str, dict[str, Site]]
+) -> None:
+    session = make_session("rank")
+    for number in range(4):
+        session.push(number)
+    eventually(lambda: session.site.status()["mailbox"]["messages"] == 4)
+    runner = sites["rank"].runner  # type: ignore[attr-defined]
+    for message in runner.gateways["a"]._assembly.context.mailbox.all_messages():
+        if message.key.source == SOURCES[2]:
+            message.missing = ((4096, 4096),)
+
+    summed = session.whole_sum()
+
+    assert summed.parties_in == (0, 1)
+    assert "host:2: some of it is missing" in summed.reason
+
+
 def test_by_rank_what_is_no_number_is_passed_on_as_fate_does(make_session: Callable[..., Session]) -> None:
     session = make_session("rank")
     for number in range(4):

@@ -1,0 +1,57 @@
+"""`fedrdma bench aggregate`: sums of masked updates."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from fedrdma_fate.bench.aggregate import (
+    MODELS,
+    ROWS,
+    TRANSPORTS,
+    AggregateSetting,
+    measure_aggregate,
+    to_document,
+    to_table,
+)
+from fedrdma_fate.bench.report import terminal_table
+from fedrdma_fate.cli.bench_shared import console, end_with, ended_in_order, json_option, progress
+from fedrdma_fate.cli.failure import told_plainly
+from fedrdma_fate.wire.errors import ConfigError, ErrorCode
+
+
+@click.command()
+@click.option("--model", type=click.Choice(list(MODELS)), default="resnet18", show_default=True)
+@click.option("--parameters", type=click.IntRange(10_000), help="Instead of --model: of a model of any size.")
+@click.option("--updates", default=8, show_default=True, type=click.IntRange(2, 40), help="Clients, one update each.")
+@click.option("--room", type=click.IntRange(2), help="Updates that the arbiter's receive region has room for; all.")
+@click.option("--transport", default=TRANSPORTS[0], show_default=True, type=click.Choice(TRANSPORTS))
+@click.option("--rows", default="all", show_default=True, help="Names of rows, with commas between.")
+@json_option
+def aggregate(
+    model: str, parameters: int | None, updates: int, room: int | None, transport: str, rows: str, as_json: bool
+) -> None:
+    """Time the sum of masked updates when the first rank comes last: added by the gateway as they come (slots), by rank
+    (slots-rank), by FATE's loop (fate), beside one memcpy and one addition."""
+    with told_plainly(), ended_in_order():
+        name = model if parameters is None else f"{parameters} parameters"
+        # room for the sum as well
+        setting = AggregateSetting(name, parameters or MODELS[model], updates, room or updates + 1, transport)
+        with progress() as tell:
+            measured, failures = measure_aggregate(setting, _chosen(rows), tell)
+        if as_json:
+            click.echo(json.dumps(to_document(measured), indent=2))
+        else:
+            console().print(terminal_table(to_table(setting, measured)))
+    end_with(failures)
+
+
+def _chosen(rows: str) -> list[str]:
+    if rows == "all":
+        return list(ROWS)
+    names = [name.strip() for name in rows.split(",")]
+    for name in names:
+        if name not in ROWS:
+            raise ConfigError(ErrorCode.CONFIG_BAD_VALUE, f"there is no row {name!r}.", f"Rows: {', '.join(ROWS)}.")
+    return names
