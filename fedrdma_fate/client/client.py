@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import os
 from collections.abc import Sequence
@@ -31,6 +32,7 @@ from fedrdma_fate.client.protocol import (
     StatusReport,
     Sum,
     Summed,
+    Tolerate,
     Written,
 )
 from fedrdma_fate.client.rpc import AnyReply, call_once, expect, expect_with_descriptor
@@ -49,11 +51,30 @@ class Received:
         kind: what the payload holds.
         buffer: the payload: writable, private to this process, and a view: nothing was copied. The receive slot goes
             back to the gateway when the last view of the buffer has died.
+        missing: what has not come of it and is zeros, as offset in the buffer and length.
     """
 
-    def __init__(self, kind: MessageKind, buffer: memoryview) -> None:
+    def __init__(self, kind: MessageKind, buffer: memoryview, missing: Sequence[tuple[int, int]] = ()) -> None:
         self.kind: MessageKind = kind
         self.buffer = buffer
+        self.missing = missing
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LossTolerance:
+    """What may be missing of a payload in the end.
+
+    Attributes:
+        share: of what lies behind `whole_bytes`; 0: nothing.
+        whole_bytes: from the start of the payload, that have to come.
+    """
+
+    share: float = 0.0
+    whole_bytes: int = 0
+
+
+WHOLE = LossTolerance()
+"""Nothing may be missing."""
 
 
 class ReceivedSum:
@@ -99,12 +120,20 @@ class SendLease:
         return self._buffer
 
     def commit(
-        self, name: str, tag: str, destinations: Sequence[Party], kind: MessageKind, *, keep: bool = False
+        self,
+        name: str,
+        tag: str,
+        destinations: Sequence[Party],
+        kind: MessageKind,
+        *,
+        keep: bool = False,
+        loss: LossTolerance = WHOLE,
     ) -> None:
         """Hand the payload to the gateway, which sends it to every destination; returns at once, unless very many
         wait for one of them already.
 
-        With `keep` the slot stays leased and its bytes must not change: it can be committed again, to others.
+        With `keep` the slot stays leased and its bytes must not change: it can be committed again, to others. `loss` is
+        what may be missing of it in the end.
 
         Raises:
             GatewayError: DUPLICATE_PUSH, WRONG_PARTY, SESSION_CLOSED, GATEWAY_STOPPING or GATEWAY_UNREACHABLE.
@@ -112,13 +141,14 @@ class SendLease:
                 PAYLOAD_TOO_LARGE when a destination cannot hold it.
             FedRDMAError: an earlier push of this party could not be delivered, and why.
         """
-        request = Commit(self._held(), name, tag, tuple(destinations), kind, keep)
+        to = tuple(destinations)
+        request = Commit(self._held(), name, tag, to, kind, keep, False, loss.share, loss.whole_bytes)
         if not keep:
             self._let_go()
         expect(self._connections.call(request), Done)
 
     def commit_unfinished(
-        self, name: str, tag: str, destinations: Sequence[Party], kind: MessageKind
+        self, name: str, tag: str, destinations: Sequence[Party], kind: MessageKind, *, loss: LossTolerance = WHOLE
     ) -> Literal["committed", "digests-wanted", "later"]:
         """Hand over a payload that will be written from its end to its start, so that sending can begin meanwhile.
 
@@ -133,7 +163,17 @@ class SendLease:
             As `commit` does.
         """
         reply = self._connections.call(
-            Commit(self._held(), name, tag, tuple(destinations), kind, keep=True, unfinished=True)
+            Commit(
+                self._held(),
+                name,
+                tag,
+                tuple(destinations),
+                kind,
+                keep=True,
+                unfinished=True,
+                loss_share=loss.share,
+                whole_bytes=loss.whole_bytes,
+            )
         )
         if isinstance(reply, NotYet):
             self.digests_wanted = reply.digests
@@ -239,7 +279,23 @@ class GatewayClient:
             raise ValueError(f"{len(body)} bytes do not ride inline, {INLINE_LIMIT_BYTES} is the limit")
         self._call(PutInline(name, tag, tuple(destinations), kind, body), Done)
 
-    def get(self, name: str, tag: str, source: Party, *, timeout: float | None = None) -> Received:
+    def tolerate(self, name: str, tag: str, sources: Sequence[Party], share: float) -> None:
+        """Let something be missing of messages that are to be got, each by a `get` that `tolerates` it.
+
+        Args:
+            name: FATE's message name.
+            tag: FATE's tag.
+            sources: the parties they come from.
+            share: how much of what their senders let be missing may be so, of each.
+
+        Raises:
+            GatewayError: WRONG_PARTY, GATEWAY_STOPPING or GATEWAY_UNREACHABLE.
+        """
+        self._call(Tolerate(name, tag, tuple(sources), share), Done)
+
+    def get(
+        self, name: str, tag: str, source: Party, *, timeout: float | None = None, tolerates: bool = False
+    ) -> Received:
         """Wait for a message and map it.
 
         Args:
@@ -247,14 +303,15 @@ class GatewayClient:
             tag: FATE's tag.
             source: the party it comes from.
             timeout: seconds to wait; None waits for ever.
+            tolerates: see `tolerate`.
 
         Raises:
-            GatewayError: PULL_TIMEOUT, DUPLICATE_PULL, WRONG_PARTY, SESSION_CLOSED, GATEWAY_STOPPING or
-                GATEWAY_UNREACHABLE.
+            GatewayError: PULL_TIMEOUT, MESSAGE_INCOMPLETE, DUPLICATE_PULL, WRONG_PARTY, SESSION_CLOSED,
+                GATEWAY_STOPPING or GATEWAY_UNREACHABLE.
             FedRDMAError: the message was pushed and could not be delivered; the code says why.
         """
         own = self._own()
-        reply, descriptors = own.call_for_descriptors(Get(name, tag, source, timeout))
+        reply, descriptors = own.call_for_descriptors(Get(name, tag, source, timeout, tolerates))
         if isinstance(reply, GotInline):
             return Received(reply.kind, memoryview(bytearray(reply.body)))
         try:
@@ -266,7 +323,7 @@ class GatewayClient:
         buffer = _mapped(own, descriptor, slot, prefault=slot.place != "spilled")
         if slot.place == "region":
             own.received(slot.lease, buffer)
-        return Received(slot.kind, buffer)
+        return Received(slot.kind, buffer, slot.missing)
 
     def get_sum(
         self, name: str, tag: str, sources: Sequence[Party], *, timeout: float | None = None

@@ -13,6 +13,7 @@ from fedrdma_fate.wire.frames import (
     MOST_NAME_CHARACTERS,
     MOST_PARTIES,
     MOST_PARTY_CHARACTERS,
+    LossShare,
     MessageKind,
     Mode,
     Party,
@@ -95,6 +96,8 @@ class Commit(_Message, frozen=True, tag="commit"):
         keep: the task keeps the lease, to commit the same bytes to further destinations.
         unfinished: the task has still to write it, and tells of it by `Written`; it also keeps the lease until then.
             The gateway answers `Begun`, or `NotYet`: then nothing was committed.
+        loss_share: how much of what lies behind `whole_bytes` may be missing in the end.
+        whole_bytes: from the start of the payload, that have to come.
     """
 
     lease: int
@@ -104,6 +107,8 @@ class Commit(_Message, frozen=True, tag="commit"):
     kind: MessageKind
     keep: bool = False
     unfinished: bool = False
+    loss_share: LossShare = 0.0
+    whole_bytes: Bytes = 0
 
 
 class Written(_Message, frozen=True, tag="written"):
@@ -130,6 +135,22 @@ class PutInline(_Message, frozen=True, tag="put-inline"):
     body: Annotated[bytes, msgspec.Meta(max_length=INLINE_LIMIT_BYTES)]
 
 
+class Tolerate(_Message, frozen=True, tag="tolerate"):
+    """The task will get messages of this name and tag, and lets something of them be missing.
+
+    Attributes:
+        name: FATE's message name.
+        tag: FATE's tag.
+        sources: the parties they come from.
+        loss_share: how much of what may be missing may be so, of each.
+    """
+
+    name: str
+    tag: str
+    sources: Destinations
+    loss_share: LossShare
+
+
 class Get(_Message, frozen=True, tag="get"):
     """Wait for a message.
 
@@ -138,12 +159,14 @@ class Get(_Message, frozen=True, tag="get"):
         tag: FATE's tag.
         source: the party it comes from.
         timeout: seconds to wait; None waits for ever.
+        tolerates: whether the task expects that something of it may be missing.
     """
 
     name: str
     tag: str
     source: Party
     timeout: Seconds | None = None
+    tolerates: bool = False
 
 
 class Sum(_Message, frozen=True, tag="sum"):
@@ -206,6 +229,7 @@ Request = (
     | Commit
     | Written
     | PutInline
+    | Tolerate
     | Get
     | Sum
     | ReleaseLeases
@@ -288,6 +312,7 @@ class GotSlot(_Message, frozen=True, tag="got-slot"):
         place: what file it is.
         offset: where the payload starts in it, page-aligned.
         total_bytes: its length.
+        missing: what has not come of it and is zeros, as offset in it and length.
     """
 
     kind: MessageKind
@@ -295,6 +320,7 @@ class GotSlot(_Message, frozen=True, tag="got-slot"):
     place: Place
     offset: int
     total_bytes: int
+    missing: tuple[tuple[Bytes, Bytes], ...] = ()
 
 
 class Summed(_Message, frozen=True, tag="summed"):

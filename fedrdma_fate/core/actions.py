@@ -125,8 +125,22 @@ class SendReport:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class TellDigests:
+    """Tell the receiver the digests of these chunks, from `first` on; it may be lost."""
+
+    first: int
+    digests: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Finished:
-    """Receiver: the payload is whole in its slot. Sender: the peer has it."""
+    """Receiver: the payload is in its slot. Sender: the peer has it.
+
+    Attributes:
+        missing: what has not come of it, as offset in the payload and length: to be zeroed before anybody sees it.
+    """
+
+    missing: tuple[tuple[int, int], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -151,6 +165,7 @@ Action = (
     | ClearHeader
     | SendFrame
     | SendReport
+    | TellDigests
     | Finished
     | Failed
 )

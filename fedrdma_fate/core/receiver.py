@@ -206,6 +206,17 @@ class Receiver:
         wipes: list[Action] = [WipeChunk(self.plan.chunk(index)) for index in damaged]
         return wipes + self._resend(damaged, ErrorCode.DIGEST_MISMATCH, "the payload came with another digest")
 
+    @property
+    def is_bounded(self) -> bool:
+        """Nothing may be missing."""
+        return False
+
+    def let_miss(self, share: float) -> None:
+        """Of no use here."""
+
+    def on_digest_run(self, first: int, digests: bytes) -> None:
+        """Another mode's; ignored."""
+
     def restart(self, *, same_slot: bool = True) -> list[Action]:
         """The sender resumes on a new data path: forget what was seen of a half-done attempt.
 

@@ -167,6 +167,19 @@ class ReceivingMachine(Protocol):
         """This lies in the slot already, from another data path. To be called before anything comes."""
         ...
 
+    @property
+    def is_bounded(self) -> bool:
+        """Whether something of it may be missing in the end."""
+        ...
+
+    def let_miss(self, share: float) -> None:
+        """How much of what may be missing the receiver's task lets be so."""
+        ...
+
+    def on_digest_run(self, first: int, digests: bytes) -> None:
+        """The sender tells digests of chunks that may be missing."""
+        ...
+
     def restart(self, *, same_slot: bool = True) -> list[Action]:
         """The sender resumes on a new data path."""
         ...

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Literal
 
+from fedrdma_fate.core.x.bounded_loss import Ranges
 from fedrdma_fate.engine.kept_slot import KeptSlot
 from fedrdma_fate.engine.payload import Outgoing
 from fedrdma_fate.ports import LentRegion, Slot
@@ -119,12 +120,21 @@ class GrantRequested:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PayloadReceived:
-    """A payload lies whole in its slot, from `payload_at` on; the slot now belongs to the owner."""
+    """A payload lies in its slot, from `payload_at` on; the slot now belongs to the owner.
+
+    Attributes:
+        offer: what announced it.
+        slot: where it lies.
+        payload_at: where in the slot it starts.
+        stats: how it went.
+        missing: what has not come of it, which may be so, and is zeros there.
+    """
 
     offer: Offer
     slot: Slot
     payload_at: int
     stats: TransferStats
+    missing: Ranges = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

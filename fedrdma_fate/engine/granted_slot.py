@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 from typing import NamedTuple
 
 from fedrdma_fate.core.state_machines import ReceivingMachine
+from fedrdma_fate.core.x.bounded_loss import Ranges
 from fedrdma_fate.engine.events import TransferProgress
 from fedrdma_fate.engine.kept_slot import KeptSlot
 from fedrdma_fate.ports import Completion, Slot
@@ -124,6 +126,14 @@ def clear_stale_header(granted: Granted, receiver: ReceivingMachine) -> None:
     header = parsed(raw)
     if header is not None and header.transfer != receiver.transfer:
         raw[:] = bytes(HEADER_BYTES)
+
+
+def wipe(slot: Slot, payload_at: int, ranges: Ranges) -> None:
+    """Zero what is missing of a payload that starts at `payload_at`: what lies there may be of another session."""
+    for offset, length in ranges:
+        part = slot.part(payload_at + offset, length)
+        # unlike a memoryview assignment, memset lets other threads run
+        ctypes.memset(part.region.address + part.offset, 0, length)
 
 
 def parsed(raw: memoryview | bytes) -> ChunkHeader | None:

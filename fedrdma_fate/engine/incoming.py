@@ -29,6 +29,7 @@ from fedrdma_fate.core.actions import (
 from fedrdma_fate.core.digest import MISTAGGED, TAGGED, chunk_digest
 from fedrdma_fate.core.shares.receive_shares import NO_ARRIVALS, Arrivals
 from fedrdma_fate.core.state_machines import ReceivingMachine
+from fedrdma_fate.core.x.bounded_loss import Ranges
 from fedrdma_fate.core.x.chunking import TAGS, chunk_of_immediate
 from fedrdma_fate.core.x.receiver import XReceiver
 from fedrdma_fate.engine.events import (
@@ -51,6 +52,7 @@ from fedrdma_fate.engine.granted_slot import (
     clear_stale_header,
     offer_digest,
     parsed,
+    wipe,
 )
 from fedrdma_fate.engine.kept_slot import KeptSlot
 from fedrdma_fate.engine.link_datagrams import COPIES, LinkDatagrams
@@ -68,6 +70,7 @@ from fedrdma_fate.wire.errors import ErrorCode, TransferError, TransportError
 from fedrdma_fate.wire.frames import (
     ControlFrame,
     Delivered,
+    DigestRun,
     Grant,
     GrantRequest,
     Offer,
@@ -256,6 +259,7 @@ class IncomingTransfers:
         )
         granted.offer = offer
         granted.started = now
+        self._ask_share(granted)
         if self._settings.poll_headers:
             clear_stale_header(granted, granted.receiver)
         if granted.kept is not None:
@@ -353,6 +357,12 @@ class IncomingTransfers:
             if granted.receiver is not None and granted.receiver.transfer == transfer:
                 self._carry_out(grant, granted, granted.receiver.on_chunk_digests(told), now)
 
+    def on_digest_run(self, run: DigestRun) -> None:
+        """The sender tells digests of chunks that may be missing. One that overtakes the offer comes again after it."""
+        for granted in self._granted.values():
+            if granted.receiver is not None and granted.receiver.transfer == run.transfer:
+                granted.receiver.on_digest_run(run.first, run.digests)
+
     # -- time -----------------------------------------------------------------------------------------------------
 
     def timer(self) -> float | None:
@@ -373,6 +383,7 @@ class IncomingTransfers:
             receiver = granted.receiver
             due = None if receiver is None else receiver.timer()
             if receiver is not None and due is not None and now >= due:
+                self._ask_share(granted)
                 self._carry_out(grant, granted, receiver.on_timer(now), now)
         if self._lost_at is not None and self._granted and now >= self._lost_at + self._settings.idle_timeout:
             logger.warning("%d half-received messages are dropped: their sender is gone", len(self._granted))
@@ -537,18 +548,25 @@ class IncomingTransfers:
                     self._emit(FrameToSend(frame))
                 case SendReport(report):
                     self._send_report(report)
-                case Finished():
+                case Finished(missing):
                     if wants_repairs(offer, receiver.plan):
                         prepare()
                     if receiver.plan.trailer_bytes:
                         # whether it is delivered is for its tags to say
-                        self._begin_opening(grant, granted, offer, receiver, now)
+                        self._begin_opening(grant, granted, offer, receiver, missing, now)
                         return
+                    endpoint = self._endpoint
                     self._forget(grant)
+                    if missing and (endpoint is None or grant in endpoint.still_open):
+                        # what can still be written is not told apart from what is missing: it begins anew elsewhere
+                        self._emit(SlotsReturned((granted.slot,)))
+                        return
+                    wipe(granted.slot, receiver.layout.payload_at, missing)
                     self._remember(grant, Ended(offer.transfer, True))
                     stats = TransferStats(now - granted.started, 0, 0)
-                    if self._settings.kept(offer, granted.slot, receiver.layout.payload_at):
-                        self._emit(PayloadReceived(offer, granted.slot, receiver.layout.payload_at, stats))
+                    payload_at = receiver.layout.payload_at
+                    if self._settings.kept(offer, granted.slot, payload_at, missing):
+                        self._emit(PayloadReceived(offer, granted.slot, payload_at, stats, missing))
                     else:
                         # another link of the peer was faster
                         self._emit(SlotsReturned((granted.slot,)))
@@ -563,17 +581,23 @@ class IncomingTransfers:
     def _is_sealed_by_poster(self) -> bool:
         return self._opener is not None and self._endpoint is not None and self._endpoint.sealed_by_poster
 
+    def _ask_share(self, granted: Granted) -> None:
+        """Our task may say late that something may be missing."""
+        if granted.receiver is not None and granted.offer is not None and granted.receiver.is_bounded:
+            granted.receiver.let_miss(self._settings.loss_share(granted.offer.key))
+
     def _begin_opening(
-        self, grant: int, granted: Granted, offer: Offer, receiver: ReceivingMachine, now: float
+        self, grant: int, granted: Granted, offer: Offer, receiver: ReceivingMachine, missing: Ranges, now: float
     ) -> None:
-        """All of it has arrived: close its slot to the peer, and to all else, and open it."""
+        """All of it has arrived but what may be missing: close its slot to the peer, and to all else, and open it."""
         endpoint, opener = self._endpoint, self._opener
         self._forget(grant)
         if opener is None or endpoint is None or grant in endpoint.still_open:
             # what can still be written cannot be opened; the path is lost, and it begins anew on the next
             self._emit(SlotsReturned((granted.slot,)))
             return
-        self._openings.begin(grant, Opening(offer, granted.slot, receiver.layout, granted.started), opener, now)
+        opening = Opening(offer, granted.slot, receiver.layout, granted.started, missing)
+        self._openings.begin(grant, opening, opener, now)
 
     def _send_report(self, report: Report) -> None:
         """By the data path where it has datagrams: on the control channel, a lost one would hold up all behind it."""

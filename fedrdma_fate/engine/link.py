@@ -43,6 +43,7 @@ from fedrdma_fate.wire.frames import (
     ControlFrame,
     Delivered,
     DigestRequest,
+    DigestRun,
     Grant,
     GrantRecall,
     GrantRequest,
@@ -423,6 +424,8 @@ class Link:
                 self._outgoing.on_report(datagram, now)
             case Delivered(transfer=transfer):
                 self._outgoing.on_delivered(transfer, now)
+            case DigestRun():
+                self._incoming.on_digest_run(datagram)
             case Header():
                 self._incoming.on_header(datagram, now)
             case Offer() if datagram.transport == self._settings.transport:
@@ -470,6 +473,8 @@ class Link:
                 self._outgoing.on_digest_request(transfer, now)
             case ChunkDigests(transfer=transfer, digests=digests):
                 self._incoming.on_chunk_digests(transfer, digests, now)
+            case DigestRun():
+                self._incoming.on_digest_run(frame)
             case Delivered(transfer=transfer):
                 self._outgoing.on_delivered(transfer, now)
             case Refused(transfer=transfer, code=code, reason=reason):

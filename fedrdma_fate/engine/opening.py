@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
+import math
 
-from fedrdma_fate.core.plan import SlotLayout
+from fedrdma_fate.core.plan import Chunk, SlotLayout
+from fedrdma_fate.core.x.bounded_loss import Ranges
 from fedrdma_fate.engine.sealed_source import place_of, record_at, record_count, table_place
 from fedrdma_fate.ports import SealBrokenError, Slot
 from fedrdma_fate.security.sealing import AttemptOpener, PathOpener, digest_of_offer
@@ -24,6 +27,7 @@ class Opening:
         slot: where it lies.
         layout: where in the slot.
         started: when the offer came.
+        missing: what has not come of it, which may be so: whole chunks.
         opened: how many of its chunks are open.
     """
 
@@ -31,6 +35,7 @@ class Opening:
     slot: Slot
     layout: SlotLayout
     started: float
+    missing: Ranges = ()
     opened: int = 0
     _opener: AttemptOpener | None = None
 
@@ -62,12 +67,19 @@ class Opening:
         records = record_count(plan)
         while self.opened < records and done < SLICE_BYTES:
             chunk = record_at(plan, self.opened)
+            if self._is_missing(chunk):
+                self.opened += 1
+                continue
             room = self.slot.part(self.layout.payload_at + chunk.offset, chunk.length + TAG_BYTES).view
             tag = bytes(self._table(table_place(plan, chunk), RECORD_OVERHEAD))
             self._opener.open_in_place(place_of(chunk), tag, room)
             self.opened += 1
             done += max(chunk.length, TAG_BYTES)
         return self.opened == records
+
+    def _is_missing(self, chunk: Chunk) -> bool:
+        at = bisect.bisect_right(self.missing, (chunk.offset, math.inf)) - 1
+        return at >= 0 and chunk.offset < sum(self.missing[at])
 
     def _table(self, at: int, length: int) -> memoryview:
         return self.slot.part(self.layout.payload_at + self.layout.plan.trailer_at + at, length).view

@@ -15,7 +15,7 @@ from fedrdma_fate.engine.events import (
     TransferProgress,
     TransferStats,
 )
-from fedrdma_fate.engine.granted_slot import Ended
+from fedrdma_fate.engine.granted_slot import Ended, wipe
 from fedrdma_fate.engine.link_datagrams import COPIES, LinkDatagrams
 from fedrdma_fate.engine.opening import Opening
 from fedrdma_fate.engine.settings import LinkSettings
@@ -126,8 +126,10 @@ class Openings:
         self._broken.pop(offer.transfer, None)
         self._remember(grant, Ended(offer.transfer, True))
         stats = TransferStats(now - opening.started, 0, 0)
-        if self._settings.kept(offer, opening.slot, opening.layout.payload_at):
-            self._emit(PayloadReceived(offer, opening.slot, opening.layout.payload_at, stats))
+        payload_at, missing = opening.layout.payload_at, opening.missing
+        wipe(opening.slot, payload_at, missing)
+        if self._settings.kept(offer, opening.slot, payload_at, missing):
+            self._emit(PayloadReceived(offer, opening.slot, payload_at, stats, missing))
         else:
             # another link of the peer was faster
             self._emit(SlotsReturned((opening.slot,)))

@@ -20,11 +20,13 @@ from fedrdma_fate.core.actions import (
     PostChunk,
     PostRepair,
     SendFrame,
+    TellDigests,
     WriteChunk,
     WriteHeader,
 )
 from fedrdma_fate.core.backoff import Backoff
 from fedrdma_fate.core.credits import Credits, GrantDeduplicator
+from fedrdma_fate.core.damage import pack_digests
 from fedrdma_fate.core.sender import SenderState
 from fedrdma_fate.core.shares.receive_shares import NO_ARRIVALS, Arrivals
 from fedrdma_fate.core.x.sender import XSender
@@ -51,7 +53,7 @@ from fedrdma_fate.ports import Endpoint
 from fedrdma_fate.security.sealing import PathSealer
 from fedrdma_fate.wire.datagrams import Header
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, TransportError
-from fedrdma_fate.wire.frames import Abort, Grant, GrantReturn, Reconcile, Report, Share
+from fedrdma_fate.wire.frames import Abort, DigestRun, Grant, GrantReturn, Reconcile, Report, Share
 
 logger = logging.getLogger(__name__)
 
@@ -538,6 +540,10 @@ class OutgoingTransfers:
                     queue.extend(active.sender.on_digest(chunk.index, value))
                 case SendFrame(frame):
                     self._emit(FrameToSend(frame))
+                case TellDigests(first, digests):
+                    run = DigestRun(active.outgoing.transfer, first, pack_digests(digests))
+                    self._datagrams.post(run, COPIES)
+                    self._emit(FrameToSend(run))
                 case Finished():
                     stats = TransferStats(now - active.started, active.sender.resent_bytes, active.writes)
                     self._end(active, stats, now)

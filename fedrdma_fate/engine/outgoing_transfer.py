@@ -10,6 +10,7 @@ from fedrdma_fate.core.backoff import Backoff
 from fedrdma_fate.core.digest import TAGGED
 from fedrdma_fate.core.plan import Chunk
 from fedrdma_fate.core.state_machines import SendingMachine
+from fedrdma_fate.core.x.bounded_loss import LossBound
 from fedrdma_fate.core.x.chunking import TAGS, chunk_of_immediate
 from fedrdma_fate.engine.events import TransferProgress, TransferStats
 from fedrdma_fate.engine.payload import Outgoing, Payload
@@ -48,6 +49,7 @@ class OutgoingTransfer:
         heading: the header, until the end.
         repairs: the repair chunks, where there are any.
         wished_bytes: the slot that it would have used best, 0: what it needs.
+        bound: which chunks of it may be missing in the end, if any.
         sealer: seals what is written into the grant, on a data path that seals as it sends.
         sealed: the payload as it goes out, on a data path where it is sealed before it is posted.
         stalled: what is to be done when the ring has room again.
@@ -67,6 +69,7 @@ class OutgoingTransfer:
     heading: Repeated | None = None
     repairs: RepairSums | None = None
     wished_bytes: int = 0
+    bound: LossBound | None = None
     sealer: Sealer | None = None
     sealed: SealedSource | None = None
     stalled: deque[Action] = dataclasses.field(default_factory=deque)
@@ -106,6 +109,8 @@ class OutgoingTransfer:
             covered_chunks=repairs.covered if repairs else 0,
             repair_chunks=repairs.repairs if repairs else 0,
             wished_bytes=self.wished_bytes,
+            loss_share=0.0 if self.bound is None else self.bound.share,
+            whole_bytes=0 if self.bound is None else self.bound.whole_bytes,
         )
 
     def begin_attempt(self, sealer: PathSealer | None, ring: SealingRing | None) -> None:

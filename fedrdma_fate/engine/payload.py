@@ -111,6 +111,8 @@ class Outgoing:
         mode: how it travels.
         recut: the plan is only good for its length: it is cut anew for what is known of the path when it begins.
         so_far: how far it came before.
+        loss_share: how much of what lies behind `whole_bytes` its task lets be missing.
+        whole_bytes: from the start of the payload, that have to come.
     """
 
     transfer: int
@@ -120,6 +122,8 @@ class Outgoing:
     plan: ChunkPlan
     mode: Mode
     recut: bool = False
+    loss_share: float = 0.0
+    whole_bytes: int = 0
     so_far: SentSoFar = dataclasses.field(default_factory=SentSoFar, compare=False, repr=False)
 
     def held_in(self, grant: Grant) -> Ranges:

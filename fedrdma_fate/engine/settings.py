@@ -5,13 +5,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
+from fedrdma_fate.core.x.bounded_loss import Ranges
 from fedrdma_fate.core.x.controller import MakeController
 from fedrdma_fate.core.x.rate_control import RateController
 from fedrdma_fate.engine.path_memory import KnownPath
 from fedrdma_fate.engine.repair_memory import MakeRegion
 from fedrdma_fate.obs.complaints import Complaints
 from fedrdma_fate.ports import Slot
-from fedrdma_fate.wire.frames import Frame, Offer
+from fedrdma_fate.wire.frames import Frame, MessageKey, Offer
+
+Kept = Callable[[Offer, Slot, int, Ranges], bool]
+"""See `LinkSettings.kept`."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -31,8 +35,11 @@ class LinkSettings:
         repair_region: makes memory for repair chunks; None: there are to be none.
         admits: whether a datagram of the peer may be acted upon, by the messages that it names; others are dropped.
             Called on the link's thread. Control frames have been looked at before they come to the link.
-        kept: called with an offer, the slot that it lies in and where in it, on the link's thread: a payload is whole,
-            and the peer is about to be told that it is kept. False: it is kept in another slot, and this one goes back.
+        kept: called with an offer, the slot that it lies in, where in it, and what is missing of it, on the link's
+            thread: a payload is here, and the peer is about to be told that it is kept. False: it is kept in another
+            slot, and this one goes back.
+        bounds_loss: whether the peer knows offers of which something may be missing; called on the link's thread.
+        loss_share: how much of what may be missing of a message our task lets be so; called on the link's thread.
         tells_digests: whether the peer tells the digests of chunks when it is asked; called on the link's thread.
         continues: whether the peer knows grants that continue others; called on the link's thread.
         complaints: about what the peer sends.
@@ -50,7 +57,9 @@ class LinkSettings:
     repair_region: MakeRegion | None = None
     sealing_region: MakeRegion | None = None
     admits: Callable[[Frame], bool] = lambda _frame: True
-    kept: Callable[[Offer, Slot, int], bool] = lambda _offer, _slot, _payload_at: True
+    kept: Kept = lambda _offer, _slot, _payload_at, _missing: True
+    bounds_loss: Callable[[], bool] = lambda: False
+    loss_share: Callable[[MessageKey], float] = lambda _key: 0.0
     tells_digests: Callable[[], bool] = lambda: False
     continues: Callable[[], bool] = lambda: False
     complaints: Complaints = dataclasses.field(default_factory=Complaints)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 
 from fedrdma_fate.core.held import Ranges
@@ -11,8 +12,10 @@ from fedrdma_fate.core.receiver import Receiver, ReceiveSettings
 from fedrdma_fate.core.sealed_plan import sealable, sealed_slot_bytes, with_table
 from fedrdma_fate.core.sender import Sender, SendSettings
 from fedrdma_fate.core.state_machines import ReceivingMachine, SendingMachine
+from fedrdma_fate.core.x.bounded_loss import ELEMENT_ALIGNMENT_BYTES, LossBound, may_bound
 from fedrdma_fate.core.x.chunking import (
     FIRST_RELIABLE_CHUNK_BYTES,
+    LEAST_CHUNK_BYTES,
     TAGS,
     best_chunk_bytes,
     best_queue_pairs,
@@ -33,7 +36,10 @@ from fedrdma_fate.engine.repair_memory import RepairBuffer
 from fedrdma_fate.engine.sealing_ring import LARGEST_SEALED_CHUNK_BYTES, WINDOW_BYTES
 from fedrdma_fate.engine.settings import LinkSettings
 from fedrdma_fate.ports import ChunkService
+from fedrdma_fate.wire.errors import ErrorCode, TransferError
 from fedrdma_fate.wire.frames import Grant, Mode, Offer
+
+logger = logging.getLogger(__name__)
 
 SELF_PACED_WINDOW_BYTES = 32 * 1024 * 1024
 """Bytes in flight where the transport finds the rate: more than it needs to keep every stream busy."""
@@ -80,17 +86,33 @@ def open_transfer(
     if sealed:
         plan = with_table(sealable(outgoing.plan, LARGEST_SEALED_CHUNK_BYTES))
         outgoing = dataclasses.replace(outgoing, plan=plan)
+    bound = _bound_of(outgoing, service, settings)
     # a sum of chunks that are not all sent is of no use
     wish = None if held else worthwhile_repairs(outgoing, service, memory, settings)
     repairs = None if wish is None else buffer.acquire(wish, grant.length)
     planned = None if repairs is None else repairs.plan
-    sender = _sending_machine(outgoing, grant.grant, service, memory, settings, planned, place)
+    sender = _sending_machine(outgoing, grant.grant, service, memory, settings, planned, place, bound)
     sender.note_held(held)
     wished_bytes = 0 if wish is None else wish.wished_bytes
     if sealed:
         # what is granted ahead has room for the next table, however the next message is cut
         wished_bytes = max(wished_bytes, needed)
-    return OutgoingTransfer(outgoing, sender, grant, service, now, repairs=repairs, wished_bytes=wished_bytes)
+    return OutgoingTransfer(
+        outgoing, sender, grant, service, now, repairs=repairs, wished_bytes=wished_bytes, bound=bound
+    )
+
+
+def _bound_of(outgoing: Outgoing, service: ChunkService, settings: LinkSettings) -> LossBound | None:
+    """Which chunks of the message may be missing in the end; None: none, also where nothing is lost on the way."""
+    is_lossy = uses_chunk_immediates(outgoing.mode) and not service.reliable
+    if not outgoing.loss_share or not is_lossy or not settings.bounds_loss():
+        return None
+    if not may_bound(outgoing.plan):
+        logger.warning(
+            "nothing of %s is to be missing: its chunks have %d bytes", outgoing.key, outgoing.plan.chunk_bytes
+        )
+        return None
+    return LossBound(outgoing.plan, outgoing.loss_share, outgoing.whole_bytes)
 
 
 def slot_bytes_needed(plan: ChunkPlan, mode: Mode, *, sealed: bool, recut: bool) -> int:
@@ -162,6 +184,7 @@ def open_receiver(
         first_epoch=_first_epoch(offer.grant),
         asks_digests=asks_digests,
         tagged=tagged,
+        bound=_bound_of_offer(offer, plan),
     )
     if service.repairs_packets:
         details = dataclasses.replace(details, report_bytes=REPORT_BYTES)
@@ -169,6 +192,15 @@ def open_receiver(
         # completions move the sender's window
         details = dataclasses.replace(details, report_seconds=None)
     return XReceiver(offer.transfer, plan, details)
+
+
+def _bound_of_offer(offer: Offer, plan: ChunkPlan) -> LossBound | None:
+    if not offer.loss_share and not offer.whole_bytes:
+        return None
+    try:
+        return LossBound(plan, offer.loss_share, offer.whole_bytes)
+    except ValueError as error:
+        raise TransferError(ErrorCode.UNEXPECTED_EVENT, f"the offer of {offer.key} is senseless: {error}.") from error
 
 
 def _cut(outgoing: Outgoing, service: ChunkService, memory: PathMemory) -> Outgoing:
@@ -193,7 +225,12 @@ def _cut(outgoing: Outgoing, service: ChunkService, memory: PathMemory) -> Outgo
             chunk_bytes = short_path_chunk_bytes(chunk_bytes, rate, known.window_bytes)
     if service.repairs_packets and chunk_bytes > service.mtu_bytes:
         chunk_bytes = whole_datagrams(chunk_bytes, service.mtu_bytes)
-    return dataclasses.replace(outgoing, plan=ChunkPlan(total, max(chunk_bytes, outgoing.plan.fewest_bytes)))
+    chunk_bytes = max(chunk_bytes, outgoing.plan.fewest_bytes)
+    aligned = chunk_bytes - chunk_bytes % ELEMENT_ALIGNMENT_BYTES
+    if outgoing.loss_share and aligned >= max(LEAST_CHUNK_BYTES, outgoing.plan.fewest_bytes):
+        # so that no element is cut; of shorter ones a slot has no room for the table of tags
+        chunk_bytes = aligned
+    return dataclasses.replace(outgoing, plan=ChunkPlan(total, chunk_bytes))
 
 
 def _sending_machine(
@@ -204,6 +241,7 @@ def _sending_machine(
     settings: LinkSettings,
     repairs: RepairPlan | None,
     place: float,
+    bound: LossBound | None,
 ) -> SendingMachine:
     sealed = outgoing.plan.trailer_bytes > 0
     if not uses_chunk_immediates(outgoing.mode):
@@ -226,5 +264,7 @@ def _sending_machine(
         first_epoch=_first_epoch(grant),
         is_probing=memory.is_probing,
         first_burst_bytes=int(place * outgoing.plan.chunk_bytes) if math.isfinite(memory.bound) else None,
+        # of what is sealed, tags say what is right
+        bound=None if sealed else bound,
     )
     return XSender(outgoing.transfer, outgoing.plan, details, memory.begin(), outgoing.payload.written_from)

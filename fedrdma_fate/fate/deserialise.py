@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fate.arch.federation.api import TableMeta
@@ -16,6 +16,7 @@ from fate.arch.federation.api._serdes import (
 from fedrdma_fate.fate.allowed_names import ALLOWED_NAMES, Name
 from fedrdma_fate.fate.layout import ObjectView, decode_object
 from fedrdma_fate.fate.malformed import malformed, refuse
+from fedrdma_fate.fate.missing import MissingElements, missing_elements
 from fedrdma_fate.fate.segments import check_truth_values, restore
 from fedrdma_fate.fate.unpickler import unpickle
 from fedrdma_fate.wire.errors import FedRDMAError
@@ -77,6 +78,12 @@ class _PersistentIds:
             return value
         raise malformed(f"it has a persistent id of type {kind.__qualname__}")
 
+    @property
+    def arrays_met(self) -> list[int]:
+        """Numbers of the segments that are arrays or tensors, in the order in which the stream named them first."""
+        segments = self._content.segments
+        return [number for number in self._restored if segments[number].kind in ("tensor", "ndarray")]
+
     def _load_segment(self, number: int) -> Any:
         if not 0 <= number < len(self._content.segments):
             # the number itself may have more digits than Python writes
@@ -122,8 +129,25 @@ def load_object(
     Raises:
         FateError: PAYLOAD_MALFORMED when the bytes are no object, NAME_FORBIDDEN when it uses other names.
     """
+    return load_with_missing(buffer, (), ctx, federation, name, tag, party, names)[0]
+
+
+def load_with_missing(
+    buffer: memoryview,
+    missing: Sequence[tuple[int, int]],
+    ctx: Any,
+    federation: Any,
+    name: str,
+    tag: str,
+    party: tuple[str, str],
+    names: Mapping[tuple[str, str], Name] = ALLOWED_NAMES,
+) -> tuple[Any, tuple[MissingElements, ...]]:
+    """See `load_object`; and which elements of its arrays are missing, of these ranges of bytes in `buffer`."""
     content = decode_object(buffer)
-    return _load(content.stream, _PersistentIds(ctx, federation, name, tag, party, content), names)
+    pids = _PersistentIds(ctx, federation, name, tag, party, content)
+    value = _load(content.stream, pids, names)
+    raw_at = len(buffer) - len(content.raw)
+    return value, missing_elements(content.segments, raw_at, missing, pids.arrays_met) if missing else ()
 
 
 def load_fate_bytes(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fate.arch.federation.api import Federation, TableRemotePersistentPickler, TableRemotePersistentUnpickler
@@ -15,23 +17,27 @@ from fedrdma_fate.client.client import Received
 from fedrdma_fate.fate import tables
 from fedrdma_fate.fate.allowed_names import Name
 from fedrdma_fate.fate.compatibility import require_supported_fate
-from fedrdma_fate.fate.deserialise import load_fate_bytes, load_object
+from fedrdma_fate.fate.deserialise import load_fate_bytes, load_with_missing
 from fedrdma_fate.fate.gateway_client import Connector, GatewayConnector, PartyTuple, SoloConnector, to_party
 from fedrdma_fate.fate.hooks import install_object_path
 from fedrdma_fate.fate.journal import Journal
 from fedrdma_fate.fate.malformed import malformed
+from fedrdma_fate.fate.missing import MissingElements
 from fedrdma_fate.fate.outbox import Outbox
 from fedrdma_fate.fate.serialise import plan_object
 from fedrdma_fate.fate.settings import FederationOptions
 from fedrdma_fate.fate.sums import ExpectedSum, PulledSummand, footer_for, install_sums
 from fedrdma_fate.fate.unpickler import names_with
-from fedrdma_fate.wire.errors import ErrorCode, GatewayError
-from fedrdma_fate.wire.frames import Party
+from fedrdma_fate.wire.errors import ConfigError, ErrorCode, GatewayError
+from fedrdma_fate.wire.frames import MOST_LOSS_SHARE, Party
 
 logger = logging.getLogger(__name__)
 
 _AGGREGATION = "fate.arch.protocol.secure_aggregation._secure_aggregation"
 """FATE's module of the server whose loop gets masked updates."""
+
+_REMEMBERED_MISSING = 4096
+"""Messages of which it is remembered what is missing: a round of as many parties as one session has."""
 
 
 class DuplicateMessageError(GatewayError, ValueError):
@@ -41,13 +47,31 @@ class DuplicateMessageError(GatewayError, ValueError):
 class ReceivedObject:
     """An object that has come but was not looked into yet."""
 
-    def __init__(self, message: Received, names: Mapping[tuple[str, str], Name]) -> None:
+    def __init__(
+        self,
+        message: Received,
+        names: Mapping[tuple[str, str], Name],
+        note_missing: Callable[[str, str, PartyTuple, tuple[MissingElements, ...]], object],
+    ) -> None:
+        """
+        Args:
+            message: as it came.
+            names: what it may use.
+            note_missing: told which elements are missing of its arrays, where some may be.
+        """
         self._message = message
         self._names = names
+        self._note_missing = note_missing
 
     def load_object(self, ctx: Any, federation: Any, name: str, tag: str, party: PartyTuple) -> Any:
         """The object; its arrays and tensors are views of the receive slot."""
-        return load_object(self._message.buffer, ctx, federation, name, tag, party, self._names)
+        message = self._message
+        value, missing = load_with_missing(
+            message.buffer, message.missing, ctx, federation, name, tag, party, self._names
+        )
+        if missing:
+            self._note_missing(name, tag, party, missing)
+        return value
 
 
 class FedRDMAFederation(Federation):  # type: ignore[misc]
@@ -93,6 +117,8 @@ class FedRDMAFederation(Federation):  # type: ignore[misc]
             # where it was imported before us, or there is no extension
             install_sums(aggregation.SecureAggregatorServer)
         self._outbox = Outbox(self._client, self._connector, self._options.put_timeout)
+        self._tolerated = threading.local()
+        self._missing: OrderedDict[tuple[str, str, PartyTuple], tuple[MissingElements, ...]] = OrderedDict()
 
     @property
     def serialised(self) -> int:
@@ -103,6 +129,55 @@ class FedRDMAFederation(Federation):  # type: ignore[misc]
     def reused(self) -> int:
         """How often a serialised object was sent to further parties as it lay there."""
         return self._outbox.reused
+
+    @contextlib.contextmanager
+    def tolerating(self, share: float) -> Iterator[None]:
+        """Let so much be missing of the arrays of objects that this thread puts and gets inside; docs/bounded-loss.md.
+
+        It is a bound, and the smaller one of both ends counts. What did not come is zeros in the array, and `missing`
+        tells where; so only code that looks there should get objects inside.
+
+        Args:
+            share: of each object's arrays of real numbers, but for short ones of one dimension: 0 to 0.2.
+
+        Raises:
+            ConfigError: CONFIG_BAD_VALUE when it is not between these.
+        """
+        is_number = isinstance(share, int | float) and not isinstance(share, bool)
+        if not is_number or not 0 <= share <= MOST_LOSS_SHARE:
+            raise ConfigError(
+                ErrorCode.CONFIG_BAD_VALUE,
+                f"a share of {share!r} cannot be missing.",
+                f"Say a number from 0, which is nothing, to {MOST_LOSS_SHARE}.",
+            )
+        outer = self._loss_share
+        self._tolerated.share = float(share)
+        try:
+            yield
+        finally:
+            self._tolerated.share = outer
+
+    @property
+    def _loss_share(self) -> float:
+        share: float = getattr(self._tolerated, "share", 0.0)
+        return share
+
+    def missing(self, name: str, tag: str, party: PartyTuple) -> tuple[MissingElements, ...]:
+        """Which elements are missing of an object that was got inside `tolerating`: none, where it came whole.
+
+        Args:
+            name: name of the message.
+            tag: its tag.
+            party: its source as (role, party id).
+        """
+        return self._missing.get((name, tag, party), ())
+
+    def _note_missing(self, name: str, tag: str, party: PartyTuple, missing: tuple[MissingElements, ...]) -> None:
+        self._missing[name, tag, party] = missing
+        if len(self._missing) > _REMEMBERED_MISSING:
+            self._missing.popitem(last=False)
+        elements = sum(array.count for array in missing)
+        logger.info("of %s/%s from %s, %d elements of %d arrays are missing", name, tag, party, elements, len(missing))
 
     def get_default_max_message_size(self) -> int:
         """No limit, so that FATE never cuts an object into a table of slices."""
@@ -119,10 +194,12 @@ class FedRDMAFederation(Federation):  # type: ignore[misc]
         """
         self._refuse_second_push(name, tag, parties)
         started = time.monotonic()
-        footer = footer_for(value, name, self._connector.party) if self._options.sums else b""
-        plan = plan_object(value, self, name, tag, parties, footer)
+        share = self._loss_share
+        # of what is summed nothing may be missing, nor is what may miss something summed
+        footer = footer_for(value, name, self._connector.party) if self._options.sums and not share else b""
+        plan = plan_object(value, self, name, tag, parties, footer, tolerant=share > 0)
         destinations = [to_party(party) for party in parties]
-        serialised = self._outbox.put_object(plan, name, tag, destinations)
+        serialised = self._outbox.put_object(plan, name, tag, destinations, share)
         self._push_history.update((name, tag, party) for party in parties)
         seconds = time.monotonic() - started
         logger.debug("put %s/%s: %d bytes in %.3f s", name, tag, plan.total_bytes, seconds)
@@ -150,7 +227,7 @@ class FedRDMAFederation(Federation):  # type: ignore[misc]
         received: list[Any] = super().pull_bytes(name, tag, parties)
         return received
 
-    @contextmanager
+    @contextlib.contextmanager
     def summing(self, name: str, tag: str, parties: Sequence[PartyTuple]) -> Iterator[None]:
         """While this is entered, the gateway sums what these parties send under this name, before it is pulled."""
         if not self._options.sums:
@@ -200,7 +277,10 @@ class FedRDMAFederation(Federation):  # type: ignore[misc]
         messages = self._get_all(name, tag, sources)
         seconds = time.monotonic() - started
         for message, source in zip(messages, sources, strict=True):
-            self._journal.record("get", message.kind, name, tag, len(message.buffer), seconds, [source])
+            missing = sum(length for _, length in message.missing)
+            self._journal.record(
+                "get", message.kind, name, tag, len(message.buffer), seconds, [source], missing=missing
+            )
         return [self._unwrap(message, name) for message in messages]
 
     def _push_table(self, table: Any, name: str, tag: str, parties: Sequence[PartyTuple]) -> None:
@@ -246,16 +326,24 @@ class FedRDMAFederation(Federation):  # type: ignore[misc]
         """One message from each source, in their order, all within the time-out."""
         timeout = self._options.get_timeout
         deadline = None if timeout is None else time.monotonic() + timeout
+        tolerates = self._loss_share > 0
+        if tolerates:
+            # of all at once: those that come before it is their turn need not wait for it
+            self._client.tolerate(name, tag, sources, self._loss_share)
         return [
             self._client.get(
-                name, tag, source, timeout=None if deadline is None else max(0.0, deadline - time.monotonic())
+                name,
+                tag,
+                source,
+                timeout=None if deadline is None else max(0.0, deadline - time.monotonic()),
+                tolerates=tolerates,
             )
             for source in sources
         ]
 
     def _unwrap(self, message: Received, name: str) -> bytes | ReceivedObject:
         if message.kind == "object":
-            return ReceivedObject(message, self._names)
+            return ReceivedObject(message, self._names, self._note_missing)
         if message.kind == "bytes":
             return bytes(message.buffer)
         raise malformed(f"{name!r} is of kind {message.kind!r}, not an object")

@@ -26,7 +26,13 @@ class Client(Protocol):
         """Hand a small message over."""
         ...
 
-    def get(self, name: str, tag: str, source: Party, *, timeout: float | None = None) -> Received:
+    def tolerate(self, name: str, tag: str, sources: Sequence[Party], share: float) -> None:
+        """Let something be missing of messages that are to be got."""
+        ...
+
+    def get(
+        self, name: str, tag: str, source: Party, *, timeout: float | None = None, tolerates: bool = False
+    ) -> Received:
         """Wait for a message, `timeout` seconds at most, None for ever."""
         ...
 
@@ -125,9 +131,15 @@ class SoloClient:
         """Nothing can be sent."""
         raise self._problem
 
-    def get(self, _name: str, _tag: str, _source: Party, *, timeout: float | None = None) -> Received:
+    def tolerate(self, _name: str, _tag: str, _sources: Sequence[Party], _share: float) -> None:
         """Nothing will come."""
-        del timeout
+        raise self._problem
+
+    def get(
+        self, _name: str, _tag: str, _source: Party, *, timeout: float | None = None, tolerates: bool = False
+    ) -> Received:
+        """Nothing will come."""
+        del timeout, tolerates
         raise self._problem
 
     def get_sum(

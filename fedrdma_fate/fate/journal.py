@@ -35,6 +35,7 @@ class Journal:
         peers: Iterable[Party],
         *,
         serialised: bool = True,
+        missing: int = 0,
     ) -> None:
         """Write one line.
 
@@ -47,6 +48,7 @@ class Journal:
             seconds: what the call took, waiting included.
             peers: destinations or source.
             serialised: False where a slot was sent again without serialising anew.
+            missing: payload bytes that did not come, as both tasks have let be.
         """
         if self._fileno < 0:
             return
@@ -60,6 +62,7 @@ class Journal:
             "seconds": seconds,
             "peers": [str(peer) for peer in peers],
             "serialised": serialised,
+            **({"missing": missing} if missing else {}),
             **self._origin,
         }
         # one write to a file opened for appending: lines of several processes do not mix

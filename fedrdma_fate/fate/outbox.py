@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from fedrdma_fate.client.client import SendLease
+from fedrdma_fate.client.client import WHOLE, LossTolerance, SendLease
 from fedrdma_fate.fate.gateway_client import Client, Connector
 from fedrdma_fate.fate.serialise import ObjectPlan
 from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
@@ -26,11 +26,15 @@ EARLY_FROM_BYTES = 16 * 2**20
 
 @dataclasses.dataclass
 class _Pushed:
-    """An object in its send slot: what it is called, and who was sent it. Kept, it can go to further parties."""
+    """An object in its send slot: what it is called, what of it may be missing, and who was sent it.
+
+    Kept, it can go to further parties.
+    """
 
     lease: SendLease
     name: str
     tag: str
+    loss: LossTolerance = WHOLE
     sent_to: set[Party] = dataclasses.field(default_factory=set)
 
 
@@ -51,8 +55,10 @@ class Outbox:
         self._kept: _Pushed | None = None
         self._turn = threading.Lock()
 
-    def put_object(self, plan: ObjectPlan, name: str, tag: str, destinations: Sequence[Party]) -> bool:
-        """Send an object; whether it had to be written anew.
+    def put_object(
+        self, plan: ObjectPlan, name: str, tag: str, destinations: Sequence[Party], loss_share: float = 0.0
+    ) -> bool:
+        """Send an object, of which so much may be missing in the end; whether it had to be written anew.
 
         Raises:
             MemoryPoolError: POOL_TIMEOUT or PAYLOAD_TOO_LARGE.
@@ -65,11 +71,12 @@ class Outbox:
                 plan.write_into(memoryview(body))
                 self._client.put_inline(name, tag, destinations, "object", bytes(body))
                 return True
-            if self._put_again(plan, name, tag, destinations):
+            loss = LossTolerance(loss_share, plan.whole_bytes) if loss_share else WHOLE
+            if self._put_again(plan, name, tag, destinations, loss):
                 self.reused += 1
                 return False
             self._drop_kept()
-            self._put_anew(plan, name, tag, destinations)
+            self._put_anew(plan, name, tag, destinations, loss)
             self.serialised += 1
             return True
 
@@ -101,18 +108,22 @@ class Outbox:
             finally:
                 self._turn.release()
 
-    def _put_again(self, plan: ObjectPlan, name: str, tag: str, destinations: Sequence[Party]) -> bool:
+    def _put_again(
+        self, plan: ObjectPlan, name: str, tag: str, destinations: Sequence[Party], loss: LossTolerance
+    ) -> bool:
         kept = self._kept
-        if kept is None or (kept.name, kept.tag) != (name, tag):
+        if kept is None or (kept.name, kept.tag, kept.loss) != (name, tag, loss):
             return False
         if not plan.matches(kept.lease.buffer):
             return False
         self._commit(kept, destinations)
         return True
 
-    def _put_anew(self, plan: ObjectPlan, name: str, tag: str, destinations: Sequence[Party]) -> None:
+    def _put_anew(
+        self, plan: ObjectPlan, name: str, tag: str, destinations: Sequence[Party], loss: LossTolerance
+    ) -> None:
         lease = lease_visibly(self._client, plan.total_bytes, self._put_timeout, name)
-        pushed = _Pushed(lease, name, tag)
+        pushed = _Pushed(lease, name, tag, loss)
         try:
             committed = self._write(plan, pushed, destinations)
         except BaseException:
@@ -131,7 +142,7 @@ class Outbox:
         if plan.total_bytes < EARLY_FROM_BYTES:
             plan.write_into(lease.buffer)
             return False
-        answer = lease.commit_unfinished(pushed.name, pushed.tag, destinations, "object")
+        answer = lease.commit_unfinished(pushed.name, pushed.tag, destinations, "object", loss=pushed.loss)
         plan.write_into(lease.buffer, None if answer == "later" else lease.written, digests=lease.digests_wanted)
         return answer == "committed"
 
@@ -140,7 +151,7 @@ class Outbox:
         self._kept = None
         keep = self._anybody_left(pushed, destinations)
         try:
-            pushed.lease.commit(pushed.name, pushed.tag, destinations, "object", keep=keep)
+            pushed.lease.commit(pushed.name, pushed.tag, destinations, "object", keep=keep, loss=pushed.loss)
         except BaseException:
             pushed.lease.release()
             raise

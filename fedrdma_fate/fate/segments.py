@@ -47,6 +47,11 @@ _TENSOR_STORAGE = {
 }
 
 
+_REAL_TENSORS = frozenset(("float16", "bfloat16", "float32", "float64"))
+_REAL_ARRAYS = frozenset(np.dtype(name).str for name in ("float16", "float32", "float64"))
+"""Of whose elements some may be missing: of 2, 4 or 8 bytes, so that no chunk cuts one, and zeros are a value."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Source:
     """What will be one segment.
@@ -70,6 +75,13 @@ class Source:
     def length(self) -> int:
         """Bytes."""
         return math.prod(self.shape) * self.storage.itemsize
+
+    @property
+    def may_miss(self) -> bool:
+        """Whether chunks of it may be missing where its task lets some be: real numbers, and not few in one row."""
+        is_real = self.dtype in _REAL_TENSORS if self.kind == "tensor" else self.dtype in _REAL_ARRAYS
+        is_small = len(self.shape) < 2 and self.length < RAW_BYTES_FROM
+        return is_real and not is_small and self.length > 0
 
     def at(self, offset: int) -> Segment:
         """The table entry for this source."""
@@ -138,6 +150,16 @@ def restore(segment: Segment, body: memoryview) -> Any:
         refuse(f"{_described(segment)} cannot be made", error)
     check_truth_values(array)
     return torch.from_numpy(array).view(getattr(torch, segment.dtype)) if is_tensor else array
+
+
+def item_bytes(segment: Segment) -> int:
+    """Length of one item of an array or tensor.
+
+    Raises:
+        FateError: PAYLOAD_MALFORMED when it is none.
+    """
+    storage = _tensor_storage(segment.dtype) if segment.kind == "tensor" else _array_dtype(segment.dtype)
+    return storage.itemsize
 
 
 def check_truth_values(values: npt.NDArray[Any] | torch.Tensor) -> None:

@@ -17,20 +17,29 @@ from fedrdma_fate.fate.segments import Source, bytes_source, describe
 from fedrdma_fate.wire.errors import ErrorCode, FateError, FedRDMAError
 
 _NEVER_PERSISTENT = frozenset((type(None), bool, int, float, str, tuple, list, dict))
-_UNSERIALISABLE = (pickle.PicklingError, TypeError, AttributeError, KeyError, ValueError, SafetensorError)
+_UNSERIALISABLE = (pickle.PicklingError, TypeError, AttributeError, LookupError, ValueError, SafetensorError)
 
 
 class ObjectPlan:
     """An object ready to be written: its length is known, its large buffers have not been touched."""
 
-    def __init__(self, what: str, prefix: bytes, segments: Sequence[Segment], sources: Sequence[Source]) -> None:
+    def __init__(
+        self,
+        what: str,
+        prefix: bytes,
+        segments: Sequence[Segment],
+        sources: Sequence[Source],
+        whole: int | None = None,
+    ) -> None:
         """
         Args:
             what: the object's name and type, for errors.
             prefix: layout header, table and pickle stream.
             segments: where each raw buffer lies behind the prefix.
             sources: the raw buffers, in the same order.
+            whole: how many of them, the first ones, have to come whole; None: all.
         """
+        self._whole = len(segments) if whole is None else whole
         self._what = what
         self._prefix = prefix
         self._segments = segments
@@ -40,6 +49,13 @@ class ObjectPlan:
     def total_bytes(self) -> int:
         """Bytes that `write_into` needs."""
         return len(self._prefix) + (self._segments[-1].offset + self._segments[-1].length if self._segments else 0)
+
+    @property
+    def whole_bytes(self) -> int:
+        """From the start on, that have to come: prefix, and raw buffers of which nothing may be missing."""
+        if self._whole == len(self._segments):
+            return self.total_bytes
+        return len(self._prefix) + self._segments[self._whole].offset
 
     def write_into(self, buffer: memoryview, progress: Progress | None = None, *, digests: bool = True) -> None:
         """Write everything, from the end to the start; each raw buffer is copied once.
@@ -92,10 +108,26 @@ class SegmentPickler(TableRemotePersistentPickler):  # type: ignore[misc]
     """FATE's pickler, with arrays, tensors and long byte strings taken out: their persistent id is a segment number."""
 
     def __init__(
-        self, federation: Any, name: str, tag: str, parties: Sequence[tuple[str, str]], stream: io.BytesIO
+        self,
+        federation: Any,
+        name: str,
+        tag: str,
+        parties: Sequence[tuple[str, str]],
+        stream: io.BytesIO,
+        places: Sequence[int] | None = None,
     ) -> None:
+        """
+        Args:
+            federation: what tables inside the object are pushed through.
+            name: name of the message.
+            tag: its tag.
+            parties: its destinations.
+            stream: where the pickle goes.
+            places: the segment number of each raw buffer, in the order in which they are met; None: in that order.
+        """
         super().__init__(federation, name, tag, parties, stream)
         self.sources: list[Source] = []
+        self._places = places
         self._numbers: dict[int, int] = {}
         self._byte_strings: list[object] = []
 
@@ -110,7 +142,8 @@ class SegmentPickler(TableRemotePersistentPickler):  # type: ignore[misc]
         if source is None:
             return super().persistent_id(value)
         self.sources.append(source)
-        number = len(self.sources) - 1
+        met = len(self.sources) - 1
+        number = met if self._places is None else self._places[met]
         # pickle keeps the identity of byte strings, while FATE makes an object of its own of each tensor it meets
         if source.kind in ("bytes", "bytearray"):
             self._numbers[id(value)] = number
@@ -128,6 +161,15 @@ class SegmentPickler(TableRemotePersistentPickler):  # type: ignore[misc]
         return NotImplemented
 
 
+class _LookingPickler(SegmentPickler):
+    """Looks at what an object has, and pushes no table."""
+
+    def _push_table(self, table: Any, key: str) -> str:
+        del table
+        self._table_index += 1
+        return key
+
+
 def plan_object(
     value: object,
     federation: Any,
@@ -135,6 +177,8 @@ def plan_object(
     tag: str,
     parties: Sequence[tuple[str, str]],
     footer: bytes = b"",
+    *,
+    tolerant: bool = False,
 ) -> ObjectPlan:
     """Pickle an object for some parties; tables inside it are pushed to them on the way, as FATE does.
 
@@ -145,24 +189,38 @@ def plan_object(
         tag: its tag.
         parties: its destinations as (role, party id).
         footer: bytes at the very end, which the object itself does not refer to; see `wire.summand`.
+        tolerant: whether something of its arrays may be missing: what has to be whole lies in front then.
 
     Raises:
         FateError: UNSERIALISABLE when pickle or FATE's own way of packing refuses something in it.
     """
     what = f"{name!r} of type {type(value).__qualname__}"
     stream = io.BytesIO()
-    pickler = SegmentPickler(federation, name, tag, parties, stream)
+    order: list[int] | None = None
     try:
+        if tolerant:
+            looking = _LookingPickler(federation, name, tag, parties, io.BytesIO())
+            looking.dump(value)
+            order = sorted(range(len(looking.sources)), key=lambda met: looking.sources[met].may_miss)
+        # a place for each raw buffer, before the stream names it
+        places = None if order is None else [place for _, place in sorted(zip(order, range(len(order)), strict=True))]
+        pickler = SegmentPickler(federation, name, tag, parties, stream, places)
         pickler.dump(value)
+        if tolerant and [source.may_miss for source in looking.sources] != [
+            source.may_miss for source in pickler.sources
+        ]:
+            raise pickle.PicklingError("it has other arrays each time that it is pickled")
     except FedRDMAError:
         raise
     except _UNSERIALISABLE as error:
         raise _unserialisable(what, error) from error
-    sources = [*pickler.sources, *([bytes_source(footer)] if footer else [])]
+    sources = pickler.sources if order is None else [pickler.sources[met] for met in order]
+    whole = None if order is None else sum(not source.may_miss for source in sources)
+    sources = [*sources, *([bytes_source(footer)] if footer else [])]
     segments: list[Segment] = []
     for source in sources:
         segments.append(source.at(segments[-1].next_offset if segments else 0))
-    return ObjectPlan(what, encode_prefix(segments, stream.getbuffer()), segments, sources)
+    return ObjectPlan(what, encode_prefix(segments, stream.getbuffer()), segments, sources, whole)
 
 
 def _unserialisable(what: str, error: BaseException) -> FateError:

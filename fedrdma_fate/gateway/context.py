@@ -46,6 +46,10 @@ class MetricsSink(Protocol):
         """A message was moved to disk."""
         ...
 
+    def missing(self, peer: str, payload_bytes: int) -> None:
+        """So much of a message did not come, as both its tasks let be."""
+        ...
+
     def datagrams_dropped(self, peer: str, reason: str, count: int) -> None:
         """Datagrams in a peer's name were dropped."""
         ...

@@ -53,6 +53,7 @@ class Received(Record, frozen=True, tag=1):
         file: name of the file that it lies in, where it was spilled.
         user: whose task pushed it, where that was one of this site.
         handed: a task has it.
+        missing: what has not come of it, as offset and length.
     """
 
     origin: str
@@ -67,6 +68,7 @@ class Received(Record, frozen=True, tag=1):
     file: str = ""
     user: int | None = None
     handed: bool = False
+    missing: tuple[tuple[int, int], ...] = ()
 
 
 class Spilled(Record, frozen=True, tag=2):

@@ -145,6 +145,7 @@ class _Restoration:
             origin=record.origin,
             user=record.user,
             transfer=record.transfer,
+            missing=record.missing,
         )
         context.journal.follow(message)
         if record.body is not None:

@@ -90,11 +90,14 @@ class TraceEvents:
         seconds: float,
         *,
         kept: bool,
+        missing_bytes: int = 0,
     ) -> None:
         """A message of a peer is here; `kept` unless it had come before, or nobody is left to pull it."""
         fields = _transfer(transfer, key)
         way = _way(mode, transport, seconds)
-        self._sink.emit("delivered", **fields, bytes=total_bytes, **way, peer=peer, kept=kept)
+        # only where both tasks have let something be missing
+        holes: Fields = {"missing_bytes": missing_bytes} if missing_bytes else {}
+        self._sink.emit("delivered", **fields, bytes=total_bytes, **way, peer=peer, kept=kept, **holes)
 
     def delivered_here(self, key: MessageKey, total_bytes: int, mode: str, *, kept: bool) -> None:
         """A message between two parties of this site is here, where it was pushed."""

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from fedrdma_fate.engine.path_memory import KnownPath
 from fedrdma_fate.engine.repair_memory import MakeRegion
-from fedrdma_fate.engine.settings import LinkSettings
+from fedrdma_fate.engine.settings import Kept, LinkSettings
 from fedrdma_fate.gateway.config.schema import GatewayConfig, PeerConfig, split_address
 from fedrdma_fate.gateway.config.wishes import may_use_udp, wished_transports
 from fedrdma_fate.memory.region import SharedRegion
 from fedrdma_fate.memory.shared_slots import PresentedRegion
 from fedrdma_fate.obs.complaints import Complaints
-from fedrdma_fate.ports import Draft, Region, Role, Slot, Transport
+from fedrdma_fate.ports import Draft, Region, Role, Transport
 from fedrdma_fate.security.identity import PeerIdentity
 from fedrdma_fate.transport.grpc import GrpcSecurity, GrpcSettings, GrpcTransport
 from fedrdma_fate.transport.shm import ShmTransport
@@ -23,7 +23,7 @@ from fedrdma_fate.transport.udp.transport import UdpSettings, UdpTransport
 from fedrdma_fate.transport.verbs.device_selection import PortPreference
 from fedrdma_fate.transport.verbs.transport import VerbsSettings, VerbsTransport
 from fedrdma_fate.wire.errors import ErrorCode, TransportError
-from fedrdma_fate.wire.frames import Frame, Offer
+from fedrdma_fate.wire.frames import Frame, MessageKey
 
 logger = logging.getLogger(__name__)
 
@@ -105,10 +105,12 @@ def link_settings(
     sealing_region: MakeRegion | None = None,
     *,
     admits: Callable[[Frame], bool],
-    kept: Callable[[Offer, Slot, int], bool] = lambda _offer, _slot, _payload_at: True,
+    kept: Kept = lambda _offer, _slot, _payload_at, _missing: True,
     complaints: Complaints,
     tells_digests: Callable[[], bool] = lambda: False,
     continues: Callable[[], bool] = lambda: False,
+    bounds_loss: Callable[[], bool] = lambda: False,
+    loss_share: Callable[[MessageKey], float] = lambda _key: 0.0,
 ) -> LinkSettings:
     """Parameters of the link to a peer over one of them.
 
@@ -124,6 +126,8 @@ def link_settings(
         complaints: about what the peer sends.
         tells_digests: whether it tells the digests of chunks when it is asked.
         continues: whether it knows grants that continue others.
+        bounds_loss: whether it knows offers of which something may be missing.
+        loss_share: how much of what may be missing of a message our task lets be so.
     """
     return LinkSettings(
         transport=transport,
@@ -138,6 +142,8 @@ def link_settings(
         kept=kept,
         tells_digests=tells_digests,
         continues=continues,
+        bounds_loss=bounds_loss,
+        loss_share=loss_share,
         complaints=complaints,
         site=peer.site,
     )

@@ -75,6 +75,11 @@ class GatewayMetrics:
             "fedrdma_inline_messages", "Small messages that went over the control channel.", ("direction", "peer")
         )
         self._spilled = self._counter("fedrdma_spilled_bytes", "Payload bytes moved from memory to disk.", ())
+        self._missing = self._counter(
+            "fedrdma_missing_bytes",
+            "Payload bytes that did not come, of messages whose tasks both let some be missing.",
+            ("peer",),
+        )
         self._dropped = self._counter(
             "fedrdma_dropped_datagrams",
             "Datagrams of a data path that were not taken: forged (or changed), replayed, or malformed.",
@@ -129,6 +134,10 @@ class GatewayMetrics:
     def spilled(self, payload_bytes: int) -> None:
         """A message that nobody had pulled was moved to disk."""
         self._spilled.inc(payload_bytes)
+
+    def missing(self, peer: str, payload_bytes: int) -> None:
+        """So much of a message did not come, as both its tasks let be."""
+        self._missing.labels(peer).inc(payload_bytes)
 
     def datagrams_dropped(self, peer: str, reason: str, count: int) -> None:
         """Datagrams in a peer's name were dropped: `forged`, `replayed` or `malformed`."""

@@ -8,6 +8,7 @@ import msgspec
 
 from fedrdma_fate.wire.frames import (
     Delivered,
+    DigestRun,
     Frame,
     Grant,
     GrantRequest,
@@ -102,6 +103,7 @@ class Header(Frame, frozen=True, tag="header"):
 Datagram = (
     Report
     | Delivered
+    | DigestRun
     | Offer
     | Grant
     | GrantRequest
@@ -113,7 +115,7 @@ Datagram = (
     | PathEcho
     | PathEchoAnswer
 )
-"""Delivered, Offer, Grant, GrantRequest, GrantReturn and Share come by the control channel too, before or after."""
+"""Delivered, DigestRun, Offer, Grant, GrantRequest, GrantReturn and Share come by frames, too, before or after."""
 
 _decoder: msgspec.msgpack.Decoder[Datagram] = msgspec.msgpack.Decoder(Datagram)
 

@@ -63,6 +63,7 @@ class ErrorCode(str, enum.Enum):
     STATE_IN_USE = "FR613"
     SESSION_ENDED = "FR614"
     SUM_LOST = "FR615"
+    MESSAGE_INCOMPLETE = "FR616"
     # 7: FATE
     FATE_VERSION = "FR701"
     FATE_ABSENT = "FR702"

@@ -54,6 +54,12 @@ MOST_HELD_RANGES = 1024
 """Of bytes that lie in a granted slot, which a grant names, in some 20 KB: of 64 MiB in chunks of 64 KiB, of which some
 have not come, it would name ten where one in a hundred is lost."""
 
+MOST_LOSS_SHARE = 0.2
+"""Of a message that may be missing. Beyond, the model suffers more than the round gains."""
+
+DIGESTS_OF_A_RUN = 64
+"""Of chunks, told at once: half a KiB, which fits a packet, and with both copies 0.1 % of chunks of 16 KiB."""
+
 MOST_HOLDERS = 8
 """That are told of memory which others wait for."""
 
@@ -74,6 +80,9 @@ MOST_COUNTED_BYTES = 1 << 62
 CountedBytes = Annotated[int, msgspec.Meta(ge=0, le=MOST_COUNTED_BYTES)]
 
 KeyBytes = Annotated[bytes, msgspec.Meta(max_length=MOST_KEY_BYTES)]
+
+LossShare = Annotated[float, msgspec.Meta(ge=0, le=MOST_LOSS_SHARE)]
+"""Of what may be missing of a message, that may be so at once."""
 
 MessageKind = Literal["object", "bytes", "partition"]
 Mode = Literal["grpc", "fedrdma", "fedrdma-e", "fedrdma-x"]
@@ -129,6 +138,7 @@ class Hello(Frame, frozen=True, tag="hello"):
         resumes: what an earlier run of it was to send comes all the same, or it says that it will not.
         chunk_digests: whether it tells the digests of chunks when it is asked.
         continues: whether it knows a grant that continues another, and goes on there.
+        bounded_loss: whether it knows offers of which something may be missing, and DigestRun.
     """
 
     site: PartyText
@@ -150,6 +160,7 @@ class Hello(Frame, frozen=True, tag="hello"):
     resumes: bool = False
     chunk_digests: bool = False
     continues: bool = False
+    bounded_loss: bool = False
 
 
 class Connect(Frame, frozen=True, tag="connect"):
@@ -270,6 +281,8 @@ class Offer(Frame, frozen=True, tag="offer"):
         covered_chunks: `fedrdma-x`: chunks from the first on that repair chunks make up for.
         repair_chunks: how many repair chunks come besides.
         wished_bytes: the slot that such a message would use best, with room for repair chunks; 0: what it needs.
+        loss_share: `fedrdma-x`: how much of what lies behind `whole_bytes` the sender's task lets be missing.
+        whole_bytes: from the start of the payload, that have to come.
     """
 
     transport: PartyText
@@ -284,6 +297,8 @@ class Offer(Frame, frozen=True, tag="offer"):
     covered_chunks: int = 0
     repair_chunks: int = 0
     wished_bytes: int = 0
+    loss_share: LossShare = 0.0
+    whole_bytes: CountedBytes = 0
 
 
 class Inline(Frame, frozen=True, tag="inline"):
@@ -418,6 +433,22 @@ class ChunkDigests(Frame, frozen=True, tag="chunk-digests"):
     digests: Annotated[bytes, msgspec.Meta(max_length=8 * MOST_TOLD_DIGESTS)]
 
 
+class DigestRun(Frame, frozen=True, tag="digest-run"):
+    """`fedrdma-x`: digests of chunks that may be missing, so that what came can be told from what is wrong.
+
+    By two datagrams of the data path, and by the control channel.
+
+    Attributes:
+        transfer: id.
+        first: index of the first chunk.
+        digests: of so many chunks from there on, 64 bits each, little-endian.
+    """
+
+    transfer: int
+    first: Annotated[int, msgspec.Meta(ge=0, le=1 << 32)]
+    digests: Annotated[bytes, msgspec.Meta(max_length=8 * DIGESTS_OF_A_RUN)]
+
+
 class Delivered(Frame, frozen=True, tag="delivered"):
     """The payload is whole and kept for its destination; the sender may let its slot go."""
 
@@ -526,6 +557,7 @@ ControlFrame = (
     | ResendChunks
     | DigestRequest
     | ChunkDigests
+    | DigestRun
     | Delivered
     | Refused
     | Abort

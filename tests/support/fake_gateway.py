@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from fedrdma_fate.client.client import WHOLE, LossTolerance
 from fedrdma_fate.client.protocol import NotSummed
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError, MemoryPoolError
 from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, MessageKind, Party
@@ -29,16 +30,25 @@ class FakeLease:
     pending: tuple[str, str, Sequence[Party], MessageKind] | None = None
 
     def commit(
-        self, name: str, tag: str, destinations: Sequence[Party], kind: MessageKind, *, keep: bool = False
+        self,
+        name: str,
+        tag: str,
+        destinations: Sequence[Party],
+        kind: MessageKind,
+        *,
+        keep: bool = False,
+        loss: LossTolerance = WHOLE,
     ) -> None:
+        self.client.losses.append(loss)
         self.history.append("keep" if keep else "commit")
         self.client.deliver(name, tag, destinations, kind, self.buffer)
         if not keep:
             self.buffer.release()
 
     def commit_unfinished(
-        self, name: str, tag: str, destinations: Sequence[Party], kind: MessageKind
+        self, name: str, tag: str, destinations: Sequence[Party], kind: MessageKind, *, loss: LossTolerance = WHOLE
     ) -> Literal["committed", "digests-wanted", "later"]:
+        self.client.losses.append(loss)
         self.history.append("unfinished")
         self.digests_wanted = self.client.digests_wanted
         if self.client.early == "committed":
@@ -62,6 +72,7 @@ class FakeLease:
 class FakeMessage:
     kind: MessageKind
     buffer: memoryview
+    missing: tuple[tuple[int, int], ...] = ()
 
 
 @dataclasses.dataclass
@@ -74,6 +85,8 @@ class FakeClient:
         waits: the time-outs that leases were asked for with.
         early: the answer to an unfinished commit.
         digests_wanted: the other part of that answer.
+        losses: what might be missing of what was committed.
+        tolerated: how much may be missing of what is got, by name and source.
     """
 
     directory: Path
@@ -86,6 +99,8 @@ class FakeClient:
     left: bool = False
     early: Literal["committed", "digests-wanted", "later"] = "later"
     digests_wanted: bool = True
+    losses: list[LossTolerance] = dataclasses.field(default_factory=list)
+    tolerated: dict[tuple[str, Party], float] = dataclasses.field(default_factory=dict)
 
     def lease(self, total_bytes: int, *, timeout: float | None = None) -> FakeLease:
         self.waits.append(timeout)
@@ -105,7 +120,14 @@ class FakeClient:
         assert len(body) <= INLINE_LIMIT_BYTES
         self.deliver(name, tag, destinations, kind, body)
 
-    def get(self, name: str, tag: str, source: Party, *, timeout: float | None = None) -> FakeMessage:
+    def tolerate(self, name: str, tag: str, sources: Sequence[Party], share: float) -> None:
+        del tag
+        self.tolerated.update({(name, source): share for source in sources})
+
+    def get(
+        self, name: str, tag: str, source: Party, *, timeout: float | None = None, tolerates: bool = False
+    ) -> FakeMessage:
+        assert tolerates == ((name, source) in self.tolerated)
         path = self._path(name, tag, source, self.party)
         deadline = None if timeout is None else time.monotonic() + timeout
         while not path.exists():

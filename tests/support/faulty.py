@@ -50,6 +50,7 @@ class FaultPlan:
         corrupt_posted_bytes: these calls of `post_bytes` send one byte changed: a header damaged at the receiver.
         chunk_loss: share of chunks that are lost; unless it is 0, the chunk service is not reliable, and a chunk that
             went through is not sent again.
+        lost_always: indices of chunks that are lost each time that they are sent; the chunk service is not reliable.
         reorder_share: share of CHUNK_IMMEDIATE and DATAGRAM completions that overtake those before them.
         truncate_at: of the n-th post only the first half arrives, nothing after it, and some calls of `progress` later
             the link breaks: what a reset in the middle of a write leaves.
@@ -69,6 +70,7 @@ class FaultPlan:
     corrupt_landed: frozenset[int] = frozenset()
     corrupt_posted_bytes: frozenset[int] = frozenset()
     chunk_loss: float = 0.0
+    lost_always: frozenset[int] = frozenset()
     reorder_share: float = 0.0
     truncate_at: int | None = None
     half_open_after_writes: int | None = None
@@ -228,7 +230,8 @@ class FaultyEndpoint:
     def chunk_service(self) -> ChunkService:
         """The inner one, or a lossy one."""
         inner = self._inner.chunk_service
-        return dataclasses.replace(inner, reliable=False, self_paced=False) if self._plan.chunk_loss else inner
+        is_lossy = self._plan.chunk_loss or self._plan.lost_always
+        return dataclasses.replace(inner, reliable=False, self_paced=False) if is_lossy else inner
 
     def post_chunk(
         self, work_request: int, source: Slot, target: RemoteSlot, target_offset: int, queue_pair: int, immediate: int
@@ -243,11 +246,12 @@ class FaultyEndpoint:
         target = self._spoilt(target)
         # taken for lost by mistake: a card drops the second copy when the key is gone, a stream ends the link
         mistaken = (target.key, immediate) in self._went_through
-        if mistaken or self._random.random() < self._plan.chunk_loss:
+        doomed = bool(self._plan.lost_always) and chunk_of_immediate(immediate)[1] in self._plan.lost_always
+        if mistaken or doomed or self._random.random() < self._plan.chunk_loss:
             self._on_strike()
             self._held.append((self._turn, Completion(CompletionKind.WRITE_DONE, work_request)))
         else:
-            if self._plan.chunk_loss:
+            if self._plan.chunk_loss or self._plan.lost_always:
                 self._went_through.add((target.key, immediate))
             self._inner.post_chunk(work_request, source, target, target_offset, queue_pair, immediate)
 

@@ -63,6 +63,7 @@ BOUNDS: dict[str, dict[str, str]] = {
         "gateway/tasks/presence.py:Presence": "_sessions",
         "gateway/tasks/session_ends.py:SessionEnds": "_rounds",
     },
+    "MOST_TOLERANCES": {"gateway/messages/tolerances.py:Tolerances": "_shares"},
     "`limits.outgoing_bytes`": {"gateway/peers/sending.py:Sending": "_inline"},
     "by what own tasks do in sessions that they have not left": {
         "gateway/messages/mailbox.py:Mailbox": "_waiting",

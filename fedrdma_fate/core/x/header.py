@@ -31,11 +31,22 @@ class HeaderSender:
         self._requested.add(chunk.index)
         return [ComputeDigest(chunk)]
 
-    def on_digest(self, index: int, value: int) -> None:
-        """The answer to ComputeDigest; what was not asked for is ignored."""
-        if index in self._requested:
-            self._requested.discard(index)
-            self._digests[index] = value
+    def on_digest(self, index: int, value: int) -> bool:
+        """The answer to ComputeDigest; what was not asked for is ignored. Whether it was not known before."""
+        if index not in self._requested:
+            return False
+        self._requested.discard(index)
+        is_new = index not in self._digests
+        self._digests[index] = value
+        return is_new
+
+    def digests_of(self, run: range) -> tuple[int, ...]:
+        """Of these chunks.
+
+        Raises:
+            KeyError: one is not known.
+        """
+        return tuple(self._digests[index] for index in run)
 
     def pause(self) -> None:
         """The data path is gone, and the header with it."""

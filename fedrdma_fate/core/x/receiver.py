@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Iterable
 
 from fedrdma_fate.core.actions import Action, ClearHeader, Failed, Finished, SendFrame, SendReport, WipeChunk
 from fedrdma_fate.core.damage import can_tell, damaged_chunks
@@ -12,6 +14,13 @@ from fedrdma_fate.core.plan import ChunkPlan, SlotLayout
 from fedrdma_fate.core.receiver import ReceiverState
 from fedrdma_fate.core.verification import ChunkVerification
 from fedrdma_fate.core.x.arrival_map import ArrivalMap
+from fedrdma_fate.core.x.bounded_loss import (
+    LEAST_QUIET_SECONDS,
+    LOOK_SECONDS,
+    QUIET_SPACINGS,
+    LossBound,
+    ToldDigests,
+)
 from fedrdma_fate.core.x.chunking import TAGS, chunk_of_immediate
 from fedrdma_fate.core.x.repair import RepairReceiver
 from fedrdma_fate.core.x.repair_code import RepairPlan
@@ -44,6 +53,7 @@ class XReceiveSettings:
         first_epoch: see `XSendSettings`.
         asks_digests: the sender tells the digests of its chunks when it is asked.
         tagged: a tag vouches for every chunk that comes.
+        bound: which chunks may be missing in the end; None: none.
     """
 
     tag: int
@@ -54,6 +64,7 @@ class XReceiveSettings:
     first_epoch: int = 0
     asks_digests: bool = False
     tagged: bool = False
+    bound: LossBound | None = None
 
 
 class XReceiver:
@@ -91,6 +102,11 @@ class XReceiver:
         self.placed_bytes = 0
         self.arrived_bytes = 0
         self.overtaken_bytes = 0
+        self._loss_share = 0.0
+        self._told = None if settings.bound is None else ToldDigests(settings.bound)
+        self._first_new_at: float | None = None
+        self._last_new_at = 0.0
+        self._looked_at = -math.inf
         self._furthest = -1
         self._repairs = None if settings.repairs is None else RepairReceiver(settings.repairs)
         self._arrivals = ArrivalMap(plan.count)
@@ -175,6 +191,7 @@ class XReceiver:
         is_new = self._arrivals.add(position)
         if is_new:
             self.placed_bytes += chunk.length
+            self._note_new(now)
         if digest is not None:
             # also of one that comes again, for its bytes are those that lie there now
             self._verification.set(index, digest)
@@ -196,7 +213,13 @@ class XReceiver:
         if self._repairs is None or not self._repairs.on_repair(number):
             return []
         self.arrived_bytes += self.plan.chunk_bytes
+        self._last_new_at = now
         return self._recover() + self._when_full(now)
+
+    def _note_new(self, now: float) -> None:
+        self._last_new_at = now
+        if self._first_new_at is None:
+            self._first_new_at = now
 
     def _recover(self) -> list[Action]:
         """Find the lost chunks as soon as the repair chunks suffice."""
@@ -258,6 +281,20 @@ class XReceiver:
             return self._ask_again(ErrorCode.DIGEST_MISMATCH, "the header's digest is not that of its chunks")
         return self._begin_epoch(damaged)
 
+    @property
+    def is_bounded(self) -> bool:
+        """Whether something of it may be missing in the end."""
+        return self.settings.bound is not None
+
+    def let_miss(self, share: float) -> None:
+        """How much of what may be missing the receiver's task lets be so; it may say so late."""
+        self._loss_share = share
+
+    def on_digest_run(self, first: int, digests: bytes) -> None:
+        """The sender tells digests of chunks that may be missing; unasked they are ignored."""
+        if self._told is not None and not self.finished:
+            self._told.on_run(first, digests)
+
     def restart(self, *, same_slot: bool = True) -> list[Action]:
         """The sender resumes on a new data path; what has arrived stays, and it is told of it.
 
@@ -281,11 +318,60 @@ class XReceiver:
 
     def timer(self) -> float | None:
         """When to call `on_timer`."""
-        return None if self.finished else self._report_due
+        if self.finished:
+            return None
+        times = [due for due in (self._report_due, self._look_due) if due is not None]
+        return min(times, default=None)
 
     def on_timer(self, now: float) -> list[Action]:
-        """Report when a report is due."""
-        return [] if self.finished else self._report_when_due(now)
+        """Report when a report is due, and see whether what is missing may be."""
+        if self.finished:
+            return []
+        actions = self._report_when_due(now)
+        look_due = self._look_due
+        if look_due is not None and now >= look_due:
+            self._looked_at = now
+            actions += self._deliver_with_holes(now)
+        return actions
+
+    @property
+    def _look_due(self) -> float | None:
+        """When everything was out once, for the header has come, and what was sent is there, or lost."""
+        is_bounded = self.settings.bound is not None and self._header is not None
+        if not is_bounded or self._first_new_at is None or self._arrivals.full:
+            return None
+        spacing = (self._last_new_at - self._first_new_at) * self.plan.chunk_bytes / max(1, self.placed_bytes)
+        quiet = max(LEAST_QUIET_SECONDS, QUIET_SPACINGS * spacing)
+        return max(self._last_new_at + quiet, self._looked_at + LOOK_SECONDS)
+
+    def _deliver_with_holes(self, now: float) -> list[Action]:
+        last = self.plan.count - 1
+        missing = [last - position for position in self._arrivals.missing_from(0)]
+        holes = self._holes(missing)
+        if holes is None:
+            return []
+        # the last loss is to count for the rate, too
+        return [self._make_report(now), *self._deliver(holes)]
+
+    def _holes(self, missing: list[int]) -> list[int] | None:
+        """What is missing, and what came damaged, where all that may be; else None."""
+        bound, told, header = self.settings.bound, self._told, self._header
+        if bound is None or told is None or header is None or not bound.allows(missing, self._loss_share):
+            return None
+        if self.plan.trailer_bytes:
+            # each chunk has a tag, which is looked at when it is opened
+            return missing
+        known = [self._verification.get(index) for index in range(self.plan.count)]
+        damaged = told.damaged(set(missing), known, header.digest)
+        if damaged is None or not bound.allows([*missing, *damaged], self._loss_share):
+            return None
+        return [*missing, *damaged]
+
+    def _deliver(self, holes: Iterable[int] = ()) -> list[Action]:
+        self.state = ReceiverState.DELIVERED
+        bound = self.settings.bound
+        ranges = () if bound is None else bound.ranges(holes)
+        return [Finished(ranges), SendFrame(Delivered(self.transfer))]
 
     def _report_when_due(self, now: float) -> list[Action]:
         due = self._report_due
@@ -318,8 +404,10 @@ class XReceiver:
         if not self._verification.complete:
             return []
         if payload_digest(self._verification.in_order()) == header.digest:
-            self.state = ReceiverState.DELIVERED
-            return [Finished(), SendFrame(Delivered(self.transfer))]
+            return self._deliver()
+        if damaged := self._holes([]):
+            # they may be missing
+            return self._deliver(damaged)
         # one digest speaks for the whole payload, so the damaged chunk is not known
         if not (self.settings.asks_digests and can_tell(self.plan)):
             return self._begin_epoch(None)
@@ -354,6 +442,9 @@ class XReceiver:
         self._repairs = None
         self._arrivals = ArrivalMap(self.plan.count)
         self._furthest = -1
+        self._first_new_at = None
+        if self._told is not None:
+            self._told.forget()
         self._verification.invalidate(range(self.plan.count))
         self.placed_bytes = 0
 

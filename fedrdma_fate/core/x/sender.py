@@ -16,6 +16,7 @@ from fedrdma_fate.core.actions import (
     Finished,
     PostChunk,
     SendFrame,
+    TellDigests,
     WriteHeader,
 )
 from fedrdma_fate.core.damage import can_tell, pack_digests
@@ -24,6 +25,7 @@ from fedrdma_fate.core.path import Sample
 from fedrdma_fate.core.plan import Chunk, ChunkPlan, SlotLayout
 from fedrdma_fate.core.sender import SenderBase, SenderState
 from fedrdma_fate.core.x.arrival_map import ArrivalMap
+from fedrdma_fate.core.x.bounded_loss import DigestTelling, LossBound
 from fedrdma_fate.core.x.chunking import chunk_of_immediate, immediate_of
 from fedrdma_fate.core.x.controller import LEAST_RATE, Controller
 from fedrdma_fate.core.x.estimators import DELIVERY_WINDOW_SECONDS, DeliveryRateEstimator, chunk_loss
@@ -80,6 +82,7 @@ class XSendSettings:
         is_probing: the path probe has been sent and is not answered: of a path that nothing is known of it may be slow.
         first_burst_bytes: what may go at once at the start; None: what suits the path. Where the receiver has many
             senders that begin together, less than a chunk.
+        bound: which chunks may be missing in the end, so that their digests are told; None: none.
     """
 
     tag: int
@@ -99,6 +102,7 @@ class XSendSettings:
     first_epoch: int = 0
     is_probing: bool = False
     first_burst_bytes: int | None = None
+    bound: LossBound | None = None
 
 
 LEAST_DELIVERY_CHUNKS = 4
@@ -203,6 +207,7 @@ class XSender(SenderBase):
         self._timeout = RetransmitTimeout()
         self._repairs = None if settings.repairs is None else RepairSender(settings.repairs)
         self._ready_at: float | None = None
+        self._telling = None if settings.bound is None else DigestTelling(settings.bound)
 
     @property
     def arrived_ranges(self) -> Ranges:
@@ -230,7 +235,8 @@ class XSender(SenderBase):
 
     def on_digest(self, index: int, value: int) -> list[Action]:
         """The answer to ComputeDigest."""
-        self._header.on_digest(index, value)
+        if self._header.on_digest(index, value) and self._telling is not None:
+            self._telling.on_digest(index)
         return self._finish_sending()
 
     def on_written(self, written_from: int, now: float) -> list[Action]:
@@ -365,6 +371,8 @@ class XSender(SenderBase):
         self.state = SenderState.SENDING
         self._delivery.restart()
         self._timeout.on_progress(now)
+        if self._telling is not None:
+            self._telling.again()
         if not same_slot:
             self._forget_arrivals()
         return self._pump(now)
@@ -644,10 +652,14 @@ class XSender(SenderBase):
 
     def _finish_sending(self) -> list[Action]:
         """The header goes once every digest is known."""
-        header = self._header.take() if self.state is SenderState.SENDING else None
-        if header is None:
+        if self.state is not SenderState.SENDING:
             return []
-        return [WriteHeader(next(self._request_numbers), header, self.layout.header_at)]
+        runs = [] if self._telling is None else self._telling.take()
+        told: list[Action] = [TellDigests(run.start, self._header.digests_of(run)) for run in runs]
+        header = self._header.take()
+        if header is None:
+            return told
+        return [*told, WriteHeader(next(self._request_numbers), header, self.layout.header_at)]
 
     def _keep_all_but(self, damaged: set[int]) -> list[Action]:
         """The receiver, which had everything, has all but these, and wants no repair chunks any more."""

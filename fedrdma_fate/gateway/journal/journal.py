@@ -11,6 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
+from fedrdma_fate.core.x.bounded_loss import Ranges
 from fedrdma_fate.gateway.journal.state import REMEMBERED_TRANSFERS, summarise
 from fedrdma_fate.gateway.journal_records import (
     Gone,
@@ -106,8 +107,8 @@ class Journal:
         group = self._group
         return group if group is not None and group.thread == threading.get_ident() else None
 
-    def received(self, origin: str, offer: Offer, slot: Slot, payload_at: int) -> bool:
-        """A payload lies whole in its slot; before the peer is told so. Probes are not kept.
+    def received(self, origin: str, offer: Offer, slot: Slot, payload_at: int, missing: Ranges = ()) -> bool:
+        """A payload lies in its slot, but for what is missing; before the peer is told so. Probes are not kept.
 
         Returns:
             False where it lies in another slot already: two data paths that take turns may both bring it, and what is
@@ -131,6 +132,7 @@ class Journal:
                     offer.total_bytes,
                     offset=slot.offset,
                     payload_at=payload_at,
+                    missing=missing,
                 )
             )
         return True
@@ -151,6 +153,7 @@ class Journal:
                 payload_at=message.payload_at,
                 file="" if message.spilled is None else message.spilled.path.name,
                 user=message.user,
+                missing=message.missing,
             )
             self.write(record)
             self.follow(message)

@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterable, Iterator
 
 from fedrdma_fate import memory_files
 from fedrdma_fate.client.protocol import Place
+from fedrdma_fate.core.x.bounded_loss import Ranges
 from fedrdma_fate.gateway.messages.budget import Budget
 from fedrdma_fate.gateway.messages.sessions import Sessions
+from fedrdma_fate.gateway.messages.tolerances import Tolerances
 from fedrdma_fate.memory.pool import Lease
 from fedrdma_fate.memory.region import region_unusable
 from fedrdma_fate.memory.shared_slots import BorrowedSlot, hold_range
@@ -26,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Message:
-    """A payload that is here, whole: inline, in a slot, borrowed, or spilled to disk.
+    """A payload that is here: inline, in a slot, borrowed, or spilled to disk.
 
     Attributes:
         key: the message.
@@ -41,6 +43,7 @@ class Message:
         origin: the site that it came from, empty for one of this site.
         user: of this host, whose task pushed it; None for one of another site.
         transfer: its transfer there.
+        missing: what has not come of it, as both tasks let be, and is zeros there.
         when_gone: called once, before its memory or file is given back; empty where the journal does not know of it.
     """
 
@@ -56,6 +59,7 @@ class Message:
     origin: str = ""
     user: int | None = None
     transfer: int = 0
+    missing: Ranges = ()
     when_gone: Callable[[], None] | None = None
 
     @property
@@ -90,7 +94,8 @@ class Message:
 
     def small_body(self) -> bytes | None:
         """The payload itself, where it is small and in memory of ours; else None."""
-        if self.body is not None or self.lease is None or self.total_bytes > INLINE_LIMIT_BYTES:
+        is_long = self.total_bytes > INLINE_LIMIT_BYTES or bool(self.missing)
+        if self.body is not None or self.lease is None or is_long:
             return self.body
         return bytes(self.lease.slot.part(self.payload_at, self.total_bytes).view)
 
@@ -138,6 +143,7 @@ class Mailbox:
 
     Attributes:
         sessions: what was pushed and pulled, and who has left.
+        tolerances: what may be missing of messages that are to be pulled.
         on_waiting: called with session and party when something begins to wait for them.
         on_turned_away: called with a message that was dropped because its destination's tasks do not know its source.
     """
@@ -156,6 +162,7 @@ class Mailbox:
         self.on_turned_away: Callable[[Message], object] = lambda _message: None
         self.on_waiting: Callable[[str, Party], object] = lambda _session, _party: None
         self.sessions = sessions or Sessions()
+        self.tolerances = Tolerances()
         self._messages: dict[MessageKey, Message] = {}
         self._failed: dict[MessageKey, tuple[str, str, str]] = {}
         self._waiting: dict[MessageKey, asyncio.Future[Message]] = {}
@@ -178,6 +185,7 @@ class Mailbox:
     def leave(self, session: str, party: Party) -> int:
         """The party left: drop what waits for it, refuse what it waits for; how many messages were dropped."""
         self.sessions.leave(session, party)
+        self.tolerances.leave(session, party)
         dropped, _ = self._drop(lambda key, _: key.session == session and key.destination == party)
         for key, future in self._waiting.items():
             if key.session == session and key.destination == party and not future.done():
@@ -187,6 +195,7 @@ class Mailbox:
     def end(self, session: str, reason: str) -> tuple[int, int]:
         """A session is over: drop what waits of it, refuse who waits for it; how many messages and bytes that were."""
         self.sessions.end(session, reason)
+        self.tolerances.end(session)
         dropped = self._drop(lambda key, _: key.session == session)
         for key, future in self._waiting.items():
             if key.session == session and not future.done():

@@ -45,4 +45,5 @@ def own_hello(peer: PeerConfig, context: GatewayContext, keys: PeerKeys) -> Hell
         resumes=context.resumes,
         chunk_digests=True,
         continues=True,
+        bounded_loss=True,
     )

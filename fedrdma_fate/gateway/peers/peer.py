@@ -64,6 +64,7 @@ from fedrdma_fate.wire.frames import (
     ControlFrame,
     Delivered,
     DigestRequest,
+    DigestRun,
     Goodbye,
     Grant,
     GrantRecall,
@@ -351,7 +352,7 @@ class Peer:
             case Abort(transfer=transfer):
                 self.receiving.on_abort(transfer)
                 self._to_all_links(frame)
-            case ChunkAck() | Report() | ResendChunks() | DigestRequest() | ChunkDigests():
+            case ChunkAck() | Report() | ResendChunks() | DigestRequest() | ChunkDigests() | DigestRun():
                 self._to_all_links(frame)
             case Lend():
                 self.receiving.on_lend(frame)
@@ -474,6 +475,8 @@ class Peer:
             complaints=self._context.complaints,
             tells_digests=lambda: self.hello is not None and self.hello.chunk_digests,
             continues=lambda: self.hello is not None and self.hello.continues,
+            bounds_loss=lambda: self.hello is not None and self.hello.bounded_loss,
+            loss_share=self._context.mailbox.tolerances.share,
         )
         events = LinkEvents(self._loop, functools.partial(self._on_link_event, transport))
         return self._context.make_link(self.config.site, settings, events.emit), events
@@ -513,9 +516,9 @@ class Peer:
             case GrantRequested(request, early):
                 ask = self.receiving.on_early_grant_request if early else self.receiving.on_grant_request
                 ask(request, self.paths.paths[transport].link)
-            case PayloadReceived(offer, slot, payload_at, stats):
+            case PayloadReceived(offer, slot, payload_at, stats, missing):
                 self._note_carried(transport)
-                self.receiving.received(offer, slot, payload_at, stats)
+                self.receiving.received(offer, slot, payload_at, stats, missing)
                 self._refill_ring(transport)
             case ReceiveFailed(offer, slot, code, reason):
                 self.receiving.receive_failed(offer, slot, code, reason)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from fedrdma_fate.core.credits import MOST_REQUESTS
 from fedrdma_fate.core.plan import HEADER_SPACE_BYTES
+from fedrdma_fate.core.x.bounded_loss import Ranges
 from fedrdma_fate.engine.events import TransferStats
 from fedrdma_fate.engine.kept_slot import KeptSlot
 from fedrdma_fate.engine.link_thread import LinkHandle
@@ -384,8 +385,8 @@ class Receiving:
                 return f"{len(self._announced)} transfers of {self._peer} are announced and have not ended"
         return self._context.mailbox.objection(self._peer, frame.key, total_bytes)
 
-    def received(self, offer: Offer, slot: Slot, payload_at: int, stats: TransferStats) -> None:
-        """A payload is whole in its slot."""
+    def received(self, offer: Offer, slot: Slot, payload_at: int, stats: TransferStats, missing: Ranges = ()) -> None:
+        """A payload lies in its slot, whole, but for what may be missing."""
         lease = self._take_back(slot)
         self._remember(Delivered(offer.transfer))
         if offer.transfer >= PROBE_TRANSFERS_FROM:
@@ -402,6 +403,7 @@ class Receiving:
             payload_at=payload_at,
             origin=self._peer,
             transfer=offer.transfer,
+            missing=missing,
         )
         # its link has written it down
         self._context.journal.follow(message)
@@ -411,7 +413,9 @@ class Receiving:
             self._ahead[offer.transport] = ahead
         self._context.metrics.payload_moved("received", self._peer, offer.mode, offer.transport, offer.total_bytes)
         self._context.metrics.transfer_ended("received", self._peer, offer.mode, stats.seconds, 0)
-        self._trace_delivered(offer, offer.total_bytes, offer.mode, offer.transport, stats.seconds, kept)
+        missing_bytes = sum(length for _, length in missing)
+        self._context.metrics.missing(self._peer, missing_bytes)
+        self._trace_delivered(offer, offer.total_bytes, offer.mode, offer.transport, stats.seconds, kept, missing_bytes)
 
     def receive_failed(self, offer: Offer, slot: Slot, code: ErrorCode, reason: str) -> None:
         """An announced payload will not come."""
@@ -590,10 +594,25 @@ class Receiving:
         self._context.complaints.add(logger, kind, self._peer, message, *values, level=level, lines=lines)
 
     def _trace_delivered(
-        self, frame: Offer | Inline | Lend, total_bytes: int, mode: str, transport: str, seconds: float, kept: bool
+        self,
+        frame: Offer | Inline | Lend,
+        total_bytes: int,
+        mode: str,
+        transport: str,
+        seconds: float,
+        kept: bool,
+        missing_bytes: int = 0,
     ) -> None:
         self._context.trace.delivered(
-            frame.transfer, frame.key, total_bytes, self._peer, mode, transport, seconds, kept=kept
+            frame.transfer,
+            frame.key,
+            total_bytes,
+            self._peer,
+            mode,
+            transport,
+            seconds,
+            kept=kept,
+            missing_bytes=missing_bytes,
         )
 
 

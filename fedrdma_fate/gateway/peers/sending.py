@@ -177,7 +177,14 @@ class Sending:
         self.outgoing.add(len(inline.body) + MESSAGE_BYTES)
 
     def put_payload(
-        self, key: MessageKey, kind: MessageKind, payload: Payload, lease: Lease, mode: Mode | None
+        self,
+        key: MessageKey,
+        kind: MessageKind,
+        payload: Payload,
+        lease: Lease,
+        mode: Mode | None,
+        loss_share: float = 0.0,
+        whole_bytes: int = 0,
     ) -> None:
         """Send a payload; its lease is released when the peer has it.
 
@@ -187,10 +194,13 @@ class Sending:
             payload: its bytes.
             lease: keeps them.
             mode: what the job asks for.
+            loss_share: how much of what lies behind `whole_bytes` may be missing in the end.
+            whole_bytes: from the start of the payload, that have to come.
         """
         used = self._mode(mode)
         plan = self._plan(used, payload.total_bytes)
-        outgoing = Outgoing(self._context.new_transfer(), key, kind, payload, plan, used, self._recuts(used))
+        transfer, recut = self._context.new_transfer(), self._recuts(used)
+        outgoing = Outgoing(transfer, key, kind, payload, plan, used, recut, loss_share, whole_bytes)
         pending = _PendingPayload(outgoing, lease, alone=not self._transfers, whole=not payload.written_from)
         if self._alone is not None:
             self._alone.alone = False

@@ -85,7 +85,8 @@ class Pushing:
                 share = payload.lease.share(f"transfer:{key}")
                 peer = self._peer_of(key.destination)
                 if peer is not None:
-                    peer.put_payload(key, request.kind, payload, share, attach.mode)
+                    loss = request.loss_share, request.whole_bytes
+                    peer.put_payload(key, request.kind, payload, share, attach.mode, *loss)
                 else:
                     transfer = self._context.new_transfer()
                     message = Message(key, request.kind, payload.total_bytes, lease=share, user=user, transfer=transfer)

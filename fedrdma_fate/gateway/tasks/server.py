@@ -46,6 +46,7 @@ from fedrdma_fate.client.protocol import (
     StatusReport,
     Sum,
     Summed,
+    Tolerate,
     Written,
 )
 from fedrdma_fate.engine.payload import Payload
@@ -384,6 +385,8 @@ class TaskConversation:
                 return self._written(request, self._attached)
             case PutInline():
                 return self._put_inline(request, self._attached)
+            case Tolerate():
+                return self._tolerate(request, self._attached)
             case Get():
                 return self._get(request, self._attached)
             case Sum():
@@ -526,6 +529,11 @@ class TaskConversation:
             self._check_pushing(task.attach)
             if request.unfinished and not pushing.takes_unfinished(request, task.attach):
                 return NotYet(digests=pushing.wants_digests(request, task.attach))
+            if request.whole_bytes > payload.total_bytes:
+                raise GatewayError(
+                    ErrorCode.CLIENT_PROTOCOL,
+                    f"{request.whole_bytes} bytes are to come whole, of a payload of {payload.total_bytes}.",
+                )
             pushing.commit(request, payload, task.attach, task.user)
             return Begun(pushing.wants_digests(request, task.attach)) if request.unfinished else Done()
         finally:
@@ -556,6 +564,12 @@ class TaskConversation:
 
     # -- pulling --------------------------------------------------------------------------------------------------
 
+    def _tolerate(self, request: Tolerate, task: Task) -> Reply:
+        keys = [self._key_to_get(request.name, request.tag, source, task.attach) for source in request.sources]
+        for key in keys:
+            self._context.mailbox.tolerances.add(key, request.loss_share)
+        return Done()
+
     def _key_to_get(self, name: str, tag: str, source: Party, attach: Attach) -> MessageKey:
         """The key of a message that a task may wait for."""
         self._context.routes.site_of(source)
@@ -574,6 +588,10 @@ class TaskConversation:
             if error.code is ErrorCode.PULL_TIMEOUT:
                 raise self._server.timed_out(error) from error
             raise
+        if message.missing and not request.tolerates:
+            self._context.mailbox.return_(message)
+            raise incomplete_error(message)
+        self._context.mailbox.tolerances.discard(key)
         self._context.trace.get(key, message.total_bytes)
         if (body := message.small_body()) is not None:
             message.discard()
@@ -586,7 +604,7 @@ class TaskConversation:
         self._context.journal.handed(message)
         number = task.new_lease()
         task.received[number] = message
-        reply = GotSlot(message.kind, number, place, offset, message.total_bytes)
+        reply = GotSlot(message.kind, number, place, offset, message.total_bytes, message.missing)
         return WithDescriptor(reply, descriptor, lambda: self._not_handed_over(task, number))
 
     async def _sum(self, request: Sum, task: Task) -> Answer:
@@ -627,6 +645,16 @@ async def _when_moved(moves: list[asyncio.Task[None]]) -> Reply:
     if moves:
         await asyncio.wait(moves)
     return Done()
+
+
+def incomplete_error(message: Message) -> GatewayError:
+    """The error for a task that gets a message with holes, and does not expect them."""
+    missing = sum(length for _, length in message.missing)
+    return GatewayError(
+        ErrorCode.MESSAGE_INCOMPLETE,
+        f"{missing} of {message.total_bytes} bytes of {message.key} are missing, as this task has let them be.",
+        "Get it inside `with federation.tolerating(...)`, as was said before.",
+    )
 
 
 def stopping_error(context: GatewayContext) -> GatewayError:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from fedrdma_fate.core.actions import Failed, Finished
 from fedrdma_fate.core.path import PathState
 from fedrdma_fate.core.plan import ChunkPlan, SlotLayout
+from fedrdma_fate.core.x.bounded_loss import Ranges
 from fedrdma_fate.core.x.controller import MakeController
 from fedrdma_fate.core.x.rate_control import RateController
 from fedrdma_fate.engine.events import (
@@ -48,6 +49,7 @@ class XFlow:
         on_end: called when a transfer has ended at the sender.
         on_announced: called with the number of a transfer when the receiver hears of it, once or twice.
         on_received: the same when it is there, or will not come.
+        missing: what did not come of the latest transfer, which may be so.
         arrivals: (time, bytes) of every chunk that landed, the repeated ones too.
     """
 
@@ -65,6 +67,7 @@ class XFlow:
         probed: bool = False,
         make_controller: MakeController = RateController,
         nic_bps: float | None = None,
+        loss_share: float = 0.0,
         nic: Nic | None = None,
     ) -> None:
         """
@@ -81,7 +84,9 @@ class XFlow:
             make_controller: makes what finds the rate.
             nic_bps: of the sender's card; None: that of the bottleneck's profile.
             nic: the sender's card, where others share it.
+            loss_share: of each payload that may be missing in the end.
         """
+        self.missing: Ranges = ()
         self.outcome: Finished | Failed | None = None
         self.ended_at = 0.0
         self.stats: TransferStats | None = None
@@ -99,9 +104,17 @@ class XFlow:
         self._is_setting_up = True
         known = None if path is None else KnownPath(path, "measured" if proved else "probed")
         region = SparseRegion if repairs else None
-        settings = LinkSettings("sim", known=known, repair_region=region, make_controller=make_controller)
+        settings = LinkSettings(
+            "sim",
+            known=known,
+            repair_region=region,
+            make_controller=make_controller,
+            bounds_loss=lambda: True,
+        )
+        self._loss_share = loss_share
+        theirs = LinkSettings("sim", loss_share=lambda _key: loss_share)
         self._sender = SimHost(clock, "receiver", settings, self._on_sender_event)
-        self._receiver = SimHost(clock, "sender", LinkSettings("sim"), self._on_receiver_event)
+        self._receiver = SimHost(clock, "sender", theirs, self._on_receiver_event)
         service = ChunkService(reliable, self_paced=False, queue_pairs=4, mtu_bytes=link.profile.mtu_bytes)
         near = BottleneckEndpoint(clock, link, service, self._half_trip, nic or Nic(nic_bps))
         # the other direction is a link of its own, where only trains go
@@ -117,7 +130,8 @@ class XFlow:
         self._transfers += 1
         self.outcome = None
         payload = PayloadOfZeros(self._plan.total_bytes)
-        outgoing = Outgoing(self._transfers, _KEY, "bytes", payload, self._plan, "fedrdma-x", self._recut)
+        share = self._loss_share
+        outgoing = Outgoing(self._transfers, _KEY, "bytes", payload, self._plan, "fedrdma-x", self._recut, share)
         self._sender.do(lambda link: link.send(outgoing))
 
     @property
@@ -193,6 +207,7 @@ class XFlow:
                 self.on_announced(offer.transfer)
                 self._receiver.do(lambda link: link.begin_early(offer))
             case PayloadReceived(offer) | ReceiveFailed(offer):
+                self.missing = event.missing if isinstance(event, PayloadReceived) else ()
                 self._grant()
                 self.on_received(offer.transfer)
             case _:

@@ -175,7 +175,9 @@ def test_a_message_that_never_comes_is_a_time_out_over_all_parties(
     asked: list[float | None] = []
     original = FakeClient.get
     monkeypatch.setattr(
-        FakeClient, "get", lambda *args, timeout: (asked.append(timeout), original(*args, timeout=timeout))[1]
+        FakeClient,
+        "get",
+        lambda *args, timeout, **others: (asked.append(timeout), original(*args, timeout=timeout, **others))[1],
     )
     guest, arbiter = make_context(GUEST), make_context(ARBITER, get_timeout=0.05)
     guest.arbiter.put("x", 1)

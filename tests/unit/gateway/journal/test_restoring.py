@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from fedrdma_fate.gateway.journal.earlier_run import EarlierRun
-from fedrdma_fate.gateway.journal_records import Received
+from fedrdma_fate.gateway.journal.state import replay
+from fedrdma_fate.gateway.journal_records import Received, encode_record
 from fedrdma_fate.gateway.peers.receiving import pool_owner
 from fedrdma_fate.gateway.restoring import restore
 from fedrdma_fate.wire.frames import MessageKey
@@ -41,5 +42,22 @@ def test_a_small_message_of_an_earlier_run_does_not_take_the_slot_of_a_large_one
         for key, body in ((small, b"y" * 5000), (large, b"x" * 5000)):
             message = await half.context.mailbox.take(key, 1)
             assert message.small_body() == body
+
+    play(scenario)
+
+
+def test_what_is_missing_of_a_message_is_known_to_the_next_run(play: Play) -> None:
+    async def scenario(twin: Twin) -> None:
+        half = twin.halves["b"]
+        region = half.context.receive_pool.region
+        run = EarlierRun()
+        run.region = region  # type: ignore[assignment]
+        key = MessageKey("s", "m", "t", PARTIES["a"], PARTIES["b"])
+        written = Received("a", 8, key, "object", 5000, offset=8192, missing=((64, 1024), (4096, 904)))
+        state = replay([encode_record(written)])
+        run.state.apply(state.messages["a", 8])
+        restore(half.context, run, {"a": half.peer})
+        (message,) = half.context.mailbox.all_messages()
+        assert message.missing == ((64, 1024), (4096, 904))
 
     play(scenario)

@@ -1,0 +1,177 @@
+"""Messages of which something may be missing, between two gateways whose data path loses chunks, from task to task."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from fate.arch.context import Context
+
+from fedrdma_fate.client.client import LossTolerance
+from fedrdma_fate.fate.federation import FedRDMAFederation
+from fedrdma_fate.fate.settings import FederationOptions
+from fedrdma_fate.gateway import assembly as assembly_module
+from fedrdma_fate.gateway.transports import TransportSet, make_transports
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
+from tests.support.faulty import FaultPlan, FaultyTransport
+from tests.support.sites import Sites, eventually, party, start_gateways
+
+GUEST, HOST = ("guest", "1"), ("host", "2")
+LAYOUT = {"a": ["guest:1"], "b": ["host:2"]}
+CHUNK = 4096
+SHARE = 0.05
+LOST = frozenset((0, 1, 2))
+"""Chunks that are lost each time that they are sent: the last, so that nothing waits behind them."""
+LOST_OF_MODEL = frozenset((24, 25, 27))
+"""Just behind what has to be whole of a `model`."""
+
+Connected = tuple[Sites, Context, Context]
+"""The sites, and what a guest at the first and a host at the second put and get by."""
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Starts gateways whose data path loses some chunks, and those of their index of any message."""
+
+    def begin(lost: frozenset[int] = LOST, **settings: Any) -> Any:
+        def make(config: Any, *arguments: Any) -> TransportSet:
+            made = make_transports(config, *arguments)
+            for name, transport in made.items():
+                made[name] = FaultyTransport(transport, [FaultPlan(lost_always=lost)])
+            return made
+
+        monkeypatch.setattr(assembly_module, "make_transports", make)
+        monkeypatch.setattr(Context, "_get_computing", lambda _self: None)
+        settings = {"chunk": CHUNK, "transport": "tcp", "mode": "fedrdma-x", "repair_chunks": False, **settings}
+        return start_gateways(LAYOUT, tmp_path, **settings)
+
+    return begin
+
+
+@pytest.fixture
+def connected(start: Callable[..., Any], tmp_path: Path) -> Iterator[Connected]:
+    """Both are connected."""
+    with start(LOST_OF_MODEL) as sites:
+        made = []
+        for site, own in (("a", GUEST), ("b", HOST)):
+            options = FederationOptions(journal=str(tmp_path / f"{site}.journal"))
+            federation = FedRDMAFederation("s", None, own, [GUEST, HOST], sites[site].address, options)
+            made.append(Context(federation=federation))
+        yield sites, *made
+        for context in made:
+            context.federation._client.close()
+
+
+def model(seed: int = 5) -> dict[str, Any]:
+    random = np.random.default_rng(seed)
+    return {
+        "bias": random.random(1000),
+        "weights": [random.random((300, 256)), random.random((200, 128)).astype(np.float32)],
+        "steps": random.integers(1, 9, (100, 100)),
+        "round": 3,
+    }
+
+
+def arrays_of(value: dict[str, Any]) -> list[npt.NDArray[Any]]:
+    """In the order in which pickle meets them."""
+    return [value["bias"], *value["weights"], value["steps"]]
+
+
+def test_what_is_missing_is_zeros_and_told_and_all_else_is_right(
+    connected: Connected, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    sites, guest, host = connected
+    sent = model()
+    caplog.set_level(logging.INFO)
+    with guest.federation.tolerating(SHARE):
+        guest.hosts.put("model", sent)
+    with host.federation.tolerating(SHARE):
+        got = host.guest.get("model")
+    told = {each.array: each for each in host.federation.missing("model", _tag(host), GUEST)}
+    holes = 0
+    for place, (ours, theirs) in enumerate(zip(arrays_of(sent), arrays_of(got), strict=True)):
+        expected = ours.copy()
+        for first, end in told[place].ranges if place in told else ():
+            expected.reshape(-1)[first:end] = 0
+            holes += end - first
+        assert np.array_equal(theirs, expected), place
+    assert set(told) == {1}, "and of a bias and of integers nothing"
+    assert holes == len(LOST_OF_MODEL) * CHUNK // 8
+    assert got["round"] == 3
+    assert f"{holes} elements of 1 arrays are missing" in caplog.text
+    assert [event["missing_bytes"] for event in sites["b"].events("delivered")] == [len(LOST_OF_MODEL) * CHUNK]
+    assert (tmp_path / "b.journal").read_text().count(f'"missing": {len(LOST_OF_MODEL) * CHUNK}') == 1
+    assert host.federation.missing("model", "another", GUEST) == ()
+
+
+def _tag(context: Context) -> str:
+    return str(context.namespace.federation_tag)
+
+
+@pytest.mark.parametrize("who", ["sender", "receiver", "nobody"])
+def test_unless_both_tasks_let_something_be_missing_it_is_waited_for(start: Callable[..., Any], who: str) -> None:
+    ours, theirs = SHARE * (who == "sender"), SHARE * (who == "receiver")
+    source = party("guest:1")
+    with start() as sites, sites["a"].client() as a, sites["b"].client() as b:
+        b.tolerate("m", "t", [source], theirs)
+        lease = a.lease(2_000_000)
+        lease.commit("m", "t", [party("host:2")], "object", loss=LossTolerance(ours))
+        with pytest.raises(FedRDMAError) as late:
+            b.get("m", "t", source, timeout=1.0, tolerates=True)
+        assert late.value.code is ErrorCode.PULL_TIMEOUT
+
+
+def test_a_get_that_expects_no_holes_gets_none_and_may_be_made_again(start: Callable[..., Any]) -> None:
+    body = np.random.default_rng(1).bytes(2_000_000)
+    source = party("guest:1")
+    with start() as sites, sites["a"].client() as a, sites["b"].client() as b:
+        b.tolerate("m", "t", [source], SHARE)
+        lease = a.lease(len(body))
+        lease.buffer[:] = body
+        lease.commit("m", "t", [party("host:2")], "object", loss=LossTolerance(SHARE))
+        delivered = eventually(lambda: sites["b"].events("delivered"))
+        assert delivered[0]["missing_bytes"] == len(LOST) * CHUNK
+        with pytest.raises(FedRDMAError) as refused:
+            b.get("m", "t", source, timeout=10)
+        assert refused.value.code is ErrorCode.MESSAGE_INCOMPLETE
+        received = b.get("m", "t", source, timeout=10, tolerates=True)
+        expected = bytearray(body)
+        for offset, length in received.missing:
+            expected[offset : offset + length] = bytes(length)
+        assert sum(length for _, length in received.missing) == delivered[0]["missing_bytes"]
+        assert received.buffer == expected
+
+
+def test_what_is_missing_of_a_message_that_was_spilled_is_told(start: Callable[..., Any]) -> None:
+    body = np.random.default_rng(1).bytes(1_500_000)
+    source = party("guest:1")
+    settings = {"memory": {"receive_bytes": "4MiB", "send_bytes": "8MiB"}}
+    with start(**settings) as sites, sites["a"].client() as a, sites["b"].client() as b:
+        for number in range(3):
+            b.tolerate(f"m{number}", "t", [source], SHARE)
+            lease = a.lease(len(body))
+            lease.buffer[:] = body
+            lease.commit(f"m{number}", "t", [party("host:2")], "object", loss=LossTolerance(SHARE))
+        eventually(lambda: len(sites["b"].events("delivered")) == 3, 30)
+        assert sites["b"].events("spilled")
+        for number in range(3):
+            received = b.get(f"m{number}", "t", source, timeout=10, tolerates=True)
+            expected = bytearray(body)
+            for offset, length in received.missing:
+                expected[offset : offset + length] = bytes(length)
+            assert received.missing
+            assert received.buffer == expected
+            del received
+
+
+@pytest.mark.parametrize("share", [-1, 0.5, float("nan"), "1 %", None, True])
+def test_a_share_that_is_none_is_refused(connected: Connected, share: Any) -> None:
+    _, guest, _ = connected
+    with pytest.raises(FedRDMAError) as refused, guest.federation.tolerating(share):
+        pytest.fail("it was taken")
+    assert refused.value.code is ErrorCode.CONFIG_BAD_VALUE

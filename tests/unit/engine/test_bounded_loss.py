@@ -1,0 +1,309 @@
+"""What may be missing of a message: as much as both tasks let be, known to a chunk, and zeros where it is."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Iterable, Sequence
+
+import pytest
+
+from fedrdma_fate.core.damage import pack_digests
+from fedrdma_fate.core.x.bounded_loss import Ranges
+from fedrdma_fate.core.x.chunking import chunk_of_immediate
+from fedrdma_fate.engine.payload import Outgoing
+from fedrdma_fate.ports import ChunkService, Completion, CompletionKind, Slot
+from fedrdma_fate.security.sealing import Seal
+from fedrdma_fate.wire.errors import ErrorCode
+from fedrdma_fate.wire.frames import DigestRun, Mode, Offer, Refused
+from tests.support.endpoints import HeapRegion, MemoryWire
+from tests.support.engine import SETTINGS, Pair, outgoing, slot_for
+
+CHUNK = 1024
+COUNT = 100
+BODY = random.Random(13).randbytes(CHUNK * COUNT)
+SHARE = 0.05
+WHOLE = 10
+"""Chunks that have to be whole: 4 of the 90 behind may be missing."""
+LOSSY = ChunkService(reliable=False, self_paced=False, queue_pairs=2, mtu_bytes=512)
+TABLE_CHUNKS = 3
+"""Of a sealed payload: 44 bytes and 24 for each chunk."""
+
+
+class LossyPair(Pair):
+    """A path that loses some chunks each time that they are sent, and damages others.
+
+    Attributes:
+        share: what the receiver's task lets be missing.
+        kept: what was missing of each message, and its bytes, when it was written down.
+        lost: chunks of the payload.
+        damaged: likewise; once.
+        tells: whether digests come that are told by frames.
+    """
+
+    def __init__(
+        self,
+        lost: Iterable[int] = (),
+        *,
+        damaged: Iterable[int] = (),
+        share: float = SHARE,
+        knows: bool = True,
+        seal: Seal = "off",
+    ) -> None:
+        self.share = share
+        self.kept: list[tuple[Ranges, bytes]] = []
+        super().__init__(
+            dataclasses.replace(
+                SETTINGS, bounds_loss=lambda: knows, loss_share=lambda _key: self.share, kept=self._keep
+            )
+        )
+        self.lost, self.damaged = set(lost), set(damaged)
+        self.tells = True
+        self.slot: Slot | None = None
+        self.seal = seal
+
+    def _keep(self, offer: Offer, slot: Slot, payload_at: int, missing: Ranges) -> bool:
+        self.kept.append((missing, bytes(slot.part(payload_at, offer.total_bytes).view)))
+        return True
+
+    def grant(self, slot: Slot, transfer: int = 0) -> int:
+        # an earlier message of somebody else's
+        slot.view[64:] = b"\xa5" * (slot.length - 64)
+        self.slot = slot
+        return super().grant(slot, transfer)
+
+    def lets_through(self, completion: Completion) -> bool:
+        if completion.kind is not CompletionKind.CHUNK_IMMEDIATE:
+            return True
+        index = chunk_of_immediate(completion.immediate)[1] - (0 if self.seal == "off" else TABLE_CHUNKS)
+        if index in self.damaged:
+            self.damaged.remove(index)
+            assert self.slot is not None
+            self.slot.view[4096 + CHUNK * index + 7] ^= 1
+        return index not in self.lost
+
+    def carry(self) -> int:
+        if not self.tells:
+            self.sending.frames = [frame for frame in self.sending.frames if not isinstance(frame, DigestRun)]
+        return super().carry()
+
+    def begin(self, sent: Outgoing | None = None, service: ChunkService = LOSSY, *, datagrams: bool = True) -> None:
+        """Begin to send a message."""
+        wire = MemoryWire()
+        wire.chunk_service, wire.has_datagrams = service, datagrams
+        self.connect(wire)
+        self.outgoing.submit(sent or message(), self.now)
+
+    def holes(self) -> list[int]:
+        """Chunks that are missing; what was delivered agrees with it, and the rest is what was sent."""
+        ((missing, body),) = self.kept
+        gone: list[int] = []
+        expected = bytearray(BODY)
+        for offset, length in missing:
+            assert (offset % CHUNK, length % CHUNK) == (0, 0)
+            gone += range(offset // CHUNK, (offset + length) // CHUNK)
+            expected[offset : offset + length] = bytes(length)
+        assert body == bytes(expected)
+        assert len(self.sending.sent_messages) == 1, "the sender knows, too"
+        return gone
+
+    def is_whole_once_nothing_is_lost(self) -> bool:
+        """It is not delivered as long as something is lost, and then whole."""
+        self.let_time_pass(1.0)
+        assert not self.kept
+        self.lost.clear()
+        self.let_time_pass(5.0)
+        return self.holes() == []
+
+
+def message(
+    share: float = SHARE, whole_bytes: int = WHOLE * CHUNK, chunk_bytes: int = CHUNK, mode: Mode = "fedrdma-x"
+) -> Outgoing:
+    made = outgoing(BODY, mode=mode, chunk_bytes=chunk_bytes)
+    return dataclasses.replace(made, loss_share=share, whole_bytes=whole_bytes)
+
+
+SEALS: Sequence[Seal] = ("off", "on", "integrity")
+
+
+@pytest.mark.parametrize("seal", SEALS)
+@pytest.mark.parametrize("lost", [[99], [10], [30, 31, 77], [12, 40, 60, 98]])
+def test_what_is_lost_and_may_be_missing_is_not_waited_for(lost: list[int], seal: Seal) -> None:
+    pair = LossyPair(lost, seal=seal)
+    pair.begin()
+    pair.let_time_pass(1.0)
+    assert pair.holes() == lost
+
+
+@pytest.mark.parametrize("seal", SEALS)
+@pytest.mark.parametrize("lost", [[0], [9], [9, 50], [50, 51, 52, 53, 54], list(range(10, 100))])
+def test_what_has_to_be_whole_and_what_is_too_much_is_waited_for(lost: list[int], seal: Seal) -> None:
+    pair = LossyPair(lost, seal=seal)
+    pair.begin()
+    assert pair.is_whole_once_nothing_is_lost()
+
+
+def test_as_soon_as_the_rest_fits_it_is_delivered() -> None:
+    pair = LossyPair(range(40, 60))
+    pair.begin()
+    pair.let_time_pass(2.0)
+    assert not pair.kept
+    pair.lost = {47, 55}
+    pair.let_time_pass(5.0)
+    assert pair.holes() == [47, 55]
+
+
+def test_the_smaller_share_of_both_counts() -> None:
+    for ours, theirs, lost in ((0.2, 0.02, 2), (0.02, 0.2, 2), (0.0, 0.2, 1), (0.2, 0.0, 1)):
+        pair = LossyPair(range(20, 20 + lost), share=theirs)
+        pair.begin(message(ours))
+        assert pair.is_whole_once_nothing_is_lost(), (ours, theirs)
+    pair = LossyPair([20], share=0.02)
+    pair.begin(message(0.2))
+    pair.let_time_pass(1.0)
+    assert pair.holes() == [20]
+
+
+def test_a_task_that_says_late_what_may_be_missing_is_heard() -> None:
+    pair = LossyPair([20, 30], share=0.0)
+    pair.begin()
+    pair.let_time_pass(1.0)
+    assert not pair.kept
+    pair.share = SHARE
+    pair.let_time_pass(0.1)
+    assert pair.holes() == [20, 30]
+
+
+def test_towards_a_gateway_that_does_not_know_it_nothing_is_missing() -> None:
+    pair = LossyPair([20], knows=False)
+    pair.begin()
+    assert pair.is_whole_once_nothing_is_lost()
+
+
+def test_what_is_not_lost_is_not_given_up_however_much_may_be_missing() -> None:
+    pair = LossyPair(share=0.2)
+    pair.begin(message(0.2))
+    pair.let_time_pass(1.0)
+    assert pair.holes() == []
+
+
+def test_where_a_slot_cannot_be_closed_nothing_is_delivered_from_it() -> None:
+    pair = LossyPair([20])
+    sent = message()
+    wire = MemoryWire()
+    wire.chunk_service, wire.has_datagrams = LOSSY, True
+    pair.connect(wire)
+    grant = pair.grant(slot_for(sent))
+    wire.ends[1].stuck.add(grant)
+    pair.carry()
+    pair.outgoing.submit(sent, pair.now)
+    pair.let_time_pass(1.0)
+    assert not pair.kept
+    assert pair.receiving.received_offers == []
+    assert pair.slot in pair.receiving.still_open
+
+
+def test_a_transfer_that_is_resumed_has_holes_where_nothing_came() -> None:
+    pair = LossyPair(range(20, 60))
+    sent = message()
+    pair.begin(sent)
+    pair.let_time_pass(0.5)
+    pair.lose_path()
+    pair.lost = {25, 33}
+    wire = MemoryWire()
+    wire.chunk_service, wire.has_datagrams = LOSSY, True
+    pair.connect(wire)
+    pair.let_time_pass(5.0)
+    assert pair.holes() == [25, 33]
+
+
+# --- what came is right ---
+
+
+def test_a_chunk_that_came_damaged_counts_as_missing() -> None:
+    pair = LossyPair([20], damaged=[33])
+    pair.begin()
+    pair.let_time_pass(1.0)
+    assert pair.holes() == [20, 33]
+
+
+def test_damage_alone_is_not_waited_for_either() -> None:
+    pair = LossyPair(damaged=[33, 34])
+    pair.begin()
+    pair.let_time_pass(1.0)
+    assert pair.holes() == [33, 34]
+
+
+def test_damage_of_what_has_to_be_whole_is_mended() -> None:
+    pair = LossyPair(damaged=[3])
+    pair.begin()
+    pair.let_time_pass(5.0)
+    assert pair.holes() == []
+
+
+def test_where_the_digests_of_what_is_missing_were_not_told_it_is_waited_for() -> None:
+    pair = LossyPair([20])
+    pair.tells = False
+    pair.begin(datagrams=False)
+    assert pair.is_whole_once_nothing_is_lost()
+
+
+def test_digests_that_a_peer_has_made_up_deliver_nothing() -> None:
+    pair = LossyPair([20])
+    pair.tells = False
+    pair.begin(datagrams=False)
+    pair.run()
+    pair.incoming.on_digest_run(DigestRun(1, 10, pack_digests(range(64))))
+    pair.incoming.on_digest_run(DigestRun(1, 74, pack_digests(range(64))))
+    pair.incoming.on_digest_run(DigestRun(1, 1 << 32, pack_digests([1])))
+    pair.incoming.on_digest_run(DigestRun(1, 20, b"odd"))
+    assert pair.is_whole_once_nothing_is_lost()
+
+
+# --- offers ---
+
+
+@pytest.mark.parametrize("whole_bytes", [len(BODY), len(BODY) - 1, len(BODY) - CHUNK + 1])
+def test_a_message_that_has_to_be_whole_but_for_less_than_a_chunk_comes_whole(whole_bytes: int) -> None:
+    pair = LossyPair([99], share=0.2)
+    pair.begin(message(0.2, whole_bytes))
+    assert pair.is_whole_once_nothing_is_lost()
+
+
+def test_of_chunks_that_would_cut_an_element_none_is_missing() -> None:
+    pair = LossyPair([20])
+    pair.begin(message(chunk_bytes=1000))
+    assert pair.is_whole_once_nothing_is_lost()
+
+
+def test_over_a_path_that_loses_nothing_the_offer_says_that_nothing_may_be_missing() -> None:
+    for service, share in ((LOSSY, SHARE), (ChunkService(), 0.0)):
+        pair = LossyPair()
+        sent = message()
+        wire = MemoryWire()
+        wire.chunk_service = service
+        pair.connect(wire)
+        pair.grant(slot_for(sent))
+        pair.carry()
+        pair.outgoing.submit(sent, pair.now)
+        assert [offer.loss_share for offer in pair.sending.take(Offer)] == [share]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"whole_bytes": len(BODY) + 1}, {"chunk_bytes": 1000}],
+    ids=["a whole part longer than the payload", "chunks that cut elements"],
+)
+def test_an_offer_that_makes_no_sense_is_refused(change: dict[str, int]) -> None:
+    pair = LossyPair()
+    wire = MemoryWire()
+    wire.chunk_service, wire.has_datagrams = LOSSY, True
+    pair.connect(wire)
+    grant = pair.grant(HeapRegion(len(BODY) + 8192).slot())
+    fields = {"total_bytes": len(BODY), "chunk_bytes": CHUNK, "enable_bytes": 0, "loss_share": SHARE, **change}
+    offer = Offer(
+        transport="memory", transfer=7, key=message().key, kind="object", mode="fedrdma-x", grant=grant, **fields
+    )
+    pair.incoming.on_offer(offer, pair.now)
+    (refused,) = pair.receiving.take(Refused)
+    assert refused.code == ErrorCode.UNEXPECTED_EVENT.value
