@@ -37,7 +37,7 @@ from fedrdma_fate.client.protocol import (
 )
 from fedrdma_fate.client.rpc import AnyReply, call_once, expect, expect_with_descriptor
 from fedrdma_fate.memory.mapping import map_copy_on_write
-from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, MemoryPoolError
 from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, MessageKind, Mode, Party
 
 _STATUS_SECONDS = 10.0
@@ -108,6 +108,7 @@ class SendLease:
         self._lease: int | None = lease
         self._buffer = buffer
         self.digests_wanted = True
+        self._begun: tuple[str, Commit] | None = None
 
     @property
     def buffer(self) -> memoryview:
@@ -145,7 +146,11 @@ class SendLease:
         request = Commit(self._held(), name, tag, to, kind, keep, False, loss.share, loss.whole_bytes)
         if not keep:
             self._let_go()
-        expect(self._connections.call(request), Done)
+        try:
+            expect(self._connections.call(request), Done)
+        finally:
+            if not keep:
+                self._connections.given_away(request.lease)
 
     def commit_unfinished(
         self, name: str, tag: str, destinations: Sequence[Party], kind: MessageKind, *, loss: LossTolerance = WHOLE
@@ -162,23 +167,23 @@ class SendLease:
         Raises:
             As `commit` does.
         """
-        reply = self._connections.call(
-            Commit(
-                self._held(),
-                name,
-                tag,
-                tuple(destinations),
-                kind,
-                keep=True,
-                unfinished=True,
-                loss_share=loss.share,
-                whole_bytes=loss.whole_bytes,
-            )
+        request = Commit(
+            self._held(),
+            name,
+            tag,
+            tuple(destinations),
+            kind,
+            keep=True,
+            loss_share=loss.share,
+            whole_bytes=loss.whole_bytes,
         )
+        run = self._connections.incarnation
+        reply = self._connections.call(msgspec.structs.replace(request, unfinished=True))
         if isinstance(reply, NotYet):
             self.digests_wanted = reply.digests
             return "digests-wanted" if reply.digests else "later"
         self.digests_wanted = expect(reply, Begun).digests
+        self._begun = run, request
         return "committed"
 
     def written(self, written_from: int, block_digests: Sequence[int]) -> None:
@@ -188,7 +193,17 @@ class SendLease:
             GatewayError: GATEWAY_UNREACHABLE, CLIENT_PROTOCOL when that is more than before.
             MemoryPoolError: LEASE_UNKNOWN.
         """
-        expect(self._connections.call(Written(self._held(), written_from, tuple(block_digests))), Done)
+        lease = self._held()
+        begun = self._begun
+        if begun is None or begun[0] == self._connections.incarnation:
+            try:
+                expect(self._connections.call(Written(lease, written_from, tuple(block_digests))), Done)
+            except FedRDMAError:
+                if begun is None or begun[0] == self._connections.incarnation:
+                    raise
+        if begun is not None and not written_from and begun[0] != self._connections.incarnation:
+            # the gateway was killed meanwhile, and the next one sends nothing of this before it is whole
+            expect(self._connections.call(msgspec.structs.replace(begun[1], again=True)), Done)
 
     def release(self) -> None:
         """Give a slot back that was not committed, or was kept. May be repeated; in a forked child it does nothing."""

@@ -2,28 +2,54 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
 import logging
 import mmap
 import os
 import secrets
 import socket
 import threading
+import time
 import weakref
 from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
+
+import msgspec
 
 from fedrdma_fate.client.protocol import (
     CLIENT_PROTOCOL_VERSION,
+    MOST_HELD,
+    SECRET_BYTES,
     Attach,
     Attached,
+    Commit,
+    Done,
+    Error,
+    Get,
+    GoOn,
+    GotSlot,
+    Leased,
     Notice,
+    PutInline,
     ReleaseLeases,
     Reply,
     Request,
+    Sum,
+    Summed,
     encode_message,
 )
-from fedrdma_fate.client.rpc import call_for_descriptors, connect, expect_with_descriptor
+from fedrdma_fate.client.rpc import (
+    NotAskedError,
+    call,
+    call_for_descriptors,
+    connect,
+    expect,
+    expect_with_descriptor,
+    is_gone_for_good,
+)
 from fedrdma_fate.memory.mapping import WritableMapping, make_private, map_for_writing
 from fedrdma_fate.unix_sockets import close_all
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
@@ -34,6 +60,10 @@ logger = logging.getLogger(__name__)
 ATTACH_SECONDS = 60.0
 """For the answer to an attach, which a gateway gives at once: one that has no descriptor left lets the connection wait
 in the kernel, and its tasks are to hear of that."""
+
+
+_STOPPING_SECONDS = 0.1
+"""Between two questions to a gateway that is stopping, as between two attempts to reach one."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,11 +79,19 @@ class Membership:
     parties: tuple[Party, ...] | None = None
 
 
-class Connections:
-    """One run of a gateway as one process sees it. Any thread may use it.
+class _UnansweredError(GatewayError):
+    """A request was sent, and had no answer."""
 
-    Leases belong to the process that got them and to the run of the gateway that gave them: a forked child makes its
-    own Connections, and after a restart of the gateway nothing here is of use.
+
+class _StoppingError(GatewayError):
+    """The gateway is stopping, and another run of it may come."""
+
+
+class Connections:
+    """A gateway as one process sees it. Any thread may use it.
+
+    Leases belong to the process that got them: a forked child makes its own Connections. Where the gateway is killed,
+    its next run goes on with them, if it comes in time: until then calls wait, and then they are made again.
     """
 
     def __init__(self, membership: Membership) -> None:
@@ -65,15 +103,25 @@ class Connections:
         """
         self._membership = membership
         self._client_id = secrets.token_hex(8)
+        self._secret = secrets.token_bytes(SECRET_BYTES)
         self._process = os.getpid()
         self._lock = threading.Lock()
+        self._going_on = threading.Lock()
+        self._patience = 0.0
+        self._calls = 0
+        self._no_call = threading.Condition(self._lock)
+        self._held: set[int] = set()
+        self._unanswered: set[int] = set()
+        self._gets = itertools.count(1)
+        self._highest = 0
         self._idle: list[socket.socket] = []
         self._owed: deque[int] = deque()
         self._mapped: dict[int, weakref.ref[mmap.mmap]] = {}
         # the first connection only carries releases
         self._releases, attached, region = self._open(membership.timeout)
-        self._incarnation = attached.incarnation
+        self._incarnation, self._patience = attached.incarnation, attached.patience
         try:
+            self._region_file = _file_of(region)
             self._send_region = map_for_writing(region)
         except BaseException:
             self._releases.close()
@@ -90,11 +138,17 @@ class Connections:
         """A request and its reply.
 
         Raises:
-            GatewayError: GATEWAY_UNREACHABLE; SESSION_CLOSED when the gateway was restarted; CLIENT_PROTOCOL.
+            GatewayError: GATEWAY_UNREACHABLE when there is no gateway, and none comes in time; SESSION_CLOSED when it
+                was restarted, and has not what the earlier run had; CLIENT_PROTOCOL.
         """
         reply, descriptors = self.call_for_descriptors(request)
         close_all(descriptors)
         return reply
+
+    @property
+    def incarnation(self) -> str:
+        """The run of the gateway that was attached to last."""
+        return self._incarnation
 
     def call_for_descriptors(self, request: Request) -> tuple[Reply, list[int]]:
         """As `call`; the reply, and the descriptors that came with it, which whoever called closes.
@@ -102,17 +156,87 @@ class Connections:
         Raises:
             GatewayError: as `call`.
         """
-        connection = self._take()
+        until: float | None = None
+        ends = None
+        if isinstance(request, Get):
+            request = msgspec.structs.replace(request, number=next(self._gets))
+        if isinstance(request, Get | Sum) and request.timeout is not None:
+            ends = time.monotonic() + request.timeout
+        while True:
+            try:
+                with self._connection(until) as connection:
+                    answer = self._ask(connection, request)
+                    self._see_whether_stopping(answer[0])
+            except GatewayError as error:
+                self._drop_idle()
+                stops = isinstance(error, _StoppingError)
+                if not (stops or error.code is ErrorCode.GATEWAY_UNREACHABLE) or not self._may_come_back():
+                    raise
+                if stops:
+                    time.sleep(_STOPPING_SECONDS)
+                if isinstance(error, _UnansweredError):
+                    request = _again(request)
+                now = time.monotonic()
+                if until is None:
+                    until = now + self._patience
+                    until = until if ends is None else min(until, ends)
+                    logger.warning(
+                        "%s waits up to %.0f s for its gateway: %s", self._membership.party, until - now, error
+                    )
+                if now >= until:
+                    raise
+                if isinstance(request, Get | Sum) and ends is not None:
+                    request = msgspec.structs.replace(request, timeout=max(0.0, ends - now))
+            else:
+                self._pay()
+                return answer
+
+    @contextlib.contextmanager
+    def _connection(self, until: float | None) -> Iterator[socket.socket]:
+        """A connection that no other thread uses meanwhile."""
+        connection = self._take(until)
         try:
-            answer = call_for_descriptors(connection, request, self._membership.path, self._on_notice)
+            yield connection
         except BaseException:
             connection.close()
-            self._drop_idle()
             raise
-        with self._lock:
-            self._idle.append(connection)
-        self._pay()
+        else:
+            with self._lock:
+                self._idle.append(connection)
+        finally:
+            with self._lock:
+                self._calls -= 1
+                self._no_call.notify_all()
+
+    def _ask(self, connection: socket.socket, request: Request) -> tuple[Reply, list[int]]:
+        """Ask, and remember what the next run of the gateway is to know, if this one is killed."""
+        if isinstance(request, Get):
+            self._unanswered.add(request.number)
+        try:
+            answer = call_for_descriptors(connection, request, self._membership.path, self._on_notice)
+        except NotAskedError:
+            raise
+        except GatewayError as error:
+            # it may have been carried out
+            raise _UnansweredError(error.code, error.message, error.remedy) from error
+        if isinstance(request, Get):
+            self._unanswered.discard(request.number)
+        if isinstance(answer[0], Leased | GotSlot | Summed):
+            self._held.add(answer[0].lease)
+            with self._lock:
+                self._highest = max(self._highest, answer[0].lease)
         return answer
+
+    def _see_whether_stopping(self, reply: Reply) -> None:
+        if self._patience and isinstance(reply, Error) and reply.next_run:
+            raise _StoppingError(ErrorCode.GATEWAY_STOPPING, reply.message, reply.remedy)
+
+    def _may_come_back(self) -> bool:
+        return bool(self._patience) and self.of_this_process and not is_gone_for_good(self._membership.path)
+
+    def given_away(self, lease: int) -> None:
+        """A lease is the gateway's again, without being released."""
+        self._held.discard(lease)
 
     def slot(self, offset: int, length: int) -> memoryview:
         """A leased piece of the send region."""
@@ -145,6 +269,7 @@ class Connections:
     def release(self, *leases: int) -> None:
         """Give leases back: one-way and without locks, so that a finalizer may call it anywhere."""
         if self.of_this_process:
+            self._held.difference_update(leases)
             self._owed.extend(leases)
             self._pay()
 
@@ -169,25 +294,67 @@ class Connections:
                 self._owed.append(lease)
                 return
             except OSError:
-                # where the gateway is gone, so are its leases
+                # where the gateway is gone, the next one is told
+                self._owed.append(lease)
                 return
 
-    def _take(self) -> socket.socket:
-        """A connection that no other thread uses."""
+    def _take(self, until: float | None) -> socket.socket:
+        """A connection that no other thread uses, for a call; until then, a gateway that is not there is waited for."""
         with self._lock:
             if self._idle:
+                self._calls += 1
                 return self._idle.pop()
-        connection, attached, region = self._open(0.0)
-        os.close(region)
-        if attached.incarnation != self._incarnation:
+        connection, attached, region = self._open(0.0 if until is None else max(0.0, until - time.monotonic()))
+        try:
+            self._go_on(connection, attached, region)
+        except BaseException:
             connection.close()
-            raise GatewayError(
-                ErrorCode.SESSION_CLOSED,
-                f"the gateway at unix://{self._membership.path} was restarted, and the session "
-                f"{self._membership.session!r} of {self._membership.party} ended with its earlier run.",
-                "Run the job again.",
-            )
+            raise
+        finally:
+            os.close(region)
         return connection
+
+    def _go_on(self, connection: socket.socket, attached: Attached, region: int) -> None:
+        """Use a new connection for a call; where it is to another run of the gateway, go on there first.
+
+        Raises:
+            GatewayError: SESSION_CLOSED when that has not what the earlier run had; GATEWAY_UNREACHABLE.
+            MemoryPoolError: REGION_UNAVAILABLE.
+        """
+        with self._going_on:
+            if attached.incarnation != self._incarnation:
+                with self._lock:
+                    # on connections to the earlier run, which have ended: what they have got is to be told
+                    if not self._no_call.wait_for(lambda: not self._calls, ATTACH_SECONDS):
+                        raise GatewayError(ErrorCode.GATEWAY_UNREACHABLE, "a call to an earlier run has not ended.")
+                self._drop_idle()
+                held, unanswered = (tuple(numbers.copy())[:MOST_HELD] for numbers in (self._held, self._unanswered))
+                connection.settimeout(ATTACH_SECONDS)
+                expect(call(connection, GoOn(held, self._highest, unanswered), self._membership.path), Done)
+                self._unanswered.clear()
+                connection.settimeout(None)
+                releases, again, its_region = self._open(0.0)
+                os.close(its_region)
+                if again.incarnation != attached.incarnation:
+                    releases.close()
+                    raise GatewayError(ErrorCode.GATEWAY_UNREACHABLE, "the gateway was restarted once more.")
+                self._use_region(region)
+                before, self._releases = self._releases, releases
+                before.close()
+                self._incarnation, self._patience = attached.incarnation, attached.patience
+                logger.warning("%s goes on with the next run of its gateway", self._membership.party)
+            with self._lock:
+                self._calls += 1
+
+    def _use_region(self, region: int) -> None:
+        """Where the send memory of the earlier run is gone, this one has another."""
+        if (file := _file_of(region)) == self._region_file:
+            return
+        mapped = map_for_writing(region)
+        with self._lock:
+            before, self._send_region = self._send_region, mapped
+            self._region_file = file
+        _unmap(before)
 
     def _open(self, timeout: float) -> tuple[socket.socket, Attached, int]:
         """Connect and attach, which brings a descriptor of the send region; a gateway to come is waited for."""
@@ -195,10 +362,17 @@ class Connections:
         connection = connect(member.path, timeout)
         try:
             attach = Attach(
-                CLIENT_PROTOCOL_VERSION, self._client_id, member.session, member.party, member.mode, member.parties
+                CLIENT_PROTOCOL_VERSION,
+                self._client_id,
+                member.session,
+                member.party,
+                member.mode,
+                member.parties,
+                self._secret,
             )
             connection.settimeout(ATTACH_SECONDS)
             reply, descriptors = call_for_descriptors(connection, attach, member.path)
+            self._see_whether_stopping(reply)
             connection.settimeout(None)
             return connection, *expect_with_descriptor(reply, descriptors, Attached)
         except BaseException:
@@ -209,6 +383,16 @@ class Connections:
         idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
+
+
+def _again(request: Request) -> Request:
+    """The same request, of a gateway that may have carried it out before it was killed."""
+    return msgspec.structs.replace(request, again=True) if isinstance(request, Commit | PutInline) else request
+
+
+def _file_of(descriptor: int) -> tuple[int, int]:
+    status = os.fstat(descriptor)
+    return status.st_dev, status.st_ino
 
 
 def _unmap(region: WritableMapping) -> None:

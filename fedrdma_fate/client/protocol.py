@@ -20,7 +20,7 @@ from fedrdma_fate.wire.frames import (
 )
 from fedrdma_fate.wire.summand import MOST_ARRAYS, Shape
 
-CLIENT_PROTOCOL_VERSION = 7
+CLIENT_PROTOCOL_VERSION = 8
 
 LENGTH_PREFIX = struct.Struct("<I")
 MAX_FRAME_BYTES = INLINE_LIMIT_BYTES + 1024 * 1024
@@ -47,6 +47,12 @@ Destinations = Annotated[tuple[Party, ...], msgspec.Meta(max_length=MOST_PARTIES
 """Of one push: no more than a session has parties."""
 
 
+SECRET_BYTES = 16
+"""Of what a task makes up to be known by when it comes back; nobody guesses 128 bits."""
+
+MOST_HELD = 65536
+"""Leases that a task names when it comes back: for each it has something mapped, and a descriptor."""
+
 MOST_LEASES = 1024
 """Given back by one request, all in one turn of the gateway's event loop; a task gives back one at a time."""
 
@@ -62,6 +68,8 @@ class Attach(_Message, frozen=True, tag="attach"):
         mode: transfer mode that this job asks for, or None for the gateway's.
         parties: who is in the session: at other sites, nobody else may send messages of it. None where the task does
             not know; then every party may that a peer speaks for.
+        secret: random bytes, the same on all connections of the task: by them the next run of the gateway knows it.
+            Without any, it cannot come back there.
     """
 
     protocol: int
@@ -70,6 +78,24 @@ class Attach(_Message, frozen=True, tag="attach"):
     party: Party
     mode: Mode | None = None
     parties: Annotated[tuple[Party, ...], msgspec.Meta(max_length=MOST_PARTIES)] | None = None
+    secret: Annotated[bytes, msgspec.Meta(max_length=SECRET_BYTES)] = b""
+
+
+class GoOn(_Message, frozen=True, tag="go-on"):
+    """The task had attached to an earlier run of the gateway, which was killed, and goes on with what it had there.
+
+    First request of a task to another run. By it the gateway knows what the earlier run had given, and the task has not
+    got, or has given back: leases go back, and messages that it has not got wait again.
+
+    Attributes:
+        held: the leases that the task has.
+        highest: the highest lease that it has ever had; those to come are higher.
+        unanswered: numbers of its gets that were not answered.
+    """
+
+    held: Annotated[tuple[int, ...], msgspec.Meta(max_length=MOST_HELD)]
+    highest: Annotated[int, msgspec.Meta(ge=0)]
+    unanswered: Annotated[tuple[int, ...], msgspec.Meta(max_length=MOST_HELD)] = ()
 
 
 class LeaseSlot(_Message, frozen=True, tag="lease"):
@@ -98,6 +124,7 @@ class Commit(_Message, frozen=True, tag="commit"):
             The gateway answers `Begun`, or `NotYet`: then nothing was committed.
         loss_share: how much of what lies behind `whole_bytes` may be missing in the end.
         whole_bytes: from the start of the payload, that have to come.
+        again: it was asked for before, of a gateway that was killed: where that has done it, it is done.
     """
 
     lease: int
@@ -109,6 +136,7 @@ class Commit(_Message, frozen=True, tag="commit"):
     unfinished: bool = False
     loss_share: LossShare = 0.0
     whole_bytes: Bytes = 0
+    again: bool = False
 
 
 class Written(_Message, frozen=True, tag="written"):
@@ -126,13 +154,14 @@ class Written(_Message, frozen=True, tag="written"):
 
 
 class PutInline(_Message, frozen=True, tag="put-inline"):
-    """Send a small message."""
+    """Send a small message; `again` as in `Commit`."""
 
     name: str
     tag: str
     destinations: Destinations
     kind: MessageKind
     body: Annotated[bytes, msgspec.Meta(max_length=INLINE_LIMIT_BYTES)]
+    again: bool = False
 
 
 class Tolerate(_Message, frozen=True, tag="tolerate"):
@@ -160,6 +189,7 @@ class Get(_Message, frozen=True, tag="get"):
         source: the party it comes from.
         timeout: seconds to wait; None waits for ever.
         tolerates: whether the task expects that something of it may be missing.
+        number: another one for each get of a task; see `GoOn`.
     """
 
     name: str
@@ -167,6 +197,7 @@ class Get(_Message, frozen=True, tag="get"):
     source: Party
     timeout: Seconds | None = None
     tolerates: bool = False
+    number: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
 class Sum(_Message, frozen=True, tag="sum"):
@@ -225,6 +256,7 @@ class DropSession(_Message, frozen=True, tag="drop-session"):
 
 Request = (
     Attach
+    | GoOn
     | LeaseSlot
     | Commit
     | Written
@@ -284,9 +316,11 @@ class Attached(_Message, frozen=True, tag="attached"):
 
     Attributes:
         incarnation: this run of the gateway.
+        patience: seconds for which what a run had is kept for the next one, if it is killed; 0: nothing is.
     """
 
     incarnation: str
+    patience: Seconds = 0.0
 
 
 class Leased(_Message, frozen=True, tag="leased"):
@@ -376,11 +410,19 @@ class SessionsReport(_Message, frozen=True, tag="sessions-report"):
 
 
 class Error(_Message, frozen=True, tag="error"):
-    """The request failed."""
+    """The request failed.
+
+    Attributes:
+        code: of the error.
+        message: for people.
+        remedy: for people.
+        next_run: the gateway is stopping, and leaves what it has to its next run, which may be asked the same.
+    """
 
     code: str
     message: str
     remedy: str
+    next_run: bool = False
 
 
 Reply = (

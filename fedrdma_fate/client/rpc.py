@@ -27,6 +27,12 @@ AnyReply = TypeVar("AnyReply", bound=Reply)
 
 _RETRY_SECONDS = 0.1
 """Between two attempts to reach a gateway that may be about to listen."""
+
+
+class NotAskedError(GatewayError):
+    """The connection was gone before all of the request was sent: it was not carried out."""
+
+
 _START_GATEWAY = "Start it with `fedrdma gateway --config FILE`, and check `listen.socket` there."
 
 
@@ -51,6 +57,17 @@ def connect(path: Path, timeout: float) -> socket.socket:
             time.sleep(_RETRY_SECONDS)
         else:
             return connection
+
+
+def is_gone_for_good(path: Path) -> bool:
+    """Whether a gateway has ended in order, and removed its socket: nobody is to wait for it.
+
+    One that is killed leaves it there, and the next one removes it and makes its own at once.
+    """
+    if path.exists():
+        return False
+    time.sleep(_RETRY_SECONDS)
+    return not path.exists()
 
 
 def call_once(path: Path, request: Request, timeout: float) -> Reply:
@@ -117,10 +134,15 @@ def call_for_descriptors(
 
     Raises:
         GatewayError: as `call`; then no descriptor is left open.
+        NotAskedError: GATEWAY_UNREACHABLE, too.
     """
     descriptors: list[int] = []
     try:
         connection.sendall(encode_message(request))
+    except OSError as error:
+        failure = unreachable(path, error)
+        raise NotAskedError(failure.code, failure.message, failure.remedy) from error
+    try:
         while True:
             prefix, descriptors = receive_with_descriptors(connection, LENGTH_PREFIX.size, MOST_DESCRIPTORS)
             body, _ = receive_with_descriptors(connection, frame_length(prefix), 0)

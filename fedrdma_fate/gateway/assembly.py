@@ -114,7 +114,8 @@ def assemble(
     undo.callback(tasks.close)
     context.mailbox.on_turned_away = lambda message: _turn_away(context, peers, message)
     if kept.earlier is not None:
-        restore(context, kept.earlier, peers)
+        tasks.has_new_memory = kept.send_region is None
+        tasks.expect(restore(context, kept.earlier, peers))
     _serve_metrics(config, undo, metrics, context, credentials)
     return Assembly(
         context=context,

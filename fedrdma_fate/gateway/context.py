@@ -97,6 +97,7 @@ class GatewayContext:
         tasks: background tasks, kept alive here and cancelled at the end.
         next_transfer: id of the latest transfer.
         journal: what outlives this run.
+        leaves_to_next: it is stopping, and the next run will go on with what tasks have.
         resumes: this run goes on with what an earlier one was to send, or says that it will not come.
         path_store: what was learnt of the paths to the peers.
         complaints: what peers and tasks can give cause for again and again is logged through these.
@@ -126,6 +127,7 @@ class GatewayContext:
     tasks: set[asyncio.Task[None]] = dataclasses.field(default_factory=set)
     next_transfer: int = dataclasses.field(default_factory=_first_transfer)
     resumes: bool = False
+    leaves_to_next: bool = False
     journal: Journal = dataclasses.field(default_factory=Journal)
     path_store: PathStore = dataclasses.field(default_factory=PathStore)
     complaints: Complaints = dataclasses.field(default_factory=Complaints)

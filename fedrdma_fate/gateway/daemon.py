@@ -133,6 +133,7 @@ class Gateway:
 
     async def _wind_down(self, assembly: Assembly, *, keep: bool) -> None:
         assembly.tasks.stopping = True
+        assembly.context.leaves_to_next = keep
         assembly.context.mailbox.refuse_all(stopping_error(assembly.context))
         assembly.context.send_pool.close()
         for peer in assembly.peers.values():
@@ -176,7 +177,7 @@ class Gateway:
             self._undo.close()
 
     async def _end_assembly(self, assembly: Assembly) -> None:
-        await assembly.socket.stop()
+        await assembly.socket.stop(keep=assembly.context.leaves_to_next)
         for task in list(assembly.context.tasks):
             task.cancel()
         if assembly.context.tasks:

@@ -54,6 +54,9 @@ class Received(Record, frozen=True, tag=1):
         user: whose task pushed it, where that was one of this site.
         handed: a task has it.
         missing: what has not come of it, as offset and length.
+        client: the task's id.
+        lease: number of its lease, 0 where the bytes themselves went to it.
+        asked: number of its get.
     """
 
     origin: str
@@ -69,6 +72,9 @@ class Received(Record, frozen=True, tag=1):
     user: int | None = None
     handed: bool = False
     missing: tuple[tuple[int, int], ...] = ()
+    client: str = ""
+    lease: int = 0
+    asked: int = 0
 
 
 class Spilled(Record, frozen=True, tag=2):
@@ -80,10 +86,13 @@ class Spilled(Record, frozen=True, tag=2):
 
 
 class Handed(Record, frozen=True, tag=3):
-    """A task has it mapped, or is about to."""
+    """A task has it, or is about to; `client`, `lease` and `asked` as in `Received`."""
 
     origin: str
     transfer: int
+    client: str = ""
+    lease: int = 0
+    asked: int = 0
 
 
 class Returned(Record, frozen=True, tag=4):
@@ -132,9 +141,17 @@ class Left(Record, frozen=True, tag=9):
 
 
 class Pushed(Record, frozen=True, tag=10):
-    """It is being pushed."""
+    """It is being pushed.
+
+    Attributes:
+        key: the message.
+        client: id of the task that pushes it.
+        digest: xxh3-64 of the payload, where that is known.
+    """
 
     key: MessageKey
+    client: str = ""
+    digest: int | None = None
 
 
 class Unpushed(Record, frozen=True, tag=11):
@@ -267,9 +284,40 @@ class Unleased(Record, frozen=True, tag=18):
     lease: int
 
 
+class Came(Record, frozen=True, tag=26):
+    """A task has attached; written before it is told so.
+
+    Attributes:
+        client: its id.
+        secret: SHA-256 of what only it knows.
+        session: federation session.
+        party: the party that it runs for.
+        mode: transfer mode that it asks for.
+        user: whose process it is.
+        place: of the byte behind the send region that it holds a lock on.
+    """
+
+    client: str
+    secret: bytes
+    session: str
+    party: Party
+    mode: Mode | None
+    user: int
+    place: int
+
+
+class Went(Record, frozen=True, tag=27):
+    """It has ended."""
+
+    client: str
+
+
 SessionRecord = Joined | Left | Over | Pushed | Unpushed | Pulled | Unpulled | PushFailed | Told
 SendRecord = Outgoing | Whole | Sent | Undelivered | Dropped | Confirmed | Leased | Unleased
-SingleRecord = Began | Received | Spilled | Handed | Returned | Gone | Ended | Lost | SessionRecord | SendRecord
+TaskRecord = Came | Went
+SingleRecord = (
+    Began | Received | Spilled | Handed | Returned | Gone | Ended | Lost | SessionRecord | SendRecord | TaskRecord
+)
 
 
 class Together(Record, frozen=True, tag=30):

@@ -15,6 +15,7 @@ from fedrdma_fate.gateway.messages.mailbox import Message
 from fedrdma_fate.gateway.peers.peer import Peer
 from fedrdma_fate.gateway.peers.receiving import pool_owner
 from fedrdma_fate.gateway.spilling import keep_small
+from fedrdma_fate.gateway.tasks.returning import TASKS_LOOK_SECONDS, Had
 from fedrdma_fate.memory.pool import Lease, SlotPool
 from fedrdma_fate.memory.region import PAGE_BYTES
 from fedrdma_fate.memory.shared_slots import held_ranges, place_is_held, range_is_held
@@ -22,9 +23,6 @@ from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 from fedrdma_fate.wire.frames import PROBE_TRANSFERS_FROM
 
 logger = logging.getLogger(__name__)
-
-TASKS_LOOK_SECONDS = 1.0
-"""Between two looks at what tasks of an earlier run have: a slot is free so long after they let go of it."""
 
 _HELD_BY = "tasks of an earlier run"
 """Who holds those slots."""
@@ -63,9 +61,15 @@ class _Slots:
         self._pool.give_back_free()
 
 
-def restore(context: GatewayContext, run: EarlierRun, peers: Mapping[str, Peer]) -> None:
-    """Let this gateway have what the run before it had. Nobody has connected yet."""
-    _Restoration(context, run, peers).carry_out()
+def restore(context: GatewayContext, run: EarlierRun, peers: Mapping[str, Peer]) -> list[Had]:
+    """Let this gateway have what the run before it had. Nobody has connected yet.
+
+    Returns:
+        tasks that may come back, and what they had.
+    """
+    restoration = _Restoration(context, run, peers)
+    restoration.carry_out()
+    return list(restoration.tasks.values())
 
 
 class _Restoration:
@@ -76,6 +80,7 @@ class _Restoration:
         self._run = run
         self._peers = peers
         self._held: list[_Held] = []
+        self.tasks = {client: Had(task) for client, task in run.state.tasks.items()}
         self._small: list[Message] = []
         self._received = _Slots(context.receive_pool)
         self._sent = _Slots(context.send_pool)
@@ -98,7 +103,10 @@ class _Restoration:
         for outgoing in list(run.state.outgoing.values()):
             self._restore_outgoing(outgoing)
         if run.send_region is not None:
-            self._hold_borrowed()
+            self._hold_borrowed(context.send_pool, self._sent)
+        if run.region is not None:
+            # of sums that tasks have mapped, or that are being added to, the journal knows nothing
+            self._hold_borrowed(context.receive_pool, self._received)
         self._received.done()
         self._sent.done()
         for message in self._small:
@@ -112,7 +120,8 @@ class _Restoration:
                 "of an earlier run, %d messages wait here, %d are to be sent, tasks have %d slots, and %d are lost",
                 self._kept,
                 self._resumed,
-                len(self._held),
+                len(self._held)
+                + sum(len(had.leases) + len(had.messages) + len(had.small) for had in self.tasks.values()),
                 len(run.state.lost),
             )
 
@@ -127,6 +136,11 @@ class _Restoration:
             self._kept += context.mailbox.deliver(message)
             if message.body is not None:
                 self._small.append(message)
+        elif (had := self.tasks.get(record.client)) is not None:
+            if record.lease:
+                had.messages[record.lease] = message, record.asked
+            else:
+                had.small.append((message, record.asked))
         elif message.lease is None:
             # whoever has a file mapped needs its name no more
             message.discard()
@@ -193,6 +207,9 @@ class _Restoration:
             self._give_up(record)
             return
         if not record.whole:
+            if (had := self.tasks.get(self._writer_of(record.offset))) is not None:
+                had.unfinished.append((peer.sending, record))
+                return
             peer.sending.note_lost(record, "the gateway was killed before its task had written all of it")
             return
         lease = None
@@ -223,6 +240,13 @@ class _Restoration:
         for record in self._run.state.leases.values():
             gone = Unleased(record.client, record.lease)
             place = region.length + record.place
+            if (had := self.tasks.get(record.client)) is not None:
+                of_task = self._sent.lease(record.offset, record.length, f"task:{record.client}")
+                if of_task is not None:
+                    had.leases[record.lease] = of_task
+                else:
+                    self._context.journal.write(gone)
+                continue
             lease = None
             if place_is_held(region.fileno, place):
                 lease = self._sent.lease(record.offset, record.length, _HELD_BY)
@@ -231,12 +255,19 @@ class _Restoration:
                 continue
             self._held.append(_Held(_is_held_at(region.fileno, place), _both(lease, self._context, gone)))
 
-    def _hold_borrowed(self) -> None:
-        """What gateways and tasks of this host have mapped of the send region, whoever it was lent to."""
-        region = self._context.send_pool.region
+    def _writer_of(self, offset: int) -> str:
+        """The task that has the send slot there, where one has."""
+        return next((each.client for each in self._run.state.leases.values() if each.offset == offset), "")
+
+    def _hold_borrowed(self, pool: SlotPool, slots: _Slots) -> None:
+        """What gateways and tasks of this host have mapped of a region, whoever it was lent to."""
+        region = pool.region
+        if region.fileno < 0:
+            # in memory of this process alone
+            return
         for offset, length in held_ranges(region.fileno, region.length):
             start = offset // PAGE_BYTES * PAGE_BYTES
-            lease = self._sent.lease(start, offset + length - start, _HELD_BY)
+            lease = slots.lease(start, offset + length - start, _HELD_BY)
             if lease is not None:
                 self._held.append(_Held(_is_range_held(lease), lease.release))
 

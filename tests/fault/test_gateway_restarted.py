@@ -120,8 +120,10 @@ def test_what_was_delivered_before_a_gateway_was_killed_is_found_by_the_next_onc
                 with pytest.raises(GatewayError) as caught:
                     b.get(name, "t", A, timeout=1)
                 assert caught.value.code is ErrorCode.DUPLICATE_PULL
+        # the same bytes are the same push
+        a.put_inline("small", "t", [B], "bytes", b"hello")
         with pytest.raises(GatewayError) as again:
-            a.put_inline("small", "t", [B], "bytes", b"hello")
+            a.put_inline("small", "t", [B], "bytes", b"other")
         assert again.value.code is ErrorCode.DUPLICATE_PUSH
     delivered = [event["name"] for event in sites["b"].events("delivered") if event["session"] == session]
     assert sorted(delivered) == ["large", "small"]
@@ -401,13 +403,14 @@ def test_what_a_task_had_not_written_whole_when_its_gateway_was_killed_is_told_o
         lease = a.lease(len(BODY))
         assert lease.commit_unfinished("m", "t", [B], "object") == "committed"
         restart(sites, "a")
+        # its task may write on there as long as it lives
+        assert sites["a"].pool("send")["slots"] == 1
+        a.close()
+        # which holds a view of it until now
+        del lease
         with pytest.raises(GatewayError, match="had written all of it") as caught:
             b.get("m", "t", A, timeout=30)
         assert caught.value.code is ErrorCode.MESSAGE_LOST
-        # its task may write on there as long as it lives
-        assert sites["a"].pool("send")["slots"] == 1
-    # which holds a view of it until now
-    del lease
     eventually(lambda: sites["a"].pool("send")["slots"] == 0)
 
 

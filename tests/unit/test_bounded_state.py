@@ -99,7 +99,9 @@ BOUNDS: dict[str, dict[str, str]] = {
     },
     "by the messages that the gateway had, and REMEMBERED_TRANSFERS of each peer": {
         "gateway/journal/state.py:JournalState": "messages outgoing leases _ended",
-        "gateway/restoring.py:_Restoration": "_held _small",
+        "gateway/restoring.py:_Restoration": "_held _small tasks",
+        "gateway/tasks/returning.py:Had": "leases messages small unfinished",
+        "gateway/tasks/server.py:Task": "unfinished _in_doubt _seen_mapped",
         "gateway/restoring.py:_Slots": "_first",
     },
     "by connections that there are: of a listed user MOST_OF_A_USER, of others who are refused MOST_REFUSED": {
@@ -162,7 +164,8 @@ BOUNDS: dict[str, dict[str, str]] = {
     "by the processes of own tasks and of users that are listed": {
         "gateway/tasks/server.py:TaskServer": "_tasks _waiting",
         "gateway/tasks/socket.py:TaskSocket": "_connections",
-        "client/connections.py:Connections": "_idle _owed",
+        "gateway/journal/state.py:JournalState": "tasks",
+        "client/connections.py:Connections": "_idle _owed _held _unanswered",
     },
     "READ_AHEAD": {"gateway/tasks/request_reader.py:RequestReader": "_queue"},
     "MOST_SESSIONS": {"gateway/peers/session_rates.py:SessionRates": "_of_session"},

@@ -168,10 +168,10 @@ class Journal:
         if message.when_gone is not None and message.spilled is not None:
             self.write(Spilled(message.origin, message.transfer, message.spilled.path.name))
 
-    def handed(self, message: Message) -> None:
-        """A task is about to map a message."""
+    def handed(self, message: Message, client: str, lease: int, asked: int) -> None:
+        """A task is about to get a message; see `Received`."""
         if message.when_gone is not None:
-            self.write(Handed(message.origin, message.transfer))
+            self.write(Handed(message.origin, message.transfer, client, lease, asked))
 
     def returned(self, message: Message) -> None:
         """It did not get it."""

@@ -10,6 +10,7 @@ import msgspec
 from fedrdma_fate.gateway.journal_records import (
     AnyRecord,
     Began,
+    Came,
     Confirmed,
     Dropped,
     Ended,
@@ -34,11 +35,12 @@ from fedrdma_fate.gateway.journal_records import (
     Unleased,
     Unpulled,
     Unpushed,
+    Went,
     Whole,
     decode_record,
     encode_record,
 )
-from fedrdma_fate.gateway.messages.sessions import Sessions
+from fedrdma_fate.gateway.messages.sessions import Push, Sessions
 from fedrdma_fate.wire.errors import error_from_code
 from fedrdma_fate.wire.frames import MessageKey
 
@@ -68,6 +70,7 @@ class JournalState:
         outgoing: messages that are to be sent, by site and transfer.
         undelivered: messages that will not come, which peers are to be told, by site and message.
         leases: slots that tasks have, by client and number.
+        tasks: those that were attached, by client.
     """
 
     def __init__(self) -> None:
@@ -78,6 +81,7 @@ class JournalState:
         self.outgoing: dict[tuple[str, int], Outgoing] = {}
         self.undelivered: dict[str, OrderedDict[MessageKey, Undelivered]] = {}
         self.leases: dict[tuple[str, int], Leased] = {}
+        self.tasks: dict[str, Came] = {}
         self._confirmed: dict[str, OrderedDict[int, MessageKey]] = {}
         self._ended: dict[str, OrderedDict[int, None]] = {}
 
@@ -102,10 +106,10 @@ class JournalState:
                 self.messages.setdefault((origin, transfer), record)
             case Spilled(origin=origin, transfer=transfer, file=file):
                 self._change(origin, transfer, file=file, body=None)
-            case Handed(origin=origin, transfer=transfer):
-                self._change(origin, transfer, handed=True)
+            case Handed(origin=origin, transfer=transfer, client=client, lease=lease, asked=asked):
+                self._change(origin, transfer, handed=True, client=client, lease=lease, asked=asked)
             case Returned(origin=origin, transfer=transfer):
-                self._change(origin, transfer, handed=False)
+                self._change(origin, transfer, handed=False, client="", lease=0, asked=0)
             case Gone(origin=origin, transfer=transfer):
                 self.messages.pop((origin, transfer), None)
             case Ended(origin=origin, transfer=transfer):
@@ -141,6 +145,10 @@ class JournalState:
                 self.leases[client, lease] = record
             case Unleased(client=client, lease=lease):
                 self.leases.pop((client, lease), None)
+            case Came(client=client):
+                self.tasks[client] = record
+            case Went(client=client):
+                self.tasks.pop(client, None)
             case Joined(session=session, party=party, parties=parties):
                 self.sessions.remember_join(session, party, parties)
             case Left(session=session, party=party):
@@ -154,8 +162,8 @@ class JournalState:
                 for name, lost in list(self.lost.items()):
                     if lost.key.session == session:
                         del self.lost[name]
-            case Pushed(key=key):
-                self.sessions.remember_push(key)
+            case Pushed(key=key, client=client, digest=digest):
+                self.sessions.remember_push(key, Push(client, digest))
             case Unpushed(key=key):
                 self.sessions.forget_push(key)
             case Pulled(key=key):
@@ -184,6 +192,7 @@ class JournalState:
         yield from self.messages.values()
         yield from self.outgoing.values()
         yield from self.leases.values()
+        yield from self.tasks.values()
 
     def _drop(self, peer: str, transfer: int) -> None:
         self.outgoing.pop((peer, transfer), None)

@@ -264,8 +264,15 @@ class Mailbox:
 
     # -- pulling --------------------------------------------------------------------------------------------------
 
-    async def take(self, key: MessageKey, timeout: float | None) -> Message:
+    async def take(
+        self, key: MessageKey, timeout: float | None, note: Callable[[Message], object] | None = None
+    ) -> Message:
         """The message, as soon as it is here; it then belongs to the caller.
+
+        Args:
+            key: the message.
+            timeout: seconds to wait; None waits for ever.
+            note: called, instead of `Sessions.note_pull`, when it is the caller's.
 
         Raises:
             GatewayError: DUPLICATE_PULL, PULL_TIMEOUT after `timeout` seconds, SESSION_CLOSED.
@@ -284,7 +291,10 @@ class Mailbox:
             if self.sessions.is_closed(key.session, key.destination):
                 message.discard()
                 continue
-            self.sessions.note_pull(key)
+            if note is None:
+                self.sessions.note_pull(key)
+            else:
+                note(message)
             return message
 
     def _check_pull(self, key: MessageKey) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 from fedrdma_fate.gateway.journal_records import (
     Joined,
@@ -35,6 +36,16 @@ MOST_FAILURES = 1024
 """Failures of pushes that a party is still to be told, one at each call: the first says what is wrong."""
 
 
+class Push(NamedTuple):
+    """How a message was pushed: by which task, and the digest of its payload where that is known."""
+
+    client: str = ""
+    digest: int | None = None
+
+
+_UNKNOWN = Push()
+
+
 @dataclasses.dataclass(slots=True)
 class _Session:
     """One session.
@@ -47,7 +58,7 @@ class _Session:
         units: as how many messages those that were pushed or pulled count.
     """
 
-    pushed: OrderedDict[MessageKey, None] = dataclasses.field(default_factory=OrderedDict)
+    pushed: OrderedDict[MessageKey, Push] = dataclasses.field(default_factory=OrderedDict)
     pulled: OrderedDict[MessageKey, None] = dataclasses.field(default_factory=OrderedDict)
     failures: dict[Party, list[tuple[MessageKey, FedRDMAError]]] = dataclasses.field(default_factory=dict)
     others: Counter[Party] = dataclasses.field(default_factory=Counter)
@@ -59,16 +70,21 @@ class _Session:
 
     def forget_oldest(self) -> None:
         """Forget one message, where there is any: the oldest of those that are more, pushed or pulled."""
-        messages = max(self.pushed, self.pulled, key=len)
+        messages: OrderedDict[MessageKey, Any] = max(self.pushed, self.pulled, key=len)
         key, _ = messages.popitem(last=False)
         self._count(key, messages, -1)
 
-    def add(self, key: MessageKey, messages: OrderedDict[MessageKey, None]) -> None:
-        """One more, of those that were pushed or of those that were pulled."""
-        messages[key] = None
-        self._count(key, messages, 1)
+    def add_push(self, key: MessageKey, push: Push) -> None:
+        """One more that was pushed."""
+        self.pushed[key] = push
+        self._count(key, self.pushed, 1)
 
-    def forget(self, messages: OrderedDict[MessageKey, None], gone: list[MessageKey]) -> None:
+    def add_pull(self, key: MessageKey) -> None:
+        """One more that was pulled."""
+        self.pulled[key] = None
+        self._count(key, self.pulled, 1)
+
+    def forget(self, messages: OrderedDict[MessageKey, Any], gone: list[MessageKey]) -> None:
         """Forget some that were pushed, or some that were pulled."""
         for key in gone:
             self._count(key, messages, -1)
@@ -79,7 +95,7 @@ class _Session:
         for key in gone:
             del messages[key]
 
-    def _count(self, key: MessageKey, messages: OrderedDict[MessageKey, None], change: int) -> None:
+    def _count(self, key: MessageKey, messages: OrderedDict[MessageKey, Any], change: int) -> None:
         self.units += change * units(key)
         other = key.source if messages is self.pulled else key.destination
         self.others[other] += change
@@ -215,29 +231,52 @@ class Sessions:
 
     # -- pushing --------------------------------------------------------------------------------------------------
 
-    def note_push(self, keys: tuple[MessageKey, ...]) -> None:
+    def note_push(
+        self, keys: tuple[MessageKey, ...], push: Push = _UNKNOWN, *, again: bool = False
+    ) -> tuple[MessageKey, ...]:
         """Note that these messages are being pushed.
 
-        Raises:
-            GatewayError: DUPLICATE_PUSH when one of them was already, or comes twice; then none is noted.
-        """
-        seen: set[MessageKey] = set()
-        for key in keys:
-            known = self._sessions.get(key.session)
-            if key in seen or (known is not None and key in known.pushed):
-                raise GatewayError(
-                    ErrorCode.DUPLICATE_PUSH,
-                    f"{key} was pushed before.",
-                    "A name and tag can be pushed once to each party; the first message is kept.",
-                )
-            seen.add(key)
-        for key in keys:
-            self.remember_push(key)
-            self.record(Pushed(key))
+        Args:
+            keys: the messages.
+            push: by whom, and the digest of the payload that they have in common, where that is known.
+            again: its task has asked for it before, and has had no answer.
 
-    def remember_push(self, key: MessageKey) -> None:
+        Returns:
+            those that are to be sent: one that was pushed before, with the same bytes, is the same message.
+
+        Raises:
+            GatewayError: DUPLICATE_PUSH when one of them was pushed with other bytes, or comes twice; then none is
+                noted.
+        """
+        known = self.pushed
+        if len(set(keys)) < len(keys):
+            raise _pushed_before(next(key for key in keys if keys.count(key) > 1), "")
+        for key in keys:
+            if (before := known(key)) is None:
+                continue
+            if push.digest is None or before.digest is None:
+                if again and before.client and before.client == push.client:
+                    continue
+                raise _pushed_before(key, ", and whether with the same bytes is not known")
+            if push.digest != before.digest:
+                raise _pushed_before(key, " with other bytes")
+        anew = tuple(key for key in keys if known(key) is None)
+        for key in anew:
+            self.remember_push(key, push)
+            self.record(Pushed(key, *push))
+        return anew
+
+    def pushed(self, key: MessageKey) -> Push | None:
+        """How it was pushed, None where it was not."""
+        state = self._sessions.get(key.session)
+        return None if state is None else state.pushed.get(key)
+
+    def remember_push(self, key: MessageKey, push: Push = _UNKNOWN) -> None:
         """It was pushed, also where that is known."""
-        self._remember(key, pulled=False)
+        state = self._of(key.session)
+        if key not in state.pushed:
+            state.add_push(key, push)
+            self._count(key)
 
     def forget_push(self, key: MessageKey) -> None:
         """The push came to nothing, as its task knows: it may be made again."""
@@ -277,7 +316,10 @@ class Sessions:
     def note_pull(self, key: MessageKey) -> None:
         """The message was handed out."""
         self.record(Pulled(key))
-        self._remember(key, pulled=True)
+        state = self._of(key.session)
+        if key not in state.pulled:
+            state.add_pull(key)
+            self._count(key)
 
     def forget_pull(self, key: MessageKey) -> None:
         """It was not handed out after all."""
@@ -305,20 +347,16 @@ class Sessions:
         for (session, party), named in self._open.items():
             yield Joined(session, party, _listed(named))
         for state in self._sessions.values():
-            for key in state.pushed:
-                yield Pushed(key)
+            for key, push in state.pushed.items():
+                yield Pushed(key, *push)
             for key in state.pulled:
                 yield Pulled(key)
             for failures in state.failures.values():
                 for key, error in failures:
                     yield PushFailed(key, error.code.value, error.message)
 
-    def _remember(self, key: MessageKey, *, pulled: bool) -> None:
-        state = self._of(key.session)
-        messages = state.pulled if pulled else state.pushed
-        if key in messages:
-            return
-        state.add(key, messages)
+    def _count(self, key: MessageKey) -> None:
+        """One more is remembered."""
         self._units += units(key)
         while self._units > MOST_REMEMBERED:
             self._forget_of_largest(key.session)
@@ -337,13 +375,21 @@ class Sessions:
 
     def _forget(self, key: MessageKey, *, pulled: bool) -> None:
         if (state := self._sessions.get(key.session)) is not None:
-            messages = state.pulled if pulled else state.pushed
+            messages: OrderedDict[MessageKey, Any] = state.pulled if pulled else state.pushed
             if key in messages:
                 state.forget(messages, [key])
                 self._units -= units(key)
 
     def _of(self, session: str) -> _Session:
         return self._sessions.setdefault(session, _Session())
+
+
+def _pushed_before(key: MessageKey, how: str) -> GatewayError:
+    return GatewayError(
+        ErrorCode.DUPLICATE_PUSH,
+        f"{key} was pushed before{how}.",
+        "A name and tag can be pushed once to each party; the first message is kept.",
+    )
 
 
 def _listed(named: frozenset[Party] | None) -> tuple[Party, ...] | None:

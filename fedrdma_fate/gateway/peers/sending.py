@@ -249,6 +249,11 @@ class Sending:
             self._context.mailbox.sessions.forget_push(record.key)
             self._tell_task(record.key, ErrorCode.MESSAGE_LOST, reason)
 
+    def forget(self, record: records.Outgoing) -> None:
+        """Its task pushes it anew, and only then it is sent: as if it had not been pushed before."""
+        self._journal.write(records.Dropped(self._peer.site, record.transfer))
+        self._context.mailbox.sessions.forget_push(record.key)
+
     def restore_told(self, confirmed: Mapping[int, MessageKey], notices: Iterable[records.Undelivered]) -> None:
         """An earlier run was told that the peer has these, and was to tell it that it will not get those."""
         for transfer, key in confirmed.items():

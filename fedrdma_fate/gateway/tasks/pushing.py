@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from fedrdma_fate.client.protocol import Attach, Commit, PutInline
+from fedrdma_fate.core.digest import block_digest
 from fedrdma_fate.engine.payload import Payload
 from fedrdma_fate.gateway.context import GatewayContext
+from fedrdma_fate.gateway.journal_records import Outgoing as OutgoingRecord
 from fedrdma_fate.gateway.messages.mailbox import Message, name_of_user
+from fedrdma_fate.gateway.messages.sessions import Push
 from fedrdma_fate.gateway.peers.entitlement import not_in_session
 from fedrdma_fate.gateway.peers.metering import frames_counted
 from fedrdma_fate.gateway.peers.outgoing_room import MESSAGE_BYTES, MOST_AT_ONCE_BYTES, OutgoingRoom
@@ -18,6 +21,9 @@ from fedrdma_fate.gateway.spilling import keep_small, make_room, why_no_room_for
 from fedrdma_fate.memory.pool import Lease
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 from fedrdma_fate.wire.frames import MOST_NAME_CHARACTERS, MessageKey, Party
+
+Reopen = Callable[[MessageKey], tuple[Sending, OutgoingRecord] | None]
+"""What a task had not written whole when the gateway was killed, and commits now, and what was to send it."""
 
 _HEAD_BYTES = 512
 """Of the frame of a small message, besides its body and names; it has 128."""
@@ -68,8 +74,22 @@ class Pushing:
         for peer in self._peers.values():
             peer.abandon(payload)
 
-    def commit(self, request: Commit, payload: LeasedPayload, attach: Attach, user: int) -> None:
+    def commit(
+        self,
+        request: Commit,
+        payload: LeasedPayload,
+        attach: Attach,
+        user: int,
+        reopen: Reopen = lambda _key: None,
+    ) -> None:
         """Send a payload to all destinations, each of which holds on to its slot.
+
+        Args:
+            request: of the task.
+            payload: what it sends.
+            attach: who it is.
+            user: whose process it is.
+            reopen: takes what it had not written whole in an earlier run.
 
         Raises:
             GatewayError: DUPLICATE_PUSH, WRONG_PARTY or LIMIT_REACHED; then nothing is sent to anybody.
@@ -81,7 +101,8 @@ class Pushing:
         # a push that is known, and to be sent nowhere, could neither be made again nor come
         sites = len(self._peers_of(request))
         with self._context.send_sharing.together(sites), self._context.journal.together():
-            for key in self._register(attach, request, user, payload.total_bytes):
+            keys = self._register(attach, request, user, payload.total_bytes, None, reopen)
+            for key in keys:
                 share = payload.lease.share(f"transfer:{key}")
                 peer = self._peer_of(key.destination)
                 if peer is not None:
@@ -92,7 +113,7 @@ class Pushing:
                     message = Message(key, request.kind, payload.total_bytes, lease=share, user=user, transfer=transfer)
                     self._context.journal.keep(message)
                     self._keep(message, "local")
-        self._trace_put(attach, request, payload.total_bytes)
+        self._trace_put(attach, request, keys, payload.total_bytes)
 
     def may_commit(self, request: Commit) -> bool:
         """Whether there is room for another large message for each of its destinations."""
@@ -157,7 +178,8 @@ class Pushing:
         """
         moves = []
         with self._context.journal.together():
-            for key in self._register(attach, request, user, len(request.body)):
+            keys = self._register(attach, request, user, len(request.body), block_digest(request.body))
+            for key in keys:
                 peer = self._peer_of(key.destination)
                 if peer is not None:
                     peer.put_inline(key, request.kind, request.body)
@@ -175,30 +197,43 @@ class Pushing:
                     self._context.journal.keep(message)
                 if message.moving is not None:
                     moves.append(message.moving)
-        self._trace_put(attach, request, len(request.body))
+        self._trace_put(attach, request, keys, len(request.body))
         return moves
 
+    def was_pushed(self, request: Commit, attach: Attach) -> bool:
+        """Whether this very task has pushed it to all of them."""
+        pushes = map(self._context.mailbox.sessions.pushed, _keys(request, attach))
+        return all(push is not None and push.client == attach.client for push in pushes)
+
     def _register(
-        self, attach: Attach, request: Commit | PutInline, user: int, total_bytes: int
+        self,
+        attach: Attach,
+        request: Commit | PutInline,
+        user: int,
+        total_bytes: int,
+        digest: int | None,
+        reopen: Reopen = lambda _key: None,
     ) -> tuple[MessageKey, ...]:
+        """The messages that are to be sent now: what was pushed before, with the same bytes, is the same push."""
         for destination in request.destinations:
             if (peer := self._peer_of(destination)) is not None:
                 peer.check_served(destination)
             if not self._context.mailbox.sessions.names(attach.session, attach.party, destination):
                 raise not_in_session(attach.session, attach.party, destination)
-        keys = tuple(
-            checked_key(MessageKey(attach.session, request.name, request.tag, attach.party, destination))
-            for destination in request.destinations
-        )
+        keys = tuple(map(checked_key, _keys(request, attach)))
+        sessions = self._context.mailbox.sessions
         for key in keys:
-            if self._peer_of(key.destination) is None:
+            if self._peer_of(key.destination) is None and sessions.pushed(key) is None:
                 if not self._context.mailbox.sessions.admits(key):
                     raise not_in_session(key.session, key.destination, key.source)
                 self._check_room(key, user, total_bytes)
                 if isinstance(request, PutInline) and (full := why_no_room_for_small(self._context, key)) is not None:
                     raise full
-        self._context.mailbox.sessions.note_push(keys)
-        return keys
+        for key in keys:
+            if (unfinished := reopen(key)) is not None:
+                sending, record = unfinished
+                sending.forget(record)
+        return sessions.note_push(keys, Push(attach.client, digest), again=request.again)
 
     def _check_room(self, key: MessageKey, user: int, total_bytes: int) -> None:
         """As a peer's, so much of a user's may wait here for parties of this site."""
@@ -224,11 +259,14 @@ class Pushing:
         self._context.trace.delivered_here(key, total_bytes, mode, kept=kept)
         return kept
 
-    def _trace_put(self, attach: Attach, request: Commit | PutInline, total_bytes: int) -> None:
-        site = self._context.config.site
-        self._context.trace.put(
-            attach.session, request.name, request.tag, attach.party, request.destinations, total_bytes, site
-        )
+    def _trace_put(
+        self, attach: Attach, request: Commit | PutInline, keys: Sequence[MessageKey], total_bytes: int
+    ) -> None:
+        if keys:
+            site, destinations = self._context.config.site, tuple(key.destination for key in keys)
+            self._context.trace.put(
+                attach.session, request.name, request.tag, attach.party, destinations, total_bytes, site
+            )
 
 
 async def _wait_for_room(rooms: Sequence[OutgoingRoom], timeout: float) -> None:
@@ -247,6 +285,13 @@ def _frames(request: PutInline, attach: Attach) -> int:
     longest = max(request.destinations, key=lambda party: len(str(party)), default=attach.party)
     names = f"{attach.session}{request.name}{request.tag}{attach.party}{longest}"
     return frames_counted(len(request.body) + len(names.encode()) + _HEAD_BYTES)
+
+
+def _keys(request: Commit | PutInline, attach: Attach) -> tuple[MessageKey, ...]:
+    return tuple(
+        MessageKey(attach.session, request.name, request.tag, attach.party, destination)
+        for destination in request.destinations
+    )
 
 
 def checked_key(key: MessageKey) -> MessageKey:

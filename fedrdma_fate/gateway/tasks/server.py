@@ -11,7 +11,7 @@ import dataclasses
 import logging
 import os
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -30,6 +30,7 @@ from fedrdma_fate.client.protocol import (
     Done,
     DropSession,
     Get,
+    GoOn,
     GotInline,
     GotSlot,
     LeaseSlot,
@@ -50,23 +51,26 @@ from fedrdma_fate.client.protocol import (
     Written,
 )
 from fedrdma_fate.engine.payload import Payload
+from fedrdma_fate.gateway.background import spawn
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.journal.journal import Journal
-from fedrdma_fate.gateway.journal_records import Leased, Unleased
+from fedrdma_fate.gateway.journal_records import Came, Leased, Unleased, Went
+from fedrdma_fate.gateway.journal_records import Outgoing as OutgoingRecord
 from fedrdma_fate.gateway.messages.mailbox import Message
 from fedrdma_fate.gateway.peers.entitlement import not_in_session
 from fedrdma_fate.gateway.peers.sending import Sending
 from fedrdma_fate.gateway.spilling import make_room
 from fedrdma_fate.gateway.tasks.held_memory import HeldMemory, lies_in, told_of_peers
 from fedrdma_fate.gateway.tasks.pushing import LeasedPayload, Pushing, checked_key
+from fedrdma_fate.gateway.tasks.returning import TASKS_LOOK_SECONDS, Had, digest_of_secret
 from fedrdma_fate.gateway.tasks.session_ends import SessionEnds
 from fedrdma_fate.gateway.tasks.session_list import dropped_document, sessions_document
-from fedrdma_fate.gateway.tasks.socket import Answer, WithDescriptor
+from fedrdma_fate.gateway.tasks.socket import Answer, StoppingError, WithDescriptor, WithSequel
 from fedrdma_fate.gateway.tasks.sums import Sums
-from fedrdma_fate.gateway.tasks.users import TaskUsers
+from fedrdma_fate.gateway.tasks.users import TaskUsers, refused
 from fedrdma_fate.memory.pool import Lease, SlotPool
 from fedrdma_fate.memory.region import region_unusable
-from fedrdma_fate.memory.shared_slots import hold_range
+from fedrdma_fate.memory.shared_slots import hold_range, place_is_held, range_is_held
 from fedrdma_fate.obs.complaints import EACH_TELLS
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, MemoryPoolError
 from fedrdma_fate.wire.frames import MessageKey, Party
@@ -102,10 +106,15 @@ class Task:
         """
         self.place = place
         self._journal = journal
+        self._secret = digest_of_secret(attach.secret)
         # a megabyte of names that are kept of the session is enough, and each task has them
-        self.attach = msgspec.structs.replace(attach, parties=None)
-        self._named = hash(attach.parties)
+        self.attach = msgspec.structs.replace(attach, parties=None, secret=b"")
+        self._named: int | None = hash(attach.parties)
         self.user = user
+        self.is_awaited = False
+        self.unfinished: dict[MessageKey, tuple[Sending, OutgoingRecord]] = {}
+        self._in_doubt: list[tuple[Message, int]] = []
+        self._seen_mapped: set[int] = set()
         self.connections = 0
         self.sending: dict[int, LeasedPayload] = {}
         self._abandon = abandon
@@ -114,8 +123,73 @@ class Task:
 
     def is_of(self, attach: Attach, user: int) -> bool:
         """Whether this is who attaches."""
-        alike = msgspec.structs.replace(attach, parties=None) == self.attach and hash(attach.parties) == self._named
+        if self._named is None:
+            # of an earlier run, which has written down a digest of the secret instead
+            self._named = hash(attach.parties)
+        alike = msgspec.structs.replace(attach, parties=None, secret=b"") == self.attach
+        alike = alike and digest_of_secret(attach.secret) == self._secret and hash(attach.parties) == self._named
         return alike and user == self.user
+
+    @classmethod
+    def of_earlier_run(cls, had: Had, abandon: Callable[[Payload], None], journal: Journal) -> Task:
+        """One that has not come back yet, with what it had."""
+        came = had.task
+        attach = Attach(CLIENT_PROTOCOL_VERSION, came.client, came.session, came.party, came.mode)
+        task = cls(attach, came.user, abandon, journal, came.place)
+        task._secret, task._named, task.is_awaited = came.secret, None, True
+        task.sending = {number: LeasedPayload(lease) for number, lease in had.leases.items()}
+        task.received = {number: message for number, (message, _) in had.messages.items()}
+        task._in_doubt = [*had.messages.values(), *had.small]
+        task.unfinished = {record.key: (sending, record) for sending, record in had.unfinished}
+        task._next_lease = max([0, *had.leases, *had.messages])
+        return task
+
+    def go_on(self, request: GoOn) -> list[Message]:
+        """It has come back; messages that were given to it and that it has not got."""
+        self.is_awaited = False
+        self._next_lease = max(self._next_lease, request.highest)
+        unanswered, held = {*request.unanswered}, {*request.held}
+        missed = {id(message): message for message, asked in self._in_doubt if asked in unanswered}
+        self.received = {number: message for number, message in self.received.items() if id(message) not in missed}
+        for message, _ in self._in_doubt:
+            if id(message) not in missed and all(message is not mapped for mapped in self.received.values()):
+                # it needs no memory of ours any more
+                message.discard()
+        self._in_doubt.clear()
+        for number in [number for number in (*self.sending, *self.received) if number not in held]:
+            self.release(number)
+        return list(missed.values())
+
+    def let_go_of_unmapped(self) -> None:
+        """What it was seen to have mapped, and has not any more, goes back, though it has not come back itself."""
+        for number, message in list(self.received.items()):
+            if message.lease is None:
+                continue
+            if range_is_held(message.lease.slot):
+                self._seen_mapped.add(number)
+            elif number in self._seen_mapped:
+                self._in_doubt = [doubt for doubt in self._in_doubt if doubt[0] is not message]
+                self.release(number)
+
+    def note_came(self) -> None:
+        """Write down who it is."""
+        if self._secret:
+            attach = self.attach
+            self._journal.write(
+                Came(
+                    attach.client,
+                    self._secret,
+                    attach.session,
+                    attach.party,
+                    attach.mode,
+                    self.user,
+                    self.place,
+                )
+            )
+
+    def reopen(self, key: MessageKey) -> tuple[Sending, OutgoingRecord] | None:
+        """What it had not written whole when the earlier run was killed, and commits now; None where it is none."""
+        return self.unfinished.pop(key, None)
 
     @property
     def owner(self) -> str:
@@ -140,9 +214,17 @@ class Task:
             self._journal.write(Unleased(self.attach.client, lease))
             if sending.written_from:
                 self._abandon(sending)
+            self._lose(lambda record: record.offset == sending.lease.slot.offset)
             sending.lease.release()
         if (received := self.received.pop(lease, None)) is not None:
             received.discard()
+
+    def _lose(self, is_lost: Callable[[OutgoingRecord], bool]) -> None:
+        """What it will not write any more is told to be lost."""
+        for key, (peer, record) in list(self.unfinished.items()):
+            if is_lost(record):
+                del self.unfinished[key]
+                peer.note_lost(record, "the gateway was killed before its task had written all of it")
 
     def held_bytes(self) -> tuple[int, int]:
         """Of slots that it writes to, and of messages that it has got and that lie in a slot or a file here."""
@@ -154,6 +236,11 @@ class Task:
         held = [*self.sending, *self.received]
         for lease in held:
             self.release(lease)
+        for message, _ in self._in_doubt:
+            message.discard()
+        self._lose(lambda _record: True)
+        if self._secret:
+            self._journal.write(Went(self.attach.client))
         return len(held)
 
 
@@ -166,7 +253,11 @@ class _Wait:
 
 
 class TaskServer:
-    """Belongs to the event loop's thread."""
+    """Belongs to the event loop's thread.
+
+    Attributes:
+        has_new_memory: whether tasks of an earlier run have another send region than this one has.
+    """
 
     def __init__(
         self,
@@ -202,6 +293,7 @@ class TaskServer:
         self._tasks: dict[str, Task] = {}
         # no two tasks that may live at once have one place, those of earlier runs included
         self._places = secrets.randbits(_PLACE_BITS)
+        self.has_new_memory = False
 
     @property
     def task_count(self) -> int:
@@ -237,15 +329,48 @@ class TaskServer:
             self._places += 1
             journal = self.context.journal
             task = self._tasks[attach.client] = Task(attach, user, self.pushing.abandon, journal, self._places)
+            task.note_came()
             self.sessions.arrive(attach.session, attach.party)
+        elif task.is_awaited:
+            self.context.mailbox.join(attach.session, attach.party, attach.parties)
         task.connections += 1
         return task
+
+    def expect(self, had: Sequence[Had]) -> None:
+        """Tasks of an earlier run may come back, and have this."""
+        for each in had:
+            task = Task.of_earlier_run(each, self.pushing.abandon, self.context.journal)
+            attach = task.attach
+            if not self.users.is_own(task.user):
+                with contextlib.suppress(GatewayError):
+                    self.sessions.users.join(task.user, attach.session, attach.party)
+            self._tasks[attach.client] = task
+            self.sessions.arrive(attach.session, attach.party)
+        if had:
+            spawn(self.context.tasks, self._await_tasks())
+
+    async def _await_tasks(self) -> None:
+        """As long as any has not come back: one that has ended meanwhile never will."""
+        region = self.context.send_pool.region
+        until = asyncio.get_running_loop().time() + self.context.config.timeouts.restart
+        while awaited := [task for task in self._tasks.values() if task.is_awaited]:
+            in_time = asyncio.get_running_loop().time() < until
+            for task in [task for task in awaited if not task.connections]:
+                # where its region is gone, so are its locks
+                lives = place_is_held(region.fileno, region.length + task.place)
+                if lives or (in_time and self.has_new_memory):
+                    task.let_go_of_unmapped()
+                else:
+                    self._end(task)
+            await asyncio.sleep(TASKS_LOOK_SECONDS)
 
     def detach(self, task: Task) -> None:
         """One of the connections of a task has ended."""
         task.connections -= 1
-        if task.connections:
-            return
+        if not task.connections and not task.is_awaited:
+            self._end(task)
+
+    def _end(self, task: Task) -> None:
         attach = task.attach
         del self._tasks[attach.client]
         held = task.release_all()
@@ -322,6 +447,8 @@ class TaskServer:
                 "Run the same fedrdma-fate version in FATE and in the gateway.",
             )
         known = self._tasks.get(attach.client)
+        if known is not None and user != known.user:
+            raise refused(user, f"attach as a task of user {known.user}")
         if known is not None and not known.is_of(attach, user):
             raise GatewayError(ErrorCode.CLIENT_PROTOCOL, "one client attaches to two sessions, or as two users.")
         if not self.context.routes.is_local(attach.party):
@@ -373,6 +500,8 @@ class TaskConversation:
                 return self._drop(session)
             case Attach():
                 return self._attach(request)
+            case GoOn():
+                return self._go_on(request, self._attached)
             case ReleaseLeases(leases=leases):
                 for lease in leases:
                     self._attached.release(lease)
@@ -437,7 +566,23 @@ class TaskConversation:
         except OSError as error:
             os.close(descriptor)
             raise region_unusable("the send region", error) from error
-        return WithDescriptor(Attached(self._context.incarnation), descriptor)
+        patience = self._context.config.timeouts.restart if self._context.journal.is_kept else 0.0
+        return WithDescriptor(Attached(self._context.incarnation, patience), descriptor)
+
+    def _go_on(self, request: GoOn, task: Task) -> Reply:
+        if not task.is_awaited:
+            raise GatewayError(
+                ErrorCode.SESSION_CLOSED,
+                f"the gateway of {self._context.config.site} was restarted, and does not know this task of "
+                f"{task.attach.party} from its earlier run.",
+                "Run the job again.",
+            )
+        with self._context.journal.together():
+            for missed in task.go_on(request):
+                self._give_back(missed)
+        message = "%s goes on in %s after the gateway was restarted"
+        self._server.tell("task came back", self._user, message, task.attach.party, task.attach.session)
+        return Done()
 
     # -- pushing --------------------------------------------------------------------------------------------------
 
@@ -495,6 +640,15 @@ class TaskConversation:
         return await _when_moved(self._server.pushing.put_inline(request, task.attach, task.user))
 
     def _commit(self, request: Commit, task: Task) -> Answer | Coroutine[Any, Any, Answer | None]:
+        if request.again and request.unfinished:
+            # whatever became of it: the task commits it when it is whole
+            return NotYet(digests=True)
+        if (
+            request.again
+            and request.lease not in task.sending
+            and self._server.pushing.was_pushed(request, task.attach)
+        ):
+            return Done()
         try:
             has_room = self._server.pushing.may_commit(request)
         except GatewayError:
@@ -534,7 +688,7 @@ class TaskConversation:
                     ErrorCode.CLIENT_PROTOCOL,
                     f"{request.whole_bytes} bytes are to come whole, of a payload of {payload.total_bytes}.",
                 )
-            pushing.commit(request, payload, task.attach, task.user)
+            pushing.commit(request, payload, task.attach, task.user, task.reopen)
             return Begun(pushing.wants_digests(request, task.attach)) if request.unfinished else Done()
         finally:
             self._let_go(request, task)
@@ -581,28 +735,33 @@ class TaskConversation:
 
     async def _get(self, request: Get, task: Task) -> Answer:
         key = self._key_to_get(request.name, request.tag, request.source, task.attach)
+        number = task.new_lease()
         try:
             with self._server.waiting(self, put=False):
-                message = await self._context.mailbox.take(key, request.timeout)
+                message = await self._context.mailbox.take(
+                    key, request.timeout, lambda message: self._note_pull(message, task, number, request.number)
+                )
         except GatewayError as error:
             if error.code is ErrorCode.PULL_TIMEOUT:
                 raise self._server.timed_out(error) from error
             raise
         if message.missing and not request.tolerates:
-            self._context.mailbox.return_(message)
+            self._give_back(message)
             raise incomplete_error(message)
         self._context.mailbox.tolerances.discard(key)
         self._context.trace.get(key, message.total_bytes)
         if (body := message.small_body()) is not None:
-            message.discard()
-            return GotInline(message.kind, body)
+            task.received[number] = message
+            return WithSequel(
+                GotInline(message.kind, body),
+                lambda: task.release(number),
+                lambda: self._not_handed_over(task, number),
+            )
         try:
             place, descriptor, offset = message.locate()
         except FedRDMAError:
-            self._context.mailbox.return_(message)
+            self._give_back(message)
             raise
-        self._context.journal.handed(message)
-        number = task.new_lease()
         task.received[number] = message
         reply = GotSlot(message.kind, number, place, offset, message.total_bytes, message.missing)
         return WithDescriptor(reply, descriptor, lambda: self._not_handed_over(task, number))
@@ -630,8 +789,19 @@ class TaskConversation:
 
     def _not_handed_over(self, task: Task, number: int) -> None:
         if (message := task.received.pop(number, None)) is not None:
+            self._give_back(message)
+
+    def _give_back(self, message: Message) -> None:
+        with self._context.journal.together():
             self._context.journal.returned(message)
             self._context.mailbox.return_(message)
+
+    def _note_pull(self, message: Message, task: Task, lease: int, asked: int) -> None:
+        """A message that was pulled, and is with no task, could not come any more: both are written down, or none."""
+        with self._context.journal.together():
+            self._context.mailbox.sessions.note_pull(message.key)
+            lease = 0 if message.small_body() is not None else lease
+            self._context.journal.handed(message, task.attach.client, lease, asked)
 
     def _leave(self, attach: Attach) -> Reply:
         dropped = self._server.leave(attach.session, attach.party)
@@ -657,10 +827,12 @@ def incomplete_error(message: Message) -> GatewayError:
     )
 
 
-def stopping_error(context: GatewayContext) -> GatewayError:
+def stopping_error(context: GatewayContext) -> StoppingError:
     """The error for tasks of a gateway that is going away."""
-    return GatewayError(
+    error = StoppingError(
         ErrorCode.GATEWAY_STOPPING,
         f"the gateway of {context.config.site} is stopping.",
         "Start it again, then run the job again.",
     )
+    error.next_run = context.leaves_to_next
+    return error

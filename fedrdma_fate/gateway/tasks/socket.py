@@ -50,6 +50,16 @@ _SHARED_MODE = 0o666
 """Everybody who can reach its directory can connect; then the user counts."""
 
 
+class StoppingError(GatewayError):
+    """This gateway is going away.
+
+    Attributes:
+        next_run: see `protocol.Error`.
+    """
+
+    next_run = False
+
+
 class WithDescriptor:
     """A reply, and a descriptor to pass with it, which belongs to whoever has this.
 
@@ -69,7 +79,22 @@ class WithDescriptor:
         close_all([self.descriptor])
 
 
-Answer = Reply | WithDescriptor
+class WithSequel:
+    """A reply, and what is done about it.
+
+    Attributes:
+        reply: the reply.
+        then: called when the kernel has all of it: then the task gets it, whatever becomes of this process.
+        undo: called where it could not be sent.
+    """
+
+    def __init__(self, reply: Reply, then: Callable[[], object], undo: Callable[[], object]) -> None:
+        self.reply = reply
+        self.then = then
+        self.undo = undo
+
+
+Answer = Reply | WithDescriptor | WithSequel
 
 
 class Conversation(Protocol):
@@ -159,12 +184,17 @@ class TaskSocket:
             ) from error
         self._acceptor = Acceptor([listener], self._make, "listen.socket", self._complaints)
 
-    async def stop(self) -> None:
-        """Stop listening, send the answers that are due, and end all connections."""
+    async def stop(self, *, keep: bool = False) -> None:
+        """Stop listening, send the answers that are due, and end all connections.
+
+        Args:
+            keep: leave the file of the socket: by it tasks know that another run may come.
+        """
         if self._acceptor is not None:
             self._acceptor.close()
             self._acceptor = None
-            self._remove()
+            if not keep:
+                self._remove()
         quiet = asyncio.create_task(self._quiet.wait())
         try:
             await asyncio.wait([quiet], timeout=_LAST_ANSWERS_SECONDS)
@@ -253,6 +283,9 @@ class TaskSocket:
             self._quiet.clear()
             try:
                 answer = await self._answer(requests, conversation, request, user)
+                if isinstance(answer, WithSequel):
+                    await _send_with_sequel(writer, answer)
+                    continue
                 if isinstance(answer, WithDescriptor):
                     answer = await self._send_with_descriptor(writer, answer, user)
                 if answer is not None:
@@ -341,6 +374,21 @@ async def _send_with_descriptor(writer: asyncio.StreamWriter, answer: WithDescri
     await writer.drain()
 
 
+async def _send_with_sequel(writer: asyncio.StreamWriter, answer: WithSequel) -> None:
+    """Send a reply, and see to it that the kernel has it.
+
+    Raises:
+        ConnectionError: the task went away.
+    """
+    try:
+        writer.write(encode_message(answer.reply))
+        await _drain_all(writer)
+    except BaseException:
+        answer.undo()
+        raise
+    answer.then()
+
+
 async def _until_read(writer: asyncio.StreamWriter) -> None:
     """Wait until a task has read what it was answered, which it does before it asks again.
 
@@ -384,7 +432,8 @@ async def _send_first(connection: socket.socket, message: bytes, descriptor: int
 
 
 def _error_reply(error: FedRDMAError) -> Error:
-    return Error(error.code.value, error.message, error.remedy)
+    next_run = isinstance(error, StoppingError) and error.next_run
+    return Error(error.code.value, error.message, error.remedy, next_run)
 
 
 def _remove_stale(path: Path) -> None:

@@ -1,0 +1,209 @@
+"""Tasks of an earlier run: who is let have what they had, and what becomes of that."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from fedrdma_fate.client.protocol import (
+    CLIENT_PROTOCOL_VERSION,
+    Attach,
+    Commit,
+    Done,
+    Get,
+    GoOn,
+    GotInline,
+    NotYet,
+    PutInline,
+)
+from fedrdma_fate.gateway.config.schema import parse_config
+from fedrdma_fate.gateway.journal_records import Came
+from fedrdma_fate.gateway.messages.mailbox import Message
+from fedrdma_fate.gateway.tasks.returning import Had, digest_of_secret
+from fedrdma_fate.gateway.tasks.server import TaskConversation, TaskServer
+from fedrdma_fate.gateway.tasks.session_ends import SessionEnds
+from fedrdma_fate.gateway.tasks.socket import WithSequel
+from fedrdma_fate.gateway.tasks.users import TaskUsers
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError
+from fedrdma_fate.wire.frames import MessageKey
+from tests.support.twin import PARTIES, Twin
+from tests.support.twin_play import Play
+
+USER = 77
+SECRET = b"only it knows it"
+ATTACH = Attach(CLIENT_PROTOCOL_VERSION, "task", "s", PARTIES["a"], None, None, SECRET)
+CAME = Came("task", digest_of_secret(SECRET), "s", PARTIES["a"], None, USER, 5)
+SMALL = MessageKey("s", "small", "t", PARTIES["b"], PARTIES["a"])
+
+
+class Served:
+    """Gateway a, and its answers to a task."""
+
+    def __init__(self, twin: Twin) -> None:
+        half = twin.halves["a"]
+        self.context = half.context
+        peers = {"b": half.peer}
+        users = TaskUsers.of_config(
+            parse_config(
+                {
+                    "site": "a",
+                    "parties": ["guest:1"],
+                    "security": "off",
+                    "task_users": [
+                        {"user": str(USER), "parties": ["guest:1"]},
+                        {"user": str(USER + 1), "parties": ["guest:1"]},
+                    ],
+                }
+            )
+        )
+
+        async def no_probe(*_: Any) -> dict[str, object]:
+            raise AssertionError
+
+        ends = SessionEnds(self.context, peers)
+        sending = {"b": half.peer.sending}
+        self.server = TaskServer(self.context, sending, lambda _may: {}, no_probe, users, ends)
+
+    def attach(self, attach: Attach = ATTACH, user: int = USER) -> TaskConversation:
+        """A connection of a task that has attached."""
+        conversation = self.server.begin(user)
+        # the regions of a twin have no descriptor to pass
+        conversation._task = self.server.attach(attach, user)
+        return conversation
+
+
+def small(body: bytes = b"hello") -> Message:
+    return Message(SMALL, "bytes", len(body), body=body, origin="b", transfer=9)
+
+
+@pytest.mark.parametrize(
+    ("attach", "user", "code"),
+    [
+        (ATTACH, USER + 1, ErrorCode.USER_REFUSED),
+        (msgspec.structs.replace(ATTACH, secret=b"another"), USER, ErrorCode.CLIENT_PROTOCOL),
+        (msgspec.structs.replace(ATTACH, secret=b""), USER, ErrorCode.CLIENT_PROTOCOL),
+        (msgspec.structs.replace(ATTACH, session="other"), USER, ErrorCode.CLIENT_PROTOCOL),
+    ],
+)
+def test_who_is_not_the_task_is_refused_and_the_task_finds_what_it_had(
+    play: Play, attach: Attach, user: int, code: ErrorCode
+) -> None:
+    async def scenario(twin: Twin) -> None:
+        served = Served(twin)
+        lease = served.context.send_pool.lease(100_000, "task:task")
+        assert lease is not None
+        served.server.expect([Had(CAME, leases={3: lease})])
+        with pytest.raises(GatewayError) as caught:
+            served.attach(attach, user)
+        assert caught.value.code is code
+        back = served.attach()
+        assert back.answer(GoOn((3,), 3)) == Done()
+        assert back.answer(Commit(3, "m", "t", (PARTIES["b"],), "object")) == Done()
+        back.end()
+
+    play(scenario)
+
+
+def test_a_task_that_no_journal_knows_cannot_go_on(play: Play) -> None:
+    async def scenario(twin: Twin) -> None:
+        served = Served(twin)
+        stranger = served.attach()
+        with pytest.raises(GatewayError) as caught:
+            stranger.answer(GoOn((), 0))
+        assert caught.value.code is ErrorCode.SESSION_CLOSED
+        stranger.end()
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("unanswered", [True, False])
+def test_a_message_that_was_given_waits_again_if_it_did_not_come_and_else_is_over(play: Play, unanswered: bool) -> None:
+    async def scenario(twin: Twin) -> None:
+        served = Served(twin)
+        served.context.mailbox.sessions.note_pull(SMALL)
+        served.server.expect([Had(CAME, small=[(small(), 4)])])
+        back = served.attach()
+        assert back.answer(GoOn((), 0, (4,) if unanswered else ())) == Done()
+        got = back.answer(Get("small", "t", PARTIES["b"], 1.0, number=4))
+        assert asyncio.iscoroutine(got)
+        if unanswered:
+            answer = await got
+            assert isinstance(answer, WithSequel)
+            assert answer.reply == GotInline("bytes", b"hello")
+            answer.then()
+        else:
+            with pytest.raises(GatewayError) as caught:
+                await got
+            assert caught.value.code is ErrorCode.DUPLICATE_PULL
+        assert served.context.mailbox.summary()["messages"] == 0
+        back.end()
+
+    play(scenario)
+
+
+def test_leases_that_a_task_has_not_got_or_has_given_back_go_back_and_later_ones_have_other_numbers(play: Play) -> None:
+    async def scenario(twin: Twin) -> None:
+        served = Served(twin)
+        pool = served.context.send_pool
+        leases = {number: pool.lease(100_000, "task:task") for number in (1, 2)}
+        served.server.expect([Had(CAME, leases={n: lease for n, lease in leases.items() if lease is not None})])
+        back = served.attach()
+        assert back.answer(GoOn((1,), 8)) == Done()
+        assert pool.stats().slots == 1
+        assert back._attached.new_lease() == 9
+        back.end()
+        assert pool.stats().slots == 0
+
+    play(scenario)
+
+
+def test_a_small_message_whose_task_went_away_before_it_had_it_waits_for_the_next(play: Play) -> None:
+    async def scenario(twin: Twin) -> None:
+        served = Served(twin)
+        served.context.mailbox.deliver(small())
+        first = served.attach()
+        got = first.answer(Get("small", "t", PARTIES["b"], 1.0, number=1))
+        assert asyncio.iscoroutine(got)
+        answer = await got
+        assert isinstance(answer, WithSequel)
+        answer.undo()
+        first.end()
+        message = await served.context.mailbox.take(SMALL, 1.0)
+        assert message.small_body() == b"hello"
+
+    play(scenario)
+
+
+def test_what_is_asked_for_again_is_done_once_and_other_bytes_are_refused(play: Play) -> None:
+    async def scenario(twin: Twin) -> None:
+        served = Served(twin)
+        task, to = served.attach(), (PARTIES["b"],)
+        for again in (False, True, False):
+            assert task.answer(PutInline("m", "t", to, "bytes", b"x", again)) == Done()
+        assert twin.halves["a"].peer.sending.pending == 1
+        for again in (False, True):
+            with pytest.raises(FedRDMAError) as caught:
+                task.answer(PutInline("m", "t", to, "bytes", b"other", again))
+            assert caught.value.code is ErrorCode.DUPLICATE_PUSH
+        # a large one, whose lease was given away with the first
+        lease = served.context.send_pool.lease(100_000, "task:task")
+        assert lease is not None
+        number = task._attached.has(lease)
+        commit = Commit(number, "n", "t", to, "object")
+        assert task.answer(commit) == Done()
+        assert task.answer(msgspec.structs.replace(commit, again=True)) == Done()
+        unfinished = msgspec.structs.replace(commit, keep=True, unfinished=True, again=True)
+        assert task.answer(unfinished) == NotYet(digests=True)
+        with pytest.raises(FedRDMAError) as unknown:
+            task.answer(commit)
+        assert unknown.value.code is ErrorCode.LEASE_UNKNOWN
+        other = served.attach(msgspec.structs.replace(ATTACH, client="other"))
+        with pytest.raises(FedRDMAError):
+            other.answer(msgspec.structs.replace(commit, again=True))
+        task.end()
+        other.end()
+
+    play(scenario)
