@@ -269,7 +269,12 @@ class InThread:
 class InProcesses:
     """Runs each gateway in a process of its own, by the command line."""
 
-    def __init__(self) -> None:
+    def __init__(self, ready_seconds: float = READY_SECONDS) -> None:
+        """
+        Args:
+            ready_seconds: for a gateway to start, and to stop.
+        """
+        self._ready_seconds = ready_seconds
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, site: Site) -> None:
@@ -278,7 +283,7 @@ class InProcesses:
         with (site.home / "log").open("ab") as log:
             process = subprocess.Popen([*self.command(site), *arguments], stdout=log, stderr=log)
         self.processes[site.name] = process
-        eventually(lambda: process.poll() is not None or _answers(site), READY_SECONDS)
+        eventually(lambda: process.poll() is not None or _answers(site), self._ready_seconds)
         assert process.poll() is None, (site.home / "log").read_text()
 
     def command(self, site: Site) -> list[str]:
@@ -290,13 +295,13 @@ class InProcesses:
         """Stop it in order: SIGTERM keeps what waits for the next run, SIGINT nothing."""
         process = self.processes.pop(site.name)
         process.send_signal(number)
-        assert process.wait(READY_SECONDS) == 0, (site.home / "log").read_text()
+        assert process.wait(self._ready_seconds) == 0, (site.home / "log").read_text()
 
     def kill(self, site: Site) -> None:
         """Stop it with SIGKILL."""
         process = self.processes.pop(site.name)
         process.kill()
-        process.wait(READY_SECONDS)
+        process.wait(self._ready_seconds)
 
     def signal(self, site: Site, number: int) -> None:
         """Send it a signal."""
@@ -310,7 +315,7 @@ class InProcesses:
             process.send_signal(signal.SIGINT)
         for process in self.processes.values():
             try:
-                process.wait(READY_SECONDS)
+                process.wait(self._ready_seconds)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
