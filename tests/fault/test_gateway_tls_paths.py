@@ -13,11 +13,13 @@ import grpc
 import pytest
 
 from fedrdma_fate.bench.ports import free_ports
+from fedrdma_fate.gateway.peers import channel_security
 from fedrdma_fate.security.credentials import CredentialFiles, load_credentials
 from fedrdma_fate.security.grpc_credentials import GrpcCredentials
 from fedrdma_fate.transport.grpc import METHOD, SERVICE, TOKEN_KEY, GrpcSettings, GrpcTransport
 from fedrdma_fate.wire.errors import TransportError
 from tests.support.certificates import TestAuthority, now
+from tests.support.connections import cut, strike
 from tests.support.control import client_context
 from tests.support.sites import InProcesses, Sites, eventually, party, start_gateways
 
@@ -30,8 +32,8 @@ def authority(tmp_path: Path) -> TestAuthority:
     return TestAuthority(tmp_path / "tls")
 
 
-def push_and_pull(sites: Sites) -> None:
-    with sites["a"].client("s") as a, sites["b"].client("s") as b:
+def push_and_pull(sites: Sites, session: str = "s") -> None:
+    with sites["a"].client(session) as a, sites["b"].client(session) as b:
         lease = a.lease(len(BODY))
         lease.buffer[:] = BODY
         lease.commit("m", "t", [party("host:2")], "object")
@@ -46,6 +48,22 @@ def test_mode_grpc_moves_payloads_between_sites_with_certificates(tmp_path: Path
         push_and_pull(sites)
         (event,) = eventually(lambda: sites["b"].events("delivered"))
         assert (event["mode"], event["transport"]) == ("grpc", "grpc")
+
+
+def test_a_grpc_data_path_that_is_lost_after_a_certificate_was_renewed_is_made_anew(
+    tmp_path: Path, authority: TestAuthority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel_security, "CHECK_SECONDS", 0.05)
+    with start_gateways(LAYOUT, tmp_path, authority=authority, mode="grpc") as sites:
+        push_and_pull(sites)
+        for name, site in sites.items():
+            serial = f"{authority.issue(name).certificate.serial_number:x}"
+            eventually(lambda site=site, serial=serial: site.status()["certificate"]["serial"] == serial)  # type: ignore[misc]
+        control = {int(site.config["listen"]["control"].rpartition(":")[2]) for site in sites.values()}
+        # both gateways are in this process
+        assert strike(os.getpid(), lambda own, other: not control & {own, other}, cut)
+        push_and_pull(sites, "next")
+        assert {event["transport"] for event in sites["b"].events("delivered")} == {"grpc"}
 
 
 def test_a_gateway_speaks_no_tls_1_2_on_any_port(tmp_path: Path, authority: TestAuthority) -> None:

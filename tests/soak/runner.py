@@ -13,14 +13,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, get_args
 
-from tests.support.connections import cut, reset, silence, strike
-
 from fedrdma_fate.client.client import GatewayClient
 from fedrdma_fate.client.sessions import ask_sessions
 from fedrdma_fate.wire.errors import FedRDMAError, GatewayError
 from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, Mode
 from tests.soak.measure import Sample, measure
 from tests.support.certificates import TestAuthority
+from tests.support.connections import cut, reset, silence, strike
 from tests.support.sites import Site, Sites, eventually, party, runner_of
 
 LAYOUT = {"a": ["guest:1"], "b": ["host:2"]}

@@ -9,6 +9,7 @@ import ssl
 from collections.abc import Iterable, Mapping
 
 from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 
 from fedrdma_fate.gateway.config.schema import GatewayConfig
 from fedrdma_fate.gateway.peers.control_stream import ControlStream
@@ -123,6 +124,8 @@ class IdentityWatch:
                 )
                 logger.error("%s", error)
                 peer.end(str(error))
+            elif self._is_needed_anew(peer):
+                peer.end("this site has a new certificate, and a data path can only be made anew with it")
 
     def _objection(self, peer: Peer, trust: Trust, now: datetime.datetime) -> str | None:
         if peer.identity is None:
@@ -133,6 +136,14 @@ class IdentityWatch:
             # a certificate that cannot be checked is not believed, and keeps nobody else's from being checked
             self._complain("the certificate of %s cannot be checked: %s", peer.config.site, repr(error))
             return "its certificate cannot be checked any more"
+
+    def _is_needed_anew(self, peer: Peer) -> bool:
+        """Whether a channel of an older certificate of ours keeps mode `grpc` from its data path: what we show there is
+        the one in use now, and the peer takes none but that of the channel. Where it is up, there is no hurry."""
+        path = peer.paths.paths.get("grpc")
+        if peer.identity is None or path is None or path.up:
+            return False
+        return peer.identity.own_certificate != self.own_certificate.public_bytes(serialization.Encoding.DER)
 
     def _complain(self, message: str, *values: object) -> None:
         self._complaints.add(logger, "certificates not checked", "this site", message, *values, level=logging.ERROR)
