@@ -543,6 +543,8 @@ class IncomingTransfers:
                     ctypes.memset(part.region.address + part.offset, 0, chunk.length)
                 case SendFrame(frame):
                     if isinstance(frame, Delivered):
+                        if not self._settings.tells_delivered(offer.transfer):
+                            continue
                         # besides: a packet of the control channel that is lost costs it 240 ms
                         self._datagrams.post(frame, COPIES)
                     self._emit(FrameToSend(frame))
@@ -562,7 +564,11 @@ class IncomingTransfers:
                         self._emit(SlotsReturned((granted.slot,)))
                         return
                     wipe(granted.slot, receiver.layout.payload_at, missing)
-                    self._remember(grant, Ended(offer.transfer, True))
+                    tells = self._settings.tells_delivered(offer.transfer)
+                    self._remember(grant, Ended(offer.transfer, tells))
+                    if not tells and isinstance(receiver, XReceiver):
+                        # until its sender is told that it is kept, it shall not take the path for broken
+                        self._emit(FrameToSend(receiver.report(now)))
                     stats = TransferStats(now - granted.started, 0, 0)
                     payload_at = receiver.layout.payload_at
                     if self._settings.kept(offer, granted.slot, payload_at, missing):

@@ -124,7 +124,8 @@ class Openings:
         offer = opening.offer
         del self._opening[grant]
         self._broken.pop(offer.transfer, None)
-        self._remember(grant, Ended(offer.transfer, True))
+        tells = self._settings.tells_delivered(offer.transfer)
+        self._remember(grant, Ended(offer.transfer, tells))
         stats = TransferStats(now - opening.started, 0, 0)
         payload_at, missing = opening.layout.payload_at, opening.missing
         wipe(opening.slot, payload_at, missing)
@@ -133,8 +134,9 @@ class Openings:
         else:
             # another link of the peer was faster
             self._emit(SlotsReturned((opening.slot,)))
-        self._datagrams.post(Delivered(offer.transfer), COPIES)
-        self._emit(FrameToSend(Delivered(offer.transfer)))
+        if tells:
+            self._datagrams.post(Delivered(offer.transfer), COPIES)
+            self._emit(FrameToSend(Delivered(offer.transfer)))
 
     def _refuse(self, grant: int, opening: Opening, reason: str) -> None:
         """Somebody else has written there, or the peer has not sealed it: it has to come anew, in another slot."""

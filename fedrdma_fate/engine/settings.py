@@ -12,7 +12,7 @@ from fedrdma_fate.engine.path_memory import KnownPath
 from fedrdma_fate.engine.repair_memory import MakeRegion
 from fedrdma_fate.obs.complaints import Complaints
 from fedrdma_fate.ports import Slot
-from fedrdma_fate.wire.frames import Frame, MessageKey, Offer
+from fedrdma_fate.wire.frames import PROBE_TRANSFERS_FROM, Frame, MessageKey, Offer
 
 Kept = Callable[[Offer, Slot, int, Ranges], bool]
 """See `LinkSettings.kept`."""
@@ -42,6 +42,8 @@ class LinkSettings:
         loss_share: how much of what may be missing of a message our task lets be so; called on the link's thread.
         tells_digests: whether the peer tells the digests of chunks when it is asked; called on the link's thread.
         continues: whether the peer knows grants that continue others; called on the link's thread.
+        confirms: whether the link tells the peer at once that a payload is kept; else its owner does, later. Probes are
+            always confirmed.
         complaints: about what the peer sends.
         site: name of the peer's, for complaints.
     """
@@ -62,5 +64,10 @@ class LinkSettings:
     loss_share: Callable[[MessageKey], float] = lambda _key: 0.0
     tells_digests: Callable[[], bool] = lambda: False
     continues: Callable[[], bool] = lambda: False
+    confirms: bool = True
     complaints: Complaints = dataclasses.field(default_factory=Complaints)
     site: str = "peer"
+
+    def tells_delivered(self, transfer: int) -> bool:
+        """Whether the link tells the peer that it has this one."""
+        return self.confirms or transfer >= PROBE_TRANSFERS_FROM

@@ -177,6 +177,7 @@ def _make_context(
         trace=TraceEvents(trace, trace.reopen),
         metrics=metrics,
         journal=journal,
+        copies=kept.copies,
         resumes=kept.resumes,
         path_store=PathStore(config.state_directory or memory.spill_directory, config.site),
         complaints=complaints,

@@ -98,6 +98,7 @@ class GatewayContext:
         next_transfer: id of the latest transfer.
         journal: what outlives this run.
         leaves_to_next: it is stopping, and the next run will go on with what tasks have.
+        copies: payloads on disk that outlive this machine's running, where there is a journal.
         resumes: this run goes on with what an earlier one was to send, or says that it will not come.
         path_store: what was learnt of the paths to the peers.
         complaints: what peers and tasks can give cause for again and again is logged through these.
@@ -129,6 +130,7 @@ class GatewayContext:
     resumes: bool = False
     leaves_to_next: bool = False
     journal: Journal = dataclasses.field(default_factory=Journal)
+    copies: SpillStore | None = None
     path_store: PathStore = dataclasses.field(default_factory=PathStore)
     complaints: Complaints = dataclasses.field(default_factory=Complaints)
     make_link: MakeLink = LinkThread

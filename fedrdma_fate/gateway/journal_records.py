@@ -57,6 +57,8 @@ class Received(Record, frozen=True, tag=1):
         client: the task's id.
         lease: number of its lease, 0 where the bytes themselves went to it.
         asked: number of its get.
+        pending: the peer is told only when a copy of it is on disk, too; until then it has not come.
+        copy: name of the file of that copy.
     """
 
     origin: str
@@ -75,10 +77,20 @@ class Received(Record, frozen=True, tag=1):
     client: str = ""
     lease: int = 0
     asked: int = 0
+    pending: bool = False
+    copy: str = ""
 
 
 class Spilled(Record, frozen=True, tag=2):
     """A message was moved to a file; written before its slot is given back."""
+
+    origin: str
+    transfer: int
+    file: str
+
+
+class Copied(Record, frozen=True, tag=29):
+    """A copy of a message is on disk; written, and synced, before the peer is told that it is here."""
 
     origin: str
     transfer: int
@@ -315,9 +327,8 @@ class Went(Record, frozen=True, tag=27):
 SessionRecord = Joined | Left | Over | Pushed | Unpushed | Pulled | Unpulled | PushFailed | Told
 SendRecord = Outgoing | Whole | Sent | Undelivered | Dropped | Confirmed | Leased | Unleased
 TaskRecord = Came | Went
-SingleRecord = (
-    Began | Received | Spilled | Handed | Returned | Gone | Ended | Lost | SessionRecord | SendRecord | TaskRecord
-)
+ReceiveRecord = Received | Spilled | Copied | Handed | Returned | Gone | Ended | Lost
+SingleRecord = Began | ReceiveRecord | SessionRecord | SendRecord | TaskRecord
 
 
 class Together(Record, frozen=True, tag=30):

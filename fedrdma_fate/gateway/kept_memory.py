@@ -13,9 +13,11 @@ from fedrdma_fate.gateway.journal.earlier_run import EarlierRun, StateDirectory,
 from fedrdma_fate.gateway.journal.journal import Journal
 from fedrdma_fate.gateway.journal_records import Began
 from fedrdma_fate.memory.keeper import Keeper
+from fedrdma_fate.memory.payload_copies import PayloadCopies
 from fedrdma_fate.memory.region import SharedRegion
 from fedrdma_fate.memory.region_directory import RECEIVE_REGION, SEND_REGION, RegionDirectory
 from fedrdma_fate.memory.spill import SpillStore
+from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
 
 logger = logging.getLogger(__name__)
 
@@ -41,11 +43,13 @@ class KeptMemory:
 
     Attributes:
         earlier: what an earlier run has left, None where nothing is kept.
+        copies: payloads on disk, likewise.
     """
 
     def __init__(self, config: GatewayConfig, directory: StateDirectory | None, earlier: EarlierRun | None) -> None:
         """Use `open`."""
         self.earlier = earlier
+        self.copies: PayloadCopies | None = None
         self._held: tuple[dict[str, int], int] | None = None
         self._is_first = earlier is None or earlier.state.began is None
         self._config = config
@@ -119,7 +123,17 @@ class KeptMemory:
             str(spill.path),
         )
         earlier.give_up_what_is_gone()
-        self._journal = Journal(begin_journal(self._directory, began, earlier.state))
+        is_durable = self._config.durable
+        # before a journal names what lies in it
+        self.copies = PayloadCopies(self._directory.path)
+        file = begin_journal(self._directory, began, earlier.state, synced=is_durable)
+        self._journal = Journal(file, is_durable=is_durable)
+        if is_durable and file is None:
+            raise MemoryPoolError(
+                ErrorCode.JOURNAL_UNUSABLE,
+                f"with `durable: true`, there has to be a journal, and it cannot be written in {self._directory.path}.",
+                "Make room there, or point `state_directory` elsewhere.",
+            )
         if self._journal.is_kept:
             held = {RECEIVE_REGION: receive_region.fileno, SEND_REGION: send_region.fileno}
             self._held = held, spill.lock
@@ -181,6 +195,9 @@ class KeptMemory:
         if self._spill is not None:
             self._spill.close()
             self._spill = None
+        if self.copies is not None:
+            self.copies.close()
+            self.copies = None
         if self._directory is not None:
             self._directory.remove()
         if self._keeper is not None:
@@ -201,6 +218,9 @@ class KeptMemory:
         if self._spill is not None:
             self._spill.leave()
             self._spill = None
+        if self.copies is not None:
+            self.copies.leave()
+            self.copies = None
         if self._keeper is not None:
             self._keeper.leave()
             self._keeper = None

@@ -113,6 +113,8 @@ class _Restoration:
             # when each slot that others lie in is leased anew, and what is free is free
             keep_small(context, message, _owner(message))
         context.spill.remove_others({record.file for record in run.state.messages.values()})
+        if context.copies is not None:
+            context.copies.remove_others({record.copy for record in run.state.messages.values()})
         if self._held:
             spawn(context.tasks, _await_holders(self._held))
         if run.state.messages or run.state.lost or run.state.outgoing:
@@ -150,7 +152,7 @@ class _Restoration:
 
     def _found(self, record: Received) -> Message | None:
         """The message, where its memory or its file is still there."""
-        run, context = self._run, self._context
+        context = self._context
         message = Message(
             record.key,
             record.kind,
@@ -164,16 +166,25 @@ class _Restoration:
         context.journal.follow(message)
         if record.body is not None:
             return message
+        if record.copy and context.copies is not None:
+            message.copy = context.copies.find(record.copy, record.total_bytes)
+        is_there = self._find_first(record, message) or message.use_copy() is not None
+        return message if is_there else None
+
+    def _find_first(self, record: Received, message: Message) -> bool:
+        """Find it where it lay first, in a file or in its slot."""
+        run, context = self._run, self._context
         if record.file:
-            message.spilled = None if run.spill is None else context.spill.find(record.file, record.total_bytes)
-            return None if message.spilled is None else message
+            if run.spill is not None and record.file != record.copy:
+                message.spilled = context.spill.find(record.file, record.total_bytes)
+            return message.spilled is not None
         if (run.send_region if record.sending else run.region) is None:
-            return None
+            return False
         owner = _HELD_BY if record.handed else _owner(message)
         slots = self._sent if record.sending else self._received
         message.lease = slots.lease(record.offset, record.payload_at + record.total_bytes, owner)
         message.payload_at = record.payload_at
-        return None if message.lease is None else message
+        return message.lease is not None
 
     def _lose(self, record: Received) -> None:
         name = record.origin, record.transfer

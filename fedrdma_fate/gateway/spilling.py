@@ -58,6 +58,12 @@ def _to_spill(context: GatewayContext, pool: SlotPool) -> Message | None:
 async def _spill(context: GatewayContext, message: Message) -> None:
     lease = message.lease
     assert lease is not None
+    if (copy := message.use_copy()) is not None:
+        # it is on disk already
+        message.moving, message.lease = None, None
+        _spilled(context, message, copy)
+        lease.release()
+        return
     try:
         spilled = await asyncio.to_thread(context.spill.spill, lease.slot, message.payload_at, message.total_bytes)
     except FedRDMAError as error:
@@ -77,6 +83,10 @@ def keep_small(context: GatewayContext, message: Message, owner: str) -> None:
     if not body or not context.mailbox.waits_here(message):
         return
     lease = _room_at_once(context.receive_pool, message, owner)
+    if lease is None and (copy := message.use_copy()) is not None:
+        message.body = None
+        _spilled(context, message, copy)
+        return
     if lease is None:
         message.moving = spawn(context.tasks, _spill_small(context, message, body, owner))
         return

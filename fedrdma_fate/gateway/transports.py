@@ -144,6 +144,7 @@ def link_settings(
         continues=continues,
         bounds_loss=bounds_loss,
         loss_share=loss_share,
+        confirms=not config.durable,
         complaints=complaints,
         site=peer.site,
     )

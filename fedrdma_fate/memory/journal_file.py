@@ -143,12 +143,13 @@ def remove(directory: int) -> None:
 class JournalFile:
     """Any thread may append."""
 
-    def __init__(self, directory: int, records: Iterable[bytes]) -> None:
+    def __init__(self, directory: int, records: Iterable[bytes], *, synced: bool = False) -> None:
         """Begin a new journal with these records, in the place of one that there is, whole or not at all.
 
         Args:
             directory: descriptor of where it lies, which stays open as long as this is used.
             records: what it begins with.
+            synced: whether a new file is on disk before it takes the old one's place: else `sync` promises nothing.
 
         Raises:
             OSError: it cannot be written.
@@ -159,9 +160,14 @@ class JournalFile:
         self._broken = False
         self._salt = secrets.token_bytes(_SALT_BYTES)
         self._seed = zlib.crc32(self._salt)
+        self._synced = synced
         self._fileno, self._size = _write_new(directory, self._salt, records)
         self._compacted_size = self._size
+        if synced:
+            os.fsync(self._fileno)
         _rename(directory, _NEW_NAME, _NAME)
+        if synced:
+            os.fsync(directory)
         with contextlib.suppress(OSError):
             os.unlink(_BEHIND_NAME, dir_fd=directory)
 
@@ -199,6 +205,25 @@ class JournalFile:
             self._unwritten.clear()
             return True
 
+    def sync(self) -> None:
+        """Wait until all that was appended before is on disk.
+
+        Raises:
+            OSError: it is not; where the disk has failed, the journal is given up, for nobody knows what is there.
+        """
+        with self._lock:
+            if self._broken or self._fileno < 0 or self._unwritten:
+                raise OSError(errno.ENOSPC, "the journal lacks records")
+            fileno = os.dup(self._fileno)
+        try:
+            os.fdatasync(fileno)
+        except OSError as error:
+            with self._lock:
+                self._give_up(error)
+            raise
+        finally:
+            os.close(fileno)
+
     def compact(self, summarise: Callable[[Iterable[bytes]], Iterable[bytes]]) -> None:
         """Write it anew, without what is over; others may append meanwhile.
 
@@ -216,6 +241,9 @@ class JournalFile:
             data = _read(fileno, HEADER_BYTES, end)
             bodies = (bytes(body) for body, _ in _frames(data, 0, self._seed))
             fresh, size = _write_new(self._directory, self._salt, summarise(bodies))
+            if self._synced:
+                # here, where nobody waits for it; what comes meanwhile is little
+                os.fsync(fresh)
         finally:
             os.close(fileno)
         with self._lock:
@@ -225,10 +253,14 @@ class JournalFile:
                 # what was appended meanwhile follows from what there was
                 later = _read(self._fileno, end, self._size)
                 _write_all(fresh, later)
+                if self._synced:
+                    os.fsync(fresh)
                 _rename(self._directory, _NEW_NAME, _BEHIND_NAME if self._unwritten else _NAME)
             except OSError:
                 os.close(fresh)
                 raise
+            if self._synced:
+                os.fsync(self._directory)
             os.close(self._fileno)
             self._fileno, self._size = fresh, size + len(later)
             self._compacted_size = self._size
@@ -258,18 +290,21 @@ class JournalFile:
         except OSError:
             is_safe = False
         if not is_safe:
-            self._broken = True
-            self._unwritten.clear()
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._fileno, 0)
-            logger.error(
-                "the journal is given up: a gateway that is killed from now on loses what it has: %s", error.strerror
-            )
+            self._give_up(error)
         elif first:
             logger.error(
                 "cannot write to the journal, and will try again; a gateway killed before loses what it has: %s",
                 error.strerror,
             )
+
+    def _give_up(self, error: OSError) -> None:
+        self._broken = True
+        self._unwritten.clear()
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._fileno, 0)
+        logger.error(
+            "the journal is given up: a gateway that is killed from now on loses what it has: %s", error.strerror
+        )
 
 
 def _whole(data: memoryview, at: int, seed: int) -> tuple[list[bytes], int]:

@@ -11,6 +11,7 @@ import secrets
 import stat
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
+from typing import Protocol
 
 from fedrdma_fate.memory.owned_directory import OwnedDirectory
 from fedrdma_fate.memory.shared_slots import BorrowedSlot
@@ -62,6 +63,37 @@ class Spilled:
             logger.warning("a spilled message stays on disk: %s", error)
 
 
+class _Directory(Protocol):
+    """Where such files lie."""
+
+    @property
+    def path(self) -> Path:
+        """Where it is."""
+        ...
+
+    @property
+    def fileno(self) -> int:
+        """A descriptor of it."""
+        ...
+
+    @property
+    def lock(self) -> int:
+        """Descriptor of what keeps it from being removed."""
+        ...
+
+    def remove_others(self, kept: Collection[str]) -> None:
+        """Remove all files in it but these."""
+        ...
+
+    def close(self) -> None:
+        """Remove it and all in it."""
+        ...
+
+    def leave(self) -> None:
+        """Let go of it as it is."""
+        ...
+
+
 class SpillStore:
     """Files of spilled payloads, in a directory of this gateway's own that goes when the gateway does.
 
@@ -81,7 +113,7 @@ class SpillStore:
         """
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            self._directory = earlier or OwnedDirectory.create(directory, label)
+            self._directory: _Directory = earlier or OwnedDirectory.create(directory, label)
         except OSError as error:
             raise MemoryPoolError(
                 ErrorCode.SPILL_FAILED,
@@ -148,7 +180,9 @@ class SpillStore:
         try:
             with _new_file(unfinished, directory) as fileno:
                 write(fileno)
+                self._sync(fileno)
             os.rename(unfinished, name, src_dir_fd=directory, dst_dir_fd=directory)
+            self._sync(directory)
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.unlink(unfinished, dir_fd=directory)
@@ -158,6 +192,9 @@ class SpillStore:
                 "Make room there, point memory.spill_directory elsewhere, or raise memory.receive_bytes.",
             ) from error
         return Spilled(self.path / name, payload_length, directory)
+
+    def _sync(self, fileno: int) -> None:
+        """What was written there is as safe as it is to be."""
 
     def leave(self) -> None:
         """Leave it as it is to the next run, which takes it over."""

@@ -7,6 +7,7 @@ import contextlib
 import random
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,8 +26,11 @@ BODY = _chance.randbytes(100_000)
 STRANGER = Party("arbiter", "9")
 
 
-async def _play(twin: KeptTwin, killed: str) -> tuple[set[MessageKey], bool]:
-    """Push all of it while things go on, until that site is killed; what was confirmed, and whether the refused one."""
+async def _play(twin: KeptTwin, killed: str, pause: float) -> tuple[set[MessageKey], bool]:
+    """Push all of it while things go on, until that site is killed; what was confirmed, and whether the refused one.
+
+    Between two rounds there is a pause, so many seconds.
+    """
     confirmed, refused = set(), False
     for site, name, body in SENT:
         key = twin.push(site, name, body)
@@ -41,6 +45,7 @@ async def _play(twin: KeptTwin, killed: str) -> tuple[set[MessageKey], bool]:
                     await twin.turn(each)
                 if not twin.is_dead(killed):
                     await twin.carry(each)
+            await asyncio.sleep(pause)
         if twin.is_dead(killed):
             return confirmed, refused
     for _ in range(60):
@@ -49,12 +54,13 @@ async def _play(twin: KeptTwin, killed: str) -> tuple[set[MessageKey], bool]:
                 await twin.turn(each)
             if not twin.is_dead(killed):
                 await twin.carry(each)
+        await asyncio.sleep(pause)
     return confirmed, refused
 
 
-async def _history(directory: Path, killed: str, behind: int) -> int:
+async def _history(directory: Path, killed: str, behind: int, **settings: Any) -> int:
     """One run, killed there; how many writes there are, where that is 0."""
-    twin = KeptTwin(directory)
+    twin = KeptTwin(directory, **settings)
     try:
         # who does not know a party refuses what comes of it
         twin.halves["b"].context.mailbox.join("closed", PARTIES["b"], (STRANGER,))
@@ -62,10 +68,12 @@ async def _history(directory: Path, killed: str, behind: int) -> int:
         before = twin.written(killed)
         if behind:
             twin.kill_behind(killed, behind)
-        confirmed, refused = await _play(twin, killed)
+        confirmed, refused = await _play(twin, killed, 0.02 if settings.get("durable") else 0.0)
         writes = twin.written(killed) - before
         if behind:
             assert twin.is_dead(killed)
+            if settings.get("durable"):
+                twin.lose_memory(killed)
             await twin.restart(killed)
         for site, name, body in SENT:
             with contextlib.suppress(GatewayError):
@@ -96,9 +104,19 @@ async def _history(directory: Path, killed: str, behind: int) -> int:
         twin.close()
 
 
-def _run(killed: str, behind: int) -> int:
+def _run(killed: str, behind: int, **settings: Any) -> int:
     with tempfile.TemporaryDirectory() as directory:
-        return run_virtually(_history(Path(directory), killed, behind))
+        return run_virtually(_history(Path(directory), killed, behind, **settings))
+
+
+def test_what_a_durable_gateway_has_confirmed_is_there_whole_and_once_when_its_memory_is_gone() -> None:
+    writes = _run("b", 0, durable=True)
+    assert writes > len(SENT)
+    for behind in range(1, writes + 1):
+        try:
+            _run("b", behind, durable=True)
+        except BaseException as error:
+            raise AssertionError(f"killed behind write {behind} of {writes}") from error
 
 
 @pytest.mark.parametrize("killed", ["a", "b"])

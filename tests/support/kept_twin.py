@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ from fedrdma_fate.gateway.restoring import restore
 from fedrdma_fate.gateway.tasks.pushing import LeasedPayload, Pushing
 from fedrdma_fate.memory.journal_file import JournalFile, read_records
 from fedrdma_fate.memory.owned_directory import OwnedDirectory
+from fedrdma_fate.memory.payload_copies import PayloadCopies
 from fedrdma_fate.memory.pool import SlotPool
 from fedrdma_fate.memory.region import SharedRegion
 from fedrdma_fate.memory.spill import SpillStore
@@ -37,6 +39,11 @@ class _WatchedFile(JournalFile):
         self._on_append = on_append
         self.is_dead = False
 
+    def sync(self) -> None:
+        if self.is_dead:
+            raise OSError(errno.EIO, "its gateway is dead")
+        super().sync()
+
     def append(self, *bodies: bytes) -> bool:
         if self.is_dead:
             return False
@@ -50,6 +57,8 @@ class _Site:
 
     def __init__(self, directory: Path, send_bytes: int, receive_bytes: int) -> None:
         directory.mkdir()
+        self.directory = directory
+        self.runs = 0
         self.fileno = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
         self.send = SharedRegion.create("send", send_bytes, warm=False)
         self.receive: SharedRegion | None = SharedRegion.create("receive", receive_bytes, warm=False)
@@ -58,6 +67,19 @@ class _Site:
         self.file: _WatchedFile | None = None
         self.memory: tuple[bytes, bytes] | None = None
         self.spill: OwnedDirectory | None = None
+        self.copies = self._next_copies()
+
+    def _next_copies(self) -> PayloadCopies:
+        self.runs += 1
+        path = self.directory / f"run-{self.runs}"
+        path.mkdir()
+        return PayloadCopies(path)
+
+    def leave_copies(self) -> None:
+        """Whoever is dead may still remove its files: the next one gets names of its own for them."""
+        dead, self.copies = self.copies, self._next_copies()
+        for name in os.listdir(dead.path):
+            os.link(dead.path / name, self.copies.path / name)
 
     def close(self) -> None:
         if self.file is not None:
@@ -99,7 +121,7 @@ class KeptTwin(Twin):
         run.state.began = Began(site, "boot", 1, 1, 2, 1, "/")
         kept.memory, kept.appended, kept.kill_at = None, 0, 0
         kept.file = _WatchedFile(kept.fileno, map(encode_record, run.state.records()), lambda: self._on_append(site))
-        journal = Journal(kept.file)
+        journal = Journal(kept.file, is_durable=old.config.durable)
         run.state.sessions.record = journal.write
         half.peer.close("never used")
         context = type(old)(
@@ -116,6 +138,7 @@ class KeptTwin(Twin):
             trace=old.trace,
             metrics=old.metrics,
             journal=journal,
+            copies=kept.copies,
             resumes=not is_first,
             make_link=old.make_link,
         )
@@ -171,6 +194,7 @@ class KeptTwin(Twin):
         if (stream := self.halves[site].stream) is not None:
             stream.write = lambda frame: None  # type: ignore[method-assign] # noqa: ARG005
         # whoever is dead may still remove its files: the next one gets names of its own for them
+        kept.leave_copies()
         kept.spill = OwnedDirectory.create(self._directory, site)
         dead = self.halves[site].context.spill
         for name in os.listdir(dead.path):

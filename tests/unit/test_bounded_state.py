@@ -75,6 +75,7 @@ BOUNDS: dict[str, dict[str, str]] = {
     },
     "MOST_KEPT": {"gateway/peers/receiving.py:Receiving": "_kept"},
     "MOST_LARGE": {"gateway/peers/sending.py:Sending": "_transfers"},
+    "MOST_SMALL_BYTES, and the slots that large messages lie in": {"gateway/peers/saving.py:Saving": "_entries"},
     "MOST_UNWRITTEN_BYTES": {"memory/journal_file.py:JournalFile": "_unwritten"},
     "MOST_BYTES": {"gateway/messages/unspilled.py:Unspilled": "_messages"},
     "MOST_FAILURES for each party": {"gateway/messages/sessions.py:_Session": "failures"},

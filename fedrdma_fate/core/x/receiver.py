@@ -373,6 +373,10 @@ class XReceiver:
         ranges = () if bound is None else bound.ranges(holes)
         return [Finished(ranges), SendFrame(Delivered(self.transfer))]
 
+    def report(self, now: float) -> Report:
+        """What has arrived, whenever that is asked."""
+        return self._make_report(now).report
+
     def _report_when_due(self, now: float) -> list[Action]:
         due = self._report_due
         if due is None or (now < due and not self._arrivals.full):

@@ -318,6 +318,8 @@ class GatewayConfig(_Section, frozen=True):
         receive: how the link is shared by which peers send to this site.
         send: how the link is shared by which this site sends to its peers.
         aggregate: sums of masked updates.
+        durable: tell a peer that its message is here only when it is on disk, so that it outlives a power failure;
+            false: when it outlives the gateway.
         peers: the other sites.
         task_users: other users of this host whose tasks are served; they share the site's memory with its own tasks.
         trace: file for the JSON-lines trace, or null for none.
@@ -350,6 +352,7 @@ class GatewayConfig(_Section, frozen=True):
     receive: ReceiveConfig = ReceiveConfig()
     send: SendConfig = SendConfig()
     aggregate: AggregateConfig = AggregateConfig()
+    durable: bool = False
     peers: tuple[PeerConfig, ...] = ()
     task_users: tuple[TaskUserConfig, ...] = ()
     trace: Path | None = None
@@ -360,6 +363,11 @@ class GatewayConfig(_Section, frozen=True):
     def sealing(self) -> Seal:
         """What is done to chunks."""
         return self.seal or ("off" if self.security == "off" else "on")
+
+    @property
+    def borrows(self) -> bool:
+        """Whether messages of gateways on this host are used where they lie; what is to be on disk is copied."""
+        return self.shm.lend and not self.durable
 
     def mode_for(self, site: str, asked: Mode | None = None) -> Mode:
         """How payloads to or from a peer travel, of a job that asks for `asked`."""
@@ -439,6 +447,7 @@ def _check_meaning(config: GatewayConfig) -> None:
     _check_addresses(config)
     _check_security(config)
     _check_timeouts(config.timeouts)
+    _check_durable(config)
     _check_parties(config)
     _check_rings(config)
     _check_task_users(config)
@@ -504,6 +513,11 @@ def _check_data_host(host: str) -> None:
         unfit = not re.fullmatch(r"(?=.*[A-Za-z])[\w-]+(\.[\w-]+)*\.?", host, re.ASCII)
     if unfit:
         raise bad_value("peers.data_hosts", host, "", "Write names or addresses of hosts, without a port.")
+
+
+def _check_durable(config: GatewayConfig) -> None:
+    if config.durable and not config.timeouts.restart:
+        raise bad_value("durable", True, ", and `timeouts.restart` is 0", "Without a restart there is no journal.")
 
 
 def _check_timeouts(timeouts: TimeoutConfig) -> None:

@@ -164,9 +164,13 @@ class EarlierRun:
             close_all(list(held.values()))
 
     def give_up_what_is_gone(self) -> None:
-        """What lay in a region that is gone is lost, before a journal names it beside another region."""
+        """What lay in a region that is gone is lost, before a journal names it beside another region.
+
+        What its peer was not told of has not come, and what has a copy on disk is not lost.
+        """
+        self.state.forget_pending()
         for name, record in list(self.state.messages.items()):
-            if not self.lacking and (record.body is not None or record.file):
+            if record.copy or (not self.lacking and (record.body is not None or record.file)):
                 continue
             if (self.send_region if record.sending else self.region) is not None:
                 continue
@@ -219,11 +223,13 @@ class EarlierRun:
         return None
 
 
-def begin_journal(directory: StateDirectory, began: Began, state: JournalState) -> JournalFile | None:
+def begin_journal(
+    directory: StateDirectory, began: Began, state: JournalState, *, synced: bool = False
+) -> JournalFile | None:
     """A journal that says what there is now; None, and a line in the log, where it cannot be written."""
     state.began = began
     try:
-        return JournalFile(directory.fileno, map(encode_record, state.records()))
+        return JournalFile(directory.fileno, map(encode_record, state.records()), synced=synced)
     except OSError as error:
         logger.error(
             "[%s] no journal in %s: %s. A gateway that is killed loses what it has.",

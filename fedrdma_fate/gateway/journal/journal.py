@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import errno
 import functools
 import logging
 import threading
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from fedrdma_fate.core.x.bounded_loss import Ranges
 from fedrdma_fate.gateway.journal.state import REMEMBERED_TRANSFERS, summarise
 from fedrdma_fate.gateway.journal_records import (
+    Copied,
     Gone,
     Handed,
     Received,
@@ -25,6 +27,7 @@ from fedrdma_fate.gateway.journal_records import (
 from fedrdma_fate.gateway.messages.mailbox import Message
 from fedrdma_fate.memory.journal_file import JournalFile
 from fedrdma_fate.memory.region_directory import SEND_REGION
+from fedrdma_fate.memory.spill import Spilled as SpilledPayload
 from fedrdma_fate.ports import Slot
 from fedrdma_fate.wire.frames import PROBE_TRANSFERS_FROM, Offer
 
@@ -53,8 +56,16 @@ class _Group:
 class Journal:
     """Any thread may write, and the event loop's alone `together`; without a file, nothing is kept."""
 
-    def __init__(self, file: JournalFile | None = None) -> None:
+    def __init__(self, file: JournalFile | None = None, *, is_durable: bool = False) -> None:
+        """
+        Args:
+            file: where it is written.
+            is_durable: whether peers are told that a message is here only when it is on disk.
+        """
         self._file = file
+        self.is_durable = is_durable
+        self._syncing: asyncio.Future[None] | None = None
+        self._next_sync: asyncio.Future[None] | None = None
         self._lock = threading.Lock()
         self._received: dict[str, OrderedDict[int, None]] = {}
         self._group: _Group | None = None
@@ -133,27 +144,52 @@ class Journal:
                     offset=slot.offset,
                     payload_at=payload_at,
                     missing=missing,
+                    pending=self.is_durable,
                 )
             )
         return True
 
+    def forget_received(self, message: Message) -> None:
+        """It was here, and is not to be: it may come again."""
+        with self._lock:
+            self._received.get(message.origin, OrderedDict()).pop(message.transfer, None)
+
+    async def synced(self) -> None:
+        """Wait until what was written before is on disk; who comes while others wait goes with the next.
+
+        Raises:
+            OSError: it is not.
+        """
+        if self._next_sync is None:
+            self._next_sync = asyncio.ensure_future(self._sync_behind(self._syncing))
+        await asyncio.shield(self._next_sync)
+
+    async def _sync_behind(self, before: asyncio.Future[None] | None) -> None:
+        if before is not None:
+            await asyncio.wait([before])
+        self._syncing, self._next_sync = self._next_sync, None
+        if self._file is None:
+            raise OSError(errno.ENOENT, "there is no journal")
+        await asyncio.to_thread(self._file.sync)
+
     def keep(self, message: Message) -> None:
         """A message is here that came by no data path; before anybody is told that it is kept."""
         if self._file is not None:
-            lease = message.lease
+            lease, copy = message.lease, "" if message.copy is None else message.copy.path.name
             record = Received(
                 message.origin,
                 message.transfer,
                 message.key,
                 message.kind,
                 message.total_bytes,
-                body=message.body,
+                body=None if copy else message.body,
                 offset=0 if lease is None else lease.slot.offset,
                 sending=lease is not None and lease.slot.region.name == SEND_REGION,
                 payload_at=message.payload_at,
-                file="" if message.spilled is None else message.spilled.path.name,
+                file=copy if message.spilled is None and lease is None else _name_of(message.spilled),
                 user=message.user,
                 missing=message.missing,
+                copy=copy,
             )
             self.write(record)
             self.follow(message)
@@ -167,6 +203,11 @@ class Journal:
         """A message lies in a file now; before its slot is given back."""
         if message.when_gone is not None and message.spilled is not None:
             self.write(Spilled(message.origin, message.transfer, message.spilled.path.name))
+
+    def copied(self, message: Message) -> None:
+        """A copy of a message that its link has written down is on disk."""
+        if message.copy is not None:
+            self.write(Copied(message.origin, message.transfer, message.copy.path.name))
 
     def handed(self, message: Message, client: str, lease: int, asked: int) -> None:
         """A task is about to get a message; see `Received`."""
@@ -192,3 +233,7 @@ class Journal:
         """Write no more; the file stays. May be repeated."""
         if self._file is not None:
             self._file.close()
+
+
+def _name_of(spilled: SpilledPayload | None) -> str:
+    return "" if spilled is None else spilled.path.name

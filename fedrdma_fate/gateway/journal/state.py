@@ -12,6 +12,7 @@ from fedrdma_fate.gateway.journal_records import (
     Began,
     Came,
     Confirmed,
+    Copied,
     Dropped,
     Ended,
     Gone,
@@ -93,6 +94,11 @@ class JournalState:
         """Messages that a peer has, by transfer, in the order in which it said so."""
         return self._confirmed.get(peer, {})
 
+    def forget_pending(self) -> None:
+        """What the peer was not told of has not come: it sends it again."""
+        for name in [name for name, record in self.messages.items() if record.pending]:
+            del self.messages[name]
+
     def apply(self, record: AnyRecord) -> None:
         """One more record."""
         match record:
@@ -102,8 +108,12 @@ class JournalState:
             case Began():
                 self.began = record
             case Received(origin=origin, transfer=transfer):
-                self._note_ended(origin, transfer)
+                if not record.pending:
+                    self._note_ended(origin, transfer)
                 self.messages.setdefault((origin, transfer), record)
+            case Copied(origin=origin, transfer=transfer, file=file):
+                self._note_ended(origin, transfer)
+                self._change(origin, transfer, copy=file, pending=False)
             case Spilled(origin=origin, transfer=transfer, file=file):
                 self._change(origin, transfer, file=file, body=None)
             case Handed(origin=origin, transfer=transfer, client=client, lease=lease, asked=asked):

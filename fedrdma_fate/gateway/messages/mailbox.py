@@ -39,6 +39,7 @@ class Message:
         payload_at: where in the slot it starts.
         borrowed: the sender's slot, where it lies there, until we give it back.
         spilled: the file it was moved to.
+        copy: a file that it lies in, too, on disk.
         moving: set while it is being moved, to disk or into a slot of our own.
         origin: the site that it came from, empty for one of this site.
         user: of this host, whose task pushed it; None for one of another site.
@@ -55,6 +56,7 @@ class Message:
     payload_at: int = 0
     borrowed: BorrowedSlot | None = None
     spilled: Spilled | None = None
+    copy: Spilled | None = None
     moving: asyncio.Task[None] | None = None
     origin: str = ""
     user: int | None = None
@@ -116,6 +118,14 @@ class Message:
         if self.spilled is not None:
             self.spilled.discard()
             self.spilled = None
+        if self.copy is not None:
+            self.copy.discard()
+            self.copy = None
+
+    def use_copy(self) -> Spilled | None:
+        """It lies in its copy alone from now on, where there is one."""
+        self.spilled, self.copy = self.copy, None
+        return self.spilled
 
 
 def _open_held(fileno: int, offset: int, length: int) -> int:

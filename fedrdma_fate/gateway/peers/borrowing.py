@@ -141,8 +141,8 @@ def region_of_lender(context: GatewayContext, site: str, paths: DataPaths) -> Le
         MemoryPoolError: REGION_UNAVAILABLE when it may lend nothing.
     """
     main = paths.main
-    if not context.config.shm.lend:
-        reason = "`shm.lend` is off"
+    if not context.config.borrows:
+        reason = "`shm.lend` is off, or `durable` on"
     elif main is None or paths.main_transport != "shm":
         reason = f"messages of {site} come over {paths.main_transport or 'nothing yet'}, not shm"
     elif main.up and main.lent_region is None:

@@ -34,7 +34,7 @@ def own_hello(peer: PeerConfig, context: GatewayContext, keys: PeerKeys) -> Hell
         parties=config.parties,
         transports=tuple(name for name in allowed if name in context.transports),
         receive_bytes=context.receive_pool.most_bytes,
-        borrows=config.shm.lend,
+        borrows=config.borrows,
         exchange_key=keys.exchange_key,
         seal=config.sealing,
         ciphers=keys.ciphers,

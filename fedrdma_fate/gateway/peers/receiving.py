@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
@@ -26,6 +27,7 @@ from fedrdma_fate.gateway.peers.announced import AnnouncedTransfers
 from fedrdma_fate.gateway.peers.borrowing import Borrowing
 from fedrdma_fate.gateway.peers.entitlement import why_not_admitted
 from fedrdma_fate.gateway.peers.probe_transfers import lease_spare
+from fedrdma_fate.gateway.peers.saving import Saving
 from fedrdma_fate.gateway.spilling import keep_small, make_room, why_no_room_for_small
 from fedrdma_fate.memory.pool import Lease
 from fedrdma_fate.obs.complaints import EACH_TELLS
@@ -126,6 +128,7 @@ class Receiving:
             round_trip: of the control channel, seconds; None while it is not known.
         """
         self.borrowing = Borrowing(peer, context, send, lender_region)
+        self.saving = Saving(context)
         self._peer = peer
         self._context = context
         self._send = send
@@ -195,7 +198,7 @@ class Receiving:
         transfer = request.transfer
         if transfer in self._ended:
             self._send(self._ended[transfer])
-        elif transfer not in self._requests and transfer not in self._asked_by:
+        elif transfer not in self._requests and transfer not in self._asked_by and transfer not in self.saving:
             if len(self._requests) + len(self._asked_by) >= MOST_REQUESTS_KEPT:
                 self._refuse_request(request, _too_many_requests(self._peer))
                 return
@@ -211,7 +214,7 @@ class Receiving:
         """The same by a datagram, before or after the frame: it gets what is free, and the frame does all else."""
         transfer, slot_bytes = request.transfer, request.slot_bytes
         known = transfer in self._ended or transfer in self._requests or transfer in self._asked_by
-        if known or transfer >= PROBE_TRANSFERS_FROM or slot_bytes < HEADER_SPACE_BYTES:
+        if known or transfer in self.saving or transfer >= PROBE_TRANSFERS_FROM or slot_bytes < HEADER_SPACE_BYTES:
             return
         if len(self._requests) + len(self._asked_by) >= MOST_REQUESTS_KEPT or self._go_on(request, link):
             return
@@ -309,7 +312,7 @@ class Receiving:
         """A data path has ended in the middle of a transfer: its slot is kept, for a while, for the next."""
         lease, transfer = self._take_back(kept.slot), kept.offer.transfer
         is_wanted = transfer not in self._ended and transfer not in self._requests and transfer not in self._asked_by
-        if not is_wanted or transfer >= PROBE_TRANSFERS_FROM or not kept.offer.total_bytes:
+        if not is_wanted or transfer in self.saving or transfer >= PROBE_TRANSFERS_FROM or not kept.offer.total_bytes:
             lease.release()
             return
         self._drop_kept(transfer)
@@ -354,6 +357,8 @@ class Receiving:
         """A transfer begins: pass it on, unless it has ended before."""
         if offer.transfer in self._ended:
             link.decline(offer, self._ended[offer.transfer])
+        elif offer.transfer in self.saving:
+            self.saving.offered_again(offer, link)
         elif objection := self._too_much(offer):
             link.decline(offer, self.refuse(offer, ErrorCode.LIMIT_REACHED, objection))
         else:
@@ -363,7 +368,8 @@ class Receiving:
 
     def on_early_offer(self, offer: Offer, link: LinkHandle) -> None:
         """The same by a datagram, before or after the frame: it begins what is right, and the frame does all else."""
-        if offer.transfer not in self._ended and not self._too_much(offer):
+        known = offer.transfer in self._ended or offer.transfer in self.saving
+        if not known and not self._too_much(offer):
             self._begin_sharing(offer)
             link.begin_early(offer)
 
@@ -388,8 +394,8 @@ class Receiving:
     def received(self, offer: Offer, slot: Slot, payload_at: int, stats: TransferStats, missing: Ranges = ()) -> None:
         """A payload lies in its slot, whole, but for what may be missing."""
         lease = self._take_back(slot)
-        self._remember(Delivered(offer.transfer))
         if offer.transfer >= PROBE_TRANSFERS_FROM:
+            self._remember(Delivered(offer.transfer))
             lease.release()
             return
         # to what the next message like it would be granted: when this one is gone, that fits into its place
@@ -407,15 +413,39 @@ class Receiving:
         )
         # its link has written it down
         self._context.journal.follow(message)
+        if slot.length > int(self._context.config.memory.ring_slot_bytes) and offer.mode == "fedrdma-x":
+            self._ahead[offer.transport] = ahead
+        if self._context.journal.is_durable:
+            # it has come, whatever becomes of its sender
+            self._announced.discard(offer.transfer)
+            self._drop_kept(offer.transfer)
+            self._context.sharing.ended(self._peer, offer.transfer)
+            self.saving.begin(message, functools.partial(self._arrived, offer, message, stats), self._not_saved)
+        else:
+            self._arrived(offer, message, stats)
+
+    def _arrived(self, offer: Offer, message: Message, stats: TransferStats) -> None:
+        self._remember(Delivered(offer.transfer))
+        if self._context.journal.is_durable:
+            # else its link has said so
+            self._send(Delivered(offer.transfer))
         kept = self._context.mailbox.deliver(message)
         make_room(self._context, self._context.receive_pool)
-        if offer.mode == "fedrdma-x" and slot.length > int(self._context.config.memory.ring_slot_bytes):
-            self._ahead[offer.transport] = ahead
         self._context.metrics.payload_moved("received", self._peer, offer.mode, offer.transport, offer.total_bytes)
         self._context.metrics.transfer_ended("received", self._peer, offer.mode, stats.seconds, 0)
-        missing_bytes = sum(length for _, length in missing)
+        missing_bytes = sum(length for _, length in message.missing)
         self._context.metrics.missing(self._peer, missing_bytes)
         self._trace_delivered(offer, offer.total_bytes, offer.mode, offer.transport, stats.seconds, kept, missing_bytes)
+
+    def _not_saved(self, message: Message, error: FedRDMAError) -> None:
+        """A message that came cannot be had on disk: both ends are told that it is not here."""
+        key, refused = message.key, Refused(message.transfer, error.code.value, error.message)
+        self._complain("not saved", "refused %s of %s: %s", key, self._peer, error, level=logging.ERROR)
+        self._context.journal.forget_received(message)
+        message.discard()
+        self._remember(refused)
+        self._send(refused)
+        self._fail(key, error.code.value, error.message)
 
     def receive_failed(self, offer: Offer, slot: Slot, code: ErrorCode, reason: str) -> None:
         """An announced payload will not come."""
@@ -426,6 +456,7 @@ class Receiving:
         """The peer has given a transfer up, and says why in an Undeliverable."""
         self._announced.discard(transfer)
         self._drop_kept(transfer)
+        self.saving.give_up(transfer)
         self._context.sharing.ended(self._peer, transfer)
 
     def on_undeliverable(self, key: MessageKey, code: str, reason: str) -> None:
@@ -435,6 +466,7 @@ class Receiving:
         self._announced.discard_message(key)
         for transfer in [each for each, kept in self._kept.items() if kept.slot.offer.key == key]:
             self._drop_kept(transfer)
+        self.saving.give_up(key=key)
         self._fail(key, code, reason)
 
     def _fail(self, key: MessageKey, code: str, reason: str) -> None:
@@ -504,6 +536,8 @@ class Receiving:
         if inline.transfer in self._ended:
             self._send(self._ended[inline.transfer])
             return
+        if inline.transfer in self.saving:
+            return
         if len(inline.body) > INLINE_LIMIT_BYTES:
             reason = f"{len(inline.body)} bytes came inline, {INLINE_LIMIT_BYTES} is the limit"
             self._send(self.refuse(inline, ErrorCode.MALFORMED_FRAME, reason))
@@ -514,7 +548,6 @@ class Receiving:
         if (full := why_no_room_for_small(self._context, inline.key)) is not None:
             self._send(self.refuse(inline, full.code, full.message))
             return
-        self._remember(Delivered(inline.transfer))
         message = Message(
             inline.key,
             inline.kind,
@@ -523,10 +556,21 @@ class Receiving:
             origin=self._peer,
             transfer=inline.transfer,
         )
+        if not self._context.journal.is_durable:
+            self._arrived_small(inline, message)
+        elif self.saving.is_full:
+            reason = f"{self._context.config.site} has too many small messages to write to disk"
+            self._send(self.refuse(inline, ErrorCode.LIMIT_REACHED, reason))
+        else:
+            self.saving.begin(message, functools.partial(self._arrived_small, inline, message), self._not_saved)
+
+    def _arrived_small(self, inline: Inline, message: Message) -> None:
+        self._remember(Delivered(inline.transfer))
         kept = self._context.mailbox.deliver(message)
         if kept:
             keep_small(self._context, message, self.owner)
-            self._context.journal.keep(message)
+            if not self._context.journal.is_durable:
+                self._context.journal.keep(message)
         self._context.metrics.inline_moved("received", self._peer)
         self._trace_delivered(inline, len(inline.body), "inline", "control", 0.0, kept)
         self._send(Delivered(inline.transfer))
@@ -537,7 +581,7 @@ class Receiving:
         for transfer, grant in transfers:
             if transfer in self._ended:
                 self._send(self._ended[transfer])
-            else:
+            elif transfer not in self.saving:
                 still_open.append((transfer, grant))
         return tuple(still_open)
 

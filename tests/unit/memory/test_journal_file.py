@@ -210,6 +210,22 @@ def test_a_journal_that_lacks_what_a_full_disk_did_not_take_is_not_read(
     assert read_records(directory) == ([b"another"], 0)
 
 
+def test_a_journal_whose_disk_fails_when_it_is_synced_is_given_up(
+    directory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = JournalFile(directory, [b"first"], synced=True)
+    file.sync()
+    with monkeypatch.context() as failing:
+        failing.setattr(os, "fdatasync", _fails)
+        with pytest.raises(OSError, match="Input/output"):
+            file.sync()
+    # nobody knows what is there, so no more is promised
+    with pytest.raises(OSError, match="lacks records"):
+        file.sync()
+    assert not file.append(b"later")
+    file.close()
+
+
 def test_what_was_written_is_not_written_twice_where_the_journal_cannot_be_named_anew(
     directory: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,7 +45,7 @@ def test_a_bare_off_that_yaml_reads_as_false_is_understood(tmp_path: Path) -> No
         ({"listen": {"contrl": "127.0.0.1:1"}}, "listen.contrl", "Did you mean 'control'?"),
         ({"memory": {"send_byte": 1}}, "memory.send_byte", "Did you mean 'send_bytes'?"),
         ({"peers": [PEER, {**PEER, "site": "c", "adress": "x"}]}, "peers[1].adress", "Did you mean 'address'?"),
-        ({"zzz": 1}, "zzz", "Known: aggregate, chunk, limits"),
+        ({"zzz": 1}, "zzz", "Known: aggregate, chunk, durable, limits"),
     ],
 )
 def test_an_unknown_key_is_named_with_the_nearest_one_that_exists(
@@ -60,6 +60,8 @@ def test_an_unknown_key_is_named_with_the_nearest_one_that_exists(
 @pytest.mark.parametrize(
     ("changes", "key", "value", "remedy"),
     [
+        ({"durable": True, "timeouts": {"restart": 0}}, "durable", True, "Without a restart there is no journal."),
+        ({"durable": "yes please"}, "durable", "yes please", ""),
         ({"mode": "fast"}, "mode", "fast", "One of grpc, fedrdma, fedrdma-e, fedrdma-x."),
         ({"security": "tls"}, "security", "tls", "One of mtls, off."),
         ({"peers": [{**PEER, "transport": "ib"}]}, "peers[0].transport", "ib", "One of auto, verbs, udp, tcp, shm."),

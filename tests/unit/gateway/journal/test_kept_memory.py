@@ -243,6 +243,29 @@ def test_of_a_journal_that_a_full_disk_has_kept_short_all_messages_are_told_to_b
         assert (lost.key.name, "its disk was full" in lost.reason) == ("large", True)
 
 
+def test_what_is_on_disk_is_not_lost_when_the_machine_was_started_anew_and_what_was_not_told_comes_again(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_disk = msgspec.structs.replace(IN_REGION, copy="payload")
+    pending = msgspec.structs.replace(IN_REGION, transfer=12, pending=True)
+    runs.left(on_disk, pending, msgspec.structs.replace(IN_REGION, transfer=13))
+    monkeypatch.setattr(kept_memory, "boot_identity", lambda: "another")
+    with runs.run() as (kept, _):
+        assert kept.earlier is not None
+        assert list(kept.earlier.state.messages.values()) == [on_disk]
+        assert [lost.transfer for lost in kept.earlier.state.lost.values()] == [13]
+        assert kept.earlier.state.ended("b") == [on_disk.transfer, 13]
+
+
+def test_a_durable_gateway_does_not_start_without_a_journal(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs.config = msgspec.structs.replace(runs.config, durable=True)
+    with monkeypatch.context() as full:
+        full.setattr(journal_file, "_write_all", _full)
+        with pytest.raises(MemoryPoolError, match="there has to be a journal") as caught, runs.run():
+            pass
+    assert caught.value.code is ErrorCode.JOURNAL_UNUSABLE
+
+
 def _another_version(path: Path) -> None:
     path.write_bytes(MAGIC.replace(b"2", b"9") + path.read_bytes()[len(MAGIC) :])
 

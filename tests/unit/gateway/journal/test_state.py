@@ -12,6 +12,7 @@ from fedrdma_fate.gateway.journal.state import JournalState, replay, summarise
 from fedrdma_fate.gateway.journal_records import (
     Began,
     Confirmed,
+    Copied,
     Dropped,
     Ended,
     Gone,
@@ -53,6 +54,8 @@ keys = st.builds(MessageKey, st.sampled_from(("s", "t")), names, st.just("t"), p
 codes = st.sampled_from((ErrorCode.MESSAGE_LOST.value, ErrorCode.TRANSFER_ABORTED.value))
 records = st.one_of(
     st.builds(Received, sites, transfers, keys, st.just("object"), st.just(5), st.none() | st.just(b"12345")),
+    st.builds(Received, sites, transfers, keys, st.just("object"), st.just(5), pending=st.booleans()),
+    st.builds(Copied, sites, transfers, st.just("copy")),
     st.builds(Spilled, sites, transfers, st.just("file")),
     st.builds(Handed, sites, transfers),
     st.builds(Returned, sites, transfers),

@@ -1,0 +1,124 @@
+"""What a peer has sent and is being written to disk, before the peer is told that it is here (`durable`)."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable
+
+from fedrdma_fate.engine.link_thread import LinkHandle
+from fedrdma_fate.gateway.background import spawn
+from fedrdma_fate.gateway.context import GatewayContext
+from fedrdma_fate.gateway.messages.mailbox import Message
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, MemoryPoolError
+from fedrdma_fate.wire.frames import Delivered, MessageKey, Offer
+
+IN_JOURNAL_BYTES = 4096
+"""Up to this a small message is saved in its record: a file of its own costs the disk two writes more. Of as many as
+one peer may have here (`limits.messages`), the journal then has 64 MiB."""
+
+MOST_SMALL_BYTES = 256 << 20
+"""Of small messages of one peer that are being saved: four times what an honest one keeps unconfirmed by default
+(`limits.outgoing_bytes`)."""
+
+_MESSAGE_BYTES = 1024
+"""What each takes besides its payload."""
+
+
+@dataclasses.dataclass(slots=True)
+class _Entry:
+    """A message on its way to disk.
+
+    Attributes:
+        message: it; nobody can pull it yet.
+        small_bytes: what it takes of `MOST_SMALL_BYTES`.
+        again: its peer has offered it again, and the data path that this came by.
+        given_up: its peer has given it up.
+    """
+
+    message: Message
+    small_bytes: int
+    again: tuple[Offer, LinkHandle] | None = None
+    given_up: bool = False
+
+
+class Saving:
+    """Belongs to the event loop's thread. Large messages are bounded by the slots that they lie in."""
+
+    def __init__(self, context: GatewayContext) -> None:
+        self._context = context
+        self._entries: dict[int, _Entry] = {}
+        self._small_bytes = 0
+
+    def __contains__(self, transfer: int) -> bool:
+        return transfer in self._entries
+
+    @property
+    def is_full(self) -> bool:
+        """Whether another small message is one too many."""
+        return self._small_bytes >= MOST_SMALL_BYTES
+
+    def begin(
+        self, message: Message, arrived: Callable[[], None], failed: Callable[[Message, FedRDMAError], None]
+    ) -> None:
+        """Write a message to disk.
+
+        Args:
+            message: it.
+            arrived: called when it is there, and its record.
+            failed: called with it when that cannot be.
+        """
+        small_bytes = 0 if message.body is None else message.total_bytes + _MESSAGE_BYTES
+        entry = self._entries[message.transfer] = _Entry(message, small_bytes)
+        self._small_bytes += small_bytes
+        spawn(self._context.tasks, self._save(entry, arrived, failed))
+
+    def offered_again(self, offer: Offer, link: LinkHandle) -> None:
+        """The peer has not heard that it is here, and is told when it is on disk: then its grant goes back."""
+        self._entries[offer.transfer].again = offer, link
+
+    def give_up(self, transfer: int = 0, key: MessageKey | None = None) -> None:
+        """The peer has given a message up: nobody is to get it."""
+        for number, entry in self._entries.items():
+            if transfer == number or entry.message.key == key:
+                entry.given_up = True
+
+    async def _save(
+        self, entry: _Entry, arrived: Callable[[], None], failed: Callable[[Message, FedRDMAError], None]
+    ) -> None:
+        message, problem = entry.message, None
+        try:
+            await self._write(message)
+        except FedRDMAError as error:
+            problem = error
+        except OSError as error:
+            problem = MemoryPoolError(
+                ErrorCode.SPILL_FAILED,
+                f"{self._context.config.site} cannot have it on disk: {error.strerror}.",
+                "Make room on the disk of its journal.",
+            )
+        del self._entries[message.transfer]
+        self._small_bytes -= entry.small_bytes
+        if problem is not None:
+            failed(message, problem)
+        elif entry.given_up:
+            message.discard()
+        else:
+            arrived()
+            if entry.again is not None:
+                offer, link = entry.again
+                link.decline(offer, Delivered(message.transfer))
+
+    async def _write(self, message: Message) -> None:
+        copies, journal = self._context.copies, self._context.journal
+        if copies is None:
+            raise MemoryPoolError(ErrorCode.JOURNAL_UNUSABLE, "there is no journal.")
+        if message.lease is not None:
+            where = message.lease.slot, message.payload_at, message.total_bytes
+            message.copy = await asyncio.to_thread(copies.spill, *where)
+            journal.copied(message)
+        elif message.body is not None:
+            if len(message.body) > IN_JOURNAL_BYTES:
+                message.copy = await asyncio.to_thread(copies.spill_bytes, message.body)
+            journal.keep(message)
+        await journal.synced()

@@ -1,0 +1,43 @@
+"""`durable: true`: a gateway that is killed with its keeper, so that its memory is gone, has what it had confirmed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from fedrdma_fate.wire.errors import ErrorCode, GatewayError
+from tests.fault.test_gateway_restarted import LAYOUT, MEMORY, A, B, kill_keeper, push, state_of, waiting
+from tests.support.sites import InProcesses, eventually, runner_of, start_gateways
+
+LARGE = {f"large{number}": os.urandom(4 << 20) for number in range(5)}
+SMALL = {"small": b"hello", "longer": os.urandom(30_000)}
+
+
+def test_all_that_was_confirmed_is_found_whole_and_once_by_the_next_gateway(tmp_path: Path) -> None:
+    memory = {**MEMORY, "directory": str(tmp_path / "meet")}
+    (tmp_path / "meet").mkdir()
+    with (
+        start_gateways(LAYOUT, tmp_path, runner=InProcesses(), memory=memory, transport="shm", durable=True) as sites,
+        sites["a"].client(mode="fedrdma-e") as a,
+    ):
+        for name, body in LARGE.items():
+            push(a, name, body)
+        for name, body in SMALL.items():
+            a.put_inline(name, "t", [B], "bytes", body)
+        eventually(lambda: waiting(sites["b"]) == len(LARGE) + len(SMALL), 60)
+        eventually(lambda: sites["a"].pool("send")["slots"] == 0, 60)
+        runner_of(sites).kill(sites["b"])
+        kill_keeper(sites["b"])
+        runner_of(sites).start(sites["b"])
+        with sites["b"].client() as b:
+            for name, body in {**LARGE, **SMALL}.items():
+                assert bytes(b.get(name, "t", A, timeout=30).buffer) == body
+            with pytest.raises(GatewayError) as caught:
+                b.get("small", "t", A, timeout=1)
+            assert caught.value.code is ErrorCode.DUPLICATE_PULL
+        # nobody was told otherwise
+        a.put_inline("last", "t", [B], "bytes", b"")
+        # what was pulled is on disk no more
+        eventually(lambda: os.listdir(state_of(sites["b"]) / "payloads") == [], 30)
