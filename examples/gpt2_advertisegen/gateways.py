@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -164,7 +165,10 @@ class Gateways:
             config.write_text(yaml.safe_dump(self._config(party, pools[party], self._meeting)), encoding="utf-8")
             command = [sys.executable, "-m", "fedrdma_fate.cli.main", "gateway", "--config", str(config)]
             name = f"gateway-{party.role}"
-            self.children.append(children.start(name, command, self._files.log(name), environment, root))
+            child = children.start(name, command, self._files.log(name), environment, root)
+            # for good: SIGTERM would leave what waits, and its memory, to a next run
+            child.ends_by = signal.SIGINT
+            self.children.append(child)
         self._complete_at = time.monotonic()
         while self._missing():
             children.check()

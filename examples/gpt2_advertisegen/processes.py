@@ -33,12 +33,14 @@ class Child:
         name: for people and file names.
         process: the process.
         log: where its output goes.
+        ends_by: the signal that ends it in order.
         peak_rss_bytes: peak resident memory seen so far, shared memory that it touched included.
     """
 
     name: str
     process: subprocess.Popen[bytes]
     log: Path
+    ends_by: signal.Signals = signal.SIGTERM
     peak_rss_bytes: int = 0
 
 
@@ -118,7 +120,7 @@ class Children:
         """End processes: politely, and after a while by force. Those that have ended are left alone."""
         running = [child for child in children if child.process.poll() is None]
         for child in running:
-            _signal_group(child, signal.SIGTERM)
+            _signal_group(child, child.ends_by)
         deadline = time.monotonic() + _GRACE_SECONDS
         for child in running:
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -53,11 +53,11 @@ def anonymous_bytes(pid: int) -> int:
     return int(rest.split(maxsplit=1)[0]) * 1024 if rest else 0
 
 
-def end_with_parent(parent: int) -> None:
-    """Have the kernel send this process SIGTERM when its parent ends, even if that is killed; at once if it is gone."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+def end_with_parent(parent: int, number: signal.Signals = signal.SIGTERM) -> None:
+    """Have the kernel send this process a signal when its parent ends, even if killed; at once if it is gone."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
 
 
 class MemoryWatch:

@@ -30,6 +30,8 @@ OURS = [
     "fedrdma-e/shm",
     "fedrdma-e/shm-copied",
     "fedrdma-e/tcp",
+    "fedrdma-e/tcp-unkept",
+    "fedrdma-e/tcp-durable",
     "fedrdma-e/tcp-integrity",
     "fedrdma-e/tcp-sealed",
     "fedrdma-x/shm",
@@ -69,7 +71,9 @@ def run(ours: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple[dict
     temporary = tmp_path_factory.mktemp("temporary")
     output = tmp_path_factory.mktemp("output") / "new"
     before = shared_memory_directories()
-    choice = [] if ours == OURS else ["--rows", ",".join(["memcpy", "raw-tcp", "raw-udp", *ours, "fate-standalone"])]
+    choice = (
+        [] if ours == OURS else ["--rows", ",".join(["memcpy", "raw-tcp", "raw-udp", "disk", *ours, "fate-standalone"])]
+    )
     done = subprocess.run(
         command("--bytes", str(PAYLOAD_BYTES), "--repeat", "2", "--json", "--output", str(output), *choice),
         capture_output=True,
@@ -98,7 +102,7 @@ def test_the_document_has_each_row(
 ) -> None:
     assert run[0].keys() == {"payload_bytes", "rows"}
     assert run[0]["payload_bytes"] == PAYLOAD_BYTES
-    assert list(rows) == ["memcpy", "raw-tcp", "raw-udp", *ours, "fate-standalone"]
+    assert list(rows) == ["memcpy", "raw-tcp", "raw-udp", "disk", *ours, "fate-standalone"]
 
 
 def test_every_row_has_every_number(rows: Mapping[str, dict[str, Any]]) -> None:

@@ -16,9 +16,9 @@ PAYLOAD_BYTES = 8 * 2**20
 ROWS = ["memcpy", "raw-tcp", "fedrdma-e/shm"]
 
 
-def bench_fate(*arguments: str) -> subprocess.CompletedProcess[str]:
+def bench_fate(*arguments: str, seconds: float = 100) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "fedrdma_fate.cli.main", "bench", "fate", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -61,3 +61,13 @@ def test_one_unknown_row_stops_all_before_anything_is_measured_or_written(tmp_pa
     assert (done.returncode, done.stdout) == (1, "")
     assert "[FR102] there is no row 'fedrdma-e/rdma'." in done.stderr
     assert not output.exists()
+
+
+@pytest.mark.timeout(300)
+def test_a_small_message_that_goes_to_disk_is_measured_beside_the_disk() -> None:
+    rows = ["disk", "fedrdma-e/tcp-durable"]
+    done = bench_fate("--bytes", "1KiB", "--rows", ",".join(rows), "--repeat", "1", "--json", seconds=250)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert [row["name"] for row in document["rows"]] == rows
+    assert all(row["seconds"] > 0 for row in document["rows"])

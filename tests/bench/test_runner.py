@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from fedrdma_fate.bench.baselines import raw_udp
+from fedrdma_fate.bench.baselines.disk import Disk
 from fedrdma_fate.bench.baselines.interface import RowError, Schedule
 from fedrdma_fate.bench.baselines.memcpy import Memcpy
 from fedrdma_fate.bench.baselines.raw_tcp import RawTcp
@@ -142,8 +143,8 @@ def test_the_other_rows_are_measured_when_one_goes_wrong() -> None:
     assert "the cable is cut" in failures["file"]
 
 
-@pytest.mark.parametrize("baseline", [Memcpy(), RawTcp(), RawUdp()], ids=lambda baseline: baseline.name)
-def test_references_move_the_payload_with_no_memory_of_their_own(baseline: Memcpy | RawTcp | RawUdp) -> None:
+@pytest.mark.parametrize("baseline", [Memcpy(), RawTcp(), RawUdp(), Disk()], ids=lambda baseline: baseline.name)
+def test_references_move_the_payload_with_no_memory_of_their_own(baseline: Memcpy | RawTcp | RawUdp | Disk) -> None:
     row: Measurement = measure(baseline, LARGE, 2, quietly)
     assert len(row.seconds) == 2
     assert row.extra_bytes_sender < SLACK

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fedrdma_fate.bench.baselines.disk import Disk
 from fedrdma_fate.bench.baselines.fate_standalone import FateStandalone
 from fedrdma_fate.bench.baselines.gateways import GatewayPair
 from fedrdma_fate.bench.baselines.interface import Baseline
@@ -21,9 +22,12 @@ def all_baselines() -> list[Baseline]:
         Memcpy(),
         RawTcp(),
         RawUdp(),
+        Disk(),
         GatewayPair("fedrdma-e", "shm"),
         GatewayPair("fedrdma-e", "shm", lend=False),
         GatewayPair("fedrdma-e", "tcp"),
+        GatewayPair("fedrdma-e", "tcp", kept="nothing"),
+        GatewayPair("fedrdma-e", "tcp", kept="on disk"),
         GatewayPair("fedrdma-e", "tcp", seal="integrity"),
         GatewayPair("fedrdma-e", "tcp", seal="on"),
         GatewayPair("fedrdma-x", "shm"),

@@ -56,7 +56,8 @@ class GatewayProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                preexec_fn=functools.partial(end_with_parent, os.getpid()),
+                # for good: SIGTERM would leave its memory to a next run, and there is none
+                preexec_fn=functools.partial(end_with_parent, os.getpid(), signal.SIGINT),
             )
         self.pid = self._process.pid
 
