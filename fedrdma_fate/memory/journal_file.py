@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import mmap
 import os
 import secrets
 import struct
@@ -379,14 +380,15 @@ def _write_all(fileno: int, data: memoryview) -> None:
 
 
 def _read(fileno: int, start: int, end: int) -> memoryview:
-    data = bytearray(end - start)
+    # of the kernel, and given back to it: the allocator would keep as much for each thread that ever compacts
+    data = memoryview(mmap.mmap(-1, max(1, end - start)))[: end - start]
     done = 0
     while done < len(data):
-        count = os.preadv(fileno, [memoryview(data)[done:]], start + done)
+        count = os.preadv(fileno, [data[done:]], start + done)
         if not count:
             raise OSError(errno.EIO, "the journal has become shorter")
         done += count
-    return memoryview(data)
+    return data
 
 
 def _rename(directory: int, name: str, to: str) -> None:
