@@ -53,6 +53,8 @@ FRAMES = sorted(typing.get_args(ControlFrame), key=lambda kind: str(kind.__name_
 ENDS_THE_CHANNEL = (Goodbye, Hello)
 SIZES = (0, 1, 100, 5000, 70_000, 400_000, 2**20, 2**40)
 SLOTS = (0, 1, 4096, 8192, 100_000, 2**20, 2**33, 2**64 - 1)
+HELD = ((), ((0, 64),), ((0, 1), (4096, 100_000)), ((100, 50), (0, 0), (-1, 2**62)))
+"""Of a payload: nothing, a part of it, two, and what is none."""
 IDS = (0, 1, 2, 3, 5, 8, 2**32 - 1, 2**32, 2**40, PROBE_TRANSFERS_FROM, PROBE_TRANSFERS_FROM + 1, 2**63, -1)
 
 
@@ -140,10 +142,11 @@ class Besieged(Twin):
 
     def frame_of(self, kind: type) -> ControlFrame:
         """A valid frame of a kind."""
-        frame = kind(**{field.name: self._value(field.name, field.type) for field in msgspec.structs.fields(kind)})
+        fields = msgspec.structs.fields(kind)
+        frame = kind(**{field.name: self._value(kind, field.name, field.type) for field in fields})
         return typing.cast(ControlFrame, frame)
 
-    def _value(self, name: str, kind: object) -> Any:
+    def _value(self, frame: type, name: str, kind: object) -> Any:
         chance = self.chance
         known = {
             "key": self._key if kind is MessageKey else lambda: chance.choice(IDS),
@@ -157,7 +160,11 @@ class Besieged(Twin):
             "body": lambda: bytes(chance.choice((0, 10, 4000, 60_000, 70_000))),
             "received_bytes": lambda: chance.choice((0, 1, 10**6, 1 << 62)),
             "arrived_at": lambda: chance.choice((0.0, 1e-300, chance.random(), 1e12, -1e12)),
-            "held": lambda: chance.choice((0.0, chance.random(), 1e12, -1e12)),
+            "held": lambda: chance.choice(HELD if frame is Grant else (0.0, chance.random(), 1e12, -1e12)),
+            "digests": lambda: chance.randbytes(chance.choice((0, 1, 8, 16, 512))),
+            "first": lambda: chance.choice((0, 1, 64, 1 << 32)),
+            "loss_share": lambda: chance.choice((0.0, 1e-300, 0.01, 0.2)),
+            "whole_bytes": lambda: chance.choice(SIZES),
             "beyond": lambda: chance.randbytes(chance.choice((0, 1, 64))),
             "nonce": lambda: bytes(chance.choice((0, 1, PATH_NONCE_BYTES))),
             "exchange_key": lambda: bytes(chance.choice((0, 32))),
