@@ -25,5 +25,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--adversary-frames", type=int, default=3000, help="frames of the adversary in tests/property (default: 3000)"
     )
+    parser.addoption(
+        "--kills", type=int, default=3, help="of gateways, in tests/fate's job of three silos (default: 3)"
+    )
+    parser.addoption("--kills-seed", type=int, default=1, help="of which and when (default: 1)")
     parser.addoption("--matrix-seeds", type=int, default=1, help="runs of each cell in tests/matrix (default: 1)")
     parser.addoption("--matrix-seed", type=int, default=0, help="seed of the first of them (default: 0)")
