@@ -345,7 +345,7 @@ class _Gateways:
                     "directory": str(workspace),
                     "spill_directory": str(workspace),
                 },
-                "aggregate": {"order": self._order},
+                "aggregate": {"sums": True, "order": self._order},
                 "peers": [{"site": other, "parties": its, "address": None if clients else control}],
             },
             workspace,

@@ -16,6 +16,7 @@ TARGETS = frozenset(
     (
         "fate.arch.federation._builder",
         "fate.arch.launchers.context_helper",
+        "fate.arch.protocol.secure_aggregation._secure_aggregation",
         "fate.components.core._load_federation",
         "fate.components.core.spec.task",
         "fate_flow.controller.parser",

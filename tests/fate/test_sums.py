@@ -37,7 +37,7 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[s
                     {"a": ["arbiter:9", "guest:1"], "b": ["host:2", "host:3", "host:4"]},
                     tmp_path_factory.mktemp(order),
                     memory={"send_bytes": "16MiB", "receive_bytes": "16MiB"},
-                    aggregate={"order": order},
+                    aggregate={"sums": True, "order": order},
                 )
             )
             for order in ("exact", "rank")

@@ -27,6 +27,7 @@ def federation_spec(parties_spec: Any) -> Any:
         get_timeout=(float | None, None),
         journal=(str | None, None),
         allowed_names=(list[str], []),
+        sums=(bool, True),
     )
     metadata = pydantic.create_model(
         "FedRDMAMetadataSpec", federation_id=(str, ...), parties=(parties_spec, ...), fedrdma_config=(config, ...)

@@ -38,7 +38,7 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[s
             layout = {"a": ["arbiter:1", *NAMES[:2]], "b": NAMES[2:]}
             directory = tmp_path_factory.mktemp(order)
             made[order] = stack.enter_context(
-                start_gateways(layout, directory, memory=MEMORY, aggregate={"order": order})
+                start_gateways(layout, directory, memory=MEMORY, aggregate={"sums": True, "order": order})
             )
         yield made
 
