@@ -84,9 +84,13 @@ class PathWatch:
     def on_timer(self, now: float) -> None:
         """Test the path where nothing arrives, and judge it."""
         due, since, mtu_bytes = self.timer(), self._waiting(), self._mtu_bytes
-        if since is None or mtu_bytes is None or now < since + STILL_SECONDS:
-            # something has arrived, or is not waited for any more
+        if since is None or mtu_bytes is None:
+            # nothing is waited for any more
             self._end_test()
+            self._begin_anew()
+            return
+        arrives = now < since + STILL_SECONDS
+        if arrives and self._test is None:
             self._begin_anew()
             return
         if due is None or now < due:
@@ -97,7 +101,11 @@ class PathWatch:
             self._datagrams.post(PathEcho(number), padding=_padding(mtu_bytes) if is_long else 0)
         if (fate := self._test.fate(now, _packets(mtu_bytes))) is not None:
             self._end_test()
-            self._judge(fate, now)
+            if arrives and fate is not Fate.LONG_ONES_FAIL:
+                self._begin_anew()
+            else:
+                # a chunk that comes now and then, its packets in order by chance, does not speak for the path
+                self._judge(fate, now)
 
     def _end_test(self) -> None:
         if self._test is not None:

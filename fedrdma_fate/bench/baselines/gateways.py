@@ -50,6 +50,9 @@ MESSAGE_SECONDS = 600.0
 
 _LOOK_SECONDS = 0.005
 """Between two looks at the gateways' status, which are answered by the event loop that is being measured."""
+_RESTART_SECONDS = 1.0
+"""A journal is kept all the same; but nobody starts a gateway again that dies, and its row need not wait for it."""
+
 _DRAIN_SECONDS = 1.0
 """A gateway that is stopped waits so long for messages: after a failure one may be left that nobody takes."""
 _RING_BYTES = 8 * 2**20
@@ -250,7 +253,7 @@ class GatewayPair:
                 "ring_slot_bytes": _RING_BYTES // _RING_SLOTS,
             },
             # a party that failed may leave a message that nobody takes
-            "timeouts": {"drain": _DRAIN_SECONDS} | ({"restart": 0.0} if self.kept == "nothing" else {}),
+            "timeouts": {"drain": _DRAIN_SECONDS, "restart": 0.0 if self.kept == "nothing" else _RESTART_SECONDS},
             "durable": self.kept == "on disk",
             "peers": [{"site": other, "parties": [_party(other)], "address": None if sends else control}],
         }

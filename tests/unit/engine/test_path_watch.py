@@ -1,4 +1,4 @@
-"""A data path on which nothing arrives is tested, and told of when it is at fault; never while anything arrives."""
+"""A data path on which nothing arrives is tested, and told of when it is at fault; none is while all arrives."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_as_long_as_anything_arrives_nothing_is_tested(world: World) -> None:
     assert (world.echoes, world.told) == (0, [])
 
 
-def test_what_arrives_during_a_test_ends_it(world: World) -> None:
+def test_a_test_ends_when_nothing_is_waited_for_any_more(world: World) -> None:
     world.since = world.now
     world.run(1, lambda is_long: not is_long)
     assert world.echoes
@@ -104,6 +104,27 @@ def test_what_arrives_during_a_test_ends_it(world: World) -> None:
     world.since = None
     world.run(5, lambda is_long: not is_long)
     assert world.echoes == before
+    assert world.told == []
+
+
+def test_a_chunk_that_comes_now_and_then_does_not_hide_that_long_messages_do_not(world: World) -> None:
+    began = world.since = world.now
+    world.run(1, lambda is_long: not is_long)
+    world.since = world.now
+    world.run(1, lambda is_long: not is_long)
+    (told,) = world.told
+    assert not told.silent
+    assert world.told_at[0] - began < 2
+
+
+@pytest.mark.parametrize("comes", [False, True])
+def test_what_arrives_during_a_test_speaks_for_a_path_that_was_silent_before(world: World, comes: bool) -> None:
+    world.since = world.now
+    world.run(1, lambda _: False)
+    for _ in range(20):
+        world.since = world.now
+        world.run(STILL_SECONDS - 2 * STEP_SECONDS, lambda _: comes)
+    assert world.echoes == 64
     assert world.told == []
 
 
