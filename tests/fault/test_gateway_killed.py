@@ -25,7 +25,6 @@ from tests.support.sites import (
     log_of,
     party,
     runner_of,
-    start_all,
     start_gateways,
 )
 
@@ -58,18 +57,6 @@ def both(tmp_path_factory: pytest.TempPathFactory, shared_memory: Path) -> Itera
         link_enable="never",
     ) as running:
         yield running
-
-
-@pytest.fixture
-def sites(both: Sites) -> Sites:
-    """Both are there and connected."""
-    start_all(both)
-    return both
-
-
-@pytest.fixture
-def session(request: pytest.FixtureRequest) -> str:
-    return request.node.name
 
 
 def push(client: GatewayClient, name: str, to: str = "host:2") -> None:

@@ -19,7 +19,6 @@ from tests.support.sites import (
     eventually,
     party,
     runner_of,
-    start_all,
     start_gateways,
 )
 
@@ -41,18 +40,6 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:
         timeouts={"drain": 1.0, "connect": 3.0},
     ) as running:
         yield running
-
-
-@pytest.fixture
-def sites(both: Sites) -> Sites:
-    """Both are there and connected."""
-    start_all(both)
-    return both
-
-
-@pytest.fixture
-def session(request: pytest.FixtureRequest) -> str:
-    return str(request.node.name)
 
 
 def push(client: GatewayClient, name: str, body: bytes = BODY) -> None:

@@ -378,9 +378,6 @@ def _read_summand(message: Message, descriptor: int, offset: int) -> tuple[Summa
     """What its footer says, and where in the payload the first plane begins."""
     total = message.total_bytes
     try:
-        if message.missing:
-            # the masks of what is not there would stay in the sum
-            raise NoSummandError("something of it is missing")
         if total < END_BYTES or message.kind != "object":
             raise NoSummandError("it has no footer")
         length = footer_bytes(os.pread(descriptor, END_BYTES, offset + total - END_BYTES))

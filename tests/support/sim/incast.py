@@ -17,6 +17,7 @@ from fedrdma_fate.core.x.chunking import FIRST_CHUNK_BYTES
 from fedrdma_fate.engine.link import Link
 from tests.support.sim.bottleneck import PACKET_OVERHEAD_BYTES, Bottleneck, BottleneckProfile
 from tests.support.sim.clock import VirtualClock
+from tests.support.sim.shares_timer import SharesTimer
 from tests.support.sim.x_flow import XFlow
 
 ShareMode = Literal["even", "turns", "off"]
@@ -194,7 +195,7 @@ class Incast:
         self._share = share
         self._began = 0.0
         self._ended: dict[int, float] = {}
-        self._wakes_at: float | None = None
+        self._timer = SharesTimer(clock, self.shares, self._wake)
         for number, payload in enumerate(payloads):
             plan = ChunkPlan(payload, FIRST_CHUNK_BYTES)
             path = None if paths is None else paths[number]
@@ -261,15 +262,9 @@ class Incast:
         for name, share in self.shares.take_told().items():
             place = self.shares.senders[name].place
             self.flows[int(name)].receiver.do(functools.partial(Link.share, rate=share, place=place))
-        due = self.shares.timer()
-        if due is not None and (self._wakes_at is None or due < self._wakes_at):
-            self._wakes_at = due
-            self._clock.at(due, functools.partial(self._wake, due))
+        self._timer.set()
 
-    def _wake(self, due: float) -> None:
-        if due != self._wakes_at:
-            return
-        self._wakes_at = None
+    def _wake(self) -> None:
         for number, flow in enumerate(self.flows):
             self.shares.on_arrivals(str(number), flow.receiver.link.arrivals)
         self.shares.on_timer(self._clock.now)

@@ -17,6 +17,7 @@ from fedrdma_fate.engine.link import Link
 from tests.support.sim.bottleneck import PACKET_OVERHEAD_BYTES, Bottleneck, BottleneckProfile, Nic
 from tests.support.sim.clock import VirtualClock
 from tests.support.sim.incast import GIVEN_UP_SECONDS, PAUSE_SECONDS, PROBE_SECONDS, Round
+from tests.support.sim.shares_timer import SharesTimer
 from tests.support.sim.x_flow import XFlow
 
 Order = Literal["even", "off", "one by one"]
@@ -78,7 +79,7 @@ class Outcast:
         self._order = order
         self._began = 0.0
         self._ended: dict[int, float] = {}
-        self._wakes_at: float | None = None
+        self._timer = SharesTimer(clock, self.shares, self._wake)
         self._waiting: list[int] = []
         nic = Nic(case.nic * case.rate_bps)
         shared = None if case.access is not None else self._link(case.rate_bps, seed)
@@ -194,15 +195,9 @@ class Outcast:
         for name, share in self.shares.take_told().items():
             place = self.shares.senders[name].place
             self.flows[int(name)].sender.do(functools.partial(Link.limit, rate=share, place=place))
-        due = self.shares.timer()
-        if due is not None and (self._wakes_at is None or due < self._wakes_at):
-            self._wakes_at = due
-            self._clock.at(due, functools.partial(self._wake, due))
+        self._timer.set()
 
-    def _wake(self, due: float) -> None:
-        if due != self._wakes_at:
-            return
-        self._wakes_at = None
+    def _wake(self) -> None:
         for number, flow in enumerate(self.flows):
             self.shares.on_arrivals(str(number), flow.sender.link.deliveries)
         self.shares.on_timer(self._clock.now)
