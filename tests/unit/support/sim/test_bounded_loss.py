@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from statistics import median
+
 import pytest
 
 from tests.support.sim.bounded import Path, transfers
 
 pytestmark = pytest.mark.slow
+
+SEEDS = range(1, 6)
 
 
 def test_of_a_payload_of_which_some_may_be_missing_the_last_losses_are_not_waited_for() -> None:
@@ -19,6 +23,7 @@ def test_of_a_payload_of_which_some_may_be_missing_the_last_losses_are_not_waite
 
 def test_where_repair_chunks_make_up_for_all_losses_nothing_is_missing_that_may_be() -> None:
     path = Path(4, 1, 0.1, 0.01, 0.05)
-    whole, bounded = (transfers(path, share, seed=1)[-1] for share in (0.0, path.share))
-    assert bounded.missing == 0
-    assert bounded.seconds <= whole.seconds
+    whole, bounded = ([transfers(path, share, seed)[-1] for seed in SEEDS] for share in (0.0, path.share))
+    assert [sent.missing for sent in bounded] == [0] * len(bounded)
+    # One start may have a chunk more to send again than another: the budget changes what was sent before.
+    assert median(sent.seconds for sent in bounded) <= 1.01 * median(sent.seconds for sent in whole)
