@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import sys
 import threading
@@ -15,6 +16,7 @@ from fate.arch.federation.api import Federation, TableRemotePersistentPickler, T
 
 from fedrdma_fate.client.client import Received
 from fedrdma_fate.fate import tables
+from fedrdma_fate.fate.aggregation.hook import install_aggregation
 from fedrdma_fate.fate.allowed_names import Name
 from fedrdma_fate.fate.compatibility import require_supported_fate
 from fedrdma_fate.fate.deserialise import load_fate_bytes, load_with_missing
@@ -38,6 +40,18 @@ _AGGREGATION = "fate.arch.protocol.secure_aggregation._secure_aggregation"
 
 _REMEMBERED_MISSING = 4096
 """Messages of which it is remembered what is missing: a round of as many parties as one session has."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Tolerance:
+    """How much may be missing: of what a thread puts, of what it gets, and whether its gets say so to the gateway."""
+
+    puts: float
+    gets: float
+    tells: bool
+
+
+_NOTHING = _Tolerance(0.0, 0.0, tells=False)
 
 
 class DuplicateMessageError(GatewayError, ValueError):
@@ -101,13 +115,14 @@ class FedRDMAFederation(Federation):  # type: ignore[misc]
         Raises:
             FateError: FATE_VERSION when this FATE is not the one this backend extends.
             GatewayError: GATEWAY_UNREACHABLE or WRONG_PARTY.
-            ConfigError: the address is none, or the journal cannot be written.
+            ConfigError: the address is none, the journal cannot be written, or `loss_tolerance` is no share.
         """
         require_supported_fate()
         install_object_path(TableRemotePersistentPickler, TableRemotePersistentUnpickler)
         super().__init__(federation_session_id, party, list(parties))
         self._computing = computing_session
         self._options = options or FederationOptions()
+        _check_share(self._options.loss_tolerance)
         self._names = names_with(self._options.allowed_names)
         self._connector = connector or _connector(federation_session_id, party, parties, gateway, self._options)
         self._journal = Journal(self._options.journal_path, federation_session_id, to_party(party))
@@ -116,8 +131,10 @@ class FedRDMAFederation(Federation):  # type: ignore[misc]
         if (aggregation := sys.modules.get(_AGGREGATION)) is not None:
             # where it was imported before us, or there is no extension
             install_sums(aggregation.SecureAggregatorServer)
+            install_aggregation(aggregation)
         self._outbox = Outbox(self._client, self._connector, self._options.put_timeout)
-        self._tolerated = threading.local()
+        self._thread = threading.local()
+        self._tolerant_messages = 0
         self._missing: OrderedDict[tuple[str, str, PartyTuple], tuple[MissingElements, ...]] = OrderedDict()
 
     @property
@@ -143,24 +160,47 @@ class FedRDMAFederation(Federation):  # type: ignore[misc]
         Raises:
             ConfigError: CONFIG_BAD_VALUE when it is not between these.
         """
-        is_number = isinstance(share, int | float) and not isinstance(share, bool)
-        if not is_number or not 0 <= share <= MOST_LOSS_SHARE:
-            raise ConfigError(
-                ErrorCode.CONFIG_BAD_VALUE,
-                f"a share of {share!r} cannot be missing.",
-                f"Say a number from 0, which is nothing, to {MOST_LOSS_SHARE}.",
-            )
-        outer = self._loss_share
-        self._tolerated.share = float(share)
+        _check_share(share)
+        with self._tolerating(_Tolerance(float(share), float(share), tells=True)):
+            yield
+
+    @property
+    def loss_tolerance(self) -> float:
+        """How much may be missing of what FATE's aggregation reads, as this party's job says; 0: nothing."""
+        return self._options.loss_tolerance
+
+    @contextlib.contextmanager
+    def putting_tolerantly(self) -> Iterator[None]:
+        """While this is entered, `loss_tolerance` may be missing of what this thread puts, nothing of what it gets."""
+        with self._tolerating(_Tolerance(self.loss_tolerance, 0.0, tells=False)):
+            self._tolerant_messages += 1
+            yield
+
+    @contextlib.contextmanager
+    def getting_tolerantly(self, name: str, tag: str, parties: Sequence[PartyTuple], share: float) -> Iterator[None]:
+        """While this is entered, this thread gets messages of these parties of each of which `share` may be missing.
+
+        They are known at once, so what comes before its get need not wait for it.
+        """
+        self._client.tolerate(name, tag, [to_party(party) for party in parties], share)
+        with self._tolerating(_Tolerance(0.0, share, tells=False)):
+            self._tolerant_messages += len(parties)
+            yield
+
+    @contextlib.contextmanager
+    def _tolerating(self, tolerance: _Tolerance) -> Iterator[None]:
+        outer = self._tolerance
+        self._thread.tolerance = tolerance
         try:
             yield
         finally:
-            self._tolerated.share = outer
+            self._thread.tolerance = outer
 
     @property
-    def _loss_share(self) -> float:
-        share: float = getattr(self._tolerated, "share", 0.0)
-        return share
+    def _tolerance(self) -> _Tolerance:
+        """Of this thread."""
+        tolerance: _Tolerance = getattr(self._thread, "tolerance", _NOTHING)
+        return tolerance
 
     def missing(self, name: str, tag: str, party: PartyTuple) -> tuple[MissingElements, ...]:
         """Which elements are missing of an object that was got inside `tolerating`: none, where it came whole.
@@ -194,7 +234,7 @@ class FedRDMAFederation(Federation):  # type: ignore[misc]
         """
         self._refuse_second_push(name, tag, parties)
         started = time.monotonic()
-        share = self._loss_share
+        share = self._tolerance.puts
         # of what is summed nothing may be missing, nor is what may miss something summed
         footer = footer_for(value, name, self._connector.party) if self._options.sums and not share else b""
         plan = plan_object(value, self, name, tag, parties, footer, tolerant=share > 0)
@@ -316,6 +356,9 @@ class FedRDMAFederation(Federation):  # type: ignore[misc]
 
     def _destroy(self) -> None:
         self._outbox.settle()
+        if self.loss_tolerance and not self._tolerant_messages:
+            told = "loss_tolerance %g was of no use: this party ran no second round of an aggregation that knows it"
+            logger.warning(told, self.loss_tolerance)
         try:
             # the client stays open: arrays that were received may outlive us, and their slots are leased through it
             self._client.leave()
@@ -326,10 +369,11 @@ class FedRDMAFederation(Federation):  # type: ignore[misc]
         """One message from each source, in their order, all within the time-out."""
         timeout = self._options.get_timeout
         deadline = None if timeout is None else time.monotonic() + timeout
-        tolerates = self._loss_share > 0
-        if tolerates:
+        tolerance = self._tolerance
+        tolerates = tolerance.gets > 0
+        if tolerates and tolerance.tells:
             # of all at once: those that come before it is their turn need not wait for it
-            self._client.tolerate(name, tag, sources, self._loss_share)
+            self._client.tolerate(name, tag, sources, tolerance.gets)
         return [
             self._client.get(
                 name,
@@ -369,6 +413,16 @@ class FedRDMAFederation(Federation):  # type: ignore[misc]
                     f"{name!r} with tag {tag!r} was already pulled from {to_party(party)}.",
                     "Keep what the first get returned.",
                 )
+
+
+def _check_share(share: object) -> None:
+    is_number = isinstance(share, int | float) and not isinstance(share, bool)
+    if not is_number or not 0 <= share <= MOST_LOSS_SHARE:  # type: ignore[operator]
+        raise ConfigError(
+            ErrorCode.CONFIG_BAD_VALUE,
+            f"a share of {share!r} cannot be missing.",
+            f"Say a number from 0, which is nothing, to {MOST_LOSS_SHARE}.",
+        )
 
 
 def _connector(

@@ -11,7 +11,7 @@ import msgspec
 
 from fedrdma_fate.client.address import socket_path
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
-from fedrdma_fate.wire.frames import Mode, Party
+from fedrdma_fate.wire.frames import LossShare, Mode, Party
 
 ENGINE_NAME = "fedrdma"
 """How FATE's configuration names this backend."""
@@ -34,6 +34,8 @@ class FederationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         allowed_names: further names that received objects and tables may use, each as `module:name`, exact, without
             dots in the name; see FR705. A peer may call them with whatever it likes.
         sums: whether masked updates are summed by the gateway before FATE gets them; see aggregation.
+        loss_tolerance: share of the updates of FATE's aggregation that may be missing on the way, 0 to 0.2, in mode
+            `fedrdma-x`; the jobs of both sites must say so, and the smaller counts; see bounded-loss.
     """
 
     mode: Mode | None = None
@@ -43,6 +45,7 @@ class FederationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     journal: str | None = None
     allowed_names: tuple[_ExactName, ...] = ()
     sums: bool = True
+    loss_tolerance: LossShare = 0.0
 
     @property
     def journal_path(self) -> Path | None:

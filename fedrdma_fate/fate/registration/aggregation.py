@@ -1,4 +1,4 @@
-"""FATE's secure aggregation: its server asks the gateway for the sum before its own loop runs."""
+"""FATE's aggregation: its server asks the gateway for sums before its own loop runs, and knows holes."""
 
 from __future__ import annotations
 
@@ -8,15 +8,26 @@ from fedrdma_fate.fate.registration.extension import Extension
 
 
 def _extend_server(module: ModuleType) -> None:
+    from fedrdma_fate.fate.aggregation.hook import install_aggregation
     from fedrdma_fate.fate.sums import install_sums
 
     install_sums(module.SecureAggregatorServer)
+    # around the other: what may have holes is not summed by the gateway
+    install_aggregation(module)
 
 
 EXTENSIONS = (
     Extension(
         "fate.arch.protocol.secure_aggregation._secure_aggregation",
-        ("SecureAggregatorServer.secure_aggregate", "SecureAggregatorServer._send_name", "MixAggregate.aggregate"),
+        (
+            "SecureAggregatorServer.secure_aggregate",
+            "SecureAggregatorServer._send_name",
+            "SecureAggregatorServer._recv_name",
+            "SecureAggregatorClient.secure_aggregate",
+            "SecureAggregatorClient._get_mixer",
+            "MixAggregate.aggregate",
+            "MixAggregate.finalize",
+        ),
         _extend_server,
     ),
 )

@@ -27,6 +27,7 @@ class FedRDMALauncherArguments:
         fedrdma_get_timeout: seconds, 0 for ever.
         fedrdma_journal: file for a record of every put and get.
         fedrdma_allowed_names: further names that received objects may use: `module:name`, separated by commas.
+        fedrdma_loss_tolerance: share of the updates of FATE's aggregation that may be missing on the way: 0 to 0.2.
     """
 
     federation_engine: str = "standalone"
@@ -39,6 +40,7 @@ class FedRDMALauncherArguments:
     fedrdma_get_timeout: float = 0.0
     fedrdma_journal: str = ""
     fedrdma_allowed_names: str = ""
+    fedrdma_loss_tolerance: float = 0.0
 
 
 def _extend_context_helper(module: ModuleType) -> None:
@@ -94,6 +96,7 @@ def settings_from(arguments: Any) -> dict[str, Any]:
         "get_timeout": arguments.fedrdma_get_timeout or None,
         "journal": arguments.fedrdma_journal or None,
         "allowed_names": [entry.strip() for entry in arguments.fedrdma_allowed_names.split(",") if entry.strip()],
+        "loss_tolerance": arguments.fedrdma_loss_tolerance,
     }
 
 

@@ -28,6 +28,7 @@ def federation_spec(parties_spec: Any) -> Any:
         journal=(str | None, None),
         allowed_names=(list[str], []),
         sums=(bool, True),
+        loss_tolerance=(float, 0.0),
     )
     metadata = pydantic.create_model(
         "FedRDMAMetadataSpec", federation_id=(str, ...), parties=(parties_spec, ...), fedrdma_config=(config, ...)

@@ -110,6 +110,10 @@ def test_the_most_precise_gateway_is_taken(party: Party, address: str) -> None:
         ({"gateway": 3}, ErrorCode.CONFIG_BAD_VALUE, "gateway"),
         ({"get_timeout": -1}, ErrorCode.CONFIG_BAD_VALUE, "get_timeout"),
         ({"mode": "rdma"}, ErrorCode.CONFIG_BAD_VALUE, "mode"),
+        ({"loss_tolerance": -1}, ErrorCode.CONFIG_BAD_VALUE, "loss_tolerance"),
+        ({"loss_tolerance": 0.5}, ErrorCode.CONFIG_BAD_VALUE, "loss_tolerance"),
+        ({"loss_tolerance": float("nan")}, ErrorCode.CONFIG_BAD_VALUE, "loss_tolerance"),
+        ({"loss_tolerance": "1 %"}, ErrorCode.CONFIG_BAD_VALUE, "loss_tolerance"),
         ({"allowed_names": "a:b"}, ErrorCode.CONFIG_BAD_VALUE, "allowed_names"),
         ({"allowed_names": ["pickle.loads"]}, ErrorCode.CONFIG_BAD_VALUE, "allowed_names"),
         ({"allowed_names": ["a:b.c"]}, ErrorCode.CONFIG_BAD_VALUE, "allowed_names"),
@@ -158,6 +162,7 @@ def test_the_launcher_builds_the_engine_of_the_command_line(
         "--fedrdma_gateways=guest:9999=unix:///a,host:10000=unix:///b",
         "--fedrdma_mode=fedrdma",
         "--fedrdma_get_timeout=7",
+        "--fedrdma_loss_tolerance=0.01",
         "--fedrdma_allowed_names=bank.models:Score, bank:Limit",
         f"--data_dir={tmp_path}",
     )
@@ -171,6 +176,7 @@ def test_the_launcher_builds_the_engine_of_the_command_line(
         mode="fedrdma",
         get_timeout=7.0,
         allowed_names=("bank.models:Score", "bank:Limit"),
+        loss_tolerance=0.01,
     )
 
 
@@ -281,6 +287,7 @@ def test_fate_flow_writes_the_section_with_the_partys_own_gateway(parser: Any) -
 
     parser.PROXY = {"fedrdma": {"gateways": {"guest:9999": "unix:///a", "host:10000": "unix:///b"}, "put_timeout": 9}}
     parser.PROXY["fedrdma"]["allowed_names"] = ["bank:Limit"]
+    parser.PROXY["fedrdma"]["loss_tolerance"] = 0.01
 
     section = Task().generate_federation_conf()
 
@@ -291,7 +298,7 @@ def test_fate_flow_writes_the_section_with_the_partys_own_gateway(parser: Any) -
     assert written["metadata"]["parties"]["local"] == {"role": "host", "partyid": "10000"}
     assert [party["partyid"] for party in written["metadata"]["parties"]["parties"]] == ["9999", "10000", "10001"]
     assert parse_settings(written["metadata"]["fedrdma_config"]) == BackendSettings(
-        gateway="unix:///b", put_timeout=9.0, allowed_names=("bank:Limit",)
+        gateway="unix:///b", put_timeout=9.0, allowed_names=("bank:Limit",), loss_tolerance=0.01
     )
 
 
