@@ -26,6 +26,15 @@ LEAST_QUIET_SECONDS = 0.001
 LOOK_SECONDS = 0.002
 """Between two looks at whether what is missing fits: the interval of reports. Ours."""
 
+MOST_LOOK_SECONDS = 0.064
+"""As long as nothing more comes, that is doubled up to this: so late at most it is seen that the receiver's task lets
+something be missing after all, and a thousand transfers whose sender is gone cost nothing. Ours."""
+
+MOST_CHECK_SECONDS = 60.0
+"""Where what is missing fits, all digests are added up. Each time that they do not make the header's, the next time is
+twice as far away, up to this: digests that are late cost no more than they are late themselves, and who sends wrong
+ones again and again does not keep a processor busy. Ours."""
+
 MOST_BOUNDED_CHUNKS = 1 << 16
 """Of a transfer of which some may be missing: its ranges fit a reply to a task. Of 16 KiB each they make 1 GiB."""
 
@@ -76,6 +85,10 @@ class LossBound:
             if index < self.first_index or missing > budget:
                 return False
         return True
+
+    def has_room_for(self, missing_bytes: int, share: float) -> bool:
+        """Whether so much may be missing, wherever it is, and the receiver's task lets no more than `share` be."""
+        return missing_bytes <= min(share, self.share) * (self.plan.total_bytes - self.whole_bytes)
 
     def ranges(self, indices: Iterable[int]) -> Ranges:
         """Where these chunks lie."""

@@ -17,6 +17,8 @@ from fedrdma_fate.core.x.arrival_map import ArrivalMap
 from fedrdma_fate.core.x.bounded_loss import (
     LEAST_QUIET_SECONDS,
     LOOK_SECONDS,
+    MOST_CHECK_SECONDS,
+    MOST_LOOK_SECONDS,
     QUIET_SPACINGS,
     LossBound,
     ToldDigests,
@@ -107,6 +109,9 @@ class XReceiver:
         self._first_new_at: float | None = None
         self._last_new_at = 0.0
         self._looked_at = -math.inf
+        self._look_seconds = LOOK_SECONDS
+        self._check_due = -math.inf
+        self._check_seconds = LOOK_SECONDS
         self._furthest = -1
         self._repairs = None if settings.repairs is None else RepairReceiver(settings.repairs)
         self._arrivals = ArrivalMap(plan.count)
@@ -218,6 +223,7 @@ class XReceiver:
 
     def _note_new(self, now: float) -> None:
         self._last_new_at = now
+        self._look_seconds = LOOK_SECONDS
         if self._first_new_at is None:
             self._first_new_at = now
 
@@ -331,6 +337,7 @@ class XReceiver:
         look_due = self._look_due
         if look_due is not None and now >= look_due:
             self._looked_at = now
+            self._look_seconds = min(2 * self._look_seconds, MOST_LOOK_SECONDS)
             actions += self._deliver_with_holes(now)
         return actions
 
@@ -342,9 +349,16 @@ class XReceiver:
             return None
         spacing = (self._last_new_at - self._first_new_at) * self.plan.chunk_bytes / max(1, self.placed_bytes)
         quiet = max(LEAST_QUIET_SECONDS, QUIET_SPACINGS * spacing)
-        return max(self._last_new_at + quiet, self._looked_at + LOOK_SECONDS)
+        return max(self._last_new_at + quiet, self._looked_at + self._look_seconds)
 
     def _deliver_with_holes(self, now: float) -> list[Action]:
+        bound = self.settings.bound
+        missing_bytes = self.plan.total_bytes + self.plan.trailer_bytes - self.placed_bytes
+        # to list what is missing, and to add up digests, takes time, and a peer chooses how often there is cause for it
+        if bound is None or now < self._check_due or not bound.has_room_for(missing_bytes, self._loss_share):
+            return []
+        self._check_due = now + self._check_seconds
+        self._check_seconds = min(2 * self._check_seconds, MOST_CHECK_SECONDS)
         last = self.plan.count - 1
         missing = [last - position for position in self._arrivals.missing_from(0)]
         holes = self._holes(missing)
@@ -447,6 +461,7 @@ class XReceiver:
         self._arrivals = ArrivalMap(self.plan.count)
         self._furthest = -1
         self._first_new_at = None
+        self._check_due, self._check_seconds = -math.inf, LOOK_SECONDS
         if self._told is not None:
             self._told.forget()
         self._verification.invalidate(range(self.plan.count))
