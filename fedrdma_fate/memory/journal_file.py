@@ -3,8 +3,9 @@
 Before each record stand its length and a checksum of both (as in the logs of databases), so a record that was being
 written when the process was killed is told from a whole one. The checksum begins from a salt of the file's own (as in
 SQLite's write-ahead log), so a payload in a record cannot pass for records where a file is damaged and searched for the
-next one: who sent it does not know the salt. Nothing is synced to disk: what was written lives in the kernel, which
-outlives the process and not the machine.
+next one: who sent it does not know the salt. What was written lives in the kernel, which outlives the process; it
+outlives the machine only where it was synced (`JournalFile.sync`), which may take seconds and holds up nobody who
+appends.
 """
 
 from __future__ import annotations
@@ -157,6 +158,8 @@ class JournalFile:
         """
         self._directory = directory
         self._lock = threading.Lock()
+        # a disk may take seconds; who appends waits for neither
+        self._sync_lock = threading.Lock()
         self._unwritten = bytearray()
         self._broken = False
         self._salt = secrets.token_bytes(_SALT_BYTES)
@@ -212,18 +215,19 @@ class JournalFile:
         Raises:
             OSError: it is not; where the disk has failed, the journal is given up, for nobody knows what is there.
         """
-        with self._lock:
-            if self._broken or self._fileno < 0 or self._unwritten:
-                raise OSError(errno.ENOSPC, "the journal lacks records")
-            fileno = os.dup(self._fileno)
-        try:
-            os.fdatasync(fileno)
-        except OSError as error:
+        with self._sync_lock:
             with self._lock:
-                self._give_up(error)
-            raise
-        finally:
-            os.close(fileno)
+                if self._broken or self._fileno < 0 or self._unwritten:
+                    raise OSError(errno.ENOSPC, "the journal lacks records")
+                fileno = os.dup(self._fileno)
+            try:
+                os.fdatasync(fileno)
+            except OSError as error:
+                with self._lock:
+                    self._give_up(error)
+                raise
+            finally:
+                os.close(fileno)
 
     def compact(self, summarise: Callable[[Iterable[bytes]], Iterable[bytes]]) -> None:
         """Write it anew, without what is over; others may append meanwhile.
@@ -242,29 +246,57 @@ class JournalFile:
             data = _read(fileno, HEADER_BYTES, end)
             bodies = (bytes(body) for body, _ in _frames(data, 0, self._seed))
             fresh, size = _write_new(self._directory, self._salt, summarise(bodies))
-            if self._synced:
-                # here, where nobody waits for it; what comes meanwhile is little
-                os.fsync(fresh)
         finally:
             os.close(fileno)
-        with self._lock:
-            try:
-                if self._fileno < 0:
-                    raise OSError(errno.EBADF, "the journal was closed meanwhile")
-                # what was appended meanwhile follows from what there was
-                later = _read(self._fileno, end, self._size)
-                _write_all(fresh, later)
-                if self._synced:
-                    os.fsync(fresh)
-                _rename(self._directory, _NEW_NAME, _BEHIND_NAME if self._unwritten else _NAME)
-            except OSError:
+        is_used = False
+        try:
+            if not self._synced:
+                self._replace(fresh, end, size)
+                is_used = True
+                return
+            # here, where nobody waits for it; what comes meanwhile is little
+            os.fsync(fresh)
+            # nobody is told meanwhile that anything is on disk: it could be so of one file, and not of the other
+            with self._sync_lock:
+                end, size = self._follow(fresh, end, size)
+                os.fsync(fresh)
+                self._replace(fresh, end, size)
+                is_used = True
+                self._sync_directory()
+        finally:
+            if not is_used:
                 os.close(fresh)
-                raise
-            if self._synced:
-                os.fsync(self._directory)
+
+    def _follow(self, fresh: int, end: int, size: int) -> tuple[int, int]:
+        """What was appended since follows in the fresh file, too: how many bytes there are here, and there."""
+        with self._lock:
+            later = self._since(end)
+            _write_all(fresh, later)
+            return self._size, size + len(later)
+
+    def _replace(self, fresh: int, end: int, size: int) -> None:
+        """The fresh file takes the place of the old one, with all that was appended to that behind `end`."""
+        with self._lock:
+            later = self._since(end)
+            _write_all(fresh, later)
+            _rename(self._directory, _NEW_NAME, _BEHIND_NAME if self._unwritten else _NAME)
             os.close(self._fileno)
-            self._fileno, self._size = fresh, size + len(later)
-            self._compacted_size = self._size
+            self._fileno = fresh
+            self._size = self._compacted_size = size + len(later)
+
+    def _since(self, end: int) -> memoryview:
+        """What was appended behind `end`; to be asked with the lock held."""
+        if self._broken or self._fileno < 0:
+            raise OSError(errno.EBADF, "the journal was closed, or given up, meanwhile")
+        return _read(self._fileno, end, self._size)
+
+    def _sync_directory(self) -> None:
+        try:
+            os.fsync(self._directory)
+        except OSError as error:
+            with self._lock:
+                self._give_up(error)
+            raise
 
     def close(self) -> None:
         """Append no more; the file stays. May be repeated."""

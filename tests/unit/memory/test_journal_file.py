@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -147,6 +148,98 @@ def test_what_is_appended_while_the_journal_is_compacted_stands_behind_what_is_l
     file.append(b"later")
     assert read_records(directory) == ([b"short", b"meanwhile", b"later"], 0)
     file.close()
+
+
+def test_who_appends_while_a_slow_disk_syncs_a_compacted_journal_does_not_wait_for_it(
+    directory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = JournalFile(directory, [b"1", b"2"], synced=True)
+    appended: list[bytes] = []
+    synced = os.fsync
+
+    def slow(fileno: int) -> None:
+        body = b"during %d" % len(appended)
+        appending = threading.Thread(target=file.append, args=(body,), daemon=True)
+        appending.start()
+        appending.join(5.0)
+        assert not appending.is_alive()
+        appended.append(body)
+        synced(fileno)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    file.compact(lambda bodies: list(bodies)[1:])
+    monkeypatch.undo()
+    assert len(appended) == 3
+    assert file.append(b"after")
+    file.sync()
+    assert read_records(directory)[0] == [b"2", *appended, b"after"]
+
+
+def test_nobody_is_told_that_something_is_on_disk_while_one_journal_takes_the_place_of_another(
+    directory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = JournalFile(directory, [b"1"], synced=True)
+    told = threading.Event()
+    seen: list[bool] = []
+    synced = os.fsync
+
+    def sync() -> None:
+        file.sync()
+        told.set()
+
+    syncing = threading.Thread(target=sync)
+
+    def slow(fileno: int) -> None:
+        seen.append(told.is_set())
+        if len(seen) == 2:
+            # the first is of what was there before, and nobody has to wait for that
+            syncing.start()
+        if len(seen) > 1:
+            told.wait(0.1)
+        synced(fileno)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    file.compact(list)
+    syncing.join(5.0)
+    assert told.is_set()
+    assert seen == [False] * 3
+
+
+def test_a_journal_that_is_given_up_while_it_is_compacted_stays_empty(
+    directory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = JournalFile(directory, [b"1", b"2"])
+
+    def fail(_: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def summarise(bodies: Iterable[bytes]) -> list[bytes]:
+        monkeypatch.setattr(os, "fdatasync", fail)
+        with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+            file.sync()
+        return list(bodies)
+
+    with pytest.raises(OSError, match="given up"):
+        file.compact(summarise)
+    assert read_records(directory)[0] == []
+
+
+def test_a_journal_whose_directory_cannot_be_synced_is_given_up(
+    directory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = JournalFile(directory, [b"1"], synced=True)
+    synced = os.fsync
+
+    def fail(fileno: int) -> None:
+        if fileno == directory:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        synced(fileno)
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        file.compact(list)
+    assert not file.append(b"2")
+    assert read_records(directory)[0] == []
 
 
 def test_a_journal_wants_compacting_when_it_has_doubled(directory: int, monkeypatch: pytest.MonkeyPatch) -> None:
