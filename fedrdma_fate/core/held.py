@@ -12,6 +12,12 @@ from fedrdma_fate.wire.frames import MOST_HELD_RANGES
 Ranges = tuple[tuple[int, int], ...]
 """Bytes of a payload: [start, end) each, ascending, none touching the next."""
 
+Piece = tuple[int, int, int]
+"""Bytes of a payload from one offset to another, and their digest, xxh3-64; 0 where it is not told."""
+
+PIECE_BYTES = 1024 * 1024
+"""The longest piece that has one digest: where its bytes are wrong, no more than that comes again."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Held:
@@ -28,15 +34,46 @@ class Held:
 
 def ranges_of(chunks: Iterable[Chunk]) -> Ranges:
     """The bytes of these chunks: the longest MOST_HELD_RANGES stretches where there are more."""
-    merged: list[tuple[int, int]] = []
-    for start, end in sorted((chunk.offset, chunk.offset + chunk.length) for chunk in chunks):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = merged[-1][0], max(end, merged[-1][1])
+    return longest(merged((chunk.offset, chunk.offset + chunk.length) for chunk in chunks))
+
+
+def merged(stretches: Iterable[tuple[int, int]]) -> Ranges:
+    """The bytes of these, which may touch each other and come in any order."""
+    ranges: list[tuple[int, int]] = []
+    for start, end in sorted(stretches):
+        if ranges and start <= ranges[-1][1]:
+            ranges[-1] = ranges[-1][0], max(end, ranges[-1][1])
         else:
-            merged.append((start, end))
-    if len(merged) > MOST_HELD_RANGES:
-        merged = sorted(heapq.nlargest(MOST_HELD_RANGES, merged, key=lambda stretch: stretch[1] - stretch[0]))
-    return tuple(merged)
+            ranges.append((start, end))
+    return tuple(ranges)
+
+
+def longest(ranges: Ranges) -> Ranges:
+    """As many of them as a peer is told."""
+    if len(ranges) <= MOST_HELD_RANGES:
+        return ranges
+    return tuple(sorted(heapq.nlargest(MOST_HELD_RANGES, ranges, key=lambda stretch: stretch[1] - stretch[0])))
+
+
+def without(ranges: Ranges, others: Ranges) -> Ranges:
+    """Bytes of the first that are none of the others."""
+    left: list[tuple[int, int]] = []
+    following = iter(others)
+    other = next(following, None)
+    for start, end in ranges:
+        at = start
+        while other is not None and other[0] < end:
+            if other[1] > at:
+                if other[0] > at:
+                    left.append((at, other[0]))
+                at = other[1]
+            if other[1] >= end:
+                # it may cover some of the next range, too
+                break
+            other = next(following, None)
+        if at < end:
+            left.append((at, end))
+    return tuple(left)
 
 
 def are_ranges(told: Sequence[tuple[int, int]], total_bytes: int) -> bool:

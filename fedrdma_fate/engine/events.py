@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Literal
 
+from fedrdma_fate.core.held import Piece
 from fedrdma_fate.core.x.bounded_loss import Ranges
 from fedrdma_fate.engine.kept_slot import KeptSlot
 from fedrdma_fate.engine.payload import Outgoing
@@ -172,6 +173,27 @@ class TransferKept:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class TransferNoted:
+    """What has come so far of a transfer, besides what was told of it before; see `ArrivalNotes`.
+
+    Attributes:
+        offer: what announced it.
+        slot: where it comes.
+        payload_at: where in the slot the payload starts.
+        tagged: a tag has vouched for these bytes.
+        digested: their digests are told.
+        pieces: which they are.
+    """
+
+    offer: Offer
+    slot: Slot
+    payload_at: int
+    tagged: bool
+    digested: bool
+    pieces: tuple[Piece, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class PayloadSent:
     """The peer has the payload, and nothing reads its slot any more."""
 
@@ -202,6 +224,7 @@ LinkEvent = (
     | SlotsReturned
     | SlotsStillOpen
     | TransferKept
+    | TransferNoted
     | PayloadSent
     | SendFailed
 )

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from fedrdma_fate.core.state_machines import ReceivingMachine
 from fedrdma_fate.core.x.bounded_loss import Ranges
+from fedrdma_fate.engine.arrival_notes import ArrivalNotes
 from fedrdma_fate.engine.events import TransferProgress
 from fedrdma_fate.engine.kept_slot import KeptSlot
 from fedrdma_fate.ports import Completion, Slot
@@ -56,6 +57,7 @@ class Granted:
         started: when the offer came.
         kept: what lies there of the transfer that asked, from another data path.
         counted: arrived and overtaken bytes of it that were counted for its link.
+        notes: of what has come, where they are wanted.
     """
 
     slot: Slot
@@ -71,6 +73,7 @@ class Granted:
     started: float = 0.0
     kept: KeptSlot | None = None
     counted: tuple[int, int] = (0, 0)
+    notes: ArrivalNotes | None = None
 
     def to_keep(self) -> KeptSlot | None:
         """For another data path to go on in, where it can: not where what has come is sealed, and its keys are gone."""

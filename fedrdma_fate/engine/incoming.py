@@ -32,6 +32,7 @@ from fedrdma_fate.core.state_machines import ReceivingMachine
 from fedrdma_fate.core.x.bounded_loss import Ranges
 from fedrdma_fate.core.x.chunking import TAGS, chunk_of_immediate
 from fedrdma_fate.core.x.receiver import XReceiver
+from fedrdma_fate.engine.arrival_notes import ArrivalNotes
 from fedrdma_fate.engine.events import (
     Emit,
     FrameToSend,
@@ -41,6 +42,7 @@ from fedrdma_fate.engine.events import (
     SlotsReturned,
     SlotsStillOpen,
     TransferKept,
+    TransferNoted,
     TransferProgress,
     TransferStats,
 )
@@ -68,6 +70,7 @@ from fedrdma_fate.security.sealing import PathOpener
 from fedrdma_fate.wire.datagrams import Header
 from fedrdma_fate.wire.errors import ErrorCode, TransferError, TransportError
 from fedrdma_fate.wire.frames import (
+    PROBE_TRANSFERS_FROM,
     ControlFrame,
     Delivered,
     DigestRun,
@@ -259,6 +262,9 @@ class IncomingTransfers:
         )
         granted.offer = offer
         granted.started = now
+        if self._settings.notes_arrivals and not granted.is_sealed and _may_go_on(offer) and self._settings.continues():
+            vouched = tagged and offer.mode != "fedrdma"
+            granted.notes = ArrivalNotes(offer, granted.slot, granted.receiver, now, tagged=vouched)
         self._ask_share(granted)
         if self._settings.poll_headers:
             clear_stale_header(granted, granted.receiver)
@@ -368,6 +374,8 @@ class IncomingTransfers:
     def timer(self) -> float | None:
         """When `on_timer` wants to be called."""
         times = [entry.receiver.timer() for entry in self._granted.values() if entry.receiver is not None]
+        if self._endpoint is not None:
+            times += [entry.notes.timer() for entry in self._granted.values() if entry.notes is not None]
         if self._lost_at is not None and self._granted:
             times.append(self._lost_at + self._settings.idle_timeout)
         times.append(self._openings.timer())
@@ -385,6 +393,8 @@ class IncomingTransfers:
             if receiver is not None and due is not None and now >= due:
                 self._ask_share(granted)
                 self._carry_out(grant, granted, receiver.on_timer(now), now)
+            if granted.notes is not None and grant in self._granted and self._endpoint is not None:
+                self._note(granted.notes, now)
         if self._lost_at is not None and self._granted and now >= self._lost_at + self._settings.idle_timeout:
             logger.warning("%d half-received messages are dropped: their sender is gone", len(self._granted))
             self._return(self._granted)
@@ -449,6 +459,11 @@ class IncomingTransfers:
             if (kept := self._granted[grant].to_keep()) is not None:
                 self._forget(grant)
                 self._emit(TransferKept(kept))
+
+    def _note(self, notes: ArrivalNotes, now: float) -> None:
+        pieces = notes.on_timer(now)
+        if pieces is not None:
+            self._emit(TransferNoted(notes.offer, notes.slot, notes.payload_at, notes.tagged, notes.digested, pieces))
 
     def _can_use(self, kept: KeptSlot) -> bool:
         """Whether what lies there counts as much as what comes by this data path."""
@@ -629,3 +644,8 @@ class IncomingTransfers:
         granted = self._granted.pop(grant)
         self._forget_early(granted)
         return granted
+
+
+def _may_go_on(offer: Offer) -> bool:
+    """Whether it is worth a note: probes are of no use to anybody later."""
+    return offer.total_bytes > 0 and offer.transfer < PROBE_TRANSFERS_FROM

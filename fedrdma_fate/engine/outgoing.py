@@ -375,7 +375,7 @@ class OutgoingTransfers:
             self._forget_sealed(active)
             close_transfer(active, self.memory)
             self._give_back(active.grant.grant)
-            active.outgoing.so_far.at = (0, ())
+            active.outgoing.so_far.forget()
             self._requests.ended(transfer)
             self.submit(active.outgoing.plain, now)
             self._serve_stalled(now)
@@ -439,7 +439,7 @@ class OutgoingTransfers:
     def _seek_grant(self, outgoing: Outgoing, now: float) -> None:
         needed = self._needed(outgoing)
         # where some of it has arrived, the peer may have kept that slot: to ask for it costs less than to begin anew
-        goes_on = self._ring is None and outgoing.so_far.at[1] and self._settings.continues()
+        goes_on = self._ring is None and outgoing.so_far.is_some and self._settings.continues()
         grant = None if goes_on else self._credits.take(needed)
         if grant is not None:
             del self._waiting[outgoing.transfer]
@@ -470,7 +470,7 @@ class OutgoingTransfers:
 
     def _use_credits(self, now: float) -> None:
         for transfer, outgoing in list(self._waiting.items()):
-            if self._requests.has_asked(transfer) and outgoing.so_far.at[1]:
+            if self._requests.has_asked(transfer) and outgoing.so_far.is_some:
                 continue
             grant = self._credits.take(self._needed(outgoing))
             if grant is not None:

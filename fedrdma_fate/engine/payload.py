@@ -93,9 +93,20 @@ class SentSoFar:
 
     Attributes:
         at: the grant whose slot it was written into, and which bytes had arrived there.
+        earlier: an earlier run of this gateway may have sent some of it: its peer knows.
     """
 
     at: tuple[int, Ranges] = (0, ())
+    earlier: bool = False
+
+    @property
+    def is_some(self) -> bool:
+        """Whether the peer may have some of it."""
+        return self.earlier or bool(self.at[1])
+
+    def forget(self) -> None:
+        """It begins anew."""
+        self.at, self.earlier = (0, ()), False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -42,6 +42,7 @@ class LinkSettings:
         loss_share: how much of what may be missing of a message our task lets be so; called on the link's thread.
         tells_digests: whether the peer tells the digests of chunks when it is asked; called on the link's thread.
         continues: whether the peer knows grants that continue others; called on the link's thread.
+        notes_arrivals: whether its owner wants to know from time to time what has come, to write it down.
         confirms: whether the link tells the peer at once that a payload is kept; else its owner does, later. Probes are
             always confirmed.
         complaints: about what the peer sends.
@@ -64,6 +65,7 @@ class LinkSettings:
     loss_share: Callable[[MessageKey], float] = lambda _key: 0.0
     tells_digests: Callable[[], bool] = lambda: False
     continues: Callable[[], bool] = lambda: False
+    notes_arrivals: bool = False
     confirms: bool = True
     complaints: Complaints = dataclasses.field(default_factory=Complaints)
     site: str = "peer"

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import msgspec
 
+from fedrdma_fate.core.held import Piece
 from fedrdma_fate.memory.journal_file import ANOTHER_VERSION
 from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
-from fedrdma_fate.wire.frames import MessageKey, MessageKind, Mode, Party
+from fedrdma_fate.wire.frames import MessageKey, MessageKind, Mode, Offer, Party
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
@@ -135,6 +136,39 @@ class Lost(Record, frozen=True, tag=7):
     transfer: int
     key: MessageKey
     reason: str
+
+
+class Coming(Record, frozen=True, tag=31):
+    """A message is under way, and so much of it has come besides what an earlier record of the same slot says.
+
+    What it says may be out of date: whoever goes on in that slot looks at each byte.
+
+    Attributes:
+        origin: the site that it comes from.
+        offer: what announced it.
+        offset: where in the receive region its slot starts.
+        length: of the slot.
+        payload_at: where in the slot the payload starts.
+        tagged: a tag has vouched for these bytes when they came.
+        digested: the pieces have digests.
+        pieces: which bytes they are.
+    """
+
+    origin: str
+    offer: Offer
+    offset: int
+    length: int
+    payload_at: int
+    tagged: bool
+    digested: bool
+    pieces: tuple[Piece, ...]
+
+
+class Stopped(Record, frozen=True, tag=32):
+    """A message comes no more where it was coming; written before that slot is given back."""
+
+    origin: str
+    transfer: int
 
 
 class Joined(Record, frozen=True, tag=8):
@@ -327,7 +361,7 @@ class Went(Record, frozen=True, tag=27):
 SessionRecord = Joined | Left | Over | Pushed | Unpushed | Pulled | Unpulled | PushFailed | Told
 SendRecord = Outgoing | Whole | Sent | Undelivered | Dropped | Confirmed | Leased | Unleased
 TaskRecord = Came | Went
-ReceiveRecord = Received | Spilled | Copied | Handed | Returned | Gone | Ended | Lost
+ReceiveRecord = Received | Spilled | Copied | Handed | Returned | Gone | Ended | Lost | Coming | Stopped
 SingleRecord = Began | ReceiveRecord | SessionRecord | SendRecord | TaskRecord
 
 

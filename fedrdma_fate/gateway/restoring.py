@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
+from fedrdma_fate.core.digest import block_digest
+from fedrdma_fate.core.held import Held, longest, merged
+from fedrdma_fate.engine.kept_slot import KeptSlot
 from fedrdma_fate.gateway.background import spawn
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.journal.earlier_run import EarlierRun
-from fedrdma_fate.gateway.journal_records import Dropped, Gone, Lost, Outgoing, Received, Unleased
+from fedrdma_fate.gateway.journal_records import Coming, Dropped, Gone, Lost, Outgoing, Received, Stopped, Unleased
 from fedrdma_fate.gateway.messages.mailbox import Message
 from fedrdma_fate.gateway.peers.peer import Peer
 from fedrdma_fate.gateway.peers.receiving import pool_owner
@@ -53,6 +56,10 @@ class _Slots:
             # held until all is restored, so that the first that has it may give it back
             self._first[offset] = lease.share(_HELD_BY)
         return lease
+
+    def lease_alone(self, offset: int, length: int, owner: str) -> Lease | None:
+        """The slot that begins there, where nobody else has any of it."""
+        return None if offset in self._first else self.lease(offset, length, owner)
 
     def done(self) -> None:
         """All is restored."""
@@ -107,6 +114,9 @@ class _Restoration:
         if run.region is not None:
             # of sums that tasks have mapped, or that are being added to, the journal knows nothing
             self._hold_borrowed(context.receive_pool, self._received)
+            # last: in memory that anybody else has, nothing goes on
+            for coming in list(run.state.coming.values()):
+                self._restore_coming(coming)
         self._received.done()
         self._sent.done()
         for message in self._small:
@@ -185,6 +195,28 @@ class _Restoration:
         message.lease = slots.lease(record.offset, record.payload_at + record.total_bytes, owner)
         message.payload_at = record.payload_at
         return message.lease is not None
+
+    def _restore_coming(self, record: Coming) -> None:
+        """Half a message, which goes on in its slot when its sender asks for one."""
+        peer, offer = self._peers.get(record.origin), record.offer
+        lease = None
+        if peer is not None:
+            lease = self._received.lease_alone(record.offset, record.length, pool_owner(record.origin))
+        if peer is None or lease is None:
+            self._context.journal.write(Stopped(record.origin, offer.transfer))
+            return
+        held = Held(longest(merged(self._right_pieces(record, lease))), record.tagged)
+        peer.receiving.restore_kept(KeptSlot(offer, lease.slot, held), lease)
+
+    def _right_pieces(self, record: Coming, lease: Lease) -> Iterator[tuple[int, int]]:
+        """Those that nobody has written into since; without digests, the digest of the whole will show them."""
+        for start, end, digest in record.pieces:
+            if not record.digested:
+                yield start, end
+                continue
+            part = lease.slot.part(record.payload_at + start, end - start)
+            if block_digest(part.view) == digest:
+                yield start, end
 
     def _lose(self, record: Received) -> None:
         name = record.origin, record.transfer

@@ -14,7 +14,7 @@ from fedrdma_fate.gateway.assembly import limits_of
 from fedrdma_fate.gateway.journal.earlier_run import EarlierRun
 from fedrdma_fate.gateway.journal.journal import Journal
 from fedrdma_fate.gateway.journal.state import replay
-from fedrdma_fate.gateway.journal_records import Began, encode_record
+from fedrdma_fate.gateway.journal_records import Began, Coming, encode_record
 from fedrdma_fate.gateway.messages.budget import Budget
 from fedrdma_fate.gateway.messages.mailbox import Mailbox
 from fedrdma_fate.gateway.peers.peer import Peer
@@ -177,6 +177,18 @@ class KeptTwin(Twin):
     def lose_memory(self, site: str) -> None:
         """Its next run does not get the receive region of this one."""
         self._sites[site].receive = None
+
+    def coming(self, site: str) -> list[Coming]:
+        """What its journal says to be under way."""
+        return list(replay(read_records(self._sites[site].fileno)[0]).coming.values())
+
+    def damage(self, site: str, offset: int) -> None:
+        """One byte of its receive region is another when its next run looks, since it was killed."""
+        kept = self._sites[site]
+        assert kept.memory is not None
+        damaged = bytearray(kept.memory[1])
+        damaged[offset] ^= 1
+        kept.memory = kept.memory[0], bytes(damaged)
 
     def _on_append(self, site: str) -> bool:
         kept = self._sites[site]

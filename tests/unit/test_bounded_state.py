@@ -73,6 +73,11 @@ BOUNDS: dict[str, dict[str, str]] = {
         "gateway/messages/sessions.py:Sessions": "_sessions",
         "gateway/messages/sessions.py:_Session": "pulled pushed others",
     },
+    "slots that a peer has: each is struck out before it is given back": {
+        "gateway/peers/receiving.py:Receiving": "_noted",
+        "gateway/journal/state.py:JournalState": "coming",
+    },
+    "MOST_PIECES": {"engine/arrival_notes.py:ArrivalNotes": "_fresh _waiting"},
     "MOST_KEPT": {"gateway/peers/receiving.py:Receiving": "_kept"},
     "MOST_LARGE": {"gateway/peers/sending.py:Sending": "_transfers"},
     "MOST_SMALL_BYTES, and the slots that large messages lie in": {"gateway/peers/saving.py:Saving": "_entries"},

@@ -169,6 +169,8 @@ class EarlierRun:
         What its peer was not told of has not come, and what has a copy on disk is not lost.
         """
         self.state.forget_pending()
+        if self.region is None:
+            self.state.coming.clear()
         for name, record in list(self.state.messages.items()):
             if record.copy or (not self.lacking and (record.body is not None or record.file)):
                 continue

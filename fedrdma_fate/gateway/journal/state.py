@@ -11,6 +11,7 @@ from fedrdma_fate.gateway.journal_records import (
     AnyRecord,
     Began,
     Came,
+    Coming,
     Confirmed,
     Copied,
     Dropped,
@@ -30,6 +31,7 @@ from fedrdma_fate.gateway.journal_records import (
     Returned,
     Sent,
     Spilled,
+    Stopped,
     Together,
     Told,
     Undelivered,
@@ -68,6 +70,7 @@ class JournalState:
         sessions: what was pushed and pulled, and who has left.
         messages: those that are here, by site and transfer.
         lost: those that were, likewise.
+        coming: those that were under way, likewise.
         outgoing: messages that are to be sent, by site and transfer.
         undelivered: messages that will not come, which peers are to be told, by site and message.
         leases: slots that tasks have, by client and number.
@@ -79,6 +82,7 @@ class JournalState:
         self.sessions = Sessions()
         self.messages: dict[tuple[str, int], Received] = {}
         self.lost: OrderedDict[tuple[str, int], Lost] = OrderedDict()
+        self.coming: dict[tuple[str, int], Coming] = {}
         self.outgoing: dict[tuple[str, int], Outgoing] = {}
         self.undelivered: dict[str, OrderedDict[MessageKey, Undelivered]] = {}
         self.leases: dict[tuple[str, int], Leased] = {}
@@ -108,9 +112,16 @@ class JournalState:
             case Began():
                 self.began = record
             case Received(origin=origin, transfer=transfer):
+                self.coming.pop((origin, transfer), None)
                 if not record.pending:
                     self._note_ended(origin, transfer)
                 self.messages.setdefault((origin, transfer), record)
+            case Coming(origin=origin, offer=offer):
+                # its link may have written down that it is whole before its owner writes this
+                if (origin, offer.transfer) not in self.messages and offer.transfer not in self._ended.get(origin, ()):
+                    self._note_coming((origin, offer.transfer), record)
+            case Stopped(origin=origin, transfer=transfer):
+                self.coming.pop((origin, transfer), None)
             case Copied(origin=origin, transfer=transfer, file=file):
                 self._note_ended(origin, transfer)
                 self._change(origin, transfer, copy=file, pending=False)
@@ -172,6 +183,8 @@ class JournalState:
                 for name, lost in list(self.lost.items()):
                     if lost.key.session == session:
                         del self.lost[name]
+                for name in [name for name, each in self.coming.items() if each.offer.key.session == session]:
+                    del self.coming[name]
             case Pushed(key=key, client=client, digest=digest):
                 self.sessions.remember_push(key, Push(client, digest))
             case Unpushed(key=key):
@@ -200,9 +213,16 @@ class JournalState:
                 yield Confirmed(peer, transfer, key)
         yield from self.lost.values()
         yield from self.messages.values()
+        yield from self.coming.values()
         yield from self.outgoing.values()
         yield from self.leases.values()
         yield from self.tasks.values()
+
+    def _note_coming(self, name: tuple[str, int], record: Coming) -> None:
+        before = self.coming.get(name)
+        if before is not None and (before.offer, before.offset) == (record.offer, record.offset):
+            record = msgspec.structs.replace(record, pieces=before.pieces + record.pieces)
+        self.coming[name] = record
 
     def _drop(self, peer: str, transfer: int) -> None:
         self.outgoing.pop((peer, transfer), None)
@@ -230,6 +250,7 @@ class JournalState:
             self.messages[origin, transfer] = msgspec.structs.replace(message, **changes)
 
     def _note_ended(self, origin: str, transfer: int) -> None:
+        self.coming.pop((origin, transfer), None)
         if not origin:
             return
         ended = self._ended.setdefault(origin, OrderedDict())

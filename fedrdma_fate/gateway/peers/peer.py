@@ -27,6 +27,7 @@ from fedrdma_fate.engine.events import (
     SlotsStillOpen,
     TransferAnnounced,
     TransferKept,
+    TransferNoted,
     TransferProgress,
 )
 from fedrdma_fate.engine.link_thread import LinkHandle
@@ -475,6 +476,7 @@ class Peer:
             complaints=self._context.complaints,
             tells_digests=lambda: self.hello is not None and self.hello.chunk_digests,
             continues=lambda: self.hello is not None and self.hello.continues,
+            notes_arrivals=self._context.journal.is_kept,
             bounds_loss=lambda: self.hello is not None and self.hello.bounded_loss,
             loss_share=self._context.mailbox.tolerances.share,
         )
@@ -529,6 +531,8 @@ class Peer:
                 self.receiving.slots_still_open(slots)
             case TransferKept(kept):
                 self.receiving.keep(kept)
+            case TransferNoted():
+                self.receiving.note(event)
             case PayloadSent(outgoing, stats):
                 self._note_carried(transport)
                 if not self.probes.sent(outgoing, stats):

@@ -16,12 +16,13 @@ from collections.abc import Callable, Iterable, Sequence
 from fedrdma_fate.core.credits import MOST_REQUESTS
 from fedrdma_fate.core.plan import HEADER_SPACE_BYTES
 from fedrdma_fate.core.x.bounded_loss import Ranges
-from fedrdma_fate.engine.events import TransferStats
+from fedrdma_fate.engine.events import TransferNoted, TransferStats
 from fedrdma_fate.engine.kept_slot import KeptSlot
 from fedrdma_fate.engine.link_thread import LinkHandle
 from fedrdma_fate.gateway.background import spawn
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.journal.state import REMEMBERED_LOST, REMEMBERED_TRANSFERS
+from fedrdma_fate.gateway.journal_records import Coming, Stopped
 from fedrdma_fate.gateway.messages.mailbox import Message
 from fedrdma_fate.gateway.peers.announced import AnnouncedTransfers
 from fedrdma_fate.gateway.peers.borrowing import Borrowing
@@ -79,6 +80,7 @@ class _Grant:
         credit_of: the transport that it is a standing grant of, if it is one.
         large: whether it is one beside the ring; see `Receiving._grant_ahead`.
         asked_by: the transfer that asked for it, else 0.
+        number: of the grant.
     """
 
     lease: Lease
@@ -86,6 +88,7 @@ class _Grant:
     credit_of: str = ""
     large: bool = False
     asked_by: int = 0
+    number: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -140,6 +143,8 @@ class Receiving:
         self._ahead: dict[str, int] = {}
         self._next_grant = 0
         self._kept: dict[int, _Kept] = {}
+        # transfers that the journal says are coming, by where their slots start
+        self._noted: dict[int, int] = {}
         self._announced = AnnouncedTransfers()
         self._ended: OrderedDict[int, Delivered | Refused] = OrderedDict()
         self._lost: deque[Refused] = deque(maxlen=REMEMBERED_LOST)
@@ -240,7 +245,7 @@ class Receiving:
     def slots_returned(self, slots: Sequence[Slot]) -> None:
         """Slots are no longer granted."""
         for slot in slots:
-            self._take_back(slot).release()
+            self._release(self._take_back(slot))
 
     def slots_still_open(self, slots: Sequence[Slot]) -> None:
         """The peer may go on writing into these: they stay leased for as long as this gateway runs."""
@@ -287,7 +292,7 @@ class Receiving:
     def _grant(self, grant: _Grant, kept: KeptSlot | None = None) -> None:
         self._next_grant += 1
         slot = grant.lease.slot
-        self._granted[slot.offset] = grant
+        self._granted[slot.offset] = dataclasses.replace(grant, number=self._next_grant)
         if grant.asked_by:
             self._asked_by[grant.asked_by] = grant.link
         # a new grant must not show the header of what its slot held before
@@ -313,10 +318,13 @@ class Receiving:
         lease, transfer = self._take_back(kept.slot), kept.offer.transfer
         is_wanted = transfer not in self._ended and transfer not in self._requests and transfer not in self._asked_by
         if not is_wanted or transfer in self.saving or transfer >= PROBE_TRANSFERS_FROM or not kept.offer.total_bytes:
-            lease.release()
+            self._release(lease)
             return
         self._drop_kept(transfer)
-        idle = self._context.config.timeouts.idle
+        self._keep(kept, lease)
+
+    def _keep(self, kept: KeptSlot, lease: Lease) -> None:
+        transfer, idle = kept.offer.transfer, self._context.config.timeouts.idle
         timer = asyncio.get_running_loop().call_later(idle, self._drop_kept, transfer)
         self._kept[transfer] = _Kept(kept, lease, timer)
         while len(self._kept) > MOST_KEPT:
@@ -331,7 +339,7 @@ class Receiving:
         kept = self._kept.pop(transfer, None)
         if kept is not None:
             kept.timer.cancel()
-            kept.lease.release()
+            self._release(kept.lease)
 
     def _go_on(self, request: GrantRequest, link: LinkHandle) -> bool:
         """Grant the slot in which a transfer had begun, where that is kept, and long enough for how it is sent now."""
@@ -345,6 +353,42 @@ class Receiving:
         kept.timer.cancel()
         self._grant(_Grant(kept.lease, link, asked_by=request.transfer), kept.slot)
         return True
+
+    # -- what another run may go on with --------------------------------------------------------------------------
+
+    def note(self, noted: TransferNoted) -> None:
+        """So much has come: write it down, where it has not come to its end since."""
+        slot, offer = noted.slot, noted.offer
+        grant = self._granted.get(slot.offset)
+        if grant is None or grant.number != offer.grant or offer.transfer in self._ended:
+            return
+        # in an earlier slot it comes no more
+        for offset in [offset for offset, transfer in self._noted.items() if transfer == offer.transfer]:
+            del self._noted[offset]
+        self._noted[slot.offset] = offer.transfer
+        self._context.journal.write(
+            Coming(
+                self._peer,
+                offer,
+                slot.offset,
+                slot.length,
+                noted.payload_at,
+                noted.tagged,
+                noted.digested,
+                noted.pieces,
+            )
+        )
+
+    def restore_kept(self, kept: KeptSlot, lease: Lease) -> None:
+        """An earlier run was killed in the middle of a transfer: it may go on in its slot."""
+        self._noted[kept.slot.offset] = kept.offer.transfer
+        self._keep(kept, lease)
+
+    def _release(self, lease: Lease) -> None:
+        """Give a slot back in which a message was perhaps coming, as the journal may say."""
+        if (transfer := self._noted.pop(lease.slot.offset, None)) is not None:
+            self._context.journal.write(Stopped(self._peer, transfer))
+        lease.release()
 
     @property
     def owner(self) -> str:
@@ -394,6 +438,8 @@ class Receiving:
     def received(self, offer: Offer, slot: Slot, payload_at: int, stats: TransferStats, missing: Ranges = ()) -> None:
         """A payload lies in its slot, whole, but for what may be missing."""
         lease = self._take_back(slot)
+        # what says that it has come, says that it is coming no more
+        self._noted.pop(slot.offset, None)
         if offer.transfer >= PROBE_TRANSFERS_FROM:
             self._remember(Delivered(offer.transfer))
             lease.release()
@@ -449,7 +495,7 @@ class Receiving:
 
     def receive_failed(self, offer: Offer, slot: Slot, code: ErrorCode, reason: str) -> None:
         """An announced payload will not come."""
-        self._take_back(slot).release()
+        self._release(self._take_back(slot))
         self._not_received(offer, code, reason)
 
     def on_abort(self, transfer: int) -> None:

@@ -17,7 +17,7 @@ from fedrdma_fate.core.plan import ChunkPlan
 from fedrdma_fate.core.tuning import LinkTraits
 from fedrdma_fate.engine.events import TransferProgress, TransferStats
 from fedrdma_fate.engine.path_memory import KnownPath
-from fedrdma_fate.engine.payload import Outgoing, Payload
+from fedrdma_fate.engine.payload import Outgoing, Payload, SentSoFar
 from fedrdma_fate.engine.setup import slot_bytes_needed
 from fedrdma_fate.gateway import journal_records as records
 from fedrdma_fate.gateway.config.schema import PeerConfig
@@ -238,7 +238,8 @@ class Sending:
         plan = self._plan(record.mode, record.total_bytes)
         payload = Payload(lease.slot, record.total_bytes)
         recut = self._recuts(record.mode)
-        outgoing = Outgoing(record.transfer, record.key, record.kind, payload, plan, record.mode, recut)
+        so_far = SentSoFar(earlier=True)
+        outgoing = Outgoing(record.transfer, record.key, record.kind, payload, plan, record.mode, recut, so_far=so_far)
         self._transfers[outgoing.transfer] = _PendingPayload(outgoing, lease, alone=False, may_be_there=True)
         self.outgoing_large.add(1)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedrdma_fate.core.held import are_ranges, bytes_in, chunks_within, ranges_of
+from fedrdma_fate.core.held import are_ranges, bytes_in, chunks_within, merged, ranges_of, without
 from fedrdma_fate.core.plan import ChunkPlan
 from fedrdma_fate.wire.frames import MOST_HELD_RANGES
 
@@ -45,3 +47,20 @@ def test_a_table_behind_the_payload_is_held_by_nobody() -> None:
     plan = ChunkPlan(100, 10, 0, 24)
     assert all(chunk.index >= plan.trailer_count for chunk in chunks_within(plan, ((0, 100),)))
     assert len(list(chunks_within(plan, ((0, 100),)))) == 10
+
+
+stretches = st.lists(
+    st.tuples(st.integers(0, 40), st.integers(1, 12)).map(lambda each: (each[0], sum(each))), max_size=8
+)
+
+
+@given(some=stretches, others=stretches)
+def test_what_is_left_of_ranges_are_the_bytes_that_are_in_no_other(
+    some: list[tuple[int, int]], others: list[tuple[int, int]]
+) -> None:
+    def of(ranges: Iterable[tuple[int, int]]) -> set[int]:
+        return {at for start, end in ranges for at in range(start, end)}
+
+    left = without(merged(some), merged(others))
+    assert of(left) == of(some) - of(others)
+    assert are_ranges(left, 60)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from fedrdma_fate.gateway.journal.state import JournalState, replay, summarise
 from fedrdma_fate.gateway.journal_records import (
     Began,
+    Coming,
     Confirmed,
     Copied,
     Dropped,
@@ -30,6 +31,7 @@ from fedrdma_fate.gateway.journal_records import (
     Returned,
     Sent,
     Spilled,
+    Stopped,
     Told,
     Undelivered,
     Unleased,
@@ -41,7 +43,7 @@ from fedrdma_fate.gateway.journal_records import (
     encode_together,
 )
 from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
-from fedrdma_fate.wire.frames import MessageKey, Party
+from fedrdma_fate.wire.frames import MessageKey, Offer, Party
 
 A, B = Party("guest", "1"), Party("host", "2")
 BEGAN = Began("a", "boot", 1, 4096, 2, 4096, "/spill")
@@ -52,7 +54,22 @@ transfers = st.integers(1, 3)
 parties = st.sampled_from((A, B))
 keys = st.builds(MessageKey, st.sampled_from(("s", "t")), names, st.just("t"), parties, parties)
 codes = st.sampled_from((ErrorCode.MESSAGE_LOST.value, ErrorCode.TRANSFER_ABORTED.value))
+offers = st.builds(
+    Offer,
+    st.just("tcp"),
+    transfers,
+    keys,
+    st.just("object"),
+    st.just(9),
+    st.just("grpc"),
+    st.integers(1, 2),
+    st.just(4),
+    st.just(0),
+)
+pieces = st.lists(st.tuples(st.integers(0, 4), st.integers(5, 9), st.integers(0, 2**64 - 1)), max_size=2).map(tuple)
 records = st.one_of(
+    st.builds(Coming, sites, offers, transfers, st.just(9), st.just(0), st.booleans(), st.booleans(), pieces),
+    st.builds(Stopped, sites, transfers),
     st.builds(Received, sites, transfers, keys, st.just("object"), st.just(5), st.none() | st.just(b"12345")),
     st.builds(Received, sites, transfers, keys, st.just("object"), st.just(5), pending=st.booleans()),
     st.builds(Copied, sites, transfers, st.just("copy")),
@@ -127,3 +144,27 @@ def test_a_message_that_came_twice_is_one() -> None:
     state = replay(map(encode_record, (BEGAN, *[Received("b", 1, key, "object", 5, offset=at) for at in (0, 8192)])))
     assert [message.offset for message in state.messages.values()] == [0]
     assert state.ended("b") == [1]
+
+
+def _coming(offset: int, *pieces: tuple[int, int, int]) -> Coming:
+    offer = Offer("tcp", 1, MessageKey("s", "m", "t", B, A), "object", 9, "grpc", 1, 4, 0)
+    return Coming("b", offer, offset, 9, 0, tagged=False, digested=False, pieces=pieces)
+
+
+def test_what_has_come_is_what_all_records_of_one_slot_say() -> None:
+    first, more, elsewhere = _coming(0, (0, 4, 7)), _coming(0, (4, 8, 8)), _coming(8192, (0, 2, 9))
+    state = replay(map(encode_record, (BEGAN, first, more)))
+    assert [each.pieces for each in state.coming.values()] == [((0, 4, 7), (4, 8, 8))]
+    state.apply(elsewhere)
+    assert list(state.coming.values()) == [elsewhere]
+
+
+def test_a_message_that_is_here_is_not_coming_whichever_record_is_first() -> None:
+    here = Received("b", 1, MessageKey("s", "m", "t", B, A), "object", 9)
+    for written in (
+        (_coming(0), here),
+        (here, _coming(0)),
+        (here, Gone("b", 1), _coming(0)),
+        (_coming(0), Stopped("b", 1)),
+    ):
+        assert not replay(map(encode_record, (BEGAN, *written))).coming

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fedrdma_fate.engine.arrival_notes import NOTE_SECONDS
 from fedrdma_fate.wire.frames import MessageKey, Mode
 from tests.support.endpoints import MemoryTransport, MemoryWire
 from tests.support.kept_twin import KeptTwin
@@ -119,6 +120,19 @@ async def _kills_the_sender(play: Play) -> None:
     await play.twin.connect("a")
 
 
+async def _note_what_has_come(play: Play) -> None:
+    """Let the receiver write down what it has."""
+    await asyncio.sleep(NOTE_SECONDS)
+    await play.twin.turn("b")
+
+
+async def _kills_the_receiver(play: Play) -> None:
+    await _note_what_has_come(play)
+    play.twin.kill("b")
+    await play.twin.restart("b")
+    await play.twin.connect("a")
+
+
 HAPPENINGS: dict[str, Callable[[Play], Awaitable[None]]] = {
     "path lost": _loses_the_path,
     "another path": _takes_another_path,
@@ -126,7 +140,44 @@ HAPPENINGS: dict[str, Callable[[Play], Awaitable[None]]] = {
     "another path and back": _takes_another_path_and_the_first_again,
     "control lost": _loses_the_control_channel,
     "sender killed": _kills_the_sender,
+    "receiver killed": _kills_the_receiver,
 }
+
+
+class DamagesMemory:
+    """Kills the receiver, in whose memory one byte of a piece that it had noted is another when it is back."""
+
+    piece_bytes = 0
+
+    async def __call__(self, play: Play) -> None:
+        await _note_what_has_come(play)
+        play.twin.kill("b")
+        (coming,) = play.twin.coming("b")
+        (start, end, _), *_ = coming.pieces
+        self.piece_bytes = end - start
+        play.twin.damage("b", coming.offset + coming.payload_at + (start + end) // 2)
+        await play.twin.restart("b")
+        await play.twin.connect("a")
+
+
+async def _kills_the_receiver_some_time_after_it_has_noted_something(play: Play) -> None:
+    await _note_what_has_come(play)
+    await play.until(len(BODY) * 2 // 3)
+    play.twin.kill("b")
+    await play.twin.restart("b")
+    await play.twin.connect("a")
+
+
+async def _kills_both_again_and_again(play: Play) -> None:
+    for killed in ("b", "a", "b", "ab"):
+        await _note_what_has_come(play)
+        for site in killed:
+            play.twin.kill(site)
+        for site in killed:
+            await play.twin.restart(site)
+        await play.twin.connect("a")
+        for _ in range(12):
+            await play.step()
 
 
 def _run(directory: Path, mode: Mode, happens: Callable[[Play], Awaitable[None]]) -> tuple[int, int]:
@@ -149,6 +200,8 @@ def _run(directory: Path, mode: Mode, happens: Callable[[Play], Awaitable[None]]
             b = twin.halves["b"]
             assert b.context.receive_pool.stats().slots == b.credits_held()
             assert not b.peer.receiving._kept
+            assert not b.peer.receiving._noted
+            assert not twin.coming("b")
             return arrived, this.landed_bytes
         finally:
             twin.close()
@@ -163,3 +216,28 @@ def test_what_has_arrived_is_not_sent_again(tmp_path: Path, mode: Mode, what: st
     assert arrived >= len(BODY) // 2
     # what was under way when it happened
     assert landed <= len(BODY) + HEADERS_BYTES + CHUNK_BYTES
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_bytes_that_are_wrong_when_a_killed_receiver_comes_back_come_again_and_no_others(
+    tmp_path: Path, mode: Mode
+) -> None:
+    happens = DamagesMemory()
+    _, landed = _run(tmp_path, mode, happens)
+    # fedrdma has no digest of the whole: each piece that was noted has one
+    again = happens.piece_bytes if mode == "fedrdma" else CHUNK_BYTES
+    assert again <= landed - len(BODY) <= again + HEADERS_BYTES + 2 * CHUNK_BYTES
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_more_comes_again_than_came_after_the_last_note(tmp_path: Path, mode: Mode) -> None:
+    _, landed = _run(tmp_path, mode, _kills_the_receiver_some_time_after_it_has_noted_something)
+    assert landed <= len(BODY) * 7 // 6 + HEADERS_BYTES + 3 * CHUNK_BYTES
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_message_comes_whole_however_often_both_gateways_are_killed_and_goes_on_each_time(
+    tmp_path: Path, mode: Mode
+) -> None:
+    _, landed = _run(tmp_path, mode, _kills_both_again_and_again)
+    assert landed <= len(BODY) + HEADERS_BYTES + 5 * 3 * CHUNK_BYTES
