@@ -14,11 +14,14 @@ from scripts.lib import checks
 from scripts.lib.checks import (
     AUDIT,
     KINDS,
+    NO_BYTECODE,
     PYTHON310,
+    SOURCES,
     STATIC,
     TOOLS_OF_DEVELOPERS,
     Runner,
     chosen_steps,
+    compile_sources,
     parse,
     run_limited,
 )
@@ -127,6 +130,27 @@ def test_of_some_kinds_tests_run_side_by_side_but_for_those_that_must_be_alone(
     (tree / "tests" / "fault" / "test_it.py").write_text(source)
     (outcome,) = _run("fault")
     assert (outcome.counts, outcome.note) == (counts, note)
+
+
+WRITES = "import sys\ndef test_it(): assert not sys.dont_write_bytecode\n"
+
+
+def test_no_interpreter_that_the_steps_start_compiles_what_another_has_compiled(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(NO_BYTECODE, "1")
+    (tree / "tests" / "unit" / "test_it.py").write_text(WRITES)
+    (outcome,) = _run("unit")
+    assert outcome.counts == Counts(passed=1)
+
+
+def test_the_tree_is_compiled_before_guests_see_it(tree: Path) -> None:
+    for name in SOURCES:
+        (tree / name).mkdir(exist_ok=True)
+    (tree / "deploy" / "program.py").write_text("print()\n")
+    (tree / "deploy" / "broken.py").write_text("(\n")
+    compile_sources(Runner(fast=False, pytest_arguments=()).environment)
+    assert [path.name.partition(".")[0] for path in tree.glob("deploy/__pycache__/*.pyc")] == ["program"]
 
 
 @pytest.mark.usefixtures("tree")
