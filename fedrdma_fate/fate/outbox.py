@@ -9,6 +9,8 @@ import time
 from collections.abc import Sequence
 
 from fedrdma_fate.client.client import WHOLE, LossTolerance, SendLease
+from fedrdma_fate.client.protocol import DIGESTED_AT_COMMIT_BYTES, DIGESTED_BY_TASKS_BYTES
+from fedrdma_fate.core.digest import block_digest, blocks_of
 from fedrdma_fate.fate.gateway_client import Client, Connector
 from fedrdma_fate.fate.serialise import ObjectPlan
 from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
@@ -22,6 +24,11 @@ QUIET_WAIT_SECONDS = 5.0
 
 EARLY_FROM_BYTES = 16 * 2**20
 """Objects from this size on are sent while they are being written."""
+
+
+def wants_digests(total_bytes: int) -> bool:
+    """Whether the gateway is told those of a payload that is sent when it is whole: by them it knows it again."""
+    return DIGESTED_AT_COMMIT_BYTES < total_bytes <= DIGESTED_BY_TASKS_BYTES
 
 
 @dataclasses.dataclass
@@ -95,6 +102,8 @@ class Outbox:
             lease = lease_visibly(self._client, len(body), self._put_timeout, name)
             try:
                 lease.buffer[:] = body
+                if wants_digests(len(body)):
+                    lease.written(0, [block_digest(lease.buffer[start:end]) for start, end in blocks_of(len(body))])
                 lease.commit(name, tag, destinations, kind)
             except BaseException:
                 lease.release()
@@ -140,7 +149,16 @@ class Outbox:
         """Write an object into its slot, a large one while it is being sent already; whether it was committed."""
         lease = pushed.lease
         if plan.total_bytes < EARLY_FROM_BYTES:
-            plan.write_into(lease.buffer)
+            if not wants_digests(plan.total_bytes):
+                plan.write_into(lease.buffer)
+                return False
+            blocks: list[int] = []
+
+            def note(_written_from: int, digests: Sequence[int]) -> None:
+                blocks[:0] = digests
+
+            plan.write_into(lease.buffer, note)
+            lease.written(0, blocks)
             return False
         answer = lease.commit_unfinished(pushed.name, pushed.tag, destinations, "object", loss=pushed.loss)
         plan.write_into(lease.buffer, None if answer == "later" else lease.written, digests=lease.digests_wanted)

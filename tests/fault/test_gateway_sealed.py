@@ -20,6 +20,7 @@ from fedrdma_fate.gateway.config.schema import GatewayConfig, parse_config
 from fedrdma_fate.gateway.peers import paths as paths_module
 from fedrdma_fate.gateway.peers.greeting import own_hello
 from fedrdma_fate.gateway.peers.path_keys import PeerKeys
+from fedrdma_fate.gateway.tasks import pushing as pushing_module
 from fedrdma_fate.gateway.transports import TransportSet, make_transports
 from fedrdma_fate.ports import Completion, CompletionKind
 from fedrdma_fate.security import sealing
@@ -412,9 +413,10 @@ def test_verbs_is_offered_where_chunks_have_to_be_sealed(start: Callable[..., An
         ("fedrdma", "digests-wanted", True),
     ],
 )
-def test_digests_are_wanted_of_tasks_only_where_no_tags_replace_them(
-    start: Callable[..., Any], mode: Mode, committed: str, wanted: bool
+def test_digests_of_long_payloads_are_wanted_of_tasks_only_where_no_tags_replace_them(
+    start: Callable[..., Any], mode: Mode, committed: str, wanted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(pushing_module, "DIGESTED_BY_TASKS_BYTES", len(BODY) - 1)
     with start() as sites:
         eventually(lambda: sites["a"].connected() and sites["b"].connected())
         with sites["a"].client(mode=mode) as a, sites["b"].client() as b:

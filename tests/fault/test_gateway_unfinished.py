@@ -155,8 +155,9 @@ def test_what_is_lent_or_stays_here_is_committed_when_it_is_whole(tmp_path: Path
         eventually(lambda: running["a"].connected() and running["b"].connected())
         with running["a"].client() as a:
             lease = a.lease(len(BODY))
-            assert lease.commit_unfinished("m", "t", [B], "object") == "later"
-            assert lease.commit_unfinished("m", "t", [party("guest:3")], "object") == "later"
+            # so short that they are told for the case that it is pushed again
+            assert lease.commit_unfinished("m", "t", [B], "object") == "digests-wanted"
+            assert lease.commit_unfinished("m", "t", [party("guest:3")], "object") == "digests-wanted"
             write(lease, 0, len(BODY))
             lease.commit("m", "t", [B], "object")
         with running["b"].client() as b:
@@ -191,8 +192,10 @@ def test_an_unfinished_push_of_a_name_that_was_pushed_before_is_refused(sites: S
     with sites["a"].client() as a:
         begin(a)
         lease = a.lease(1000)
+        # whether it is the same shows when it is written
+        assert lease.commit_unfinished("m", "t", [B], "object") == "digests-wanted"
         with pytest.raises(GatewayError) as refused:
-            lease.commit_unfinished("m", "t", [B], "object")
+            lease.commit("m", "t", [B], "object")
         assert refused.value.code is ErrorCode.DUPLICATE_PUSH
 
 

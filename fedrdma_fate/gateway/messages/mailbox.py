@@ -413,6 +413,10 @@ class Mailbox:
         """All that nobody has pulled."""
         return self._messages.values()
 
+    def find(self, key: MessageKey) -> Message | None:
+        """One that nobody has pulled, None where there is none."""
+        return self._messages.get(key)
+
     def holds(self, session: str) -> bool:
         """Whether anything of it waits here: a message, a notice that one will not come, a pull."""
         return any(key.session == session for keys in (self._messages, self._failed, self._waiting) for key in keys)

@@ -272,11 +272,22 @@ class Sessions:
         return None if state is None else state.pushed.get(key)
 
     def remember_push(self, key: MessageKey, push: Push = _UNKNOWN) -> None:
-        """It was pushed, also where that is known."""
+        """It was pushed, also where that is known, but perhaps not its digest."""
         state = self._of(key.session)
-        if key not in state.pushed:
+        known = state.pushed.get(key)
+        if known is None:
             state.add_push(key, push)
             self._count(key)
+        elif known.digest is None:
+            state.pushed[key] = known._replace(digest=push.digest)
+
+    def note_digest(self, key: MessageKey, digest: int) -> None:
+        """The digest of what was pushed has become known."""
+        push = self.pushed(key)
+        if push is not None and push.digest is None:
+            push = push._replace(digest=digest)
+            self.remember_push(key, push)
+            self.record(Pushed(key, *push))
 
     def forget_push(self, key: MessageKey) -> None:
         """The push came to nothing, as its task knows: it may be made again."""

@@ -11,12 +11,12 @@ import logging
 import time
 from collections.abc import Callable
 
-from fedrdma_fate.engine.payload import Outgoing
+from fedrdma_fate.engine.payload import Outgoing, Payload
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.journal_records import Sent
 from fedrdma_fate.memory.pool import Lease
 from fedrdma_fate.memory.shared_slots import range_is_held
-from fedrdma_fate.wire.frames import Lend, LendRecall
+from fedrdma_fate.wire.frames import Lend, LendRecall, MessageKey
 
 logger = logging.getLogger(__name__)
 
@@ -142,6 +142,11 @@ class Lending:
     def holds(self, session: str) -> bool:
         """Whether anything of it is lent."""
         return any(loan.outgoing.key.session == session for loan in self._loans.values())
+
+    def find(self, key: MessageKey) -> tuple[Payload, Lease] | None:
+        """A message that is lent, and one more hold on it; None where it is not."""
+        loan = next((loan for loan in self._loans.values() if loan.outgoing.key == key), None)
+        return None if loan is None else (loan.outgoing.payload, loan.lease.share())
 
     # -- a peer that is gone --------------------------------------------------------------------------------------
 

@@ -285,6 +285,8 @@ class Sending:
         for pending in self._of(payload):
             if not payload.written_from:
                 self._journal.write(records.Whole(self._peer.site, pending.outgoing.transfer))
+                if (digest := payload.whole_digest) is not None:
+                    self._context.mailbox.sessions.note_digest(pending.outgoing.key, digest)
             self._links.written(pending.path, pending.outgoing.transfer)
 
     def abandon(self, payload: Payload) -> None:
@@ -294,6 +296,13 @@ class Sending:
             self._context.mailbox.sessions.forget_push(pending.outgoing.key)
             if not self._links.cancel(pending.path, pending.outgoing.transfer, ErrorCode.TRANSFER_ABORTED, reason):
                 self.send_failed(pending.outgoing, ErrorCode.TRANSFER_ABORTED, reason)
+
+    def find(self, key: MessageKey) -> tuple[Payload, Lease] | None:
+        """A large message that is still here, whole, and one more hold on it; None where it is not."""
+        for pending in self._transfers.values():
+            if pending.outgoing.key == key and not pending.outgoing.payload.written_from:
+                return pending.outgoing.payload, pending.lease.share()
+        return self.lending.find(key)
 
     def _of(self, payload: Payload) -> list[_PendingPayload]:
         return [pending for pending in self._transfers.values() if pending.outgoing.payload is payload]

@@ -6,7 +6,13 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from fedrdma_fate.client.protocol import Attach, Commit, PutInline
+from fedrdma_fate.client.protocol import (
+    DIGESTED_AT_COMMIT_BYTES,
+    DIGESTED_BY_TASKS_BYTES,
+    Attach,
+    Commit,
+    PutInline,
+)
 from fedrdma_fate.core.digest import block_digest
 from fedrdma_fate.engine.payload import Payload
 from fedrdma_fate.gateway.context import GatewayContext
@@ -59,10 +65,57 @@ class Pushing:
         peers = [self._peer_of(destination) for destination in request.destinations]
         return all(peer is not None and peer.takes_unfinished(attach.mode) for peer in peers)
 
-    def wants_digests(self, request: Commit, attach: Attach) -> bool:
-        """Whether its digests will be looked at anywhere: not where it is lent, stays here, or tags stand for them."""
+    def wants_digests(self, request: Commit, attach: Attach, total_bytes: int) -> bool:
+        """Whether its digests are of use: not where it is lent, stays here, or tags stand for them, and it is long.
+
+        By those of a push that is made again it is found out whether it is the same.
+        """
+        if total_bytes <= DIGESTED_BY_TASKS_BYTES:
+            return True
         peers = [self._peer_of(destination) for destination in request.destinations]
         return any(peer is not None and not peer.lends(attach.mode) and not peer.tags(attach.mode) for peer in peers)
+
+    def is_known(self, request: Commit, attach: Attach) -> bool:
+        """Whether it was pushed before to any of them."""
+        return any(map(self._context.mailbox.sessions.pushed, _keys(request, attach)))
+
+    def is_to_be_compared(self, request: Commit, payload: Payload, attach: Attach) -> bool:
+        """Whether only a look at the bytes can say that what was pushed before is the same."""
+        pushes = map(self._context.mailbox.sessions.pushed, _keys(request, attach))
+        known = [push for push in pushes if push is not None]
+        return bool(known) and (payload.whole_digest is None or any(push.digest is None for push in known))
+
+    async def compare(self, request: Commit, payload: LeasedPayload, attach: Attach) -> None:
+        """Look at the bytes, of what was pushed before as far as it is still here; then `commit` knows."""
+        sessions = self._context.mailbox.sessions
+        compared: list[tuple[Payload, Lease]] = [(payload, payload.lease.share())]
+        try:
+            of_keys = {}
+            for key in _keys(request, attach):
+                push = sessions.pushed(key)
+                if push is not None and push.digest is None and (found := self._find(key)) is not None:
+                    compared.append(found)
+                    of_keys[key] = push, found[0]
+            for each, _ in compared:
+                await asyncio.to_thread(each.know_blocks)
+            for key, (push, before) in of_keys.items():
+                if sessions.pushed(key) is push and (digest := before.whole_digest) is not None:
+                    sessions.note_digest(key, digest)
+        finally:
+            for _, lease in compared:
+                lease.release()
+
+    def _find(self, key: MessageKey) -> tuple[Payload, Lease] | None:
+        """What was pushed before, where it is still in a slot here, and one more hold on that."""
+        peer = self._peer_of(key.destination)
+        if peer is not None:
+            return peer.find(key)
+        message = self._context.mailbox.find(key)
+        if message is None or message.lease is None:
+            return None
+        lease = message.lease.share()
+        slot = lease.slot.part(message.payload_at, message.total_bytes)
+        return Payload(slot, message.total_bytes), lease
 
     def on_written(self, payload: Payload) -> None:
         """More of a payload lies in its slot."""
@@ -98,10 +151,12 @@ class Pushing:
         for destination in request.destinations:
             if (peer := self._peer_of(destination)) is not None:
                 peer.check_fits(payload.total_bytes, destination, attach.mode)
+        if payload.total_bytes <= DIGESTED_AT_COMMIT_BYTES and not payload.written_from:
+            payload.know_blocks()
         # a push that is known, and to be sent nowhere, could neither be made again nor come
         sites = len(self._peers_of(request))
         with self._context.send_sharing.together(sites), self._context.journal.together():
-            keys = self._register(attach, request, user, payload.total_bytes, None, reopen)
+            keys = self._register(attach, request, user, payload.total_bytes, payload.whole_digest, reopen)
             for key in keys:
                 share = payload.lease.share(f"transfer:{key}")
                 peer = self._peer_of(key.destination)

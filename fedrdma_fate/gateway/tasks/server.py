@@ -655,7 +655,7 @@ class TaskConversation:
             self._let_go(request, task)
             raise
         if has_room:
-            return self._commit_now(request, task)
+            return self._commit_compared(request, task)
         return NotYet(digests=True) if request.unfinished else self._commit_later(request, task)
 
     async def _commit_later(self, request: Commit, task: Task) -> Reply:
@@ -666,7 +666,32 @@ class TaskConversation:
             # also where the task has gone away, which gave the lease away before
             self._let_go(request, task)
             raise
+        answer = self._commit_compared(request, task)
+        return await answer if isinstance(answer, Coroutine) else answer
+
+    def _commit_compared(self, request: Commit, task: Task) -> Reply | Coroutine[Any, Any, Reply]:
+        """Whether it is the same as one that was pushed before is found out first."""
+        payload = task.sending.get(request.lease)
+        if payload is None or request.unfinished:
+            return self._commit_now(request, task)
+        if not self._server.pushing.is_to_be_compared(request, payload, task.attach):
+            return self._commit_now(request, task)
+        return self._compare(request, payload, task)
+
+    async def _compare(self, request: Commit, payload: LeasedPayload, task: Task) -> Reply:
+        try:
+            self._note_whole(request, payload)
+            await self._server.pushing.compare(request, payload, task.attach)
+        except BaseException:
+            self._let_go(request, task)
+            raise
         return self._commit_now(request, task)
+
+    def _note_whole(self, request: Commit, payload: LeasedPayload) -> None:
+        if not request.unfinished and payload.written_from:
+            payload.on_written(0, ())
+            # where it was committed before it was whole, nobody will tell of it any more
+            self._server.pushing.on_written(payload)
 
     def _let_go(self, request: Commit, task: Task) -> None:
         if not (request.keep or request.unfinished):
@@ -675,21 +700,21 @@ class TaskConversation:
     def _commit_now(self, request: Commit, task: Task) -> Reply:
         payload = self._payload(request.lease, task)
         pushing = self._server.pushing
-        if not request.unfinished and payload.written_from:
-            payload.on_written(0, ())
-            # where it was committed before it was whole, nobody will tell of it any more
-            pushing.on_written(payload)
+        self._note_whole(request, payload)
+        total_bytes = payload.total_bytes
         try:
             self._check_pushing(task.attach)
-            if request.unfinished and not pushing.takes_unfinished(request, task.attach):
-                return NotYet(digests=pushing.wants_digests(request, task.attach))
+            # one that was pushed before is looked at when it is whole
+            is_known = request.unfinished and pushing.is_known(request, task.attach)
+            if is_known or (request.unfinished and not pushing.takes_unfinished(request, task.attach)):
+                return NotYet(digests=is_known or pushing.wants_digests(request, task.attach, total_bytes))
             if request.whole_bytes > payload.total_bytes:
                 raise GatewayError(
                     ErrorCode.CLIENT_PROTOCOL,
                     f"{request.whole_bytes} bytes are to come whole, of a payload of {payload.total_bytes}.",
                 )
             pushing.commit(request, payload, task.attach, task.user, task.reopen)
-            return Begun(pushing.wants_digests(request, task.attach)) if request.unfinished else Done()
+            return Begun(pushing.wants_digests(request, task.attach, total_bytes)) if request.unfinished else Done()
         finally:
             self._let_go(request, task)
 

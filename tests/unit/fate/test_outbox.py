@@ -9,13 +9,14 @@ from typing import Literal
 import numpy as np
 import pytest
 
+from fedrdma_fate.core.digest import block_digest, blocks_of
 from fedrdma_fate.fate import outbox as outbox_module
 from fedrdma_fate.fate.copying import Progress
 from fedrdma_fate.fate.outbox import Outbox
 from fedrdma_fate.fate.serialise import ObjectPlan, plan_object
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError, MemoryPoolError
 from fedrdma_fate.wire.frames import Party
-from tests.support.fake_gateway import FakeClient, FakeConnector
+from tests.support.fake_gateway import FakeClient, FakeConnector, FakeLease
 
 ARBITER = Party("arbiter", "10000")
 GUEST = Party("guest", "9999")
@@ -167,6 +168,22 @@ def test_a_failure_while_writing_gives_the_slot_back(outbox: Outbox, client: Fak
         outbox.put_object(Failing("'model'", b"", [], []), "model", "1", [GUEST])
 
     assert client.leases[0].history == ["release"]
+
+
+@pytest.mark.parametrize("is_object", [True, False])
+def test_of_a_payload_that_is_not_short_the_gateway_is_told_the_digests_that_it_knows_it_again_by(
+    outbox: Outbox, client: FakeClient, monkeypatch: pytest.MonkeyPatch, is_object: bool
+) -> None:
+    told: list[int] = []
+    monkeypatch.setattr(FakeLease, "written", lambda _lease, _at, digests: told.extend(digests))
+    for floats in (1000, 200_000):
+        assert not told
+        if is_object:
+            outbox.put_object(plan(np.arange(float(floats))), f"m{floats}", "1", [GUEST])
+        else:
+            outbox.put_bytes(np.arange(float(floats)).tobytes(), "bytes", f"m{floats}", "1", [GUEST])
+    body = received(client, GUEST, "m200000")
+    assert told == [block_digest(body[start:end]) for start, end in blocks_of(len(body))]
 
 
 @pytest.mark.parametrize("digests_wanted", [True, False])
