@@ -31,6 +31,7 @@ class SentChunk:
         is_resolved: it is known to have arrived, or was declared lost.
         left_at: when it left this host, where that is told: infinity before. None: when it was sent.
         snapshot: what was known when it went out, where that is recorded.
+        previous: the latest sending of the same chunk that was overdue when this one went out, and may have arrived.
     """
 
     position: int
@@ -42,6 +43,7 @@ class SentChunk:
     is_resolved: bool = False
     left_at: float | None = None
     snapshot: Snapshot | None = None
+    previous: SentChunk | None = None
 
     @property
     def under_way_since(self) -> float:
@@ -61,6 +63,7 @@ class InFlight:
         self.bytes_in_flight = 0
         self.recorder = recorder
         self._by_position: dict[int, SentChunk] = {}
+        self._overdue: dict[int, SentChunk] = {}
         self._sent_by_pair: list[deque[SentChunk]] = [deque() for _ in range(queue_pairs)]
         self._last_number = [0] * queue_pairs
         self._largest_acknowledged = [0] * queue_pairs
@@ -83,30 +86,40 @@ class InFlight:
         sent.number = self._last_number[sent.queue_pair]
         if self.recorder is not None:
             sent.snapshot = self.recorder.on_sent(sent.length, self.bytes_in_flight, sent.sent_at)
+        sent.previous = self._earliest(self._overdue.pop(sent.position, None))
         self._by_position[sent.position] = sent
         self._sent_by_pair[sent.queue_pair].append(sent)
         self.bytes_in_flight += sent.length
 
     def on_acknowledged(self, position: int, now: float, min_rtt: float) -> SentChunk | None:
-        """The chunk at this position has arrived; its sending, if it was this one that can have brought it.
+        """The chunk at this position has arrived; its sending, if it was this one that has brought it for sure.
+
+        A queue pair keeps the order. So an earlier sending that was overdue is known to be lost when something that
+        went after it by the same queue pair has arrived; until then, what arrives is taken for that one (what Karn's
+        algorithm is for, RFC 6298, section 3). Taken for the later one, all that went between would look overtaken.
 
         Args:
             position: of the chunk.
             now: seconds.
             min_rtt: least round trip of the path, seconds: a retransmission that is acknowledged sooner was not needed.
         """
-        sent = self._by_position.pop(position, None)
-        if sent is None:
-            return None
-        self._resolve(sent)
-        if self.recorder is not None and sent.snapshot is not None:
-            self.recorder.on_acknowledged(sent.snapshot, sent.length, now)
-        if sent.is_retransmission and now - sent.sent_at < min_rtt:
-            # spurious: an earlier sending, declared lost, arrived after all
-            return None
-        pair = sent.queue_pair
-        self._largest_acknowledged[pair] = max(self._largest_acknowledged[pair], sent.number)
-        return sent
+        overdue, sent = self._overdue.pop(position, None), self._by_position.pop(position, None)
+        is_sooner = False
+        if sent is not None:
+            self._resolve(sent)
+            if self.recorder is not None and sent.snapshot is not None:
+                self.recorder.on_acknowledged(sent.snapshot, sent.length, now)
+            is_sooner = sent.is_retransmission and now - sent.sent_at < min_rtt
+        came = self._earliest(sent.previous if sent is not None else overdue)
+        if came is None:
+            # spurious, where it is sooner: an earlier sending, declared lost, arrived after all
+            if sent is None or is_sooner:
+                return None
+            came = sent
+        pair = came.queue_pair
+        self._largest_acknowledged[pair] = max(self._largest_acknowledged[pair], came.number)
+        # of one that was overdue and had not gone again there is no doubt
+        return came if came is (sent or overdue) else None
 
     def detect_lost(self) -> list[int]:
         """Positions now declared lost by the reordering threshold of their queue pair."""
@@ -130,12 +143,14 @@ class InFlight:
                 sent = sent_chunks.popleft()
                 if not sent.is_resolved:
                     lost.append(self._declare_lost(sent))
+                    self._overdue[sent.position] = sent
         return lost
 
     def clear(self) -> Iterable[int]:
         """The data path is gone; the positions that were in flight."""
         positions = list(self._by_position)
         self._by_position.clear()
+        self._overdue.clear()
         for sent_chunks in self._sent_by_pair:
             sent_chunks.clear()
         self.bytes_in_flight = 0
@@ -147,6 +162,14 @@ class InFlight:
         if self.recorder is not None and sent.snapshot is not None:
             self.recorder.on_lost(sent.snapshot, sent.length)
         return sent.position
+
+    def _earliest(self, sent: SentChunk | None) -> SentChunk | None:
+        """Of this sending and the one before it the first that may have arrived; None: both are known to be lost."""
+        for each in (sent.previous, sent) if sent is not None else ():
+            if each is not None and each.number > self._largest_acknowledged[each.queue_pair]:
+                each.previous = None
+                return each
+        return None
 
     def _resolve(self, sent: SentChunk) -> None:
         sent.is_resolved = True
@@ -182,10 +205,17 @@ class RetransmitTimeout:
         self.backoff = 1
         self._backed_off_at = -math.inf
 
-    def on_progress(self, now: float) -> None:
-        """Something new arrived."""
+    def on_progress(self, now: float, *, certain: bool = True) -> None:
+        """Something new arrived.
+
+        Args:
+            now: seconds.
+            certain: it is known which sending it was. While it is not, the time-out may be too short: what it has
+                backed off to stays (RFC 6298, section 5.7).
+        """
         self.last_progress = now
-        self.backoff = 1
+        if certain:
+            self.backoff = 1
 
     def base_seconds(self, round_trip: float) -> float:
         """The time-out without the backoff.

@@ -97,6 +97,10 @@ DRAINED_SHARE = 0.04
 """A queue that our draining shortens by less than this share of the time we drained is none: at 0.75 of the rate it
 would be 0.25 where the rate was right, and less only as far as competitors fill what we leave."""
 
+LEAST_DRAIN_SAMPLES = 3
+"""Fewer round trips of a drain are alike by chance, and none always: where all that is under way has been lost, or went
+again, none is told."""
+
 NO_OVERLOAD_LOSS = 0.02
 """A round that loses no more than this, or twice what the path loses, has overrun no buffer."""
 
@@ -108,6 +112,7 @@ class LongerPathCheck:
         self.rate_before = 0.0
         self._due: float | None = None
         self._least = self._most = 0.0
+        self._samples = 0
 
     @property
     def is_under_way(self) -> bool:
@@ -121,12 +126,14 @@ class LongerPathCheck:
     def start(self, latest_rtt: float, due: float) -> None:
         """We drain from now on; what was sent then has been reported by `due`."""
         self._least = self._most = latest_rtt
+        self._samples = 0
         self._due = due
 
     def on_rtt(self, rtt: float) -> None:
         """A round trip of the drain."""
         self._least = min(self._least, rtt)
         self._most = max(self._most, rtt)
+        self._samples += 1
 
     def on_round(self, lost: float, path_loss: float, drained_seconds: float, now: float) -> float | None:
         """A round is over; the least round trip of a path that has become longer, None when it has not, or too early.
@@ -140,5 +147,5 @@ class LongerPathCheck:
         if self._due is None or now < self._due:
             return None
         self._due = None
-        is_alike = self._most - self._least < DRAINED_SHARE * drained_seconds
+        is_alike = self._samples >= LEAST_DRAIN_SAMPLES and self._most - self._least < DRAINED_SHARE * drained_seconds
         return self._least if is_alike and lost <= max(NO_OVERLOAD_LOSS, 2 * path_loss) else None

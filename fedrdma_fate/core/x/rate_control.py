@@ -504,7 +504,10 @@ class RateController:
         self._rtt.update(rtt, now, window)
         queue = self._queue_delay.update(rtt, now, window)
         self._longer_path.on_rtt(rtt)
-        self._round_least_queue = min(self._round_least_queue, queue or 0.0)
+        if queue is not None:
+            self._round_least_queue = min(self._round_least_queue, queue)
+        elif self._queue_delay.is_short(rtt):
+            self._round_least_queue = 0.0
         return queue
 
     def _on_delivery(self, rate: float, now: float) -> None:
@@ -535,16 +538,19 @@ class RateController:
             return
         lost, share = self._round_lost, self._round_lost / resolved
         self._round_arrived = self._round_lost = 0
-        queued, self._round_least_queue = self._round_least_queue > self._least_queue, math.inf
+        least_queue, self._round_least_queue = self._round_least_queue, math.inf
+        # where too few round trips agree, nobody can tell
+        may_be_queued, queued = least_queue > self._least_queue, self._least_queue < least_queue < math.inf
         if not self.known:
             # of STARTUP: what its train has lost says nothing of a rate that is not known
             return
         self._check_for_longer_path(share, now)
-        self._check_for_overload(share, queued, now)
+        if queued or not may_be_queued:
+            self._check_for_overload(share, queued, now)
         usual = max(USUAL_LOSS, self._chunk_loss, self._expected_loss)
         by_chance = usual + CHANCE_DEVIATIONS * math.sqrt(usual * (1 - usual) / resolved)
         is_heavy = share > max(HEAVY_LOSS, 2 * self._chunk_loss, by_chance)
-        if not queued:
+        if not may_be_queued:
             # where packets count one by one, and a burst takes many of few chunks, these tell too little;
             # and where the probe has queued, a buffer overflows that may be others' as well
             tells_nothing = self.counts_packets or not self._probe_found_room
@@ -558,12 +564,12 @@ class RateController:
         if is_heavy:
             if now >= self._ignore_congestion_until and not (self._proved and self._probe_queue.is_judging):
                 delivered = min(self._delivered, self._bandwidth)
-                if not queued:
+                if not may_be_queued:
                     # a policer: of what its bucket lets through at once the delivery rate says nothing
                     delivered = min(delivered, self._bandwidth * (1 - share) ** (1 / self._packets))
                 self._reduce(max(self._bandwidth / 2, delivered), now)
             return
-        if queued:
+        if may_be_queued:
             # what a full buffer drops says nothing about the path
             return
         self._chunk_loss += (share - self._chunk_loss) * CHUNK_LOSS_GAIN

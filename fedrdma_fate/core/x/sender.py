@@ -289,15 +289,17 @@ class XSender(SenderBase):
             new = list(self._arrivals.merge(report.complete, report.beyond))
         except IndexError as error:
             return self.cancel(ErrorCode.UNEXPECTED_EVENT, f"a report makes no sense: {error}")
+        certain = newest is not None
         for position in new:
             self._missing_bytes.pop(position, None)
-            self._in_flight.on_acknowledged(position, now, self.control.min_rtt)
+            if self._in_flight.on_acknowledged(position, now, self.control.min_rtt) is not None:
+                certain = True
             self.arrived_bytes += self._length(position)
         lost = [] if self.settings.reliable else self._in_flight.detect_lost()
         self._queue.retransmit(position for position in lost if position not in self._arrivals)
         self.lost_bytes += self._bytes_to_repeat(lost)
         if new:
-            self._timeout.on_progress(now)
+            self._timeout.on_progress(now, certain=certain)
         arrived = self._tell_arrived(new)
         if self.settings.reliable:
             return arrived + self._pump(now)

@@ -74,6 +74,11 @@ class CoreFlow:
         """Payload known to have arrived, of all transfers."""
         return self._done_bytes + self._sender.arrived_bytes
 
+    @property
+    def resent_bytes(self) -> int:
+        """Payload of the transfer under way that was taken for lost."""
+        return self._sender.lost_bytes
+
     def start(self) -> None:
         """Send a payload now."""
         self._carry_out(self._sender.start(self._clock.now))

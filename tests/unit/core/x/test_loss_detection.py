@@ -31,6 +31,54 @@ def test_the_arrival_of_an_earlier_sending_overtakes_nothing() -> None:
     assert in_flight.detect_lost() == []
 
 
+def sent_again_when_overdue() -> InFlight:
+    """Six chunks went, the first was overdue and went again behind them."""
+    in_flight = InFlight(1)
+    for position in range(6):
+        in_flight.on_sent(SentChunk(position, 1, 0, 0.001 * position, False))
+    assert in_flight.detect_overdue(0.0) == [0]
+    in_flight.on_sent(SentChunk(0, 1, 0, 0.05, True))
+    return in_flight
+
+
+def test_what_was_overdue_and_went_again_is_taken_for_the_earlier_sending_and_overtakes_nothing() -> None:
+    in_flight = sent_again_when_overdue()
+    # a round trip after it went again, and so no sooner than it can have come
+    assert in_flight.on_acknowledged(0, 0.08, 0.02) is None, "which of the two has come nobody knows"
+    assert in_flight.detect_lost() == []
+
+
+def test_once_something_that_went_after_the_earlier_sending_has_come_that_one_is_lost_and_the_later_one_counts() -> (
+    None
+):
+    in_flight = sent_again_when_overdue()
+    assert in_flight.on_acknowledged(1, 0.07, 0.02) is not None
+    came = in_flight.on_acknowledged(0, 0.08, 0.02)
+    assert came is not None
+    assert came.sent_at == 0.05
+    assert in_flight.detect_lost() == [2, 3]
+
+
+def test_what_was_overdue_and_comes_before_it_goes_again_tells_how_long_it_took() -> None:
+    in_flight = InFlight(1)
+    in_flight.on_sent(SentChunk(0, 1, 0, 0.01, False))
+    assert in_flight.detect_overdue(0.02) == [0]
+    came = in_flight.on_acknowledged(0, 0.08, 0.02)
+    assert came is not None
+    assert came.sent_at == 0.01
+    assert in_flight.on_acknowledged(0, 0.09, 0.02) is None, "once"
+
+
+def test_of_a_chunk_that_went_three_times_the_first_that_may_have_come_is_remembered() -> None:
+    in_flight = sent_again_when_overdue()
+    assert 0 in in_flight.detect_overdue(0.05)
+    in_flight.on_sent(SentChunk(0, 1, 0, 0.1, True))
+    assert in_flight.on_acknowledged(0, 0.15, 0.02) is None
+    # of the first one it was, what went behind that is neither lost nor overtaken
+    in_flight.on_sent(SentChunk(9, 1, 0, 0.16, False))
+    assert in_flight.on_acknowledged(9, 0.2, 0.02) is not None
+
+
 def test_chunks_sent_no_later_than_the_given_moment_are_overdue_on_every_queue_pair() -> None:
     in_flight = InFlight(2)
     for position in range(4):
@@ -56,6 +104,15 @@ def test_the_time_out_doubles_once_for_all_that_went_out_together_and_is_bounded
     assert timeout.seconds(0.02) == LARGEST_BACKOFF * base
     timeout.on_progress(now)
     assert timeout.deadline(now, 0.02) == now + base
+
+
+def test_what_the_time_out_backed_off_to_stays_while_nobody_knows_which_sending_has_come() -> None:
+    timeout = RetransmitTimeout()
+    timeout.on_timeout(1.0, 0.02)
+    timeout.on_progress(1.1, certain=False)
+    assert timeout.seconds(0.02) == 2 * timeout.base_seconds(0.02)
+    timeout.on_progress(1.2)
+    assert timeout.seconds(0.02) == timeout.base_seconds(0.02)
 
 
 def test_a_chunk_is_overdue_at_its_deadline_and_not_before() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from fedrdma_fate.core.x.competition import QUEUED_SECONDS
-from fedrdma_fate.core.x.queue_delay import QueueDelay
+from fedrdma_fate.core.x.queue_delay import STANDING_SAMPLES, QueueDelay
 
 RTT = 0.02
 WINDOW = 10.0
@@ -90,3 +90,29 @@ def test_a_queue_that_grows_and_drains_is_no_variation() -> None:
 def test_acknowledgements_that_come_together_count_once() -> None:
     delay = QueueDelay(0.0, 0.001, RTT)
     assert [delay.update(RTT + 0.02, 1 + number * 1e-5, WINDOW) for number in range(49)] == [None] * 49
+
+
+def test_a_queue_far_beyond_what_round_trips_vary_by_shows_within_a_few_of_them_also_after_a_restart() -> None:
+    delay = QueueDelay(0.0, 0.0, 0.0)
+    feed(delay, 0.0, 1.0, evenly(0.001))
+    delay.restart()
+    told = feed(delay, 1.0, 0.02, evenly(0.001, queue=0.03, seed=2))
+    assert told[: STANDING_SAMPLES - 1] == [None] * (STANDING_SAMPLES - 1)
+    assert all(queue is not None and queue > 0.02 for queue in told[STANDING_SAMPLES - 1 :])
+
+
+def test_a_round_trip_that_is_late_for_once_is_no_queue_after_a_restart_either() -> None:
+    delay = QueueDelay(0.0, 0.0, 0.0)
+    feed(delay, 0.0, 1.0, evenly(0.001))
+    delay.restart()
+    told = feed(delay, 1.0, 0.01, evenly(0.001, seed=2))
+    told += feed(delay, 1.01, 0.004, evenly(0.001, queue=0.03, seed=3))
+    told += feed(delay, 1.014, 0.01, evenly(0.001, seed=4))
+    assert told == [None] * len(told)
+
+
+def test_a_single_short_round_trip_shows_that_there_is_no_queue_and_a_long_one_does_not() -> None:
+    delay = QueueDelay(0.0, 0.0, 0.0)
+    feed(delay, 0.0, 1.0, evenly(0.001))
+    assert delay.is_short(RTT)
+    assert not delay.is_short(RTT + 0.004)

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from fedrdma_fate.core.x.queue_detection import PERSISTENT_QUEUE_ROUNDS, LongerPathCheck, Overload, StandingQueue
+from fedrdma_fate.core.x.queue_detection import (
+    LEAST_DRAIN_SAMPLES,
+    PERSISTENT_QUEUE_ROUNDS,
+    LongerPathCheck,
+    Overload,
+    StandingQueue,
+)
 
 RTT = 0.02
 
@@ -60,17 +66,23 @@ def test_in_a_full_buffer_rounds_of_overload_are_counted_by_the_longer_round_tri
     assert [overloaded(overload, 0.1, latest_rtt=2 * RTT) for _ in range(8)] == [False] * 7 + [True]
 
 
-def check(least: float, most: float, lost: float) -> float | None:
+def check(least: float, most: float, lost: float, samples: int = LEAST_DRAIN_SAMPLES) -> float | None:
     longer = LongerPathCheck()
     longer.note_rate(5.0)
     longer.start(most, 1.0)
-    longer.on_rtt(least)
+    for _ in range(samples):
+        longer.on_rtt(least)
     assert longer.on_round(lost, 0.0, RTT, 0.9) is None, "what was sent since has not come back yet"
     return longer.on_round(lost, 0.0, RTT, 1.0)
 
 
 def test_round_trips_that_no_drain_shortens_are_a_longer_path() -> None:
     assert check(0.0399, 0.04, 0.0) == 0.0399
+
+
+@pytest.mark.parametrize("samples", range(LEAST_DRAIN_SAMPLES))
+def test_a_drain_of_which_hardly_a_round_trip_was_seen_tells_of_no_longer_path(samples: int) -> None:
+    assert check(0.0399, 0.04, 0.0, samples) is None
 
 
 @pytest.mark.parametrize(("least", "lost"), [(0.035, 0.0), (0.0399, 0.05)])

@@ -73,6 +73,16 @@ def test_of_a_round_of_few_chunks_many_may_be_lost_by_chance_but_not_nearly_all(
     assert (control.phase is Phase.PROBE_DOWN) == reduced
 
 
+@pytest.mark.parametrize(("late", "learnt"), [(0.0, True), (0.003, False), (0.03, False)])
+def test_where_round_trips_vary_loss_is_of_the_path_only_where_they_show_that_there_is_no_queue(
+    late: float, learnt: bool
+) -> None:
+    control = controller(rtt_variation=0.0006, least_mean_rtt=RTT)
+    # for less than a mean of them takes
+    play(control, 0.0, 0.1, RTT + late, lost=1)
+    assert ((settled(control).loss or 0.0) > 0) is learnt
+
+
 def test_a_longer_path_is_not_taken_for_a_queue() -> None:
     control = controller()
     play(control, 0.0, 1.0, RTT)

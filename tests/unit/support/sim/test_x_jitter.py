@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -9,8 +10,9 @@ import pytest
 from fedrdma_fate.core.actions import Finished
 from fedrdma_fate.core.plan import ChunkPlan
 from fedrdma_fate.core.x.chunking import FIRST_CHUNK_BYTES
-from tests.support.sim.bottleneck import Bottleneck, BottleneckProfile, DelayLine
+from tests.support.sim.bottleneck import Bottleneck, BottleneckProfile, DelayLine, Nic
 from tests.support.sim.clock import VirtualClock
+from tests.support.sim.core_flow import CoreFlow
 from tests.support.sim.cubic import CubicFlow
 from tests.support.sim.x_flow import XFlow
 
@@ -90,3 +92,19 @@ def test_jitter_makes_messages_early_and_late_by_no_more_than_it_and_keeps_their
     assert -0.003 <= min(late) < -0.0025
     assert 0.0025 < max(late) <= 0.003
     assert (landed == sorted(landed)) is not reorders
+
+
+@pytest.mark.parametrize("queue", [0.04, 0.064])
+def test_a_queue_of_others_that_is_there_at_once_makes_nothing_go_again_that_is_only_late(queue: float) -> None:
+    clock = VirtualClock()
+    rate_bps = RATE_BPS / 5
+    link = Bottleneck(clock, BottleneckProfile(rate_bps, jitter=0.001, nic_bps=10e9), random.Random(1))
+    flow = CoreFlow(clock, link, itertools.repeat(MIB << 8))
+    flow.start()
+    clock.run(0.3)
+    others = Nic()
+    for _ in range(int(queue * rate_bps / 8 / FIRST_CHUNK_BYTES)):
+        link.post(others, FIRST_CHUNK_BYTES, lambda: None)
+    clock.run(0.8)
+    assert link.dropped_messages == 0
+    assert flow.resent_bytes <= 2 * FIRST_CHUNK_BYTES
