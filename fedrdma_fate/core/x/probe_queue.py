@@ -6,6 +6,8 @@ path has room for shows by what a probe loses. All rules and numbers of this mod
 
 from __future__ import annotations
 
+import math
+
 from fedrdma_fate.core.path_probe import TRAIN_DATAGRAMS
 from fedrdma_fate.wire.datagrams import DATAGRAM_BYTES
 
@@ -23,6 +25,11 @@ GROWTH_FACTOR = 1.05
 
 EXCESS_LOSS = 0.005
 """A probe lost for want of room when so many more chunks were lost around it than usual."""
+
+PROVING_SHARE = 0.4
+"""A rate that no transfer has proved is probed again at once as long as a probe finds so much of what it tried for, a
+tenth more of a quarter; BBR's Startup goes on while a round finds a quarter more (draft, section 5.3.1.2), at a gain of
+2.77."""
 
 EXCESS_CHUNKS = 3
 """And so many more at least, for fewer are chance."""
@@ -86,3 +93,40 @@ class ProbeQueue:
             self.most_bytes = max(LEAST_QUEUE_BYTES, min(LOSS_FACTOR * self._queued, fitted, self.most_bytes))
         else:
             self.most_bytes = min(self.most_bytes * GROWTH_FACTOR, MOST_QUEUE_BYTES)
+
+
+class LatestProbe:
+    """What the latest probe has queued, and what of it round trips have shown. Times in seconds."""
+
+    def __init__(self, rate: float, gain: float) -> None:
+        """
+        Args:
+            rate: that is known before there was any.
+            gain: of the phase that a flow begins with.
+        """
+        self._rate, self._gain = rate, gain
+        self._began = self._queued = -math.inf
+        self._showed = 0.0
+
+    @property
+    def found_room(self) -> bool:
+        """Whether what it sent beyond its rate went through. Where it waited, the path was full, and what arrived more
+        was taken from others, or lost to them."""
+        return self._showed < self._queued / 2
+
+    def found_more(self, rate: float) -> bool:
+        """Whether the rate that is known now is more than that which it began at."""
+        return rate >= self._rate * (1 + PROVING_SHARE * (self._gain - 1))
+
+    def start(self, rate: float, gain: float, queued: float, now: float) -> None:
+        """A probe begins, at this rate and gain, that will queue so long."""
+        self._rate, self._gain = rate, gain
+        self._began, self._queued, self._showed = now, queued, 0.0
+
+    def on_queue(self, seconds: float) -> None:
+        """A round trip shows so long a queue."""
+        self._showed = max(self._showed, seconds)
+
+    def queue(self, now: float, round_trip: float, lasts: float) -> float:
+        """How long its queue may be, while reports tell of it: from a round trip after it began, for so long."""
+        return self._queued if 0 <= now - self._began - round_trip < lasts else 0.0

@@ -5,7 +5,7 @@ draft-ietf-ccwg-bbr): the largest delivery rate and the least round trip, lately
 drains what that has queued, and cruises. What differs is ours: STARTUP is one packet train and not exponential growth,
 a standing queue makes the rate come down at once (`queue_detection.py`), and competitors are left half of the path
 (`competition.py`). A constant of which nothing else is said is ours, tried in the simulator and measured in the testbed
-(docs/results). More than 500 lines: what the rate follows from is to be seen in one place.
+(docs/results). How long phases take is in `cycle_times.py`, what is lost of each round in `loss_rounds.py`.
 """
 
 from __future__ import annotations
@@ -16,73 +16,36 @@ from fedrdma_fate.core.path import PathState, Sample
 from fedrdma_fate.core.x.chunking import SLOW_PATH_RATE
 from fedrdma_fate.core.x.competition import QUEUED_SECONDS, REDUCTION_FACTOR, Competition, QueueVerdict
 from fedrdma_fate.core.x.controller import LEAST_RATE
-from fedrdma_fate.core.x.estimators import (
-    DELIVERY_WINDOW_SECONDS,
-    MOST_RATE,
-    LossEstimator,
-    MaxRateFilter,
-    RttFilter,
-    chunk_loss,
+from fedrdma_fate.core.x.cycle_times import (
+    FIRST_BURST_SECONDS,
+    IGNORE_CONGESTION_AFTER_REDUCTION_ROUNDS,
+    IGNORE_CONGESTION_AFTER_STARTUP_ROUNDS,
+    LEAST_SAMPLE_BYTES,
+    LONG_SAMPLE_SECONDS,
+    LOSSLESS,
+    MIN_RTT_COMPETING_FACTOR,
+    MIN_RTT_SECONDS,
+    REPORT_ALLOWANCE_SECONDS,
+    SHAPER_PACKETS,
+    UNCERTAIN_ROUNDS,
+    WINDOW_GAIN,
+    CycleTimes,
 )
+from fedrdma_fate.core.x.estimators import DELIVERY_WINDOW_SECONDS, MOST_RATE, MaxRateFilter, RttFilter
+from fedrdma_fate.core.x.loss_rounds import LossRound, LossRounds
 from fedrdma_fate.core.x.newcomer import FIRST_SIGN_SECONDS, Newcomer, Sign
 from fedrdma_fate.core.x.phases import Phase
-from fedrdma_fate.core.x.probe_queue import MOST_QUEUE_BYTES, ProbeQueue
+from fedrdma_fate.core.x.probe_queue import LatestProbe, ProbeQueue
 from fedrdma_fate.core.x.queue_delay import QueueDelay
 from fedrdma_fate.core.x.queue_detection import LongerPathCheck, Overload, StandingQueue
 from fedrdma_fate.core.x.raised_rate import RaisedRate
 from fedrdma_fate.core.x.short_path import SHORT_ROUND_TRIP_SECONDS, ReportClockedWindow
-
-CRUISE_ROUNDS = 6
-"""A CRUISE lasts so many round trips: with the two phases around it the eight of BBR's cycle (ACM Queue 2016)."""
-
-LEAST_CRUISE_ROUND_SECONDS = 0.005
-"""But a round trip counts for no less than this: a CRUISE of 30 ms has 15 reports, which come every 2 ms."""
-
-PROBE_SECONDS = 0.008
-"""Of a PROBE_UP; BBR's is a round trip. At 1.25 this queues 2 ms of the bottleneck: what half of a 0.5 MB buffer holds
-at 1 Gbit/s."""
-
-PROBE_CHUNKS = 6
-"""But it is no shorter than so many chunks take: of fewer nobody can tell at which rate they arrive."""
-
-LEAST_SAMPLE_BYTES = 64 * 1024
-"""Of which a delivery rate is taken at least: a shaper's token bucket lets two packets of an idle link pass at once,
-which are half of what a link of 5 Mbit/s carries in 8 ms, and a twentieth of this."""
-
-LOSSLESS = 0.005
-"""Not so where a larger share of the packets is lost, or it is not known: what is lost does not show in samples, only
-half of it is added back, and that the largest of many short ones counts makes up for the rest."""
-
-LONG_SAMPLE_SECONDS = 2 * DELIVERY_WINDOW_SECONDS
-"""Below 33 Mbit/s such a sample, and the probe for it, take longer than this, and the probe's queue more than a drain.
-On faster paths our own queue must be gone after one."""
-
-PROBE_DIVISOR = 2
-"""A PROBE_UP is no shorter than this part of such a sample takes: what it sends beyond the rate is to show as a queue,
-and not in a token bucket. Where it finds all that it tries for, the rate rises by an eighth."""
-
-SHAPER_PACKETS = 4
-"""By so many packets may a sample be too large: two of the MTU, headers and all, are three of RDMA's, whose sizes are
-powers of two, and a sample begins and ends with a whole one."""
-
-PROVING_SHARE = 0.4
-"""A rate that no transfer has proved is probed again at once as long as a probe finds so much of what it tried for, a
-tenth more of a quarter; BBR's Startup goes on while a round finds a quarter more (draft, section 5.3.1.2), at a gain of
-2.77."""
 
 MAYBE_OWN_QUEUE_GAIN = 0.97
 """Of the rate stays at a queue that may be our own: samples of the delivery rate are up to some hundredths too high."""
 
 STEADY_SHARE = 0.85
 """Of our rate is delivered still: not the link has become slower, a newcomer takes room, which shows only later."""
-
-UNCERTAIN_ROUNDS = 2 * CRUISE_ROUNDS
-"""So many round trips after a reduction a queue may be what that has left, or after the rate has risen what an outlier
-does: until the next CRUISE has shown it."""
-
-FIRST_BURST_SECONDS = 0.25
-"""And so long after a transfer has begun with 1 ms of its rate at once: at 0.99 of the rate what that queues lasts for
-0.1 s, and shows for 0.13 s more in a mean of many round trips."""
 
 RAISED_FACTOR = 1.01
 """The rate has risen when it is so many times what it was: more than samples of a steady path differ by."""
@@ -97,58 +60,6 @@ QUEUE_CHUNKS = 1.6
 """Nothing below what so many chunks take is a queue: a chunk comes as a whole, so that one that is longer than those of
 which the least round trip is remembered takes longer on an idle path, by up to its own time, and that of its heads."""
 
-MAX_RATE_ROUNDS = 10
-"""Round trips that the largest delivery rate counts for, as in BBR (ACM Queue 2016: six to ten)."""
-
-LEAST_MAX_RATE_SECONDS = 0.1
-"""But no shorter than this, two cycles of a path with a short round trip, as BBR.MaxBwFilterLen (draft, section 2.10):
-in less a busy host does not look at packets often enough, and the rate would fall from one such time to the next."""
-
-MIN_RTT_SECONDS = 10.0
-"""For which the least round trip counts: BBR.MinRTTFilterLen."""
-
-MIN_RTT_COMPETING_FACTOR = 3
-"""Times as long among competitors, whose queue may hide it for a while; we have no PROBE_RTT that would show it."""
-
-LEAST_ROUND_CHUNKS = 8
-"""A round goes on until so many chunks have arrived or been lost: the loss of fewer is no share."""
-
-HEAVY_LOSS = 0.4
-"""Share of a round's chunks lost at which the buffer is overrun: no random loss worth the name does that.
-BBR.LossThresh is 0.02, but of packets: a chunk is lost with any of its packets, and there may be a thousand."""
-
-USUAL_LOSS = 0.2
-"""So many chunks may any path lose at random, of one packet each: what the mode was measured at."""
-
-CHANCE_DEVIATIONS = 4
-"""HEAVY_LOSS is so many standard deviations above what is usual, for of a round of few chunks many may be lost by
-chance: at 20 % four of eight once in 18 times, and seven of them once in 12 000. From 64 chunks on it makes no
-difference."""
-
-CHUNK_LOSS_GAIN = 1 / 8
-"""Weight of a round in the average share of chunks lost: what a smoothed round trip gives a sample (RFC 9002, section
-5.3)."""
-
-LOSS_COMPENSATION = 0.5
-"""What is lost does not show in the delivery rate. All of them added back, the filter's taste for the largest
-sample would overrate the link, which fills the buffer, which loses more."""
-
-LEAST_ROUND_SECONDS = 0.001
-"""What else is counted in rounds takes a round trip for no shorter than this, half of what is between two reports."""
-
-WINDOW_GAIN = 2
-"""Bandwidth-delay products that may be in flight: BBR.DefaultCwndGain."""
-
-REPORT_ALLOWANCE_SECONDS = 0.01
-"""And what is sent in this time: reports come every 2 ms, and later from a busy host, and a window that is too small
-for that looks like a slow path."""
-
-IGNORE_CONGESTION_AFTER_STARTUP_ROUNDS = 3
-"""Round trips after STARTUP whose queue and losses are those of the packet train, which went unpaced."""
-
-IGNORE_CONGESTION_AFTER_REDUCTION_ROUNDS = 2
-"""Round trips after a reduction: one until it shows at the receiver's, one while the queue drains."""
-
 
 class RateController:
     """Paces one flow of one path: a `Controller`. Times in seconds, rates in payload bytes a second.
@@ -158,7 +69,6 @@ class RateController:
 
     Attributes:
         chunk_bytes: size of the flow's chunks; what takes no longer than a few of them at its rate is no queue.
-        counts_packets: see `Controller`.
         phase: what the rate is being used for.
     """
 
@@ -172,35 +82,25 @@ class RateController:
         """
         known = remembered or PathState(0.0, 0.0, None)
         self.chunk_bytes = 0
-        self.counts_packets = False
         self.phase = Phase.STARTUP if remembered is None else Phase.CRUISE if proved else Phase.PROBE_UP
-        self._gain = self._probe_gain = self.phase.pacing_gain
+        self._gain = self.phase.pacing_gain
         self._phase_ends = 0.0
         self._proved = proved
-        self._probed_from = known.rate
         self._bandwidth = known.rate
         self._max_rate = MaxRateFilter()
         self._delivered = 0.0
         self._rtt = RttFilter(known.min_rtt)
         self._queue_delay = QueueDelay(known.min_rtt, known.rtt_variation, known.least_mean_rtt)
         self._probe_queue = ProbeQueue(known.queue_bytes)
-        self._chunk_loss = 0.0
-        self._packets = 1
-        self._loss = LossEstimator(known.loss, measured=proved)
-        self._loss_is_measured = proved
+        self._rounds = LossRounds(known.loss, measured=proved)
         self._window = ReportClockedWindow(known.window_bytes, found=known.window_found)
         self._raised_rate = RaisedRate(known.policed_seconds, known.rate)
-        self._round_ends = 0.0
-        self._round_arrived = 0
-        self._round_lost = 0
-        self._round_least_queue = math.inf
         self._competition = Competition(max(known.capacity, known.rate), known.shared_seconds)
         self._standing_queue = StandingQueue()
         self._overload = Overload()
         self._longer_path = LongerPathCheck()
         self._newcomer = Newcomer()
-        self._probe_began = self._probe_queued = -math.inf
-        self._probe_showed = 0.0
+        self._latest_probe = LatestProbe(known.rate, self._gain)
         self._ignore_congestion_until = 0.0
         self._ignore_delivery_until = 0.0
         self._maybe_own_queue_until = 0.0
@@ -228,7 +128,16 @@ class RateController:
     @property
     def loss(self) -> float:
         """Probability that a packet is lost, as transfers have found it."""
-        return (self._loss.loss or 0.0) if self._loss_is_measured else 0.0
+        return (self._rounds.packet_loss or 0.0) if self._rounds.is_measured else 0.0
+
+    @property
+    def counts_packets(self) -> bool:
+        """See `Controller`."""
+        return self._rounds.counts_packets
+
+    @counts_packets.setter
+    def counts_packets(self, counts: bool) -> None:
+        self._rounds.counts_packets = counts
 
     @property
     def sampled(self) -> bool:
@@ -260,7 +169,7 @@ class RateController:
     @property
     def least_sample_bytes(self) -> int:
         """Of how much, at least, delivery rates are to be taken."""
-        is_lossless = self._loss_is_measured and self.loss <= LOSSLESS
+        is_lossless = self._rounds.is_measured and self.loss <= LOSSLESS
         return LEAST_SAMPLE_BYTES if self.known and is_lossless else 0
 
     @property
@@ -280,7 +189,7 @@ class RateController:
         return PathState(
             self._bandwidth,
             self._rtt.least,
-            self._loss.loss,
+            self._rounds.packet_loss,
             capacity,
             competition.shared_seconds,
             self._queue_delay.variation,
@@ -303,15 +212,15 @@ class RateController:
             return
         if self._phase_ends == 0.0:
             self._maybe_own_queue_until = max(self._uncertain_until(now), now + FIRST_BURST_SECONDS)
-            self._enter(self.phase, now, self._cruise_seconds if self._proved else self._probe_seconds)
+            self._enter(self.phase, now, self._times.cruise if self._proved else self._times.probe)
             return
         if self.phase is Phase.PROBE_UP:
             # no more than was queued has to drain
-            self._enter(Phase.PROBE_DOWN, now, self._probe_seconds, 2 - self._gain)
+            self._enter(Phase.PROBE_DOWN, now, self._times.probe, 2 - self._gain)
         elif not self._proved:
             self._prove(now)
         elif self.phase is Phase.PROBE_DOWN:
-            self._enter(Phase.CRUISE, now, self._cruise_seconds)
+            self._enter(Phase.CRUISE, now, self._times.cruise)
         else:
             self._on_cruise_end(now)
 
@@ -319,7 +228,7 @@ class RateController:
         competition = self._competition
         has_path = self._has_path(self._delivered)
         maybe_own_queue = has_path or self._is_maybe_own_queue(now)
-        has_path = has_path and self._sample_seconds > LONG_SAMPLE_SECONDS
+        has_path = has_path and self._times.sample > LONG_SAMPLE_SECONDS
         verdict = competition.on_cruise_end(self._bandwidth, maybe_own_queue=maybe_own_queue, has_path=has_path)
         if verdict is QueueVerdict.OWN:
             # with a queue, what arrives is what the path carries
@@ -331,29 +240,24 @@ class RateController:
             self._lower_bandwidth(own if is_own else competition.reduced(self._bandwidth), now)
             self._drain(now)
         elif competition.is_recent and self._has_fair_share:
-            self._bandwidth = competition.increased(self._bandwidth, self._cruise_seconds)
+            self._bandwidth = competition.increased(self._bandwidth, self._times.cruise)
             self._max_rate.clear()
-            self._enter(Phase.CRUISE, now, self._cruise_seconds)
+            self._enter(Phase.CRUISE, now, self._times.cruise)
         elif self._raised_rate.is_held(now):
-            self._enter(Phase.CRUISE, now, self._cruise_seconds)
+            self._enter(Phase.CRUISE, now, self._times.cruise)
         else:
-            self._enter(Phase.PROBE_UP, now, self._probe_seconds)
+            self._enter(Phase.PROBE_UP, now, self._times.probe)
 
     def _prove(self, now: float) -> None:
         """The rate was only estimated: wait a round trip for what a probe has found, then probe on or cruise."""
         if self.phase is Phase.PROBE_DOWN:
-            self._enter(Phase.CRUISE, now, self._round_seconds)
-        elif self._has_risen:
-            self._enter(Phase.PROBE_UP, now, self._probe_seconds)
+            self._enter(Phase.CRUISE, now, self._times.round)
+        elif self._latest_probe.found_more(self._bandwidth):
+            self._enter(Phase.PROBE_UP, now, self._times.probe)
         else:
             self._proved = True
             self._maybe_own_queue_until = max(self._maybe_own_queue_until, self._uncertain_until(now))
-            self._enter(Phase.CRUISE, now, self._cruise_seconds)
-
-    @property
-    def _has_risen(self) -> bool:
-        """Whether the latest probe has found more."""
-        return self._bandwidth >= self._probed_from * (1 + PROVING_SHARE * (self._probe_gain - 1))
+            self._enter(Phase.CRUISE, now, self._times.cruise)
 
     def _enter(self, phase: Phase, now: float, seconds: float, gain: float | None = None) -> None:
         self.phase, self._gain = phase, gain or phase.pacing_gain
@@ -362,43 +266,15 @@ class RateController:
         if phase is Phase.PROBE_UP:
             capacity = self._competition.capacity
             self._raised_rate.on_probe(self._bandwidth)
-            self._probed_from = self._bandwidth
             self._gain = self._probe_queue.gain(self._bandwidth, capacity, seconds, phase.pacing_gain)
-            self._probe_gain = self._gain
             queued = (self.rate - self._bandwidth) * seconds
             due = self._phase_ends + self._rtt.latest + 2 * DELIVERY_WINDOW_SECONDS
             self._probe_queue.start(queued, self.chunk_bytes, due)
-            self._probe_began, self._probe_queued = now, queued / max(self._bandwidth, LEAST_RATE)
-            self._probe_showed = 0.0
+            self._latest_probe.start(self._bandwidth, self._gain, queued / max(self._bandwidth, LEAST_RATE), now)
 
     @property
-    def _round_seconds(self) -> float:
-        """A round trip, of a path that has any to speak of."""
-        return max(self._rtt.least, LEAST_ROUND_SECONDS)
-
-    @property
-    def _cruise_seconds(self) -> float:
-        """How long a CRUISE lasts: long enough for some reports."""
-        return CRUISE_ROUNDS * max(self._rtt.least, LEAST_CRUISE_ROUND_SECONDS)
-
-    @property
-    def _max_rate_seconds(self) -> float:
-        """What the largest delivery rate is taken of: a whole cycle at least, or what PROBE_UP finds is forgotten."""
-        cycle = self._cruise_seconds + 2 * self._probe_seconds
-        return max(MAX_RATE_ROUNDS * self._round_seconds, LEAST_MAX_RATE_SECONDS, cycle)
-
-    @property
-    def _drain_seconds(self) -> float:
-        """How long we drain after a reduction.
-
-        Not for as long as the queue takes to go: of two flows, who saw it first would leave the other more than half.
-        """
-        return max(self._rtt.least, PROBE_SECONDS)
-
-    @property
-    def _chunk_seconds(self) -> float:
-        """What a chunk takes at our rate."""
-        return self.chunk_bytes / max(self._bandwidth, LEAST_RATE)
+    def _times(self) -> CycleTimes:
+        return CycleTimes(self._bandwidth, self._rtt.least, self.chunk_bytes, self.least_sample_bytes)
 
     @property
     def _least_queue(self) -> float:
@@ -408,24 +284,8 @@ class RateController:
         return max(QUEUED_SECONDS, QUEUE_CHUNKS * self.chunk_bytes / path_rate)
 
     @property
-    def _probe_seconds(self) -> float:
-        """Long enough for some chunks, and short enough for a buffer."""
-        bearable = MOST_QUEUE_BYTES / (Phase.PROBE_UP.pacing_gain - 1) / max(self._bandwidth, LEAST_RATE)
-        return max(
-            min(PROBE_SECONDS, bearable),
-            PROBE_SECONDS / 2,
-            PROBE_CHUNKS * self._chunk_seconds,
-            self.least_sample_bytes / PROBE_DIVISOR / max(self._bandwidth, LEAST_RATE),
-        )
-
-    @property
     def _has_fair_share(self) -> bool:
         return self._bandwidth >= NEAR_FAIR_SHARE * self._competition.fair_rate
-
-    @property
-    def _sample_seconds(self) -> float:
-        """What a delivery rate is taken of."""
-        return max(DELIVERY_WINDOW_SECONDS, self.least_sample_bytes / max(self._bandwidth, LEAST_RATE))
 
     def _has_path(self, delivered: float) -> bool:
         """Whether at this delivery rate all of the path is ours; asked on slow ones alone.
@@ -434,8 +294,8 @@ class RateController:
         """
         if self._bandwidth > SLOW_PATH_RATE:
             return False
-        sample_bytes = self._bandwidth * self._sample_seconds
-        packet_bytes = self.chunk_bytes / self._packets
+        sample_bytes = self._bandwidth * self._times.sample
+        packet_bytes = self.chunk_bytes / self._rounds.packets
         return self._competition.has_path(delivered, SHAPER_PACKETS * packet_bytes / max(sample_bytes, 1.0))
 
     def _uncertain_until(self, now: float) -> float:
@@ -444,36 +304,26 @@ class RateController:
 
     def _is_maybe_own_queue(self, now: float) -> bool:
         """Whether a queue may well be our own."""
-        return now < self._maybe_own_queue_until or max(self._undelivered_share, self._expected_loss) > OVERRATED_LOSS
-
-    @property
-    def _expected_loss(self) -> float:
-        """The share of what is sent that the path is known to lose: of chunks, or of packets where these count."""
-        loss = self._loss.loss or 0.0
-        return loss if self.counts_packets else chunk_loss(loss, self._packets)
-
-    @property
-    def _undelivered_share(self) -> float:
-        """The share of what is sent, lately, that the delivery rate does not show."""
-        return min(self._chunk_loss, self._expected_loss) if self.counts_packets else self._chunk_loss
+        return (
+            now < self._maybe_own_queue_until or max(self._rounds.undelivered, self._rounds.expected) > OVERRATED_LOSS
+        )
 
     # -- what reports say -----------------------------------------------------------------------------------------
 
     def on_sample(self, sample: Sample, now: float) -> None:
         """Take in what a report taught."""
-        self._packets, self.counts_packets = sample.packets_per_chunk, sample.counts_packets
+        rounds = self._rounds
+        rounds.on_sample(sample)
         if self.report_clocked:
             self._on_short_path(sample, now)
             return
         queue = self._on_rtt(sample.rtt, now)
-        self._probe_queue.on_sample(sample.lost, sample.arrived, self._chunk_loss, now)
-        self._round_arrived += sample.arrived
-        self._round_lost += sample.lost
+        self._probe_queue.on_sample(sample.lost, sample.arrived, rounds.chunk_loss, now)
         if sample.delivery_rate is not None:
-            rate = sample.delivery_rate / (1 - self._undelivered_share * LOSS_COMPENSATION)
-            self._on_delivery(min(rate, MOST_RATE), now)
-        if now >= self._round_ends:
-            self._end_round(now)
+            self._on_delivery(min(rounds.compensated(sample.delivery_rate), MOST_RATE), now)
+        ended = rounds.end(now, self._times.round)
+        if ended is not None:
+            self._on_round(ended, now)
         if queue is not None:
             self._on_queue(queue, now)
 
@@ -481,20 +331,17 @@ class RateController:
         """What arrives is the rate, whatever it was sent at; a queue is what the window may have."""
         self._proved = True
         if self.phase is not Phase.CRUISE:
-            self._enter(Phase.CRUISE, now, self._cruise_seconds)
+            self._enter(Phase.CRUISE, now, self._times.cruise)
         if sample.rtt is not None and sample.rtt > 0:
             self._rtt.update(sample.rtt, now, MIN_RTT_SECONDS)
         if sample.delivery_rate is not None:
             self._delivered = min(sample.delivery_rate, MOST_RATE)
-            self._bandwidth = self._max_rate.update(self._delivered, now, self._max_rate_seconds)
-        self._round_arrived += sample.arrived
-        self._round_lost += sample.lost
+            self._bandwidth = self._max_rate.update(self._delivered, now, self._times.max_rate)
         if self._window.on_sample(sample.arrived * self.chunk_bytes, sample.lost_bytes, self.chunk_bytes):
-            resolved = self._round_arrived + self._round_lost
-            if resolved >= LEAST_ROUND_CHUNKS and not self._window.overrun:
-                self._loss.on_round(self._round_lost, resolved, self._packets)
-                self._loss_is_measured = True
-            self._round_arrived = self._round_lost = 0
+            ended = self._rounds.take()
+            if ended is not None and not self._window.overrun:
+                self._rounds.learn(ended)
+            self._rounds.drop()
 
     def _on_rtt(self, rtt: float | None, now: float) -> float | None:
         """What of it is a queue's; None while that cannot be told."""
@@ -505,58 +352,51 @@ class RateController:
         queue = self._queue_delay.update(rtt, now, window)
         self._longer_path.on_rtt(rtt)
         if queue is not None:
-            self._round_least_queue = min(self._round_least_queue, queue)
+            self._rounds.on_queue(queue)
         elif self._queue_delay.is_short(rtt):
-            self._round_least_queue = 0.0
+            self._rounds.on_queue(0.0)
         return queue
 
     def _on_delivery(self, rate: float, now: float) -> None:
         self._delivered = rate
         if now < self._ignore_delivery_until:
             return
-        most = self._max_rate.update(rate, now, self._max_rate_seconds)
+        most = self._max_rate.update(rate, now, self._times.max_rate)
         competition = self._competition
         competition.on_delivery(most)
         if not competition.is_recent:
             most = self._raised_rate.bound(most, now)
             if most > self._bandwidth * RAISED_FACTOR:
-                self._raised_rate.on_raised(self._round_seconds, now)
+                self._raised_rate.on_raised(self._times.round, now)
                 self._maybe_own_queue_until = max(self._maybe_own_queue_until, self._uncertain_until(now))
             self._bandwidth = most
         elif not self._has_fair_share:
             self._bandwidth = min(most, competition.fair_rate)
         if self.phase is Phase.STARTUP:
             # the round trip that taught this was mostly idle: its queue is gone
-            self._enter(Phase.CRUISE, now, self._cruise_seconds)
+            self._enter(Phase.CRUISE, now, self._times.cruise)
             self._ignore_congestion_until = now + IGNORE_CONGESTION_AFTER_STARTUP_ROUNDS * self._rtt.least
             self._maybe_own_queue_until = self._uncertain_until(now)
 
-    def _end_round(self, now: float) -> None:
-        resolved = self._round_arrived + self._round_lost
-        self._round_ends = now + self._round_seconds
-        if resolved < LEAST_ROUND_CHUNKS:
-            return
-        lost, share = self._round_lost, self._round_lost / resolved
-        self._round_arrived = self._round_lost = 0
-        least_queue, self._round_least_queue = self._round_least_queue, math.inf
+    def _on_round(self, ended: LossRound, now: float) -> None:
+        rounds, share = self._rounds, ended.share
         # where too few round trips agree, nobody can tell
-        may_be_queued, queued = least_queue > self._least_queue, self._least_queue < least_queue < math.inf
+        may_be_queued = ended.least_queue > self._least_queue
+        queued = may_be_queued and ended.least_queue < math.inf
         if not self.known:
             # of STARTUP: what its train has lost says nothing of a rate that is not known
             return
         self._check_for_longer_path(share, now)
         if queued or not may_be_queued:
             self._check_for_overload(share, queued, now)
-        usual = max(USUAL_LOSS, self._chunk_loss, self._expected_loss)
-        by_chance = usual + CHANCE_DEVIATIONS * math.sqrt(usual * (1 - usual) / resolved)
-        is_heavy = share > max(HEAVY_LOSS, 2 * self._chunk_loss, by_chance)
+        is_heavy = rounds.is_heavy(ended)
         if not may_be_queued:
             # where packets count one by one, and a burst takes many of few chunks, these tell too little;
             # and where the probe has queued, a buffer overflows that may be others' as well
-            tells_nothing = self.counts_packets or not self._probe_found_room
+            tells_nothing = self.counts_packets or not self._latest_probe.found_room
             rate = math.inf if tells_nothing else self._bandwidth
             lasting = self._raised_rate.on_round(
-                rate, share, resolved, self._chunk_loss, self._packets, now, heavy=is_heavy
+                rate, share, ended.resolved, rounds.chunk_loss, rounds.packets, now, heavy=is_heavy
             )
             if lasting is not None:
                 self._reduce(min(lasting, self._bandwidth), now)
@@ -566,19 +406,15 @@ class RateController:
                 delivered = min(self._delivered, self._bandwidth)
                 if not may_be_queued:
                     # a policer: of what its bucket lets through at once the delivery rate says nothing
-                    delivered = min(delivered, self._bandwidth * (1 - share) ** (1 / self._packets))
+                    delivered = min(delivered, self._bandwidth * (1 - share) ** (1 / rounds.packets))
                 self._reduce(max(self._bandwidth / 2, delivered), now)
-            return
-        if may_be_queued:
+        elif not may_be_queued:
             # what a full buffer drops says nothing about the path
-            return
-        self._chunk_loss += (share - self._chunk_loss) * CHUNK_LOSS_GAIN
-        self._loss.on_round(lost, resolved, self._packets)
-        self._loss_is_measured = True
+            rounds.learn_unqueued(ended)
 
     def _check_for_longer_path(self, lost: float, now: float) -> None:
         """A reduction drains for a round or more: a round trip that stays as long, without loss, is the path's own."""
-        least = self._longer_path.on_round(lost, self._chunk_loss, self._drain_seconds, now)
+        least = self._longer_path.on_round(lost, self._rounds.chunk_loss, self._times.drain, now)
         if least is not None and least > self._rtt.least + self._least_queue:
             self._rtt.reset(least, now)
             self._queue_delay.reset(least, now)
@@ -588,13 +424,13 @@ class RateController:
 
     def _check_for_overload(self, lost: float, queued: bool, now: float) -> None:
         rtt = self._rtt
-        if self._overload.on_round(lost, self._chunk_loss, queued=queued, min_rtt=rtt.least, latest_rtt=rtt.latest):
+        usual = self._rounds.chunk_loss
+        if self._overload.on_round(lost, usual, queued=queued, min_rtt=rtt.least, latest_rtt=rtt.latest):
             self._lower_bandwidth(self._bandwidth * REDUCTION_FACTOR, now)
 
     def _own_queue(self, now: float) -> float:
-        """How long the queue of our latest probe may be, while reports tell of it: from a round trip after it began."""
-        since = now - self._probe_began - self._rtt.least
-        return self._probe_queued if 0 <= since < 2 * self._probe_seconds + DELIVERY_WINDOW_SECONDS else 0.0
+        """How long the queue of our latest probe may be, while reports tell of it."""
+        return self._latest_probe.queue(now, self._rtt.least, 2 * self._times.probe + DELIVERY_WINDOW_SECONDS)
 
     def _watch_for_newcomers(self, queue: float, now: float) -> None:
         """Leave room at the first sign of somebody who begins to send, and the fair share when it was one."""
@@ -613,19 +449,13 @@ class RateController:
             self._competition.on_newcomer()
             self._reduce(min(self._bandwidth, self._competition.fair_rate), now)
 
-    @property
-    def _probe_found_room(self) -> bool:
-        """Whether what the latest probe sent beyond its rate went through. Where it waited, the path was full, and what
-        arrived more was taken from others, or lost to them."""
-        return self._probe_showed < self._probe_queued / 2
-
     def _on_queue(self, queue: float, now: float) -> None:
-        self._probe_showed = max(self._probe_showed, queue)
+        self._latest_probe.on_queue(queue)
         self._watch_for_newcomers(queue, now)
-        if self.phase is Phase.CRUISE and self._phase_ends - now < self._cruise_seconds / 2:
+        if self.phase is Phase.CRUISE and self._phase_ends - now < self._times.cruise / 2:
             self._competition.on_queue(queue if queue > self._least_queue else 0.0)
         ignored = now < self._ignore_congestion_until
-        is_standing = self._standing_queue.update(queue, now, self._rtt.least, self._chunk_seconds, ignored=ignored)
+        is_standing = self._standing_queue.update(queue, now, self._rtt.least, self._times.chunk, ignored=ignored)
         if not is_standing or self.competing:
             return
         rate = min(self._delivered or self._bandwidth, self._bandwidth)
@@ -648,7 +478,7 @@ class RateController:
             self._bandwidth = max(rate, LEAST_RATE)
             self._max_rate.clear()
             self._queue_delay.restart()
-            self._ignore_delivery_until = now + self._rtt.latest + self._sample_seconds
+            self._ignore_delivery_until = now + self._rtt.latest + self._times.sample
 
     def _reduce(self, rate: float, now: float) -> None:
         """Believe `rate`, and drain; no congestion counts until what is sent from now on can be judged."""
@@ -663,5 +493,5 @@ class RateController:
 
     def _drain(self, now: float) -> None:
         """For a round trip; whether the queue goes shows whether there was one."""
-        self._longer_path.start(self._rtt.latest, now + self._rtt.latest + self._drain_seconds)
-        self._enter(Phase.PROBE_DOWN, now, self._drain_seconds)
+        self._longer_path.start(self._rtt.latest, now + self._rtt.latest + self._times.drain)
+        self._enter(Phase.PROBE_DOWN, now, self._times.drain)
