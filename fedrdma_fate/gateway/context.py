@@ -21,6 +21,7 @@ from fedrdma_fate.gateway.routing import Routes
 from fedrdma_fate.gateway.send_sharing import SendSharing
 from fedrdma_fate.gateway.trace_events import TraceEvents
 from fedrdma_fate.gateway.transports import TransportSet
+from fedrdma_fate.memory.payload_copies import PayloadCopies
 from fedrdma_fate.memory.pool import SlotPool
 from fedrdma_fate.memory.spill import SpillStore
 from fedrdma_fate.obs.complaints import Complaints
@@ -130,7 +131,7 @@ class GatewayContext:
     resumes: bool = False
     leaves_to_next: bool = False
     journal: Journal = dataclasses.field(default_factory=Journal)
-    copies: SpillStore | None = None
+    copies: PayloadCopies | None = None
     path_store: PathStore = dataclasses.field(default_factory=PathStore)
     complaints: Complaints = dataclasses.field(default_factory=Complaints)
     make_link: MakeLink = LinkThread

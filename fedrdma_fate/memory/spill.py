@@ -63,7 +63,7 @@ class Spilled:
             logger.warning("a spilled message stays on disk: %s", error)
 
 
-class _Directory(Protocol):
+class StoreDirectory(Protocol):
     """Where such files lie."""
 
     @property
@@ -100,20 +100,20 @@ class SpillStore:
     Nothing is synced to disk: a spilled message is no safer than one in memory.
     """
 
-    def __init__(self, directory: Path, label: str = "spill", earlier: OwnedDirectory | None = None) -> None:
+    def __init__(self, directory: Path, label: str = "spill", earlier: StoreDirectory | None = None) -> None:
         """Make `<directory>/fedrdma-<label>-<random>`, and remove what crashed gateways left beside it.
 
         Args:
             directory: where to make it.
             label: in its name.
-            earlier: the one of a gateway that was killed, to be used instead.
+            earlier: one that there is, as that of a gateway that was killed, to be used instead.
 
         Raises:
             MemoryPoolError: SPILL_FAILED when that is not possible.
         """
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            self._directory: _Directory = earlier or OwnedDirectory.create(directory, label)
+            self._directory: StoreDirectory = earlier or OwnedDirectory.create(directory, label)
         except OSError as error:
             raise MemoryPoolError(
                 ErrorCode.SPILL_FAILED,

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 from collections.abc import Callable
 
 from fedrdma_fate.engine.link_thread import LinkHandle
 from fedrdma_fate.gateway.background import spawn
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.messages.mailbox import Message
+from fedrdma_fate.memory.payload_copies import PayloadCopies
+from fedrdma_fate.memory.spill import Spilled
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, MemoryPoolError
 from fedrdma_fate.wire.frames import Delivered, MessageKey, Offer
 
@@ -20,6 +23,9 @@ one peer may have here (`limits.messages`), the journal then has 64 MiB."""
 MOST_SMALL_BYTES = 256 << 20
 """Of small messages of one peer that are being saved: four times what an honest one keeps unconfirmed by default
 (`limits.outgoing_bytes`)."""
+
+MOST_COPYING = 4
+"""Messages of one peer that are being copied at once, so that those of others do not wait behind thousands of its."""
 
 _MESSAGE_BYTES = 1024
 """What each takes besides its payload."""
@@ -49,6 +55,7 @@ class Saving:
         self._context = context
         self._entries: dict[int, _Entry] = {}
         self._small_bytes = 0
+        self._copying = asyncio.Semaphore(MOST_COPYING)
 
     def __contains__(self, transfer: int) -> bool:
         return transfer in self._entries
@@ -115,10 +122,14 @@ class Saving:
             raise MemoryPoolError(ErrorCode.JOURNAL_UNUSABLE, "there is no journal.")
         if message.lease is not None:
             where = message.lease.slot, message.payload_at, message.total_bytes
-            message.copy = await asyncio.to_thread(copies.spill, *where)
+            message.copy = await self._copy(copies, functools.partial(copies.spill, *where))
             journal.copied(message)
         elif message.body is not None:
             if len(message.body) > IN_JOURNAL_BYTES:
-                message.copy = await asyncio.to_thread(copies.spill_bytes, message.body)
+                message.copy = await self._copy(copies, functools.partial(copies.spill_bytes, message.body))
             journal.keep(message)
         await journal.synced()
+
+    async def _copy(self, copies: PayloadCopies, write: Callable[[], Spilled]) -> Spilled:
+        async with self._copying:
+            return await asyncio.get_running_loop().run_in_executor(copies.threads, write)
