@@ -338,7 +338,11 @@ class Connections:
                 if again.incarnation != attached.incarnation:
                     releases.close()
                     raise GatewayError(ErrorCode.GATEWAY_UNREACHABLE, "the gateway was restarted once more.")
-                self._use_region(region)
+                try:
+                    self._use_region(region)
+                except BaseException:
+                    releases.close()
+                    raise
                 before, self._releases = self._releases, releases
                 before.close()
                 self._incarnation, self._patience = attached.incarnation, attached.patience

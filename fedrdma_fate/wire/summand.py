@@ -39,6 +39,9 @@ MOST_DESCRIPTION_BYTES = 1024 * 1024
 MOST_ARRAYS = 16384
 """A model has some hundred parameter arrays, the largest language models some thousand."""
 
+MOST_ITEMS = 2**48
+"""That an array may have if none of its dimensions were 0: of more NumPy makes none, be it empty."""
+
 MOST_DIMENSIONS = 32
 """That NumPy 1 knows of an array."""
 
@@ -139,6 +142,8 @@ def decode_footer(end: bytes | memoryview, total_bytes: int) -> tuple[Summand, i
         raise NoSummandError("its footer does not parse") from error
     if summand.weight is not None and not (math.isfinite(summand.weight) and summand.weight >= 0):
         raise NoSummandError(f"its weight is {summand.weight}")
+    if any(math.prod(max(dimension, 1) for dimension in shape) > MOST_ITEMS for shape in summand.shapes):
+        raise NoSummandError("there are no arrays of such shapes")
     first = total_bytes - _END.size - length - planes_bytes(summand.shapes)
     if first < 0 or first % ALIGNMENT_BYTES:
         raise NoSummandError("its arrays do not lie inside it")

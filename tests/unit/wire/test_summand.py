@@ -69,7 +69,7 @@ def test_a_payload_that_is_none_is_refused(change: object, reason: str) -> None:
         decode_footer(whole, len(whole))
 
 
-@pytest.mark.parametrize("shapes", [((2**48,) * 30,), ((-1,),), (), ((1,) * 33,), (("1",),)])
+@pytest.mark.parametrize("shapes", [((2**48,) * 30,), ((2**48, 2**48, 0),), ((-1,),), (), ((1,) * 33,), (("1",),)])
 def test_shapes_that_overflow_or_are_none_are_refused(shapes: object) -> None:
     whole = bytes(640) + encode_footer(Summand((GUEST,), None, shapes))  # type: ignore[arg-type]
     with pytest.raises(NoSummandError):
