@@ -290,11 +290,10 @@ class OutgoingTransfers:
         if not isinstance(sender, XSender):
             return
         arrived, lost = active.counted
-        # after damage everything is to arrive anew
-        active.counted = sender.arrived_bytes, sender.lost_bytes
+        active.counted = sender.delivered_bytes, sender.lost_bytes
         before = self.deliveries
         self.deliveries = Arrivals(
-            before.received_bytes + max(sender.arrived_bytes - arrived, 0),
+            before.received_bytes + sender.delivered_bytes - arrived,
             before.lost_bytes + sender.lost_bytes - lost,
             max(now, before.at),
         )
@@ -495,8 +494,6 @@ class OutgoingTransfers:
             place=self._told_place if self.memory.told < self.memory.limit else self._own_place,
             held=() if self._ring is not None else outgoing.held_in(grant),
         )
-        # what lies there from before has not come by this path, and would make the link look faster than it is
-        active.counted = active.sender.arrived_bytes, 0
         self._active.add(active)
         if math.isfinite(self.memory.bound):
             self._share_out(now)

@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from fedrdma_fate.core.x.chunking import immediate_of
 from fedrdma_fate.gateway.peers.path_keys import SEALED_IN_SLOT
 from fedrdma_fate.ports import CompletionKind
 from fedrdma_fate.wire.datagrams import DATAGRAM_BYTES, PADDED_DATAGRAM_BYTES
@@ -93,6 +94,17 @@ def test_a_chunk_into_a_withdrawn_slot_writes_nothing(pair: Pair) -> None:
         pair.active.write_chunk(2, 0, 4096, other, 0, 2)
         pair.pump(lambda: pair.passive.chunks == [2])
     assert (pair.passive.bytes_at(0, 4096) == 0xEE).all()
+
+
+def test_where_the_transport_counts_what_comes_it_counts_what_was_written(pair: Pair) -> None:
+    target = pair.passive.expose(1, 0, 8192)
+    for number, length in enumerate((4096, 1000)):
+        pair.active.write_chunk(number, 0, length, target, 4096 * number, immediate_of(1, number))
+    pair.pump(lambda: len(pair.passive.chunks) == 2)
+    counted = [each.received_bytes for each in pair.passive.of(CompletionKind.CHUNK_IMMEDIATE)]
+    assert set(counted) == {None} or (counted[0] in (4096, 1000) and counted[1] == 5096)
+    if pair.passive.endpoint.transport in ("udp", "verbs"):
+        assert None not in counted, "shares are counted by it"
 
 
 def test_a_datagram_comes_whole_or_is_said_not_to_be_there(pair: Pair) -> None:

@@ -137,7 +137,7 @@ class FakePair:
         self.device.network.writes.append((self.number, source.length, signalled))
         outcome = self._reach(target, source)
         if outcome is Outcome.DONE and immediate is not None:
-            self._peer().consume_receive(0, immediate)
+            self._peer().consume_receive(source.length, immediate)
         self._finish(work_request, outcome, signalled)
 
     def send(self, work_request: int, *source: Piece, signalled: bool) -> None:

@@ -127,7 +127,7 @@ BOUNDS: dict[str, dict[str, str]] = {
         "security/sealing.py:PathOpener": "_grants _resumed wiped",
         "transport/exposure.py:ExposureTable": "_by_key _keys",
         "transport/shm_keys.py:KeyTable": "_free _live _revoked",
-        "transport/verbs/endpoint.py:VerbsEndpoint": "_windows",
+        "transport/verbs/endpoint.py:VerbsEndpoint": "_came _windows",
         "transport/udp/reassembly.py:ChunkAssembly": "_keys _received _slots",
     },
     "MOST_BORROWED, MOST_EARLY": {"gateway/peers/borrowing.py:Borrowing": "_borrowed _early"},

@@ -120,7 +120,7 @@ class XReceiver:
         self._asked = False
         self._newest = -1
         self._arrived_at = 0.0
-        self._received_bytes = 0
+        self._received_bytes = self._received_before = 0
         self._reported_bytes = 0
         self._report_due: float | None = None
         self._may_report_at = 0.0
@@ -180,14 +180,14 @@ class XReceiver:
         if self.finished or tag != self.settings.tag:
             return []
         if index >= self.plan.count:
-            return self._on_repair(index - self.plan.count, now)
+            return self._on_repair(index - self.plan.count, now, received_bytes)
         chunk = self.plan.chunk(index)
         if place is not None and place != (self.layout.write_offset(chunk), chunk.length):
             return []
         position = self.plan.count - 1 - index
-        before = self._received_bytes
-        self._received_bytes = self._received_bytes + chunk.length if received_bytes is None else received_bytes
-        self.arrived_bytes += self._received_bytes - before
+        if received_bytes is None:
+            received_bytes = self._received_bytes - self._received_before + chunk.length
+        self._note_received(received_bytes)
         if position > self._furthest:
             self.overtaken_bytes += (position - self._furthest - 1) * self.plan.chunk_bytes
             self._furthest = position
@@ -214,10 +214,19 @@ class XReceiver:
     def _when_full(self, now: float) -> list[Action]:
         return (self._report_when_due(now) if self._arrivals.full else []) + self._verify_when_complete()
 
-    def _on_repair(self, number: int, now: float) -> list[Action]:
+    def _note_received(self, received_bytes: int) -> None:
+        """So much has come by this path, all in all."""
+        before = self._received_bytes
+        self._received_bytes = max(before, self._received_before + received_bytes)
+        self.arrived_bytes += self._received_bytes - before
+
+    def _on_repair(self, number: int, now: float, received_bytes: int | None) -> list[Action]:
         if self._repairs is None or not self._repairs.on_repair(number):
             return []
-        self.arrived_bytes += self.plan.chunk_bytes
+        if received_bytes is None:
+            self.arrived_bytes += self.plan.chunk_bytes
+        else:
+            self._note_received(received_bytes)
         self._last_new_at = now
         return self._recover() + self._when_full(now)
 
@@ -311,6 +320,8 @@ class XReceiver:
         self.state = ReceiverState.RECEIVING
         self._header = None
         self._asked = False
+        # the next path counts from 0
+        self._received_before = self._received_bytes
         if not same_slot:
             self._forget_arrivals()
         return [ClearHeader(self.layout.header_at), self._make_report(self._arrived_at)]

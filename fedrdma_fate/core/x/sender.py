@@ -153,6 +153,7 @@ class XSender(SenderBase):
         layout: what lies where in the slot.
         resent_bytes: sent besides the payload: chunks again, copies, repair chunks.
         arrived_bytes: payload bytes known to lie in the receiver's slot.
+        delivered_bytes: likewise, of what was sent before that was said; what comes anew after damage counts again.
         told_digests: the receiver was told them; what it asks for next is just what it names.
         lost_bytes: of chunks that were taken for lost, so far.
     """
@@ -176,7 +177,7 @@ class XSender(SenderBase):
         control.counts_packets = settings.repairs_packets
         self.layout = SlotLayout(plan, "fedrdma-x")
         self.resent_bytes = 0
-        self.arrived_bytes = self.lost_bytes = 0
+        self.arrived_bytes = self.lost_bytes = self.delivered_bytes = 0
         self.told_digests = False
         self._packets = max(1, -(-plan.chunk_bytes // settings.mtu_bytes))
         self._arrivals = ArrivalMap(plan.count)
@@ -263,6 +264,7 @@ class XSender(SenderBase):
         length = self._length(position)
         self._own_arrived_bytes += length
         self.arrived_bytes += length
+        self.delivered_bytes += length
         self._timeout.on_progress(now)
         rtt = now - sent.sent_at if sent is not None else None
         rate = self._delivery_rate(now, self._own_arrived_bytes)
@@ -284,7 +286,7 @@ class XSender(SenderBase):
         """The receiver says what it has. Stale reports teach nothing and do no harm."""
         if self.finished or self.state is SenderState.IDLE or report.epoch != self._epoch:
             return []
-        newest = self._in_flight.on_acknowledged(report.newest, now, self.control.min_rtt)
+        newest, sent = self._in_flight.on_acknowledged(report.newest, now, self.control.min_rtt), self._queue.sent
         try:
             new = list(self._arrivals.merge(report.complete, report.beyond))
         except IndexError as error:
@@ -295,6 +297,8 @@ class XSender(SenderBase):
             if self._in_flight.on_acknowledged(position, now, self.control.min_rtt) is not None:
                 certain = True
             self.arrived_bytes += self._length(position)
+            # who says that it has what was never sent is not to look like a fast path for that
+            self.delivered_bytes += self._length(position) if position < sent else 0
         lost = [] if self.settings.reliable else self._in_flight.detect_lost()
         self._queue.retransmit(position for position in lost if position not in self._arrivals)
         self.lost_bytes += self._bytes_to_repeat(lost)

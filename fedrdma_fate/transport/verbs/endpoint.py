@@ -9,6 +9,7 @@ import select
 import time
 from collections.abc import Callable, Collection, Sequence
 
+from fedrdma_fate.core.x.chunking import TAGS, chunk_of_immediate
 from fedrdma_fate.ports import ChunkService, Completion, CompletionKind, Opener, RemoteSlot, Slot
 from fedrdma_fate.timerfd import Timer
 from fedrdma_fate.transport.endpoint_base import EndpointHealth
@@ -69,6 +70,8 @@ class VerbsEndpoint:
         self._data = {pair.number: pair for pair in pairs.data}
         self._chunks = {pair.number: pair for pair in pairs.chunks.pairs}
         self._windows: dict[int, MemoryWindow] = {}
+        # by the tag of their immediates: the grant, and how many bytes have come by it
+        self._came: dict[int, tuple[int, int]] = {}
         self._completions: list[Completion] = []
         self._access_errors = pairs.context.events.access_errors
         self._keepalive = Timer(KEEPALIVE_SECONDS)
@@ -105,6 +108,7 @@ class VerbsEndpoint:
             self._health.check()
             raise
         self._windows[grant] = window
+        self._came.setdefault(grant % TAGS, (grant, 0))
         return RemoteSlot(window.key, slot.region.address + slot.offset, slot.length)
 
     def withdraw(self, grant: int) -> None:
@@ -118,6 +122,8 @@ class VerbsEndpoint:
             self._guarded(window.close)
             if not self._health.lost:
                 del self._windows[grant]
+                if self._came[grant % TAGS][0] == grant:
+                    del self._came[grant % TAGS]
 
     @property
     def still_open(self) -> Collection[int]:
@@ -154,7 +160,11 @@ class VerbsEndpoint:
         reliable = chunks.kind is PairKind.RELIABLE
         # of a reliable queue pair, work is under way until the peer has acknowledged it
         depth = CHUNK_SENDS if reliable else None
-        return ChunkService(reliable, False, max(1, len(self._chunks)), self._pairs.mtu, depth)
+        # so each is one message, and its completion at the receiver says how many bytes came
+        largest = self._pairs.context.port.largest_message
+        return ChunkService(
+            reliable, False, max(1, len(self._chunks)), self._pairs.mtu, depth, largest_chunk_bytes=largest
+        )
 
     def post_chunk(
         self, work_request: int, source: Slot, target: RemoteSlot, target_offset: int, queue_pair: int, immediate: int
@@ -296,10 +306,20 @@ class VerbsEndpoint:
         if done.work_request == EMPTY:
             self._pairs.chunks.post_receive(self._chunks[done.pair])
             if done.immediate is not None:
-                self._completions.append(Completion(CompletionKind.CHUNK_IMMEDIATE, immediate=done.immediate))
+                self._on_chunk(done.immediate, done.length)
             return
         for write in self._chunk_outbound.completed(done.pair, done.work_request):
             self._completions.append(Completion(CompletionKind.WRITE_DONE, write.work_request))
+
+    def _on_chunk(self, immediate: int, length: int) -> None:
+        """A write with the immediate of a chunk landed: what it brought is counted, and not what it claims to be."""
+        tag, received = chunk_of_immediate(immediate)[0], None
+        if (came := self._came.get(tag)) is not None:
+            received = came[1] + length
+            self._came[tag] = came[0], received
+        self._completions.append(
+            Completion(CompletionKind.CHUNK_IMMEDIATE, immediate=immediate, received_bytes=received)
+        )
 
     def _on_message(self, message: LinkMessage) -> None:
         match message.kind:

@@ -78,6 +78,17 @@ def test_where_the_transport_counts_what_came_of_chunks_that_are_not_whole_that_
     assert told.report.received_bytes == 13
 
 
+def test_what_has_come_by_the_path_before_counts_besides_though_the_next_counts_from_nought() -> None:
+    receiver = XReceiver(1, ChunkPlan(40, 4), XReceiveSettings(tag=5))
+    receiver.on_chunk(immediate_of(5, 9), 1.0, 1.0, received_bytes=7)
+    receiver.restart()
+    receiver.on_chunk(immediate_of(5, 8), 2.0, 2.0, received_bytes=2)
+    assert receiver.arrived_bytes == 9
+    receiver.on_chunk(immediate_of(5, 7), 2.0, 2.0, received_bytes=6)
+    assert receiver.arrived_bytes == 13
+    assert receiver.report(2.0).received_bytes == 13
+
+
 def test_the_last_chunk_is_reported_at_once() -> None:
     receiver = XReceiver(1, ChunkPlan(8, 4), XReceiveSettings(tag=5))
     receiver.on_chunk(immediate_of(5, 1), 1.0, 1.0)

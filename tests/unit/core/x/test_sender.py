@@ -134,6 +134,16 @@ def test_what_is_missing_of_other_chunks_is_ignored(tag: int, index: int) -> Non
     assert sender.resent_bytes == CHUNK
 
 
+def test_what_a_receiver_says_to_have_that_was_never_sent_does_not_count_as_delivered() -> None:
+    plan = ChunkPlan(COUNT * CHUNK, CHUNK)
+    sender = XSender(1, plan, XSendSettings(tag=1, window_bytes=4 * CHUNK), RateController(FAST))
+    sent = len(posted(sender.start(0.0)))
+    assert 0 < sent < plan.count
+    sender.on_report(Report(1, 0, plan.count, b"", plan.count - 1, 1.0, 0.0, plan.total_bytes), 0.1)
+    assert sender.arrived_bytes == plan.total_bytes
+    assert sender.delivered_bytes == sent * CHUNK
+
+
 def test_of_a_chunk_that_was_never_sent_nothing_can_be_there() -> None:
     settings = XSendSettings(tag=1, mtu_bytes=1000)
     known = RateController(PathState(1e8, 0.02, 0.0), proved=True)

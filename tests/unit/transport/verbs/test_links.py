@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from fedrdma_fate.core.x.chunking import TAGS, immediate_of
 from fedrdma_fate.ports import CompletionKind, EndpointAddress, RemoteSlot
 from fedrdma_fate.transport.verbs.interface import EventKind, Piece, Target
 from fedrdma_fate.transport.verbs.link_messages import LinkMessageKind
@@ -248,6 +249,22 @@ def test_an_immediate_that_names_no_slot_is_reported_as_it_came_and_breaks_nothi
     link.active.end.post_bytes(2, b"x", target, 0, GRANT)
     link.settle()
     assert link.passive.of(CompletionKind.IMMEDIATE)[-1] == GRANT
+
+
+def test_of_a_chunk_as_many_bytes_count_as_were_written_whatever_its_immediate_says(link: FakeLink) -> None:
+    target = link.passive.expose(GRANT, SLOT_AT, SLOT_BYTES)
+    for request, length in enumerate([100, 0, 1]):
+        source = link.active.region.slot(0, length)
+        link.active.end.post_chunk(request, source, target, 0, 0, immediate_of(GRANT, 3))
+    link.active.end.post_chunk(3, link.active.region.slot(0, 10), target, 0, 0, immediate_of(GRANT + 1, 3))
+    link.settle()
+    came = [each for each in link.passive.completions if each.kind is CompletionKind.CHUNK_IMMEDIATE]
+    assert [each.received_bytes for each in came] == [100, 100, 101, None]
+    link.passive.end.withdraw(GRANT)
+    target = link.passive.expose(GRANT + TAGS, SLOT_AT, SLOT_BYTES)
+    link.active.end.post_chunk(4, link.active.region.slot(0, 7), target, 0, 0, immediate_of(GRANT, 0))
+    link.settle()
+    assert link.passive.completions[-1].received_bytes == 7
 
 
 def test_inline_bytes_beyond_their_staging_place_are_refused(link: FakeLink) -> None:
