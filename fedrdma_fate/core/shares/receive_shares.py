@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 from typing import NamedTuple
 
 from fedrdma_fate.core.shares.link_rate import JOINT_GAIN, LinkRate, Window
@@ -242,7 +243,11 @@ class ReceiveShares:
         return rate > JOINT_GAIN * fastest
 
     def on_begin(self, name: str, transfer: int, now: float, total_bytes: int = 0) -> None:
-        """It has announced a transfer. What has come of it before is to be told first (`on_arrivals`)."""
+        """It has announced a transfer. What has come of it before is to be told first (`on_arrivals`).
+
+        Nobody has looked yet whether that can be: what it announces is no less than nothing, and else what it says.
+        """
+        total_bytes = max(total_bytes, 0)
         sender = self.senders.get(name)
         if sender is None or transfer in sender.transfers or len(sender.transfers) >= MOST_TRANSFERS:
             return
@@ -408,7 +413,8 @@ class ReceiveShares:
                 sender._asked, sender._turn_transfers = self._asks, set()
         queue = sorted(((name, each) for name, each in self.senders.items() if each.active), key=_place_in_queue)
         round_trip = self.round_trip
-        announced = sum(sender._announced_bytes for _, sender in queue) / len(queue)
+        # not the mean, which one that announces more than it can ever send makes what it likes
+        announced = statistics.median(sender._announced_bytes for _, sender in queue)
         # a turn is to last a round trip, for nothing is known sooner of what was told
         places = max(LEAST_PLACES, math.ceil(total * round_trip / max(announced, 1.0)))
         waiting = (len(queue) - places) * LEAST_RATE

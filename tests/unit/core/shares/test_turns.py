@@ -114,6 +114,15 @@ def test_so_many_go_at_a_time_that_a_turn_lasts_a_round_trip(link: float, places
     assert one.shares.senders["31"].share == LEAST_RATE
 
 
+@pytest.mark.parametrize("announced", [1 << 62, -(1 << 62)])
+def test_one_that_announces_what_cannot_be_does_not_change_how_many_go_at_a_time(announced: int) -> None:
+    honest, lied_to = Round(32, link=1e9), Round(32, link=1e9)
+    lied_to.shares.on_begin("31", 2, lied_to.now, announced)
+    for each in (honest, lied_to):
+        each.play(0.1)
+    assert len(honest.in_turn()) == len(lied_to.in_turn()) > LEAST_PLACES
+
+
 def test_who_asks_and_sends_nothing_loses_its_turn() -> None:
     one = Round(8, dead="1")
     one.play()
