@@ -326,17 +326,26 @@ def test_a_gateway_does_not_start_with_a_journal_of_another_version_and_loses_no
         assert bytes(b.get("m", "t", A, timeout=20).buffer) == BODY
 
 
-def test_a_gateway_whose_receive_memory_has_another_size_now_says_what_is_lost(sites: Sites, session: str) -> None:
-    before = waiting(sites["b"])
+def test_a_gateway_whose_receive_memory_is_to_have_another_size_does_not_lose_what_waits_in_it(
+    sites: Sites, session: str
+) -> None:
+    before, was = waiting(sites["b"]), sites["b"].config["memory"]["receive_bytes"]
     with sites["a"].client(session) as a:
         push(a, "m")
         eventually(lambda: waiting(sites["b"]) == before + 1)
         runner_of(sites).kill(sites["b"])
         sites["b"].config["memory"]["receive_bytes"] = "12MiB"
+        runner = InThread()
+        try:
+            with pytest.raises(FedRDMAError, match="receive_bytes is 12582912, and was 16777216") as caught:
+                runner.start(sites["b"])
+        finally:
+            runner.stop_all()
+        assert caught.value.code is ErrorCode.JOURNAL_UNUSABLE
+        sites["b"].config["memory"]["receive_bytes"] = was
         runner_of(sites).start(sites["b"])
-        with sites["b"].client(session) as b, pytest.raises(GatewayError, match="receive_bytes was") as caught:
-            b.get("m", "t", A)
-    assert caught.value.code is ErrorCode.MESSAGE_LOST
+        with sites["b"].client(session) as b:
+            assert bytes(b.get("m", "t", A, timeout=20).buffer) == BODY
 
 
 def test_what_a_task_has_committed_goes_on_when_its_gateway_was_killed_and_comes_once(

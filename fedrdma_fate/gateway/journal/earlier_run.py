@@ -134,7 +134,8 @@ class EarlierRun:
             memory: how long they are to be.
 
         Raises:
-            MemoryPoolError: JOURNAL_UNUSABLE where its journal cannot be read, or is of another site.
+            MemoryPoolError: JOURNAL_UNUSABLE where its journal cannot be read, or is of another site, and where memory
+                that its messages lie in is to have another length now; then they stay there.
         """
         run = cls()
         run.state, run.lacking = _read(directory, site)
@@ -152,6 +153,8 @@ class EarlierRun:
                 return run
             adopt = functools.partial(run._adopt, held, regions, warm=memory.warm)
             received, sent = int(memory.receive_bytes), int(memory.send_bytes)
+            run._check_length(held, RECEIVE_REGION, received, began.region_bytes)
+            run._check_length(held, SEND_REGION, sent, began.send_region_bytes)
             run.region = adopt(RECEIVE_REGION, received, began.region, began.region_bytes)
             run.send_region = adopt(SEND_REGION, sent, began.send_region, began.send_region_bytes)
             lock = held.pop(_SPILL, None)
@@ -198,6 +201,29 @@ class EarlierRun:
         logger.error("[%s] %s from %s is lost: %s", ErrorCode.MESSAGE_LOST.value, record.key, who, why)
         self.state.apply(lost)
         return lost
+
+    def _check_length(self, held: Mapping[str, int], name: str, length: int, was: int) -> None:
+        """See that no message is lost by a change of the configuration. What tasks have lives as long as they do."""
+        in_it = sum(
+            record.sending == (name == SEND_REGION)
+            and record.body is None
+            and not (record.file or record.copy or record.handed or record.pending)
+            for record in self.state.messages.values()
+        )
+        if name == SEND_REGION:
+            in_it += sum(record.body is None for record in self.state.outgoing.values())
+        if length == was or name not in held or not in_it:
+            return
+        if self.keeper is not None:
+            # so that the next one finds it
+            self.keeper.leave()
+            self.keeper = None
+        raise MemoryPoolError(
+            ErrorCode.JOURNAL_UNUSABLE,
+            f"memory.{name}_bytes is {length}, and was {was} in the earlier run of this gateway, in whose memory "
+            f"{in_it} messages wait. They stay there.",
+            f"Start it with {was}, have them pulled, or give them up by stopping it for good (SIGINT); then change it.",
+        )
 
     def _adopt(
         self,

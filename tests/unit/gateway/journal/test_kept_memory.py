@@ -20,7 +20,17 @@ from fedrdma_fate.gateway.assembly import _turn_away
 from fedrdma_fate.gateway.config.schema import parse_config
 from fedrdma_fate.gateway.journal.earlier_run import StateDirectory, start_keeper
 from fedrdma_fate.gateway.journal.journal import Journal
-from fedrdma_fate.gateway.journal_records import Began, Joined, Leased, Outgoing, Pulled, Received, encode_record
+from fedrdma_fate.gateway.journal_records import (
+    Began,
+    Gone,
+    Joined,
+    Leased,
+    Outgoing,
+    Pulled,
+    Received,
+    Sent,
+    encode_record,
+)
 from fedrdma_fate.gateway.kept_memory import KeptMemory, boot_identity
 from fedrdma_fate.gateway.messages.mailbox import Message
 from fedrdma_fate.memory import journal_file
@@ -373,3 +383,41 @@ def test_the_longest_record_is_read_again(tmp_path: Path) -> None:
 
 def test_nothing_is_told_to_a_site_of_which_an_earlier_run_had_messages_and_that_is_a_peer_no_more() -> None:
     _turn_away(None, {}, Message(key("m"), "object", 1, origin="gone"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("region", "record"), [("receive", IN_REGION), ("send", TO_BE_SENT)])
+def test_memory_that_is_to_have_another_length_is_left_with_what_waits_in_it(
+    runs: Runs, region: str, record: Any
+) -> None:
+    runs.left(SMALL)
+    with runs.run() as (_, journal):
+        journal.write(Gone("b", 9), record)
+    was = runs.config
+    changed = msgspec.structs.replace(was.memory, **{f"{region}_bytes": 2 * LENGTH})
+    runs.config = msgspec.structs.replace(was, memory=changed)
+    with (
+        pytest.raises(MemoryPoolError, match=f"{region}_bytes is {2 * LENGTH}, and was {LENGTH}") as caught,
+        runs.run(),
+    ):
+        pass
+    assert caught.value.code is ErrorCode.JOURNAL_UNUSABLE
+    assert f"Start it with {LENGTH}" in caught.value.remedy
+    runs.config = was
+    with runs.run() as (kept, journal):
+        assert kept.receive_region is not None
+        assert kept.send_region is not None
+        assert kept.earlier is not None
+        assert [*kept.earlier.state.messages.values(), *kept.earlier.state.outgoing.values()] == [record]
+        journal.write(Gone("b", 7), Sent("b", 10))
+
+
+def test_memory_that_nothing_waits_in_may_have_another_length(runs: Runs) -> None:
+    runs.left(SMALL)
+    with runs.run() as (_, journal):
+        journal.write(MAPPED)
+    runs.config = msgspec.structs.replace(
+        runs.config, memory=msgspec.structs.replace(runs.config.memory, receive_bytes=2 * LENGTH)
+    )
+    with runs.run() as (kept, _):
+        assert kept.receive_region is None
+        assert kept.send_region is not None
