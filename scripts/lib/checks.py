@@ -75,6 +75,9 @@ SIDE_BY_SIDE: dict[str, str] = {
 }
 """Kinds whose tests may run beside each other, but for those marked `alone`, and how they are dealt out."""
 MOST_WORKERS = 4
+WORKERS_FOR_A_CORE: dict[str, float] = {"conformance": 2.0, "fault": 1.5, "nic": 1.5}
+"""Kinds whose tests wait for a good part of their time, and leave a core idle meanwhile. In real time they have to keep
+limits, so no more than that. Those of the others compute: one worker for a core, and never more than MOST_WORKERS."""
 LIMIT_SECONDS: dict[str, float] = {"fate": 1500.0, "nic": 1500.0, "demo": 900.0}
 DEFAULT_LIMIT_SECONDS = 600.0
 """A step that prints nothing for so long is stopped; how long it takes in all depends on the machine. Some tests take
@@ -259,7 +262,7 @@ class Runner:
             return Counts(), "no tests of this kind"
         if kind not in SIDE_BY_SIDE:
             return self._pytest_run(kind, paths, kind, ())
-        workers = f"--numprocesses={min(len(os.sched_getaffinity(0)), MOST_WORKERS)}"
+        workers = f"--numprocesses={workers_for(kind, len(os.sched_getaffinity(0)))}"
         together, note = self._pytest_run(kind, paths, kind, ("not alone",), workers, f"--dist={SIDE_BY_SIDE[kind]}")
         if not any(_some_run_alone(Path(path)) for path in paths):
             return together, note
@@ -297,6 +300,11 @@ class Runner:
 
     def _problem(self, name: str, code: int | None) -> str:
         return f"stopped after {self._limit(name):.0f} s without a word" if code is None else f"exit code {code}"
+
+
+def workers_for(kind: str, cores: int) -> int:
+    """How many tests of a kind run beside each other on so many cores."""
+    return min(int(cores * WORKERS_FOR_A_CORE.get(kind, 1.0)), MOST_WORKERS)
 
 
 def compile_sources(environment: Mapping[str, str]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.support.repository import ROOT
 from tests.support.testbed import PATIENCE, why_no_testbed
 
-pytestmark = [pytest.mark.nic, pytest.mark.xdist_group("bench wan")]
+pytestmark = pytest.mark.nic
 
 LIMIT_SECONDS = 100
 """For two boots, where nothing else runs."""

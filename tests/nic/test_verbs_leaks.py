@@ -8,12 +8,12 @@ import pytest
 
 from tests.support.testbed import program, run_on_hosts
 
-SESSIONS = 200
-
 
 @pytest.mark.nic
-def test_two_hundred_sessions_leave_nothing_and_register_no_region_again() -> None:
-    results = run_on_hosts(program("many_sessions.py", SESSIONS), timeout=150)
+# the numbers are compared exactly, so what each session, or one in some ten, leaves behind shows in fifty
+@pytest.mark.parametrize("sessions", [50, pytest.param(200, marks=pytest.mark.sweep)])
+def test_many_sessions_leave_nothing_and_register_no_region_again(sessions: int) -> None:
+    results = run_on_hosts(program("many_sessions.py", sessions), timeout=150)
     for result in results:
         assert result.exit_status == 0, result.stderr[-4000:]
         seen = json.loads(result.stdout)
