@@ -380,15 +380,13 @@ class RateController:
 
     def _on_round(self, ended: LossRound, now: float) -> None:
         rounds, share = self._rounds, ended.share
-        # where too few round trips agree, nobody can tell
+        # where too few round trips agree nobody can tell, or where none was told, for all that came had gone again
         may_be_queued = ended.least_queue > self._least_queue
-        queued = may_be_queued and ended.least_queue < math.inf
         if not self.known:
             # of STARTUP: what its train has lost says nothing of a rate that is not known
             return
         self._check_for_longer_path(share, now)
-        if queued or not may_be_queued:
-            self._check_for_overload(share, queued, now)
+        self._check_for_overload(share, may_be_queued, now)
         is_heavy = rounds.is_heavy(ended)
         if not may_be_queued:
             # where packets count one by one, and a burst takes many of few chunks, these tell too little;

@@ -290,3 +290,14 @@ def test_what_chunks_tell_of_a_policer_is_not_believed_where_packets_count() -> 
         now += 0.002
     assert settled(control).policed_seconds > 0
     assert settled(control).rate >= 0.97 * RATE
+
+
+def test_rounds_that_lose_much_and_tell_no_round_trip_are_overload() -> None:
+    control = controller()
+    now = 0.0
+    while now < 0.3:
+        control.on_time(now)
+        # what comes had gone again, so nobody knows how long it took
+        control.on_sample(Sample(None, None, 8, 2, 4), now)
+        now += 0.002
+    assert settled(control).rate <= 0.8 * RATE
