@@ -294,7 +294,7 @@ class GatewayClient:
             raise ValueError(f"{len(body)} bytes do not ride inline, {INLINE_LIMIT_BYTES} is the limit")
         self._call(PutInline(name, tag, tuple(destinations), kind, body), Done)
 
-    def tolerate(self, name: str, tag: str, sources: Sequence[Party], share: float) -> None:
+    def tolerate(self, name: str, tag: str, sources: Sequence[Party], share: float, *, jointly: bool = False) -> None:
         """Let something be missing of messages that are to be got, each by a `get` that `tolerates` it.
 
         Args:
@@ -302,11 +302,12 @@ class GatewayClient:
             tag: FATE's tag.
             sources: the parties they come from.
             share: how much of what their senders let be missing may be so, of each.
+            jointly: not of each, but of all together: what is missing of one is of no use of the others.
 
         Raises:
             GatewayError: WRONG_PARTY, GATEWAY_STOPPING or GATEWAY_UNREACHABLE.
         """
-        self._call(Tolerate(name, tag, tuple(sources), share), Done)
+        self._call(Tolerate(name, tag, tuple(sources), share, jointly), Done)
 
     def get(
         self, name: str, tag: str, source: Party, *, timeout: float | None = None, tolerates: bool = False

@@ -20,7 +20,7 @@ from fedrdma_fate.wire.frames import (
 )
 from fedrdma_fate.wire.summand import MOST_ARRAYS, Shape
 
-CLIENT_PROTOCOL_VERSION = 8
+CLIENT_PROTOCOL_VERSION = 9
 
 LENGTH_PREFIX = struct.Struct("<I")
 MAX_FRAME_BYTES = INLINE_LIMIT_BYTES + 1024 * 1024
@@ -179,12 +179,14 @@ class Tolerate(_Message, frozen=True, tag="tolerate"):
         tag: FATE's tag.
         sources: the parties they come from.
         loss_share: how much of what may be missing may be so, of each.
+        jointly: it is of all together: what is missing of one may be of the others for nothing, for it is lost with it.
     """
 
     name: str
     tag: str
     sources: Destinations
     loss_share: LossShare
+    jointly: bool = False
 
 
 class Get(_Message, frozen=True, tag="get"):

@@ -11,6 +11,7 @@ from fedrdma_fate.core.digest import MISTAGGED, TAGGED, payload_digest
 from fedrdma_fate.core.held import Held, chunks_within, ranges_of
 from fedrdma_fate.core.plan import ChunkPlan, SlotLayout, sending_order
 from fedrdma_fate.core.verification import ChunkVerification
+from fedrdma_fate.core.x.bounded_loss import SpendHoles
 from fedrdma_fate.wire.errors import ErrorCode, WireError
 from fedrdma_fate.wire.frames import ChunkAck, Delivered, DigestRequest, Mode, Refused, ResendChunks
 from fedrdma_fate.wire.header import ChunkHeader, HeaderKind, decode_header
@@ -211,7 +212,7 @@ class Receiver:
         """Nothing may be missing."""
         return False
 
-    def let_miss(self, share: float) -> None:
+    def let_miss(self, share: float, spend: SpendHoles) -> None:
         """Of no use here."""
 
     def on_digest_run(self, first: int, digests: bytes) -> None:

@@ -10,6 +10,7 @@ from fedrdma_fate.core.held import Held, Ranges
 from fedrdma_fate.core.plan import ChunkPlan, SlotLayout
 from fedrdma_fate.core.receiver import ReceiverState
 from fedrdma_fate.core.sender import SenderState
+from fedrdma_fate.core.x.bounded_loss import SpendHoles
 from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import Report
 
@@ -172,8 +173,8 @@ class ReceivingMachine(Protocol):
         """Whether something of it may be missing in the end."""
         ...
 
-    def let_miss(self, share: float) -> None:
-        """How much of what may be missing the receiver's task lets be so."""
+    def let_miss(self, share: float, spend: SpendHoles) -> None:
+        """How much of what may be missing the receiver's task lets be so, and what is asked before it is."""
         ...
 
     def on_digest_run(self, first: int, digests: bytes) -> None:

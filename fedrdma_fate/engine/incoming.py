@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import logging
 import math
 from collections import deque
@@ -605,7 +606,10 @@ class IncomingTransfers:
     def _ask_share(self, granted: Granted) -> None:
         """Our task may say late that something may be missing."""
         if granted.receiver is not None and granted.offer is not None and granted.receiver.is_bounded:
-            granted.receiver.let_miss(self._settings.loss_share(granted.offer.key))
+            key = granted.offer.key
+            granted.receiver.let_miss(
+                self._settings.loss_share(key), functools.partial(self._settings.spend_holes, key)
+            )
 
     def _begin_opening(
         self, grant: int, granted: Granted, offer: Offer, receiver: ReceivingMachine, missing: Ranges, now: float

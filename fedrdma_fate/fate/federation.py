@@ -177,12 +177,15 @@ class FedRDMAFederation(Federation):  # type: ignore[misc]
             yield
 
     @contextlib.contextmanager
-    def getting_tolerantly(self, name: str, tag: str, parties: Sequence[PartyTuple], share: float) -> Iterator[None]:
+    def getting_tolerantly(
+        self, name: str, tag: str, parties: Sequence[PartyTuple], share: float, *, jointly: bool
+    ) -> Iterator[None]:
         """While this is entered, this thread gets messages of these parties of each of which `share` may be missing.
 
+        Jointly, so much may be of all together, where what is missing of one is of no use of the others.
         They are known at once, so what comes before its get need not wait for it.
         """
-        self._client.tolerate(name, tag, [to_party(party) for party in parties], share)
+        self._client.tolerate(name, tag, [to_party(party) for party in parties], share, jointly=jointly)
         with self._tolerating(_Tolerance(0.0, share, tells=False)):
             self._tolerant_messages += len(parties)
             yield

@@ -26,7 +26,7 @@ class Client(Protocol):
         """Hand a small message over."""
         ...
 
-    def tolerate(self, name: str, tag: str, sources: Sequence[Party], share: float) -> None:
+    def tolerate(self, name: str, tag: str, sources: Sequence[Party], share: float, *, jointly: bool = False) -> None:
         """Let something be missing of messages that are to be got."""
         ...
 
@@ -131,8 +131,11 @@ class SoloClient:
         """Nothing can be sent."""
         raise self._problem
 
-    def tolerate(self, _name: str, _tag: str, _sources: Sequence[Party], _share: float) -> None:
+    def tolerate(
+        self, _name: str, _tag: str, _sources: Sequence[Party], _share: float, *, jointly: bool = False
+    ) -> None:
         """Nothing will come."""
+        del jointly
         raise self._problem
 
     def get(

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from fedrdma_fate.core.x.bounded_loss import Ranges
 from fedrdma_fate.engine.path_memory import KnownPath
 from fedrdma_fate.engine.repair_memory import MakeRegion
 from fedrdma_fate.engine.settings import Kept, LinkSettings
@@ -112,6 +113,7 @@ def link_settings(
     notes_arrivals: bool = False,
     bounds_loss: Callable[[], bool] = lambda: False,
     loss_share: Callable[[MessageKey], float] = lambda _key: 0.0,
+    spend_holes: Callable[[MessageKey, int, int, Ranges], bool] = lambda _key, _whole, _total, _ranges: True,
 ) -> LinkSettings:
     """Parameters of the link to a peer over one of them.
 
@@ -130,6 +132,7 @@ def link_settings(
         notes_arrivals: whether to tell from time to time what has come.
         bounds_loss: whether it knows offers of which something may be missing.
         loss_share: how much of what may be missing of a message our task lets be so.
+        spend_holes: whether it may be, besides what is missing of others.
     """
     return LinkSettings(
         transport=transport,
@@ -147,6 +150,7 @@ def link_settings(
         notes_arrivals=notes_arrivals,
         bounds_loss=bounds_loss,
         loss_share=loss_share,
+        spend_holes=spend_holes,
         confirms=not config.durable,
         complaints=complaints,
         site=peer.site,

@@ -126,6 +126,24 @@ def test_unless_both_tasks_let_something_be_missing_it_is_waited_for(start: Call
         assert late.value.code is ErrorCode.PULL_TIMEOUT
 
 
+@pytest.mark.parametrize("jointly", [True, False])
+def test_what_is_missing_of_one_may_be_of_another_for_nothing_where_both_are_read_jointly(
+    start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, jointly: bool
+) -> None:
+    monkeypatch.setitem(LAYOUT, "a", ["guest:1", "guest:2"])
+    total = 1_000_000
+    # of the three chunks that both lose: but for a byte, twice as many would be too many
+    share = (6 * CHUNK - 1) / total
+    sources = [party("guest:1"), party("guest:2")]
+    with start() as sites, sites["b"].client() as b:
+        b.tolerate("m", "t", sources, share, jointly=jointly)
+        for source in sources:
+            with sites["a"].client(of=str(source)) as a:
+                a.lease(total).commit("m", "t", [party("host:2")], "object", loss=LossTolerance(SHARE))
+                received = b.get("m", "t", source, timeout=20, tolerates=True)
+                assert sum(length for _, length in received.missing) == len(LOST) * CHUNK
+
+
 def test_a_get_that_expects_no_holes_gets_none_and_may_be_made_again(start: Callable[..., Any]) -> None:
     body = np.random.default_rng(1).bytes(2_000_000)
     source = party("guest:1")

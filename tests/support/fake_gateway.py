@@ -120,8 +120,11 @@ class FakeClient:
         assert len(body) <= INLINE_LIMIT_BYTES
         self.deliver(name, tag, destinations, kind, body)
 
-    def tolerate(self, name: str, tag: str, sources: Sequence[Party], share: float) -> None:
+    def tolerate(self, name: str, tag: str, sources: Sequence[Party], share: float, *, jointly: bool = False) -> None:
         del tag
+        if jointly:
+            # where each loses something else
+            share /= len(sources)
         self.tolerated.update({(name, source): share for source in sources})
 
     def get(

@@ -64,6 +64,9 @@ BOUNDS: dict[str, dict[str, str]] = {
         "gateway/tasks/session_ends.py:SessionEnds": "_rounds",
     },
     "MOST_TOLERANCES": {"gateway/messages/tolerances.py:Tolerances": "_shares"},
+    "lengths of payloads that were delivered with holes, of the parties of one `Tolerate`": {
+        "gateway/messages/tolerances.py:JointBudget": "_spent",
+    },
     "`limits.outgoing_bytes`": {"gateway/peers/sending.py:Sending": "_inline"},
     "by what own tasks do in sessions that they have not left": {
         "gateway/messages/mailbox.py:Mailbox": "_waiting",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import array
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from fedrdma_fate.core.digest import DigestTable, payload_digest
 from fedrdma_fate.core.plan import ChunkPlan
@@ -43,6 +43,10 @@ _DIGEST_BYTES = 8
 
 Ranges = tuple[tuple[int, int], ...]
 """Where something is missing: offset in the payload, and length, both in bytes; in ascending order, none adjoining."""
+
+SpendHoles = Callable[[int, int, Ranges], bool]
+"""Whether this may be missing of a payload besides what is of others: bytes of it that have to be whole, its length in
+bytes, and where it is missing. True: it is spent."""
 
 
 class LossBound:

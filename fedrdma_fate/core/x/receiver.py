@@ -21,6 +21,7 @@ from fedrdma_fate.core.x.bounded_loss import (
     MOST_LOOK_SECONDS,
     QUIET_SPACINGS,
     LossBound,
+    SpendHoles,
     ToldDigests,
 )
 from fedrdma_fate.core.x.chunking import TAGS, chunk_of_immediate
@@ -105,6 +106,7 @@ class XReceiver:
         self.arrived_bytes = 0
         self.overtaken_bytes = 0
         self._loss_share = 0.0
+        self._spend_holes: SpendHoles = lambda _whole, _total, _ranges: True
         self._told = None if settings.bound is None else ToldDigests(settings.bound)
         self._first_new_at: float | None = None
         self._last_new_at = 0.0
@@ -301,9 +303,13 @@ class XReceiver:
         """Whether something of it may be missing in the end."""
         return self.settings.bound is not None
 
-    def let_miss(self, share: float) -> None:
-        """How much of what may be missing the receiver's task lets be so; it may say so late."""
+    def let_miss(self, share: float, spend: SpendHoles = lambda _whole, _total, _ranges: True) -> None:
+        """How much of what may be missing the receiver's task lets be so, and what is asked before it is.
+
+        The task may say so late.
+        """
         self._loss_share = share
+        self._spend_holes = spend
 
     def on_digest_run(self, first: int, digests: bytes) -> None:
         """The sender tells digests of chunks that may be missing; unasked they are ignored."""
@@ -373,7 +379,7 @@ class XReceiver:
         last = self.plan.count - 1
         missing = [last - position for position in self._arrivals.missing_from(0)]
         holes = self._holes(missing)
-        if holes is None:
+        if holes is None or not self._spend_holes(bound.whole_bytes, self.plan.total_bytes, bound.ranges(holes)):
             return []
         # the last loss is to count for the rate, too
         return [self._make_report(now), *self._deliver(holes)]

@@ -47,9 +47,12 @@ class TolerantFederation(Protocol):
         ...
 
     def getting_tolerantly(
-        self, name: str, tag: str, parties: Sequence[PartyTuple], share: float
+        self, name: str, tag: str, parties: Sequence[PartyTuple], share: float, *, jointly: bool
     ) -> AbstractContextManager[None]:
-        """While this is entered, such a share may be missing of each of these messages, which this thread gets."""
+        """While this is entered, such a share may be missing of each of these messages, which this thread gets.
+
+        Jointly, of all together, where the same of another counts once.
+        """
         ...
 
     def missing(self, name: str, tag: str, party: PartyTuple) -> tuple[MissingElements, ...]:
@@ -139,9 +142,9 @@ def _getting(
     if not tolerance:
         return nullcontext()
     if server._is_mock:
-        return federation.getting_tolerantly(name, tag, parties, tolerance)
-    # an element stands still that any party lacks in either of two arrays: each may lose its part of what all may
-    return federation.getting_tolerantly(name, tag, parties, tolerance / (2 * len(parties)))
+        return federation.getting_tolerantly(name, tag, parties, tolerance, jointly=False)
+    # an element stands still, for all, that any party lacks in either of its two planes: half of it in each plane
+    return federation.getting_tolerantly(name, tag, parties, tolerance / 2, jointly=True)
 
 
 def holes_in(arrays: Sequence[Any], missing: Sequence[MissingElements]) -> Holes:

@@ -479,6 +479,7 @@ class Peer:
             notes_arrivals=self._context.journal.is_kept,
             bounds_loss=lambda: self.hello is not None and self.hello.bounded_loss,
             loss_share=self._context.mailbox.tolerances.share,
+            spend_holes=self._context.mailbox.tolerances.spend,
         )
         events = LinkEvents(self._loop, functools.partial(self._on_link_event, transport))
         return self._context.make_link(self.config.site, settings, events.emit), events

@@ -57,6 +57,7 @@ from fedrdma_fate.gateway.journal.journal import Journal
 from fedrdma_fate.gateway.journal_records import Came, Leased, Unleased, Went
 from fedrdma_fate.gateway.journal_records import Outgoing as OutgoingRecord
 from fedrdma_fate.gateway.messages.mailbox import Message
+from fedrdma_fate.gateway.messages.tolerances import JointBudget
 from fedrdma_fate.gateway.peers.entitlement import not_in_session
 from fedrdma_fate.gateway.peers.sending import Sending
 from fedrdma_fate.gateway.spilling import make_room
@@ -745,8 +746,9 @@ class TaskConversation:
 
     def _tolerate(self, request: Tolerate, task: Task) -> Reply:
         keys = [self._key_to_get(request.name, request.tag, source, task.attach) for source in request.sources]
+        joint = JointBudget(request.loss_share) if request.jointly else None
         for key in keys:
-            self._context.mailbox.tolerances.add(key, request.loss_share)
+            self._context.mailbox.tolerances.add(key, request.loss_share, joint)
         return Done()
 
     def _key_to_get(self, name: str, tag: str, source: Party, attach: Attach) -> MessageKey:

@@ -15,7 +15,7 @@ from fedrdma_fate.engine.payload import Outgoing
 from fedrdma_fate.ports import ChunkService, Completion, CompletionKind, Slot
 from fedrdma_fate.security.sealing import Seal
 from fedrdma_fate.wire.errors import ErrorCode
-from fedrdma_fate.wire.frames import DigestRun, Mode, Offer, Refused
+from fedrdma_fate.wire.frames import DigestRun, MessageKey, Mode, Offer, Refused
 from tests.support.endpoints import HeapRegion, MemoryWire
 from tests.support.engine import SETTINGS, Pair, outgoing, slot_for
 
@@ -52,15 +52,25 @@ class LossyPair(Pair):
     ) -> None:
         self.share = share
         self.kept: list[tuple[Ranges, bytes]] = []
+        self.asked: list[tuple[int, int, Ranges]] = []
+        self.may_spend = True
         super().__init__(
             dataclasses.replace(
-                SETTINGS, bounds_loss=lambda: knows, loss_share=lambda _key: self.share, kept=self._keep
+                SETTINGS,
+                bounds_loss=lambda: knows,
+                loss_share=lambda _key: self.share,
+                spend_holes=self._spend,
+                kept=self._keep,
             )
         )
         self.lost, self.damaged = set(lost), set(damaged)
         self.tells = True
         self.slot: Slot | None = None
         self.seal = seal
+
+    def _spend(self, _key: MessageKey, whole_bytes: int, total_bytes: int, missing: Ranges) -> bool:
+        self.asked.append((whole_bytes, total_bytes, missing))
+        return self.may_spend
 
     def _keep(self, offer: Offer, slot: Slot, payload_at: int, missing: Ranges) -> bool:
         self.kept.append((missing, bytes(slot.part(payload_at, offer.total_bytes).view)))
@@ -151,6 +161,19 @@ def test_as_soon_as_the_rest_fits_it_is_delivered() -> None:
     pair.lost = {47, 55}
     pair.let_time_pass(5.0)
     assert pair.holes() == [47, 55]
+
+
+def test_what_is_too_much_besides_what_is_missing_of_others_is_waited_for() -> None:
+    pair = LossyPair([20, 30])
+    pair.may_spend = False
+    pair.begin()
+    pair.let_time_pass(1.0)
+    assert not pair.kept
+    assert pair.asked[0] == (WHOLE * CHUNK, len(BODY), ((20 * CHUNK, CHUNK), (30 * CHUNK, CHUNK)))
+    pair.may_spend = True
+    # asked again and again, ever later
+    pair.let_time_pass(5.0)
+    assert pair.holes() == [20, 30]
 
 
 def test_the_smaller_share_of_both_counts() -> None:

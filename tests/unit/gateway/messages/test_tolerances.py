@@ -1,0 +1,97 @@
+"""What may be missing of messages, and what of some of them together."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from fedrdma_fate.gateway.messages.tolerances import MOST_TOLERANCES, JointBudget, Tolerances
+from fedrdma_fate.wire.frames import MessageKey, Party
+
+ARBITER = Party("arbiter", "9")
+WHOLE, TOTAL = 64, 64 + 1000
+
+
+def key(source: str = "1", *, session: str = "s", name: str = "m") -> MessageKey:
+    return MessageKey(session, name, "t", Party("host", source), ARBITER)
+
+
+def test_nothing_may_be_missing_of_what_nobody_has_named() -> None:
+    tolerances = Tolerances()
+    tolerances.add(key("1"), 0.1)
+
+    assert (tolerances.share(key("1")), tolerances.share(key("2"))) == (0.1, 0.0)
+    assert tolerances.spend(key("1"), WHOLE, TOTAL, ((64, 100),)), "its own share is looked at elsewhere"
+
+
+@pytest.mark.parametrize("ends", ["got", "left", "session over", "too many"])
+def test_what_is_over_is_forgotten(ends: str) -> None:
+    tolerances = Tolerances()
+    tolerances.add(key(), 0.1, JointBudget(0.1))
+    tolerances.add(key(session="another"), 0.2)
+    if ends == "got":
+        tolerances.discard(key())
+    elif ends == "left":
+        tolerances.leave("s", ARBITER)
+    elif ends == "session over":
+        tolerances.end("s")
+    else:
+        for number in range(MOST_TOLERANCES - 1):
+            tolerances.add(key(name=str(number)), 0.1)
+
+    assert tolerances.share(key()) == 0.0
+    assert tolerances.share(key(session="another")) == 0.2
+
+
+def test_what_is_missing_of_one_may_be_of_the_others_for_nothing() -> None:
+    budget = JointBudget(0.1)
+
+    assert budget.spend(WHOLE, TOTAL, ((64, 60), (200, 40)))
+    assert budget.spend(WHOLE, TOTAL, ((64, 60),))
+    assert budget.spend(WHOLE, TOTAL, ((80, 20), (210, 10)))
+    assert not budget.spend(WHOLE, TOTAL, ((64, 60), (300, 1)))
+    assert budget.spend(WHOLE, TOTAL, ((200, 40),)), "and what was refused is not spent"
+
+
+def test_all_together_no_more_is_missing_than_the_share() -> None:
+    budget = JointBudget(0.1)
+
+    assert budget.spend(WHOLE, TOTAL, ((64, 50),))
+    assert budget.spend(WHOLE, TOTAL, ((500, 50),))
+    assert not budget.spend(WHOLE, TOTAL, ((700, 1),))
+
+
+def test_places_are_counted_from_the_end_where_what_has_to_be_whole_differs() -> None:
+    budget = JointBudget(0.1)
+
+    assert budget.spend(WHOLE, TOTAL, ((64, 100),))
+    assert budget.spend(WHOLE + 64, TOTAL + 64, ((128, 100),))
+    assert not budget.spend(WHOLE + 64, TOTAL + 64, ((64 + 228, 1),))
+
+
+def test_payloads_of_other_lengths_have_nothing_in_common() -> None:
+    budget = JointBudget(0.1)
+
+    assert budget.spend(0, 1000, ((0, 50),))
+    assert budget.spend(0, 2000, ((0, 100),))
+    assert not budget.spend(0, 3000, ((0, 3),))
+
+
+def test_of_a_payload_that_has_to_be_whole_nothing_may_be_missing() -> None:
+    assert JointBudget(0.2).spend(10, 10, ())
+    assert not JointBudget(0.2).spend(10, 10, ((0, 1),))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_union_of_what_was_spent_never_exceeds_the_share(seed: int) -> None:
+    chance = random.Random(seed)
+    budget, missing = JointBudget(0.2), set[int]()
+    for _ in range(50):
+        start = chance.randrange(1000)
+        ranges = tuple((at, 7) for at in range(start, min(990, start + 40), 20))
+        wanted = {byte for at, length in ranges for byte in range(at, at + length)}
+        allowed = len(missing | wanted) <= 200
+        assert budget.spend(0, 1000, ranges) == (allowed or wanted <= missing)
+        if allowed:
+            missing |= wanted
