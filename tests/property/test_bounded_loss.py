@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -135,3 +136,34 @@ CASES = st.builds(
 @settings(deadline=None, max_examples=60)
 def test_the_bound_holds(case: Case) -> None:
     check(case)
+
+
+def case_of(seed: int) -> Case:
+    """A case by chance: each seed makes the same one again."""
+    chance = random.Random(seed)
+    seal: Seal = chance.choice(("off", "off", "on"))
+    return Case(
+        seed=seed,
+        total_bytes=chance.randint(1, 20_000),
+        chunk_bytes=chance.choice((64, 128, 512, 1024)),
+        whole_share=chance.choice((0.0, 1.0, chance.random())),
+        ours=chance.choice((0.0, 0.2, 0.2 * chance.random())),
+        theirs=chance.choice((0.0, 0.2, 0.2 * chance.random())),
+        loss=0.5 * chance.random(),
+        damage=0.0 if seal == "on" else chance.choice((0.0, 0.0, 0.02)),
+        seal=seal,
+    )
+
+
+SEEDS_AT_ONCE = 200
+
+
+@pytest.mark.sweep
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("first", range(0, 10_000, SEEDS_AT_ONCE))
+def test_the_bound_holds_in_ten_thousand_transfers(first: int) -> None:
+    for seed in range(first, first + SEEDS_AT_ONCE):
+        try:
+            check(case_of(seed))
+        except AssertionError as error:
+            raise AssertionError(f"case_of({seed}): {case_of(seed)}") from error
