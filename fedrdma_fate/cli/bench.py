@@ -18,6 +18,7 @@ from fedrdma_fate.cli.bench_cpu import cpu
 from fedrdma_fate.cli.bench_incast import incast
 from fedrdma_fate.cli.bench_paper import paper
 from fedrdma_fate.cli.bench_shared import console, end_with, ended_in_order, json_option, make_directory, progress
+from fedrdma_fate.cli.bench_unifl import unifl
 from fedrdma_fate.cli.bench_wan import wan
 from fedrdma_fate.cli.failure import told_plainly
 from fedrdma_fate.gateway.config.sizes import parse_byte_count
@@ -36,6 +37,7 @@ bench.add_command(incast)
 bench.add_command(paper)
 bench.add_command(cpu)
 bench.add_command(aggregate)
+bench.add_command(unifl)
 
 
 @bench.command()

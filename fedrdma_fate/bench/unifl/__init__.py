@@ -1,0 +1,1 @@
+"""`fedrdma bench unifl`: what UniFL's evaluation asks, asked of this project."""
