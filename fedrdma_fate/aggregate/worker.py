@@ -8,6 +8,7 @@ import logging
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 
 import msgspec
 
@@ -58,13 +59,23 @@ class WorkerHandle:
         restarts: how often it had to be started again.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_restart: Callable[[], object] = lambda: None) -> None:
+        """
+        Args:
+            on_restart: called each time that it has ended over a job.
+        """
         self.restarts = 0
+        self._on_restart = on_restart
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: socket.socket | None = None
         self._run = 0
         self._turn = asyncio.Lock()
         self._closed = False
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was ended for good."""
+        return self._closed
 
     @property
     def process_id(self) -> int | None:
@@ -109,6 +120,7 @@ class WorkerHandle:
                         raise WorkerLostError("the gateway stops") from error
                     logger.warning("the worker that adds updates ended (%s) and is started again", error)
                     self.restarts += 1
+                    self._on_restart()
                     self._end()
             raise WorkerLostError(f"the worker that adds ended {MOST_DEATHS} times in a row")
 

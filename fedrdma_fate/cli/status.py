@@ -67,6 +67,8 @@ def render(document: dict[str, Any]) -> RenderableType:
         parts.append(_shares(document["send"], "Sending", "are sent to"))
     if document["transfers"]:
         parts.append(_transfers(document))
+    if document["sums"]:
+        parts.append(_sums(document))
     parts += [_held(holding) for holding in document["held"]]
     parts += [_held_there(peer) for peer in document["peers"] if peer["held_there"]]
     mailbox = document["mailbox"]
@@ -185,6 +187,27 @@ def _shares(receive: dict[str, Any], direction: str, how: str) -> Table:
                 _rate(sender["arriving_bits_per_second"]),
                 _remark(sender),
             )
+    return table
+
+
+def _sums(document: dict[str, Any]) -> Table:
+    """Sums of updates that are under way, and who is missing."""
+    restarts = document["sum_worker"]["restarts"]
+    title = "Sums" if not restarts else f"Sums; their worker was started again {restarts} times"
+    table = Table("session", "message", "for", "in", "waiting", "missing", "asked for", "adding", title=title)
+    for each in document["sums"]:
+        missing = f"{each['missing']}: {', '.join(each['first_missing'])}" if each["missing"] else "0"
+        _add(
+            table,
+            each["session"],
+            f"{each['name']}/{each['tag']}",
+            each["party"],
+            f"{each['added']} of {each['parties']}, {each['order']}",
+            str(each["waiting"]),
+            missing + (", …" if each["missing"] > len(each["first_missing"]) else ""),
+            f"{each['seconds']:.0f} s ago",
+            each["adding"] or "",
+        )
     return table
 
 

@@ -86,14 +86,18 @@ class ReceivedSum:
         shapes: of the arrays; each has two planes in `buffer`, see `wire.summand.planes_of`.
         buffer: the planes: writable, private to this process, and a view as in `Received`.
         reason: why not everybody is in it, or empty.
+        unfinished: what no worker could do, and is still to be done to `accumulator`.
+        accumulator: what the planes lie in, where something is.
     """
 
-    def __init__(self, summed: Summed, buffer: memoryview) -> None:
+    def __init__(self, summed: Summed, mapped: memoryview) -> None:
         self.parties_in = summed.parties_in
         self.weight = summed.weight
         self.shapes = summed.shapes
         self.reason = summed.reason
-        self.buffer = buffer
+        self.unfinished = summed.unfinished
+        self.accumulator = mapped
+        self.buffer = mapped[summed.before :]
 
 
 class SendLease:
@@ -336,7 +340,8 @@ class GatewayClient:
             if isinstance(reply, GotSlot):
                 own.release(reply.lease)
             raise
-        buffer = _mapped(own, descriptor, slot, prefault=slot.place != "spilled")
+        whole = slot.place != "spilled"
+        buffer = _mapped(own, descriptor, slot.lease, slot.offset, slot.total_bytes, prefault=whole)
         if slot.place == "region":
             own.received(slot.lease, buffer)
         return Received(slot.kind, buffer, slot.missing)
@@ -353,7 +358,7 @@ class GatewayClient:
             timeout: seconds to wait; None waits for ever.
 
         Raises:
-            GatewayError: as `get`, and SUM_LOST.
+            GatewayError: as `get`, and SUM_LOST where something of an earlier run of the gateway still writes to it.
             FedRDMAError: the message of one of them will not come; the code says why.
         """
         own = self._own()
@@ -366,9 +371,12 @@ class GatewayClient:
             if isinstance(reply, Summed):
                 own.release(reply.lease)
             raise
-        buffer = _mapped(own, descriptor, summed, prefault=True)
-        own.received(summed.lease, buffer)
-        return ReceivedSum(summed, buffer)
+        if summed.unfinished is None:
+            summed = msgspec.structs.replace(summed, before=0)
+        start, length = summed.offset - summed.before, summed.before + summed.total_bytes
+        mapped = _mapped(own, descriptor, summed.lease, start, length, prefault=True)
+        own.received(summed.lease, mapped)
+        return ReceivedSum(summed, mapped)
 
     def leave(self) -> None:
         """The party leaves the session: what is still waiting for it is dropped."""
@@ -413,13 +421,13 @@ def ask_status(address: str) -> dict[str, object]:
     return _document(expect(call_once(socket_path(address), AskStatus(), _STATUS_SECONDS), StatusReport))
 
 
-def _mapped(own: Connections, descriptor: int, slot: GotSlot | Summed, *, prefault: bool) -> memoryview:
+def _mapped(own: Connections, descriptor: int, lease: int, offset: int, length: int, *, prefault: bool) -> memoryview:
     """What lies there, mapped; the descriptor is closed, and the lease goes back where mapping fails."""
     try:
-        released = functools.partial(own.release, slot.lease)
-        return map_copy_on_write(descriptor, slot.offset, slot.total_bytes, released, prefault=prefault)
+        released = functools.partial(own.release, lease)
+        return map_copy_on_write(descriptor, offset, length, released, prefault=prefault)
     except BaseException:
-        own.release(slot.lease)
+        own.release(lease)
         raise
     finally:
         os.close(descriptor)

@@ -158,7 +158,7 @@ class Connections:
         """
         until: float | None = None
         ends = None
-        if isinstance(request, Get):
+        if isinstance(request, Get | Sum):
             request = msgspec.structs.replace(request, number=next(self._gets))
         if isinstance(request, Get | Sum) and request.timeout is not None:
             ends = time.monotonic() + request.timeout
@@ -210,7 +210,7 @@ class Connections:
 
     def _ask(self, connection: socket.socket, request: Request) -> tuple[Reply, list[int]]:
         """Ask, and remember what the next run of the gateway is to know, if this one is killed."""
-        if isinstance(request, Get):
+        if isinstance(request, Get | Sum):
             self._unanswered.add(request.number)
         try:
             answer = call_for_descriptors(connection, request, self._membership.path, self._on_notice)
@@ -219,7 +219,7 @@ class Connections:
         except GatewayError as error:
             # it may have been carried out
             raise _UnansweredError(error.code, error.message, error.remedy) from error
-        if isinstance(request, Get):
+        if isinstance(request, Get | Sum):
             self._unanswered.discard(request.number)
         if isinstance(answer[0], Leased | GotSlot | Summed):
             self._held.add(answer[0].lease)

@@ -1,4 +1,7 @@
-"""What tasks and their gateway say to each other over the unix socket: length-prefixed msgpack, request and reply."""
+"""What tasks and their gateway say to each other over the unix socket: length-prefixed msgpack, request and reply.
+
+More than 500 lines: it is one list, and who reads a request wants to see its answer.
+"""
 
 from __future__ import annotations
 
@@ -217,12 +220,14 @@ class Sum(_Message, frozen=True, tag="sum"):
         tag: FATE's tag.
         sources: the parties, in the order of their ranks.
         timeout: seconds to wait; None waits for ever.
+        number: as in `Get`.
     """
 
     name: str
     tag: str
     sources: Annotated[tuple[Party, ...], msgspec.Meta(min_length=1, max_length=MOST_PARTIES)]
     timeout: Seconds | None = None
+    number: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
 class ReleaseLeases(_Message, frozen=True, tag="release"):
@@ -366,6 +371,20 @@ class GotSlot(_Message, frozen=True, tag="got-slot"):
     missing: tuple[tuple[Bytes, Bytes], ...] = ()
 
 
+class Unfinished(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What no worker could do, and whoever gets the sum does in its own copy: see `aggregate.accumulator`.
+
+    Attributes:
+        order: in what order it adds.
+        half: of whom some is in it, and not all, as a number of the request's sources; None: nobody.
+        weight: the sum of the weights with that one's.
+    """
+
+    order: Literal["exact", "rank"]
+    half: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    weight: float | None = None
+
+
 class Summed(_Message, frozen=True, tag="summed"):
     """A sum, in a slot of the gateway's region whose descriptor comes with this. Who is not in it is to be got as ever.
 
@@ -377,6 +396,8 @@ class Summed(_Message, frozen=True, tag="summed"):
         offset: where the first plane starts in the file, page-aligned.
         total_bytes: of all planes.
         reason: why not everybody is in it, or empty.
+        before: bytes in front of that offset, of the accumulator.
+        unfinished: what is still to be done, where something is.
     """
 
     parties_in: Annotated[tuple[int, ...], msgspec.Meta(max_length=MOST_PARTIES)]
@@ -386,6 +407,8 @@ class Summed(_Message, frozen=True, tag="summed"):
     offset: int
     total_bytes: int
     reason: str
+    before: Bytes = 0
+    unfinished: Unfinished | None = None
 
 
 class NotSummed(_Message, frozen=True, tag="not-summed"):

@@ -15,6 +15,10 @@ What is in never gets out, so a sum that was given up is still the sum of those 
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
+from types import MappingProxyType
+
+_NOBODY: Mapping[int, float | None] = MappingProxyType({})
 
 
 class Order(str, enum.Enum):
@@ -103,11 +107,15 @@ class Fold:
             return first if self._states[first] is PartyState.HERE else None
         return self._here[0]
 
-    def weight(self) -> float | None:
-        """The sum of the weights of those who are in, added in the order of the ranks as FATE does; None: without."""
+    def weight(self, also: Mapping[int, float | None] = _NOBODY) -> float | None:
+        """The sum of the weights of those who are in, added in the order of the ranks as FATE does; None: without.
+
+        Args:
+            also: weights of others that are added as well, by their numbers.
+        """
         total: float | None = None
-        for party in self.parties_in:
-            weight = self._weights[party]
+        for party in sorted((*self.parties_in, *also)):
+            weight = also.get(party, self._weights[party])
             if weight is not None:
                 total = (0.0 if total is None else total) + weight
         return total
@@ -118,6 +126,16 @@ class Fold:
         if not others or (others[0] is None) == (weight is None):
             return ""
         return "it has no weight, others have" if weight is None else "it has a weight, others have none"
+
+    def was_added(self, party: int, weight: float | None) -> None:
+        """It is in already, as whoever drove the sum before has written down.
+
+        Raises:
+            FoldError: it was here before.
+        """
+        self._must_be(party, PartyState.AWAITED)
+        self._states[party] = PartyState.IN
+        self._weights[party] = weight
 
     def arrived(self, party: int) -> None:
         """The update of a party is here.

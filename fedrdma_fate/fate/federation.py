@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import sys
 import threading
@@ -127,7 +128,7 @@ class FedRDMAFederation(Federation):  # type: ignore[misc]
         self._connector = connector or _connector(federation_session_id, party, parties, gateway, self._options)
         self._journal = Journal(self._options.journal_path, federation_session_id, to_party(party))
         self._client = self._connector.connect()
-        self._expected: dict[tuple[str, str], ExpectedSum] = {}
+        self._expected: dict[tuple[str, str], ExpectedSum[bytes | ReceivedObject]] = {}
         if (aggregation := sys.modules.get(_AGGREGATION)) is not None:
             # where it was imported before us, or there is no extension
             install_sums(aggregation.SecureAggregatorServer)
@@ -276,7 +277,8 @@ class FedRDMAFederation(Federation):  # type: ignore[misc]
         if not self._options.sums:
             yield
             return
-        self._expected[name, tag] = ExpectedSum(self._client, name, tag, parties)
+        unwrap = functools.partial(self._unwrap, name=name)
+        self._expected[name, tag] = ExpectedSum(self._client, name, tag, parties, unwrap)
         try:
             yield
         finally:

@@ -3,6 +3,9 @@
 FATE's server adds in a loop over the ranks: `get`, then `MixAggregate.aggregate`. Where the gateway has summed, the
 first `get` of a party in the sum brings the sum and the sum of the weights, every other one an empty list and no
 weight, which FATE's loop takes as nothing to add. Who is not in the sum comes as ever.
+
+What no worker could finish is finished here: the sum is mapped copy-on-write with its mark and the block that is kept
+aside, so this process goes on in its own copy where the worker ended.
 """
 
 from __future__ import annotations
@@ -11,21 +14,26 @@ import functools
 import logging
 import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
-from fedrdma_fate.client.client import ReceivedSum
-from fedrdma_fate.client.protocol import NotSummed
+from fedrdma_fate.aggregate.accumulator import Accumulator
+from fedrdma_fate.aggregate.arithmetic import UnfitError, adder_for
+from fedrdma_fate.client.client import Received, ReceivedSum
+from fedrdma_fate.client.protocol import NotSummed, Unfinished
+from fedrdma_fate.core.fold import Order
 from fedrdma_fate.fate.gateway_client import Client, PartyTuple, to_party
+from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, Party
 from fedrdma_fate.wire.summand import (
     MOST_ARRAYS,
     MOST_DIMENSIONS,
     NoSummandError,
     Summand,
+    decode_footer,
     encode_footer,
     planes_bytes,
     planes_of,
@@ -37,6 +45,9 @@ MASKED_NAME = "mixed_client_values"
 """How FATE's secure aggregation calls what a client sends, with the aggregator's name and `_` before it."""
 
 _INSTALLED = "_fedrdma_sums"
+
+Unwrapped = TypeVar("Unwrapped")
+"""What a federation makes of a message."""
 
 
 def footer_for(value: object, name: str, source: Party) -> bytes:
@@ -94,33 +105,44 @@ class PulledSummand:
         return self._value
 
 
-class ExpectedSum:
+class ExpectedSum(Generic[Unwrapped]):
     """A sum that FATE's loop is about to get, party by party. Threads take turns."""
 
-    def __init__(self, client: Client, name: str, tag: str, parties: Sequence[PartyTuple]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        name: str,
+        tag: str,
+        parties: Sequence[PartyTuple],
+        unwrap: Callable[[Received], Unwrapped],
+    ) -> None:
         """
         Args:
             client: of the gateway that adds.
             name: name of the messages.
             tag: their tag.
             parties: whose updates are summed, in the order of the ranks.
+            unwrap: what a `get` brings of a message that was not summed after all.
         """
         self._client = client
         self._name = name
         self._tag = tag
         self._parties = list(parties)
+        self._unwrap = unwrap
         self._asked = False
         self._sum: ReceivedSum | None = None
+        self._weight: float | None = None
+        self._apart: dict[PartyTuple, Received] = {}
         self._in: set[PartyTuple] = set()
         self._turn = threading.Lock()
 
-    def get(self, party: PartyTuple, timeout: float | None) -> tuple[PulledSummand, int] | None:
+    def get(self, party: PartyTuple, timeout: float | None) -> tuple[PulledSummand | Unwrapped, int] | None:
         """What a `get` of this party brings, and how many bytes of it there are; None: it is to be got as ever.
 
         The first one waits for the sum.
 
         Raises:
-            FedRDMAError: as `GatewayClient.get_sum`.
+            FedRDMAError: as `GatewayClient.get_sum`, and SUM_LOST where it cannot be finished.
         """
         with self._turn:
             if party not in self._parties:
@@ -128,13 +150,15 @@ class ExpectedSum:
             if not self._asked:
                 self._asked = True
                 self._ask(timeout)
+            if (message := self._apart.pop(party, None)) is not None:
+                return self._unwrap(message), len(message.buffer)
             if party not in self._in:
                 return None
             self._in.discard(party)
             summed, self._sum = self._sum, None
             if summed is None:
                 return PulledSummand([], None), 0
-            return PulledSummand(_pairs(summed), summed.weight), len(summed.buffer)
+            return PulledSummand(_pairs(summed), self._weight), len(summed.buffer)
 
     def _ask(self, timeout: float | None) -> None:
         sources = [to_party(party) for party in self._parties]
@@ -146,8 +170,51 @@ class ExpectedSum:
         if answer.reason:
             told = "the gateway has added %d of %d updates of %s/%s, FATE adds the others: %s"
             logger.warning(told, len(answer.parties_in), len(sources), self._name, self._tag, answer.reason)
-        self._sum = answer
         self._in = {self._parties[number] for number in answer.parties_in}
+        self._weight = answer.weight
+        if answer.unfinished is not None:
+            self._finish(answer, answer.unfinished, timeout)
+        self._sum = answer
+
+    def _finish(self, summed: ReceivedSum, left: Unfinished, timeout: float | None) -> None:
+        """Do what no worker could.
+
+        Raises:
+            FedRDMAError: SUM_LOST; or the update that is half in it cannot be had, and why.
+        """
+        logger.warning("no worker could finish the sum of %s/%s, which is finished here", self._name, self._tag)
+        try:
+            adder = adder_for(Order(left.order), len(self._parties))
+            accumulator = Accumulator(summed.accumulator, list(planes_of(summed.shapes)), adder)
+            if left.half is not None:
+                self._add_rest(summed, accumulator, self._parties[left.half], left.weight, timeout)
+            accumulator.finish()
+        except (ValueError, IndexError, NoSummandError) as error:
+            raise GatewayError(
+                ErrorCode.SUM_LOST,
+                f"the sum of {self._name}/{self._tag} cannot be finished: {error}.",
+                "See the gateway's log for why its worker ended; run the job again.",
+            ) from error
+
+    def _add_rest(
+        self,
+        summed: ReceivedSum,
+        accumulator: Accumulator,
+        party: PartyTuple,
+        weight: float | None,
+        timeout: float | None,
+    ) -> None:
+        message = self._client.get(self._name, self._tag, to_party(party), timeout=timeout)
+        _, first = decode_footer(message.buffer, len(message.buffer))
+        try:
+            accumulator.add(len(summed.parties_in) + 1, message.buffer, first)
+        except UnfitError as error:
+            # it is out of the sum again
+            logger.warning("FATE adds the update of %s itself: %s", party, error)
+            self._apart[party] = message
+            return
+        self._in.add(party)
+        self._weight = weight
 
 
 def _pairs(summed: ReceivedSum) -> list[tuple[Any, Any]]:

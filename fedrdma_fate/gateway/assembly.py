@@ -33,6 +33,7 @@ from fedrdma_fate.gateway.routing import Routes
 from fedrdma_fate.gateway.tasks.server import MakeStatus, TaskServer
 from fedrdma_fate.gateway.tasks.session_ends import SessionEnds
 from fedrdma_fate.gateway.tasks.socket import TaskSocket
+from fedrdma_fate.gateway.tasks.sums import Sums
 from fedrdma_fate.gateway.tasks.users import TaskUsers
 from fedrdma_fate.gateway.trace_events import TraceEvents
 from fedrdma_fate.gateway.transports import make_transports, udp_port_strays
@@ -116,7 +117,7 @@ def assemble(
     if kept.earlier is not None:
         tasks.has_new_memory = kept.send_region is None
         tasks.expect(restore(context, kept.earlier, peers))
-    _serve_metrics(config, undo, metrics, context, credentials)
+    _serve_metrics(config, undo, metrics, context, credentials, tasks.sums)
     return Assembly(
         context=context,
         kept=kept,
@@ -223,8 +224,9 @@ def _serve_metrics(
     metrics: GatewayMetrics,
     context: GatewayContext,
     credentials: SiteCredentials | None,
+    sums: Sums,
 ) -> None:
-    metrics.watch(lambda: _occupancy(context, credentials))
+    metrics.watch(lambda: _occupancy(context, credentials, sums))
     if config.listen.metrics is not None:
         host, port = split_address("listen.metrics", config.listen.metrics)
         secure = None if credentials is None or is_loopback(host) else ScrapeSecurity(credentials).secure
@@ -244,8 +246,8 @@ def _scrape_refused(complaints: Complaints) -> Callable[[str, Exception], object
     return tell
 
 
-def _occupancy(context: GatewayContext, credentials: SiteCredentials | None) -> Occupancy:
-    """Read by the thread that serves the metrics: only single numbers, nothing is walked through."""
+def _occupancy(context: GatewayContext, credentials: SiteCredentials | None, sums: Sums) -> Occupancy:
+    """Read by the thread that serves the metrics: only single numbers; what is walked through never changes length."""
     pools = {stats.name: stats for stats in (context.send_pool.stats(), context.receive_pool.stats())}
     use = {
         name: PoolUse(stats.leased_bytes, stats.length - stats.leased_bytes, stats.slots)
@@ -253,4 +255,11 @@ def _occupancy(context: GatewayContext, credentials: SiteCredentials | None) -> 
     }
     end = None if credentials is None else credentials.current.certificate.not_valid_after_utc.timestamp()
     waiting = {"put": pools["send"].waiting, "get": context.mailbox.waiting_pulls}
-    return Occupancy(use, waiting, end, udp_port_strays(context.transports))
+    under_way = sums.progress()
+    updates = {
+        "in": sum(each.added for each in under_way),
+        "waiting": sum(each.waiting + (each.adding is not None) for each in under_way),
+        "missing": sum(len(each.missing) for each in under_way),
+    }
+    longest = max((each.seconds for each in under_way), default=0.0)
+    return Occupancy(use, waiting, end, udp_port_strays(context.transports), len(under_way), updates, longest)

@@ -47,6 +47,14 @@ class MetricsSink(Protocol):
         """A message was moved to disk."""
         ...
 
+    def update_added(self, order: str, update_bytes: int, seconds: float) -> None:
+        """An update was added to a sum."""
+        ...
+
+    def sum_worker_restarted(self) -> None:
+        """The process that adds has ended over a job, and is started again."""
+        ...
+
     def missing(self, peer: str, payload_bytes: int) -> None:
         """So much of a message did not come, as both its tasks let be."""
         ...

@@ -124,6 +124,7 @@ class Gateway:
             assembly.peers,
             assembly.tasks.task_count,
             assembly.tasks.held.holdings,
+            assembly.tasks.sums,
             self._started,
             certificate,
             may_know,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 
@@ -10,6 +11,7 @@ from fedrdma_fate.core.held import Piece
 from fedrdma_fate.memory.journal_file import ANOTHER_VERSION
 from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
 from fedrdma_fate.wire.frames import MessageKey, MessageKind, Mode, Offer, Party
+from fedrdma_fate.wire.summand import Shape
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
@@ -358,11 +360,89 @@ class Went(Record, frozen=True, tag=27):
     client: str
 
 
+class SumBegan(Record, frozen=True, tag=40):
+    """A sum has its slot; written before anything is added there.
+
+    Attributes:
+        number: of the sum, in the records that follow.
+        client: the task's id that has asked for it.
+        keys: its messages, in the order of the ranks.
+        order: in what order it adds.
+        shapes: of its arrays.
+        offset: where in the receive region its slot starts.
+        length: of the slot.
+    """
+
+    number: int
+    client: str
+    keys: tuple[MessageKey, ...]
+    order: Literal["exact", "rank"]
+    shapes: tuple[Shape, ...]
+    offset: int
+    length: int
+
+
+class SumAdding(Record, frozen=True, tag=41):
+    """Some of an update may be in the sum from now on; `party` is the number of its key."""
+
+    number: int
+    party: int
+
+
+class SumAdded(Record, frozen=True, tag=42):
+    """All of an update is in the sum; written together with that the message was pulled, and is gone.
+
+    Attributes:
+        number: of the sum.
+        party: number of its key.
+        weight: what it says.
+        origin: the site that the message came from, as in `Received`.
+        transfer: its transfer there.
+    """
+
+    number: int
+    party: int
+    weight: float | None
+    origin: str
+    transfer: int
+
+
+class SumClosed(Record, frozen=True, tag=43):
+    """Nothing more is added; written before what was added is made float64.
+
+    Attributes:
+        number: of the sum.
+        reason: why not everybody is in it, or empty.
+        half: number of the key of which some is in it, and no worker could add the rest; None: there is none.
+        weight: of that one.
+    """
+
+    number: int
+    reason: str
+    half: int | None = None
+    weight: float | None = None
+
+
+class SumHanded(Record, frozen=True, tag=44):
+    """Its task has it, or is about to; `lease` and `asked` as in `Received`."""
+
+    number: int
+    lease: int
+    asked: int
+
+
+class SumGone(Record, frozen=True, tag=45):
+    """Nobody needs its slot any more; written before that is given back."""
+
+    number: int
+
+
 SessionRecord = Joined | Left | Over | Pushed | Unpushed | Pulled | Unpulled | PushFailed | Told
 SendRecord = Outgoing | Whole | Sent | Undelivered | Dropped | Confirmed | Leased | Unleased
 TaskRecord = Came | Went
 ReceiveRecord = Received | Spilled | Copied | Handed | Returned | Gone | Ended | Lost | Coming | Stopped
-SingleRecord = Began | ReceiveRecord | SessionRecord | SendRecord | TaskRecord
+SumRecord = SumBegan | SumAdding | SumAdded | SumClosed | SumHanded | SumGone
+SingleRecord = Began | ReceiveRecord | SessionRecord | SendRecord | TaskRecord | SumRecord
 
 
 class Together(Record, frozen=True, tag=30):

@@ -4,26 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping
 
+from fedrdma_fate.aggregate.place import PLANES_AT
 from fedrdma_fate.core.digest import block_digest
 from fedrdma_fate.core.held import Held, longest, merged
 from fedrdma_fate.engine.kept_slot import KeptSlot
 from fedrdma_fate.gateway.background import spawn
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.journal.earlier_run import EarlierRun
-from fedrdma_fate.gateway.journal_records import Coming, Dropped, Gone, Lost, Outgoing, Received, Stopped, Unleased
+from fedrdma_fate.gateway.journal.kept_sums import KeptSum
+from fedrdma_fate.gateway.journal_records import (
+    Coming,
+    Dropped,
+    Gone,
+    Lost,
+    Outgoing,
+    Received,
+    Stopped,
+    SumGone,
+    Unleased,
+)
 from fedrdma_fate.gateway.messages.mailbox import Message
 from fedrdma_fate.gateway.peers.peer import Peer
 from fedrdma_fate.gateway.peers.receiving import pool_owner
 from fedrdma_fate.gateway.spilling import keep_small
-from fedrdma_fate.gateway.tasks.returning import TASKS_LOOK_SECONDS, Had
+from fedrdma_fate.gateway.tasks.returning import TASKS_LOOK_SECONDS, EarlierSum, Had
 from fedrdma_fate.memory.pool import Lease, SlotPool
 from fedrdma_fate.memory.region import PAGE_BYTES
 from fedrdma_fate.memory.shared_slots import held_ranges, place_is_held, range_is_held
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 from fedrdma_fate.wire.frames import PROBE_TRANSFERS_FROM
+from fedrdma_fate.wire.summand import planes_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -107,12 +121,13 @@ class _Restoration:
             self._restore_leases()
         for record in list(run.state.messages.values()):
             self._restore_message(record)
+        for kept in run.state.sums:
+            self._restore_sum(kept)
         for outgoing in list(run.state.outgoing.values()):
             self._restore_outgoing(outgoing)
         if run.send_region is not None:
             self._hold_borrowed(context.send_pool, self._sent)
         if run.region is not None:
-            # of sums that tasks have mapped, or that are being added to, the journal knows nothing
             self._hold_borrowed(context.receive_pool, self._received)
             # last: in memory that anybody else has, nothing goes on
             for coming in list(run.state.coming.values()):
@@ -132,8 +147,7 @@ class _Restoration:
                 "of an earlier run, %d messages wait here, %d are to be sent, tasks have %d slots, and %d are lost",
                 self._kept,
                 self._resumed,
-                len(self._held)
-                + sum(len(had.leases) + len(had.messages) + len(had.small) for had in self.tasks.values()),
+                len(self._held) + sum(had.count for had in self.tasks.values()),
                 len(run.state.lost),
             )
 
@@ -239,6 +253,25 @@ class _Restoration:
     @property
     def _why_gone(self) -> str:
         return self._run.why_gone or "its file or its slot is gone"
+
+    # -- what is summed -------------------------------------------------------------------------------------------
+
+    def _restore_sum(self, kept: KeptSum) -> None:
+        """For its task, which asks for it again, or has it mapped."""
+        context, began = self._context, kept.began
+        when_gone = functools.partial(context.journal.write, SumGone(began.number))
+        length = planes_bytes(began.shapes)
+        message = Message(began.keys[0], "object", length, payload_at=PLANES_AT, when_gone=when_gone)
+        message.lease = self._received.lease(began.offset, began.length, f"sum:{began.number}")
+        had = self.tasks.get(began.client)
+        if message.lease is None:
+            # what lies there now was written down as something else
+            message.discard()
+        elif had is not None:
+            had.sums.append(EarlierSum(kept, message))
+        else:
+            slot = message.lease.slot
+            self._held.append(_Held(lambda: range_is_held(slot), message.discard))
 
     # -- what is to be sent ---------------------------------------------------------------------------------------
 

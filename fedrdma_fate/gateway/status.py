@@ -15,8 +15,12 @@ from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.peers.paths import DataPath
 from fedrdma_fate.gateway.peers.peer import Peer
 from fedrdma_fate.gateway.tasks.held_memory import Holding
+from fedrdma_fate.gateway.tasks.sums import SumProgress, Sums
 from fedrdma_fate.security.identity import uri_of_site
 from fedrdma_fate.wire.frames import Party
+
+MOST_MISSING_SHOWN = 8
+"""Of the parties whose updates a sum waits for: a thousand names help nobody."""
 
 
 def status_document(
@@ -24,6 +28,7 @@ def status_document(
     peers: Mapping[str, Peer],
     task_count: int,
     holdings: Sequence[Holding],
+    sums: Sums,
     started: float,
     certificate: x509.Certificate | None,
     may_know: Callable[[Party], bool],
@@ -35,6 +40,7 @@ def status_document(
         peers: the other sites.
         task_count: task processes attached.
         holdings: pools in which somebody waits, and nobody gets room, because of what tasks hold.
+        sums: those that are under way.
         started: when it started, by time.monotonic.
         certificate: the gateway's own; None with `security: off`.
         may_know: whether it may show transfers of this party of the site.
@@ -56,6 +62,8 @@ def status_document(
         "pools": [dataclasses.asdict(pool.stats()) for pool in (context.send_pool, context.receive_pool)],
         "held": [_holding(holding, may_know) for holding in holdings],
         "mailbox": context.mailbox.summary(),
+        "sums": [_sum(each) for each in sums.progress() if may_know(each.key.destination)],
+        "sum_worker": {"process": sums.worker_process, "restarts": sums.worker_restarts},
         "transfers": [
             _transfer(peer, progress)
             for peer in peers.values()
@@ -83,6 +91,25 @@ def _holding(holding: Holding, may_know: Callable[[Party], bool]) -> dict[str, o
     ]
     held = sum(count for _, _, count in holding.parties)
     return {"pool": holding.pool, "waiting": holding.waiting, "bytes": held, "parties": parties}
+
+
+def _sum(progress: SumProgress) -> dict[str, object]:
+    key = progress.key
+    return {
+        "session": key.session,
+        "name": key.name,
+        "tag": key.tag,
+        "party": str(key.destination),
+        "order": progress.order,
+        "parties": progress.parties,
+        "added": progress.added,
+        "waiting": progress.waiting,
+        "adding": None if progress.adding is None else str(progress.adding),
+        "missing": len(progress.missing),
+        "first_missing": [str(party) for party in progress.missing[:MOST_MISSING_SHOWN]],
+        "update_bytes": progress.update_bytes,
+        "seconds": progress.seconds,
+    }
 
 
 def _peer(peer: Peer) -> dict[str, object]:

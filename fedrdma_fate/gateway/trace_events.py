@@ -117,6 +117,22 @@ class TraceEvents:
         """A task of this site has pulled a message."""
         self._sink.emit("get", **_key(key), bytes=total_bytes)
 
+    def summed(
+        self, key: MessageKey, order: str, parties: int, added: int, total_bytes: int, seconds: float, reason: str
+    ) -> None:
+        """A task of this site gets a sum of messages, of which this is the first by rank; `get` tells of each in it."""
+        fields: Fields = {"session": key.session, "name": key.name, "tag": key.tag, "destination": str(key.destination)}
+        self._sink.emit(
+            "summed",
+            **fields,
+            order=order,
+            parties=parties,
+            added=added,
+            bytes=total_bytes,
+            seconds=seconds,
+            reason=reason,
+        )
+
     def session_ended(self, session: str, reason: str, messages: int, total_bytes: int) -> None:
         """A session is over, and so many messages that nobody had pulled were dropped."""
         self._sink.emit("session_ended", session=session, reason=reason, messages=messages, bytes=total_bytes)

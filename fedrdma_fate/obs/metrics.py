@@ -40,12 +40,18 @@ class Occupancy:
         waiting: requests of tasks that wait, by kind: `put` for room, `get` for its message.
         certificate_end: Unix time at which the gateway's own certificate ends; None where it has none.
         port_strays: datagrams that came to the UDP port for no link; None where there is no such port.
+        sums: sums of updates that are under way.
+        updates: of those, by where they are: `in` the sum, `waiting` here, or `missing`.
+        longest_sum: seconds since the oldest of them was asked for.
     """
 
     pools: Mapping[str, PoolUse]
     waiting: Mapping[str, int]
     certificate_end: float | None = None
     port_strays: int | None = None
+    sums: int = 0
+    updates: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    longest_sum: float = 0.0
 
 
 class GatewayMetrics:
@@ -73,6 +79,18 @@ class GatewayMetrics:
         self._resent = self._counter("fedrdma_resent_bytes", "Payload bytes sent more than once.", ("peer", "mode"))
         self._inline = self._counter(
             "fedrdma_inline_messages", "Small messages that went over the control channel.", ("direction", "peer")
+        )
+        self._updates = self._counter("fedrdma_added_updates", "Updates that were added to sums.", ("order",))
+        self._added = self._counter("fedrdma_added_bytes", "Bytes of updates that were added to sums.", ("order",))
+        self._addition = Histogram(
+            "fedrdma_addition_seconds",
+            "From an update being handed to the worker until it was in the sum.",
+            ("order",),
+            buckets=SECONDS_BUCKETS,
+            registry=self.registry,
+        )
+        self._worker_restarts = self._counter(
+            "fedrdma_sum_worker_restarts", "How often the process that adds ended over a job and was started again.", ()
         )
         self._spilled = self._counter("fedrdma_spilled_bytes", "Payload bytes moved from memory to disk.", ())
         self._missing = self._counter(
@@ -134,6 +152,16 @@ class GatewayMetrics:
     def spilled(self, payload_bytes: int) -> None:
         """A message that nobody had pulled was moved to disk."""
         self._spilled.inc(payload_bytes)
+
+    def update_added(self, order: str, update_bytes: int, seconds: float) -> None:
+        """An update was added to a sum."""
+        self._updates.labels(order).inc()
+        self._added.labels(order).inc(update_bytes)
+        self._addition.labels(order).observe(seconds)
+
+    def sum_worker_restarted(self) -> None:
+        """The process that adds has ended over a job, and is started again."""
+        self._worker_restarts.inc()
 
     def missing(self, peer: str, payload_bytes: int) -> None:
         """So much of a message did not come, as both its tasks let be."""
@@ -201,7 +229,8 @@ class _OccupancyCollector(Collector):
         except Exception:  # the other metrics are still worth a scrape
             _log.exception("the occupancy cannot be read")
             return ()
-        pool_bytes, leases, waiting, certificate_end, strays = families = self._families()
+        families = self._families()
+        pool_bytes, leases, waiting, certificate_end, strays, sums, updates, longest_sum = families
         for pool, use in now.pools.items():
             pool_bytes.add_metric((pool, "used"), use.used_bytes)
             pool_bytes.add_metric((pool, "free"), use.free_bytes)
@@ -212,11 +241,22 @@ class _OccupancyCollector(Collector):
             certificate_end.add_metric((), now.certificate_end)
         if now.port_strays is not None:
             strays.add_metric((), now.port_strays)
+        sums.add_metric((), now.sums)
+        for state, count in now.updates.items():
+            updates.add_metric((state,), count)
+        longest_sum.add_metric((), now.longest_sum)
         return families
 
     @staticmethod
     def _families() -> tuple[
-        GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily, CounterMetricFamily
+        GaugeMetricFamily,
+        GaugeMetricFamily,
+        GaugeMetricFamily,
+        GaugeMetricFamily,
+        CounterMetricFamily,
+        GaugeMetricFamily,
+        GaugeMetricFamily,
+        GaugeMetricFamily,
     ]:
         return (
             GaugeMetricFamily("fedrdma_pool_bytes", "Bytes of a pool by state.", labels=("pool", "state")),
@@ -235,5 +275,14 @@ class _OccupancyCollector(Collector):
                 "fedrdma_udp_port_stray_datagrams",
                 "Datagrams that came to the UDP port for no link, or found no room there; only with transport udp.",
                 labels=(),
+            ),
+            GaugeMetricFamily("fedrdma_sums", "Sums of updates that are under way.", labels=()),
+            GaugeMetricFamily(
+                "fedrdma_sum_updates",
+                "Updates of sums under way: in the sum, waiting here to be added, or missing.",
+                labels=("state",),
+            ),
+            GaugeMetricFamily(
+                "fedrdma_longest_sum_seconds", "Since the oldest sum under way was asked for.", labels=()
             ),
         )

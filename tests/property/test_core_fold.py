@@ -20,7 +20,13 @@ def test_each_party_counts_once_and_only_steps_that_are_any_are_taken(seed: int,
     fold = Fold(parties, order)
     here: set[int] = set()
     adding: int | None = None
-    inside: list[int] = []
+    # what somebody else has added before, by rank the first ones
+    inside = chance.sample(range(parties), chance.randint(0, parties))
+    inside = inside if order is Order.EXACT else list(range(len(inside)))
+    for party in inside:
+        fold.was_added(party, 1.0)
+        with pytest.raises(FoldError):
+            fold.was_added(party, 1.0)
     given_up = False
     for _ in range(60):
         step = chance.choices(STEPS, weights=(6, 6, 6, 1, 0.3))[0]

@@ -1,6 +1,7 @@
 """A party of a job that averages models, as a process of FATE: `python -m tests.support.averaging_job …`.
 
-Each round depends on all bytes of the round before, so one that was lost, doubled or damaged shows in the model.
+Each round depends on all bytes of the round before, so one that was lost, doubled or damaged shows in the model. In
+each round the updates go a second time by FATE's secure aggregation, which the arbiter's gateway sums.
 """
 
 from __future__ import annotations
@@ -25,6 +26,11 @@ LARGE_LENGTH = (17 << 20) // 8
 """Of float64: just more than `fate.outbox.EARLY_FROM_BYTES`."""
 SILENCE_SECONDS = 240.0
 """Until a get gives up: several restarts of gateways under load."""
+
+RANKS = [1, 2]
+"""Of the workers, as FATE counts everybody."""
+MOST_ERROR = 1e-7
+"""Of the mean of masked updates, which are some tens: what masks of 10^7 cost of a float64, ten times over."""
 
 Model = NDArray[np.float64]
 
@@ -69,7 +75,10 @@ def model_after(rounds: int) -> str:
 
 def arbitrate(ctx: Any, stop: Path) -> str:
     """The arbiter's part: until the file is there; rounds, and digest of the model."""
+    from fate.arch.protocol.secure_aggregation import SecureAggregatorServer
+
     model, number = first_model(), 0
+    aggregator = SecureAggregatorServer(RANKS, prefix="secure")
     while True:
         last = stop.exists()
         for party in (ctx.guest, ctx.hosts):
@@ -79,6 +88,9 @@ def arbitrate(ctx: Any, stop: Path) -> str:
             (np.asarray(party.get(f"update {number}")), party.get(f"loss {number}"))
             for party in (ctx.guest, ctx.hosts[0])
         ]
+        (mean,) = aggregator.secure_aggregate(ctx.indexed_ctx(number))
+        error = np.abs(mean - np.mean([update for update, _ in updates], axis=0)).max()
+        assert error < MOST_ERROR, f"round {number}: secure aggregation is {error} off"
         extra = float(np.asarray(ctx.guest.get(f"large {number}")).sum()) if number % LARGE_EACH == 0 else 0.0
         model, number = averaged(updates, extra), number + 1
         if last:
@@ -87,13 +99,18 @@ def arbitrate(ctx: Any, stop: Path) -> str:
 
 def work(ctx: Any, worker: int) -> str:
     """A worker's part; how many rounds there were."""
+    from fate.arch.protocol.secure_aggregation import SecureAggregatorClient
+
     number = 0
+    aggregator = SecureAggregatorClient(prefix="secure")
+    aggregator.dh_exchange(ctx, RANKS)
     while True:
         model = ctx.arbiter.get(f"model {number}")
         last = ctx.arbiter.get(f"last {number}")
         update, loss = trained(np.asarray(model), worker, number)
         ctx.arbiter.put(f"update {number}", update)
         ctx.arbiter.put(f"loss {number}", loss)
+        aggregator.secure_aggregate(ctx.indexed_ctx(number), [update.copy()], 1.0)
         if WORKERS[worker] == GUEST and number % LARGE_EACH == 0:
             ctx.arbiter.put(f"large {number}", large(number))
         number += 1

@@ -109,8 +109,8 @@ BOUNDS: dict[str, dict[str, str]] = {
     "by the messages that the gateway had, and REMEMBERED_TRANSFERS of each peer": {
         "gateway/journal/state.py:JournalState": "messages outgoing leases _ended",
         "gateway/restoring.py:_Restoration": "_held _small tasks",
-        "gateway/tasks/returning.py:Had": "leases messages small unfinished",
-        "gateway/tasks/server.py:Task": "unfinished _in_doubt _seen_mapped",
+        "gateway/tasks/returning.py:Had": "leases messages small sums unfinished",
+        "gateway/tasks/server.py:Task": "unfinished _in_doubt _seen_mapped _sums",
         "gateway/restoring.py:_Slots": "_first",
     },
     "by connections that there are: of a listed user MOST_OF_A_USER, of others who are refused MOST_REFUSED": {
@@ -121,7 +121,11 @@ BOUNDS: dict[str, dict[str, str]] = {
     "MOST_TRANSFERS": {"core/shares/receive_shares.py:Sender": "transfers _turn_transfers"},
     "REMEMBERED_CROWDS": {"core/shares/receive_shares.py:ReceiveShares": "_crowds"},
     "MOST_ANNOUNCED, by whoever adds": {"gateway/peers/announced.py:AnnouncedTransfers": "_offers _of_message"},
-    "MOST_PARTIES: of one sum": {"gateway/tasks/sums.py:_RunningSum": "_here _takes"},
+    "MOST_PARTIES: of one sum": {
+        "gateway/tasks/sums.py:_RunningSum": "_here _takes",
+        "gateway/journal/kept_sums.py:KeptSum": "added",
+    },
+    "by the receive region: each sum has a slot of it": {"gateway/journal/kept_sums.py:KeptSums": "_sums"},
     "MOST_REQUESTS_KEPT; standing grants are few": {
         "gateway/peers/receiving.py:Receiving": "_requests _asked_by _granted _early_requests",
         "gateway/context.py:GatewayContext": "tasks",
@@ -172,6 +176,7 @@ BOUNDS: dict[str, dict[str, str]] = {
     "own pings": {"gateway/peers/probe_transfers.py:ProbeTransfers": "_pings"},
     "by the processes of own tasks and of users that are listed": {
         "gateway/tasks/server.py:TaskServer": "_tasks _waiting",
+        "gateway/tasks/sums.py:Sums": "_running",
         "gateway/tasks/socket.py:TaskSocket": "_connections",
         "gateway/journal/state.py:JournalState": "tasks",
         "client/connections.py:Connections": "_idle _owed _held _unanswered",

@@ -233,13 +233,12 @@ class AggregateConfig(_Section, frozen=True):
     """Sums of masked updates, which the gateway of the party that asks for them adds as they come.
 
     Attributes:
-        sums: whether it adds; false: FATE adds, as it does by itself. A job does not survive that its gateway is killed
-            in the midst of a sum.
+        sums: whether it adds; false: FATE adds, as it does by itself.
         order: `exact`: as updates come, in numbers whose sum is the same in every order; `rank`: in the order of the
             ranks, with the same bits as FATE's own sum.
     """
 
-    sums: bool = False
+    sums: bool = True
     order: Literal["exact", "rank"] = "exact"
 
 

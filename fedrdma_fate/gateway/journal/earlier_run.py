@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from fedrdma_fate.gateway.config.schema import MemoryConfig
+from fedrdma_fate.gateway.journal.kept_sums import KeptSum
 from fedrdma_fate.gateway.journal.state import JournalState, replay
 from fedrdma_fate.gateway.journal_records import Began, Lost, Received, encode_record
 from fedrdma_fate.memory import journal_file
@@ -183,11 +184,25 @@ class EarlierRun:
             if not record.handed and not self.state.sessions.was_pulled(record.key):
                 # else its task has it, in memory that lives as long as the task does
                 self.lose(record, self.why_gone)
+        if self.region is None:
+            for kept in self.state.sums:
+                self._lose_sum(kept)
         if self.send_region is None:
             self.state.leases.clear()
             for name, outgoing in self.state.outgoing.items():
                 if outgoing.body is None:
                     self.state.outgoing[name] = msgspec.structs.replace(outgoing, offset=_NOWHERE)
+
+    def _lose_sum(self, kept: KeptSum) -> None:
+        """Who was in a sum is lost with it; what a task has got is its own memory."""
+        self.state.sums.forget(kept.began.number)
+        if kept.handed is not None:
+            return
+        for added in kept.added:
+            key = kept.began.keys[added.party]
+            # it was pulled, and came to nothing
+            self.state.sessions.forget_pull(key)
+            self.lose(Received(added.origin, added.transfer, key, "object", 0), f"it was in a sum; {self.why_gone}")
 
     def lose(self, record: Received, why: str) -> Lost:
         """A message that was confirmed is gone; the log says so."""
@@ -212,6 +227,9 @@ class EarlierRun:
         )
         if name == SEND_REGION:
             in_it += sum(record.body is None for record in self.state.outgoing.values())
+        else:
+            # each update that is in a sum was a message
+            in_it += sum(len(kept.added) for kept in self.state.sums if kept.handed is None)
         if length == was or name not in held or not in_it:
             return
         if self.keeper is not None:

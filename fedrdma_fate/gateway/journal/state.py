@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
+from fedrdma_fate.gateway.journal.kept_sums import KeptSums
 from fedrdma_fate.gateway.journal_records import (
     AnyRecord,
     Began,
@@ -32,6 +33,12 @@ from fedrdma_fate.gateway.journal_records import (
     Sent,
     Spilled,
     Stopped,
+    SumAdded,
+    SumAdding,
+    SumBegan,
+    SumClosed,
+    SumGone,
+    SumHanded,
     Together,
     Told,
     Undelivered,
@@ -75,6 +82,7 @@ class JournalState:
         undelivered: messages that will not come, which peers are to be told, by site and message.
         leases: slots that tasks have, by client and number.
         tasks: those that were attached, by client.
+        sums: those that were being added, or that tasks have.
     """
 
     def __init__(self) -> None:
@@ -87,6 +95,7 @@ class JournalState:
         self.undelivered: dict[str, OrderedDict[MessageKey, Undelivered]] = {}
         self.leases: dict[tuple[str, int], Leased] = {}
         self.tasks: dict[str, Came] = {}
+        self.sums = KeptSums()
         self._confirmed: dict[str, OrderedDict[int, MessageKey]] = {}
         self._ended: dict[str, OrderedDict[int, None]] = {}
 
@@ -170,6 +179,8 @@ class JournalState:
                 self.tasks[client] = record
             case Went(client=client):
                 self.tasks.pop(client, None)
+            case SumBegan() | SumAdding() | SumAdded() | SumClosed() | SumHanded() | SumGone():
+                self.sums.apply(record)
             case Joined(session=session, party=party, parties=parties):
                 self.sessions.remember_join(session, party, parties)
             case Left(session=session, party=party):
@@ -217,6 +228,7 @@ class JournalState:
         yield from self.outgoing.values()
         yield from self.leases.values()
         yield from self.tasks.values()
+        yield from self.sums.records()
 
     def _note_coming(self, name: tuple[str, int], record: Coming) -> None:
         before = self.coming.get(name)

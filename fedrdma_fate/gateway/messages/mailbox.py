@@ -106,9 +106,7 @@ class Message:
         if self.moving is not None:
             self.moving.add_done_callback(lambda _: self.discard())
             return
-        if self.when_gone is not None:
-            self.when_gone()
-            self.when_gone = None
+        self.note_gone()
         if self.lease is not None:
             self.lease.release()
             self.lease = None
@@ -121,6 +119,12 @@ class Message:
         if self.copy is not None:
             self.copy.discard()
             self.copy = None
+
+    def note_gone(self) -> None:
+        """Write down that nobody needs it any more, ahead of `discard`."""
+        if self.when_gone is not None:
+            self.when_gone()
+            self.when_gone = None
 
     def use_copy(self) -> Spilled | None:
         """It lies in its copy alone from now on, where there is one."""
@@ -379,6 +383,10 @@ class Mailbox:
     def objection(self, origin: str, key: MessageKey, total_bytes: int) -> str:
         """Why a message of a peer, or of `name_of_user`, is not taken, or empty; what somebody waits for always is."""
         return "" if self.is_awaited(key) else self.budget.objection(origin, key, total_bytes)
+
+    def has(self, key: MessageKey) -> bool:
+        """Whether a message waits here; any thread may ask."""
+        return key in self._messages
 
     def is_awaited(self, key: MessageKey) -> bool:
         """Whether a pull waits for this message."""

@@ -324,9 +324,10 @@ class Sessions:
 
     # -- pulling --------------------------------------------------------------------------------------------------
 
-    def note_pull(self, key: MessageKey) -> None:
-        """The message was handed out."""
-        self.record(Pulled(key))
+    def note_pull(self, key: MessageKey, *, is_recorded: bool = True) -> None:
+        """The message was handed out; where that is not recorded yet, a next run does not know of it."""
+        if is_recorded:
+            self.record(Pulled(key))
         state = self._of(key.session)
         if key not in state.pulled:
             state.add_pull(key)

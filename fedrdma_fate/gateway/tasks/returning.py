@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 
+from fedrdma_fate.gateway.journal.kept_sums import KeptSum
 from fedrdma_fate.gateway.journal_records import Came, Outgoing
 from fedrdma_fate.gateway.messages.mailbox import Message
 from fedrdma_fate.gateway.peers.sending import Sending
@@ -19,6 +20,19 @@ def digest_of_secret(secret: bytes) -> bytes:
     return hashlib.sha256(secret).digest() if secret else b""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class EarlierSum:
+    """A sum that an earlier run has begun, for the task that has asked for it.
+
+    Attributes:
+        kept: what the journal says of it.
+        message: holds the slot it lies in.
+    """
+
+    kept: KeptSum
+    message: Message
+
+
 @dataclasses.dataclass(slots=True)
 class Had:
     """What a task had.
@@ -29,6 +43,7 @@ class Had:
         messages: that it was given to map, or was about to be, by the numbers of their leases,
             and each with that of its get.
         small: messages of which it was given the bytes, or was about to be, likewise.
+        sums: that it has asked for, or has got.
         unfinished: messages that it was still writing when they were being sent, and what sends them.
     """
 
@@ -36,4 +51,10 @@ class Had:
     leases: dict[int, Lease] = dataclasses.field(default_factory=dict)
     messages: dict[int, tuple[Message, int]] = dataclasses.field(default_factory=dict)
     small: list[tuple[Message, int]] = dataclasses.field(default_factory=list)
+    sums: list[EarlierSum] = dataclasses.field(default_factory=list)
     unfinished: list[tuple[Sending, Outgoing]] = dataclasses.field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        """Of slots and messages."""
+        return len(self.leases) + len(self.messages) + len(self.small) + len(self.sums)

@@ -54,7 +54,7 @@ from fedrdma_fate.engine.payload import Payload
 from fedrdma_fate.gateway.background import spawn
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.journal.journal import Journal
-from fedrdma_fate.gateway.journal_records import Came, Leased, Unleased, Went
+from fedrdma_fate.gateway.journal_records import Came, Leased, SumHanded, Unleased, Went
 from fedrdma_fate.gateway.journal_records import Outgoing as OutgoingRecord
 from fedrdma_fate.gateway.messages.mailbox import Message
 from fedrdma_fate.gateway.messages.tolerances import JointBudget
@@ -63,7 +63,7 @@ from fedrdma_fate.gateway.peers.sending import Sending
 from fedrdma_fate.gateway.spilling import make_room
 from fedrdma_fate.gateway.tasks.held_memory import HeldMemory, lies_in, told_of_peers
 from fedrdma_fate.gateway.tasks.pushing import LeasedPayload, Pushing, checked_key
-from fedrdma_fate.gateway.tasks.returning import TASKS_LOOK_SECONDS, Had, digest_of_secret
+from fedrdma_fate.gateway.tasks.returning import TASKS_LOOK_SECONDS, EarlierSum, Had, digest_of_secret
 from fedrdma_fate.gateway.tasks.session_ends import SessionEnds
 from fedrdma_fate.gateway.tasks.session_list import dropped_document, sessions_document
 from fedrdma_fate.gateway.tasks.socket import Answer, StoppingError, WithDescriptor, WithSequel
@@ -115,6 +115,7 @@ class Task:
         self.is_awaited = False
         self.unfinished: dict[MessageKey, tuple[Sending, OutgoingRecord]] = {}
         self._in_doubt: list[tuple[Message, int]] = []
+        self._sums: list[EarlierSum] = []
         self._seen_mapped: set[int] = set()
         self.connections = 0
         self.sending: dict[int, LeasedPayload] = {}
@@ -141,8 +142,13 @@ class Task:
         task.sending = {number: LeasedPayload(lease) for number, lease in had.leases.items()}
         task.received = {number: message for number, (message, _) in had.messages.items()}
         task._in_doubt = [*had.messages.values(), *had.small]
+        task._sums = had.sums
+        for summed in had.sums:
+            if (handed := summed.kept.handed) is not None:
+                task.received[handed.lease] = summed.message
+                task._in_doubt.append((summed.message, handed.asked))
         task.unfinished = {record.key: (sending, record) for sending, record in had.unfinished}
-        task._next_lease = max([0, *had.leases, *had.messages])
+        task._next_lease = max([0, *task.sending, *task.received])
         return task
 
     def go_on(self, request: GoOn) -> list[Message]:
@@ -157,9 +163,20 @@ class Task:
                 # it needs no memory of ours any more
                 message.discard()
         self._in_doubt.clear()
+        # those that it has got are like any message
+        self._sums = [each for each in self._sums if each.kept.handed is None or id(each.message) in missed]
+        for summed in self._sums:
+            missed.pop(id(summed.message), None)
         for number in [number for number in (*self.sending, *self.received) if number not in held]:
             self.release(number)
         return list(missed.values())
+
+    def take_sum(self, keys: Sequence[MessageKey]) -> EarlierSum | None:
+        """The sum of these messages that an earlier run has begun for it; it then belongs to the caller."""
+        found = next((each for each in self._sums if each.kept.began.keys == tuple(keys)), None)
+        if found is not None:
+            self._sums.remove(found)
+        return found
 
     def let_go_of_unmapped(self) -> None:
         """What it was seen to have mapped, and has not any more, goes back, though it has not come back itself."""
@@ -239,6 +256,8 @@ class Task:
             self.release(lease)
         for message, _ in self._in_doubt:
             message.discard()
+        for summed in self._sums:
+            summed.message.discard()
         self._lose(lambda _record: True)
         if self._secret:
             self._journal.write(Went(self.attach.client))
@@ -798,7 +817,8 @@ class TaskConversation:
         if len(set(keys)) < len(keys):
             raise GatewayError(ErrorCode.CLIENT_PROTOCOL, "a sum names one party twice.")
         with self._server.waiting(self, put=False):
-            outcome = await self._server.sums.sum_of(keys, request.timeout)
+            earlier = task.take_sum(keys)
+            outcome = await self._server.sums.sum_of(keys, request.timeout, task.attach.client, earlier)
         if isinstance(outcome, NotSummed):
             return outcome
         message = outcome.message
@@ -809,8 +829,19 @@ class TaskConversation:
             raise
         number = task.new_lease()
         task.received[number] = message
+        self._context.journal.write(SumHanded(outcome.number, number, request.number))
         fold = outcome.fold
-        reply = Summed(fold.parties_in, fold.weight(), outcome.shapes, number, offset, message.total_bytes, fold.reason)
+        reply = Summed(
+            fold.parties_in,
+            fold.weight(),
+            outcome.shapes,
+            number,
+            offset,
+            message.total_bytes,
+            fold.reason,
+            message.payload_at,
+            outcome.unfinished,
+        )
         # where it does not get there the task is gone, and with it what it was for
         return WithDescriptor(reply, descriptor, lambda: task.release(number))
 

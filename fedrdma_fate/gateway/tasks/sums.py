@@ -2,6 +2,12 @@
 
 A sum takes messages from the mailbox as a task that pulls them would, and hands their places to a worker
 (`aggregate/`). Whatever cannot be added stays a message: it goes back to the mailbox, and the task gets it as ever.
+
+What the journal has of a sum: whose slot it is, of whom some may be in it, who is. A next run goes on with that when
+its task asks again; how far it has come with the one that was being added, the slot itself says.
+
+More than 500 lines: a sum, from the first message that it takes to its outcome, is one state, and each step shows which
+of its messages have to go back where it ends there.
 """
 
 from __future__ import annotations
@@ -9,9 +15,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import itertools
 import logging
 import os
+import secrets
 import time
 from collections.abc import Sequence
 
@@ -19,17 +27,19 @@ from fedrdma_fate import memory_files
 from fedrdma_fate.aggregate.jobs import Add, Begin, End, Finish, Unfit
 from fedrdma_fate.aggregate.place import MARK_BYTES, PLANES_AT, accumulator_bytes, half_in
 from fedrdma_fate.aggregate.worker import OpenSum, WorkerHandle, WorkerLostError
-from fedrdma_fate.client.protocol import NotSummed
+from fedrdma_fate.client.protocol import NotSummed, Unfinished
 from fedrdma_fate.core.fold import Fold, Order
 from fedrdma_fate.gateway.background import spawn
 from fedrdma_fate.gateway.context import GatewayContext
+from fedrdma_fate.gateway.journal_records import Pulled, SumAdded, SumAdding, SumBegan, SumClosed, SumGone
 from fedrdma_fate.gateway.messages.mailbox import Message
 from fedrdma_fate.gateway.spilling import make_room
-from fedrdma_fate.memory.pool import Lease
+from fedrdma_fate.gateway.tasks.returning import EarlierSum
 from fedrdma_fate.memory.region import region_unusable
-from fedrdma_fate.memory.shared_slots import hold_range
+from fedrdma_fate.memory.shared_slots import hold_range, range_is_held
+from fedrdma_fate.ports import Slot
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError, MemoryPoolError
-from fedrdma_fate.wire.frames import MessageKey
+from fedrdma_fate.wire.frames import MessageKey, Party
 from fedrdma_fate.wire.summand import (
     END_BYTES,
     NoSummandError,
@@ -44,6 +54,15 @@ logger = logging.getLogger(__name__)
 
 ROOM_SECONDS = 10.0
 """That a sum waits for the room of its accumulator; then FATE adds, which needs no room here."""
+
+
+EARLIER_WORKER_SECONDS = 10.0
+"""That the worker of an earlier run may take to end, which the kernel kills with its gateway."""
+_LOOK_SECONDS = 0.02
+"""Between two looks at whether it has."""
+
+_ID_BITS = 48
+"""Of the number of the first sum: no two of a journal have the same."""
 
 
 class _CannotAddError(Exception):
@@ -66,11 +85,42 @@ class SumOutcome:
         fold: who is in it.
         shapes: of its arrays.
         message: holds the slot it lies in; belongs to whoever gets this.
+        number: of the sum, in the journal.
+        unfinished: what is still to be done, where no worker could.
     """
 
     fold: Fold
     shapes: tuple[Shape, ...]
     message: Message
+    number: int
+    unfinished: Unfinished | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SumProgress:
+    """How far a sum has come.
+
+    Attributes:
+        key: of its first message, by rank.
+        order: in what order it adds.
+        parties: how many belong to it.
+        added: how many are in it.
+        waiting: how many are here, and not in it yet.
+        adding: who is being added.
+        missing: whose updates are not here.
+        update_bytes: of one update; 0 before the first one is here.
+        seconds: since it was asked for.
+    """
+
+    key: MessageKey
+    order: str
+    parties: int
+    added: int
+    waiting: int
+    adding: Party | None
+    missing: tuple[Party, ...]
+    update_bytes: int
+    seconds: float
 
 
 class Sums:
@@ -82,27 +132,38 @@ class Sums:
             context: the gateway's.
         """
         self._context = context
-        self._worker = WorkerHandle()
-        self._ids = itertools.count(1)
+        self._worker = WorkerHandle(context.metrics.sum_worker_restarted)
+        self._running: dict[int, _RunningSum] = {}
+        self._ids = itertools.count(secrets.randbits(_ID_BITS))
+        self._runs = itertools.count()
 
-    async def sum_of(self, keys: Sequence[MessageKey], timeout: float | None) -> SumOutcome | NotSummed:
+    async def sum_of(
+        self, keys: Sequence[MessageKey], timeout: float | None, client: str, earlier: EarlierSum | None = None
+    ) -> SumOutcome | NotSummed:
         """Wait for the sum of these messages.
 
         Args:
             keys: of different sources, in the order of their ranks; the rest alike.
             timeout: seconds; None waits for ever.
+            client: id of the task that asks.
+            earlier: what an earlier run has done of it.
 
         Raises:
-            GatewayError: PULL_TIMEOUT; SUM_LOST when an update is half in it and no worker can finish that.
+            GatewayError: PULL_TIMEOUT; SUM_LOST when something of an earlier run still writes to it.
             FedRDMAError: one of the messages will not come, and why.
         """
-        if not self._context.config.aggregate.sums:
+        if earlier is None and not self._context.config.aggregate.sums:
             return NotSummed("aggregate.sums is false", expected=True)
         if len(keys) < 2:
             return NotSummed("it would be of one party", expected=True)
         self._worker.prepare()
-        running = _RunningSum(self._context, self._worker, next(self._ids), keys, timeout)
+        running = _RunningSum(self._context, self._worker, next(self._ids), keys, timeout, client)
+        if earlier is not None:
+            running.go_on_with(earlier)
         future: asyncio.Future[SumOutcome | NotSummed] = asyncio.get_running_loop().create_future()
+        number = next(self._runs)
+        self._running[number] = running
+        future.add_done_callback(lambda _: self._running.pop(number))
         spawn(self._context.tasks, running.run(future))
         try:
             return await asyncio.shield(future)
@@ -111,6 +172,20 @@ class Sums:
             running.abandon()
             future.add_done_callback(_discard)
             raise
+
+    def progress(self) -> list[SumProgress]:
+        """How far each has come, the oldest first; any thread may ask."""
+        return [running.progress() for running in tuple(self._running.values())]
+
+    @property
+    def worker_restarts(self) -> int:
+        """How often the process that adds had to be started again."""
+        return self._worker.restarts
+
+    @property
+    def worker_process(self) -> int | None:
+        """Its process id, where it runs."""
+        return self._worker.process_id
 
     def close(self) -> None:
         """End the worker. May be repeated."""
@@ -132,6 +207,7 @@ class _RunningSum:
         sum_id: int,
         keys: Sequence[MessageKey],
         timeout: float | None,
+        client: str,
     ) -> None:
         self._context = context
         self._worker = worker
@@ -139,14 +215,53 @@ class _RunningSum:
         self._keys = keys
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._timeout = timeout
-        self._fold = Fold(len(keys), Order(context.config.aggregate.order))
+        self._client = client
+        self._asked = time.monotonic()
+        self._order = context.config.aggregate.order
+        self._fold = Fold(len(keys), Order(self._order))
         self._takes: dict[int, asyncio.Task[Message]] = {}
         self._here: dict[int, Message] = {}
-        self._lease: Lease | None = None
+        self._slot: Message | None = None
         self._open: OpenSum | None = None
+        self._first: int | None = None
+        self._half: int | None = None
+        self._half_weight: float | None = None
         self._shapes: tuple[Shape, ...] = ()
         self._abandoned = asyncio.Event()
         self._expected = False
+
+    def go_on_with(self, earlier: EarlierSum) -> None:
+        """Before it runs: an earlier run has begun it."""
+        kept = earlier.kept
+        self._id, self._order = kept.began.number, kept.began.order
+        self._fold = Fold(len(self._keys), Order(self._order))
+        for added in kept.added:
+            self._fold.was_added(added.party, added.weight)
+        self._slot, self._shapes = earlier.message, kept.began.shapes
+        if kept.adding is not None:
+            self._first = kept.adding.party
+        if kept.closed is not None:
+            self._half, self._half_weight = kept.closed.half, kept.closed.weight
+            if kept.closed.reason:
+                self._fold.give_up(kept.closed.reason)
+
+    def progress(self) -> SumProgress:
+        """How far it has come; any thread may ask."""
+        fold, mailbox = self._fold, self._context.mailbox
+        missing = [self._keys[party] for party in fold.awaited]
+        away = tuple(key.source for key in missing if not mailbox.has(key))
+        added, adding = len(fold.parties_in), fold.adding
+        return SumProgress(
+            self._keys[0],
+            self._order,
+            len(self._keys),
+            added,
+            len(self._keys) - added - len(away) - (adding is not None),
+            None if adding is None else self._keys[adding].source,
+            away,
+            planes_bytes(self._shapes),
+            time.monotonic() - self._asked,
+        )
 
     def abandon(self) -> None:
         """Nobody waits for it any more."""
@@ -186,33 +301,49 @@ class _RunningSum:
         fold = self._fold
         if self._abandoned.is_set() or not fold.parties_in:
             return NotSummed(fold.reason, self._expected)
-        opened, lease = self._open, self._lease
-        assert opened is not None
-        assert lease is not None
-        try:
-            await self._worker.do(Finish(self._id), opened)
-        except WorkerLostError as error:
-            raise self._lost(error) from error
+        slot = self._slot
+        assert slot is not None
+        self._context.journal.write(SumClosed(self._id, fold.reason, self._half, self._half_weight))
+        unfinished = None
+        if self._half is None:
+            try:
+                await self._worker.do(Finish(self._id), self._open or await self._map(slot))
+            except (WorkerLostError, _CannotAddError) as error:
+                self._leave_if_closed()
+                logger.warning("a sum is left to its task to be finished: %s", error)
+                unfinished = Unfinished(self._order)
+        else:
+            weight = fold.weight({self._half: self._half_weight})
+            unfinished = Unfinished(self._order, self._half, weight)
         await self._unmap()
         if fold.reason:
             told = "of %s updates %s of %s only %s are in the sum, the others are left to FATE: %s"
             name = (self._keys[0].name, self._keys[0].tag)
             logger.warning(told, len(self._keys), *name, len(fold.parties_in), fold.reason)
-        self._lease = None
-        # who comes for it by `Task.release` gives the slot back
-        length = planes_bytes(self._shapes)
-        return SumOutcome(
-            fold, self._shapes, Message(self._keys[0], "object", length, lease=lease, payload_at=PLANES_AT)
+        self._slot = None
+        self._context.trace.summed(
+            self._keys[0],
+            self._order,
+            len(self._keys),
+            len(fold.parties_in),
+            slot.total_bytes,
+            time.monotonic() - self._asked,
+            fold.reason,
         )
+        # who comes for it by `Task.release` gives the slot back
+        return SumOutcome(fold, self._shapes, slot, self._id, unfinished)
 
     # -- taking ---------------------------------------------------------------------------------------------------
 
     async def _wait_for_more(self, gone: asyncio.Task[bool]) -> None:
         """Until an update is here, or nobody waits for it any more."""
         wanted = self._fold.awaited[:1] if self._fold.order is Order.RANK else self._fold.awaited
+        if self._first is not None:
+            # some of it may be in
+            wanted = (self._first,)
         for party in wanted:
             if party not in self._takes:
-                self._takes[party] = asyncio.create_task(self._context.mailbox.take(self._keys[party], None))
+                self._takes[party] = asyncio.create_task(self._take(self._keys[party]))
         left = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
         waiting = [gone, *self._takes.values()]
         await asyncio.wait(waiting, timeout=left, return_when=asyncio.FIRST_COMPLETED)
@@ -222,14 +353,20 @@ class _RunningSum:
         came = [party for party, take in self._takes.items() if take.done()]
         if not came:
             raise self._timed_out()
-        if self._lease is None:
+        if self._slot is None:
             # what waits in the mailbox can be spilled, and the accumulator may need the room
             came = came[:1]
         for party in came:
             self._here[party] = self._takes.pop(party).result()
             self._fold.arrived(party)
-        if self._lease is None:
+        self._first = None
+        if self._slot is None:
             await self._put_takes_back()
+
+    async def _take(self, key: MessageKey) -> Message:
+        """A message; that it was pulled is written down when it is in."""
+        mailbox = self._context.mailbox
+        return await mailbox.take(key, None, lambda _message: mailbox.sessions.note_pull(key, is_recorded=False))
 
     async def _put_takes_back(self) -> None:
         """Take nothing more; what came just now waits in the mailbox again."""
@@ -274,14 +411,18 @@ class _RunningSum:
         self._fold.added(weight)
         self._context.trace.get(message.key, message.total_bytes)
         del self._here[party]
+        with self._context.journal.together():
+            self._context.journal.write(
+                Pulled(message.key), SumAdded(self._id, party, weight, message.origin, message.transfer)
+            )
+            message.note_gone()
         message.discard()
 
     async def _add(self, party: int, message: Message) -> float | None:
         """Add it; its weight.
 
         Raises:
-            _CannotAddError: it is not in the sum, which is as before.
-            GatewayError: SUM_LOST.
+            _CannotAddError: it is not in the sum, which is as before, or only half of it, as is noted.
         """
         if message.small_body() is not None:
             raise _CannotAddError("the updates are small", expected=True)
@@ -295,32 +436,42 @@ class _RunningSum:
         try:
             summand, first = _read_summand(message, descriptor, offset)
             self._check(party, summand)
-            opened = self._open or await self._make_room(summand)
+            slot = self._slot or await self._make_room(summand)
+            opened = self._open or await self._map(slot)
             number = len(self._fold.parties_in) + 1
+            self._context.journal.write(SumAdding(self._id, party))
+            started = time.monotonic()
             job = Add(self._id, number, offset + first, place != "spilled")
             try:
                 answer = await self._worker.do(job, opened, descriptor)
             except WorkerLostError as error:
-                lease = self._lease
-                if lease is not None and half_in(lease.slot.view, number):
-                    raise self._lost(error) from error
+                self._leave_if_closed()
+                assert slot.lease is not None
+                if number > 1 and half_in(slot.lease.slot.view, number):
+                    self._half, self._half_weight = party, summand.weight
                 raise _CannotAddError(str(error)) from error
         finally:
             os.close(descriptor)
         if isinstance(answer, Unfit):
             raise _CannotAddError(answer.reason)
+        self._context.metrics.update_added(self._order, slot.total_bytes, time.monotonic() - started)
         return summand.weight
 
     def _check(self, party: int, summand: Summand) -> None:
         source = self._keys[party].source
         if summand.parties != (source,):
             raise _CannotAddError(f"it says that it is of {', '.join(map(str, summand.parties[:8]))}")
-        if self._open is not None and summand.shapes != self._shapes:
+        if self._slot is not None and summand.shapes != self._shapes:
             raise _CannotAddError("its arrays have other shapes than those that are in the sum")
         if objection := self._fold.objection(summand.weight):
             raise _CannotAddError(objection)
 
-    async def _make_room(self, summand: Summand) -> OpenSum:
+    def _leave_if_closed(self) -> None:
+        """The gateway stops, and so no worker does anything: the next run goes on."""
+        if self._worker.is_closed:
+            raise asyncio.CancelledError
+
+    async def _make_room(self, summand: Summand) -> Message:
         pool = self._context.receive_pool
         length = accumulator_bytes(planes_bytes(summand.shapes))
         # in the next turn of the loop, when the request below stands in the queue
@@ -329,30 +480,60 @@ class _RunningSum:
             lease = await pool.acquire(length, f"sum:{self._id}", ROOM_SECONDS)
         except MemoryPoolError as error:
             raise _CannotAddError(f"no room for the sum: {error.message}") from error
+        lease.slot.view[:MARK_BYTES] = bytes(MARK_BYTES)
+        journal = self._context.journal
+        journal.write(
+            SumBegan(self._id, self._client, tuple(self._keys), self._order, summand.shapes, lease.slot.offset, length)
+        )
+        when_gone = functools.partial(journal.write, SumGone(self._id))
+        self._shapes = summand.shapes
+        self._slot = Message(
+            self._keys[0],
+            "object",
+            planes_bytes(summand.shapes),
+            lease=lease,
+            payload_at=PLANES_AT,
+            when_gone=when_gone,
+        )
+        return self._slot
+
+    async def _map(self, message: Message) -> OpenSum:
+        """What a worker needs to map the slot.
+
+        Raises:
+            _CannotAddError: there is no descriptor.
+            GatewayError: SUM_LOST.
+        """
+        assert message.lease is not None
+        slot = message.lease.slot
+        await self._await_earlier_worker(slot)
         try:
-            descriptor = memory_files.open_for_writing(lease.slot.region.fileno)
+            descriptor = memory_files.open_for_writing(slot.region.fileno)
             try:
                 # the next gateway sees by it whether a worker may still write there
-                hold_range(descriptor, lease.slot.offset, length)
+                hold_range(descriptor, slot.offset, slot.length)
             except OSError:
                 os.close(descriptor)
                 raise
         except OSError as error:
-            lease.release()
             raise _CannotAddError(str(region_unusable("the receive region", error))) from error
-        lease.slot.view[:MARK_BYTES] = bytes(MARK_BYTES)
-        order = self._context.config.aggregate.order
-        begin = Begin(self._id, order, len(self._keys), summand.shapes, lease.slot.offset, length)
-        self._shapes, self._lease, self._open = summand.shapes, lease, OpenSum(begin, descriptor)
+        begin = Begin(self._id, self._order, len(self._keys), self._shapes, slot.offset, slot.length)
+        self._open = OpenSum(begin, descriptor)
         return self._open
 
-    def _lost(self, error: WorkerLostError) -> GatewayError:
-        key = self._keys[0]
-        return GatewayError(
-            ErrorCode.SUM_LOST,
-            f"the sum of {key.name}/{key.tag} in {key.session} cannot be finished: {error}.",
-            "See the gateway's log, and whether the kernel has ended its worker for lack of memory; run the job again.",
-        )
+    async def _await_earlier_worker(self, slot: Slot) -> None:
+        """That of an earlier run may not write there any more when ours does."""
+        until = time.monotonic() + EARLIER_WORKER_SECONDS
+        while range_is_held(slot):
+            if time.monotonic() > until:
+                key = self._keys[0]
+                raise GatewayError(
+                    ErrorCode.SUM_LOST,
+                    f"the sum of {key.name}/{key.tag} in {key.session} cannot go on: a process of an earlier run of "
+                    "the gateway still has it mapped.",
+                    "Look for a process `fedrdma_fate.aggregate.worker_process` that does not end; run the job again.",
+                )
+            await asyncio.sleep(_LOOK_SECONDS)
 
     # -- giving back ----------------------------------------------------------------------------------------------
 
@@ -369,9 +550,9 @@ class _RunningSum:
 
     async def _let_go(self) -> None:
         await self._unmap()
-        if self._lease is not None:
-            self._lease.release()
-            self._lease = None
+        slot, self._slot = self._slot, None
+        if slot is not None and not self._context.leaves_to_next:
+            slot.discard()
 
 
 def _read_summand(message: Message, descriptor: int, offset: int) -> tuple[Summand, int]:

@@ -29,6 +29,9 @@ from fedrdma_fate.gateway.journal_records import (
     Pulled,
     Received,
     Sent,
+    SumAdded,
+    SumBegan,
+    SumGone,
     encode_record,
 )
 from fedrdma_fate.gateway.kept_memory import KeptMemory, boot_identity
@@ -421,3 +424,20 @@ def test_memory_that_nothing_waits_in_may_have_another_length(runs: Runs) -> Non
     with runs.run() as (kept, _):
         assert kept.receive_region is None
         assert kept.send_region is not None
+
+
+def test_memory_with_a_sum_in_it_is_left_with_it(runs: Runs) -> None:
+    runs.left(SMALL)
+    sources = (key("m"), key("n"))
+    with runs.run() as (_, journal):
+        journal.write(Gone("b", 9), SumBegan(5, "task", sources, "exact", ((3,),), 0, 9), SumAdded(5, 1, 0.5, "b", 3))
+    was = runs.config
+    runs.config = msgspec.structs.replace(was, memory=msgspec.structs.replace(was.memory, receive_bytes=2 * LENGTH))
+    with pytest.raises(MemoryPoolError, match="1 messages wait"), runs.run():
+        pass
+    runs.config = was
+    with runs.run() as (kept, journal):
+        assert kept.earlier is not None
+        (found,) = kept.earlier.state.sums
+        assert [added.party for added in found.added] == [1]
+        journal.write(SumGone(5))

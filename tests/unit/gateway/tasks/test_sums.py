@@ -1,12 +1,17 @@
-"""Sums at a gateway, with tasks that push masked updates and one that asks for their sum."""
+"""Sums at a gateway, with tasks that push masked updates and one that asks for their sum.
+
+More than 500 lines: all of them share two pairs of gateways, which take longer to start than the tests to run.
+"""
 
 from __future__ import annotations
 
+import io
+import mmap
 import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -14,10 +19,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
+from fedrdma_fate.aggregate.accumulator import Accumulator
+from fedrdma_fate.aggregate.arithmetic import Adder, adder_for
+from fedrdma_fate.aggregate.jobs import Add, Finish
+from fedrdma_fate.aggregate.worker import OpenSum, WorkerHandle, WorkerLostError
+from fedrdma_fate.cli.status import render
 from fedrdma_fate.client.client import GatewayClient, ReceivedSum
 from fedrdma_fate.client.protocol import NotSummed, Sum
+from fedrdma_fate.core.fold import Order
+from fedrdma_fate.fate.sums import ExpectedSum
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
+from fedrdma_fate.wire.summand import Plane, planes_of
 from tests.support.raw_task import Connection
 from tests.support.sites import Site, eventually, party, start_gateways
 from tests.support.summands import SHAPES, Pairs, bits, masked, pairs_in, summed_by_rank, written
@@ -258,6 +272,61 @@ def test_a_sum_that_does_not_come_in_time_names_who_is_missing(make_session: Cal
     assert caught.value.code is ErrorCode.PULL_TIMEOUT
 
 
+def test_status_metrics_and_trace_tell_of_a_sum_under_way_and_of_who_is_missing(
+    make_session: Callable[..., Session], sites: dict[str, dict[str, Site]]
+) -> None:
+    session = make_session("rank")
+    name = _name(session)
+    # those of a pytest run before
+    counts = metrics_of(sites["rank"])
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(session.whole_sum)
+        for number in (0, 3):
+            session.push(number)
+
+        def shown() -> Any:
+            return [each for each in session.site.status()["sums"] if each["session"] == name]
+
+        (found,) = eventually(lambda: [each for each in shown() if (each["added"], each["waiting"]) == (1, 1)])
+        assert (found["order"], found["parties"], found["party"], found["adding"]) == ("rank", 4, "arbiter:1", None)
+        assert (found["missing"], found["first_missing"]) == (2, ["host:1", "host:2"])
+        assert found["update_bytes"] > 1_000_000
+        assert 0 < found["seconds"] < 60
+        under_way = metrics_of(sites["rank"])
+        for state, count in (("in", 1), ("waiting", 1), ("missing", 2)):
+            assert under_way[f'fedrdma_sum_updates{{state="{state}"}}'] == count
+        assert under_way["fedrdma_longest_sum_seconds"] > 0
+        text = "\n".join(plain(render(session.site.status())))
+        assert "1 of 4, rank" in text
+        assert "2: host:1, host:2" in text
+        for number in (1, 2):
+            session.push(number)
+        summed = future.result()
+
+    assert shown() == []
+    after = metrics_of(sites["rank"])
+    bytes_each = len(summed.buffer)
+    updates, added = 'fedrdma_added_updates_total{order="rank"}', 'fedrdma_added_bytes_total{order="rank"}'
+    assert after[updates] - counts.get(updates, 0) == 4
+    assert after[added] - counts.get(added, 0) == 4 * bytes_each
+    assert after['fedrdma_addition_seconds_count{order="rank"}'] == after[updates]
+    (event,) = [each for each in session.site.events("summed") if each["session"] == name]
+    assert (event["order"], event["parties"], event["added"], event["reason"]) == ("rank", 4, 4, "")
+    assert event["bytes"] == bytes_each
+
+
+def metrics_of(sites: dict[str, Site]) -> dict[str, float]:
+    runner = sites.runner  # type: ignore[attr-defined]
+    lines = runner.gateways["a"]._assembly.context.metrics.render().splitlines()
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")}
+
+
+def plain(shown: Any) -> list[str]:
+    console = Console(width=250, file=io.StringIO(), color_system=None)
+    console.print(shown)
+    return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+
+
 def test_a_sum_can_be_asked_for_once(
     make_session: Callable[..., Session],
 ) -> None:
@@ -325,6 +394,132 @@ def test_where_every_worker_is_killed_at_once_everything_is_left_to_the_task(
     assert isinstance(answer, NotSummed)
     assert "3 times in a row" in answer.reason
     assert session.get(1) == written(UPDATES[1], SOURCES[1], 1.0)
+
+
+class HalfWay:
+    """A worker that ends three times in a row over one job, after so many blocks of it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, job: type[Add | Finish], number: int, blocks: int) -> None:
+        self._job, self._number, self._blocks = job, number, blocks
+        self._original = WorkerHandle.do
+        monkeypatch.setattr(WorkerHandle, "do", self._do_for(self))
+
+    @staticmethod
+    def _do_for(half: HalfWay) -> Callable[..., Any]:
+        async def do(handle: WorkerHandle, job: Any, target: OpenSum, descriptor: int | None = None) -> Any:
+            if not isinstance(job, half._job) or (isinstance(job, Add) and job.number != half._number):
+                return await half._original(handle, job, target, descriptor)
+            half._some_of(job, target, descriptor)
+            raise WorkerLostError("it ended 3 times in a row")
+
+        return do
+
+    def _some_of(self, job: Any, target: OpenSum, descriptor: int | None) -> None:
+        begin = target.begin
+        memory = memoryview(mmap.mmap(target.descriptor, begin.length, offset=begin.offset))
+        adder = adder_for(Order(begin.order), begin.parties)
+        accumulator = Dying(memory, list(planes_of(begin.shapes)), adder, self._blocks)
+        with suppress(InterruptedError):
+            if isinstance(job, Finish):
+                accumulator.finish()
+                return
+            assert descriptor is not None
+            accumulator.add(job.number, memoryview(mmap.mmap(descriptor, 0, prot=mmap.PROT_READ)), job.offset)
+
+
+class Dying(Accumulator):
+    """Has so many blocks left to live."""
+
+    def __init__(self, memory: memoryview, planes: Sequence[Plane], adder: Adder, blocks: int) -> None:
+        super().__init__(memory, planes, adder)
+        self._left = blocks
+
+    def _copy(self, block: int) -> None:
+        if not self._left:
+            raise InterruptedError
+        self._left -= 1
+        super()._copy(block)
+
+
+def got(session: Session) -> tuple[Pairs, float, list[int]]:
+    """What FATE's loop makes of it: the sum, the weight, and who came one by one with all of its bytes."""
+    parties = [(source.role, source.party_id) for source in SOURCES]
+    expected = ExpectedSum(session.arbiter, "masked", "t", parties, lambda message: bytes(message.buffer))
+    total: Pairs = []
+    weight, apart = 0.0, []
+    for number, each in enumerate(parties):
+        answer = expected.get(each, 20.0)
+        if answer is None or isinstance(answer[0], bytes):
+            body = session.get(number) if answer is None else answer[0]
+            assert body == written(UPDATES[number], SOURCES[number], float(number))
+            pairs, its_weight = UPDATES[number], float(number)
+            apart.append(number)
+        else:
+            pairs, its_weight = answer[0].load_object(None, None, "", "", each)
+        weight += its_weight or 0.0
+        total = summed_by_rank([total, pairs]) if total and pairs else total or pairs
+    return total, weight, apart
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(("job", "number", "blocks"), [(Add, 2, 3), (Add, 4, 1), (Finish, 0, 2), (Add, 2, 0)])
+def test_what_no_worker_can_finish_is_finished_by_the_task_with_the_same_bits(
+    make_session: Callable[..., Session],
+    monkeypatch: pytest.MonkeyPatch,
+    order: str,
+    job: type[Add | Finish],
+    number: int,
+    blocks: int,
+) -> None:
+    quiet, session = make_session(order), make_session(order)
+    for each in range(4):
+        quiet.push(each)
+    expected = quiet.whole_sum()
+    before = session.site.status()["mailbox"]["messages"]
+    for each in range(4):
+        session.push(each)
+    eventually(lambda: session.site.status()["mailbox"]["messages"] == before + 4)
+    HalfWay(monkeypatch, job, number, blocks)
+    total, weight, apart = got(session)
+
+    assert weight == expected.weight
+    if order == "rank" or job is Finish or number == 4:
+        assert bits(total) == bits(sum_of(expected))
+    for (fraction, whole), (its, its_whole) in zip(total, sum_of(expected), strict=True):
+        assert np.abs(fraction - its).max(initial=0) < 1e-13
+        assert np.array_equal(whole, its_whole)
+    assert len(apart) == (0 if job is Finish else 4 - number)
+
+
+def test_an_update_that_is_half_in_and_cannot_be_added_is_taken_out_by_the_task_which_gets_it_alone(
+    make_session: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = make_session()
+    bad = changed(3, set_item(0, np.nan))
+    HalfWay(monkeypatch, Add, 4, 2)
+    with ThreadPoolExecutor(1) as pool:
+        parties = [(source.role, source.party_id) for source in SOURCES]
+        expected = ExpectedSum(session.arbiter, "masked", "t", parties, lambda message: bytes(message.buffer))
+        first = pool.submit(expected.get, parties[0], 20.0)
+        for number in range(3):
+            session.push(number)
+        eventually(lambda: len([e for e in session.site.events("get") if e["session"].endswith(_name(session))]) == 3)
+        session.push(3, bad)
+        summed = first.result()
+    assert summed is not None
+    assert expected.get(parties[3], 20.0) == (bad, len(bad))
+
+    other = make_session()
+    monkeypatch.undo()
+    for number in range(3):
+        other.push(number)
+    alone = other.arbiter.get_sum("masked", "t", SOURCES[:3], timeout=20)
+    assert isinstance(alone, ReceivedSum)
+    pairs, weight = summed[0].load_object(None, None, "", "", parties[0])
+    assert weight == alone.weight
+    for (fraction, whole), (its, its_whole) in zip(pairs, sum_of(alone), strict=True):
+        assert np.abs(fraction - its).max(initial=0) < 1e-14
+        assert np.array_equal(whole, its_whole)
 
 
 def kill_workers() -> None:

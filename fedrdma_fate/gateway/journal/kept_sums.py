@@ -1,0 +1,84 @@
+"""Sums that a run of the gateway has begun, as its journal tells of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from fedrdma_fate.gateway.journal_records import (
+    SumAdded,
+    SumAdding,
+    SumBegan,
+    SumClosed,
+    SumGone,
+    SumHanded,
+    SumRecord,
+)
+
+
+@dataclasses.dataclass(slots=True)
+class KeptSum:
+    """One sum.
+
+    Attributes:
+        began: whose it is, and where it lies.
+        added: who is in it, in the order in which they came in.
+        adding: of whom some may be in it, and how much, only the slot says.
+        closed: nothing more is added.
+        handed: a task has it, or was about to.
+    """
+
+    began: SumBegan
+    added: list[SumAdded] = dataclasses.field(default_factory=list)
+    adding: SumAdding | None = None
+    closed: SumClosed | None = None
+    handed: SumHanded | None = None
+
+    def records(self) -> Iterator[SumRecord]:
+        """As few as say the same."""
+        yield self.began
+        yield from self.added
+        for record in (self.closed, self.adding, self.handed):
+            if record is not None:
+                yield record
+
+
+class KeptSums:
+    """All of them, by their numbers. Each has a slot of the receive region, which bounds how many there are."""
+
+    def __init__(self) -> None:
+        self._sums: dict[int, KeptSum] = {}
+
+    def __iter__(self) -> Iterator[KeptSum]:
+        return iter(list(self._sums.values()))
+
+    def apply(self, record: SumRecord) -> None:
+        """One more record; of a sum that is gone it is ignored."""
+        if isinstance(record, SumBegan):
+            self._sums[record.number] = KeptSum(record)
+            return
+        if isinstance(record, SumGone):
+            self._sums.pop(record.number, None)
+            return
+        if (kept := self._sums.get(record.number)) is None:
+            return
+        match record:
+            case SumAdding():
+                kept.adding = record
+            case SumAdded():
+                kept.adding = None
+                if all(record.party != other.party for other in kept.added):
+                    kept.added.append(record)
+            case SumClosed():
+                kept.adding, kept.closed = None, record
+            case SumHanded():
+                kept.handed = record
+
+    def forget(self, number: int) -> None:
+        """It is gone."""
+        self._sums.pop(number, None)
+
+    def records(self) -> Iterator[SumRecord]:
+        """As few as say the same."""
+        for kept in self._sums.values():
+            yield from kept.records()
