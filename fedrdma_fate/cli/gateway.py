@@ -17,6 +17,7 @@ from fedrdma_fate.gateway.config.schema import GatewayConfig, load_config
 from fedrdma_fate.gateway.daemon import Gateway
 from fedrdma_fate.gateway.peers.channel_security import credentials_of
 from fedrdma_fate.gateway.tasks.users import TaskUsers
+from fedrdma_fate.memory.heap import keep_little
 from fedrdma_fate.obs.log import LogFormat, LogLevel, configure
 from fedrdma_fate.security.grpc_credentials import ONLY_TLS_1_3
 
@@ -47,6 +48,7 @@ def gateway(path: Path, check: bool, log_level: LogLevel, log_format: LogFormat)
             # read by grpcio when it is first used, and nothing of it has been yet
             os.environ.setdefault("GRPC_SSL_CIPHER_SUITES", ONLY_TLS_1_3)
         allow_files()
+        keep_little()
         asyncio.run(_serve(config))
 
 

@@ -1,0 +1,36 @@
+"""How the C library's allocator keeps memory that a process has freed: so that it does not grow with what has been."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+
+# parameters of mallopt, of <malloc.h>
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
+_M_ARENA_MAX = -8
+
+ARENAS = 1
+"""For all threads: each more is a heap of its own, whose holes no other thread fills. By them a gateway's dozen threads
+grew with every hour. They share Python's lock, so they seldom wait for this one."""
+
+LARGE_BYTES = 4 << 20
+"""From here on a block is mapped, and given back when it is freed, and so is as much at the end of the heap. Left to
+itself, glibc raises that to what was freed, up to 32 MiB, and large blocks leave holes in the heap. Smaller, and each
+message of a data path (1 MiB over gRPC) would take pages that the kernel has to clear first."""
+
+
+def keep_little() -> None:
+    """Let this process give back what it frees; to be called before it has threads.
+
+    Does nothing where the C library has no such settings (musl).
+    """
+    # where there is no C library to ask, or it has no such function
+    with contextlib.suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        for parameter, value in (
+            (_M_ARENA_MAX, ARENAS),
+            (_M_MMAP_THRESHOLD, LARGE_BYTES),
+            (_M_TRIM_THRESHOLD, LARGE_BYTES),
+        ):
+            mallopt(parameter, value)
