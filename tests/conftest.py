@@ -31,3 +31,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kills-seed", type=int, default=1, help="of which and when (default: 1)")
     parser.addoption("--matrix-seeds", type=int, default=1, help="runs of each cell in tests/matrix (default: 1)")
     parser.addoption("--matrix-seed", type=int, default=0, help="seed of the first of them (default: 0)")
+    parser.addoption(
+        "--gateway-seeds",
+        type=int,
+        default=0,
+        help="runs of each cell of the matrix with real gateways; 0 (default): one run of each fault",
+    )

@@ -23,6 +23,9 @@ from tests.support.sites import InProcesses, Sites, eventually, log_of, runner_o
 
 pytestmark = pytest.mark.fate
 
+START_SECONDS = 600.0
+"""For a gateway to start, and until the first round: three processes import FATE, which takes minutes on a machine that
+does other things."""
 LONGEST_PAUSE_SECONDS = 1.0
 """Between two kills: a round takes about as long."""
 MEMORY = {"send_bytes": "64MiB", "receive_bytes": "64MiB", "ring_slots": 2, "ring_slot_bytes": "2MiB"}
@@ -74,11 +77,13 @@ def test_a_job_whose_gateways_are_killed_at_random_moments_ends_by_itself_with_t
 ) -> None:
     kills, seed = pytestconfig.getoption("kills"), pytestconfig.getoption("kills_seed")
     layout = {f"{role}-{number}": [f"{role}:{number}"] for role, number in EVERYBODY}
-    with start_gateways(layout, tmp_path / "gateways", runner=InProcesses(), memory=MEMORY, mode="fedrdma-e") as sites:
+    with start_gateways(
+        layout, tmp_path / "gateways", runner=InProcesses(START_SECONDS), memory=MEMORY, mode="fedrdma-e"
+    ) as sites:
         idle = {name: (site.pool("send")["slots"], site.standing_grants(2)) for name, site in sites.items()}
         with job(sites, "killed", tmp_path) as processes:
             # each of them has begun
-            eventually(lambda: any(event["name"] == "loss 0" for event in _delivered(sites)), 120)
+            eventually(lambda: any(event["name"] == "loss 0" for event in _delivered(sites)), START_SECONDS)
             began = time.monotonic()
             killed = kill_and_restart(sites, random.Random(seed), kills, processes)
             seconds = time.monotonic() - began

@@ -12,7 +12,7 @@ import errno
 import os
 import socket
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 _PIDFD_GETFD = 438
 """The system call's number, the same on all architectures that we know."""
@@ -20,12 +20,21 @@ _PIDFD_GETFD = 438
 _SO_ATTACH_FILTER = 26
 """Of <asm-generic/socket.h>."""
 
+_SO_DETACH_FILTER = 27
+"""Likewise."""
+
+_RANDOM = 0xFFFFF000 + 56
+"""Of <linux/filter.h>, SKF_AD_OFF + SKF_AD_RANDOM: where a filter loads a random number from."""
+
+_MOST_REPLAYED_BYTES = 1 << 14
+"""Some records or frames, and a datagram."""
+
 _AF_UNSPEC = struct.pack("=H14x", socket.AF_UNSPEC)
 
 
 @contextlib.contextmanager
-def copies(pid: int) -> Iterator[list[socket.socket]]:
-    """Copies of the TCP sockets of a process that are connected; closed in the end.
+def copies(pid: int, *, datagrams: bool = False) -> Iterator[list[socket.socket]]:
+    """Copies of the TCP sockets of a process that are connected, and those of UDP on request; closed in the end.
 
     Raises:
         PermissionError: the process may not be traced.
@@ -36,7 +45,7 @@ def copies(pid: int) -> Iterator[list[socket.socket]]:
         # all names first: in this process, a copy may get the number of one that has been closed meanwhile
         numbers = [int(name) for name in os.listdir(f"/proc/{pid}/fd") if _is_socket(f"/proc/{pid}/fd/{name}")]
         for number in numbers:
-            found.extend(_copy(process, number))
+            found.extend(_copy(process, number, datagrams))
         yield found
     finally:
         os.close(process)
@@ -51,7 +60,7 @@ def _is_socket(path: str) -> bool:
         return False
 
 
-def _copy(process: int, number: int) -> Iterator[socket.socket]:
+def _copy(process: int, number: int, datagrams: bool) -> Iterator[socket.socket]:
     descriptor = _libc().syscall(_PIDFD_GETFD, process, number, 0)
     if descriptor < 0:
         error = ctypes.get_errno()
@@ -61,14 +70,13 @@ def _copy(process: int, number: int) -> Iterator[socket.socket]:
         raise OSError(error, os.strerror(error))
     each = socket.socket(fileno=descriptor)
     try:
-        connected = (
-            each.family in (socket.AF_INET, socket.AF_INET6)
-            and each.type == socket.SOCK_STREAM
-            and bool(each.getpeername())
+        wanted = each.family in (socket.AF_INET, socket.AF_INET6) and (
+            (each.type == socket.SOCK_STREAM and bool(each.getpeername()))
+            or (each.type == socket.SOCK_DGRAM and datagrams)
         )
     except OSError:
-        connected = False
-    if connected:
+        wanted = False
+    if wanted:
         yield each
     else:
         each.close()
@@ -112,7 +120,49 @@ def reset(connection: socket.socket) -> None:
 
 def silence(connection: socket.socket) -> None:
     """Nothing that the other end sends comes in any more, not even that it has closed: it is half open."""
-    drop_all = struct.pack("HBBI", 0x06, 0, 0, 0)
-    instructions = ctypes.create_string_buffer(drop_all)
-    program = struct.pack("HL", 1, ctypes.addressof(instructions))
+    _filter(connection, [(0x06, 0, 0, 0)])
+
+
+def _filter(connection: socket.socket, instructions: Sequence[tuple[int, int, int, int]]) -> None:
+    """Each: operation, jump where it is true, jump where not, value; the last ones return how many bytes are kept."""
+    packed = b"".join(struct.pack("HBBI", *each) for each in instructions)
+    kept = ctypes.create_string_buffer(packed)
+    program = struct.pack("HL", len(instructions), ctypes.addressof(kept))
     connection.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+
+
+def lose(connection: socket.socket, share: float) -> None:
+    """So much of what comes in is dropped, segment by segment or datagram by datagram, until `heal`."""
+    limit = int(share * 0xFFFFFFFF)
+    # a random number: below the limit nothing of it is kept, else all
+    _filter(connection, [(0x20, 0, 0, _RANDOM), (0x35, 1, 0, limit), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF)])
+
+
+def truncate(connection: socket.socket, share: float, kept_bytes: int) -> None:
+    """Of so much of what comes in no more than the first bytes are kept, until `heal`."""
+    limit = int(share * 0xFFFFFFFF)
+    _filter(
+        connection, [(0x20, 0, 0, _RANDOM), (0x35, 1, 0, limit), (0x06, 0, 0, kept_bytes), (0x06, 0, 0, 0xFFFFFFFF)]
+    )
+
+
+def heal(connection: socket.socket) -> None:
+    """All that comes in is kept again."""
+    with contextlib.suppress(FileNotFoundError):
+        connection.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
+
+
+def replay(target: socket.socket, source: socket.socket) -> bool:
+    """Send again what the target has not read yet, by the other end's own socket; whether there was anything."""
+    try:
+        unread = target.recv(_MOST_REPLAYED_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        if not unread:
+            return False
+        if target.type == socket.SOCK_DGRAM:
+            source.sendto(unread, socket.MSG_DONTWAIT, target.getsockname())
+        else:
+            source.send(unread, socket.MSG_DONTWAIT)
+    except OSError:
+        # it has ended, or has no room
+        return False
+    return True

@@ -27,6 +27,7 @@ from fedrdma_fate.memory.payload_copies import PayloadCopies
 from fedrdma_fate.memory.pool import SlotPool
 from fedrdma_fate.memory.region import SharedRegion
 from fedrdma_fate.memory.spill import SpillStore
+from fedrdma_fate.ports import Region
 from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, MessageKey, Mode
 from tests.support.twin import PARTIES, Half, Twin
 
@@ -146,6 +147,11 @@ class KeptTwin(Twin):
         context.mailbox.on_turned_away = peer.receiving.turned_away
         restore(context, run, {peer.config.site: peer})
         return Half(site, context, peer)
+
+    def _region(self, site: str, name: str, length: int) -> Region:
+        # what a pool of its own would lie in is never used
+        kept = self._sites[site]
+        return (kept.send if name == "send" else kept.receive) or super()._region(site, name, length)
 
     def close(self) -> None:
         super().close()

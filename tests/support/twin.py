@@ -31,6 +31,7 @@ from fedrdma_fate.memory.pool import SlotPool
 from fedrdma_fate.memory.spill import SpillStore
 from fedrdma_fate.obs.metrics import GatewayMetrics
 from fedrdma_fate.obs.trace import Trace
+from fedrdma_fate.ports import Region
 from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, MessageKey, Mode, Party
 from tests.support.endpoints import HeapRegion, MemoryTransport, MemoryWire
 from tests.support.engine import StrictLink
@@ -55,6 +56,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self.now
 
+    def is_busy(self) -> bool:
+        """Whether anything is due now, besides what runs."""
+        timers: Any = self._scheduled  # type: ignore[attr-defined]
+        due = bool(timers) and timers[0].when() <= self.now
+        return due or bool(self._ready) or len(self._selector.get_map()) > 1  # type: ignore[attr-defined]
+
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
         """What would take a thread is done at once, and is told as long after as a disk takes: so a run repeats."""
         del executor
@@ -73,8 +80,12 @@ class _ImpatientSelector(selectors.DefaultSelector):  # type: ignore[misc,valid-
         self._loop = loop
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        # without a timer, nobody wakes us but the keyboard
-        ready: list[tuple[selectors.SelectorKey, int]] = super().select(None if timeout is None else 0)
+        if timeout is not None and len(self.get_map()) <= 1:
+            # nothing but the loop's own descriptor, by which threads wake it, and here there are none: no system call
+            ready: list[tuple[selectors.SelectorKey, int]] = []
+        else:
+            # without a timer, nobody wakes us but the keyboard
+            ready = super().select(None if timeout is None else 0)
         if ready or timeout is None or timeout <= 0:
             return ready
         # beyond the resolution of a float, whatever the time is
@@ -134,6 +145,8 @@ class Twin:
     """Of each site, besides the other one, as its configuration says; what they do is the business of a subclass."""
     data_paths: Sequence[str] = ("tcp", "grpc")
     """Names of the transports that there are, all of them in memory."""
+    quiet_rounds = 20
+    """In which nothing may happen in the second that ends `quiesce`; each is a turn of all links."""
 
     def __init__(self, directory: Path, seed: int = 0, **settings: Any) -> None:
         self._directory = directory
@@ -169,9 +182,9 @@ class Twin:
             config=config,
             incarnation=f"{site}-{self.random.random()}" if hasattr(self, "random") else site,
             host="here",
-            send_pool=SlotPool(HeapRegion(int(config.memory.send_bytes)), "send"),
+            send_pool=SlotPool(self._region(site, "send", int(config.memory.send_bytes)), "send"),
             receive_pool=SlotPool(
-                HeapRegion(int(config.memory.receive_bytes)),
+                self._region(site, "receive", int(config.memory.receive_bytes)),
                 "receive",
                 sharers=[pool_owner(peer.site) for peer in config.peers],
             ),
@@ -187,6 +200,11 @@ class Twin:
         peer = Peer(config.peers[0], context)
         context.mailbox.on_turned_away = peer.receiving.turned_away
         return Half(site, context, peer)
+
+    def _region(self, site: str, name: str, length: int) -> Region:
+        """The memory of a pool."""
+        del site
+        return HeapRegion(length, name)
 
     # -- what may happen ------------------------------------------------------------------------------------------
 
@@ -256,13 +274,13 @@ class Twin:
         await self.lose_control("b")
         await self.connect()
         quiet = 0
-        while quiet < 20:
+        while quiet < self.quiet_rounds:
             carried = 0
             for site in self.halves:
                 await self.turn(site)
                 carried += await self.carry(site)
             quiet = 0 if carried else quiet + 1
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(1 / self.quiet_rounds)
             if any(half.context.making_room for half in self.halves.values()):
                 quiet = 0
 

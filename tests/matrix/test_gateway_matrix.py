@@ -1,0 +1,66 @@
+"""The matrix of faults with gateways that are processes: whole and once, or both ends are told."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fedrdma_fate.wire.frames import Mode
+from tests.support.gateway_faults import GATEWAY_FAULTS, Place
+from tests.support.gateway_matrix import gateway_cells, run_gateways, running_place, some_gateway_cells
+from tests.support.matrix_table import cell_line
+
+
+class Places:
+    """Pairs of gateways, by the kind of their data path: started when the first run wants them."""
+
+    def __init__(self, directory: Path, stack: contextlib.ExitStack) -> None:
+        self._directory = directory
+        self._stack = stack
+        self._running: dict[str, Place] = {}
+
+    def __getitem__(self, path: str) -> Place:
+        if path not in self._running:
+            self._running[path] = self._stack.enter_context(running_place(self._directory / path, path))
+        return self._running[path]
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
+    with contextlib.ExitStack() as stack:
+        yield Places(tmp_path_factory.mktemp("places"), stack)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """The cells that were asked for."""
+    if "fault" in metafunc.fixturenames:
+        every = metafunc.config.getoption("--gateway-seeds")
+        cells = gateway_cells() if every else some_gateway_cells()
+        metafunc.parametrize(("fault", "mode", "path"), cells, ids=lambda value: value.replace(" ", "_"))
+
+
+@pytest.mark.timeout(7200)
+def test_with_real_gateways_every_message_comes_whole_and_once_or_both_ends_are_told_and_all_memory_comes_back(
+    fault: str,
+    mode: Mode,
+    path: str,
+    places: Places,
+    request: pytest.FixtureRequest,
+    record_property: Callable[[str, object], None],
+) -> None:
+    first, count = request.config.getoption("--matrix-seed"), max(1, request.config.getoption("--gateway-seeds"))
+    wrong: list[str] = []
+    struck = delivered = told = 0
+    for seed in range(first, first + count):
+        outcome = run_gateways(places[path], fault, mode, seed)
+        struck, delivered, told = struck + outcome.struck, delivered + outcome.delivered, told + outcome.told
+        costs = [f"lost: {why}" for why in outcome.why] if GATEWAY_FAULTS[fault].harmless else []
+        wrong += [f"{sentence} (seed {seed})" for sentence in [*outcome.wrong, *costs]]
+        if wrong:
+            # what it has left would be the next run's
+            break
+    record_property("cell", cell_line(f"gateways: {fault}", mode, path, count, struck, delivered, told, wrong))
+    assert not wrong, "\n".join(wrong[:20])

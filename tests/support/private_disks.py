@@ -1,0 +1,56 @@
+"""Small file systems that only the processes of a test see, and that it can fill: by a mount namespace of theirs."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+_BLOCK_BYTES = 1 << 16
+
+
+class PrivateDisks:
+    """File systems in memory; `enter` begins a command that sees them.
+
+    Attributes:
+        enter: what to put before a command; it keeps its process id.
+    """
+
+    def __init__(self, holder: int) -> None:
+        self._root = Path("/proc") / str(holder) / "root"
+        self.enter = ["nsenter", "--target", str(holder), "--user", "--mount", "--preserve-credentials"]
+
+    def fill(self, directory: Path) -> None:
+        """Take all the room that there is in one of them."""
+        with self._filler(directory).open("ab", buffering=0) as filler, contextlib.suppress(OSError):
+            for length in (_BLOCK_BYTES, 1):
+                with contextlib.suppress(OSError):
+                    while filler.write(bytes(length)):
+                        pass
+
+    def clear(self, directory: Path) -> None:
+        """Give back what `fill` took."""
+        self._filler(directory).unlink(missing_ok=True)
+
+    def _filler(self, directory: Path) -> Path:
+        return self._root / directory.resolve().relative_to("/") / "filler"
+
+
+@contextlib.contextmanager
+def private_disks(sizes: Mapping[Path, str]) -> Iterator[PrivateDisks | None]:
+    """Mount file systems, by their directory and size; None where this user may not."""
+    mounts = [f"mount -t tmpfs -o size={size} none '{directory}'" for directory, size in sizes.items()]
+    # it ends when its standard input does, so with us
+    script = " && ".join([*mounts, "echo ready", "exec cat"])
+    command = ["unshare", "--map-root-user", "--mount", "sh", "-c", script]
+    if not shutil.which("unshare") or not shutil.which("nsenter"):
+        yield None
+        return
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as holder:
+        assert holder.stdout is not None
+        try:
+            yield PrivateDisks(holder.pid) if holder.stdout.readline() == b"ready\n" else None
+        finally:
+            holder.kill()
