@@ -192,6 +192,11 @@ LARGEST_BACKOFF = 16
 within that time, long before a transfer is given up. Ours."""
 
 
+UNCERTAIN_BACKOFF = 2
+"""And no more than so many times while it is not known which sending has come: enough for a queue that makes the round
+trip two and a half times as long. After an outage all that comes went several times, and the window has to open."""
+
+
 class RetransmitTimeout:
     """How long a chunk may be in flight; doubles while nothing new arrives (RFC 9002, section 6.2.1).
 
@@ -210,12 +215,11 @@ class RetransmitTimeout:
 
         Args:
             now: seconds.
-            certain: it is known which sending it was. While it is not, the time-out may be too short: what it has
-                backed off to stays (RFC 6298, section 5.7).
+            certain: it is known which sending it was. While it is not, the time-out may be too short: of what it has
+                backed off to, UNCERTAIN_BACKOFF stays (RFC 6298, section 5.7, keeps all of it).
         """
         self.last_progress = now
-        if certain:
-            self.backoff = 1
+        self.backoff = 1 if certain else min(self.backoff, UNCERTAIN_BACKOFF)
 
     def base_seconds(self, round_trip: float) -> float:
         """The time-out without the backoff.

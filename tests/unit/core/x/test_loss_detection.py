@@ -6,6 +6,7 @@ import math
 
 from fedrdma_fate.core.x.loss_detection import (
     LARGEST_BACKOFF,
+    UNCERTAIN_BACKOFF,
     UNKNOWN_RTT_SECONDS,
     InFlight,
     RetransmitTimeout,
@@ -106,13 +107,18 @@ def test_the_time_out_doubles_once_for_all_that_went_out_together_and_is_bounded
     assert timeout.deadline(now, 0.02) == now + base
 
 
-def test_what_the_time_out_backed_off_to_stays_while_nobody_knows_which_sending_has_come() -> None:
+def test_of_what_the_time_out_backed_off_to_some_stays_while_nobody_knows_which_sending_has_come() -> None:
     timeout = RetransmitTimeout()
-    timeout.on_timeout(1.0, 0.02)
-    timeout.on_progress(1.1, certain=False)
-    assert timeout.seconds(0.02) == 2 * timeout.base_seconds(0.02)
-    timeout.on_progress(1.2)
-    assert timeout.seconds(0.02) == timeout.base_seconds(0.02)
+    base, now = timeout.base_seconds(0.02), 1.0
+    for _ in range(5):
+        now += timeout.seconds(0.02)
+        timeout.on_timeout(now, 0.02)
+    timeout.on_progress(now, certain=False)
+    assert timeout.seconds(0.02) == UNCERTAIN_BACKOFF * base
+    timeout.on_progress(now)
+    assert timeout.seconds(0.02) == base
+    timeout.on_progress(now, certain=False)
+    assert timeout.seconds(0.02) == base
 
 
 def test_a_chunk_is_overdue_at_its_deadline_and_not_before() -> None:
