@@ -75,9 +75,10 @@ SIDE_BY_SIDE: dict[str, str] = {
 }
 """Kinds whose tests may run beside each other, but for those marked `alone`, and how they are dealt out."""
 MOST_WORKERS = 4
-WORKERS_FOR_A_CORE: dict[str, float] = {"conformance": 2.0, "fault": 1.5, "nic": 1.5}
+WORKERS_FOR_A_CORE: dict[str, float] = {"conformance": 2.0, "fault": 1.5}
 """Kinds whose tests wait for a good part of their time, and leave a core idle meanwhile. In real time they have to keep
-limits, so no more than that. Those of the others compute: one worker for a core, and never more than MOST_WORKERS."""
+limits, so no more than that; guests of nic had too little with 1.5. Those of the others compute: one worker for a core,
+and never more than MOST_WORKERS."""
 LIMIT_SECONDS: dict[str, float] = {"fate": 1500.0, "nic": 1500.0, "demo": 900.0}
 DEFAULT_LIMIT_SECONDS = 600.0
 """A step that prints nothing for so long is stopped; how long it takes in all depends on the machine. Some tests take

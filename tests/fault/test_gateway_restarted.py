@@ -14,7 +14,7 @@ import pytest
 
 from fedrdma_fate.client.client import GatewayClient
 from fedrdma_fate.memory.journal_file import HEADER_BYTES, MAGIC
-from fedrdma_fate.memory.keeper import Keeper
+from fedrdma_fate.memory.keeper import NEW_SOCKET_NAME, Keeper
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError
 from tests.support.sites import (
     InProcesses,
@@ -217,6 +217,8 @@ def test_where_the_keeper_is_killed_before_its_gateway_another_one_keeps_its_mem
         first = keeper_of(sites, "b")
         os.kill(first, signal.SIGKILL)
         eventually(lambda: keeper_of(sites, "b") not in (first, 0), 30)
+        # it is found by the next run when its socket has its name, which is after its start
+        eventually(lambda: not (state_of(sites["b"]) / NEW_SOCKET_NAME).exists())
         restart(sites, "b")
         with sites["b"].client(session) as b:
             assert bytes(b.get("m", "t", A, timeout=10).buffer) == BODY

@@ -135,8 +135,8 @@ def test_of_some_kinds_tests_run_side_by_side_but_for_those_that_must_be_alone(
 
 def test_kinds_that_wait_run_more_tests_than_there_are_cores_and_others_as_many() -> None:
     assert [workers_for("conformance", cores) for cores in (1, 2, 3, 64)] == [2, 4, 4, 4]
-    assert [workers_for("nic", cores) for cores in (1, 2, 64)] == [1, 3, 4]
-    assert [workers_for("unit", cores) for cores in (1, 2, 64)] == [1, 2, 4]
+    assert [workers_for("fault", cores) for cores in (1, 2, 64)] == [1, 3, 4]
+    assert [workers_for("nic", cores) for cores in (1, 2, 64)] == [1, 2, 4]
 
 
 WRITES = "import sys\ndef test_it(): assert not sys.dont_write_bytecode\n"
