@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 
+from fedrdma_fate.core import held
 from fedrdma_fate.core.x.bounded_loss import Ranges
 from fedrdma_fate.wire.frames import MessageKey, Party
 
@@ -25,7 +26,7 @@ class JointBudget:
             share: of what may be missing of one of them.
         """
         self._share = share
-        self._spent: dict[int, Ranges] = {}
+        self._spent: dict[int, held.Ranges] = {}
         self._turn = threading.Lock()
 
     def spend(self, whole_bytes: int, total_bytes: int, missing: Ranges) -> bool:
@@ -35,27 +36,14 @@ class JointBudget:
             return not missing
         with self._turn:
             before = self._spent.get(lossy_bytes, ())
-            # from the end on, so in the other order
-            added = tuple((total_bytes - at - length, length) for at, length in reversed(missing))
-            after = _union(before, added)
+            after = held.merged((*before, *((total_bytes - at - length, total_bytes - at) for at, length in missing)))
             spent = {**self._spent, lossy_bytes: after}
             # payloads of other lengths have other arrays: nothing of theirs is the same
-            shares = (sum(length for _, length in ranges) / lossy for lossy, ranges in spent.items())
+            shares = (sum(end - start for start, end in ranges) / lossy for lossy, ranges in spent.items())
             if after != before and sum(shares) > self._share:
                 return False
             self._spent = spent
             return True
-
-
-def _union(one: Ranges, other: Ranges) -> Ranges:
-    found: list[tuple[int, int]] = []
-    for at, length in sorted((*one, *other)):
-        if found and at <= sum(found[-1]):
-            start = found[-1][0]
-            found[-1] = start, max(sum(found[-1]), at + length) - start
-        else:
-            found.append((at, length))
-    return tuple(found)
 
 
 class Tolerances:
