@@ -59,9 +59,9 @@ class Trace:
         self._retry_at = 0.0
         self._most_bytes = most_bytes
         self._rotate_at = 0.0
-        self._torn = False
         self._lock = threading.Lock()
         self._fileno = -1 if path is None else _open_for_append(path)
+        self._torn = path is not None and _ends_in_a_line(self._fileno, path)
         self._encoder = msgspec.json.Encoder(enc_hook=str)
 
     @property
@@ -127,7 +127,7 @@ class Trace:
             _log.error("the trace %s cannot be opened anew, and goes on as it was: %s", self._path, error.strerror)
             return
         os.close(self._fileno)
-        self._fileno, self._torn = fileno, False
+        self._fileno, self._torn = fileno, _ends_in_a_line(fileno, self._path)
         # where the other disk was full, this one need not be
         self._retry_at = self._rotate_at = 0.0
 
@@ -197,6 +197,19 @@ def _open_for_append(path: Path) -> int:
             f"the trace file {path} cannot be opened: {error.strerror}.",
             "Point `trace` at a file in a directory that exists and that the gateway may write to.",
         ) from error
+
+
+def _ends_in_a_line(fileno: int, path: Path) -> bool:
+    """Whether an opened file ends in the middle of a line: whoever wrote it was killed there."""
+    status = os.fstat(fileno)
+    if not stat.S_ISREG(status.st_mode) or not status.st_size:
+        return False
+    try:
+        with path.open("rb") as file:
+            file.seek(-1, os.SEEK_END)
+            return file.read(1) != b"\n"
+    except OSError:
+        return False
 
 
 def _open_ours(path: Path) -> int:

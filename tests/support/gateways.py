@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import signal
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from fedrdma_fate.client.client import ask_status
 from fedrdma_fate.wire.errors import GatewayError
 from tests.support.certificates import TestAuthority
 from tests.support.shared_memory import room_for_regions
+from tests.support.traces import trace_events
 
 PartyTuple = tuple[str, str]
 
@@ -57,8 +57,8 @@ class Silos:
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """The trace events of this name, of all gateways."""
-        lines = [line for trace in self.directory.glob("*/trace.jsonl") for line in trace.read_text().splitlines()]
-        return [event for event in map(json.loads, lines) if event["event"] == name]
+        traces = self.directory.glob("*/trace.jsonl")
+        return [event for trace in traces for event in trace_events(trace) if event["event"] == name]
 
     def delivered(self) -> Counter[tuple[str, ...]]:
         """What was delivered: (session, name, tag, source, destination, bytes), with how often."""

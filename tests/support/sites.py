@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import copy
 import dataclasses
-import json
 import os
 import signal
 import subprocess
@@ -28,6 +27,7 @@ from fedrdma_fate.wire.errors import GatewayError
 from fedrdma_fate.wire.frames import ControlFrame, Mode, Party
 from tests.support.certificates import TestAuthority
 from tests.support.shared_memory import room_for_regions
+from tests.support.traces import trace_events
 
 Result = TypeVar("Result")
 
@@ -95,8 +95,7 @@ class Site:
 
     def events(self, event: str) -> list[dict[str, Any]]:
         """Trace events of that name."""
-        lines = (self.home / "trace.jsonl").read_text().splitlines()
-        return [entry for entry in map(json.loads, lines) if entry["event"] == event]
+        return [entry for entry in trace_events(self.home / "trace.jsonl") if entry["event"] == event]
 
     def standing_grants(self, ring_slots: int) -> int:
         """The most receive slots that may be granted ahead of time now: the rings, and one each for `fedrdma-x`."""

@@ -65,6 +65,17 @@ def test_an_existing_trace_is_continued(tmp_path: Path) -> None:
     assert [event["event"] for event in _events(tmp_path / "trace.jsonl")] == ["first run", "second run"]
 
 
+def test_a_run_that_was_killed_in_a_line_does_not_spoil_the_next_one_s_first(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text('{"time":1,"event":"whole"}\n{"time":2,"ev')
+    trace = Trace(path)
+    trace.emit("first")
+    trace.emit("second")
+    whole, torn, *later = path.read_text().splitlines()
+    assert (whole, torn) == ('{"time":1,"event":"whole"}', '{"time":2,"ev')
+    assert [json.loads(line)["event"] for line in later] == ["first", "second"]
+
+
 def test_threads_do_not_mix_their_lines(tmp_path: Path) -> None:
     trace = Trace(tmp_path / "trace.jsonl")
 
