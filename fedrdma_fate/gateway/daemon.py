@@ -15,7 +15,7 @@ from fedrdma_fate.gateway.config.schema import GatewayConfig, split_address
 from fedrdma_fate.gateway.path_store import SAVE_SECONDS
 from fedrdma_fate.gateway.peers.peer import Peer
 from fedrdma_fate.gateway.status import status_document
-from fedrdma_fate.gateway.tasks.server import stopping_error
+from fedrdma_fate.gateway.tasks.stopping import stopping_error
 from fedrdma_fate.obs.complaints import WINDOW_SECONDS, Complaints
 from fedrdma_fate.security.plain import warn_if_reachable
 from fedrdma_fate.wire.errors import ErrorCode

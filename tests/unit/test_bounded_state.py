@@ -110,7 +110,7 @@ BOUNDS: dict[str, dict[str, str]] = {
         "gateway/journal/state.py:JournalState": "messages outgoing leases _ended",
         "gateway/restoring.py:_Restoration": "_held _small tasks",
         "gateway/tasks/returning.py:Had": "leases messages small sums unfinished",
-        "gateway/tasks/server.py:Task": "unfinished _in_doubt _seen_mapped _sums",
+        "gateway/tasks/task.py:Task": "unfinished _in_doubt _seen_mapped _sums",
         "gateway/restoring.py:_Slots": "_first",
     },
     "by connections that there are: of a listed user MOST_OF_A_USER, of others who are refused MOST_REFUSED": {
@@ -144,11 +144,11 @@ BOUNDS: dict[str, dict[str, str]] = {
         "engine/outgoing.py:OutgoingTransfers": "_damaged _restarted _waiting _given_up _lingering",
         "engine/outgoing_transfer.py:ActiveTransfers": "_tagged",
         "engine/stalled.py:StalledTransfers": "_waiting",
-        "gateway/tasks/server.py:Task": "sending",
+        "gateway/tasks/task.py:Task": "sending",
     },
     "by the regions and `limits.bytes`: each has a slot or a file": {
         "client/connections.py:Connections": "_mapped",
-        "gateway/tasks/server.py:Task": "received",
+        "gateway/tasks/task.py:Task": "received",
         "memory/pool.py:SlotPool": "_held _holders _leases",
     },
     "MOST_REQUESTS, MOST_SESSION_REQUESTS": {

@@ -19,6 +19,7 @@ from fedrdma_fate.client.protocol import AskStatus, Error, Notice, Reply, Reques
 from fedrdma_fate.gateway.accepting import Acceptor
 from fedrdma_fate.gateway.tasks.refused_connections import RefusedConnections
 from fedrdma_fate.gateway.tasks.request_reader import MOST_LARGE_OF_A_USER, RequestReader
+from fedrdma_fate.gateway.tasks.stopping import StoppingError
 from fedrdma_fate.gateway.tasks.turns import TURN_REQUESTS, Turns
 from fedrdma_fate.gateway.tasks.users import refused
 from fedrdma_fate.memory.region import region_unusable
@@ -48,16 +49,6 @@ _OWN_MODE = 0o600
 """Of the socket: only the gateway's user can connect."""
 _SHARED_MODE = 0o666
 """Everybody who can reach its directory can connect; then the user counts."""
-
-
-class StoppingError(GatewayError):
-    """This gateway is going away.
-
-    Attributes:
-        next_run: see `protocol.Error`.
-    """
-
-    next_run = False
 
 
 class WithDescriptor:

@@ -13,7 +13,7 @@ from fedrdma_fate.client.protocol import Begun, Commit, Done, NotYet, Written
 from fedrdma_fate.core.digest import block_digest, blocks_of
 from fedrdma_fate.gateway.messages.sessions import Push, Sessions
 from fedrdma_fate.gateway.tasks import pushing as pushing_module
-from fedrdma_fate.gateway.tasks.server import TaskConversation
+from fedrdma_fate.gateway.tasks.conversation import TaskConversation
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError
 from fedrdma_fate.wire.frames import MessageKey
 from tests.support.kept_twin import KeptTwin

@@ -22,8 +22,9 @@ from fedrdma_fate.client.protocol import (
 from fedrdma_fate.gateway.config.schema import parse_config
 from fedrdma_fate.gateway.journal_records import Came
 from fedrdma_fate.gateway.messages.mailbox import Message
+from fedrdma_fate.gateway.tasks.conversation import TaskConversation
 from fedrdma_fate.gateway.tasks.returning import Had, digest_of_secret
-from fedrdma_fate.gateway.tasks.server import TaskConversation, TaskServer
+from fedrdma_fate.gateway.tasks.server import TaskServer
 from fedrdma_fate.gateway.tasks.session_ends import SessionEnds
 from fedrdma_fate.gateway.tasks.socket import WithSequel
 from fedrdma_fate.gateway.tasks.users import TaskUsers
