@@ -123,8 +123,11 @@ class Accumulator:
             mark = self._read()
         for number in range(mark.block, len(self._blocks)):
             block, sums = self._blocks[number], self._sums[number]
-            aside = self._aside[: block.items]
-            self._adder.finish(sums, aside, whole=block.whole)
+            if block.whole:
+                # they were float64 all the time
+                self._set(_FINISH, number + 1, _Step.ADD)
+                continue
+            self._adder.finish(sums, self._aside[: block.items])
             self._commit(_FINISH, number)
 
     def _begin(self, number: int) -> bool:

@@ -38,8 +38,8 @@ class Adder(Protocol):
         """The sum without what was added before, exactly; only asked of an adder that may raise UnfitError."""
         ...
 
-    def finish(self, sums: Floats, result: Floats, *, whole: bool) -> None:
-        """Write what was added as float64 to `result`."""
+    def finish(self, sums: Floats, result: Floats) -> None:
+        """Write what was added of fractions as float64 to `result`; whole numbers are float64 all the time."""
         ...
 
 
@@ -59,7 +59,7 @@ class ByRank:
         """Never asked: nothing is refused."""
         raise NotImplementedError
 
-    def finish(self, sums: Floats, result: Floats, *, whole: bool) -> None:  # noqa: ARG002
+    def finish(self, sums: Floats, result: Floats) -> None:
         """See `Adder`."""
         np.copyto(result, sums)
 
@@ -85,12 +85,11 @@ class Exact:
         self._most_whole = float(most_whole(parties))
         self._scaled: Floats = np.empty(BLOCK_ITEMS)
         self._integers: npt.NDArray[np.int64] = np.empty(BLOCK_ITEMS, np.int64)
+        self._differ: npt.NDArray[np.bool_] = np.empty(BLOCK_ITEMS, np.bool_)
 
     def add(self, sums: Floats | None, values: Floats, result: Floats, *, whole: bool) -> None:
         """See `Adder`."""
-        most = self._most_whole if whole else self._most_fraction
-        # what is no number is not within, either
-        if not (values.max() <= most and values.min() >= -most):
+        if not _all_within(values, self._most_whole if whole else self._most_fraction):
             raise UnfitError("a number in it is none, infinite, or larger than a masked one can be")
         if not whole:
             integers = self._integers_of(values)
@@ -100,9 +99,10 @@ class Exact:
             else:
                 np.add(sums.view(np.int64), integers, out=into)
             return
-        scratch = self._scaled[: len(values)]
+        scratch, differ = self._scaled[: len(values)], self._differ[: len(values)]
         np.rint(values, out=scratch)
-        if not np.array_equal(scratch, values):
+        np.not_equal(scratch, values, out=differ)
+        if differ.any():
             raise UnfitError("a whole number of its masks has a fraction")
         if sums is None:
             np.copyto(result, values)
@@ -116,12 +116,9 @@ class Exact:
         else:
             np.subtract(sums.view(np.int64), self._integers_of(values), out=result.view(np.int64))
 
-    def finish(self, sums: Floats, result: Floats, *, whole: bool) -> None:
+    def finish(self, sums: Floats, result: Floats) -> None:
         """See `Adder`."""
-        if whole:
-            np.copyto(result, sums)
-        else:
-            np.multiply(sums.view(np.int64), 1.0 / self._scale, out=result)
+        np.multiply(sums.view(np.int64), 1.0 / self._scale, out=result)
 
     def _integers_of(self, values: Floats) -> npt.NDArray[np.int64]:
         scaled, integers = self._scaled[: len(values)], self._integers[: len(values)]
@@ -129,6 +126,15 @@ class Exact:
         np.rint(scaled, out=scaled)
         np.copyto(integers, scaled, casting="unsafe")
         return integers
+
+
+def _all_within(values: Floats, most: float) -> bool:
+    """Whether all lie in [-most, most]; what is no number does not."""
+    # Where all are far inside, as masked ones are, one pass says so: none is larger than the root of the sum of the
+    # squares. The half is far more than what a sum of so many may be rounded by.
+    if np.dot(values, values) <= most * most / 2:
+        return True
+    return bool(values.max() <= most and values.min() >= -most)
 
 
 def adder_for(order: Order, parties: int) -> Adder:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import socket
 import subprocess
 import sys
@@ -32,6 +33,10 @@ MOST_DEATHS = 3
 
 _MOST_ANSWER_BYTES = 64 * 1024
 """An answer is a word, or a reason."""
+
+
+_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+"""For the worker's NumPy, whose dot product would else be shared out among threads, block by block of 256 KiB."""
 
 
 class WorkerLostError(Exception):
@@ -139,6 +144,7 @@ class WorkerHandle:
                 [sys.executable, "-I", "-m", "fedrdma_fate.aggregate.worker_process", str(its.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
+                env={**os.environ, **_ONE_THREAD},
                 pass_fds=[its.fileno()],
                 # what a terminal sends to its gateway is not meant for it
                 start_new_session=True,

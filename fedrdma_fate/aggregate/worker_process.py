@@ -48,7 +48,9 @@ class _Sum:
     def __init__(self, job: Begin, descriptor: int) -> None:
         # this copy of the descriptor holds the lock on the slot, as long as it may be written to
         self._descriptor = os.dup(descriptor)
-        self._mapping = mmap.mmap(self._descriptor, job.length, offset=job.offset)
+        # all pages at once: a fault for each would take as long as adding a whole update
+        flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
+        self._mapping = mmap.mmap(self._descriptor, job.length, flags=flags, offset=job.offset)
         self.planes_bytes = planes_bytes(job.shapes)
         adder = adder_for(Order(job.order), job.parties)
         self.accumulator: Accumulator | None = Accumulator(
