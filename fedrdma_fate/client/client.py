@@ -51,7 +51,7 @@ class Received:
         kind: what the payload holds.
         buffer: the payload: writable, private to this process, and a view: nothing was copied. The receive slot goes
             back to the gateway when the last view of the buffer has died.
-        missing: what has not come of it and is zeros, as offset in the buffer and length.
+        missing: what has not come of it and is zeros, from one byte of the buffer to before another.
     """
 
     def __init__(self, kind: MessageKind, buffer: memoryview, missing: Sequence[tuple[int, int]] = ()) -> None:

@@ -360,7 +360,7 @@ class GotSlot(_Message, frozen=True, tag="got-slot"):
         place: what file it is.
         offset: where the payload starts in it, page-aligned.
         total_bytes: its length.
-        missing: what has not come of it and is zeros, as offset in it and length.
+        missing: what has not come of it and is zeros, from one byte of it to before another.
     """
 
     kind: MessageKind

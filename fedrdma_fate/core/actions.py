@@ -137,7 +137,7 @@ class Finished:
     """Receiver: the payload is in its slot. Sender: the peer has it.
 
     Attributes:
-        missing: what has not come of it, as offset in the payload and length: to be zeroed before anybody sees it.
+        missing: bytes of the payload that have not come: to be zeroed before anybody sees it.
     """
 
     missing: tuple[tuple[int, int], ...] = ()

@@ -1,4 +1,4 @@
-"""What of a payload lies in a slot already, from an earlier data path, whatever it was cut into there."""
+"""Ranges of a payload's bytes: what of it lies in a slot, whatever it was cut into when it came, or does not."""
 
 from __future__ import annotations
 
@@ -101,6 +101,6 @@ def chunks_within(plan: ChunkPlan, ranges: Ranges) -> Iterator[Chunk]:
             yield chunk
 
 
-def bytes_in(ranges: Ranges) -> int:
+def bytes_in(ranges: Iterable[tuple[int, int]]) -> int:
     """How many they are."""
     return sum(end - start for start, end in ranges)

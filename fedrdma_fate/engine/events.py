@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from fedrdma_fate.core.held import Piece
-from fedrdma_fate.core.x.bounded_loss import Ranges
+from fedrdma_fate.core.held import Piece, Ranges
 from fedrdma_fate.engine.kept_slot import KeptSlot
 from fedrdma_fate.engine.payload import Outgoing
 from fedrdma_fate.ports import LentRegion, Slot

@@ -6,8 +6,8 @@ import ctypes
 import dataclasses
 from typing import NamedTuple
 
+from fedrdma_fate.core.held import Ranges
 from fedrdma_fate.core.state_machines import ReceivingMachine
-from fedrdma_fate.core.x.bounded_loss import Ranges
 from fedrdma_fate.engine.arrival_notes import ArrivalNotes
 from fedrdma_fate.engine.events import TransferProgress
 from fedrdma_fate.engine.kept_slot import KeptSlot
@@ -133,10 +133,10 @@ def clear_stale_header(granted: Granted, receiver: ReceivingMachine) -> None:
 
 def wipe(slot: Slot, payload_at: int, ranges: Ranges) -> None:
     """Zero what is missing of a payload that starts at `payload_at`: what lies there may be of another session."""
-    for offset, length in ranges:
-        part = slot.part(payload_at + offset, length)
+    for start, end in ranges:
+        part = slot.part(payload_at + start, end - start)
         # unlike a memoryview assignment, memset lets other threads run
-        ctypes.memset(part.region.address + part.offset, 0, length)
+        ctypes.memset(part.region.address + part.offset, 0, end - start)
 
 
 def parsed(raw: memoryview | bytes) -> ChunkHeader | None:

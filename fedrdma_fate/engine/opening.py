@@ -6,8 +6,8 @@ import bisect
 import dataclasses
 import math
 
+from fedrdma_fate.core.held import Ranges
 from fedrdma_fate.core.plan import Chunk, SlotLayout
-from fedrdma_fate.core.x.bounded_loss import Ranges
 from fedrdma_fate.engine.sealed_source import place_of, record_at, record_count, table_place
 from fedrdma_fate.ports import SealBrokenError, Slot
 from fedrdma_fate.security.sealing import AttemptOpener, PathOpener, digest_of_offer
@@ -79,7 +79,7 @@ class Opening:
 
     def _is_missing(self, chunk: Chunk) -> bool:
         at = bisect.bisect_right(self.missing, (chunk.offset, math.inf)) - 1
-        return at >= 0 and chunk.offset < sum(self.missing[at])
+        return at >= 0 and chunk.offset < self.missing[at][1]
 
     def _table(self, at: int, length: int) -> memoryview:
         return self.slot.part(self.layout.payload_at + self.layout.plan.trailer_at + at, length).view

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from fedrdma_fate.core.x.bounded_loss import Ranges
+from fedrdma_fate.core.held import Ranges
 from fedrdma_fate.core.x.controller import MakeController
 from fedrdma_fate.core.x.rate_control import RateController
 from fedrdma_fate.engine.path_memory import KnownPath

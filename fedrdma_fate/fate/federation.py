@@ -16,6 +16,7 @@ from typing import Any
 from fate.arch.federation.api import Federation, TableRemotePersistentPickler, TableRemotePersistentUnpickler
 
 from fedrdma_fate.client.client import Received
+from fedrdma_fate.core.held import bytes_in
 from fedrdma_fate.fate import tables
 from fedrdma_fate.fate.aggregation.hook import install_aggregation
 from fedrdma_fate.fate.allowed_names import Name
@@ -322,7 +323,7 @@ class FedRDMAFederation(Federation):  # type: ignore[misc]
         messages = self._get_all(name, tag, sources)
         seconds = time.monotonic() - started
         for message, source in zip(messages, sources, strict=True):
-            missing = sum(length for _, length in message.missing)
+            missing = bytes_in(message.missing)
             self._journal.record(
                 "get", message.kind, name, tag, len(message.buffer), seconds, [source], missing=missing
             )

@@ -35,7 +35,7 @@ def missing_elements(
     Args:
         segments: the segment table.
         raw_at: where in the payload the segments start.
-        missing: offset in the payload, and length.
+        missing: ranges of the payload's bytes.
         met: numbers of the segments that are arrays or tensors, in the order in which pickle meets them.
     """
     holes = list(missing)
@@ -46,9 +46,9 @@ def missing_elements(
         end = start + segment.length
         width = item_bytes(segment)
         ranges = [
-            ((max(at, start) - start) // width, -(-(min(at + length, end) - start) // width))
-            for at, length in holes
-            if at < end and at + length > start
+            ((max(first, start) - start) // width, -(-(min(last, end) - start) // width))
+            for first, last in holes
+            if first < end and last > start
         ]
         if ranges:
             found.append(MissingElements(array, tuple(ranges)))

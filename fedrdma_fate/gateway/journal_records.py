@@ -56,7 +56,7 @@ class Received(Record, frozen=True, tag=1):
         file: name of the file that it lies in, where it was spilled.
         user: whose task pushed it, where that was one of this site.
         handed: a task has it.
-        missing: what has not come of it, as offset and length.
+        missing: what has not come of it, from one byte to before another.
         client: the task's id.
         lease: number of its lease, 0 where the bytes themselves went to it.
         asked: number of its get.

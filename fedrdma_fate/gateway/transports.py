@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from fedrdma_fate.core.x.bounded_loss import Ranges
+from fedrdma_fate.core.held import Ranges
 from fedrdma_fate.engine.path_memory import KnownPath
 from fedrdma_fate.engine.repair_memory import MakeRegion
 from fedrdma_fate.engine.settings import Kept, LinkSettings

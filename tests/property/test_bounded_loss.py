@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedrdma_fate.core.x.bounded_loss import Ranges
+from fedrdma_fate.core.held import Ranges, bytes_in
 from fedrdma_fate.core.x.chunking import chunk_of_immediate
 from fedrdma_fate.ports import ChunkService, Completion, CompletionKind, Slot
 from fedrdma_fate.security.sealing import Seal
@@ -102,13 +102,13 @@ def check(case: Case) -> None:
         ((missing, got),) = pair.kept
         budget = min(case.ours, case.theirs) * (case.total_bytes - case.whole_bytes)
         expected = bytearray(body)
-        end = case.whole_bytes
-        for offset, length in missing:
-            assert offset >= end, "in order, apart from each other, and behind what has to be whole"
-            assert offset % 64 == 0
-            end = offset + length
-            expected[offset:end] = bytes(length)
-        assert sum(length for _, length in missing) <= budget
+        at = case.whole_bytes
+        for start, end in missing:
+            assert start >= at, "in order, apart from each other, and behind what has to be whole"
+            assert start % 64 == 0
+            expected[start:end] = bytes(end - start)
+            at = end
+        assert bytes_in(missing) <= budget
         assert got == bytes(expected)
         ((offer, slot, payload_at),) = pair.receiving.received_offers
         assert slot.part(payload_at, offer.total_bytes).view == got, "nothing has landed since"

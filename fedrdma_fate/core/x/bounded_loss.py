@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 
 from fedrdma_fate.core.digest import DigestTable, payload_digest
+from fedrdma_fate.core.held import Ranges, merged
 from fedrdma_fate.core.plan import ChunkPlan
 from fedrdma_fate.wire.frames import DIGESTS_OF_A_RUN
 
@@ -40,9 +41,6 @@ MOST_BOUNDED_CHUNKS = 1 << 16
 
 _DIGEST_BYTES = 8
 """Of an xxh3-64."""
-
-Ranges = tuple[tuple[int, int], ...]
-"""Where something is missing: offset in the payload, and length, both in bytes; in ascending order, none adjoining."""
 
 SpendHoles = Callable[[int, int, Ranges], bool]
 """Whether this may be missing of a payload besides what is of others: bytes of it that have to be whole, its length in
@@ -96,14 +94,8 @@ class LossBound:
 
     def ranges(self, indices: Iterable[int]) -> Ranges:
         """Where these chunks lie."""
-        ranges: list[tuple[int, int]] = []
-        for index in sorted(indices):
-            chunk = self.plan.chunk(index)
-            if ranges and sum(ranges[-1]) == chunk.offset:
-                ranges[-1] = ranges[-1][0], ranges[-1][1] + chunk.length
-            else:
-                ranges.append((chunk.offset, chunk.length))
-        return tuple(ranges)
+        chunks = (self.plan.chunk(index) for index in indices)
+        return merged((chunk.offset, chunk.offset + chunk.length) for chunk in chunks)
 
 
 def may_bound(plan: ChunkPlan) -> bool:

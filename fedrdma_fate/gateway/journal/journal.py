@@ -12,7 +12,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
-from fedrdma_fate.core.x.bounded_loss import Ranges
+from fedrdma_fate.core.held import Ranges
 from fedrdma_fate.gateway.journal.state import REMEMBERED_TRANSFERS, summarise
 from fedrdma_fate.gateway.journal_records import (
     Copied,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from fedrdma_fate import memory_files
 from fedrdma_fate.client.protocol import Place
-from fedrdma_fate.core.x.bounded_loss import Ranges
+from fedrdma_fate.core.held import Ranges
 from fedrdma_fate.gateway.messages.budget import Budget
 from fedrdma_fate.gateway.messages.sessions import Sessions
 from fedrdma_fate.gateway.messages.tolerances import Tolerances

@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 
-from fedrdma_fate.core import held
-from fedrdma_fate.core.x.bounded_loss import Ranges
+from fedrdma_fate.core.held import Ranges, bytes_in, merged
 from fedrdma_fate.wire.frames import MessageKey, Party
 
 MOST_TOLERANCES = 1 << 16
@@ -26,7 +25,7 @@ class JointBudget:
             share: of what may be missing of one of them.
         """
         self._share = share
-        self._spent: dict[int, held.Ranges] = {}
+        self._spent: dict[int, Ranges] = {}
         self._turn = threading.Lock()
 
     def spend(self, whole_bytes: int, total_bytes: int, missing: Ranges) -> bool:
@@ -36,10 +35,10 @@ class JointBudget:
             return not missing
         with self._turn:
             before = self._spent.get(lossy_bytes, ())
-            after = held.merged((*before, *((total_bytes - at - length, total_bytes - at) for at, length in missing)))
+            after = merged((*before, *((total_bytes - end, total_bytes - start) for start, end in missing)))
             spent = {**self._spent, lossy_bytes: after}
             # payloads of other lengths have other arrays: nothing of theirs is the same
-            shares = (sum(end - start for start, end in ranges) / lossy for lossy, ranges in spent.items())
+            shares = (bytes_in(ranges) / lossy for lossy, ranges in spent.items())
             if after != before and sum(shares) > self._share:
                 return False
             self._spent = spent

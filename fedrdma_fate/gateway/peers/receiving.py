@@ -14,8 +14,8 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 
 from fedrdma_fate.core.credits import MOST_REQUESTS
+from fedrdma_fate.core.held import Ranges, bytes_in
 from fedrdma_fate.core.plan import HEADER_SPACE_BYTES
-from fedrdma_fate.core.x.bounded_loss import Ranges
 from fedrdma_fate.engine.events import TransferNoted, TransferStats
 from fedrdma_fate.engine.kept_slot import KeptSlot
 from fedrdma_fate.engine.link_thread import LinkHandle
@@ -479,7 +479,7 @@ class Receiving:
         make_room(self._context, self._context.receive_pool)
         self._context.metrics.payload_moved("received", self._peer, offer.mode, offer.transport, offer.total_bytes)
         self._context.metrics.transfer_ended("received", self._peer, offer.mode, stats.seconds, 0)
-        missing_bytes = sum(length for _, length in message.missing)
+        missing_bytes = bytes_in(message.missing)
         self._context.metrics.missing(self._peer, missing_bytes)
         self._trace_delivered(offer, offer.total_bytes, offer.mode, offer.transport, stats.seconds, kept, missing_bytes)
 

@@ -42,6 +42,7 @@ from fedrdma_fate.client.protocol import (
     Tolerate,
     Written,
 )
+from fedrdma_fate.core.held import bytes_in
 from fedrdma_fate.gateway.journal_records import SumHanded
 from fedrdma_fate.gateway.messages.mailbox import Message
 from fedrdma_fate.gateway.messages.tolerances import JointBudget
@@ -458,7 +459,7 @@ async def _when_moved(moves: list[asyncio.Task[None]]) -> Reply:
 
 def incomplete_error(message: Message) -> GatewayError:
     """The error for a task that gets a message with holes, and does not expect them."""
-    missing = sum(length for _, length in message.missing)
+    missing = bytes_in(message.missing)
     return GatewayError(
         ErrorCode.MESSAGE_INCOMPLETE,
         f"{missing} of {message.total_bytes} bytes of {message.key} are missing, as this task has let them be.",

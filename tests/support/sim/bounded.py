@@ -11,6 +11,7 @@ import statistics
 import sys
 
 from fedrdma_fate.core.actions import Finished
+from fedrdma_fate.core.held import bytes_in
 from fedrdma_fate.core.plan import ChunkPlan
 from fedrdma_fate.core.x.chunking import FIRST_CHUNK_BYTES
 from tests.support.sim.bottleneck import Bottleneck, BottleneckProfile
@@ -68,7 +69,7 @@ def transfers(path: Path, share: float, seed: int, *, repairs: bool = True, jitt
         clock.run(clock.now + GIVEN_UP_SECONDS)
         assert flow.outcome == Finished(), (path, seed)
         assert flow.stats is not None
-        missing = sum(length for _, length in flow.missing) / total
+        missing = bytes_in(flow.missing) / total
         found.append(Sent(flow.ended_at - began, flow.stats.resent_bytes, missing))
     return found
 

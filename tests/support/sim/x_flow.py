@@ -6,9 +6,9 @@ import random
 from collections.abc import Callable
 
 from fedrdma_fate.core.actions import Failed, Finished
+from fedrdma_fate.core.held import Ranges
 from fedrdma_fate.core.path import PathState
 from fedrdma_fate.core.plan import ChunkPlan, SlotLayout
-from fedrdma_fate.core.x.bounded_loss import Ranges
 from fedrdma_fate.core.x.controller import MakeController
 from fedrdma_fate.core.x.rate_control import RateController
 from fedrdma_fate.engine.events import (

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import pytest
 
 from fedrdma_fate.core.damage import pack_digests
-from fedrdma_fate.core.x.bounded_loss import Ranges
+from fedrdma_fate.core.held import Ranges
 from fedrdma_fate.core.x.chunking import chunk_of_immediate
 from fedrdma_fate.engine.payload import Outgoing
 from fedrdma_fate.ports import ChunkService, Completion, CompletionKind, Slot
@@ -109,10 +109,10 @@ class LossyPair(Pair):
         ((missing, body),) = self.kept
         gone: list[int] = []
         expected = bytearray(BODY)
-        for offset, length in missing:
-            assert (offset % CHUNK, length % CHUNK) == (0, 0)
-            gone += range(offset // CHUNK, (offset + length) // CHUNK)
-            expected[offset : offset + length] = bytes(length)
+        for start, end in missing:
+            assert (start % CHUNK, end % CHUNK) == (0, 0)
+            gone += range(start // CHUNK, end // CHUNK)
+            expected[start:end] = bytes(end - start)
         assert body == bytes(expected)
         assert len(self.sending.sent_messages) == 1, "the sender knows, too"
         return gone
@@ -169,7 +169,7 @@ def test_what_is_too_much_besides_what_is_missing_of_others_is_waited_for() -> N
     pair.begin()
     pair.let_time_pass(1.0)
     assert not pair.kept
-    assert pair.asked[0] == (WHOLE * CHUNK, len(BODY), ((20 * CHUNK, CHUNK), (30 * CHUNK, CHUNK)))
+    assert pair.asked[0] == (WHOLE * CHUNK, len(BODY), ((20 * CHUNK, 21 * CHUNK), (30 * CHUNK, 31 * CHUNK)))
     pair.may_spend = True
     # asked again and again, ever later
     pair.let_time_pass(5.0)

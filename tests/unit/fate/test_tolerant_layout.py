@@ -119,9 +119,9 @@ def test_missing_elements_are_told_in_the_order_in_which_pickle_meets_the_arrays
     at = plan.whole_bytes
     a, c = at, at + 4 * 64 * 8
     # the last line of one and the first two of the other; and one in the middle
-    holes = [(c - 64, 64 + 128), (c + 1024, 64)]
-    for offset, length in holes:
-        buffer[offset : offset + length] = bytes(length)
+    holes = [(c - 64, c + 128), (c + 1024, c + 1088)]
+    for start, end in holes:
+        buffer[start:end] = bytes(end - start)
     loaded, missing = load_with_missing(memoryview(buffer), holes, None, Federation(), "name", "tag", PARTY)
     assert missing == (MissingElements(0, ((248, 256),)), MissingElements(2, ((0, 32), (256, 272))))
     assert [each.count for each in missing] == [8, 48]

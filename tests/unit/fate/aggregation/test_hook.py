@@ -79,7 +79,7 @@ class LossyClient(FakeClient):
         chosen = sorted(chance.sample(range(first, total // CHUNK), count)) if count > 0 else []
         for index in chosen:
             message.buffer[index * CHUNK : (index + 1) * CHUNK] = bytes(CHUNK)
-        message.missing = tuple((index * CHUNK, CHUNK) for index in chosen)
+        message.missing = tuple((index * CHUNK, (index + 1) * CHUNK) for index in chosen)
         self.path.lost.setdefault((name, source), []).append(CHUNK * len(chosen))
         return message
 

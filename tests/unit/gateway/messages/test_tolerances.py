@@ -47,27 +47,27 @@ def test_what_is_over_is_forgotten(ends: str) -> None:
 def test_what_is_missing_of_one_may_be_of_the_others_for_nothing() -> None:
     budget = JointBudget(0.1)
 
-    assert budget.spend(WHOLE, TOTAL, ((64, 60), (200, 40)))
-    assert budget.spend(WHOLE, TOTAL, ((64, 60),))
-    assert budget.spend(WHOLE, TOTAL, ((80, 20), (210, 10)))
-    assert not budget.spend(WHOLE, TOTAL, ((64, 60), (300, 1)))
-    assert budget.spend(WHOLE, TOTAL, ((200, 40),)), "and what was refused is not spent"
+    assert budget.spend(WHOLE, TOTAL, ((64, 124), (200, 240)))
+    assert budget.spend(WHOLE, TOTAL, ((64, 124),))
+    assert budget.spend(WHOLE, TOTAL, ((80, 100), (210, 220)))
+    assert not budget.spend(WHOLE, TOTAL, ((64, 124), (300, 301)))
+    assert budget.spend(WHOLE, TOTAL, ((200, 240),)), "and what was refused is not spent"
 
 
 def test_all_together_no_more_is_missing_than_the_share() -> None:
     budget = JointBudget(0.1)
 
-    assert budget.spend(WHOLE, TOTAL, ((64, 50),))
-    assert budget.spend(WHOLE, TOTAL, ((500, 50),))
-    assert not budget.spend(WHOLE, TOTAL, ((700, 1),))
+    assert budget.spend(WHOLE, TOTAL, ((64, 114),))
+    assert budget.spend(WHOLE, TOTAL, ((500, 550),))
+    assert not budget.spend(WHOLE, TOTAL, ((700, 701),))
 
 
 def test_places_are_counted_from_the_end_where_what_has_to_be_whole_differs() -> None:
     budget = JointBudget(0.1)
 
-    assert budget.spend(WHOLE, TOTAL, ((64, 100),))
-    assert budget.spend(WHOLE + 64, TOTAL + 64, ((128, 100),))
-    assert not budget.spend(WHOLE + 64, TOTAL + 64, ((64 + 228, 1),))
+    assert budget.spend(WHOLE, TOTAL, ((64, 164),))
+    assert budget.spend(WHOLE + 64, TOTAL + 64, ((128, 228),))
+    assert not budget.spend(WHOLE + 64, TOTAL + 64, ((64 + 228, 293),))
 
 
 def test_payloads_of_other_lengths_have_nothing_in_common() -> None:
@@ -88,9 +88,9 @@ def test_the_union_of_what_was_spent_never_exceeds_the_share(seed: int) -> None:
     chance = random.Random(seed)
     budget, missing = JointBudget(0.2), set[int]()
     for _ in range(50):
-        start = chance.randrange(1000)
-        ranges = tuple((at, 7) for at in range(start, min(990, start + 40), 20))
-        wanted = {byte for at, length in ranges for byte in range(at, at + length)}
+        first = chance.randrange(1000)
+        ranges = tuple((at, at + 7) for at in range(first, min(990, first + 40), 20))
+        wanted = {byte for start, end in ranges for byte in range(start, end)}
         allowed = len(missing | wanted) <= 200
         assert budget.spend(0, 1000, ranges) == (allowed or wanted <= missing)
         if allowed:

@@ -246,7 +246,7 @@ def test_an_update_of_which_some_is_missing_is_not_added(
     runner = sites["rank"].runner  # type: ignore[attr-defined]
     for message in runner.gateways["a"]._assembly.context.mailbox.all_messages():
         if message.key.source == SOURCES[2]:
-            message.missing = ((4096, 4096),)
+            message.missing = ((4096, 8192),)
 
     summed = session.whole_sum()
 
