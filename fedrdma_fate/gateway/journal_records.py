@@ -1,4 +1,7 @@
-"""What the journal's records say. Strict: one that does not parse makes the whole journal one of another version."""
+"""What the journal's records say. Strict: one that does not parse makes the whole journal one of another version.
+
+More than 500 lines: it is one list, and who writes a record wants to see which others speak of the same.
+"""
 
 from __future__ import annotations
 
@@ -209,9 +212,17 @@ class Unpushed(Record, frozen=True, tag=11):
 
 
 class Pulled(Record, frozen=True, tag=12):
-    """It was handed out."""
+    """It was handed out.
+
+    Attributes:
+        key: the message.
+        client: id of the task that has it, or is about to, where no other record says so: it was lent.
+        asked: number of its get.
+    """
 
     key: MessageKey
+    client: str = ""
+    asked: int = 0
 
 
 class Unpulled(Record, frozen=True, tag=13):

@@ -116,6 +116,11 @@ class _Restoration:
         # after those, of which they are some: who asks for one again is told that it is lost
         for lost in run.state.lost.values():
             self._tell(lost)
+        # before any message that one of them is
+        for key, pull in run.state.sessions.pulls():
+            if (had := self.tasks.get(pull.client)) is not None:
+                had.pulls.append((key, pull.asked))
+                context.mailbox.doubt(key)
         # slots are leased anew by those who know their length, the longest hold first
         if run.send_region is not None:
             self._restore_leases()

@@ -113,6 +113,11 @@ BOUNDS: dict[str, dict[str, str]] = {
         "gateway/tasks/task.py:Task": "unfinished _in_doubt _seen_mapped _sums",
         "gateway/restoring.py:_Slots": "_first",
     },
+    "by what tasks of an earlier run have pulled, as far as sessions remember it": {
+        "gateway/messages/mailbox.py:Mailbox": "_in_doubt",
+        "gateway/tasks/returning.py:Had": "pulls",
+        "gateway/tasks/task.py:Task": "_pulls",
+    },
     "by connections that there are: of a listed user MOST_OF_A_USER, of others who are refused MOST_REFUSED": {
         "gateway/tasks/socket.py:TaskSocket": "_of_user _large_of_user _turns_of_user",
         "gateway/tasks/turns.py:Turns": "_waiting",

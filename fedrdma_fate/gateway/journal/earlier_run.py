@@ -30,6 +30,7 @@ from fedrdma_fate.memory.region import SharedRegion
 from fedrdma_fate.memory.region_directory import RECEIVE_REGION, SEND_REGION, RegionDirectory
 from fedrdma_fate.unix_sockets import close_all
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError, MemoryPoolError
+from fedrdma_fate.wire.frames import MessageKey
 
 logger = logging.getLogger(__name__)
 
@@ -181,7 +182,7 @@ class EarlierRun:
             if (self.send_region if record.sending else self.region) is not None:
                 continue
             del self.state.messages[name]
-            if not record.handed and not self.state.sessions.was_pulled(record.key):
+            if not record.handed and not self._is_pulled(record.key):
                 # else its task has it, in memory that lives as long as the task does
                 self.lose(record, self.why_gone)
         if self.region is None:
@@ -192,6 +193,11 @@ class EarlierRun:
             for name, outgoing in self.state.outgoing.items():
                 if outgoing.body is None:
                     self.state.outgoing[name] = msgspec.structs.replace(outgoing, offset=_NOWHERE)
+
+    def _is_pulled(self, key: MessageKey) -> bool:
+        """Whether a task has it for sure: not where it was lent to one that is still to say so."""
+        sessions = self.state.sessions
+        return sessions.was_pulled(key) and sessions.pull(key).client not in self.state.tasks
 
     def _lose_sum(self, kept: KeptSum) -> None:
         """Who was in a sum is lost with it; what a task has got is its own memory."""

@@ -50,7 +50,7 @@ from fedrdma_fate.gateway.journal_records import (
     decode_record,
     encode_record,
 )
-from fedrdma_fate.gateway.messages.sessions import Push, Sessions
+from fedrdma_fate.gateway.messages.sessions import Pull, Push, Sessions
 from fedrdma_fate.wire.errors import error_from_code
 from fedrdma_fate.wire.frames import MessageKey
 
@@ -200,8 +200,8 @@ class JournalState:
                 self.sessions.remember_push(key, Push(client, digest))
             case Unpushed(key=key):
                 self.sessions.forget_push(key)
-            case Pulled(key=key):
-                self.sessions.note_pull(key)
+            case Pulled(key=key, client=client, asked=asked):
+                self.sessions.note_pull(key, Pull(client, asked))
             case Unpulled(key=key):
                 self.sessions.forget_pull(key)
             case PushFailed(key=key, code=code, reason=reason):

@@ -180,6 +180,7 @@ class Mailbox:
         self._messages: dict[MessageKey, Message] = {}
         self._failed: dict[MessageKey, tuple[str, str, str]] = {}
         self._waiting: dict[MessageKey, asyncio.Future[Message]] = {}
+        self._in_doubt: set[MessageKey] = set()
 
     def join(self, session: str, party: Party, parties: Iterable[Party] | None) -> None:
         """A task attached and names who is in the session: what came before it from others is dropped."""
@@ -200,6 +201,7 @@ class Mailbox:
         """The party left: drop what waits for it, refuse what it waits for; how many messages were dropped."""
         self.sessions.leave(session, party)
         self.tolerances.leave(session, party)
+        self._in_doubt = {each for each in self._in_doubt if (each.session, each.destination) != (session, party)}
         dropped, _ = self._drop(lambda key, _: key.session == session and key.destination == party)
         for key, future in self._waiting.items():
             if key.session == session and key.destination == party and not future.done():
@@ -210,6 +212,7 @@ class Mailbox:
         """A session is over: drop what waits of it, refuse who waits for it; how many messages and bytes that were."""
         self.sessions.end(session, reason)
         self.tolerances.end(session)
+        self._in_doubt = {each for each in self._in_doubt if each.session != session}
         dropped = self._drop(lambda key, _: key.session == session)
         for key, future in self._waiting.items():
             if key.session == session and not future.done():
@@ -237,7 +240,7 @@ class Mailbox:
         future = self._waiting.get(key)
         answered = future is not None and future.done()
         closed = self.sessions.is_closed(key.session, key.destination)
-        if closed or answered or key in self._messages or self.sessions.was_pulled(key):
+        if closed or answered or key in self._messages or self._is_pulled(key):
             reason = "its party has left" if closed else "it is here already"
             told, origin = "dropped %s: %s", message.origin or "tasks of this site"
             self._complaints.add(
@@ -260,7 +263,7 @@ class Mailbox:
             why a notice of a peer's is not kept for whoever will wait, or an empty string.
         """
         closed = self.sessions.is_closed(key.session, key.destination)
-        if closed or key in self._messages or self.sessions.was_pulled(key) or not self.sessions.admits(key):
+        if closed or key in self._messages or self._is_pulled(key) or not self.sessions.admits(key):
             return ""
         future = self._waiting.get(key)
         if future is not None and future.done() and future.exception() is None:
@@ -348,6 +351,26 @@ class Mailbox:
         self.sessions.forget_pull(key)
         self._keep(message)
         self.on_waiting(key.session, key.destination)
+
+    def doubt(self, key: MessageKey) -> None:
+        """A task of an earlier run has pulled it, and may not have got it: should it come once more, it is kept."""
+        self._in_doubt.add(key)
+
+    def settle(self, key: MessageKey, *, got: bool) -> None:
+        """Whether that task has got it: else it is to be had as if nobody had pulled it, or is when it comes."""
+        if key not in self._in_doubt:
+            # its session is over, or its party has left
+            return
+        self._in_doubt.remove(key)
+        if not got:
+            self.sessions.forget_pull(key)
+            return
+        self._forget_failure(key)
+        if key in self._messages:
+            self._remove(key).discard()
+
+    def _is_pulled(self, key: MessageKey) -> bool:
+        return self.sessions.was_pulled(key) and key not in self._in_doubt
 
     def _put_back(self, future: asyncio.Future[Message]) -> None:
         """The task went away just when it was to get its message, which stays for another one of its party."""

@@ -46,6 +46,16 @@ class Push(NamedTuple):
 _UNKNOWN = Push()
 
 
+class Pull(NamedTuple):
+    """By which task a message was pulled, and by which of its gets, where no message of the journal says so."""
+
+    client: str = ""
+    asked: int = 0
+
+
+_KNOWN = Pull()
+
+
 @dataclasses.dataclass(slots=True)
 class _Session:
     """One session.
@@ -59,7 +69,7 @@ class _Session:
     """
 
     pushed: OrderedDict[MessageKey, Push] = dataclasses.field(default_factory=OrderedDict)
-    pulled: OrderedDict[MessageKey, None] = dataclasses.field(default_factory=OrderedDict)
+    pulled: OrderedDict[MessageKey, Pull] = dataclasses.field(default_factory=OrderedDict)
     failures: dict[Party, list[tuple[MessageKey, FedRDMAError]]] = dataclasses.field(default_factory=dict)
     others: Counter[Party] = dataclasses.field(default_factory=Counter)
     units: int = 0
@@ -79,9 +89,9 @@ class _Session:
         self.pushed[key] = push
         self._count(key, self.pushed, 1)
 
-    def add_pull(self, key: MessageKey) -> None:
+    def add_pull(self, key: MessageKey, pull: Pull) -> None:
         """One more that was pulled."""
-        self.pulled[key] = None
+        self.pulled[key] = pull
         self._count(key, self.pulled, 1)
 
     def forget(self, messages: OrderedDict[MessageKey, Any], gone: list[MessageKey]) -> None:
@@ -324,13 +334,13 @@ class Sessions:
 
     # -- pulling --------------------------------------------------------------------------------------------------
 
-    def note_pull(self, key: MessageKey, *, is_recorded: bool = True) -> None:
+    def note_pull(self, key: MessageKey, pull: Pull = _KNOWN, *, is_recorded: bool = True) -> None:
         """The message was handed out; where that is not recorded yet, a next run does not know of it."""
         if is_recorded:
-            self.record(Pulled(key))
+            self.record(Pulled(key, *pull))
         state = self._of(key.session)
         if key not in state.pulled:
-            state.add_pull(key)
+            state.add_pull(key, pull)
             self._count(key)
 
     def forget_pull(self, key: MessageKey) -> None:
@@ -342,6 +352,18 @@ class Sessions:
         """Whether the message was handed out before."""
         state = self._sessions.get(key.session)
         return state is not None and key in state.pulled
+
+    def pull(self, key: MessageKey) -> Pull:
+        """Who pulled a message, where that is known."""
+        state = self._sessions.get(key.session)
+        return _KNOWN if state is None else state.pulled.get(key, _KNOWN)
+
+    def pulls(self) -> Iterator[tuple[MessageKey, Pull]]:
+        """Messages that were pulled by a task that is known."""
+        for state in self._sessions.values():
+            for key, pull in state.pulled.items():
+                if pull.client:
+                    yield key, pull
 
     # -- for the journal ------------------------------------------------------------------------------------------
 
@@ -361,8 +383,8 @@ class Sessions:
         for state in self._sessions.values():
             for key, push in state.pushed.items():
                 yield Pushed(key, *push)
-            for key in state.pulled:
-                yield Pulled(key)
+            for key, pull in state.pulled.items():
+                yield Pulled(key, *pull)
             for failures in state.failures.values():
                 for key, error in failures:
                     yield PushFailed(key, error.code.value, error.message)

@@ -53,10 +53,24 @@ class _Loan:
 class Lending:
     """What is lent to one peer. Belongs to the event loop's thread."""
 
-    def __init__(self, peer: str, context: GatewayContext, send: Callable[[Lend | LendRecall], bool]) -> None:
+    def __init__(
+        self,
+        peer: str,
+        context: GatewayContext,
+        send: Callable[[Lend | LendRecall], bool],
+        send_anew: Callable[[Outgoing, Lease], object],
+    ) -> None:
+        """
+        Args:
+            peer: name of its site.
+            context: the gateway's.
+            send: sends a frame, if there is a control channel.
+            send_anew: takes a message, and its lease, that nobody at the peer may have got.
+        """
         self._peer = peer
         self._context = context
         self._send = send
+        self._send_anew = send_anew
         self._loans: dict[int, _Loan] = {}
         self._declined = False
         self._leaving = False
@@ -163,25 +177,25 @@ class Lending:
             if not loan.forgotten:
                 loan.gone_at = None
 
-    def peer_restarted(self) -> tuple[list[int], list[tuple[Outgoing, Lease]]]:
+    def peer_restarted(self) -> list[int]:
         """The peer has forgotten its loans, though tasks of its may still use them.
 
+        Those that it had taken, and no task of its uses, are sent anew: no task has pulled them, or none needs them any
+        more, which the peer knows.
+
         Returns:
-            those it had not taken yet, and those it had and no task of its uses, each with a lease for whoever sends
-            it again: no task has pulled them, or none needs them any more, which the peer knows.
+            those it had not taken yet.
         """
         self._declined = False
         self.peer_lost()
         untaken = [transfer for transfer, loan in self._loans.items() if not loan.accepted]
         for transfer in untaken:
             self.end(transfer)
-        unused = [loan for loan in self._loans.values() if not loan.forgotten and not range_is_held(loan.lease.slot)]
-        again = [(loan.outgoing, loan.lease.share(f"transfer:{loan.outgoing.key}")) for loan in unused]
-        for loan in unused:
-            self.end(loan.outgoing.transfer)
-        for loan in self._loans.values():
+        for loan in list(self._loans.values()):
+            if not loan.forgotten and not range_is_held(loan.lease.slot):
+                self._give_up(loan)
             loan.forgotten = True
-        return untaken, again
+        return untaken
 
     def close(self) -> None:
         """Look no more."""
@@ -189,6 +203,13 @@ class Lending:
             self._watch.cancel()
 
     # -- internals ------------------------------------------------------------------------------------------------
+
+    def _give_up(self, loan: _Loan) -> None:
+        """Lend it no more, and send it instead; as the journal has it, it has been so all the time."""
+        del self._loans[loan.outgoing.transfer]
+        self._send_anew(loan.outgoing, loan.lease.share(f"transfer:{loan.outgoing.key}"))
+        if not self._leaving:
+            loan.lease.release()
 
     def _offer(self, loan: _Loan) -> None:
         message, slot = loan.outgoing, loan.lease.slot
@@ -205,7 +226,10 @@ class Lending:
             self._watch = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
 
     def _look(self) -> None:
-        """End the loans of a gateway that has gone, once no task of its uses them."""
+        """End the loans of a gateway that has gone, once no task of its uses them.
+
+        What no task was seen to use may never have been pulled: it waits for the gateway, as what is not lent does.
+        """
         self._watch = None
         now, restart = time.monotonic(), self._context.config.timeouts.restart
         gone = {t: loan for t, loan in self._loans.items() if loan.accepted and loan.gone_at is not None}
@@ -213,9 +237,13 @@ class Lending:
             if range_is_held(loan.lease.slot):
                 loan.was_used = True
                 continue
-            # what no task was seen to use may wait to be pulled from the peer's next run
-            patience = GRACE_SECONDS if loan.was_used or loan.forgotten else max(GRACE_SECONDS, restart)
-            if loan.gone_at is not None and loan.gone_at < now - patience:
+            was_used = loan.was_used or loan.forgotten
+            patience = GRACE_SECONDS if was_used else max(GRACE_SECONDS, restart)
+            if loan.gone_at is None or loan.gone_at >= now - patience:
+                continue
+            if not was_used and self._context.mailbox.sessions.ended.reason(loan.outgoing.key.session) is None:
+                self._give_up(loan)
+            else:
                 logger.info("%s is not used any more by tasks of %s", loan.outgoing.key, self._peer)
                 self.end(transfer)
         if gone:

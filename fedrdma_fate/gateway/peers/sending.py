@@ -136,7 +136,7 @@ class Sending:
         self._links = links
         self._hello = hello
         self._shares_memory = shares_memory
-        self.lending = Lending(peer.site, context, send)
+        self.lending = Lending(peer.site, context, send, self._send_anew)
         self._inline: dict[int, Inline] = {}
         limits = context.config.limits
         self.outgoing = OutgoingRoom(
@@ -372,10 +372,13 @@ class Sending:
 
     def peer_restarted(self) -> None:
         """The peer has forgotten what was lent to it."""
-        untaken, again = self.lending.peer_restarted()
-        self._take_back(untaken)
-        for outgoing, lease in again:
-            self._keep_payload(_PendingPayload(outgoing, lease, alone=False, may_be_there=True))
+        self._take_back(self.lending.peer_restarted())
+
+    def _send_anew(self, outgoing: Outgoing, lease: Lease) -> None:
+        """What was lent to a run of the peer that is gone; the next one may have pulled it, and knows that."""
+        # where it is refused now, its receiver is to be told as well
+        self._delivered.pop(outgoing.transfer, None)
+        self._keep_payload(_PendingPayload(outgoing, lease, alone=False, may_be_there=True))
 
     def take_back(self, path: str) -> None:
         """A data path was given up: what was handed to it waits for another one."""

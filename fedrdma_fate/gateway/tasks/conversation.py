@@ -45,6 +45,7 @@ from fedrdma_fate.client.protocol import (
 from fedrdma_fate.core.held import bytes_in
 from fedrdma_fate.gateway.journal_records import SumHanded
 from fedrdma_fate.gateway.messages.mailbox import Message
+from fedrdma_fate.gateway.messages.sessions import Pull
 from fedrdma_fate.gateway.messages.tolerances import JointBudget
 from fedrdma_fate.gateway.peers.entitlement import not_in_session
 from fedrdma_fate.gateway.spilling import make_room
@@ -182,6 +183,8 @@ class TaskConversation:
         with self._context.journal.together():
             for missed in task.go_on(request):
                 self._give_back(missed)
+            for key, got in task.take_pulls(request.unanswered):
+                self._context.mailbox.settle(key, got=got)
         message = "%s goes on in %s after the gateway was restarted"
         self._server.tell("task came back", self._user, message, task.attach.party, task.attach.session)
         return Done()
@@ -438,8 +441,10 @@ class TaskConversation:
 
     def _note_pull(self, message: Message, task: Task, lease: int, asked: int) -> None:
         """A message that was pulled, and is with no task, could not come any more: both are written down, or none."""
+        # of one that is lent there is nothing in the journal but this
+        pull = Pull(task.attach.client, asked) if message.when_gone is None else Pull()
         with self._context.journal.together():
-            self._context.mailbox.sessions.note_pull(message.key)
+            self._context.mailbox.sessions.note_pull(message.key, pull)
             lease = 0 if message.small_body() is not None else lease
             self._context.journal.handed(message, task.attach.client, lease, asked)
 

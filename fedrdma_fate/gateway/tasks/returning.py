@@ -10,6 +10,7 @@ from fedrdma_fate.gateway.journal_records import Came, Outgoing
 from fedrdma_fate.gateway.messages.mailbox import Message
 from fedrdma_fate.gateway.peers.sending import Sending
 from fedrdma_fate.memory.pool import Lease
+from fedrdma_fate.wire.frames import MessageKey
 
 TASKS_LOOK_SECONDS = 1.0
 """Between two looks at what tasks of an earlier run have: a slot is free so long after they let go of it, or end."""
@@ -42,6 +43,8 @@ class Had:
         leases: send slots, by the numbers of their leases.
         messages: that it was given to map, or was about to be, by the numbers of their leases,
             and each with that of its get.
+        pulls: messages that it has pulled, or was about to, of which nothing is here, each with the number of that get:
+            they were lent.
         small: messages of which it was given the bytes, or was about to be, likewise.
         sums: that it has asked for, or has got.
         unfinished: messages that it was still writing when they were being sent, and what sends them.
@@ -50,6 +53,7 @@ class Had:
     task: Came
     leases: dict[int, Lease] = dataclasses.field(default_factory=dict)
     messages: dict[int, tuple[Message, int]] = dataclasses.field(default_factory=dict)
+    pulls: list[tuple[MessageKey, int]] = dataclasses.field(default_factory=list)
     small: list[tuple[Message, int]] = dataclasses.field(default_factory=list)
     sums: list[EarlierSum] = dataclasses.field(default_factory=list)
     unfinished: list[tuple[Sending, Outgoing]] = dataclasses.field(default_factory=list)

@@ -178,6 +178,9 @@ class TaskServer:
         attach = task.attach
         del self._tasks[attach.client]
         held = task.release_all()
+        for key, got in task.take_pulls():
+            # whether or not it has got them, it has pulled them, and nobody else does
+            self.context.mailbox.settle(key, got=got)
         self.context.send_pool.release_owner(task.owner)
         self.sessions.depart(attach.session, attach.party)
         if held:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
@@ -48,6 +48,7 @@ class Task:
         self.is_awaited = False
         self.unfinished: dict[MessageKey, tuple[Sending, OutgoingRecord]] = {}
         self._in_doubt: list[tuple[Message, int]] = []
+        self._pulls: list[tuple[MessageKey, int]] = []
         self._sums: list[EarlierSum] = []
         self._seen_mapped: set[int] = set()
         self.connections = 0
@@ -75,6 +76,7 @@ class Task:
         task.sending = {number: LeasedPayload(lease) for number, lease in had.leases.items()}
         task.received = {number: message for number, (message, _) in had.messages.items()}
         task._in_doubt = [*had.messages.values(), *had.small]
+        task._pulls = had.pulls
         task._sums = had.sums
         for summed in had.sums:
             if (handed := summed.kept.handed) is not None:
@@ -103,6 +105,12 @@ class Task:
         for number in [number for number in (*self.sending, *self.received) if number not in held]:
             self.release(number)
         return list(missed.values())
+
+    def take_pulls(self, unanswered: Collection[int] = ()) -> list[tuple[MessageKey, bool]]:
+        """Lent messages that it has pulled from an earlier run, and whether it has got them, as far as one knows."""
+        pulls, self._pulls = self._pulls, []
+        missed = {*unanswered}
+        return [(key, asked not in missed) for key, asked in pulls]
 
     def take_sum(self, keys: Sequence[MessageKey]) -> EarlierSum | None:
         """The sum of these messages that an earlier run has begun for it; it then belongs to the caller."""

@@ -106,7 +106,7 @@ records = st.one_of(
     st.builds(SumClosed, transfers, st.just("why"), st.none() | st.just(1)),
     st.builds(SumHanded, transfers, st.just(2), st.just(3)),
     st.builds(SumGone, transfers),
-    st.builds(Pulled, keys),
+    st.builds(Pulled, keys, st.sampled_from(("", "task")), transfers),
     st.builds(Unpulled, keys),
 )
 

@@ -22,6 +22,7 @@ from fedrdma_fate.client.protocol import (
 from fedrdma_fate.gateway.config.schema import parse_config
 from fedrdma_fate.gateway.journal_records import Came
 from fedrdma_fate.gateway.messages.mailbox import Message
+from fedrdma_fate.gateway.messages.sessions import Pull
 from fedrdma_fate.gateway.tasks.conversation import TaskConversation
 from fedrdma_fate.gateway.tasks.returning import Had, digest_of_secret
 from fedrdma_fate.gateway.tasks.server import TaskServer
@@ -143,6 +144,50 @@ def test_a_message_that_was_given_waits_again_if_it_did_not_come_and_else_is_ove
         back.end()
 
     play(scenario)
+
+
+@pytest.mark.parametrize("end", ["not got", "got", "dead"])
+def test_a_lent_message_that_was_pulled_waits_again_only_for_a_task_that_says_it_has_not_got_it(
+    play: Play, end: str
+) -> None:
+    async def scenario(twin: Twin) -> None:
+        served = Served(twin)
+        mailbox = served.context.mailbox
+        mailbox.sessions.note_pull(SMALL, Pull("task", 4))
+        mailbox.doubt(SMALL)
+        served.server.expect([Had(CAME, pulls=[(SMALL, 4)])])
+        assert mailbox.deliver(small())
+        other = served.attach(msgspec.structs.replace(ATTACH, client="other"))
+        # whichever number it says
+        assert await code_of_get(other, 4) == ErrorCode.DUPLICATE_PULL
+        with pytest.raises(GatewayError):
+            other.answer(GoOn((), 0, (4,)))
+        back = served.attach()
+        if end == "dead":
+            back._attached.is_awaited = False
+            back.end()
+        else:
+            assert back.answer(GoOn((), 0, (4,) if end == "not got" else ())) == Done()
+            assert await code_of_get(back, 4) == (None if end == "not got" else ErrorCode.DUPLICATE_PULL)
+            back.end()
+        assert await code_of_get(other, 5) == ErrorCode.DUPLICATE_PULL
+        assert mailbox.summary()["messages"] == 0
+        other.end()
+
+    play(scenario)
+
+
+async def code_of_get(task: TaskConversation, number: int) -> ErrorCode | None:
+    """Why a task does not get the small message; None where it does."""
+    got = task.answer(Get("small", "t", PARTIES["b"], 0.1, number=number))
+    assert asyncio.iscoroutine(got)
+    try:
+        answer = await got
+    except FedRDMAError as error:
+        return error.code
+    assert isinstance(answer, WithSequel)
+    answer.then()
+    return None
 
 
 def test_leases_that_a_task_has_not_got_or_has_given_back_go_back_and_later_ones_have_other_numbers(play: Play) -> None:
