@@ -183,6 +183,9 @@ def _round(
     with _Watch(gateways) as watch, ThreadPoolExecutor(1) as pool:
         cpu, started = gateways.cpu_seconds(), time.monotonic()
         future = pool.submit(add, gateways.arbiter, setting, tag)
+        if add is _our_sum:
+            # as FATE's arbiter does, which has nothing else to do
+            gateways.await_asked()
         for rank in range(1, setting.updates):
             gateways.push(rank, update, tag)
         gateways.rest(all_added=name == "slots")
@@ -282,6 +285,10 @@ class _Gateways:
         raw[whole.offset :][:ITEM_BYTES].view(np.float64)[0] += 2**rank
         del raw
         lease.commit(_NAME, tag, [_ARBITER], "object")
+
+    def await_asked(self) -> None:
+        """Wait until a sum is asked for."""
+        _wait(lambda: bool((self._gateway.status() or {}).get("sums")), _START_SECONDS, "the sum to be asked for")
 
     def rest(self, *, all_added: bool) -> None:
         """Wait until nothing is under way, and where all are added at once, nothing is left of them but the sum."""

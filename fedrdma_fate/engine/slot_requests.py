@@ -42,7 +42,7 @@ class SlotRequests:
         transfer = outgoing.transfer
         if not self._asked.admit(transfer, outgoing.key.session):
             return
-        request = GrantRequest(self._transport, transfer, slot_bytes)
+        request = GrantRequest(self._transport, transfer, slot_bytes, outgoing.key)
         self._emit(FrameToSend(request))
         if self._datagrams.post(request):
             self._repeated[transfer] = Repeated(request, Backoff(now, _REPEATS))

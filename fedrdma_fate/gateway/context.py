@@ -19,6 +19,7 @@ from fedrdma_fate.gateway.messages.unspilled import Unspilled
 from fedrdma_fate.gateway.path_store import PathStore
 from fedrdma_fate.gateway.routing import Routes
 from fedrdma_fate.gateway.send_sharing import SendSharing
+from fedrdma_fate.gateway.summand_grants import SummandGrants
 from fedrdma_fate.gateway.trace_events import TraceEvents
 from fedrdma_fate.gateway.transports import TransportSet
 from fedrdma_fate.memory.payload_copies import PayloadCopies
@@ -114,6 +115,7 @@ class GatewayContext:
         make_link: makes the links to the peers.
         sharing: the link by which the peers send to this site.
         send_sharing: the link by which this site sends to them.
+        summand_grants: which updates of sums may come now.
     """
 
     config: GatewayConfig
@@ -145,6 +147,7 @@ class GatewayContext:
     make_link: MakeLink = LinkThread
     sharing: LinkSharing = dataclasses.field(init=False)
     send_sharing: SendSharing = dataclasses.field(init=False)
+    summand_grants: SummandGrants = dataclasses.field(default_factory=SummandGrants)
 
     def __post_init__(self) -> None:
         """What follows from the configuration."""

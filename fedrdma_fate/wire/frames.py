@@ -201,11 +201,19 @@ class PathUse(Frame, frozen=True, tag="path-use"):
 
 
 class GrantRequest(Frame, frozen=True, tag="grant-request"):
-    """Ask for a receive slot of `slot_bytes` for a transfer that no standing grant can hold."""
+    """Ask for a receive slot of `slot_bytes` for a transfer that no standing grant can hold.
+
+    Attributes:
+        transport: the data path it is for.
+        transfer: that will be announced.
+        slot_bytes: length of the slot, header space included.
+        key: the message, by which the receiver knows whether it can use it now.
+    """
 
     transport: PartyText
     transfer: int
     slot_bytes: int
+    key: MessageKey | None = None
 
 
 class Grant(Frame, frozen=True, tag="grant"):

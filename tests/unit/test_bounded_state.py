@@ -128,11 +128,13 @@ BOUNDS: dict[str, dict[str, str]] = {
     "MOST_ANNOUNCED, by whoever adds": {"gateway/peers/announced.py:AnnouncedTransfers": "_offers _of_message"},
     "MOST_PARTIES: of one sum": {
         "gateway/tasks/sums.py:_RunningSum": "_here _takes",
+        "gateway/summand_grants.py:ExpectedUpdates": "_keys _coming _held",
+        "gateway/summand_grants.py:SummandGrants": "_sum_of",
         "gateway/journal/kept_sums.py:KeptSum": "added",
     },
     "by the receive region: each sum has a slot of it": {"gateway/journal/kept_sums.py:KeptSums": "_sums"},
     "MOST_REQUESTS_KEPT; standing grants are few": {
-        "gateway/peers/receiving.py:Receiving": "_requests _asked_by _granted _early_requests",
+        "gateway/peers/receiving.py:Receiving": "_requests _held _asked_by _granted _early_requests",
         "gateway/context.py:GatewayContext": "tasks",
         "engine/incoming.py:IncomingTransfers": "_granted _tagged",
         "engine/openings.py:Openings": "_opening",

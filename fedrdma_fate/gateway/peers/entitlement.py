@@ -10,7 +10,7 @@ import msgspec
 from fedrdma_fate.gateway.messages.sessions import Sessions
 from fedrdma_fate.gateway.routing import Routes
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError
-from fedrdma_fate.wire.frames import PROBE_TRANSFERS_FROM, Frame, MessageKey, Offer, Party
+from fedrdma_fate.wire.frames import PROBE_TRANSFERS_FROM, Frame, GrantRequest, MessageKey, Offer, Party
 
 
 class Entitlement:
@@ -83,7 +83,7 @@ def fields_with_messages(kind: type[Frame]) -> tuple[str, ...]:
 
 def _is_of_a_probe(frame: Frame) -> bool:
     """A probe's key is that of no message: what arrives under it is dropped, and nobody waits for it."""
-    return isinstance(frame, Offer) and frame.transfer >= PROBE_TRANSFERS_FROM
+    return isinstance(frame, Offer | GrantRequest) and frame.transfer >= PROBE_TRANSFERS_FROM
 
 
 def _holds_keys(kind: object) -> bool:

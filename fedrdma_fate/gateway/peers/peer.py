@@ -372,7 +372,7 @@ class Peer:
             case Offer():
                 if (link := self._link(frame.transport)) is not None:
                     link.decline(frame, self.receiving.refuse(frame, why.code, why.message))
-            case Inline() | Lend():
+            case Inline() | Lend() | GrantRequest():
                 self.send(self.receiving.refuse(frame, why.code, why.message))
             case _:
                 code, kind, reason = why.code.value, type(frame).__name__, why.message

@@ -34,6 +34,7 @@ from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.journal_records import Pulled, SumAdded, SumAdding, SumBegan, SumClosed, SumGone
 from fedrdma_fate.gateway.messages.mailbox import Message
 from fedrdma_fate.gateway.spilling import make_room
+from fedrdma_fate.gateway.summand_grants import ExpectedUpdates
 from fedrdma_fate.gateway.tasks.returning import EarlierSum
 from fedrdma_fate.memory.region import region_unusable
 from fedrdma_fate.memory.shared_slots import hold_range, range_is_held
@@ -229,6 +230,7 @@ class _RunningSum:
         self._shapes: tuple[Shape, ...] = ()
         self._abandoned = asyncio.Event()
         self._expected = False
+        self._expected_updates: ExpectedUpdates | None = None
 
     def go_on_with(self, earlier: EarlierSum) -> None:
         """Before it runs: an earlier run has begun it."""
@@ -284,6 +286,9 @@ class _RunningSum:
     async def _sum(self) -> SumOutcome | NotSummed:
         try:
             gone = asyncio.create_task(self._abandoned.wait())
+            if self._fold.order is Order.EXACT:
+                # by rank one may have to wait for another that has not been sent yet
+                self._expected_updates = self._context.summand_grants.expect(self._keys)
             try:
                 while not self._fold.closed:
                     if self._fold.next_up is not None:
@@ -292,6 +297,7 @@ class _RunningSum:
                         await self._wait_for_more(gone)
             finally:
                 gone.cancel()
+                self._all_may_come()
             return await self._outcome()
         finally:
             await self._put_back()
@@ -417,6 +423,13 @@ class _RunningSum:
             )
             message.note_gone()
         message.discard()
+        if self._expected_updates is not None:
+            self._expected_updates.added(message.key)
+
+    def _all_may_come(self) -> None:
+        """Nothing is held until what came before it has been added."""
+        if self._expected_updates is not None:
+            self._expected_updates.close()
 
     async def _add(self, party: int, message: Message) -> float | None:
         """Add it; its weight.

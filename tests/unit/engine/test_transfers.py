@@ -87,7 +87,7 @@ def test_without_a_credit_that_holds_it_a_slot_is_asked_for(pair: Pair) -> None:
     pair.carry()
     pair.outgoing.submit(message, pair.now)
     needed = SlotLayout(message.plan, message.mode).slot_bytes
-    assert pair.sending.frames == [GrantRequest("memory", 1, needed)]
+    assert pair.sending.frames == [GrantRequest("memory", 1, needed, message.key)]
     pair.run()
     assert delivered_bytes(pair) == [BODY]
 

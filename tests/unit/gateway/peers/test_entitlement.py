@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fedrdma_fate.engine.events import TransferAnnounced
+from fedrdma_fate.engine.events import GrantRequested, TransferAnnounced
 from fedrdma_fate.engine.link import Link
 from fedrdma_fate.engine.settings import LinkSettings
 from fedrdma_fate.gateway.config.schema import PeerConfig
@@ -78,7 +78,7 @@ def wrong_keys(twin: Twin) -> Iterator[MessageKey]:
 
 
 def test_the_frames_that_are_known_to_name_messages_are_among_those_that_are_found() -> None:
-    assert NAMES_A_MESSAGE == ["Inline", "Lend", "Offer", "Undeliverable"]
+    assert NAMES_A_MESSAGE == ["GrantRequest", "Inline", "Lend", "Offer", "Undeliverable"]
     assert {name for name, kind in KINDS.items() if fields_with_messages(kind)} == set(NAMES_A_MESSAGE)
 
 
@@ -140,7 +140,7 @@ def test_a_datagram_about_a_message_that_is_none_of_the_peers_does_not_leave_the
         link._datagrams.path_up(MemoryWire().ends[0], DATAGRAM_KEYS)
         sealer = DatagramSealer(DATAGRAM_KEYS.receive)
         link._on_datagram(sealer.seal(encode_datagram(example(KINDS[name], key=key, transport="tcp"))), 0.0)
-        assert len([event for event in events if isinstance(event, TransferAnnounced)]) == expected
+        assert len([event for event in events if isinstance(event, TransferAnnounced | GrantRequested)]) == expected
 
 
 def test_the_links_of_a_gateway_drop_such_datagrams(play: Play) -> None:

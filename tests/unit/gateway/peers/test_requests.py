@@ -8,14 +8,17 @@ from collections.abc import Coroutine
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from fedrdma_fate.core.credits import MOST_REQUESTS, MOST_SESSION_REQUESTS
 from fedrdma_fate.gateway.config.schema import ReceiveConfig
 from fedrdma_fate.gateway.link_sharing import LinkSharing
 from fedrdma_fate.gateway.peers.receiving import MOST_REQUESTS_KEPT, Receiving, pool_owner
+from fedrdma_fate.gateway.summand_grants import SummandGrants
 from fedrdma_fate.memory.pool import SlotPool
 from fedrdma_fate.obs.complaints import Complaints
 from fedrdma_fate.wire.errors import ErrorCode
-from fedrdma_fate.wire.frames import PROBE_TRANSFERS_FROM, Delivered, GrantRequest, Refused
+from fedrdma_fate.wire.frames import PROBE_TRANSFERS_FROM, Delivered, GrantRequest, MessageKey, Party, Refused
 from tests.support.endpoints import HeapRegion
 from tests.support.twin import Twin
 from tests.support.twin_play import Play, pull, sent_by, work
@@ -39,6 +42,8 @@ class Gateway:
     """What two peers share."""
 
     def __init__(self) -> None:
+        self.mode = "fedrdma-e"
+        self.round_trip: float | None = 0.001
         pool = SlotPool(HeapRegion(4096 * KIB), "receive", sharers=[pool_owner(peer) for peer in PEERS])
         self.context: Any = SimpleNamespace(
             receive_pool=pool,
@@ -47,12 +52,15 @@ class Gateway:
             complaints=Complaints(),
             recalls={pool: []},
             making_room=set(),
+            summand_grants=SummandGrants(),
+            config=SimpleNamespace(mode_for=lambda _peer: self.mode),
             mailbox=SimpleNamespace(in_region=lambda _region: iter(())),
         )
         self.answers: dict[str, list[Any]] = {peer: [] for peer in PEERS}
         self.links: dict[str, Any] = {peer: Granting() for peer in PEERS}
         self.receiving = {
-            peer: Receiving(peer, self.context, self.answers[peer].append, lambda: None) for peer in PEERS
+            peer: Receiving(peer, self.context, self.answers[peer].append, lambda: None, lambda: self.round_trip)
+            for peer in PEERS
         }
 
     def ask(self, peer: str, transfer: int, slot_bytes: int) -> None:
@@ -60,6 +68,11 @@ class Gateway:
 
     def ask_early(self, peer: str, transfer: int, slot_bytes: int) -> None:
         self.receiving[peer].on_early_grant_request(GrantRequest("tcp", transfer, slot_bytes), self.links[peer])
+
+    def ask_for(self, peer: str, transfer: int, key: MessageKey, *, early: bool = False) -> None:
+        receiving = self.receiving[peer]
+        ask = receiving.on_early_grant_request if early else receiving.on_grant_request
+        ask(GrantRequest("tcp", transfer, 64 * KIB, key), self.links[peer])
 
     async def settle(self) -> None:
         for _ in range(10):
@@ -69,6 +82,9 @@ class Gateway:
         for receiving in self.receiving.values():
             receiving.forget_requests()
         await self.settle()
+
+
+KEYS = [MessageKey("s", "masked", "t", Party("host", str(number)), Party("arbiter", "1")) for number in range(5)]
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
@@ -191,3 +207,68 @@ def test_a_session_of_many_payloads_does_not_keep_anothers_from_asking(play: Pla
         assert sessions == {"s": MOST_SESSION_REQUESTS, "another": 1}
 
     play(scenario, memory={"send_bytes": "32MiB", "receive_bytes": "1MiB", "ring_slots": 0})
+
+
+def test_updates_of_a_sum_get_slots_two_at_a_time_and_do_not_count_as_waiting_for_memory() -> None:
+    async def scenario() -> None:
+        gateway = Gateway()
+        expected = gateway.context.summand_grants.expect(KEYS)
+        for transfer, key in enumerate(KEYS, 1):
+            gateway.ask_for("honest", transfer, key)
+        await gateway.settle()
+        granted = gateway.links["honest"].granted
+        assert granted == [1, 2]
+        assert not gateway.receiving["honest"].waits_for_memory
+        gateway.ask("honest", 9, 64 * KIB)
+        gateway.ask_for("honest", 5, KEYS[4], early=True)
+        await gateway.settle()
+        assert granted == [1, 2, 9]
+        expected.added(KEYS[1])
+        await gateway.settle()
+        assert granted == [1, 2, 9, 3]
+        expected.close()
+        await gateway.settle()
+        assert granted == [1, 2, 9, 3, 4, 5]
+        await gateway.close()
+
+    run(scenario())
+
+
+def test_one_that_waits_for_its_turn_asks_again_on_the_next_path() -> None:
+    async def scenario() -> None:
+        gateway = Gateway()
+        expected = gateway.context.summand_grants.expect(KEYS)
+        for transfer, key in enumerate(KEYS[:3], 1):
+            gateway.ask_for("honest", transfer, key)
+        await gateway.settle()
+        gateway.receiving["honest"].forget_requests()
+        await gateway.settle()
+        expected.added(KEYS[0])
+        gateway.ask_for("honest", 3, KEYS[2])
+        await gateway.settle()
+        assert gateway.links["honest"].granted == [1, 2, 3]
+        await gateway.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("mode", "round_trip", "granted"),
+    [
+        pytest.param("fedrdma-e", 0.03, 5, id="a far one, and each chunk is waited for"),
+        pytest.param("fedrdma-e", None, 5, id="nobody knows how far"),
+        pytest.param("fedrdma-x", 0.03, 2, id="a far one, whose path one transfer fills"),
+    ],
+)
+def test_where_two_do_not_fill_the_path_all_come_at_once(mode: str, round_trip: float | None, granted: int) -> None:
+    async def scenario() -> None:
+        gateway = Gateway()
+        gateway.mode, gateway.round_trip = mode, round_trip
+        gateway.context.summand_grants.expect(KEYS)
+        for transfer, key in enumerate(KEYS, 1):
+            gateway.ask_for("honest", transfer, key)
+        await gateway.settle()
+        assert len(gateway.links["honest"].granted) == granted
+        await gateway.close()
+
+    run(scenario())
