@@ -139,6 +139,11 @@ class MainPath:
         self._trial = self._look = None
         self._leaving.clear()
 
+    @property
+    def least_round_trip(self) -> float:
+        """The shortest that a ping to this run of the peer has taken, seconds: how far it is, busy or not."""
+        return self._least_round_trip
+
     def on_round_trip(self, seconds: float) -> None:
         """A ping was answered after so long."""
         self._least_round_trip = min(self._least_round_trip, seconds)

@@ -122,7 +122,12 @@ class Peer:
         self.session_talk: SessionTalk | None = None
         self._entitlement = Entitlement(config.site, context.config.site, context.routes, context.mailbox.sessions)
         self.receiving = Receiving(
-            config.site, context, self.send, self._lender_region, lambda: self.sending.rtt_seconds
+            config.site,
+            context,
+            self.send,
+            self._lender_region,
+            lambda: self.sending.rtt_seconds,
+            lambda: self.main_path.least_round_trip,
         )
         self.probes = ProbeTransfers(config.site, context, self.send)
         self.keys = PeerKeys(context.config.sealing)

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 
@@ -125,6 +126,7 @@ class Receiving:
         send: Callable[[Delivered | Refused | LendDecline | LendReturn], object],
         lender_region: Callable[[], LentRegion | None],
         round_trip: Callable[[], float | None] = lambda: None,
+        least_round_trip: Callable[[], float] = lambda: math.inf,
     ) -> None:
         """
         Args:
@@ -133,6 +135,7 @@ class Receiving:
             send: sends a frame, if there is a control channel.
             lender_region: see `Borrowing`.
             round_trip: of the control channel, seconds; None while it is not known.
+            least_round_trip: the shortest of it so far; infinite while there was none.
         """
         self.borrowing = Borrowing(peer, context, send, lender_region)
         self.saving = Saving(context)
@@ -140,6 +143,7 @@ class Receiving:
         self._context = context
         self._send = send
         self._round_trip = round_trip
+        self._least_round_trip = least_round_trip
         self._granted: dict[int, _Grant] = {}
         self._requests: dict[int, _Request] = {}
         # of these, whose turn it is not yet
@@ -283,8 +287,7 @@ class Receiving:
         """The message it is for, where two transfers at a time fill the path as well as more of them."""
         if request.key is None or self._context.config.mode_for(self._peer) == "fedrdma-x":
             return request.key
-        round_trip = self._round_trip()
-        return request.key if round_trip is not None and round_trip <= SHORT_ROUND_TRIP_SECONDS else None
+        return request.key if self._least_round_trip() <= SHORT_ROUND_TRIP_SECONDS else None
 
     def _refuse_request(self, request: GrantRequest, error: FedRDMAError) -> None:
         self._complain("refused request", "refused transfer %s of %s: %s", request.transfer, self._peer, error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Coroutine
 from types import SimpleNamespace
@@ -43,7 +44,7 @@ class Gateway:
 
     def __init__(self) -> None:
         self.mode = "fedrdma-e"
-        self.round_trip: float | None = 0.001
+        self.round_trip = 0.001
         pool = SlotPool(HeapRegion(4096 * KIB), "receive", sharers=[pool_owner(peer) for peer in PEERS])
         self.context: Any = SimpleNamespace(
             receive_pool=pool,
@@ -59,7 +60,13 @@ class Gateway:
         self.answers: dict[str, list[Any]] = {peer: [] for peer in PEERS}
         self.links: dict[str, Any] = {peer: Granting() for peer in PEERS}
         self.receiving = {
-            peer: Receiving(peer, self.context, self.answers[peer].append, lambda: None, lambda: self.round_trip)
+            peer: Receiving(
+                peer,
+                self.context,
+                self.answers[peer].append,
+                lambda: None,
+                least_round_trip=lambda: self.round_trip,
+            )
             for peer in PEERS
         }
 
@@ -256,11 +263,11 @@ def test_one_that_waits_for_its_turn_asks_again_on_the_next_path() -> None:
     ("mode", "round_trip", "granted"),
     [
         pytest.param("fedrdma-e", 0.03, 5, id="a far one, and each chunk is waited for"),
-        pytest.param("fedrdma-e", None, 5, id="nobody knows how far"),
+        pytest.param("fedrdma-e", math.inf, 5, id="nobody knows how far"),
         pytest.param("fedrdma-x", 0.03, 2, id="a far one, whose path one transfer fills"),
     ],
 )
-def test_where_two_do_not_fill_the_path_all_come_at_once(mode: str, round_trip: float | None, granted: int) -> None:
+def test_where_two_do_not_fill_the_path_all_come_at_once(mode: str, round_trip: float, granted: int) -> None:
     async def scenario() -> None:
         gateway = Gateway()
         gateway.mode, gateway.round_trip = mode, round_trip
