@@ -50,6 +50,7 @@ class OutgoingTransfer:
         repairs: the repair chunks, where there are any.
         wished_bytes: the slot that it would have used best, 0: what it needs.
         bound: which chunks of it may be missing in the end, if any.
+        tail: indices of those that go behind all others.
         sealer: seals what is written into the grant, on a data path that seals as it sends.
         sealed: the payload as it goes out, on a data path where it is sealed before it is posted.
         stalled: what is to be done when the ring has room again.
@@ -70,6 +71,7 @@ class OutgoingTransfer:
     repairs: RepairSums | None = None
     wished_bytes: int = 0
     bound: LossBound | None = None
+    tail: range = range(0)
     sealer: Sealer | None = None
     sealed: SealedSource | None = None
     stalled: deque[Action] = dataclasses.field(default_factory=deque)
@@ -111,6 +113,7 @@ class OutgoingTransfer:
             wished_bytes=self.wished_bytes,
             loss_share=0.0 if self.bound is None else self.bound.share,
             whole_bytes=0 if self.bound is None else self.bound.whole_bytes,
+            tail_from=self.tail.start,
         )
 
     def begin_attempt(self, sealer: PathSealer | None, ring: SealingRing | None) -> None:

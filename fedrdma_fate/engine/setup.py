@@ -87,18 +87,20 @@ def open_transfer(
         plan = with_table(sealable(outgoing.plan, LARGEST_SEALED_CHUNK_BYTES))
         outgoing = dataclasses.replace(outgoing, plan=plan)
     bound = _bound_of(outgoing, service, settings)
+    # so that it is not always the same layer of a model of which something is missing
+    tail = range(0) if bound is None else bound.tail(outgoing.transfer)
     # a sum of chunks that are not all sent is of no use
     wish = None if held else worthwhile_repairs(outgoing, service, memory, settings)
     repairs = None if wish is None else buffer.acquire(wish, grant.length)
     planned = None if repairs is None else repairs.plan
-    sender = _sending_machine(outgoing, grant.grant, service, memory, settings, planned, place, bound)
+    sender = _sending_machine(outgoing, grant.grant, service, memory, settings, planned, place, bound, tail)
     sender.note_held(held)
     wished_bytes = 0 if wish is None else wish.wished_bytes
     if sealed:
         # what is granted ahead has room for the next table, however the next message is cut
         wished_bytes = max(wished_bytes, needed)
     return OutgoingTransfer(
-        outgoing, sender, grant, service, now, repairs=repairs, wished_bytes=wished_bytes, bound=bound
+        outgoing, sender, grant, service, now, repairs=repairs, wished_bytes=wished_bytes, bound=bound, tail=tail
     )
 
 
@@ -178,13 +180,15 @@ def open_receiver(
     if service.reliable:
         # nothing is lost, so nobody sends them
         repairs = None
+    bound, tail = _bound_of_offer(offer, plan)
     details = XReceiveSettings(
         offer.grant % TAGS,
         repairs=repairs,
         first_epoch=_first_epoch(offer.grant),
         asks_digests=asks_digests,
         tagged=tagged,
-        bound=_bound_of_offer(offer, plan),
+        bound=bound,
+        tail=tail,
     )
     if service.repairs_packets:
         details = dataclasses.replace(details, report_bytes=REPORT_BYTES)
@@ -194,11 +198,13 @@ def open_receiver(
     return XReceiver(offer.transfer, plan, details)
 
 
-def _bound_of_offer(offer: Offer, plan: ChunkPlan) -> LossBound | None:
+def _bound_of_offer(offer: Offer, plan: ChunkPlan) -> tuple[LossBound | None, range]:
+    """Which chunks may be missing, and which go last."""
     if not offer.loss_share and not offer.whole_bytes:
-        return None
+        return None, range(0)
     try:
-        return LossBound(plan, offer.loss_share, offer.whole_bytes)
+        bound = LossBound(plan, offer.loss_share, offer.whole_bytes)
+        return bound, bound.tail_from(offer.tail_from) if offer.tail_from else range(0)
     except ValueError as error:
         raise TransferError(ErrorCode.UNEXPECTED_EVENT, f"the offer of {offer.key} is senseless: {error}.") from error
 
@@ -242,6 +248,7 @@ def _sending_machine(
     repairs: RepairPlan | None,
     place: float,
     bound: LossBound | None,
+    tail: range,
 ) -> SendingMachine:
     sealed = outgoing.plan.trailer_bytes > 0
     if not uses_chunk_immediates(outgoing.mode):
@@ -266,5 +273,6 @@ def _sending_machine(
         first_burst_bytes=int(place * outgoing.plan.chunk_bytes) if math.isfinite(memory.bound) else None,
         # of what is sealed, tags say what is right
         bound=None if sealed else bound,
+        tail=tail,
     )
     return XSender(outgoing.transfer, outgoing.plan, details, memory.begin(), outgoing.payload.written_from)

@@ -286,11 +286,12 @@ class Offer(Frame, frozen=True, tag="offer"):
         grant: the grant it is written into.
         chunk_bytes: base chunk size s.
         enable_bytes: size of the Link-Enable chunk cut off the end, 0 without.
-        covered_chunks: `fedrdma-x`: chunks from the first on that repair chunks make up for.
+        covered_chunks: `fedrdma-x`: chunks that repair chunks make up for: those that go last.
         repair_chunks: how many repair chunks come besides.
         wished_bytes: the slot that such a message would use best, with room for repair chunks; 0: what it needs.
         loss_share: `fedrdma-x`: how much of what lies behind `whole_bytes` the sender's task lets be missing.
         whole_bytes: from the start of the payload, that have to come.
+        tail_from: index of the first of those chunks that go behind all others; 0: they go from the last to the first.
     """
 
     transport: PartyText
@@ -307,6 +308,7 @@ class Offer(Frame, frozen=True, tag="offer"):
     wished_bytes: int = 0
     loss_share: LossShare = 0.0
     whole_bytes: CountedBytes = 0
+    tail_from: Annotated[int, msgspec.Meta(ge=0, le=1 << 32)] = 0
 
 
 class Inline(Frame, frozen=True, tag="inline"):

@@ -54,9 +54,15 @@ class Repaired(Chaos):
     """With repair chunks, which are lost, repeated and delayed like the others."""
 
     def __init__(
-        self, plan: RepairPlan, loss: float, report_loss: float, seed: int, repair_damage: float = 0.0
+        self,
+        plan: RepairPlan,
+        loss: float,
+        report_loss: float,
+        seed: int,
+        repair_damage: float = 0.0,
+        tail: range = range(0),
     ) -> None:
-        super().__init__(plan.chunks, loss, report_loss, 0.0, seed, plan, PathState(1e6, 0.02, loss))
+        super().__init__(plan.chunks, loss, report_loss, 0.0, seed, plan, PathState(1e6, 0.02, loss), tail)
         self.repair_damage = repair_damage
         self.repairs = plan
         self.sums = [bytearray(plan.chunks.chunk_bytes) for _ in range(plan.repairs)]
@@ -108,13 +114,23 @@ class Repaired(Chaos):
     loss=st.sampled_from([0.0, 0.1, 0.4]),
     report_loss=st.sampled_from([0.0, 0.5]),
     seed=st.integers(0, 2**32),
+    tail=st.tuples(st.integers(0, 600), st.integers(0, 600)),
 )
 def test_a_transfer_with_repair_chunks_ends_in_the_whole_payload(
-    total: int, chunk: int, share: float, repairs: int, loss: float, report_loss: float, seed: int
+    total: int,
+    chunk: int,
+    share: float,
+    repairs: int,
+    loss: float,
+    report_loss: float,
+    seed: int,
+    tail: tuple[int, int],
 ) -> None:
     chunks = ChunkPlan(total, chunk)
     assume(chunks.count >= 2)
-    chaos = Repaired(RepairPlan(chunks, max(1, int(share * chunks.count)), repairs), loss, report_loss, seed)
+    start, stop = sorted(min(each, chunks.count) for each in tail)
+    planned = RepairPlan(chunks, max(1, int(share * chunks.count)), repairs)
+    chaos = Repaired(planned, loss, report_loss, seed, tail=range(start, stop))
     chaos.run()
     assert chaos.sent == chaos.received == [Finished()]
     assert chaos.slot == chaos.payload
@@ -125,6 +141,15 @@ def test_a_lost_chunk_is_found_without_being_sent_again() -> None:
     chaos = Repaired(RepairPlan(chunks, 40, 12), loss=0.1, report_loss=0.0, seed=4)
     chaos.run()
     assert chaos.received == [Finished()]
+    assert chaos.rebuilt > 0
+
+
+def test_what_goes_last_is_found_wherever_in_the_payload_it_lies() -> None:
+    chunks = ChunkPlan(640, 16)
+    chaos = Repaired(RepairPlan(chunks, 10, 8), loss=0.15, report_loss=0.0, seed=4, tail=range(20, 30))
+    chaos.run()
+    assert chaos.received == [Finished()]
+    assert chaos.slot == chaos.payload
     assert chaos.rebuilt > 0
 
 

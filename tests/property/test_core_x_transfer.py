@@ -42,15 +42,16 @@ class Chaos:
         seed: int,
         repairs: RepairPlan | None = None,
         known: PathState | None = None,
+        tail: range = range(0),
     ) -> None:
         self.clock = VirtualClock()
         self.chance = random.Random(seed)
         self.plan, self.loss, self.report_loss, self.damage = plan, loss, report_loss, damage
         self.payload = self.chance.randbytes(plan.total_bytes)
         self.slot = bytearray(plan.total_bytes)
-        settings = XSendSettings(tag=7, queue_pairs=3, mtu_bytes=16, repairs=repairs)
+        settings = XSendSettings(tag=7, queue_pairs=3, mtu_bytes=16, repairs=repairs, tail=tail)
         self.sender = XSender(1, plan, settings, RateController(known))
-        self.receiver = XReceiver(1, plan, XReceiveSettings(tag=7, repairs=repairs))
+        self.receiver = XReceiver(1, plan, XReceiveSettings(tag=7, repairs=repairs, tail=tail))
         self.sent: list[object] = []
         self.received: list[object] = []
 

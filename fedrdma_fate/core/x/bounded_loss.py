@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from fedrdma_fate.core.digest import DigestTable, payload_digest
 from fedrdma_fate.core.held import Ranges, merged
 from fedrdma_fate.core.plan import ChunkPlan
+from fedrdma_fate.core.x.repair_code import mixed
 from fedrdma_fate.wire.frames import DIGESTS_OF_A_RUN
 
 ELEMENT_ALIGNMENT_BYTES = 64
@@ -38,6 +39,11 @@ ones again and again does not keep a processor busy. Ours."""
 
 MOST_BOUNDED_CHUNKS = 1 << 16
 """Of a transfer of which some may be missing: its ranges fit a reply to a task. Of 16 KiB each they make 1 GiB."""
+
+TAIL_DIVISOR = 4
+"""The tail, which goes behind all else, is this part of the chunks that may be missing. No more than a fifth of them
+may be (`MOST_LOSS_SHARE`), so what has to be whole lies in front of all that is not waited for. And it is no longer, so
+that a payload that is still being written, from its end to its start, is waited for as seldom as can be. Ours."""
 
 _DIGEST_BYTES = 8
 """Of an xxh3-64."""
@@ -75,8 +81,30 @@ class LossBound:
 
     @property
     def count(self) -> int:
-        """How many chunks there are that may be missing: the first in the order of sending."""
+        """How many chunks there are that may be missing."""
         return self.plan.count - self.first_index
+
+    def tail(self, number: int) -> range:
+        """The chunks that go behind all others: with another number, others.
+
+        What is lost of them is what is missing most: there is the least time for it to be sent again.
+        """
+        length = self.count // TAIL_DIVISOR
+        if not length:
+            return range(0)
+        start = self.first_index + mixed(number) % (self.count - length + 1)
+        return range(start, start + length)
+
+    def tail_from(self, start: int) -> range:
+        """The tail that begins with this chunk.
+
+        Raises:
+            ValueError: there is none that does.
+        """
+        length = self.count // TAIL_DIVISOR
+        if not length or not self.first_index <= start <= self.plan.count - length:
+            raise ValueError(f"no tail of {length} chunks begins at chunk {start}")
+        return range(start, start + length)
 
     def allows(self, indices: Iterable[int], share: float) -> bool:
         """Whether these may all be missing, where the receiver's task lets no more than `share` be."""

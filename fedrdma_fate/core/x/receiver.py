@@ -27,6 +27,7 @@ from fedrdma_fate.core.x.bounded_loss import (
 from fedrdma_fate.core.x.chunking import TAGS, chunk_of_immediate
 from fedrdma_fate.core.x.repair import RepairReceiver
 from fedrdma_fate.core.x.repair_code import RepairPlan
+from fedrdma_fate.core.x.sending_order import SendingOrder
 from fedrdma_fate.wire.errors import ErrorCode, WireError
 from fedrdma_fate.wire.frames import Delivered, DigestRequest, Refused, Report, ResendChunks
 from fedrdma_fate.wire.header import ChunkHeader, HeaderKind, decode_header
@@ -57,6 +58,7 @@ class XReceiveSettings:
         asks_digests: the sender tells the digests of its chunks when it is asked.
         tagged: a tag vouches for every chunk that comes.
         bound: which chunks may be missing in the end; None: none.
+        tail: see `XSendSettings`.
     """
 
     tag: int
@@ -68,6 +70,7 @@ class XReceiveSettings:
     asks_digests: bool = False
     tagged: bool = False
     bound: LossBound | None = None
+    tail: range = range(0)
 
 
 class XReceiver:
@@ -115,7 +118,8 @@ class XReceiver:
         self._check_due = -math.inf
         self._check_seconds = LOOK_SECONDS
         self._furthest = -1
-        self._repairs = None if settings.repairs is None else RepairReceiver(settings.repairs)
+        self._order = SendingOrder(plan, settings.tail)
+        self._repairs = None if settings.repairs is None else RepairReceiver(settings.repairs, self._order)
         self._arrivals = ArrivalMap(plan.count)
         self._verification = ChunkVerification(plan)
         self._header: ChunkHeader | None = None
@@ -135,8 +139,7 @@ class XReceiver:
     @property
     def held(self) -> Held:
         """What it could go on from in the same slot, on another data path."""
-        last = self.plan.count - 1
-        there = [last - position for position in self._arrivals]
+        there = [self._order.index(position) for position in self._arrivals]
         if self.settings.tagged:
             there = [index for index in there if self._verification.get(index) == TAGGED]
         return Held(ranges_of(self.plan.chunk(index) for index in there), self.settings.tagged)
@@ -147,7 +150,7 @@ class XReceiver:
             return []
         actions: list[Action] = []
         for chunk in chunks_within(self.plan, held.ranges):
-            position = self.plan.count - 1 - chunk.index
+            position = self._order.position(chunk.index)
             self._arrivals.add(position)
             self.placed_bytes += chunk.length
             # what it lets pass has not been lost
@@ -186,7 +189,7 @@ class XReceiver:
         chunk = self.plan.chunk(index)
         if place is not None and place != (self.layout.write_offset(chunk), chunk.length):
             return []
-        position = self.plan.count - 1 - index
+        position = self._order.position(index)
         if received_bytes is None:
             received_bytes = self._received_bytes - self._received_before + chunk.length
         self._note_received(received_bytes)
@@ -252,7 +255,7 @@ class XReceiver:
         if actions is None:
             return []
         for position in missing:
-            chunk = self.plan.chunk(last - position)
+            chunk = self._order.chunk(position)
             self._arrivals.add(position)
             self.placed_bytes += chunk.length
             actions += self._verification.request(chunk)
@@ -376,8 +379,7 @@ class XReceiver:
             return []
         self._check_due = now + self._check_seconds
         self._check_seconds = min(2 * self._check_seconds, MOST_CHECK_SECONDS)
-        last = self.plan.count - 1
-        missing = [last - position for position in self._arrivals.missing_from(0)]
+        missing = [self._order.index(position) for position in self._arrivals.missing_from(0)]
         holes = self._holes(missing)
         if holes is None or not self._spend_holes(bound.whole_bytes, self.plan.total_bytes, bound.ranges(holes)):
             return []
@@ -467,7 +469,7 @@ class XReceiver:
         wipes: list[Action] = [WipeChunk(self.plan.chunk(index)) for index in damaged]
         # a repair chunk may be what was damaged
         self._repairs = None
-        self._arrivals.discard(self.plan.count - 1 - index for index in damaged)
+        self._arrivals.discard(self._order.position(index) for index in damaged)
         self._verification.invalidate(damaged)
         self.placed_bytes -= self.plan.bytes_of(set(damaged))
         return [*wipes, SendFrame(ResendChunks(self.transfer, tuple(damaged)))]

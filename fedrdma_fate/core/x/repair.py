@@ -8,27 +8,30 @@ from fedrdma_fate.core.actions import Action, AddInSlot, AddToRepairs, CopyStage
 from fedrdma_fate.core.plan import Chunk, SlotLayout
 from fedrdma_fate.core.x.chunking import immediate_of
 from fedrdma_fate.core.x.repair_code import RepairPlan, Solution, solve
+from fedrdma_fate.core.x.sending_order import SendingOrder
 
 
 class RepairSender:
     """The encoder: adds covered chunks up as they are first sent, and says when the repair chunks may follow.
 
     Attributes:
-        plan: which chunks are covered, by how many repair chunks.
+        plan: how many chunks are covered, by how many repair chunks; it counts from the chunk that goes last.
     """
 
-    def __init__(self, plan: RepairPlan) -> None:
+    def __init__(self, plan: RepairPlan, order: SendingOrder | None = None) -> None:
         self.plan = plan
+        self._order = order or SendingOrder(plan.chunks)
         self._added_chunks = 0
         self._next_number = 0
         self._last_sent_at: float | None = None
 
     def on_first_sent(self, chunk: Chunk) -> list[Action]:
         """A chunk goes out that did not before."""
-        if chunk.index >= self.plan.covered:
+        number = self.plan.chunks.count - 1 - self._order.position(chunk.index)
+        if number >= self.plan.covered:
             return []
         self._added_chunks += 1
-        return [AddToRepairs(chunk, self.plan.repairs_of(chunk.index))]
+        return [AddToRepairs(chunk, self.plan.repairs_of(number))]
 
     @property
     def next_number(self) -> int | None:
@@ -65,11 +68,12 @@ class RepairReceiver:
     """The decoder: keeps which repair chunks have arrived, and recovers what is missing as soon as they suffice.
 
     Attributes:
-        plan: which chunks are covered, by how many repair chunks.
+        plan: as the sender's.
     """
 
-    def __init__(self, plan: RepairPlan) -> None:
+    def __init__(self, plan: RepairPlan, order: SendingOrder | None = None) -> None:
         self.plan = plan
+        self._order = order or SendingOrder(plan.chunks)
         self._layout = SlotLayout(plan.chunks, "fedrdma-x")
         self._arrived: set[int] = set()
         self._work_left = MOST_WORK
@@ -88,7 +92,7 @@ class RepairReceiver:
     def recover(self, missing: Sequence[int]) -> list[Action] | None:
         """What puts these chunks, all of the covered ones that are missing, into their places; None while nothing can.
 
-        The repair chunks that have arrived are used up by that.
+        They are numbers, counted from the chunk that goes last. The repair chunks that have arrived are used up by it.
         """
         if not self.may_suffice(len(missing)):
             return None
@@ -102,20 +106,23 @@ class RepairReceiver:
     def _take_out_known(self, solution: Solution, missing: set[int]) -> list[Action]:
         used = set(solution.found.values())
         actions: list[Action] = []
-        for index in range(self.plan.covered):
-            if index in missing:
+        for number in range(self.plan.covered):
+            if number in missing:
                 continue
-            chunk = self.plan.chunks.chunk(index)
+            chunk = self._chunk(number)
             source = self._layout.payload_at + chunk.offset
-            for number in self.plan.repairs_of(index):
-                if number in used:
-                    actions.append(AddInSlot(source, self.plan.repair_at(number), chunk.length))
+            for repair in self.plan.repairs_of(number):
+                if repair in used:
+                    actions.append(AddInSlot(source, self.plan.repair_at(repair), chunk.length))
         return actions
 
     def _solve_for_missing(self, solution: Solution) -> list[Action]:
         at, length = self.plan.repair_at, self.plan.chunks.chunk_bytes
         actions: list[Action] = [AddInSlot(at(source), at(target), length) for target, source in solution.additions]
-        for index, number in solution.found.items():
-            chunk = self.plan.chunks.chunk(index)
-            actions.append(CopyStaged(at(number), self._layout.payload_at + chunk.offset, chunk.length))
+        for number, repair in solution.found.items():
+            chunk = self._chunk(number)
+            actions.append(CopyStaged(at(repair), self._layout.payload_at + chunk.offset, chunk.length))
         return actions
+
+    def _chunk(self, number: int) -> Chunk:
+        return self._order.chunk(self.plan.chunks.count - 1 - number)

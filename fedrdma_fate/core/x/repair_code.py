@@ -91,9 +91,11 @@ _MASK = (1 << 64) - 1
 class RepairPlan:
     """Which chunks are covered, by how many repair chunks. Both ends compute the same repair chunks from the three.
 
+    Covered chunks have numbers, from the one that goes last; where there is no tail (`SendingOrder`), their indices.
+
     Attributes:
         chunks: how the payload is cut; a repair chunk is as long as the longest of its chunks.
-        covered: chunks from index 0 on, which `fedrdma-x` sends last.
+        covered: so many chunks, those that go last.
         repairs: repair chunks.
 
     Raises:
@@ -136,21 +138,21 @@ class RepairPlan:
         """Where in the slot a repair chunk is written."""
         return SlotLayout(self.chunks, "fedrdma-x").repairs_at + number * self.chunks.chunk_bytes
 
-    def repairs_of(self, index: int) -> tuple[int, ...]:
-        """The repair chunks that a covered chunk is part of."""
+    def repairs_of(self, covered: int) -> tuple[int, ...]:
+        """The repair chunks that a covered chunk is part of, by its number."""
         wanted = min(REPAIRS_PER_CHUNK, -(-self.repairs // 2))
         chosen: list[int] = []
-        seed = bits = _mixed(index)
+        seed = bits = mixed(covered)
         while len(chosen) < wanted:
             bits, number = divmod(bits, self.repairs)
             if bits == 0:
-                seed = bits = _mixed(seed)
+                seed = bits = mixed(seed)
             if number not in chosen:
                 chosen.append(number)
         return tuple(chosen)
 
 
-def _mixed(number: int) -> int:
+def mixed(number: int) -> int:
     """64 well mixed bits (the finaliser of SplitMix64: Steele, Lea and Flood 2014)."""
     number = (number + 0x9E3779B97F4A7C15) & _MASK
     number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
@@ -222,8 +224,8 @@ class Solution:
 
     Attributes:
         additions: (to, from) in order: add repair chunk `from` to repair chunk `to`.
-        found: by chunk index, the repair chunk that then holds it; before, all others that are part of it or of those
-            added to it must have been taken out of it.
+        found: by the covered chunk's number, the repair chunk that then holds it; before, all others that are part of
+            it or of those added to it must have been taken out of it.
     """
 
     additions: tuple[tuple[int, int], ...]

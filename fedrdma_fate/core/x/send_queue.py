@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from fedrdma_fate.core.plan import Chunk, ChunkPlan
+from fedrdma_fate.core.plan import Chunk
 from fedrdma_fate.core.x.arrival_map import ArrivalMap
+from fedrdma_fate.core.x.sending_order import SendingOrder
 
 
 class SendQueue:
-    """Positions in the order of sending: position 0 is the last chunk.
+    """Positions in the order of sending.
 
     Attributes:
         written_from: the payload is being written, from its end to its start, and lies there from here on.
     """
 
-    def __init__(self, plan: ChunkPlan, written_from: int) -> None:
+    def __init__(self, order: SendingOrder, written_from: int) -> None:
         self.written_from = written_from
-        self._plan = plan
+        self._order = order
+        self._count = order.plan.count
         self._next = 0
         self._retransmissions: deque[int] = deque()
 
@@ -30,7 +32,7 @@ class SendQueue:
     @property
     def all_sent(self) -> bool:
         """Whether every chunk has been sent at least once."""
-        return self._next == self._plan.count
+        return self._next == self._count
 
     @property
     def is_application_limited(self) -> bool:
@@ -45,7 +47,7 @@ class SendQueue:
         Raises:
             IndexError: there is no such position.
         """
-        return self._plan.chunk(self._plan.count - 1 - position)
+        return self._order.chunk(position)
 
     def head(self, arrivals: ArrivalMap) -> int | None:
         """What goes next, None when nothing may; what has arrived is passed over."""
@@ -53,7 +55,7 @@ class SendQueue:
             self._retransmissions.popleft()
         if self._retransmissions:
             return self._retransmissions[0]
-        count = self._plan.count
+        count = self._count
         while self._next < count and self._next in arrivals:
             self._next += 1
         return None if self._next == count or self.is_application_limited else self._next

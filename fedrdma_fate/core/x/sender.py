@@ -44,6 +44,7 @@ from fedrdma_fate.core.x.probe_queue import LEAST_QUEUE_BYTES
 from fedrdma_fate.core.x.repair import RepairSender
 from fedrdma_fate.core.x.repair_code import RepairPlan, copies_of_last, copies_of_repeat
 from fedrdma_fate.core.x.send_queue import SendQueue
+from fedrdma_fate.core.x.sending_order import SendingOrder
 from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import ChunkDigests, Report
 
@@ -83,6 +84,7 @@ class XSendSettings:
         first_burst_bytes: what may go at once at the start; None: what suits the path. Where the receiver has many
             senders that begin together, less than a chunk.
         bound: which chunks may be missing in the end, so that their digests are told; None: none.
+        tail: indices of those that go behind all others of the payload.
     """
 
     tag: int
@@ -103,6 +105,7 @@ class XSendSettings:
     is_probing: bool = False
     first_burst_bytes: int | None = None
     bound: LossBound | None = None
+    tail: range = range(0)
 
 
 LEAST_DELIVERY_CHUNKS = 4
@@ -184,7 +187,8 @@ class XSender(SenderBase):
         self._in_flight = InFlight(settings.queue_pairs, FlightRecorder() if control.needs_rate_samples else None)
         first_burst = FIRST_BURST_BYTES if control.known else TRAIN_BYTES
         self._pacer = Pacer(first_burst if settings.first_burst_bytes is None else settings.first_burst_bytes)
-        self._queue = SendQueue(plan, written_from)
+        self._order = SendingOrder(plan, settings.tail)
+        self._queue = SendQueue(self._order, written_from)
         self._header = HeaderSender(transfer, plan)
         self._epoch = settings.first_epoch
         self._resend_requests = 0
@@ -206,7 +210,7 @@ class XSender(SenderBase):
         self._train_left = self._train_bytes
         self._trained_at = -math.inf
         self._timeout = RetransmitTimeout()
-        self._repairs = None if settings.repairs is None else RepairSender(settings.repairs)
+        self._repairs = None if settings.repairs is None else RepairSender(settings.repairs, self._order)
         self._ready_at: float | None = None
         self._telling = None if settings.bound is None else DigestTelling(settings.bound)
 
@@ -221,7 +225,7 @@ class XSender(SenderBase):
     def note_held(self, ranges: Ranges) -> None:
         """Before the start: these bytes lie in the slot, and are not sent."""
         for chunk in chunks_within(self.plan, ranges):
-            if self._arrivals.add(self.plan.count - 1 - chunk.index):
+            if self._arrivals.add(self._order.position(chunk.index)):
                 self.arrived_bytes += chunk.length
 
     def start(self, now: float) -> list[Action]:
@@ -277,7 +281,7 @@ class XSender(SenderBase):
         Of one that was never sent nobody can know that.
         """
         tag, index = chunk_of_immediate(immediate)
-        position = self.plan.count - 1 - index
+        position = self._order.position(index)
         was_sent = 0 <= position < self._queue.sent
         if tag == self.settings.tag and was_sent and position not in self._arrivals:
             self._missing_bytes[position] = min(max(missing_bytes, 1), self._length(position))
@@ -674,7 +678,7 @@ class XSender(SenderBase):
         self._requests.clear()
         self._waiting.clear()
         self._missing_bytes.clear()
-        positions = [self.plan.count - 1 - index for index in sorted(damaged, reverse=True)]
+        positions = sorted(self._order.position(index) for index in damaged)
         new = set(self._arrivals.merge(self.plan.count, b"")).difference(positions)
         self._arrivals.discard(positions)
         self._queue.retransmit_only(positions)

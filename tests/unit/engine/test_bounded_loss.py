@@ -283,6 +283,55 @@ def test_digests_that_a_peer_has_made_up_deliver_nothing() -> None:
     assert pair.is_whole_once_nothing_is_lost()
 
 
+# --- which go last ---
+
+
+class CutOffPair(LossyPair):
+    """So many chunks are lost, however often they are sent: those that are sent last."""
+
+    def __init__(self, lost: int) -> None:
+        super().__init__()
+        self.first_sent: dict[int, None] = {}
+        self.last = lost
+
+    def lets_through(self, completion: Completion) -> bool:
+        if completion.kind is CompletionKind.CHUNK_IMMEDIATE:
+            index = chunk_of_immediate(completion.immediate)[1]
+            self.first_sent.setdefault(index)
+            if list(self.first_sent).index(index) >= COUNT - self.last:
+                return False
+        return super().lets_through(completion)
+
+
+def test_it_is_not_always_the_same_part_of_the_payload_that_goes_last() -> None:
+    missing = []
+    for transfer in range(1, 25):
+        pair = CutOffPair(4)
+        pair.begin(dataclasses.replace(message(), transfer=transfer))
+        pair.let_time_pass(1.0)
+        holes = pair.holes()
+        assert len(holes) == 4
+        assert holes[0] >= WHOLE, "what has to be whole goes before"
+        missing.append(holes[0])
+    # a tail is a quarter of the 90
+    thirds = [sum(WHOLE + at <= first < WHOLE + at + 24 for first in missing) for at in (0, 24, 48)]
+    assert min(thirds) >= 3, missing
+
+
+def test_both_ends_have_the_same_order_after_the_path_was_lost() -> None:
+    pair = CutOffPair(30)
+    pair.begin(dataclasses.replace(message(), transfer=3))
+    pair.let_time_pass(0.5)
+    assert not pair.kept
+    pair.lose_path()
+    pair.last = 0
+    wire = MemoryWire()
+    wire.chunk_service, wire.has_datagrams = LOSSY, True
+    pair.connect(wire)
+    pair.let_time_pass(5.0)
+    assert pair.holes() == []
+
+
 # --- offers ---
 
 
@@ -314,8 +363,22 @@ def test_over_a_path_that_loses_nothing_the_offer_says_that_nothing_may_be_missi
 
 @pytest.mark.parametrize(
     "change",
-    [{"whole_bytes": len(BODY) + 1}, {"chunk_bytes": 1000}],
-    ids=["a whole part longer than the payload", "chunks that cut elements"],
+    [
+        {"whole_bytes": len(BODY) + 1},
+        {"chunk_bytes": 1000},
+        {"whole_bytes": WHOLE * CHUNK, "tail_from": WHOLE - 1},
+        {"whole_bytes": WHOLE * CHUNK, "tail_from": COUNT - (COUNT - WHOLE) // 4 + 1},
+        {"whole_bytes": len(BODY), "tail_from": COUNT - 1},
+        {"tail_from": 1 << 32},
+    ],
+    ids=[
+        "a whole part longer than the payload",
+        "chunks that cut elements",
+        "a tail of what has to be whole",
+        "a tail that is too short",
+        "a tail of nothing",
+        "a tail behind the payload",
+    ],
 )
 def test_an_offer_that_makes_no_sense_is_refused(change: dict[str, int]) -> None:
     pair = LossyPair()
