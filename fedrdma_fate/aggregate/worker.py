@@ -31,6 +31,13 @@ logger = logging.getLogger(__name__)
 MOST_DEATHS = 3
 """So often in a row a worker may end over one job: then it is the job, or the host, and not chance."""
 
+ANSWER_SECONDS = 30.0
+"""That a job may take besides its bytes: Python and NumPy load meanwhile, on a host that is busy."""
+
+LEAST_BYTES_PER_SECOND = 16 * 2**20
+"""That a job gets through, be it from a slow disk to which an update was spilled. A worker that takes longer was
+stopped, or hangs: it would hold up all sums."""
+
 _MOST_ANSWER_BYTES = 64 * 1024
 """An answer is a word, or a reason."""
 
@@ -116,10 +123,11 @@ class WorkerHandle:
                         return Done()
                     if self._connection is None:
                         self._start()
+                    seconds = ANSWER_SECONDS + target.begin.length / LEAST_BYTES_PER_SECOND
                     if target.mapped_by != self._run:
-                        await self._call(target.begin, target.descriptor)
+                        await self._call(target.begin, target.descriptor, seconds)
                         target.mapped_by = self._run
-                    return await self._call(job, descriptor)
+                    return await self._call(job, descriptor, seconds)
                 except (OSError, EOFError, msgspec.MsgspecError) as error:
                     if self._closed:
                         raise WorkerLostError("the gateway stops") from error
@@ -128,6 +136,11 @@ class WorkerHandle:
                     self._on_restart()
                     self._end()
             raise WorkerLostError(f"the worker that adds ended {MOST_DEATHS} times in a row")
+
+    def rest(self) -> None:
+        """End it, where it has nothing to do; the next job starts it again."""
+        if not self._turn.locked():
+            self._end()
 
     def close(self) -> None:
         """End it at once; when this returns it writes nowhere. May be repeated."""
@@ -167,7 +180,14 @@ class WorkerHandle:
                 process.kill()
             process.wait()
 
-    async def _call(self, job: Job, descriptor: int | None) -> JobAnswer:
+    async def _call(self, job: Job, descriptor: int | None, seconds: float) -> JobAnswer:
+        try:
+            return await asyncio.wait_for(self._exchange(job, descriptor), seconds)
+        except asyncio.TimeoutError as error:
+            # no OSError before Python 3.11
+            raise OSError(f"it has not answered within {seconds:.0f} s") from error
+
+    async def _exchange(self, job: Job, descriptor: int | None) -> JobAnswer:
         connection = self._connection
         assert connection is not None
         loop = asyncio.get_running_loop()

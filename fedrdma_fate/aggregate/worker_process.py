@@ -39,7 +39,8 @@ _PR_SET_PDEATHSIG = 1
 """prctl(2): a signal for when the parent ends."""
 
 MOST_MAPPED = 32
-"""Regions kept mapped: those of the own gateway and of gateways of this host that lend; more are mapped anew."""
+"""Regions kept mapped: those of the own gateway and of gateways of this host that lend; more are mapped anew. The
+memory of a gateway that has ended stays while it is mapped: what no sum has used for a while is unmapped."""
 
 
 class _Sum:
@@ -70,6 +71,7 @@ class Worker:
     def __init__(self) -> None:
         self._sums: dict[int, _Sum] = {}
         self._mapped: OrderedDict[tuple[int, int], memoryview] = OrderedDict()
+        self._used: set[tuple[int, int]] = set()
 
     def do(self, job: Job, descriptors: list[int]) -> JobAnswer:
         """Do a job; the descriptors that came with it are closed by whoever calls."""
@@ -84,6 +86,8 @@ class Worker:
                 accumulator.finish()
             case End():
                 self._sums.pop(job.sum_id).close()
+                if not self._sums:
+                    self._forget_unused()
         return Done()
 
     def _add(self, job: Add, descriptor: int) -> JobAnswer:
@@ -101,6 +105,7 @@ class Worker:
     def _map(self, descriptor: int, *, keep: bool) -> memoryview:
         status = os.fstat(descriptor)
         name = status.st_dev, status.st_ino
+        self._used.add(name)
         if (known := self._mapped.get(name)) is not None:
             self._mapped.move_to_end(name)
             return known
@@ -115,6 +120,11 @@ class Worker:
             if len(self._mapped) > MOST_MAPPED:
                 self._mapped.popitem(last=False)
         return mapped
+
+    def _forget_unused(self) -> None:
+        for name in [name for name in self._mapped if name not in self._used]:
+            del self._mapped[name]
+        self._used.clear()
 
 
 def main(arguments: list[str]) -> None:

@@ -192,7 +192,7 @@ def _shares(receive: dict[str, Any], direction: str, how: str) -> Table:
 
 def _sums(document: dict[str, Any]) -> Table:
     """Sums of updates that are under way, and who is missing."""
-    restarts = document["sum_worker"]["restarts"]
+    restarts = document["sum_workers"]["restarts"]
     title = "Sums" if not restarts else f"Sums; their worker was started again {restarts} times"
     table = Table("session", "message", "for", "in", "waiting", "missing", "asked for", "adding", title=title)
     for each in document["sums"]:

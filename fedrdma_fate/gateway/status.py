@@ -63,7 +63,7 @@ def status_document(
         "held": [_holding(holding, may_know) for holding in holdings],
         "mailbox": context.mailbox.summary(),
         "sums": [_sum(each) for each in sums.progress() if may_know(each.key.destination)],
-        "sum_worker": {"process": sums.worker_process, "restarts": sums.worker_restarts},
+        "sum_workers": {"processes": sums.worker_processes, "restarts": sums.worker_restarts},
         "transfers": [
             _transfer(peer, progress)
             for peer in peers.values()

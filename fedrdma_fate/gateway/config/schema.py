@@ -236,10 +236,13 @@ class AggregateConfig(_Section, frozen=True):
         sums: whether it adds; false: FATE adds, as it does by itself.
         order: `exact`: as updates come, in numbers whose sum is the same in every order; `rank`: in the order of the
             ranks, with the same bits as FATE's own sum.
+        workers: processes that add, at most; `auto`: half the cores, 4 at most. There is one while sums are asked for,
+            and one more for each that runs besides; a minute after the last sum they end.
     """
 
     sums: bool = True
     order: Literal["exact", "rank"] = "exact"
+    workers: Literal["auto"] | Annotated[int, msgspec.Meta(ge=1, le=64)] = "auto"
 
 
 class PeerConfig(_Section, frozen=True):

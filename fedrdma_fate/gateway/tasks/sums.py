@@ -24,9 +24,10 @@ import time
 from collections.abc import Sequence
 
 from fedrdma_fate import memory_files
-from fedrdma_fate.aggregate.jobs import Add, Begin, End, Finish, Unfit
+from fedrdma_fate.aggregate.jobs import Add, Begin, End, Finish, JobAnswer, Unfit
 from fedrdma_fate.aggregate.place import MARK_BYTES, PLANES_AT, accumulator_bytes, half_in
 from fedrdma_fate.aggregate.worker import OpenSum, WorkerHandle, WorkerLostError
+from fedrdma_fate.aggregate.worker_pool import WorkerPool, most_workers
 from fedrdma_fate.client.protocol import NotSummed, Unfinished
 from fedrdma_fate.core.fold import Fold, Order
 from fedrdma_fate.gateway.background import spawn
@@ -40,7 +41,7 @@ from fedrdma_fate.memory.region import region_unusable
 from fedrdma_fate.memory.shared_slots import hold_range, range_is_held
 from fedrdma_fate.ports import Slot
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError, MemoryPoolError
-from fedrdma_fate.wire.frames import MessageKey, Party
+from fedrdma_fate.wire.frames import MOST_PARTIES, MessageKey, Party
 from fedrdma_fate.wire.summand import (
     END_BYTES,
     NoSummandError,
@@ -56,6 +57,9 @@ logger = logging.getLogger(__name__)
 ROOM_SECONDS = 10.0
 """That a sum waits for the room of its accumulator; then FATE adds, which needs no room here."""
 
+
+MOST_AWAITED = 4 * MOST_PARTIES
+"""Updates of all sums at a time: for each, something waits here. More are left to FATE, which waits for one."""
 
 EARLIER_WORKER_SECONDS = 10.0
 """That the worker of an earlier run may take to end, which the kernel kills with its gateway."""
@@ -133,7 +137,9 @@ class Sums:
             context: the gateway's.
         """
         self._context = context
-        self._worker = WorkerHandle(context.metrics.sum_worker_restarted)
+        configured = context.config.aggregate.workers
+        most = most_workers(None if configured == "auto" else configured)
+        self._workers = WorkerPool(most, context.metrics.sum_worker_restarted)
         self._running: dict[int, _RunningSum] = {}
         self._ids = itertools.count(secrets.randbits(_ID_BITS))
         self._runs = itertools.count()
@@ -157,14 +163,20 @@ class Sums:
             return NotSummed("aggregate.sums is false", expected=True)
         if len(keys) < 2:
             return NotSummed("it would be of one party", expected=True)
-        self._worker.prepare()
-        running = _RunningSum(self._context, self._worker, next(self._ids), keys, timeout, client)
+        awaited = sum(running.parties for running in self._running.values())
+        if earlier is None and awaited + len(keys) > MOST_AWAITED:
+            return NotSummed(
+                f"the sums of this gateway are of {awaited} updates already, {MOST_AWAITED} is the limit",
+                expected=False,
+            )
+        self._workers.enter()
+        running = _RunningSum(self._context, self._workers, next(self._ids), keys, timeout, client)
         if earlier is not None:
             running.go_on_with(earlier)
         future: asyncio.Future[SumOutcome | NotSummed] = asyncio.get_running_loop().create_future()
         number = next(self._runs)
         self._running[number] = running
-        future.add_done_callback(lambda _: self._running.pop(number))
+        future.add_done_callback(lambda _: self._ended(number))
         spawn(self._context.tasks, running.run(future))
         try:
             return await asyncio.shield(future)
@@ -174,6 +186,10 @@ class Sums:
             future.add_done_callback(_discard)
             raise
 
+    def _ended(self, number: int) -> None:
+        del self._running[number]
+        self._workers.leave()
+
     def progress(self) -> list[SumProgress]:
         """How far each has come, the oldest first; any thread may ask."""
         return [running.progress() for running in tuple(self._running.values())]
@@ -181,16 +197,16 @@ class Sums:
     @property
     def worker_restarts(self) -> int:
         """How often the process that adds had to be started again."""
-        return self._worker.restarts
+        return self._workers.restarts
 
     @property
-    def worker_process(self) -> int | None:
-        """Its process id, where it runs."""
-        return self._worker.process_id
+    def worker_processes(self) -> list[int]:
+        """Ids of the processes that add, where some run."""
+        return self._workers.process_ids
 
     def close(self) -> None:
-        """End the worker. May be repeated."""
-        self._worker.close()
+        """End the workers. May be repeated."""
+        self._workers.close()
 
 
 def _discard(future: asyncio.Future[SumOutcome | NotSummed]) -> None:
@@ -204,14 +220,15 @@ class _RunningSum:
     def __init__(
         self,
         context: GatewayContext,
-        worker: WorkerHandle,
+        workers: WorkerPool,
         sum_id: int,
         keys: Sequence[MessageKey],
         timeout: float | None,
         client: str,
     ) -> None:
         self._context = context
-        self._worker = worker
+        self._workers = workers
+        self._worker: WorkerHandle | None = None
         self._id = sum_id
         self._keys = keys
         self._deadline = None if timeout is None else time.monotonic() + timeout
@@ -247,6 +264,11 @@ class _RunningSum:
             if kept.closed.reason:
                 self._fold.give_up(kept.closed.reason)
 
+    @property
+    def parties(self) -> int:
+        """How many belong to it."""
+        return len(self._keys)
+
     def progress(self) -> SumProgress:
         """How far it has come; any thread may ask."""
         fold, mailbox = self._fold, self._context.mailbox
@@ -275,7 +297,7 @@ class _RunningSum:
             outcome = await self._sum()
         except asyncio.CancelledError:
             # the gateway stops: nobody may write into the slot when it is given back
-            self._worker.close()
+            self._workers.close()
             future.cancel()
             raise
         except Exception as error:
@@ -313,7 +335,7 @@ class _RunningSum:
         unfinished = None
         if self._half is None:
             try:
-                await self._worker.do(Finish(self._id), self._open or await self._map(slot))
+                await self._do(Finish(self._id), self._open or await self._map(slot))
             except (WorkerLostError, _CannotAddError) as error:
                 self._leave_if_closed()
                 logger.warning("a sum is left to its task to be finished: %s", error)
@@ -456,7 +478,7 @@ class _RunningSum:
             started = time.monotonic()
             job = Add(self._id, number, offset + first, place != "spilled")
             try:
-                answer = await self._worker.do(job, opened, descriptor)
+                answer = await self._do(job, opened, descriptor)
             except WorkerLostError as error:
                 self._leave_if_closed()
                 assert slot.lease is not None
@@ -470,6 +492,12 @@ class _RunningSum:
         self._context.metrics.update_added(self._order, slot.total_bytes, time.monotonic() - started)
         return summand.weight
 
+    async def _do(self, job: Add | Finish | End, opened: OpenSum, descriptor: int | None = None) -> JobAnswer:
+        """Have the worker of this sum do a job; see `WorkerHandle.do`."""
+        if self._worker is None:
+            self._worker = self._workers.choose()
+        return await self._worker.do(job, opened, descriptor)
+
     def _check(self, party: int, summand: Summand) -> None:
         source = self._keys[party].source
         if summand.parties != (source,):
@@ -481,7 +509,7 @@ class _RunningSum:
 
     def _leave_if_closed(self) -> None:
         """The gateway stops, and so no worker does anything: the next run goes on."""
-        if self._worker.is_closed:
+        if self._workers.is_closed:
             raise asyncio.CancelledError
 
     async def _make_room(self, summand: Summand) -> Message:
@@ -557,12 +585,15 @@ class _RunningSum:
             return
         try:
             with contextlib.suppress(WorkerLostError):
-                await self._worker.do(End(self._id), opened)
+                await self._do(End(self._id), opened)
         finally:
             os.close(opened.descriptor)
 
     async def _let_go(self) -> None:
         await self._unmap()
+        if self._worker is not None:
+            self._workers.give_back(self._worker)
+            self._worker = None
         slot, self._slot = self._slot, None
         if slot is not None and not self._context.leaves_to_next:
             slot.discard()

@@ -30,6 +30,7 @@ from fedrdma_fate.client.client import GatewayClient, ReceivedSum
 from fedrdma_fate.client.protocol import NotSummed, Sum
 from fedrdma_fate.core.fold import Order
 from fedrdma_fate.fate.sums import ExpectedSum
+from fedrdma_fate.gateway.tasks import sums
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
 from fedrdma_fate.wire.summand import Plane, planes_of
 from tests.support.raw_task import Connection
@@ -338,6 +339,25 @@ def test_a_sum_can_be_asked_for_once(
     with pytest.raises(FedRDMAError) as caught:
         session.get_sum()
     assert caught.value.code is ErrorCode.DUPLICATE_PULL
+
+
+def test_a_sum_of_more_updates_than_a_gateway_awaits_at_a_time_is_left_to_fate(
+    make_session: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sums, "MOST_AWAITED", 7)
+    first, second = make_session(), make_session()
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(first.whole_sum)
+        eventually(lambda: len(first.site.status()["sums"]) == 1)
+        refused = second.get_sum()
+        for number in range(4):
+            first.push(number)
+        summed = future.result(timeout=30)
+
+    assert isinstance(refused, NotSummed)
+    assert not refused.expected
+    assert "4 updates already, 7 is the limit" in refused.reason
+    assert summed.parties_in == (0, 1, 2, 3)
 
 
 def test_a_task_that_goes_away_leaves_what_was_not_added_and_no_slot_behind(
