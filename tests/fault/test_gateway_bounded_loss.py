@@ -14,6 +14,7 @@ from fate.arch.context import Context
 
 from fedrdma_fate.client.client import LossTolerance
 from fedrdma_fate.core.held import bytes_in
+from fedrdma_fate.core.x import bounded_loss
 from fedrdma_fate.fate.federation import FedRDMAFederation
 from fedrdma_fate.fate.settings import FederationOptions
 from fedrdma_fate.gateway import assembly as assembly_module
@@ -47,6 +48,8 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
             return made
 
         monkeypatch.setattr(assembly_module, "make_transports", make)
+        # nothing goes behind the chunks that are lost, again and again, and slow down what does
+        monkeypatch.setattr(bounded_loss, "TAIL_DIVISOR", 1 << 20)
         monkeypatch.setattr(Context, "_get_computing", lambda _self: None)
         settings = {"chunk": CHUNK, "transport": "tcp", "mode": "fedrdma-x", "repair_chunks": False, **settings}
         return start_gateways(LAYOUT, tmp_path, **settings)
