@@ -180,6 +180,7 @@ def _make_context(
         journal=journal,
         copies=kept.copies,
         resumes=kept.resumes,
+        journal_identity=kept.journal_identity,
         path_store=PathStore(config.state_directory or memory.spill_directory, config.site),
         complaints=complaints,
         make_link=make_link,

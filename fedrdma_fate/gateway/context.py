@@ -109,6 +109,7 @@ class GatewayContext:
         journal: what outlives this run.
         leaves_to_next: it is stopping, and the next run will go on with what tasks have.
         copies: payloads on disk that outlive this machine's running, where there is a journal.
+        journal_identity: of the journal that this run goes on with, of the run itself where none is kept.
         resumes: this run goes on with what an earlier one was to send, or says that it will not come.
         path_store: what was learnt of the paths to the peers.
         complaints: what peers and tasks can give cause for again and again is logged through these.
@@ -138,6 +139,7 @@ class GatewayContext:
     making_room: set[SlotPool] = dataclasses.field(default_factory=set)
     tasks: set[asyncio.Task[None]] = dataclasses.field(default_factory=set)
     next_transfer: int = dataclasses.field(default_factory=_first_transfer)
+    journal_identity: str = ""
     resumes: bool = False
     leaves_to_next: bool = False
     journal: Journal = dataclasses.field(default_factory=Journal)
@@ -150,7 +152,8 @@ class GatewayContext:
     summand_grants: SummandGrants = dataclasses.field(default_factory=SummandGrants)
 
     def __post_init__(self) -> None:
-        """What follows from the configuration."""
+        """What follows from the rest."""
+        self.journal_identity = self.journal_identity or self.incarnation
         self.sharing = LinkSharing(self.config.receive, functools.partial(self._note_share, "receive"))
         self.send_sharing = SendSharing(self.config.send, functools.partial(self._note_share, "send"))
 

@@ -150,7 +150,9 @@ class Gateway:
                     origin.receiving.drop(message, ErrorCode.GATEWAY_STOPPING, reason)
             await assembly.socket.stop()
         await _save_paths(assembly)
-        links = [link for peer in assembly.peers.values() for link in peer.close(reason)]
+        # what it had is told by now
+        forgets = not keep
+        links = [link for peer in assembly.peers.values() for link in peer.close(reason, forgets=forgets)]
         await asyncio.to_thread(_end_links, links, assembly.transports)
         if moves := assembly.context.mailbox.moves_under_way():
             await asyncio.wait(moves, timeout=_END_SECONDS)

@@ -32,6 +32,7 @@ class Began(Record, frozen=True, tag=0):
         send_region: inode of the send region's file.
         send_region_bytes: its length.
         spill: path of the directory of spilled messages.
+        journal: random id, the same as long as each run finds what the one before it has left.
     """
 
     site: str
@@ -41,6 +42,7 @@ class Began(Record, frozen=True, tag=0):
     send_region: int
     send_region_bytes: int
     spill: str
+    journal: str = ""
 
 
 class Received(Record, frozen=True, tag=1):
@@ -174,6 +176,13 @@ class Stopped(Record, frozen=True, tag=32):
 
     origin: str
     transfer: int
+
+
+class Met(Record, frozen=True, tag=33):
+    """A peer has said which journal it goes on with; empty: with none, as it has told when it ended."""
+
+    peer: str
+    journal: str
 
 
 class Joined(Record, frozen=True, tag=8):
@@ -451,9 +460,10 @@ class SumGone(Record, frozen=True, tag=45):
 SessionRecord = Joined | Left | Over | Pushed | Unpushed | Pulled | Unpulled | PushFailed | Told
 SendRecord = Outgoing | Whole | Sent | Undelivered | Dropped | Confirmed | Leased | Unleased
 TaskRecord = Came | Went
+PeerRecord = Met
 ReceiveRecord = Received | Spilled | Copied | Handed | Returned | Gone | Ended | Lost | Coming | Stopped
 SumRecord = SumBegan | SumAdding | SumAdded | SumClosed | SumHanded | SumGone
-SingleRecord = Began | ReceiveRecord | SessionRecord | SendRecord | TaskRecord | SumRecord
+SingleRecord = Began | ReceiveRecord | SessionRecord | SendRecord | TaskRecord | SumRecord | PeerRecord
 
 
 class Together(Record, frozen=True, tag=30):

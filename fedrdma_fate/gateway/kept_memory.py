@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import secrets
 from pathlib import Path
 
 from fedrdma_fate.gateway.config.schema import GatewayConfig
@@ -93,6 +94,12 @@ class KeptMemory:
         return None if self.earlier is None else self.earlier.send_region
 
     @property
+    def journal_identity(self) -> str:
+        """Of the journal that is gone on with, empty where none is kept."""
+        began = None if self.earlier is None or not self._journal.is_kept else self.earlier.state.began
+        return "" if began is None else began.journal
+
+    @property
     def resumes(self) -> bool:
         """Whether there was an earlier run, whose messages go on, or whose receivers are told."""
         return self._journal.is_kept and not self._is_first
@@ -121,6 +128,7 @@ class KeptMemory:
             os.fstat(send_region.fileno).st_ino,
             int(self._config.memory.send_bytes),
             str(spill.path),
+            earlier.journal_identity or secrets.token_hex(8),
         )
         earlier.give_up_what_is_gone()
         is_durable = self._config.durable

@@ -111,6 +111,7 @@ class _Restoration:
         """All of it, in the order in which one thing needs another."""
         run, context = self._run, self._context
         for site, peer in self._peers.items():
+            peer.restore_journal(run.state.met.get(site, ""))
             peer.receiving.restore_ended(run.state.ended(site))
             peer.sending.restore_told(run.state.confirmed(site), run.state.undelivered.get(site, {}).values())
         # after those, of which they are some: who asks for one again is told that it is lost

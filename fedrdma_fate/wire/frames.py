@@ -139,6 +139,8 @@ class Hello(Frame, frozen=True, tag="hello"):
         chunk_digests: whether it tells the digests of chunks when it is asked.
         continues: whether it knows a grant that continues another, and goes on there.
         bounded_loss: whether it knows offers of which something may be missing, and DigestRun.
+        journal: random id of the journal that it goes on with, of this run where it keeps none: another one means that
+            what it had confirmed, and was to send, is gone. Empty where it does not say.
     """
 
     site: PartyText
@@ -161,6 +163,7 @@ class Hello(Frame, frozen=True, tag="hello"):
     chunk_digests: bool = False
     continues: bool = False
     bounded_loss: bool = False
+    journal: PartyText = ""
 
 
 class Connect(Frame, frozen=True, tag="connect"):
@@ -540,9 +543,15 @@ class Pong(Frame, frozen=True, tag="pong"):
 
 
 class Goodbye(Frame, frozen=True, tag="goodbye"):
-    """Orderly shutdown of the sending gateway."""
+    """Orderly shutdown of the sending gateway.
+
+    Attributes:
+        reason: for people.
+        forgets: it has told of all that it had, and the next run begins with another journal; to who names its own.
+    """
 
     reason: Reason
+    forgets: bool = False
 
 
 ControlFrame = (

@@ -141,6 +141,7 @@ class KeptTwin(Twin):
             journal=journal,
             copies=kept.copies,
             resumes=not is_first,
+            journal_identity=f"journal of {site}",
             make_link=old.make_link,
         )
         peer = Peer(old.config.peers[0], context)

@@ -33,6 +33,7 @@ BOUNDS: dict[str, dict[str, str]] = {
     "by the configuration": {
         "gateway/routing.py:Routes": "_sites",
         "gateway/link_sharing.py:LinkSharing": "_links",
+        "gateway/journal/state.py:JournalState": "met",
         "gateway/send_sharing.py:SendSharing": "_by_datagrams",
         "core/shares/receive_shares.py:ReceiveShares": "senders _told",
         "gateway/accepting.py:Acceptor": "_listening _pauses",
@@ -74,7 +75,7 @@ BOUNDS: dict[str, dict[str, str]] = {
     },
     "MOST_REMEMBERED; sessions with MOST_FAILURES besides": {
         "gateway/messages/sessions.py:Sessions": "_sessions",
-        "gateway/messages/sessions.py:_Session": "pulled pushed others",
+        "gateway/messages/sessions.py:_Session": "pulled pushed others sources",
     },
     "slots that a peer has: each is struck out before it is given back": {
         "gateway/peers/receiving.py:Receiving": "_noted",

@@ -122,6 +122,11 @@ class EarlierRun:
         self.lacking = ""
         self.keeper: Keeper | None = None
 
+    @property
+    def journal_identity(self) -> str:
+        """Of its journal; empty where there is none, or it has none."""
+        return "" if self.state.began is None else self.state.began.journal
+
     @classmethod
     def find(
         cls, directory: StateDirectory, site: str, boot: str, regions: RegionDirectory, memory: MemoryConfig
@@ -146,6 +151,13 @@ class EarlierRun:
         try:
             began = run.state.began
             if began is None:
+                if taken is not None:
+                    logger.error(
+                        "[%s] the memory of an earlier run is there, and its journal in %s is not: what it had is "
+                        "gone, and the peers end the sessions that it was in",
+                        ErrorCode.JOURNAL_UNUSABLE.value,
+                        directory.path,
+                    )
                 return run
             if run.lacking:
                 run.why_gone = f"its journal lacks records: {run.lacking}"

@@ -23,6 +23,7 @@ from fedrdma_fate.gateway.journal_records import (
     Leased,
     Left,
     Lost,
+    Met,
     Outgoing,
     Over,
     Pulled,
@@ -83,6 +84,7 @@ class JournalState:
         leases: slots that tasks have, by client and number.
         tasks: those that were attached, by client.
         sums: those that were being added, or that tasks have.
+        met: which journals the peers go on with.
     """
 
     def __init__(self) -> None:
@@ -96,6 +98,7 @@ class JournalState:
         self.leases: dict[tuple[str, int], Leased] = {}
         self.tasks: dict[str, Came] = {}
         self.sums = KeptSums()
+        self.met: dict[str, str] = {}
         self._confirmed: dict[str, OrderedDict[int, MessageKey]] = {}
         self._ended: dict[str, OrderedDict[int, None]] = {}
 
@@ -171,6 +174,8 @@ class JournalState:
                     notices.popitem(last=False)
             case Dropped(peer=peer, transfer=transfer):
                 self._drop(peer, transfer)
+            case Met(peer=peer, journal=journal):
+                self.met[peer] = journal
             case Leased(client=client, lease=lease):
                 self.leases[client, lease] = record
             case Unleased(client=client, lease=lease):
@@ -216,6 +221,8 @@ class JournalState:
         for origin, transfers in self._ended.items():
             for transfer in transfers:
                 yield Ended(origin, transfer)
+        for peer, journal in self.met.items():
+            yield Met(peer, journal)
         yield from self.sessions.records()
         for notices in self.undelivered.values():
             yield from notices.values()

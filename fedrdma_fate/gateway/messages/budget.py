@@ -69,6 +69,10 @@ class Budget:
         """Whether anything of a peer's waits in a session."""
         return (origin, session) in self._uses
 
+    def sessions(self, origin: str) -> set[str]:
+        """Those of which anything of a peer's waits."""
+        return {place[1] for place in self._uses if len(place) > 1 and place[0] == origin}
+
     def _change(self, origin: str, key: MessageKey, messages: int, total_bytes: int) -> None:
         if not origin:
             return

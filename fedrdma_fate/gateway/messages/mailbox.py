@@ -457,6 +457,10 @@ class Mailbox:
         kept = (self._messages, self._failed, self._waiting)
         return {key.source for keys in kept for key in keys if key.session == session}
 
+    def awaited_keys(self) -> Iterable[MessageKey]:
+        """Messages that pulls wait for."""
+        return self._waiting
+
     def awaited(self, session: str) -> set[Party]:
         """Whose messages of it pulls wait for."""
         return {key.source for key in self._waiting if key.session == session}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from fedrdma_fate.gateway.journal_records import (
@@ -65,6 +65,7 @@ class _Session:
         pulled: by parties of this gateway, in their order.
         failures: of pushes, which their party has not been told yet, each with its message.
         others: parties that those were pushed to and pulled from, and how many messages.
+        sources: those that were pulled from.
         units: as how many messages those that were pushed or pulled count.
     """
 
@@ -72,6 +73,7 @@ class _Session:
     pulled: OrderedDict[MessageKey, Pull] = dataclasses.field(default_factory=OrderedDict)
     failures: dict[Party, list[tuple[MessageKey, FedRDMAError]]] = dataclasses.field(default_factory=dict)
     others: Counter[Party] = dataclasses.field(default_factory=Counter)
+    sources: Counter[Party] = dataclasses.field(default_factory=Counter)
     units: int = 0
 
     @property
@@ -108,9 +110,10 @@ class _Session:
     def _count(self, key: MessageKey, messages: OrderedDict[MessageKey, Any], change: int) -> None:
         self.units += change * units(key)
         other = key.source if messages is self.pulled else key.destination
-        self.others[other] += change
-        if not self.others[other]:
-            del self.others[other]
+        for parties in (self.others, self.sources) if messages is self.pulled else (self.others,):
+            parties[other] += change
+            if not parties[other]:
+                del parties[other]
 
 
 class Sessions:
@@ -234,6 +237,11 @@ class Sessions:
         if (state := self._sessions.get(session)) is not None:
             others.update(state.others)
         return others
+
+    def sources(self, session: str) -> Collection[Party]:
+        """From whom parties here have pulled its messages."""
+        state = self._sessions.get(session)
+        return () if state is None else state.sources
 
     def admits_all(self, session: str) -> bool:
         """Whether the tasks of any party here do not know who is in it."""

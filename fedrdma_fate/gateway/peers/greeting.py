@@ -46,4 +46,5 @@ def own_hello(peer: PeerConfig, context: GatewayContext, keys: PeerKeys) -> Hell
         chunk_digests=True,
         continues=True,
         bounded_loss=True,
+        journal=context.journal_identity,
     )

@@ -33,6 +33,7 @@ from fedrdma_fate.engine.events import (
 from fedrdma_fate.engine.link_thread import LinkHandle
 from fedrdma_fate.gateway.config.schema import PeerConfig
 from fedrdma_fate.gateway.context import GatewayContext
+from fedrdma_fate.gateway.journal_records import Met
 from fedrdma_fate.gateway.peers.borrowing import region_of_lender
 from fedrdma_fate.gateway.peers.control_stream import ControlStream
 from fedrdma_fate.gateway.peers.data_hosts import DataHosts, GuardedDraft
@@ -112,6 +113,7 @@ class Peer:
         self._heard_at = 0.0
         self.shut_out_until = 0.0
         self.hello: Hello | None = None
+        self._journal = ""
         self._link_regions = LinkRegions(config.site, context.make_region)
         self.last_error = "not connected yet"
         self.rtt_seconds: float | None = None
@@ -236,15 +238,16 @@ class Peer:
         self._stream.write(encode_frame(frame))
         return True
 
-    def end(self, reason: str) -> None:
-        """End the control channel, and say why; another may follow."""
-        self.send(Goodbye(reason))
+    def end(self, reason: str, *, forgets: bool = False) -> None:
+        """End the control channel, and say why; another may follow, of a run that knows nothing of this one."""
+        # who does not name its own journal does not know that field
+        self.send(Goodbye(reason, forgets and self.hello is not None and bool(self.hello.journal)))
         if self._stream is not None:
             self._lose(reason)
 
-    def close(self, reason: str) -> list[LinkHandle]:
+    def close(self, reason: str, *, forgets: bool = False) -> list[LinkHandle]:
         """Say goodbye and end all links; those whose threads may still have to be waited for."""
-        self.end(reason)
+        self.end(reason, forgets=forgets)
         self.sending.lending.close()
         self.main_path.close()
         self.receiving.drop_kept()
@@ -271,6 +274,7 @@ class Peer:
         else:
             self.sending.lending.peer_back()
         role: Role = "active" if dialled_by == self._context.config.site else "passive"
+        self._compare_journal(hello.journal)
         self.paths.online(role)
         self.main_path.online()
         self.sending.hand_over()
@@ -289,6 +293,25 @@ class Peer:
         self.main_path.peer_restarted()
         self.sending.peer_restarted()
         self.receiving.peer_restarted(resumes=self.hello is not None and self.hello.resumes)
+
+    def restore_journal(self, journal: str) -> None:
+        """An earlier run was told that the peer goes on with this one."""
+        self._journal = journal
+
+    def _compare_journal(self, journal: str) -> None:
+        """Where the peer goes on with another journal than before, what it had is gone: sessions that it was in end."""
+        before = self._journal
+        if before and journal and journal != before and self.session_talk is not None:
+            message = "%s has lost its journal: what it had confirmed and was to send is gone"
+            self._complain("journal lost", message, self.config.site, level=logging.ERROR)
+            self.session_talk.forgotten(self.config.site, self.sending.confirmed_sessions())
+        if journal:
+            self._note_journal(journal)
+
+    def _note_journal(self, journal: str) -> None:
+        if journal != self._journal:
+            self._journal = journal
+            self._context.journal.write(Met(self.config.site, journal))
 
     def _lose(self, reason: str) -> None:
         stream, self._stream = self._stream, None
@@ -332,7 +355,9 @@ class Peer:
                 self.send(Pong(stamp))
             case Pong(stamp=stamp):
                 self._on_pong(stamp)
-            case Goodbye(reason=reason):
+            case Goodbye(reason=reason, forgets=forgets):
+                if forgets:
+                    self._note_journal("")
                 self._lose(f"it said goodbye: {reason}")
             case Connect():
                 self._on_connect(frame)

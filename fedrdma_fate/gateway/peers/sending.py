@@ -262,6 +262,10 @@ class Sending:
         for notice in notices:
             self._note_undeliverable(Undeliverable(notice.key, notice.code, notice.reason))
 
+    def confirmed_sessions(self) -> set[str]:
+        """Sessions of messages that the peer has confirmed, the latest of them."""
+        return {key.session for key in self._delivered.values()}
+
     def _ended(self, transfer: int) -> None:
         self._journal.write(records.Sent(self._peer.site, transfer))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol
 
 from fedrdma_fate.wire.frames import SessionAsk, SessionEnd, SessionIdle
@@ -16,4 +17,13 @@ class SessionTalk(Protocol):
 
     def online(self, site: str) -> None:
         """Its control channel is new."""
+        ...
+
+    def forgotten(self, site: str, confirmed: Collection[str]) -> None:
+        """It has lost its journal.
+
+        Args:
+            site: which.
+            confirmed: sessions of which it had confirmed messages.
+        """
         ...

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from fedrdma_fate.gateway.background import TimerHandle
 from fedrdma_fate.gateway.context import GatewayContext
@@ -156,16 +156,8 @@ class SessionEnds:
             case SessionIdle(seconds=seconds):
                 self._on_answer(site, session, seconds)
             case SessionEnd(reason=reason):
-                reason = cut(reason)
-                if self._context.mailbox.sessions.ended.reason(session) is not None:
-                    return
-                reason = f"{reason} (told by {site})"
-                if self._may_end(site, session):
-                    self._end(session, reason, told_by=site)
-                else:
-                    # a task may yet come, and say that the peer is in it
-                    self._context.mailbox.sessions.ended.add_of_peer(site, session, reason)
-                    self._drop_of(site, session, reason)
+                if self._context.mailbox.sessions.ended.reason(session) is None:
+                    self._end_for(site, session, f"{cut(reason)} (told by {site})", told_by=site)
 
     def online(self, site: str) -> None:
         """See `SessionTalk`: tell what it may have missed."""
@@ -173,6 +165,30 @@ class SessionEnds:
             # later, its id may be that of another session
             if self._clock() < until:
                 self._send_end(site, end)
+
+    def forgotten(self, site: str, confirmed: Collection[str]) -> None:
+        """See `SessionTalk`: nobody knows what it had, so sessions end in which it has had part, and all are told.
+
+        That is where something has come from it, or is waited for, or it has confirmed something. Others go on.
+        """
+        reason = f"the gateway of {site} has lost its journal, and with it what it had of the session"
+        mailbox, find = self._context.mailbox, self._context.routes.find
+        known = mailbox.sessions.known()
+        of_site = {*confirmed, *mailbox.budget.sessions(site)}
+        of_site.update(key.session for key in mailbox.awaited_keys() if find(key.source) == site)
+        of_site.update(each for each in known if any(find(party) == site for party in mailbox.sessions.sources(each)))
+        for session in of_site:
+            if mailbox.sessions.ended.reason(session) is None:
+                self._end_for(site, session, reason)
+
+    def _end_for(self, site: str, session: str, reason: str, told_by: str = "") -> None:
+        """It has ended at a site: so it has here, where the site is in it."""
+        if self._may_end(site, session):
+            self._end(session, reason, told_by)
+        else:
+            # a task may yet come, and say that the peer is in it
+            self._context.mailbox.sessions.ended.add_of_peer(site, session, reason)
+            self._drop_of(site, session, reason)
 
     def _is_in(self, site: str, session: str) -> bool:
         """Whether a peer is one of `sites`; it may ask often, so nothing is walked through that it can make long."""

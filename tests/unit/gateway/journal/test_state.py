@@ -22,6 +22,7 @@ from fedrdma_fate.gateway.journal_records import (
     Leased,
     Left,
     Lost,
+    Met,
     Outgoing,
     Over,
     Pulled,
@@ -106,6 +107,7 @@ records = st.one_of(
     st.builds(SumClosed, transfers, st.just("why"), st.none() | st.just(1)),
     st.builds(SumHanded, transfers, st.just(2), st.just(3)),
     st.builds(SumGone, transfers),
+    st.builds(Met, sites, names),
     st.builds(Pulled, keys, st.sampled_from(("", "task")), transfers),
     st.builds(Unpulled, keys),
 )
