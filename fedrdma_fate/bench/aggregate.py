@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import tempfile
 import threading
 import time
@@ -19,6 +20,17 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from fedrdma_fate.bench.aggregate_hierarchy import over_grpc, tree
+from fedrdma_fate.bench.aggregate_ray import with_ray
+from fedrdma_fate.bench.aggregate_setting import (
+    AggregateRow,
+    AggregateSetting,
+    Sums,
+    check,
+    make_update,
+    mark,
+    pairs_of,
+)
 from fedrdma_fate.bench.baselines.gateway_process import GatewayProcess
 from fedrdma_fate.bench.baselines.interface import RowError
 from fedrdma_fate.bench.ports import free_ports
@@ -26,7 +38,7 @@ from fedrdma_fate.bench.processes import cpu_seconds
 from fedrdma_fate.bench.report import DataTable
 from fedrdma_fate.client.client import GatewayClient, ReceivedSum
 from fedrdma_fate.wire.frames import Party
-from fedrdma_fate.wire.summand import ITEM_BYTES, Shape, Summand, encode_footer, planes_bytes, planes_of
+from fedrdma_fate.wire.summand import ITEM_BYTES, Summand, encode_footer
 
 MODELS = {"resnet18": 11_689_512, "resnet34": 21_797_672, "resnet152": 60_192_808}
 """Parameters, as torchvision counts them: the models of the LIFL paper."""
@@ -34,7 +46,15 @@ MODELS = {"resnet18": 11_689_512, "resnet34": 21_797_672, "resnet152": 60_192_80
 TRANSPORTS = ("tcp", "shm")
 """Between two gateways of one host: over `shm` updates are lent."""
 
-ROWS = ("slots", "slots-rank", "fate", "copy", "add")
+ROWS = ("slots", "slots-rank", "fate", "tree", "grpc", "broker", "broker-sidecar", "ray", "copy", "add")
+
+_WITHOUT_GATEWAYS: dict[str, Callable[[AggregateSetting, npt.NDArray[np.uint8]], AggregateRow]] = {
+    "tree": tree,
+    "grpc": functools.partial(over_grpc, broker=False, proxies=False),
+    "broker": functools.partial(over_grpc, broker=True, proxies=False),
+    "broker-sidecar": functools.partial(over_grpc, broker=True, proxies=True),
+    "ray": with_ray,
+}
 
 _START_SECONDS = 60.0
 """For both gateways to start and to connect: their pools are touched page by page meanwhile."""
@@ -47,8 +67,6 @@ _LOOK_SECONDS = 0.01
 """Between two looks at the gateways' status, which are answered by the event loop that is being measured."""
 _QUIET_LOOKS = 10
 """So many looks that show the same, and nothing under way, are rest."""
-_LAYERS = 60
-"""Arrays that the parameters are cut into: as many as ResNet-18 has, give or take a few."""
 _HEADROOM_BYTES = 64 * 2**20
 """Room in a pool beside the updates: standing grants, the block kept aside, rounding."""
 _LIMIT_REPEATS = 3
@@ -61,90 +79,27 @@ _ARBITER = Party("arbiter", "1")
 _NAME = "bench_mixed_client_values"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class AggregateRow:
-    """What was measured.
-
-    Attributes:
-        name: of the row.
-        model: what was summed.
-        updates: how many.
-        seconds: from the first put to the sum.
-        after_last_seconds: from the end of the last put to the sum; of `copy` and `add`, what one update takes.
-        cpu_seconds: of all processes meanwhile.
-        waiting_bytes: the most that was leased from the arbiter's receive region and lay on its disk, less what is
-            leased at rest; the sum itself included.
-    """
-
-    name: str
-    model: str
-    updates: int
-    seconds: float
-    after_last_seconds: float
-    cpu_seconds: float
-    waiting_bytes: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class AggregateSetting:
-    """What to sum.
-
-    Attributes:
-        model: its name.
-        parameters: of the model; each has two float64.
-        updates: how many, 2 or more.
-        room: updates that the arbiter's receive region has room for.
-        transport: data path between the gateways.
-    """
-
-    model: str
-    parameters: int
-    updates: int
-    room: int
-    transport: str
-
-    @property
-    def shapes(self) -> tuple[Shape, ...]:
-        """Of the arrays."""
-        layers = min(_LAYERS, self.parameters)
-        each, left = divmod(self.parameters, layers)
-        return ((each + left,), *(((each,),) * (layers - 1)))
-
-    @property
-    def update_bytes(self) -> int:
-        """Of one update, without its footer."""
-        return planes_bytes(self.shapes)
-
-    def party(self, rank: int) -> Party:
-        """The client of a rank."""
-        return Party("host", str(rank + 1))
-
-
 def measure_aggregate(
     setting: AggregateSetting, rows: Sequence[str], tell: Callable[[str], None]
 ) -> tuple[list[AggregateRow], dict[str, str]]:
     """Measure these rows; what was measured, and why the others were not."""
     measured, failures = [], {}
-    update = _update(setting)
+    update = make_update(setting)
     for name in rows:
         tell(name)
         try:
-            measured.append(_limit(setting, name, update) if name in ("copy", "add") else _sum(setting, name, update))
+            measured.append(_row(setting, name, update))
         except RowError as error:
             failures[name] = str(error)
     return measured, failures
 
 
-def _update(setting: AggregateSetting) -> npt.NDArray[np.uint8]:
-    """The planes of an update; a party adds its own bit to the first whole number."""
-    update = np.zeros(setting.update_bytes, np.uint8)
-    chance = np.random.default_rng(1)
-    for plane in planes_of(setting.shapes):
-        values: Any = np.frombuffer(update, np.float64, plane.items, plane.offset)
-        values[:] = chance.uniform(-1, 1, plane.items)
-        if plane.whole:
-            np.rint(values * 1e7, out=values)
-    return update
+def _row(setting: AggregateSetting, name: str, update: npt.NDArray[np.uint8]) -> AggregateRow:
+    if name in ("copy", "add"):
+        return _limit(setting, name, update)
+    if (measure := _WITHOUT_GATEWAYS.get(name)) is not None:
+        return measure(setting, update)
+    return _sum(setting, name, update)
 
 
 def _limit(setting: AggregateSetting, name: str, update: npt.NDArray[np.uint8]) -> AggregateRow:
@@ -173,7 +128,6 @@ def _sum(setting: AggregateSetting, name: str, update: npt.NDArray[np.uint8]) ->
         return _round(setting, name, gateways, add, update, "second")
 
 
-Sums = list[tuple[Any, Any]]
 Add = Callable[[GatewayClient, AggregateSetting, str], Sums]
 
 
@@ -194,7 +148,7 @@ def _round(
         sums = future.result(_SUM_SECONDS)
         done = time.monotonic()
         used = gateways.cpu_seconds() - cpu
-    _check(setting, update, sums)
+    check(setting, update, sums)
     return AggregateRow(name, setting.model, setting.updates, done - started, done - put, used, watch.most)
 
 
@@ -203,7 +157,7 @@ def _our_sum(arbiter: GatewayClient, setting: AggregateSetting, tag: str) -> Sum
     summed = arbiter.get_sum(_NAME, tag, sources, timeout=_SUM_SECONDS)
     if not isinstance(summed, ReceivedSum) or summed.reason:
         raise RowError(f"the gateway has not added: {summed.reason}")
-    return _pairs(summed.buffer, setting)
+    return pairs_of(summed.buffer, setting)
 
 
 def _fates_loop() -> Add:
@@ -217,29 +171,11 @@ def _fates_loop() -> Add:
         total = MixAggregate()
         for rank in range(setting.updates):
             message = arbiter.get(_NAME, tag, setting.party(rank), timeout=_SUM_SECONDS)
-            total.aggregate(_pairs(message.buffer, setting))
+            total.aggregate(pairs_of(message.buffer, setting))
         # what FATE gives is fraction and whole number in one
         return [(each, None) for each in total.finalize(None)]
 
     return add
-
-
-def _pairs(buffer: Any, setting: AggregateSetting) -> Sums:
-    planes = [np.frombuffer(buffer, np.float64, plane.items, plane.offset) for plane in planes_of(setting.shapes)]
-    return list(zip(planes[::2], planes[1::2], strict=True))
-
-
-def _check(setting: AggregateSetting, update: npt.NDArray[np.uint8], sums: Sums) -> None:
-    """Raise where a party is not in it exactly once."""
-    expected = _pairs(update, setting)
-    for number, ((found, found_whole), (fraction, whole)) in enumerate(zip(sums, expected, strict=True)):
-        total = found if found_whole is None else found + found_whole
-        right = setting.updates * (fraction + whole)
-        if not number:
-            right[0] += 2**setting.updates - 1
-        # the whole numbers leave 29 bits of a float64 to the fraction
-        if not np.allclose(total, right, rtol=0, atol=1e-6):
-            raise RowError("the sum is wrong")
 
 
 class _Gateways:
@@ -281,8 +217,7 @@ class _Gateways:
         raw: Any = np.frombuffer(lease.buffer, np.uint8)
         raw[: len(update)] = update
         raw[len(update) :] = np.frombuffer(footer, np.uint8)
-        whole = next(plane for plane in planes_of(setting.shapes) if plane.whole)
-        raw[whole.offset :][:ITEM_BYTES].view(np.float64)[0] += 2**rank
+        mark(raw[: len(update)], setting, rank)
         del raw
         lease.commit(_NAME, tag, [_ARBITER], "object")
 
@@ -338,7 +273,9 @@ class _Gateways:
     ) -> GatewayProcess:
         clients = site == "clients"
         update = self._setting.update_bytes + _HEADROOM_BYTES // 16
-        many = update * (self._setting.updates if clients else self._setting.room) + _HEADROOM_BYTES
+        # where there is room for few, clients wait for theirs as well
+        updates = min(self._setting.updates, self._setting.room) if clients else self._setting.room
+        many = update * updates + _HEADROOM_BYTES
         return GatewayProcess(
             {
                 "site": site,

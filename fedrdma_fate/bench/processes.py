@@ -45,11 +45,20 @@ def anonymous_bytes(pid: int) -> int:
     Pages of shared memory do not count, however they are mapped; 0 for a process that is gone. The kernel keeps this
     counter a piece per CPU, so it may be off by some hundred kilobytes.
     """
+    return _resident(pid, "RssAnon:")
+
+
+def shared_bytes(pid: int) -> int:
+    """Shared memory that a process has mapped and touched: resident pages (RssShmem); 0 for a process that is gone."""
+    return _resident(pid, "RssShmem:")
+
+
+def _resident(pid: int, name: str) -> int:
     try:
         status = (_PROC / str(pid) / "status").read_text()
     except OSError:
         return 0
-    _, _, rest = status.partition("RssAnon:")
+    _, _, rest = status.partition(name)
     return int(rest.split(maxsplit=1)[0]) * 1024 if rest else 0
 
 

@@ -10,11 +10,12 @@ from fedrdma_fate.bench.aggregate import (
     MODELS,
     ROWS,
     TRANSPORTS,
-    AggregateSetting,
     measure_aggregate,
     to_document,
     to_table,
 )
+from fedrdma_fate.bench.aggregate_ray import is_installed
+from fedrdma_fate.bench.aggregate_setting import AggregateSetting
 from fedrdma_fate.bench.report import terminal_table
 from fedrdma_fate.cli.bench_shared import console, end_with, ended_in_order, json_option, progress
 from fedrdma_fate.cli.failure import told_plainly
@@ -24,7 +25,7 @@ from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 @click.command()
 @click.option("--model", type=click.Choice(list(MODELS)), default="resnet18", show_default=True)
 @click.option("--parameters", type=click.IntRange(10_000), help="Instead of --model: of a model of any size.")
-@click.option("--updates", default=8, show_default=True, type=click.IntRange(2, 40), help="Clients, one update each.")
+@click.option("--updates", default=8, show_default=True, type=click.IntRange(2, 128), help="Clients, one update each.")
 @click.option("--room", type=click.IntRange(2), help="Updates that the arbiter's receive region has room for; all.")
 @click.option("--transport", default=TRANSPORTS[0], show_default=True, type=click.Choice(TRANSPORTS))
 @click.option("--rows", default="all", show_default=True, help="Names of rows, with commas between.")
@@ -32,8 +33,12 @@ from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 def aggregate(
     model: str, parameters: int | None, updates: int, room: int | None, transport: str, rows: str, as_json: bool
 ) -> None:
-    """Time the sum of masked updates when the first rank comes last: added by the gateway as they come (slots), by rank
-    (slots-rank), by FATE's loop (fate), beside one memcpy and one addition."""
+    """Time the sum of masked updates when the first rank comes last.
+
+    Added by the gateway as they come (slots), by rank (slots-rank), by FATE's loop (fate); by four leaves and a top: in
+    shared memory (tree), joined by gRPC (grpc), through a process that stores and forwards (broker), with proxies
+    besides (broker-sidecar), as actors of Ray where that is installed (ray); beside one memcpy and one addition.
+    """
     with told_plainly(), ended_in_order():
         name = model if parameters is None else f"{parameters} parameters"
         # room for the sum as well
@@ -49,7 +54,10 @@ def aggregate(
 
 def _chosen(rows: str) -> list[str]:
     if rows == "all":
-        return list(ROWS)
+        if is_installed():
+            return list(ROWS)
+        click.echo("fedrdma: the row ray is left out: Ray is not installed", err=True)
+        return [name for name in ROWS if name != "ray"]
     names = [name.strip() for name in rows.split(",")]
     for name in names:
         if name not in ROWS:

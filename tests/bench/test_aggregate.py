@@ -8,8 +8,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from fedrdma_fate.bench import aggregate
-from fedrdma_fate.bench.aggregate import ROWS, AggregateSetting, measure_aggregate
+from fedrdma_fate.bench import aggregate, aggregate_node
+from fedrdma_fate.bench.aggregate import ROWS, measure_aggregate
+from fedrdma_fate.bench.aggregate_hierarchy import LEAVES, leaves_for, over_grpc
+from fedrdma_fate.bench.aggregate_node import Neighbours
+from fedrdma_fate.bench.aggregate_ray import is_installed, with_ray
+from fedrdma_fate.bench.aggregate_setting import AggregateSetting, check, make_update, pairs_of
 from fedrdma_fate.bench.baselines.interface import RowError
 from fedrdma_fate.cli.main import main
 
@@ -21,38 +25,39 @@ def test_every_row_sums_and_the_document_has_all_that_is_measured() -> None:
 
     assert outcome.exit_code == 0, outcome.output
     rows = {row["name"]: row for row in json.loads(outcome.stdout)["rows"]}
-    assert tuple(rows) == ROWS
+    assert tuple(rows) == tuple(name for name in ROWS if name != "ray" or is_installed())
     keys = {"name", "model", "updates", "seconds", "after_last_seconds", "cpu_seconds", "waiting_bytes"}
     for name, row in rows.items():
         assert set(row) == keys
         assert row["seconds"] >= row["after_last_seconds"] > 0
-        if name in ("slots", "slots-rank", "fate"):
+        if name not in ("copy", "add"):
+            assert row["cpu_seconds"] > 0
+        if name in ("slots", "slots-rank", "fate", "tree"):
             # the last update, or what waits for it, lay there
             assert row["waiting_bytes"] >= SETTING.update_bytes
-            assert row["cpu_seconds"] > 0
 
 
 @pytest.mark.parametrize("party", range(3))
 @pytest.mark.parametrize("times", [0, 2])
 def test_a_sum_in_which_a_party_is_not_exactly_once_is_found(party: int, times: int) -> None:
-    update = aggregate._update(SETTING)
-    planes = aggregate._pairs(update, SETTING)
+    update = make_update(SETTING)
+    planes = pairs_of(update, SETTING)
     counts = [times if rank == party else 1 for rank in range(3)]
     # as many as there should be, so that only who is in it differs
     counts[(party + 1) % 3] = 2 - times + counts[(party + 1) % 3] - 1
     sums = [(sum(counts) * fraction, sum(counts) * whole) for fraction, whole in planes]
-    sums[0][1][0] += sum(count * 2**rank for rank, count in enumerate(counts))
+    sums[0][1][:3] += counts
 
     with pytest.raises(RowError, match="wrong"):
-        aggregate._check(SETTING, update, sums)
+        check(SETTING, update, sums)
 
 
 def test_the_sum_of_all_is_right() -> None:
-    update = aggregate._update(SETTING)
-    sums = [(3 * fraction, 3 * whole) for fraction, whole in aggregate._pairs(update, SETTING)]
-    sums[0][1][0] += 7
+    update = make_update(SETTING)
+    sums = [(3 * fraction, 3 * whole) for fraction, whole in pairs_of(update, SETTING)]
+    sums[0][1][:3] += 1
 
-    aggregate._check(SETTING, update, sums)
+    check(SETTING, update, sums)
     assert np.all(sums[0][1] == np.rint(sums[0][1]))
 
 
@@ -66,6 +71,35 @@ def test_a_row_that_fails_says_why_and_the_others_are_measured(monkeypatch: pyte
 
     assert [row.name for row in measured] == ["copy", "add"]
     assert failures == {"slots": "no room"}
+
+
+@pytest.mark.parametrize("updates", [2, 3, 4, 9])
+def test_every_update_has_one_leaf(updates: int) -> None:
+    parts = leaves_for(AggregateSetting("small", 20_000, updates, updates, "tcp"))
+
+    assert sorted(rank for part in parts for rank in part) == list(range(updates))
+    assert len(parts) == min(updates, LEAVES)
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_a_sum_that_a_node_has_wrong_is_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Neighbours, "fetch", lambda *_: iter([bytes(SETTING.update_bytes)]))
+
+    with pytest.raises(RowError, match="wrong"):
+        over_grpc(SETTING, make_update(SETTING), broker=False, proxies=False)
+
+
+def test_a_node_that_does_not_answer_is_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aggregate_node, "_CALL_SECONDS", 0.0)
+
+    with pytest.raises(RowError, match="does not answer"):
+        over_grpc(SETTING, make_update(SETTING), broker=False, proxies=False)
+
+
+@pytest.mark.skipif(is_installed(), reason="Ray is installed")
+def test_without_ray_its_row_says_so() -> None:
+    with pytest.raises(RowError, match="not installed"):
+        with_ray(SETTING, make_update(SETTING))
 
 
 def test_a_row_that_there_is_not_is_refused_by_name() -> None:
