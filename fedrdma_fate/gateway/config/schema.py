@@ -238,11 +238,15 @@ class AggregateConfig(_Section, frozen=True):
             ranks, with the same bits as FATE's own sum.
         workers: processes that add, at most; `auto`: half the cores, 4 at most. There is one while sums are asked for,
             and one more for each that runs besides; a minute after the last sum they end.
+        checkpoints: directory to which each finished sum is written besides, in the background; null for none.
+        checkpoints_kept: how many of them stay, the oldest go.
     """
 
     sums: bool = True
     order: Literal["exact", "rank"] = "exact"
     workers: Literal["auto"] | Annotated[int, msgspec.Meta(ge=1, le=64)] = "auto"
+    checkpoints: Path | None = None
+    checkpoints_kept: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 8
 
 
 class PeerConfig(_Section, frozen=True):

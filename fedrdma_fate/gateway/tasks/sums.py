@@ -37,6 +37,7 @@ from fedrdma_fate.gateway.messages.mailbox import Message
 from fedrdma_fate.gateway.spilling import make_room
 from fedrdma_fate.gateway.summand_grants import ExpectedUpdates
 from fedrdma_fate.gateway.tasks.returning import EarlierSum
+from fedrdma_fate.gateway.tasks.sum_checkpoints import SumCheckpoints
 from fedrdma_fate.memory.region import region_unusable
 from fedrdma_fate.memory.shared_slots import hold_range, range_is_held
 from fedrdma_fate.ports import Slot
@@ -140,6 +141,7 @@ class Sums:
         configured = context.config.aggregate.workers
         most = most_workers(None if configured == "auto" else configured)
         self._workers = WorkerPool(most, context.metrics.sum_worker_restarted)
+        self._checkpoints = SumCheckpoints(context)
         self._running: dict[int, _RunningSum] = {}
         self._ids = itertools.count(secrets.randbits(_ID_BITS))
         self._runs = itertools.count()
@@ -170,7 +172,7 @@ class Sums:
                 expected=False,
             )
         self._workers.enter()
-        running = _RunningSum(self._context, self._workers, next(self._ids), keys, timeout, client)
+        running = _RunningSum(self._context, self._workers, self._checkpoints, next(self._ids), keys, timeout, client)
         if earlier is not None:
             running.go_on_with(earlier)
         future: asyncio.Future[SumOutcome | NotSummed] = asyncio.get_running_loop().create_future()
@@ -221,6 +223,7 @@ class _RunningSum:
         self,
         context: GatewayContext,
         workers: WorkerPool,
+        checkpoints: SumCheckpoints,
         sum_id: int,
         keys: Sequence[MessageKey],
         timeout: float | None,
@@ -228,6 +231,7 @@ class _RunningSum:
     ) -> None:
         self._context = context
         self._workers = workers
+        self._checkpoints = checkpoints
         self._worker: WorkerHandle | None = None
         self._id = sum_id
         self._keys = keys
@@ -358,6 +362,8 @@ class _RunningSum:
             time.monotonic() - self._asked,
             fold.reason,
         )
+        if unfinished is None:
+            self._checkpoints.keep(tuple(self._keys), fold, self._shapes, slot)
         # who comes for it by `Task.release` gives the slot back
         return SumOutcome(fold, self._shapes, slot, self._id, unfinished)
 

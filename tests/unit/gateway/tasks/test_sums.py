@@ -23,6 +23,7 @@ from rich.console import Console
 
 from fedrdma_fate.aggregate.accumulator import Accumulator
 from fedrdma_fate.aggregate.arithmetic import Adder, adder_for
+from fedrdma_fate.aggregate.checkpoint import read
 from fedrdma_fate.aggregate.jobs import Add, Finish
 from fedrdma_fate.aggregate.worker import OpenSum, WorkerHandle, WorkerLostError
 from fedrdma_fate.cli.status import render
@@ -53,7 +54,12 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[s
             layout = {"a": ["arbiter:1", *NAMES[:2]], "b": NAMES[2:]}
             directory = tmp_path_factory.mktemp(order)
             made[order] = stack.enter_context(
-                start_gateways(layout, directory, memory=MEMORY, aggregate={"sums": True, "order": order})
+                start_gateways(
+                    layout,
+                    directory,
+                    memory=MEMORY,
+                    aggregate={"sums": True, "order": order, "checkpoints": str(directory / "sums")},
+                )
             )
         yield made
 
@@ -62,6 +68,7 @@ class Session:
     """A session in which everybody has a task."""
 
     def __init__(self, sites: dict[str, Site], name: str, stack: ExitStack) -> None:
+        self.name = name
         self.arbiter = stack.enter_context(sites["a"].client(name, "arbiter:1"))
         self.site = sites["a"]
         self.hosts = [
@@ -100,6 +107,31 @@ def make_session(sites: dict[str, dict[str, Site]], request: pytest.FixtureReque
 
 def sum_of(summed: ReceivedSum) -> Pairs:
     return pairs_in(summed.buffer, summed.shapes)
+
+
+def test_a_sum_is_written_to_the_directory_for_checkpoints_and_its_slot_comes_back(
+    make_session: Callable[..., Session], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    session = make_session()
+    before = session.site.pool("receive")["slots"]
+    for number in range(4):
+        session.push(number)
+    summed = session.whole_sum()
+    expected = [fraction + whole for fraction, whole in sum_of(summed)]
+    name = session.name
+
+    def of_this(path: Path) -> bool:
+        return bool(read(path).of["session"] == name)
+
+    directory = tmp_path_factory.getbasetemp()
+    eventually(lambda: any(map(of_this, directory.glob("exact[0-9]*/sums/*.sum"))))
+    (path,) = filter(of_this, directory.glob("exact[0-9]*/sums/*.sum"))
+    found = read(path)
+    assert [array.tobytes() for array in found.arrays] == [array.tobytes() for array in expected]
+    assert (found.weight, found.parties) == (6.0, NAMES)
+    assert (found.of["name"], found.of["order"]) == ("masked", "exact")
+    del summed
+    eventually(lambda: session.site.pool("receive")["slots"] == before)
 
 
 def test_by_rank_a_sum_has_the_bits_of_adding_one_after_the_other_whatever_comes_first(
