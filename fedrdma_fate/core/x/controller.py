@@ -76,6 +76,9 @@ class Controller(Protocol):
     def on_sample(self, sample: Sample, now: float) -> None:
         """Take in what a report taught."""
 
+    def on_overdue(self, chunks: int, now: float) -> None:
+        """So many chunks are overdue at once: lost, unless a host or the path stands still."""
+
     def state(self) -> PathState | None:
         """What to remember for the next transfer; None when nothing was learnt."""
 

@@ -126,6 +126,11 @@ class LossRounds:
         self.drop()
         return ended
 
+    def with_overdue(self, chunks: int) -> LossRound:
+        """What has come so far of the round, and so many chunks that are overdue, as lost ones."""
+        lost = self._lost + chunks
+        return LossRound(lost, lost + self._arrived, self._least_queue)
+
     def drop(self) -> None:
         """What has come so far counts no more."""
         self._arrived = self._lost = 0

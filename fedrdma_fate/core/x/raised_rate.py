@@ -89,6 +89,29 @@ class RaisedRate:
         self._doubted_until = now + DOUBTED_ROUNDS * round_seconds
         self._round_seconds = round_seconds
 
+    def on_overdue(
+        self, rate: float, share: float, resolved: int, usual: float, packets: int, now: float
+    ) -> float | None:
+        """Many chunks in a row are overdue, at the end of what was sent; what to go back to, None where it lasts.
+
+        Nothing that came later tells whether they are lost, and a host or a path that stood still for once would look
+        the same. So nothing is concluded but that a rate that was doubted anyway does not last.
+
+        Args:
+            rate: that it had.
+            share: of the round's chunks that are overdue or lost.
+            resolved: chunks overdue, lost or arrived.
+            usual: share that the path loses anyway.
+            packets: of a chunk.
+            now: the time.
+        """
+        if self.is_held(now) or now >= self._doubted_until or not self._before:
+            return None
+        if not _is_excess(share, resolved, usual, packets):
+            return None
+        self._go_back(rate * (1 - share), share, now)
+        return self._before
+
     def on_round(
         self, rate: float, share: float, resolved: int, usual: float, packets: int, now: float, *, heavy: bool
     ) -> float | None:
@@ -108,9 +131,7 @@ class RaisedRate:
             self._held_until, self._hold_seconds = -math.inf, HOLD_SECONDS
         if now >= self._doubted_until:
             return None
-        expected = min(usual + chunk_loss(EXCESS_LOSS, packets), 1.0)
-        by_chance = EXCESS_DEVIATIONS * math.sqrt(expected * (1 - expected) / resolved)
-        if share <= expected + by_chance:
+        if not _is_excess(share, resolved, usual, packets):
             self._rounds = 0
             return None
         self._rounds += LOSS_ROUNDS if heavy else 1
@@ -121,9 +142,21 @@ class RaisedRate:
         if usual <= chunk_loss(EXCESS_LOSS, packets):
             # what the policer let through: a rate before may have lived on the bucket as well
             passed = PASSED_GAIN * rate * (1 - max(share - usual, 0.0)) ** (1 / packets)
-            self._before = min(self._before, max(passed, LEAST_SHARE * self._before))
+            self._go_back(passed, share, now)
+        else:
+            self._go_back(self._before, share, now)
+        return self._before
+
+    def _go_back(self, passed: float, share: float, now: float) -> None:
+        self._before = min(self._before, max(passed, LEAST_SHARE * self._before))
         self._most, self._doubted_until = self._before, -math.inf
         self._held_until = now + self._hold_seconds
         self._settled_at, self._share_then = now + SETTLING_ROUNDS * self._round_seconds, share
         self._hold_seconds = min(2 * self._hold_seconds, MOST_HOLD_SECONDS)
-        return self._before
+
+
+def _is_excess(share: float, resolved: int, usual: float, packets: int) -> bool:
+    """Whether more of so many chunks are lost than usual, and than may be by chance."""
+    expected = min(usual + chunk_loss(EXCESS_LOSS, packets), 1.0)
+    by_chance = EXCESS_DEVIATIONS * math.sqrt(expected * (1 - expected) / resolved)
+    return share > expected + by_chance

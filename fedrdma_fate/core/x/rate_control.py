@@ -32,7 +32,7 @@ from fedrdma_fate.core.x.cycle_times import (
     CycleTimes,
 )
 from fedrdma_fate.core.x.estimators import DELIVERY_WINDOW_SECONDS, MOST_RATE, MaxRateFilter, RttFilter
-from fedrdma_fate.core.x.loss_rounds import LossRound, LossRounds
+from fedrdma_fate.core.x.loss_rounds import LEAST_ROUND_CHUNKS, LossRound, LossRounds
 from fedrdma_fate.core.x.newcomer import FIRST_SIGN_SECONDS, Newcomer, Sign
 from fedrdma_fate.core.x.phases import Phase
 from fedrdma_fate.core.x.probe_queue import LatestProbe, ProbeQueue
@@ -92,6 +92,7 @@ class RateController:
         self._rtt = RttFilter(known.min_rtt)
         self._queue_delay = QueueDelay(known.min_rtt, known.rtt_variation, known.least_mean_rtt)
         self._probe_queue = ProbeQueue(known.queue_bytes)
+        self._latest_queue = math.inf
         self._rounds = LossRounds(known.loss, measured=proved)
         self._window = ReportClockedWindow(known.window_bytes, found=known.window_found)
         self._raised_rate = RaisedRate(known.policed_seconds, known.rate)
@@ -327,6 +328,20 @@ class RateController:
         if queue is not None:
             self._on_queue(queue, now)
 
+    def on_overdue(self, chunks: int, now: float) -> None:
+        """Believe nothing of it but that a rate that was just raised does not last: see `RaisedRate.on_overdue`."""
+        if self.report_clocked or not self.settled or chunks < LEAST_ROUND_CHUNKS:
+            return
+        ended = self._rounds.with_overdue(chunks)
+        if self._latest_queue > self._least_queue:
+            # what came last has queued, or nobody can tell: a buffer is overrun, and others may have done it
+            return
+        lasting = self._raised_rate.on_overdue(
+            self._bandwidth, ended.share, ended.resolved, self._rounds.chunk_loss, self._rounds.packets, now
+        )
+        if lasting is not None:
+            self._lower_bandwidth(lasting, now)
+
     def _on_short_path(self, sample: Sample, now: float) -> None:
         """What arrives is the rate, whatever it was sent at; a queue is what the window may have."""
         self._proved = True
@@ -353,6 +368,7 @@ class RateController:
         self._longer_path.on_rtt(rtt)
         if queue is not None:
             self._rounds.on_queue(queue)
+            self._latest_queue = queue
         elif self._queue_delay.is_short(rtt):
             self._rounds.on_queue(0.0)
         return queue

@@ -489,6 +489,8 @@ class XSender(SenderBase):
         self._overdue_bytes += overdue_bytes
         self.lost_bytes += overdue_bytes
         timeout.on_timeout(now, wait)
+        if self.settings.paced:
+            self.control.on_overdue(len(lost), now)
         self._delivery.restart()
         if not self.control.known:
             self._train_left = self._train_bytes // TRAIN_DIVISOR

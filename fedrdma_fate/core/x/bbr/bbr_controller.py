@@ -200,6 +200,10 @@ class BbrController:
     def on_time(self, now: float) -> None:
         """Nothing: BBR moves on with acknowledgements."""
 
+    def on_overdue(self, chunks: int, now: float) -> None:
+        """Nothing: what a probe time-out sends again is no loss (RFC 9002, section 7.5)."""
+        del chunks, now
+
     def on_sample(self, sample: Sample, now: float) -> None:
         """A report has come (section 5.2.3)."""
         self._packets = sample.packets_per_chunk

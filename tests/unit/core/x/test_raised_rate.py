@@ -81,3 +81,23 @@ def test_where_as_much_is_lost_at_the_lower_rate_nothing_is_held() -> None:
     assert rate.is_held(0.3)
     rounds(rate, [0.3], since=0.3)
     assert not rate.is_held(0.32)
+
+
+def test_many_that_are_overdue_soon_after_a_raise_take_it_back_to_what_seems_to_have_come() -> None:
+    assert raised().on_overdue(RAISED, 0.3, 67, 0.0, 4, RTT) == pytest.approx(RAISED * 0.7)
+    assert raised().on_overdue(RAISED, 0.9, 67, 0.0, 4, RTT) == LEAST_SHARE * RATE
+
+
+@pytest.mark.parametrize(
+    ("share", "usual", "at"), [(0.1, 0.0, RTT), (0.3, 0.3, RTT), (0.9, 0.0, 1.0)], ids=["few", "as usual", "long after"]
+)
+def test_what_is_overdue_otherwise_says_nothing(share: float, usual: float, at: float) -> None:
+    rate = raised()
+    assert rate.on_overdue(RAISED, share, 67, usual, 4, at) is None
+    assert not rate.is_held(at)
+
+
+def test_where_nothing_was_known_before_the_raise_nothing_is_gone_back_to() -> None:
+    rate = RaisedRate(0.0, 0.0)
+    rate.on_raised(RTT, 0.0)
+    assert rate.on_overdue(RAISED, 0.9, 67, 0.0, 4, RTT) is None

@@ -301,3 +301,29 @@ def test_rounds_that_lose_much_and_tell_no_round_trip_are_overload() -> None:
         control.on_sample(Sample(None, None, 8, 2, 4), now)
         now += 0.002
     assert settled(control).rate <= 0.8 * RATE
+
+
+def raised_by_a_tenth() -> tuple[RateController, float]:
+    control, now = controller(), 0.0
+    control.chunk_bytes = 16 * 1024
+    while settled(control).rate < 1.1 * RATE:
+        control.on_time(now)
+        control.on_sample(Sample(RTT, 1.1 * RATE, 10, 0, 4), now)
+        now += 0.002
+    return control, now
+
+
+def test_a_rate_that_has_just_risen_does_not_last_where_many_chunks_are_overdue_and_none_was_queued() -> None:
+    control, now = raised_by_a_tenth()
+    control.on_overdue(30, now + RTT)
+    assert settled(control).rate <= RATE
+    assert settled(control).policed_seconds > 0
+
+
+@pytest.mark.parametrize(("chunks", "queue"), [(7, 0.0), (30, 0.02)], ids=["few", "queued"])
+def test_it_lasts_where_few_are_overdue_or_the_last_that_came_were_queued(chunks: int, queue: float) -> None:
+    control, now = raised_by_a_tenth()
+    control.on_sample(Sample(RTT + queue, None, 1, 0, 4), now)
+    rate = settled(control).rate
+    control.on_overdue(chunks, now + RTT)
+    assert settled(control).rate == rate

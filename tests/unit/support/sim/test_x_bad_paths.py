@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from fedrdma_fate.core.x.rate_control import RateController
@@ -22,6 +24,13 @@ def test_a_policer_is_found_out_by_the_first_transfer_and_remembered() -> None:
     measured = transfers(case("policed"), RateController)
     assert max(seconds for seconds, _ in measured) <= 1 / 0.85
     assert max(resent for _, resent in measured) <= 0.05
+
+
+def test_transfers_that_are_over_within_a_few_round_trips_do_not_climb_over_a_policer_again_and_again() -> None:
+    short = dataclasses.replace(case("policed"), total=1_100_000)
+    later = transfers(short, RateController, count=10)[6:]
+    assert max(seconds for seconds, _ in later) <= 1.05
+    assert max(resent for _, resent in later) <= 0.01
 
 
 @pytest.mark.slow
