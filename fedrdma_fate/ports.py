@@ -223,6 +223,7 @@ class ChunkService:
         repairs_packets: what has come of a chunk stays, and posted again it is only the packets that are missing.
         depth: chunks that a queue pair has under way at most, others wait behind them; None where that is no matter.
         largest_chunk_bytes: `post_chunk` takes no longer ones; None: as long as any.
+        drains: a grant may be closed while the peer still writes there, which costs it nothing; see `Endpoint.drain`.
     """
 
     reliable: bool = True
@@ -232,6 +233,7 @@ class ChunkService:
     depth: int | None = None
     repairs_packets: bool = False
     largest_chunk_bytes: int | None = None
+    drains: bool = False
 
     @property
     def most_chunks(self) -> int | None:
@@ -291,6 +293,13 @@ class Endpoint(Protocol):
         """The peer may no longer write there; unknown grants are ignored.
 
         When it returns, and where it raises, nothing is written there any more, unless `still_open` says otherwise.
+        """
+        ...
+
+    def drain(self, grant: int) -> None:
+        """The same in the middle of a transfer: what is still on its way there is read, and thrown away.
+
+        Where `chunk_service.drains` is not set, it is `withdraw`, and a peer that writes there may lose the link.
         """
         ...
 

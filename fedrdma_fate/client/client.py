@@ -298,7 +298,16 @@ class GatewayClient:
             raise ValueError(f"{len(body)} bytes do not ride inline, {INLINE_LIMIT_BYTES} is the limit")
         self._call(PutInline(name, tag, tuple(destinations), kind, body), Done)
 
-    def tolerate(self, name: str, tag: str, sources: Sequence[Party], share: float, *, jointly: bool = False) -> None:
+    def tolerate(
+        self,
+        name: str,
+        tag: str,
+        sources: Sequence[Party],
+        share: float,
+        *,
+        jointly: bool = False,
+        straggler_wait: float | None = None,
+    ) -> None:
         """Let something be missing of messages that are to be got, each by a `get` that `tolerates` it.
 
         Args:
@@ -307,11 +316,13 @@ class GatewayClient:
             sources: the parties they come from.
             share: how much of what their senders let be missing may be so, of each.
             jointly: not of each, but of all together: what is missing of one is of no use of the others.
+            straggler_wait: how much longer than the others the last of them is waited for, once what is missing of it
+                may be, as a share of the median time of the others' transfers; None: until all of it was sent.
 
         Raises:
             GatewayError: WRONG_PARTY, GATEWAY_STOPPING or GATEWAY_UNREACHABLE.
         """
-        self._call(Tolerate(name, tag, tuple(sources), share, jointly), Done)
+        self._call(Tolerate(name, tag, tuple(sources), share, jointly, straggler_wait), Done)
 
     def get(
         self, name: str, tag: str, source: Party, *, timeout: float | None = None, tolerates: bool = False

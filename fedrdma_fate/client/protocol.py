@@ -43,6 +43,12 @@ Place = Literal["region", "borrowed", "spilled"]
 """What file a payload lies in: the gateway's own region, that of another gateway on the host, or a spill file."""
 
 Bytes = Annotated[int, msgspec.Meta(ge=0)]
+
+MOST_STRAGGLER_WAIT = 100.0
+"""Times the others' time that a late message is waited for: longer says as much as no value at all."""
+
+StragglerWait = Annotated[float, msgspec.Meta(ge=0, le=MOST_STRAGGLER_WAIT)]
+"""How much longer than the others the last message of a round is waited for, as a share of their median time."""
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 Digest = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -183,6 +189,8 @@ class Tolerate(_Message, frozen=True, tag="tolerate"):
         sources: the parties they come from.
         loss_share: how much of what may be missing may be so, of each.
         jointly: it is of all together: what is missing of one may be of the others for nothing, for it is lost with it.
+        straggler_wait: when all but one are there, how much longer that one is waited for, as a share of the median
+            time of the others' transfers, once what is missing of it may be; None: until all of it was sent.
     """
 
     name: str
@@ -190,6 +198,7 @@ class Tolerate(_Message, frozen=True, tag="tolerate"):
     sources: Destinations
     loss_share: LossShare
     jointly: bool = False
+    straggler_wait: StragglerWait | None = None
 
 
 class Get(_Message, frozen=True, tag="get"):

@@ -212,7 +212,7 @@ class Receiver:
         """Nothing may be missing."""
         return False
 
-    def let_miss(self, share: float, spend: SpendHoles) -> None:
+    def let_miss(self, share: float, spend: SpendHoles, *, is_late: bool = False) -> None:
         """Of no use here."""
 
     def on_digest_run(self, first: int, digests: bytes) -> None:

@@ -173,8 +173,11 @@ class ReceivingMachine(Protocol):
         """Whether something of it may be missing in the end."""
         ...
 
-    def let_miss(self, share: float, spend: SpendHoles) -> None:
-        """How much of what may be missing the receiver's task lets be so, and what is asked before it is."""
+    def let_miss(self, share: float, spend: SpendHoles, *, is_late: bool = False) -> None:
+        """How much of what may be missing the receiver's task lets be so, and what is asked before it is.
+
+        Of one that `is_late`, what is still to be sent is not waited for either.
+        """
         ...
 
     def on_digest_run(self, first: int, digests: bytes) -> None:

@@ -77,6 +77,7 @@ from fedrdma_fate.wire.frames import (
     DigestRun,
     Grant,
     GrantRequest,
+    MessageKey,
     Offer,
     Refused,
     Report,
@@ -199,6 +200,12 @@ class IncomingTransfers:
             self._keep(self._granted)
         self._return(self._granted)
         self._openings.clear()
+
+    def look_again(self, key: MessageKey) -> None:
+        """What is asked about a message has another answer now: what may be missing of it, or whether it is late."""
+        for granted in self._granted.values():
+            if granted.offer is not None and granted.offer.key == key:
+                self._ask_share(granted)
 
     def decline(self, offer: Offer, answer: ControlFrame) -> None:
         """The transfer will not come through its grant; `answer` says why."""
@@ -574,7 +581,8 @@ class IncomingTransfers:
                         self._begin_opening(grant, granted, offer, receiver, missing, now)
                         return
                     endpoint = self._endpoint
-                    self._forget(grant)
+                    # of what is missing some may still be on its way
+                    self._forget(grant, drains=bool(missing))
                     if missing and (endpoint is None or grant in endpoint.still_open):
                         # what can still be written is not told apart from what is missing: it begins anew elsewhere
                         self._emit(SlotsReturned((granted.slot,)))
@@ -604,12 +612,11 @@ class IncomingTransfers:
         return self._opener is not None and self._endpoint is not None and self._endpoint.sealed_by_poster
 
     def _ask_share(self, granted: Granted) -> None:
-        """Our task may say late that something may be missing."""
+        """Our task may say late that something may be missing, and all other messages of a round be there."""
         if granted.receiver is not None and granted.offer is not None and granted.receiver.is_bounded:
-            key = granted.offer.key
-            granted.receiver.let_miss(
-                self._settings.loss_share(key), functools.partial(self._settings.spend_holes, key)
-            )
+            key, settings = granted.offer.key, self._settings
+            spend = functools.partial(settings.spend_holes, key)
+            granted.receiver.let_miss(settings.loss_share(key), spend, is_late=settings.is_late(key))
 
     def _begin_opening(
         self, grant: int, granted: Granted, offer: Offer, receiver: ReceivingMachine, missing: Ranges, now: float
@@ -634,11 +641,11 @@ class IncomingTransfers:
         if len(self._ended) > _ENDED:
             del self._ended[next(iter(self._ended))]
 
-    def _forget(self, grant: int) -> Granted:
+    def _forget(self, grant: int, *, drains: bool = False) -> Granted:
         if self._endpoint is not None:
             # a path that breaks just now says so again when it is asked to make progress
             with contextlib.suppress(TransportError):
-                self._endpoint.withdraw(grant)
+                (self._endpoint.drain if drains else self._endpoint.withdraw)(grant)
             if self._opener is not None:
                 self._opener.forget(grant)
             if grant in self._endpoint.still_open:

@@ -48,6 +48,7 @@ from fedrdma_fate.wire.frames import (
     GrantRecall,
     GrantRequest,
     GrantReturn,
+    MessageKey,
     Offer,
     Reconcile,
     Refused,
@@ -245,6 +246,10 @@ class Link:
     def begin_early(self, offer: Offer) -> None:
         """Begin to receive what a datagram has announced, if that can be; else its frame decides."""
         self._incoming.on_early_offer(offer, self._clock())
+
+    def look_again(self, key: MessageKey) -> None:
+        """Ask anew what may be missing of this message, and whether it is late."""
+        self._incoming.look_again(key)
 
     def decline(self, offer: Offer, answer: ControlFrame) -> None:
         """Take the grant of an announced transfer back, and answer its sender."""

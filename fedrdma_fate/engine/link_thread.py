@@ -22,7 +22,7 @@ from fedrdma_fate.security.datagram_tags import DatagramKeys
 from fedrdma_fate.security.sealing import PathSealing
 from fedrdma_fate.timerfd import Timer
 from fedrdma_fate.wire.errors import ErrorCode
-from fedrdma_fate.wire.frames import ControlFrame, Offer
+from fedrdma_fate.wire.frames import ControlFrame, MessageKey, Offer
 
 _COARSE_SECONDS = 0.02
 """For what is due later than this, a millisecond more or less is nothing."""
@@ -150,6 +150,10 @@ class LinkHandle:
     def begin_early(self, offer: Offer) -> None:
         """Begin to receive what a datagram has announced, if that can be."""
         self._command(lambda link: link.begin_early(offer))
+
+    def look_again(self, key: MessageKey) -> None:
+        """Ask anew what may be missing of this message, and whether it is late."""
+        self._command(lambda link: link.look_again(key))
 
     def decline(self, offer: Offer, answer: ControlFrame) -> None:
         """Take the grant of an announced transfer back, and answer its sender."""

@@ -41,6 +41,8 @@ class LinkSettings:
         bounds_loss: whether the peer knows offers of which something may be missing; called on the link's thread.
         loss_share: how much of what may be missing of a message our task lets be so; called on the link's thread.
         spend_holes: whether it may be, besides what is missing of others, and then it is; called on the link's thread.
+        is_late: whether a message is not waited for any more, once what is missing of it may be; called on the link's
+            thread.
         tells_digests: whether the peer tells the digests of chunks when it is asked; called on the link's thread.
         continues: whether the peer knows grants that continue others; called on the link's thread.
         notes_arrivals: whether its owner wants to know from time to time what has come, to write it down.
@@ -65,6 +67,7 @@ class LinkSettings:
     bounds_loss: Callable[[], bool] = lambda: False
     loss_share: Callable[[MessageKey], float] = lambda _key: 0.0
     spend_holes: Callable[[MessageKey, int, int, Ranges], bool] = lambda _key, _whole, _total, _ranges: True
+    is_late: Callable[[MessageKey], bool] = lambda _key: False
     tells_digests: Callable[[], bool] = lambda: False
     continues: Callable[[], bool] = lambda: False
     notes_arrivals: bool = False

@@ -48,6 +48,12 @@ REPORT_DELAY_SECONDS = 0.004
 """What a report takes besides the round trip: they come every 2 ms, and later from a busy host."""
 
 
+BUDGET_CHUNKS = 4
+"""That may be missing of a message where the transport cuts it no further: a chunk that has come in part is missing."""
+
+LEAST_BUDGET_CHUNK_BYTES = 64 * 1024
+"""But no shorter ones for that: each costs both ends' processors some microseconds. Ours."""
+
 EPOCHS_OF_A_GRANT = 64
 """Begun by damage, of which a receiver tells no more than three times, and a sender believes no more than sixteen."""
 
@@ -105,9 +111,12 @@ def open_transfer(
 
 
 def _bound_of(outgoing: Outgoing, service: ChunkService, settings: LinkSettings) -> LossBound | None:
-    """Which chunks of the message may be missing in the end; None: none, also where nothing is lost on the way."""
-    is_lossy = uses_chunk_immediates(outgoing.mode) and not service.reliable
-    if not outgoing.loss_share or not is_lossy or not settings.bounds_loss():
+    """Which chunks of the message may be missing in the end; None: none.
+
+    Also where nothing is lost on the way, for it may be late; but not where what comes late costs the data path.
+    """
+    may_miss = uses_chunk_immediates(outgoing.mode) and (service.drains or not service.reliable)
+    if not outgoing.loss_share or not may_miss or not settings.bounds_loss():
         return None
     if not may_bound(outgoing.plan):
         logger.warning(
@@ -219,6 +228,9 @@ def _cut(outgoing: Outgoing, service: ChunkService, memory: PathMemory) -> Outgo
     total, known = outgoing.plan.total_bytes, memory.state
     if service.self_paced:
         chunk_bytes = DEFAULT_CHUNK_BYTES
+        if outgoing.loss_share:
+            may_miss_bytes = int(outgoing.loss_share * (total - outgoing.whole_bytes))
+            chunk_bytes = min(max(may_miss_bytes // BUDGET_CHUNKS, LEAST_BUDGET_CHUNK_BYTES), chunk_bytes)
     elif known is None:
         first = first_chunk_bytes(service.mtu_bytes, repairs_packets=service.repairs_packets)
         chunk_bytes = FIRST_RELIABLE_CHUNK_BYTES if service.reliable else first

@@ -16,6 +16,7 @@ from typing import Any
 from fate.arch.federation.api import Federation, TableRemotePersistentPickler, TableRemotePersistentUnpickler
 
 from fedrdma_fate.client.client import Received
+from fedrdma_fate.client.protocol import MOST_STRAGGLER_WAIT
 from fedrdma_fate.core.held import bytes_in
 from fedrdma_fate.fate import tables
 from fedrdma_fate.fate.aggregation.hook import install_aggregation
@@ -46,11 +47,13 @@ _REMEMBERED_MISSING = 4096
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Tolerance:
-    """How much may be missing: of what a thread puts, of what it gets, and whether its gets say so to the gateway."""
+    """How much may be missing: of what a thread puts, of what it gets, and whether its gets say so to the gateway; and
+    how much longer than the others the last that it gets is waited for."""
 
     puts: float
     gets: float
     tells: bool
+    straggler_wait: float | None = None
 
 
 _NOTHING = _Tolerance(0.0, 0.0, tells=False)
@@ -125,6 +128,7 @@ class FedRDMAFederation(Federation):  # type: ignore[misc]
         self._computing = computing_session
         self._options = options or FederationOptions()
         _check_share(self._options.loss_tolerance)
+        _check_straggler_wait(self._options.straggler_wait)
         self._names = names_with(self._options.allowed_names)
         self._connector = connector or _connector(federation_session_id, party, parties, gateway, self._options)
         self._journal = Journal(self._options.journal_path, federation_session_id, to_party(party))
@@ -150,7 +154,7 @@ class FedRDMAFederation(Federation):  # type: ignore[misc]
         return self._outbox.reused
 
     @contextlib.contextmanager
-    def tolerating(self, share: float) -> Iterator[None]:
+    def tolerating(self, share: float, *, straggler_wait: float | None = None) -> Iterator[None]:
         """Let so much be missing of the arrays of objects that this thread puts and gets inside; docs/bounded-loss.md.
 
         It is a bound, and the smaller one of both ends counts. What did not come is zeros in the array, and `missing`
@@ -158,12 +162,16 @@ class FedRDMAFederation(Federation):  # type: ignore[misc]
 
         Args:
             share: of each object's arrays of real numbers, but for short ones of one dimension: 0 to 0.2.
+            straggler_wait: where one get is of several parties, how much longer than the others the last is waited for,
+                once what is missing of it may be: share of the median time of the others' transfers, 0 to 100; None:
+                until it was sent.
 
         Raises:
-            ConfigError: CONFIG_BAD_VALUE when it is not between these.
+            ConfigError: CONFIG_BAD_VALUE when one of them is not between these.
         """
         _check_share(share)
-        with self._tolerating(_Tolerance(float(share), float(share), tells=True)):
+        _check_straggler_wait(straggler_wait)
+        with self._tolerating(_Tolerance(float(share), float(share), tells=True, straggler_wait=straggler_wait)):
             yield
 
     @property
@@ -187,7 +195,8 @@ class FedRDMAFederation(Federation):  # type: ignore[misc]
         Jointly, so much may be of all together, where what is missing of one is of no use of the others.
         They are known at once, so what comes before its get need not wait for it.
         """
-        self._client.tolerate(name, tag, [to_party(party) for party in parties], share, jointly=jointly)
+        sources, wait = [to_party(party) for party in parties], self._options.straggler_wait
+        self._client.tolerate(name, tag, sources, share, jointly=jointly, straggler_wait=wait)
         with self._tolerating(_Tolerance(0.0, share, tells=False)):
             self._tolerant_messages += len(parties)
             yield
@@ -379,7 +388,7 @@ class FedRDMAFederation(Federation):  # type: ignore[misc]
         tolerates = tolerance.gets > 0
         if tolerates and tolerance.tells:
             # of all at once: those that come before it is their turn need not wait for it
-            self._client.tolerate(name, tag, sources, tolerance.gets)
+            self._client.tolerate(name, tag, sources, tolerance.gets, straggler_wait=tolerance.straggler_wait)
         return [
             self._client.get(
                 name,
@@ -428,6 +437,16 @@ def _check_share(share: object) -> None:
             ErrorCode.CONFIG_BAD_VALUE,
             f"a share of {share!r} cannot be missing.",
             f"Say a number from 0, which is nothing, to {MOST_LOSS_SHARE}.",
+        )
+
+
+def _check_straggler_wait(wait: object) -> None:
+    is_number = isinstance(wait, int | float) and not isinstance(wait, bool)
+    if wait is not None and (not is_number or not 0 <= wait <= MOST_STRAGGLER_WAIT):  # type: ignore[operator]
+        raise ConfigError(
+            ErrorCode.CONFIG_BAD_VALUE,
+            f"nobody can be waited for {wait!r} times as long as the others took.",
+            f"Say a number from 0 to {MOST_STRAGGLER_WAIT:g}, or nothing.",
         )
 
 

@@ -26,7 +26,16 @@ class Client(Protocol):
         """Hand a small message over."""
         ...
 
-    def tolerate(self, name: str, tag: str, sources: Sequence[Party], share: float, *, jointly: bool = False) -> None:
+    def tolerate(
+        self,
+        name: str,
+        tag: str,
+        sources: Sequence[Party],
+        share: float,
+        *,
+        jointly: bool = False,
+        straggler_wait: float | None = None,
+    ) -> None:
         """Let something be missing of messages that are to be got."""
         ...
 
@@ -132,10 +141,17 @@ class SoloClient:
         raise self._problem
 
     def tolerate(
-        self, _name: str, _tag: str, _sources: Sequence[Party], _share: float, *, jointly: bool = False
+        self,
+        _name: str,
+        _tag: str,
+        _sources: Sequence[Party],
+        _share: float,
+        *,
+        jointly: bool = False,
+        straggler_wait: float | None = None,
     ) -> None:
         """Nothing will come."""
-        del jointly
+        del jointly, straggler_wait
         raise self._problem
 
     def get(

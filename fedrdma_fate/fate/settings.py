@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import msgspec
 
 from fedrdma_fate.client.address import socket_path
+from fedrdma_fate.client.protocol import StragglerWait
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 from fedrdma_fate.wire.frames import LossShare, Mode, Party
 
@@ -36,6 +37,9 @@ class FederationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         sums: whether masked updates are summed by the gateway before FATE gets them; see aggregation.
         loss_tolerance: share of the updates of FATE's aggregation that may be missing on the way, 0 to 0.2, in mode
             `fedrdma-x`; the jobs of both sites must say so, and the smaller counts; see bounded-loss.
+        straggler_wait: how much longer than the others the last silo's update is waited for, once what is missing of it
+            is no more than `loss_tolerance`, as a share of the median time that the others' took to come, 0 to 100;
+            None: until it was sent. It is the arbiter's job that says so; see bounded-loss.
     """
 
     mode: Mode | None = None
@@ -46,6 +50,7 @@ class FederationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     allowed_names: tuple[_ExactName, ...] = ()
     sums: bool = True
     loss_tolerance: LossShare = 0.0
+    straggler_wait: StragglerWait | None = None
 
     @property
     def journal_path(self) -> Path | None:

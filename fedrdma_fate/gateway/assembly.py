@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import functools
@@ -47,6 +48,7 @@ from fedrdma_fate.security.plain import is_loopback
 from fedrdma_fate.security.reloading import SiteCredentials
 from fedrdma_fate.security.scraping import ScrapeSecurity
 from fedrdma_fate.wire.errors import GatewayError
+from fedrdma_fate.wire.frames import MessageKey
 
 logger = logging.getLogger(__name__)
 
@@ -114,6 +116,7 @@ def assemble(
     tasks = TaskServer(context, sending, status, Probing(context, peers).measure, users, sessions)
     undo.callback(tasks.close)
     context.mailbox.on_turned_away = lambda message: _turn_away(context, peers, message)
+    context.mailbox.tolerances.on_last = functools.partial(_wait_for_last, context, peers)
     if kept.earlier is not None:
         tasks.has_new_memory = kept.send_region is None
         tasks.expect(restore(context, kept.earlier, peers))
@@ -129,6 +132,17 @@ def assemble(
         tasks=tasks,
         socket=TaskSocket(socket_path(config.listen.socket), tasks, context.complaints, shared=not users.only_own),
     )
+
+
+def _wait_for_last(context: GatewayContext, peers: dict[str, Peer], key: MessageKey, seconds: float) -> None:
+    """All but one of the messages of a round are here: it is waited for so long, and then no longer than it has to."""
+
+    def give_up() -> None:
+        peer = peers.get(context.routes.site_of(key.source))
+        if context.mailbox.tolerances.note_late(key) and peer is not None:
+            peer.look_again(key)
+
+    asyncio.get_running_loop().call_later(seconds, give_up)
 
 
 def _make_context(

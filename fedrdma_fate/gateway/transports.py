@@ -114,6 +114,7 @@ def link_settings(
     bounds_loss: Callable[[], bool] = lambda: False,
     loss_share: Callable[[MessageKey], float] = lambda _key: 0.0,
     spend_holes: Callable[[MessageKey, int, int, Ranges], bool] = lambda _key, _whole, _total, _ranges: True,
+    is_late: Callable[[MessageKey], bool] = lambda _key: False,
 ) -> LinkSettings:
     """Parameters of the link to a peer over one of them.
 
@@ -133,6 +134,7 @@ def link_settings(
         bounds_loss: whether it knows offers of which something may be missing.
         loss_share: how much of what may be missing of a message our task lets be so.
         spend_holes: whether it may be, besides what is missing of others.
+        is_late: whether it is not waited for any more, once what is missing may be.
     """
     return LinkSettings(
         transport=transport,
@@ -151,6 +153,7 @@ def link_settings(
         bounds_loss=bounds_loss,
         loss_share=loss_share,
         spend_holes=spend_holes,
+        is_late=is_late,
         confirms=not config.durable,
         complaints=complaints,
         site=peer.site,

@@ -60,6 +60,14 @@ class ReliableEndpoint:
         """Chunks go as all writes do."""
         return ChunkService()
 
+    def withdraw(self, grant: int) -> None:
+        """See `ports.Endpoint`."""
+        raise NotImplementedError
+
+    def drain(self, grant: int) -> None:
+        """Not here: to write there breaks the link."""
+        self.withdraw(grant)
+
     @property
     def still_open(self) -> Collection[int]:
         """None: it is this side that puts what comes into the slots, or lets nobody."""

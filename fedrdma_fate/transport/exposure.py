@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
+from collections import deque
 
 from fedrdma_fate.ports import RemoteSlot, Slot
 from fedrdma_fate.wire.errors import ErrorCode, TransferError
@@ -12,6 +13,9 @@ KEY_BITS = 63
 """Keys travel in msgpack as integers; 63 bits stay positive everywhere."""
 
 _U64 = 1 << 64
+
+MOST_DRAINING = 64
+"""Grants that were closed in the middle of a transfer and are remembered: many more than a peer has under way."""
 
 
 class ProtocolViolation(Exception):  # noqa: N818 - it never leaves the transport; the link is lost instead
@@ -27,12 +31,14 @@ class Exposure:
         slot: where the bytes go.
         base: address of the slot's first byte as the peer spells it.
         live: False from the moment it was withdrawn; whoever holds on to an exposure looks here before each write.
+        drains: it was withdrawn in the middle of a transfer: what still comes is thrown away.
     """
 
     grant: int
     slot: Slot
     base: int
     live: bool = True
+    drains: bool = False
 
 
 def check_target(target: RemoteSlot, offset: int, length: int) -> None:
@@ -55,6 +61,7 @@ class ExposureTable:
     def __init__(self) -> None:
         self._by_key: dict[int, Exposure] = {}
         self._keys: dict[int, int] = {}
+        self._draining: deque[int] = deque()
 
     def expose(self, grant: int, slot: Slot, *, base: int = 0, key: int | None = None) -> RemoteSlot:
         """Open the slot to the peer, under a fresh random key unless one is given.
@@ -84,6 +91,17 @@ class ExposureTable:
             self._by_key.pop(key).live = False
         return key
 
+    def drain(self, grant: int) -> None:
+        """Close it, and let what is still on its way there come, to be thrown away."""
+        key = self._keys.pop(grant, None)
+        if key is None:
+            return
+        exposure = self._by_key[key]
+        exposure.live, exposure.drains = False, True
+        self._draining.append(key)
+        if len(self._draining) > MOST_DRAINING:
+            del self._by_key[self._draining.popleft()]
+
     def resolve(self, key: int, address: int, length: int) -> Exposure:
         """The exposure that a write of the peer falls into.
 
@@ -105,6 +123,8 @@ class ExposureTable:
         """Close all of them."""
         for grant in list(self._keys):
             self.withdraw(grant)
+        while self._draining:
+            del self._by_key[self._draining.popleft()]
 
 
 def new_key() -> int:

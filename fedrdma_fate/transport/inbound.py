@@ -137,6 +137,8 @@ class Inbound:
         opener = self.opener
         assert opener is not None
         self.require_live(arrival)
+        if arrival.exposure.drains:
+            return
         place = place_of_head(piece, arrival.head.address - arrival.exposure.base)
         try:
             opener.open_apart(arrival.exposure.grant, introduction, place, record)
@@ -168,6 +170,8 @@ class Inbound:
         opener = self.opener
         assert opener is not None
         self.require_live(arrival)
+        if arrival.exposure.drains:
+            return True
         place = place_of(arrival.head, arrival.head.address - arrival.exposure.base, at, len(target))
         try:
             opener.check(arrival.exposure.grant, introduction, place, apart, target)
@@ -197,6 +201,8 @@ class Inbound:
         opener = self.opener
         assert opener is not None
         self.require_live(arrival)
+        if arrival.exposure.drains:
+            return True
         if at // BLOCK_BYTES in arrival.block_digests:
             raise self._twice(f"a record at {at} of write {arrival.head.sequence}")
         offset = arrival.head.address - arrival.exposure.base
@@ -254,6 +260,8 @@ class Inbound:
         if opener is None:
             return data
         self.require_live(arrival)
+        if arrival.exposure.drains:
+            return data[INTRODUCTION_BYTES:]
         head = arrival.head
         place = place_of(head, head.address - arrival.exposure.base, 0, head.length)
         introduction, record = bytes(data[:INTRODUCTION_BYTES]), data[INTRODUCTION_BYTES:]
@@ -270,24 +278,27 @@ class Inbound:
         """
         self.require_live(arrival)
         head = arrival.head
-        arrival.exposure.slot.part(head.address - arrival.exposure.base, head.length).view[:] = data
+        if arrival.exposure.live:
+            arrival.exposure.slot.part(head.address - arrival.exposure.base, head.length).view[:] = data
         self._finish(head.sequence)
         self._complete(Completion(CompletionKind.IMMEDIATE, immediate=head.immediate))
 
     def require_live(self, arrival: Arrival) -> None:
-        """Do nothing while the grant it goes to is exposed.
+        """Do nothing while the grant it goes to is exposed, or drains.
 
         Raises:
-            ProtocolViolation: it was withdrawn.
+            ProtocolViolation: it was withdrawn otherwise.
         """
-        if not arrival.exposure.live:
+        if not (arrival.exposure.live or arrival.exposure.drains):
             raise ProtocolViolation(
                 f"{arrival.head.length} bytes were still on their way into grant {arrival.exposure.grant} "
                 "when it was withdrawn"
             )
 
     def target(self, arrival: Arrival, piece: Head) -> memoryview:
-        """Where the bytes of a piece belong."""
+        """Where the bytes of a piece belong: where nobody looks, when its grant drains."""
+        if arrival.exposure.drains:
+            return memoryview(bytearray(piece.piece_length))
         offset = piece.address - arrival.exposure.base + piece.piece_at
         return arrival.exposure.slot.part(offset, piece.piece_length).view
 

@@ -15,6 +15,7 @@ import struct
 from collections.abc import Callable, Sequence
 
 from fedrdma_fate.ports import (
+    ChunkService,
     Completion,
     CompletionKind,
     Endpoint,
@@ -237,6 +238,16 @@ class TcpEndpoint(ReliableEndpoint):
         """Close the slot to the peer. If it is still writing there, that breaks the link, and writes nothing."""
         self._health.check()
         self._exposures.withdraw(grant)
+
+    def drain(self, grant: int) -> None:
+        """Close the slot to the peer, and read what it still writes there to where nobody looks."""
+        self._health.check()
+        self._exposures.drain(grant)
+
+    @property
+    def chunk_service(self) -> ChunkService:
+        """Chunks go as all writes do."""
+        return ChunkService(drains=True)
 
     def post_write(self, work_request: int, source: Slot, target: RemoteSlot, target_offset: int) -> None:
         """Queue the write, and let the kernel begin with it."""

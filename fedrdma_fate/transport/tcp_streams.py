@@ -44,6 +44,7 @@ class StreamReader:
         self._record = memoryview(b"")
         self._behind: list[memoryview] = []
         self._in_place = False
+        self._drains = False
         self.parked = False
 
     def release(self) -> bool:
@@ -74,6 +75,8 @@ class StreamReader:
         while budget > 0 and (self.release() or not self.parked):
             if self._arrival is not None:
                 self._inbound.require_live(self._arrival)
+                if self._arrival.exposure.drains and not self._drains:
+                    self._leave_slot()
             wanted = len(self._rest) + sum(map(len, self._behind))
             try:
                 received = self._receive_some()
@@ -200,9 +203,25 @@ class StreamReader:
         length = BLOCK_BYTES - (self._head.piece_at + self._block_at) % BLOCK_BYTES
         return self._body[:length], self._body[length:]
 
+    def _leave_slot(self) -> None:
+        """The grant of the write that is being read was closed: the rest of its piece goes where nobody looks."""
+        self._drains = True
+        block = self._next_block()[0]
+        self._body = memoryview(bytearray(len(self._body)))
+        if not self._introduced or not self._body:
+            return
+        elsewhere = self._next_block()[0]
+        if self._inbound.opener is None:
+            self._rest = elsewhere[len(block) - len(self._rest) :]
+        elif self._in_place and len(self._behind) == 2:
+            self._behind[0] = elsewhere
+        elif self._in_place and len(self._behind) == 1:
+            self._rest = elsewhere[len(block) - len(self._rest) :]
+
     def _expect_head(self) -> None:
         self._in_head = True
         self._arrival = None
+        self._drains = False
         self._rest = memoryview(self._raw_head)
 
     def _require_connected(self) -> None:

@@ -96,6 +96,21 @@ def test_a_chunk_into_a_withdrawn_slot_writes_nothing(pair: Pair) -> None:
     assert (pair.passive.bytes_at(0, 4096) == 0xEE).all()
 
 
+def test_a_chunk_into_a_slot_that_drains_writes_nothing_and_harms_nothing(pair: Pair) -> None:
+    service = pair.active.endpoint.chunk_service
+    if service.reliable and not service.drains:
+        pytest.skip("to write there breaks the link")
+    late, other = pair.passive.expose(1, 0, 4096), pair.passive.expose(2, 4096, 4096)
+    pair.passive.bytes_at(0, 4096)[:] = 0xEE
+    pair.active.bytes_at(0, 4096)[:] = 0x11
+    pair.passive.endpoint.drain(1)
+    pair.active.write_chunk(1, 0, 4096, late, 0, 1)
+    pair.active.write_chunk(2, 0, 4096, other, 0, 2)
+    pair.pump(lambda: 2 in pair.passive.chunks)
+    assert (pair.passive.bytes_at(0, 4096) == 0xEE).all()
+    assert (pair.passive.bytes_at(4096, 4096) == 0x11).all()
+
+
 def test_where_the_transport_counts_what_comes_it_counts_what_was_written(pair: Pair) -> None:
     target = pair.passive.expose(1, 0, 8192)
     for number, length in enumerate((4096, 1000)):

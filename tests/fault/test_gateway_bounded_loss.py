@@ -148,6 +148,46 @@ def test_what_is_missing_of_one_may_be_of_another_for_nothing_where_both_are_rea
                 assert bytes_in(received.missing) == len(LOST) * CHUNK
 
 
+@pytest.mark.parametrize("straggler_wait", [0.5, None])
+def test_the_last_of_a_round_that_falls_silent_at_its_end_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    straggler_wait: float | None,
+) -> None:
+    def make(config: Any, *arguments: Any) -> TransportSet:
+        made = make_transports(config, *arguments)
+        if config.site == "c":
+            for name, transport in made.items():
+                # 30 chunks of 64 KiB, and a header
+                made[name] = FaultyTransport(transport, [FaultPlan(mute_after_writes=29)] * 9)
+        return made
+
+    monkeypatch.setattr(assembly_module, "make_transports", make)
+    layout = {"a": ["guest:1"], "b": ["host:2"], "c": ["guest:3"]}
+    settings = {"chunk": "64KiB", "transport": "tcp", "mode": "fedrdma-x"}
+    total, share = 30 << 16, 0.1
+    silos = {"a": party("guest:1"), "c": party("guest:3")}
+    with start_gateways(layout, tmp_path, **settings) as sites, sites["b"].client() as b:
+        b.tolerate("m", "t", list(silos.values()), share, straggler_wait=straggler_wait)
+        for site in silos:
+            with sites[site].client() as silo:
+                lease = silo.lease(total)
+                lease.buffer[:] = b"\x5a" * total
+                lease.commit("m", "t", [party("host:2")], "object", loss=LossTolerance(share))
+        assert bytes(b.get("m", "t", silos["a"], timeout=20, tolerates=True).buffer) == b"\x5a" * total
+        if straggler_wait is None:
+            with pytest.raises(FedRDMAError) as late:
+                b.get("m", "t", silos["c"], timeout=1, tolerates=True)
+            assert late.value.code is ErrorCode.PULL_TIMEOUT
+            return
+        received = b.get("m", "t", silos["c"], timeout=20, tolerates=True)
+        expected = bytearray(b"\x5a" * total)
+        for first, end in received.missing:
+            expected[first:end] = bytes(end - first)
+        assert 0 < bytes_in(received.missing) <= share * total
+        assert received.buffer == expected
+
+
 def test_a_get_that_expects_no_holes_gets_none_and_may_be_made_again(start: Callable[..., Any]) -> None:
     body = np.random.default_rng(1).bytes(2_000_000)
     source = party("guest:1")

@@ -14,6 +14,7 @@ import pytest
 from fedrdma_fate.core.digest import chunk_digest
 from fedrdma_fate.memory.region import SharedRegion
 from fedrdma_fate.ports import Completion, CompletionKind, Endpoint, RemoteSlot, Slot
+from fedrdma_fate.transport.exposure import MOST_DRAINING
 from fedrdma_fate.transport.listener import dial
 from fedrdma_fate.transport.stream_frames import (
     HEAD_BYTES,
@@ -247,6 +248,33 @@ def test_a_later_piece_of_a_withdrawn_grant_writes_nothing(victim: Victim) -> No
     victim.send(victim.write_head(length=200, piece_at=100), b"w" * 100, stream=1)
     assert "withdrawn" in victim.loss()
     assert victim.untouched
+
+
+def test_what_comes_into_a_grant_that_drains_is_thrown_away_and_harms_nothing(victim: Victim) -> None:
+    """In the middle of a piece, of a write that has more of them, and of a fenced one; a later write comes whole."""
+    victim.send(victim.write_head(), b"w" * 40)
+    victim.send(victim.write_head(sequence=1, length=200), b"w" * 100, stream=1)
+    victim.settle()
+    victim.endpoint.drain(GRANT)
+    victim.region.view[:] = bytes([UNTOUCHED]) * victim.region.length
+    victim.sockets[0].sendall(b"w" * 60)
+    victim.send(victim.write_head(sequence=1, length=200, piece_at=100), b"w" * 100, stream=1)
+    victim.send(victim.write_head(op=int(Op.FENCED), sequence=2, address=4096), b"F" * 100)
+    victim.settle(lambda: len(victim.completions) == 3)
+    assert victim.untouched
+    other = victim.endpoint.expose(6, Slot(victim.region, 0, 4096))
+    victim.send(victim.write_head(sequence=3, key=other.key), b"n" * 100)
+    victim.settle(lambda: len(victim.completions) == 4)
+    assert bytes(victim.region.view[:100]) == b"n" * 100
+
+
+def test_of_grants_that_drain_only_the_newest_are_remembered(victim: Victim) -> None:
+    victim.endpoint.drain(GRANT)
+    for grant in range(100, 100 + MOST_DRAINING):
+        victim.endpoint.expose(grant, Slot(victim.region, 0, 4096))
+        victim.endpoint.drain(grant)
+    victim.send(victim.write_head(), b"w" * 100)
+    assert "withdrawn" in victim.loss()
 
 
 def test_a_fenced_write_waits_for_an_earlier_write_on_another_stream(victim: Victim) -> None:

@@ -152,6 +152,10 @@ class MemoryEndpoint:
         self._check()
         self._exposed = {key: entry for key, entry in self._exposed.items() if entry[0] != grant}
 
+    def drain(self, grant: int) -> None:
+        """The same."""
+        self.withdraw(grant)
+
     @property
     def still_open(self) -> Collection[int]:
         """As the test says."""

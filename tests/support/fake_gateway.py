@@ -120,8 +120,17 @@ class FakeClient:
         assert len(body) <= INLINE_LIMIT_BYTES
         self.deliver(name, tag, destinations, kind, body)
 
-    def tolerate(self, name: str, tag: str, sources: Sequence[Party], share: float, *, jointly: bool = False) -> None:
-        del tag
+    def tolerate(
+        self,
+        name: str,
+        tag: str,
+        sources: Sequence[Party],
+        share: float,
+        *,
+        jointly: bool = False,
+        straggler_wait: float | None = None,
+    ) -> None:
+        del tag, straggler_wait
         if jointly:
             # where each loses something else
             share /= len(sources)

@@ -197,6 +197,13 @@ class FaultyEndpoint:
         if not self._past(self._plan.half_open_after_writes):
             self._inner.withdraw(grant)
 
+    def drain(self, grant: int) -> None:
+        """Drain."""
+        self._count("withdraw")
+        self._slots.pop(grant, None)
+        if not self._past(self._plan.half_open_after_writes):
+            self._inner.drain(grant)
+
     @property
     def still_open(self) -> Collection[int]:
         """The inner one's."""

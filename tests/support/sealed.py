@@ -73,6 +73,10 @@ class SealedEndpoint:
         self.opener.forget(grant)
         self.inner.withdraw(grant)
 
+    def drain(self, grant: int) -> None:
+        self.opener.forget(grant)
+        self.inner.drain(grant)
+
     def post_write(self, work_request: int, source: Slot, target: RemoteSlot, target_offset: int) -> None:
         self.inner.post_write(work_request, source, self._sealed(target), target_offset)
 

@@ -90,6 +90,9 @@ class FreeDevice:
     def withdraw(self, grant: int) -> None:
         """Nothing to do."""
 
+    def drain(self, grant: int) -> None:
+        """Nothing to do."""
+
     @property
     def still_open(self) -> Collection[int]:
         """Nothing is written."""

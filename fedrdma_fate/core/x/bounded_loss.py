@@ -134,7 +134,7 @@ def may_bound(plan: ChunkPlan) -> bool:
 
 
 class ToldDigests:
-    """The digests that the sender has told, of chunks that may be missing. What it says is believed of none alone."""
+    """The digests that the sender has told. What it says of what is missing is believed of none alone."""
 
     def __init__(self, bound: LossBound) -> None:
         self._bound = bound
@@ -146,8 +146,12 @@ class ToldDigests:
         self._is_wrong = False
         digests = _unpacked(packed)
         for index, digest in enumerate(digests, first):
-            if self._bound.first_index <= index < self._bound.plan.count:
+            if index < self._bound.plan.count:
                 self._told[index] = digest
+
+    def agrees(self, index: int, ours: int | None) -> bool:
+        """Whether this is the digest that the sender has told of a chunk."""
+        return ours is not None and self._told.get(index) == ours
 
     def forget(self) -> None:
         """What has come is forgotten, and with it that it made no sense."""
@@ -181,14 +185,20 @@ class ToldDigests:
         return None
 
 
-class DigestTelling:
-    """The sender's side: tells the digests of what may be missing, a run of chunks at a time, when all are known."""
+RUNS = 32
+"""That digests are told in, where that makes them no longer than DIGESTS_OF_A_RUN: of the one in the middle of which a
+sender falls silent it is not known what came of it, and that is to be less than what may be missing."""
 
-    def __init__(self, bound: LossBound) -> None:
-        self._first = bound.first_index
-        self._count = bound.plan.count
+
+class DigestTelling:
+    """The sender's side: tells the digests of all chunks, a run of them at a time, when all of it are known."""
+
+    def __init__(self, plan: ChunkPlan) -> None:
+        self._first = plan.trailer_count
+        self._count = plan.count
+        self._length = min(DIGESTS_OF_A_RUN, max(1, (self._count - self._first) // RUNS))
         self._left: dict[int, int] = {}
-        for number in range(-(-(self._count - self._first) // DIGESTS_OF_A_RUN)):
+        for number in range(-(-(self._count - self._first) // self._length)):
             self._left[number] = len(self._run(number))
         self._ready: list[int] = []
 
@@ -196,7 +206,7 @@ class DigestTelling:
         """A digest is known that was not."""
         if index < self._first:
             return
-        number = (index - self._first) // DIGESTS_OF_A_RUN
+        number = (index - self._first) // self._length
         self._left[number] -= 1
         if not self._left[number]:
             self._ready.append(number)
@@ -211,8 +221,8 @@ class DigestTelling:
         return [self._run(number) for number in ready]
 
     def _run(self, number: int) -> range:
-        first = self._first + number * DIGESTS_OF_A_RUN
-        return range(first, min(first + DIGESTS_OF_A_RUN, self._count))
+        first = self._first + number * self._length
+        return range(first, min(first + self._length, self._count))
 
 
 def _unpacked(raw: bytes) -> Sequence[int]:

@@ -110,6 +110,7 @@ class XReceiver:
         self.overtaken_bytes = 0
         self._loss_share = 0.0
         self._spend_holes: SpendHoles = lambda _whole, _total, _ranges: True
+        self._is_late = False
         self._told = None if settings.bound is None else ToldDigests(settings.bound)
         self._first_new_at: float | None = None
         self._last_new_at = 0.0
@@ -306,13 +307,20 @@ class XReceiver:
         """Whether something of it may be missing in the end."""
         return self.settings.bound is not None
 
-    def let_miss(self, share: float, spend: SpendHoles = lambda _whole, _total, _ranges: True) -> None:
+    def let_miss(
+        self,
+        share: float,
+        spend: SpendHoles = lambda _whole, _total, _ranges: True,
+        *,
+        is_late: bool = False,
+    ) -> None:
         """How much of what may be missing the receiver's task lets be so, and what is asked before it is.
 
-        The task may say so late.
+        The task may say so late. Of one that `is_late`, what is still to be sent is not waited for either.
         """
         self._loss_share = share
         self._spend_holes = spend
+        self._is_late = is_late
 
     def on_digest_run(self, first: int, digests: bytes) -> None:
         """The sender tells digests of chunks that may be missing; unasked they are ignored."""
@@ -363,17 +371,24 @@ class XReceiver:
 
     @property
     def _look_due(self) -> float | None:
-        """When everything was out once, for the header has come, and what was sent is there, or lost."""
-        is_bounded = self.settings.bound is not None and self._header is not None
+        """When everything was out once, for the header has come, and what was sent is there, or lost.
+
+        Of one that is late at once, and again when something has come.
+        """
+        is_bounded = self.settings.bound is not None and (self._header is not None or self._is_late)
         if not is_bounded or self._first_new_at is None or self._arrivals.full:
             return None
+        if self._is_late:
+            return self._looked_at + self._look_seconds
         spacing = (self._last_new_at - self._first_new_at) * self.plan.chunk_bytes / max(1, self.placed_bytes)
         quiet = max(LEAST_QUIET_SECONDS, QUIET_SPACINGS * spacing)
         return max(self._last_new_at + quiet, self._looked_at + self._look_seconds)
 
     def _deliver_with_holes(self, now: float) -> list[Action]:
         bound = self.settings.bound
-        missing_bytes = self.plan.total_bytes + self.plan.trailer_bytes - self.placed_bytes
+        missing_bytes = self.plan.total_bytes - self.placed_bytes
+        if not self._is_late:
+            missing_bytes += self.plan.trailer_bytes
         # to list what is missing, and to add up digests, takes time, and a peer chooses how often there is cause for it
         if bound is None or now < self._check_due or not bound.has_room_for(missing_bytes, self._loss_share):
             return []
@@ -381,6 +396,8 @@ class XReceiver:
         self._check_seconds = min(2 * self._check_seconds, MOST_CHECK_SECONDS)
         missing = [self._order.index(position) for position in self._arrivals.missing_from(0)]
         holes = self._holes(missing)
+        if holes is None and self._is_late:
+            holes = self._holes_of_late(missing)
         if holes is None or not self._spend_holes(bound.whole_bytes, self.plan.total_bytes, bound.ranges(holes)):
             return []
         # the last loss is to count for the rate, too
@@ -399,6 +416,26 @@ class XReceiver:
         if damaged is None or not bound.allows([*missing, *damaged], self._loss_share):
             return None
         return [*missing, *damaged]
+
+    def _holes_of_late(self, missing: list[int]) -> list[int] | None:
+        """What is missing, and what is not known to be right without a header, where all that may be; else None."""
+        bound = self.settings.bound
+        if bound is None:
+            return None
+        if self.plan.trailer_bytes:
+            # each chunk has a tag, which is looked at when it is opened; without the table of them nothing is
+            return missing if bound.allows(missing, self._loss_share) else None
+        gone = set(missing)
+        unsure = [index for index in range(self.plan.count) if index not in gone and not self._is_sure(index)]
+        holes = [*missing, *unsure]
+        return holes if bound.allows(holes, self._loss_share) else None
+
+    def _is_sure(self, index: int) -> bool:
+        """Whether what has come of a chunk is known to be right."""
+        digest = self._verification.get(index)
+        if self.settings.tagged:
+            return digest == TAGGED
+        return self._told is not None and self._told.agrees(index, digest)
 
     def _deliver(self, holes: Iterable[int] = ()) -> list[Action]:
         self.state = ReceiverState.DELIVERED

@@ -212,7 +212,7 @@ class XSender(SenderBase):
         self._timeout = RetransmitTimeout()
         self._repairs = None if settings.repairs is None else RepairSender(settings.repairs, self._order)
         self._ready_at: float | None = None
-        self._telling = None if settings.bound is None else DigestTelling(settings.bound)
+        self._telling = None if settings.bound is None else DigestTelling(plan)
 
     @property
     def arrived_ranges(self) -> Ranges:

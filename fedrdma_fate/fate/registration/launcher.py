@@ -28,6 +28,8 @@ class FedRDMALauncherArguments:
         fedrdma_journal: file for a record of every put and get.
         fedrdma_allowed_names: further names that received objects may use: `module:name`, separated by commas.
         fedrdma_loss_tolerance: share of the updates of FATE's aggregation that may be missing on the way: 0 to 0.2.
+        fedrdma_straggler_wait: share of the others' time that the last update is waited for; less than 0: until it was
+            sent.
     """
 
     federation_engine: str = "standalone"
@@ -41,6 +43,7 @@ class FedRDMALauncherArguments:
     fedrdma_journal: str = ""
     fedrdma_allowed_names: str = ""
     fedrdma_loss_tolerance: float = 0.0
+    fedrdma_straggler_wait: float = -1.0
 
 
 def _extend_context_helper(module: ModuleType) -> None:
@@ -97,6 +100,7 @@ def settings_from(arguments: Any) -> dict[str, Any]:
         "journal": arguments.fedrdma_journal or None,
         "allowed_names": [entry.strip() for entry in arguments.fedrdma_allowed_names.split(",") if entry.strip()],
         "loss_tolerance": arguments.fedrdma_loss_tolerance,
+        "straggler_wait": None if arguments.fedrdma_straggler_wait < 0 else arguments.fedrdma_straggler_wait,
     }
 
 

@@ -29,6 +29,7 @@ def federation_spec(parties_spec: Any) -> Any:
         allowed_names=(list[str], []),
         sums=(bool, True),
         loss_tolerance=(float, 0.0),
+        straggler_wait=(float | None, None),
     )
     metadata = pydantic.create_model(
         "FedRDMAMetadataSpec", federation_id=(str, ...), parties=(parties_spec, ...), fedrdma_config=(config, ...)

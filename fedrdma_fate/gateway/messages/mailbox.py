@@ -13,7 +13,7 @@ from fedrdma_fate.client.protocol import Place
 from fedrdma_fate.core.held import Ranges
 from fedrdma_fate.gateway.messages.budget import Budget
 from fedrdma_fate.gateway.messages.sessions import Sessions
-from fedrdma_fate.gateway.messages.tolerances import Tolerances
+from fedrdma_fate.gateway.messages.tolerances import Round, Tolerances
 from fedrdma_fate.memory.pool import Lease
 from fedrdma_fate.memory.region import region_unusable
 from fedrdma_fate.memory.shared_slots import BorrowedSlot, hold_range
@@ -45,6 +45,7 @@ class Message:
         user: of this host, whose task pushed it; None for one of another site.
         transfer: its transfer there.
         missing: what has not come of it, as both tasks let be, and is zeros there.
+        seconds: that its transfer took; None where that is not known, or it had none.
         when_gone: called once, before its memory or file is given back; empty where the journal does not know of it.
     """
 
@@ -62,6 +63,7 @@ class Message:
     user: int | None = None
     transfer: int = 0
     missing: Ranges = ()
+    seconds: float | None = None
     when_gone: Callable[[], None] | None = None
 
     @property
@@ -192,6 +194,13 @@ class Mailbox:
             if not self.sessions.admits(key):
                 self._forget_failure(key)
 
+    def tolerate(self, round_: Round) -> None:
+        """A task lets something be missing of messages that it will get."""
+        self.tolerances.begin(round_)
+        for key in round_.keys:
+            if (message := self.find(key)) is not None:
+                self.tolerances.came(key, message.seconds)
+
     def _turn_away(self, message: Message) -> None:
         # in this order: who is not told of it by this run is told by the next, which finds it
         self.on_turned_away(message)
@@ -249,6 +258,7 @@ class Mailbox:
             message.discard()
             return False
         self._forget_failure(key)
+        self.tolerances.came(key, message.seconds)
         if future is not None:
             future.set_result(message)
         else:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import statistics
 import threading
 from collections import OrderedDict
+from collections.abc import Callable, Sequence
 
 from fedrdma_fate.core.held import Ranges, bytes_in, merged
 from fedrdma_fate.wire.frames import MessageKey, Party
@@ -45,44 +47,124 @@ class JointBudget:
             return True
 
 
+class Round:
+    """Messages of one name and tag that a task gets of several parties, and what may be missing of them.
+
+    Attributes:
+        keys: of the messages.
+        share: of what may be missing of each.
+        joint: what they have together, if anything.
+    """
+
+    def __init__(
+        self,
+        keys: Sequence[MessageKey],
+        share: float,
+        *,
+        jointly: bool = False,
+        straggler_wait: float | None = None,
+    ) -> None:
+        """
+        Args:
+            keys: of the messages.
+            share: of what may be missing of each.
+            jointly: it is of all together; see `JointBudget`.
+            straggler_wait: how much longer than the others the last is waited for, as a share of the median time of
+                their transfers; None: until it has been sent.
+        """
+        self.keys = tuple(keys)
+        self.share = share
+        self.joint = JointBudget(share) if jointly else None
+        self._straggler_wait = straggler_wait
+        self._awaited = set(self.keys)
+        self._seconds: list[float] = []
+
+    def awaits(self, key: MessageKey) -> bool:
+        """Whether this message has not come."""
+        return key in self._awaited
+
+    def came(self, key: MessageKey, seconds: float | None) -> tuple[MessageKey, float] | None:
+        """A message is here, whose transfer has taken so long, where that is known.
+
+        Returns:
+            Where all are here but one: which, and how many seconds more it is waited for. Else None, and where it is
+            waited for in any case, or nobody knows how long the others took.
+        """
+        if key not in self._awaited:
+            return None
+        self._awaited.remove(key)
+        if seconds is not None:
+            self._seconds.append(seconds)
+        if len(self._awaited) != 1 or self._straggler_wait is None or not self._seconds:
+            return None
+        (last,) = self._awaited
+        return last, self._straggler_wait * statistics.median(self._seconds)
+
+
 class Tolerances:
-    """Belongs to the event loop's thread; any thread may ask for a `share`, and `spend`."""
+    """Belongs to the event loop's thread; any thread may ask for a `share`, whether a message `is_late`, and `spend`.
+
+    Attributes:
+        on_last: called when all messages of a round but one are here: with that one, and for how many seconds it is to
+            be waited for before `note_late`.
+    """
 
     def __init__(self) -> None:
-        self._shares: OrderedDict[MessageKey, tuple[float, JointBudget | None]] = OrderedDict()
+        self._rounds: OrderedDict[MessageKey, Round] = OrderedDict()
+        self._late: set[MessageKey] = set()
+        self.on_last: Callable[[MessageKey, float], object] = lambda _key, _seconds: None
 
-    def add(self, key: MessageKey, share: float, joint: JointBudget | None = None) -> None:
-        """A task will get this message, and lets so much of what may be missing be so.
+    def begin(self, round_: Round) -> None:
+        """A task will get these messages."""
+        for key in round_.keys:
+            self._rounds[key] = round_
+            self._rounds.move_to_end(key)
+            self._late.discard(key)
+        while len(self._rounds) > MOST_TOLERANCES:
+            self._forget(next(iter(self._rounds)))
 
-        Args:
-            key: of the message.
-            share: of what may be missing of it.
-            joint: what it has together with others.
-        """
-        self._shares[key] = share, joint
-        self._shares.move_to_end(key)
-        while len(self._shares) > MOST_TOLERANCES:
-            self._shares.popitem(last=False)
+    def came(self, key: MessageKey, seconds: float | None) -> None:
+        """A message is here; its transfer has taken so long, where that is known."""
+        if (round_ := self._rounds.get(key)) is not None and (last := round_.came(key, seconds)) is not None:
+            self.on_last(*last)
+
+    def note_late(self, key: MessageKey) -> bool:
+        """A message has been waited for as long as was said; whether it has not come."""
+        round_ = self._rounds.get(key)
+        if round_ is None or not round_.awaits(key):
+            return False
+        self._late.add(key)
+        return True
+
+    def is_late(self, key: MessageKey) -> bool:
+        """Whether it is not waited for any more, once what is missing of it may be."""
+        return key in self._late
 
     def share(self, key: MessageKey) -> float:
         """How much of it may be missing: 0 where nobody has said so."""
-        return self._shares.get(key, (0.0, None))[0]
+        round_ = self._rounds.get(key)
+        return 0.0 if round_ is None else round_.share
 
     def spend(self, key: MessageKey, whole_bytes: int, total_bytes: int, missing: Ranges) -> bool:
         """Whether these ranges may be missing besides what is of messages that share a budget with it."""
-        joint = self._shares.get(key, (0.0, None))[1]
-        return joint is None or joint.spend(whole_bytes, total_bytes, missing)
+        round_ = self._rounds.get(key)
+        return round_ is None or round_.joint is None or round_.joint.spend(whole_bytes, total_bytes, missing)
 
     def discard(self, key: MessageKey) -> None:
         """It was got."""
-        self._shares.pop(key, None)
+        if key in self._rounds:
+            self._forget(key)
 
     def leave(self, session: str, party: Party) -> None:
         """The party's tasks get nothing more of the session."""
-        for key in [key for key in self._shares if key.session == session and key.destination == party]:
-            del self._shares[key]
+        for key in [key for key in self._rounds if key.session == session and key.destination == party]:
+            self._forget(key)
 
     def end(self, session: str) -> None:
         """The session is over."""
-        for key in [key for key in self._shares if key.session == session]:
-            del self._shares[key]
+        for key in [key for key in self._rounds if key.session == session]:
+            self._forget(key)
+
+    def _forget(self, key: MessageKey) -> None:
+        del self._rounds[key]
+        self._late.discard(key)

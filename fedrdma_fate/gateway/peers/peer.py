@@ -79,6 +79,7 @@ from fedrdma_fate.wire.frames import (
     LendRecall,
     LendReturn,
     MemoryHeld,
+    MessageKey,
     Offer,
     Party,
     PathUse,
@@ -510,9 +511,15 @@ class Peer:
             bounds_loss=lambda: self.hello is not None and self.hello.bounded_loss,
             loss_share=self._context.mailbox.tolerances.share,
             spend_holes=self._context.mailbox.tolerances.spend,
+            is_late=self._context.mailbox.tolerances.is_late,
         )
         events = LinkEvents(self._loop, functools.partial(self._on_link_event, transport))
         return self._context.make_link(self.config.site, settings, events.emit), events
+
+    def look_again(self, key: MessageKey) -> None:
+        """What may be missing of a message of the peer's, or whether it is late, is not what it was."""
+        for path in self.paths.paths.values():
+            path.link.look_again(key)
 
     def transfers(self) -> list[TransferProgress]:
         """Transfers under way, those that wait for the peer included."""

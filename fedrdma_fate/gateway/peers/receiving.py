@@ -485,6 +485,7 @@ class Receiving:
             origin=self._peer,
             transfer=offer.transfer,
             missing=missing,
+            seconds=stats.seconds,
         )
         # its link has written it down
         self._context.journal.follow(message)

@@ -46,7 +46,7 @@ from fedrdma_fate.core.held import bytes_in
 from fedrdma_fate.gateway.journal_records import SumHanded
 from fedrdma_fate.gateway.messages.mailbox import Message
 from fedrdma_fate.gateway.messages.sessions import Pull
-from fedrdma_fate.gateway.messages.tolerances import JointBudget
+from fedrdma_fate.gateway.messages.tolerances import Round
 from fedrdma_fate.gateway.peers.entitlement import not_in_session
 from fedrdma_fate.gateway.spilling import make_room
 from fedrdma_fate.gateway.tasks.held_memory import lies_in
@@ -350,9 +350,9 @@ class TaskConversation:
 
     def _tolerate(self, request: Tolerate, task: Task) -> Reply:
         keys = [self._key_to_get(request.name, request.tag, source, task.attach) for source in request.sources]
-        joint = JointBudget(request.loss_share) if request.jointly else None
-        for key in keys:
-            self._context.mailbox.tolerances.add(key, request.loss_share, joint)
+        self._context.mailbox.tolerate(
+            Round(keys, request.loss_share, jointly=request.jointly, straggler_wait=request.straggler_wait)
+        )
         return Done()
 
     def _key_to_get(self, name: str, tag: str, source: Party, attach: Attach) -> MessageKey:

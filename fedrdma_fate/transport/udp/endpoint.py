@@ -155,6 +155,10 @@ class UdpEndpoint:
         self._streams.withdraw(grant)
         self._chunks.close(grant)
 
+    def drain(self, grant: int) -> None:
+        """The same: chunks that come late are dropped anyway."""
+        self.withdraw(grant)
+
     @property
     def still_open(self) -> Collection[int]:
         """None: it is this side that puts what comes into the slots."""

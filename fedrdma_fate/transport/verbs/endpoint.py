@@ -125,6 +125,10 @@ class VerbsEndpoint:
                 if self._came[grant % TAGS][0] == grant:
                     del self._came[grant % TAGS]
 
+    def drain(self, grant: int) -> None:
+        """The same: chunks that come late are dropped anyway."""
+        self.withdraw(grant)
+
     @property
     def still_open(self) -> Collection[int]:
         """Grants of a lost link whose keys the device did not end: another link of the same peer could use them."""

@@ -116,6 +116,10 @@ class SimEndpoint:
         self._check()
         self.exposed.withdraw(grant)
 
+    def drain(self, grant: int) -> None:
+        """The same."""
+        self.withdraw(grant)
+
     @property
     def still_open(self) -> Collection[int]:
         """None ever is."""

@@ -5,17 +5,18 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pytest
 
 from fedrdma_fate.core.damage import pack_digests
-from fedrdma_fate.core.held import Ranges
+from fedrdma_fate.core.held import Ranges, bytes_in
 from fedrdma_fate.core.x.chunking import chunk_of_immediate
 from fedrdma_fate.engine.payload import Outgoing
 from fedrdma_fate.ports import ChunkService, Completion, CompletionKind, Slot
 from fedrdma_fate.security.sealing import Seal
 from fedrdma_fate.wire.errors import ErrorCode
-from fedrdma_fate.wire.frames import DigestRun, MessageKey, Mode, Offer, Refused
+from fedrdma_fate.wire.frames import ControlFrame, DigestRun, MessageKey, Mode, Offer, Refused
 from tests.support.endpoints import HeapRegion, MemoryWire
 from tests.support.engine import SETTINGS, Pair, outgoing, slot_for
 
@@ -54,11 +55,13 @@ class LossyPair(Pair):
         self.kept: list[tuple[Ranges, bytes]] = []
         self.asked: list[tuple[int, int, Ranges]] = []
         self.may_spend = True
+        self.is_late = False
         super().__init__(
             dataclasses.replace(
                 SETTINGS,
                 bounds_loss=lambda: knows,
                 loss_share=lambda _key: self.share,
+                is_late=lambda _key: self.is_late,
                 spend_holes=self._spend,
                 kept=self._keep,
             )
@@ -332,6 +335,104 @@ def test_both_ends_have_the_same_order_after_the_path_was_lost() -> None:
     assert pair.holes() == []
 
 
+# --- the last of a round ---
+
+
+class SilentPair(LossyPair):
+    """The sender falls silent for a second when so many chunks have come; nor does it tell of more digests."""
+
+    def __init__(self, heard: int, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.heard = heard
+        self.seen: set[int] = set()
+        self.speaks_at = 1.0
+
+    def lets_through(self, completion: Completion) -> bool:
+        if self.now >= self.speaks_at:
+            return super().lets_through(completion)
+        if completion.kind is CompletionKind.CHUNK_IMMEDIATE and len(self.seen) < self.heard:
+            self.seen.add(chunk_of_immediate(completion.immediate)[1])
+            return super().lets_through(completion)
+        # a header goes behind all chunks
+        return completion.kind is CompletionKind.WRITE_DONE
+
+    def carry(self) -> int:
+        held = [frame for frame in self.sending.frames if self.now < self.speaks_at and not self._was_told(frame)]
+        self.sending.frames = [frame for frame in self.sending.frames if frame not in held]
+        carried = super().carry()
+        self.sending.frames = held + self.sending.frames
+        return carried
+
+    def _was_told(self, frame: ControlFrame) -> bool:
+        count = len(frame.digests) // 8 if isinstance(frame, DigestRun) else 0
+        return not isinstance(frame, DigestRun) or self.seen.issuperset(range(frame.first, frame.first + count))
+
+    def says_that_it_is_late(self) -> None:
+        """All other messages of the round are here."""
+        self.is_late = True
+        self.receiver.look_again(message().key)
+
+
+@pytest.mark.parametrize("silent", [1, 2, 4])
+def test_a_sender_that_is_silent_at_its_end_is_not_waited_for_once_it_is_late(silent: int) -> None:
+    pair = SilentPair(COUNT - silent, share=0.1)
+    pair.begin(message(0.1))
+    pair.let_time_pass(0.3)
+    assert not pair.kept, "before it is late it is waited for"
+    pair.says_that_it_is_late()
+    pair.let_time_pass(0.2)
+    ((missing, _),) = pair.kept
+    # the digests of a run that had not been sent whole are not known
+    assert silent * CHUNK <= bytes_in(missing) <= 9 * CHUNK
+    pair.let_time_pass(5.0)
+    assert len(pair.holes()) * CHUNK == bytes_in(missing), "and nothing lands later"
+
+
+def test_one_that_is_late_by_more_than_may_be_missing_is_waited_for_until_the_rest_fits() -> None:
+    pair = SilentPair(COUNT - 20, share=0.1)
+    pair.begin(message(0.1))
+    pair.says_that_it_is_late()
+    pair.let_time_pass(0.9)
+    assert not pair.kept
+    pair.let_time_pass(5.0)
+    assert len(pair.holes()) <= 9
+
+
+def test_one_that_is_late_and_lacks_what_has_to_be_whole_comes_whole() -> None:
+    pair = SilentPair(COUNT - 8, lost=[3], share=0.2)
+    pair.begin(message(0.2))
+    pair.says_that_it_is_late()
+    assert pair.is_whole_once_nothing_is_lost()
+
+
+def test_of_one_that_is_late_nothing_may_be_missing_where_its_sender_has_not_said_so() -> None:
+    pair = SilentPair(COUNT - 1, share=0.2)
+    pair.begin(message(0.0, 0))
+    pair.says_that_it_is_late()
+    pair.let_time_pass(0.9)
+    assert not pair.kept
+    pair.let_time_pass(5.0)
+    assert pair.holes() == []
+
+
+def test_what_came_damaged_of_one_that_is_late_counts_as_missing() -> None:
+    damaged = 80
+    pair = SilentPair(COUNT - 2, damaged=[damaged], share=0.2)
+    pair.begin(message(0.2))
+    pair.let_time_pass(0.3)
+    pair.says_that_it_is_late()
+    pair.let_time_pass(0.2)
+    assert damaged in pair.holes()
+
+
+def test_one_that_is_late_and_whole_but_for_its_header_is_waited_for_no_longer() -> None:
+    pair = SilentPair(COUNT)
+    pair.begin()
+    pair.says_that_it_is_late()
+    pair.let_time_pass(5.0)
+    assert pair.holes() == []
+
+
 # --- offers ---
 
 
@@ -348,8 +449,8 @@ def test_of_chunks_that_would_cut_an_element_none_is_missing() -> None:
     assert pair.is_whole_once_nothing_is_lost()
 
 
-def test_over_a_path_that_loses_nothing_the_offer_says_that_nothing_may_be_missing() -> None:
-    for service, share in ((LOSSY, SHARE), (ChunkService(), 0.0)):
+def test_where_what_comes_late_costs_the_path_the_offer_says_that_nothing_may_be_missing() -> None:
+    for service, share in ((LOSSY, SHARE), (ChunkService(), 0.0), (ChunkService(drains=True), SHARE)):
         pair = LossyPair()
         sent = message()
         wire = MemoryWire()

@@ -114,6 +114,8 @@ def test_the_most_precise_gateway_is_taken(party: Party, address: str) -> None:
         ({"loss_tolerance": 0.5}, ErrorCode.CONFIG_BAD_VALUE, "loss_tolerance"),
         ({"loss_tolerance": float("nan")}, ErrorCode.CONFIG_BAD_VALUE, "loss_tolerance"),
         ({"loss_tolerance": "1 %"}, ErrorCode.CONFIG_BAD_VALUE, "loss_tolerance"),
+        ({"straggler_wait": -1}, ErrorCode.CONFIG_BAD_VALUE, "straggler_wait"),
+        ({"straggler_wait": float("inf")}, ErrorCode.CONFIG_BAD_VALUE, "straggler_wait"),
         ({"allowed_names": "a:b"}, ErrorCode.CONFIG_BAD_VALUE, "allowed_names"),
         ({"allowed_names": ["pickle.loads"]}, ErrorCode.CONFIG_BAD_VALUE, "allowed_names"),
         ({"allowed_names": ["a:b.c"]}, ErrorCode.CONFIG_BAD_VALUE, "allowed_names"),
@@ -163,6 +165,7 @@ def test_the_launcher_builds_the_engine_of_the_command_line(
         "--fedrdma_mode=fedrdma",
         "--fedrdma_get_timeout=7",
         "--fedrdma_loss_tolerance=0.01",
+        "--fedrdma_straggler_wait=0",
         "--fedrdma_allowed_names=bank.models:Score, bank:Limit",
         f"--data_dir={tmp_path}",
     )
@@ -177,6 +180,7 @@ def test_the_launcher_builds_the_engine_of_the_command_line(
         get_timeout=7.0,
         allowed_names=("bank.models:Score", "bank:Limit"),
         loss_tolerance=0.01,
+        straggler_wait=0.0,
     )
 
 

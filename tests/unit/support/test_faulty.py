@@ -36,6 +36,9 @@ class Recorder:
     def withdraw(self, grant: int) -> None:
         self.posted.append(("withdraw", grant))
 
+    def drain(self, grant: int) -> None:
+        self.posted.append(("drain", grant))
+
     def post_write(self, work_request: int, source: Slot, target: RemoteSlot, target_offset: int) -> None:
         self.posted.append((work_request, source, target, target_offset))
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from fedrdma_fate.gateway.messages.tolerances import MOST_TOLERANCES, JointBudget, Tolerances
+from fedrdma_fate.gateway.messages.tolerances import MOST_TOLERANCES, JointBudget, Round, Tolerances
 from fedrdma_fate.wire.frames import MessageKey, Party
 
 ARBITER = Party("arbiter", "9")
@@ -19,7 +19,7 @@ def key(source: str = "1", *, session: str = "s", name: str = "m") -> MessageKey
 
 def test_nothing_may_be_missing_of_what_nobody_has_named() -> None:
     tolerances = Tolerances()
-    tolerances.add(key("1"), 0.1)
+    tolerances.begin(Round([key("1")], 0.1))
 
     assert (tolerances.share(key("1")), tolerances.share(key("2"))) == (0.1, 0.0)
     assert tolerances.spend(key("1"), WHOLE, TOTAL, ((64, 100),)), "its own share is looked at elsewhere"
@@ -28,8 +28,8 @@ def test_nothing_may_be_missing_of_what_nobody_has_named() -> None:
 @pytest.mark.parametrize("ends", ["got", "left", "session over", "too many"])
 def test_what_is_over_is_forgotten(ends: str) -> None:
     tolerances = Tolerances()
-    tolerances.add(key(), 0.1, JointBudget(0.1))
-    tolerances.add(key(session="another"), 0.2)
+    tolerances.begin(Round([key()], 0.1, jointly=True))
+    tolerances.begin(Round([key(session="another")], 0.2))
     if ends == "got":
         tolerances.discard(key())
     elif ends == "left":
@@ -38,7 +38,7 @@ def test_what_is_over_is_forgotten(ends: str) -> None:
         tolerances.end("s")
     else:
         for number in range(MOST_TOLERANCES - 1):
-            tolerances.add(key(name=str(number)), 0.1)
+            tolerances.begin(Round([key(name=str(number))], 0.1))
 
     assert tolerances.share(key()) == 0.0
     assert tolerances.share(key(session="another")) == 0.2
@@ -95,3 +95,73 @@ def test_the_union_of_what_was_spent_never_exceeds_the_share(seed: int) -> None:
         assert budget.spend(0, 1000, ranges) == (allowed or wanted <= missing)
         if allowed:
             missing |= wanted
+
+
+# --- the last of a round ---
+
+
+class Waited(Tolerances):
+    """Notes for which message how long is waited."""
+
+    def __init__(self, count: int, straggler_wait: float | None) -> None:
+        super().__init__()
+        self.waits: list[tuple[MessageKey, float]] = []
+        self.on_last = lambda key, seconds: self.waits.append((key, seconds))
+        self.keys = [key(str(number)) for number in range(count)]
+        self.begin(Round(self.keys, 0.1, straggler_wait=straggler_wait))
+
+
+def test_when_all_others_are_there_the_last_is_waited_for_a_share_of_their_median_time() -> None:
+    tolerances = Waited(4, 0.5)
+    for number, seconds in ((0, 1.0), (3, 2.0), (1, 10.0)):
+        assert tolerances.waits == []
+        tolerances.came(tolerances.keys[number], seconds)
+
+    assert tolerances.waits == [(tolerances.keys[2], 1.0)]
+    assert not tolerances.is_late(tolerances.keys[2]), "before that time is over"
+    assert tolerances.note_late(tolerances.keys[2])
+    assert [tolerances.is_late(each) for each in tolerances.keys] == [False, False, True, False]
+
+
+def test_without_straggler_wait_nobody_is_late() -> None:
+    tolerances = Waited(3, None)
+    for number in range(2):
+        tolerances.came(tolerances.keys[number], 1.0)
+
+    assert tolerances.waits == []
+
+
+def test_an_only_one_is_waited_for_and_so_are_all_that_are_late_together() -> None:
+    tolerances = Waited(1, 0.0)
+    assert tolerances.waits == []
+    tolerances = Waited(3, 0.0)
+    tolerances.came(tolerances.keys[0], 1.0)
+    tolerances.came(tolerances.keys[0], 1.0)
+    assert tolerances.waits == [], "one that is told of twice is one"
+
+
+def test_where_nobody_knows_how_long_the_others_took_the_last_is_waited_for() -> None:
+    tolerances = Waited(3, 0.0)
+    tolerances.came(tolerances.keys[0], None)
+    tolerances.came(tolerances.keys[1], None)
+
+    assert tolerances.waits == []
+
+
+@pytest.mark.parametrize("ends", ["it came", "got", "session over", "too many"])
+def test_who_is_not_waited_for_any_more_is_not_late(ends: str) -> None:
+    tolerances = Waited(2, 0.0)
+    last = tolerances.keys[1]
+    tolerances.came(tolerances.keys[0], 1.0)
+    if ends == "it came":
+        tolerances.came(last, 2.0)
+    elif ends == "got":
+        tolerances.discard(last)
+    elif ends == "session over":
+        tolerances.end("s")
+    else:
+        tolerances.begin(Round([key(name=str(number)) for number in range(MOST_TOLERANCES)], 0.1))
+
+    assert tolerances.waits == [(last, 0.0)]
+    assert not tolerances.note_late(last)
+    assert not tolerances.is_late(last)
