@@ -339,20 +339,23 @@ class GatewayClient:
         Raises:
             GatewayError: PULL_TIMEOUT, MESSAGE_INCOMPLETE, DUPLICATE_PULL, WRONG_PARTY, SESSION_CLOSED,
                 GATEWAY_STOPPING or GATEWAY_UNREACHABLE.
+            MemoryPoolError: REGION_UNAVAILABLE where there is no descriptor or no memory for it, there or here;
+                then it waits for another get.
             FedRDMAError: the message was pushed and could not be delivered; the code says why.
         """
         own = self._own()
-        reply, descriptors = own.call_for_descriptors(Get(name, tag, source, timeout, tolerates))
+        number = own.new_get()
+        reply, descriptors = own.call_for_descriptors(Get(name, tag, source, timeout, tolerates, number))
         if isinstance(reply, GotInline):
             return Received(reply.kind, memoryview(bytearray(reply.body)))
         try:
             slot, descriptor = expect_with_descriptor(reply, descriptors, GotSlot)
-        except MemoryPoolError:
+            whole = slot.place != "spilled"
+            buffer = _mapped(own, descriptor, slot.lease, slot.offset, slot.total_bytes, prefault=whole)
+        except BaseException:
             if isinstance(reply, GotSlot):
-                own.release(reply.lease)
+                own.not_got(number, reply.lease)
             raise
-        whole = slot.place != "spilled"
-        buffer = _mapped(own, descriptor, slot.lease, slot.offset, slot.total_bytes, prefault=whole)
         if slot.place == "region":
             own.received(slot.lease, buffer)
         return Received(slot.kind, buffer, slot.missing)
@@ -373,7 +376,7 @@ class GatewayClient:
             FedRDMAError: the message of one of them will not come; the code says why.
         """
         own = self._own()
-        reply, descriptors = own.call_for_descriptors(Sum(name, tag, tuple(sources), timeout))
+        reply, descriptors = own.call_for_descriptors(Sum(name, tag, tuple(sources), timeout, own.new_get()))
         if isinstance(reply, NotSummed):
             return reply
         try:
@@ -385,7 +388,11 @@ class GatewayClient:
         if summed.unfinished is None:
             summed = msgspec.structs.replace(summed, before=0)
         start, length = summed.offset - summed.before, summed.before + summed.total_bytes
-        mapped = _mapped(own, descriptor, summed.lease, start, length, prefault=True)
+        try:
+            mapped = _mapped(own, descriptor, summed.lease, start, length, prefault=True)
+        except BaseException:
+            own.release(summed.lease)
+            raise
         own.received(summed.lease, mapped)
         return ReceivedSum(summed, mapped)
 
@@ -433,13 +440,10 @@ def ask_status(address: str) -> dict[str, object]:
 
 
 def _mapped(own: Connections, descriptor: int, lease: int, offset: int, length: int, *, prefault: bool) -> memoryview:
-    """What lies there, mapped; the descriptor is closed, and the lease goes back where mapping fails."""
+    """What lies there, mapped; the descriptor is closed."""
     try:
         released = functools.partial(own.release, lease)
         return map_copy_on_write(descriptor, offset, length, released, prefault=prefault)
-    except BaseException:
-        own.release(lease)
-        raise
     finally:
         os.close(descriptor)
 

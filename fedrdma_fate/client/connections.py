@@ -37,6 +37,7 @@ from fedrdma_fate.client.protocol import (
     ReleaseLeases,
     Reply,
     Request,
+    ReturnLease,
     Sum,
     Summed,
     encode_message,
@@ -52,7 +53,7 @@ from fedrdma_fate.client.rpc import (
 )
 from fedrdma_fate.memory.mapping import WritableMapping, make_private, map_for_writing
 from fedrdma_fate.unix_sockets import close_all
-from fedrdma_fate.wire.errors import ErrorCode, GatewayError
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError
 from fedrdma_fate.wire.frames import Mode, Party
 
 logger = logging.getLogger(__name__)
@@ -158,8 +159,6 @@ class Connections:
         """
         until: float | None = None
         ends = None
-        if isinstance(request, Get | Sum):
-            request = msgspec.structs.replace(request, number=next(self._gets))
         if isinstance(request, Get | Sum) and request.timeout is not None:
             ends = time.monotonic() + request.timeout
         while True:
@@ -233,6 +232,21 @@ class Connections:
 
     def _may_come_back(self) -> bool:
         return bool(self._patience) and self.of_this_process and not is_gone_for_good(self._membership.path)
+
+    def new_get(self) -> int:
+        """A number that no get or sum of this task has had."""
+        return next(self._gets)
+
+    def not_got(self, number: int, lease: int) -> None:
+        """What this get has brought cannot be used here: let it wait again, for the same get made anew."""
+        # where the gateway is killed meanwhile, its next run learns it in this way
+        self._unanswered.add(number)
+        self._held.discard(lease)
+        try:
+            with contextlib.suppress(FedRDMAError, OSError):
+                self.call(ReturnLease(lease))
+        finally:
+            self._unanswered.discard(number)
 
     def given_away(self, lease: int) -> None:
         """A lease is the gateway's again, without being released."""

@@ -23,7 +23,7 @@ from fedrdma_fate.wire.frames import (
 )
 from fedrdma_fate.wire.summand import MOST_ARRAYS, Shape
 
-CLIENT_PROTOCOL_VERSION = 9
+CLIENT_PROTOCOL_VERSION = 10
 
 LENGTH_PREFIX = struct.Struct("<I")
 MAX_FRAME_BYTES = INLINE_LIMIT_BYTES + 1024 * 1024
@@ -245,6 +245,12 @@ class ReleaseLeases(_Message, frozen=True, tag="release"):
     leases: Annotated[tuple[int, ...], msgspec.Meta(max_length=MOST_LEASES)]
 
 
+class ReturnLease(_Message, frozen=True, tag="return"):
+    """The task cannot use what a get has brought it, for want of a descriptor or of memory: it waits again."""
+
+    lease: int
+
+
 class Leave(_Message, frozen=True, tag="leave"):
     """The party leaves the session: what is still here for it is dropped; what it has pushed still goes out."""
 
@@ -288,6 +294,7 @@ Request = (
     | Get
     | Sum
     | ReleaseLeases
+    | ReturnLease
     | Leave
     | AskStatus
     | AskProbe

@@ -27,6 +27,7 @@ from fedrdma_fate.client.protocol import (
     PutInline,
     ReleaseLeases,
     Request,
+    ReturnLease,
     Written,
     encode_message,
 )
@@ -133,6 +134,7 @@ class Hostile:
             ),
             Get(name, tag, pick([GUEST, ARBITER, HOST]), pick([None, 0.0, 0.1, 3.0])),
             ReleaseLeases((lease, lease + 1, 99)),
+            ReturnLease(lease),
             Leave() if chance.random() < 0.2 else AskStatus(),
         ]
         return pick(requests)

@@ -156,7 +156,7 @@ BOUNDS: dict[str, dict[str, str]] = {
     },
     "by the regions and `limits.bytes`: each has a slot or a file": {
         "client/connections.py:Connections": "_mapped",
-        "gateway/tasks/task.py:Task": "received",
+        "gateway/tasks/task.py:Task": "received summed",
         "memory/pool.py:SlotPool": "_held _holders _leases",
     },
     "MOST_REQUESTS, MOST_SESSION_REQUESTS": {

@@ -35,6 +35,7 @@ from fedrdma_fate.client.protocol import (
     ReleaseLeases,
     Reply,
     Request,
+    ReturnLease,
     SessionsReport,
     StatusReport,
     Sum,
@@ -109,6 +110,8 @@ class TaskConversation:
                 for lease in leases:
                     self._attached.release(lease)
                 return None
+            case ReturnLease(lease=lease):
+                return self._return(lease, self._attached)
             case LeaseSlot():
                 return self._lease(request, self._attached)
             case Commit():
@@ -414,6 +417,7 @@ class TaskConversation:
             raise
         number = task.new_lease()
         task.received[number] = message
+        task.summed.add(number)
         self._context.journal.write(SumHanded(outcome.number, number, request.number))
         fold = outcome.fold
         reply = Summed(
@@ -429,6 +433,12 @@ class TaskConversation:
         )
         # where it does not get there the task is gone, and with it what it was for
         return WithDescriptor(reply, descriptor, lambda: task.release(number))
+
+    def _return(self, lease: int, task: Task) -> Reply:
+        if lease not in task.received or lease in task.summed:
+            raise MemoryPoolError(ErrorCode.LEASE_UNKNOWN, f"lease {lease} is of no message that this task has got.")
+        self._not_handed_over(task, lease)
+        return Done()
 
     def _not_handed_over(self, task: Task, number: int) -> None:
         if (message := task.received.pop(number, None)) is not None:

@@ -55,6 +55,7 @@ class Task:
         self.sending: dict[int, LeasedPayload] = {}
         self._abandon = abandon
         self.received: dict[int, Message] = {}
+        self.summed: set[int] = set()
         self._next_lease = 0
 
     def is_of(self, attach: Attach, user: int) -> bool:
@@ -81,6 +82,7 @@ class Task:
         for summed in had.sums:
             if (handed := summed.kept.handed) is not None:
                 task.received[handed.lease] = summed.message
+                task.summed.add(handed.lease)
                 task._in_doubt.append((summed.message, handed.asked))
         task.unfinished = {record.key: (sending, record) for sending, record in had.unfinished}
         task._next_lease = max([0, *task.sending, *task.received])
@@ -102,6 +104,7 @@ class Task:
         self._sums = [each for each in self._sums if each.kept.handed is None or id(each.message) in missed]
         for summed in self._sums:
             missed.pop(id(summed.message), None)
+        self.summed &= self.received.keys()
         for number in [number for number in (*self.sending, *self.received) if number not in held]:
             self.release(number)
         return list(missed.values())
@@ -176,6 +179,7 @@ class Task:
             self._lose(lambda record: record.offset == sending.lease.slot.offset)
             sending.lease.release()
         if (received := self.received.pop(lease, None)) is not None:
+            self.summed.discard(lease)
             received.discard()
 
     def _lose(self, is_lost: Callable[[OutgoingRecord], bool]) -> None:

@@ -18,6 +18,7 @@ from fedrdma_fate.client.protocol import (
     GotInline,
     NotYet,
     PutInline,
+    ReturnLease,
 )
 from fedrdma_fate.gateway.config.schema import parse_config
 from fedrdma_fate.gateway.journal_records import Came
@@ -188,6 +189,36 @@ async def code_of_get(task: TaskConversation, number: int) -> ErrorCode | None:
     assert isinstance(answer, WithSequel)
     answer.then()
     return None
+
+
+def test_a_task_lets_wait_again_what_it_has_got_and_nothing_else(play: Play) -> None:
+    async def scenario(twin: Twin) -> None:
+        served = Served(twin)
+        served.context.mailbox.deliver(small())
+        task, other = served.attach(), served.attach(msgspec.structs.replace(ATTACH, client="other"))
+        message = await served.context.mailbox.take(SMALL, 0)
+        for number in (1, 2):
+            task._attached.received[number] = message
+        task._attached.summed.add(2)
+        lease = served.context.send_pool.lease(100_000, "task:task")
+        assert lease is not None
+        sending = task._attached.has(lease) + 10
+        task._attached.sending[sending] = task._attached.sending.pop(sending - 10)
+        # another's, a sum, a slot to write into, and none
+        for who, number in ((other, 1), (task, 2), (task, sending), (task, 99)):
+            with pytest.raises(FedRDMAError) as caught:
+                who.answer(ReturnLease(number))
+            assert caught.value.code is ErrorCode.LEASE_UNKNOWN
+        assert served.context.mailbox.summary()["messages"] == 0
+        assert task.answer(ReturnLease(1)) == Done()
+        with pytest.raises(FedRDMAError):
+            task.answer(ReturnLease(1))
+        assert await code_of_get(other, 1) is None
+        del task._attached.received[2]
+        task.end()
+        other.end()
+
+    play(scenario)
 
 
 def test_leases_that_a_task_has_not_got_or_has_given_back_go_back_and_later_ones_have_other_numbers(play: Play) -> None:
