@@ -23,9 +23,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fedrdma_fate.aggregate.arithmetic import Adder, UnfitError
-from fedrdma_fate.aggregate.place import BLOCK_ITEMS, MARK_BYTES, NUMBER_SHIFT, PLANES_AT
-from fedrdma_fate.wire.summand import ITEM_BYTES, Plane
+from fedrdma_fate.aggregate.arithmetic import Adder, Compensated, UnfitError
+from fedrdma_fate.aggregate.place import BLOCK_ITEMS, MARK_BYTES, NUMBER_SHIFT, PLANES_AT, planes_at
+from fedrdma_fate.core.fold import Order
+from fedrdma_fate.wire.summand import ALIGNMENT_BYTES, ITEM_BYTES, Plane
 
 _STEP_BITS = 3
 """There are four steps, and room for as many more."""
@@ -67,7 +68,7 @@ class _Block(NamedTuple):
 class Accumulator:
     """A sum, as one process sees it."""
 
-    def __init__(self, memory: memoryview, planes: Sequence[Plane], adder: Adder) -> None:
+    def __init__(self, memory: memoryview, planes: Sequence[Plane], adder: Adder | Compensated) -> None:
         """
         Args:
             memory: the slot, writable; its mark is zero before the first update.
@@ -78,12 +79,17 @@ class Accumulator:
             ValueError: the planes do not lie in the slot.
         """
         self._adder = adder
-        self._blocks = list(_cut(planes))
+        is_compensated = isinstance(adder, Compensated)
+        self._blocks = list(_cut(planes, BLOCK_ITEMS // 2 if is_compensated else BLOCK_ITEMS))
         self._mark: npt.NDArray[np.uint64] = np.frombuffer(memory, np.uint64, 1)
         self._aside: Floats = np.frombuffer(memory, np.float64, BLOCK_ITEMS, MARK_BYTES)
-        if any(PLANES_AT + plane.offset + plane.items * ITEM_BYTES > len(memory) for plane in planes):
+        length = planes[-1].offset + _next_line(max(planes[-1].items * ITEM_BYTES, 1)) if planes else 0
+        first = planes_at(Order.ARRIVAL, length) if is_compensated else PLANES_AT
+        if any(first + plane.offset + plane.items * ITEM_BYTES > len(memory) for plane in planes):
             raise ValueError("the planes do not lie in the slot")
-        self._sums = [_items(memory, PLANES_AT, block) for block in self._blocks]
+        self._sums = [_items(memory, first, block) for block in self._blocks]
+        # what was rounded away, where that is kept
+        self._lost = [_items(memory, PLANES_AT, block) for block in self._blocks] if is_compensated else []
 
     def add(self, number: int, update: memoryview, first: int) -> None:
         """Add an update, or go on with it where somebody has begun; what is in already is not added again.
@@ -115,7 +121,7 @@ class Accumulator:
 
     def finish(self) -> None:
         """Make float64 of what was added; nothing can be added afterwards. May be repeated."""
-        if not self._adder.finishes:
+        if not isinstance(self._adder, Compensated) and not self._adder.finishes:
             return
         mark = self._recover()
         if mark.update != _FINISH:
@@ -123,6 +129,10 @@ class Accumulator:
             mark = self._read()
         for number in range(mark.block, len(self._blocks)):
             block, sums = self._blocks[number], self._sums[number]
+            if isinstance(self._adder, Compensated):
+                self._adder.finish((sums, self._lost[number]), self._both_aside(block.items))
+                self._commit(_FINISH, number)
+                continue
             if block.whole:
                 # they were float64 all the time
                 self._set(_FINISH, number + 1, _Step.ADD)
@@ -154,12 +164,21 @@ class Accumulator:
 
     def _add(self, number: int, block: int, values: Floats) -> None:
         sums, whole = self._sums[block], self._blocks[block].whole
-        aside = self._aside[: len(values)]
-        self._adder.add(None if number == 1 else sums, values, aside, whole=whole)
+        if isinstance(self._adder, Compensated):
+            state = None if number == 1 else (sums, self._lost[block])
+            self._adder.add(state, values, self._both_aside(len(values)))
+        else:
+            self._adder.add(None if number == 1 else sums, values, self._aside[: len(values)], whole=whole)
         self._commit(number, block)
+
+    def _both_aside(self, items: int) -> tuple[Floats, Floats]:
+        """A block that is kept aside, and what was rounded away of it."""
+        return self._aside[:items], self._aside[items : 2 * items]
 
     def _undo(self, number: int, values: Sequence[Floats]) -> None:
         """Take the blocks that are in out again, from the last on; of a first update there is nothing to keep."""
+        # nothing is unfit for the other
+        assert not isinstance(self._adder, Compensated)
         for block in range(self._read().block - 1, -1, -1):
             aside = self._aside[: len(values[block])]
             self._adder.subtract(self._sums[block], values[block], aside, whole=self._blocks[block].whole)
@@ -175,6 +194,8 @@ class Accumulator:
     def _copy(self, block: int) -> None:
         sums = self._sums[block]
         np.copyto(sums, self._aside[: len(sums)])
+        if self._lost:
+            np.copyto(self._lost[block], self._aside[len(sums) : 2 * len(sums)])
 
     def _read(self) -> _Mark:
         word = int(self._mark[0])
@@ -186,12 +207,16 @@ class Accumulator:
         self._mark[0] = (update << (NUMBER_SHIFT)) | (block << _STEP_BITS) | step
 
 
-def _cut(planes: Sequence[Plane]) -> list[_Block]:
+def _cut(planes: Sequence[Plane], items: int) -> list[_Block]:
     return [
-        _Block(plane.offset + at * ITEM_BYTES, min(BLOCK_ITEMS, plane.items - at), plane.whole)
+        _Block(plane.offset + at * ITEM_BYTES, min(items, plane.items - at), plane.whole)
         for plane in planes
-        for at in range(0, plane.items, BLOCK_ITEMS)
+        for at in range(0, plane.items, items)
     ]
+
+
+def _next_line(length: int) -> int:
+    return -(-length // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 def _items(memory: memoryview, first: int, block: _Block) -> Any:

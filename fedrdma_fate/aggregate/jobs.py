@@ -29,7 +29,7 @@ class Begin(_Message, frozen=True, tag="begin"):
     """
 
     sum_id: int
-    order: Literal["exact", "rank"]
+    order: Literal["exact", "rank", "arrival"]
     parties: int
     shapes: tuple[Shape, ...]
     offset: int

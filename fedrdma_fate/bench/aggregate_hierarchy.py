@@ -33,6 +33,7 @@ from fedrdma_fate.bench.aggregate_node import Neighbours, NodeSetting, cut
 from fedrdma_fate.bench.aggregate_setting import AggregateRow, AggregateSetting, check, mark, pairs_of
 from fedrdma_fate.bench.baselines.interface import RowError
 from fedrdma_fate.bench.processes import MemoryWatch, cpu_seconds
+from fedrdma_fate.core.fold import Order
 
 LEAVES = 4
 """That the paper's figures 4 and 7 have, for 8 updates."""
@@ -75,7 +76,7 @@ def tree(setting: AggregateSetting, update: Update) -> AggregateRow:
 
 async def _tree(setting: AggregateSetting, update: Update) -> AggregateRow:
     with contextlib.ExitStack() as stack:
-        length = accumulator_bytes(setting.update_bytes)
+        length = accumulator_bytes(Order.RANK, setting.update_bytes)
         updates = [_Memory(stack, setting.update_bytes) for _ in range(setting.updates)]
         many = len(leaves_for(setting)) + 1
         adders = [_TreeAdder(stack, setting, length) for _ in range(many)]

@@ -396,7 +396,7 @@ class Unfinished(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         weight: the sum of the weights with that one's.
     """
 
-    order: Literal["exact", "rank"]
+    order: Literal["exact", "rank", "arrival"]
     half: Annotated[int, msgspec.Meta(ge=0)] | None = None
     weight: float | None = None
 

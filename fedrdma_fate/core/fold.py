@@ -27,10 +27,12 @@ class Order(str, enum.Enum):
     Attributes:
         EXACT: as they come; in numbers whose sum is the same in every order.
         RANK: as FATE adds, by rank.
+        ARRIVAL: as they come, in float64, with what each addition rounds away kept besides.
     """
 
     EXACT = "exact"
     RANK = "rank"
+    ARRIVAL = "arrival"
 
 
 class PartyState(enum.Enum):

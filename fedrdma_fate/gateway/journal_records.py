@@ -396,7 +396,7 @@ class SumBegan(Record, frozen=True, tag=40):
     number: int
     client: str
     keys: tuple[MessageKey, ...]
-    order: Literal["exact", "rank"]
+    order: Literal["exact", "rank", "arrival"]
     shapes: tuple[Shape, ...]
     offset: int
     length: int

@@ -8,8 +8,9 @@ import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping
 
-from fedrdma_fate.aggregate.place import PLANES_AT
+from fedrdma_fate.aggregate.place import planes_at
 from fedrdma_fate.core.digest import block_digest
+from fedrdma_fate.core.fold import Order
 from fedrdma_fate.core.held import Held, longest, merged
 from fedrdma_fate.engine.kept_slot import KeptSlot
 from fedrdma_fate.gateway.background import spawn
@@ -267,7 +268,8 @@ class _Restoration:
         context, began = self._context, kept.began
         when_gone = functools.partial(context.journal.write, SumGone(began.number))
         length = planes_bytes(began.shapes)
-        message = Message(began.keys[0], "object", length, payload_at=PLANES_AT, when_gone=when_gone)
+        at = planes_at(Order(began.order), length)
+        message = Message(began.keys[0], "object", length, payload_at=at, when_gone=when_gone)
         message.lease = self._received.lease(began.offset, began.length, f"sum:{began.number}")
         had = self.tasks.get(began.client)
         if message.lease is None:

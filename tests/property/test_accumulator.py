@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from fedrdma_fate.aggregate import accumulator
 from fedrdma_fate.aggregate.accumulator import Accumulator
 from fedrdma_fate.aggregate.arithmetic import UnfitError, adder_for
-from fedrdma_fate.aggregate.place import PLANES_AT, accumulator_bytes, half_in
+from fedrdma_fate.aggregate.place import PLANES_AT, accumulator_bytes, half_in, planes_at
 from fedrdma_fate.core.fold import Order
 from fedrdma_fate.wire.frames import Party
 from fedrdma_fate.wire.summand import planes_bytes, planes_of
@@ -57,7 +58,7 @@ class Dying(Accumulator):
 def summed(
     updates: Sequence[Pairs], order: Order, chance: random.Random | None = None, bad: frozenset[int] = frozenset()
 ) -> Pairs:
-    memory = bytearray(accumulator_bytes(planes_bytes(SHAPES)))
+    memory = bytearray(accumulator_bytes(order, planes_bytes(SHAPES)))
     # a slot holds whatever was there before, all but the mark
     memory[PLANES_AT:] = b"\xa5" * (len(memory) - PLANES_AT)
     payloads = [memoryview(written(update, Party("host", "1"))) for update in updates]
@@ -80,7 +81,7 @@ def summed(
         until_done(adding)
         assert half_in(memoryview(memory), number)
     until_done(Accumulator.finish)
-    return pairs_in(memoryview(memory)[PLANES_AT:], SHAPES)
+    return pairs_in(memoryview(memory)[planes_at(order, planes_bytes(SHAPES)) :], SHAPES)
 
 
 @pytest.fixture(autouse=True)
@@ -137,8 +138,37 @@ def test_what_is_refused_half_way_is_taken_out_again_though_whoever_does_it_dies
     assert bits(found) == bits(summed(updates[:2], Order.EXACT))
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 40))
+def test_a_compensated_sum_is_off_by_a_last_bit_however_many_parties_and_whatever_order(
+    seed: int, parties: int
+) -> None:
+    updates = masked(SHAPES, parties, seed)
+    random.Random(seed).shuffle(updates)
+    found = summed(updates, Order.ARRIVAL)
+
+    for array, (fraction, whole) in enumerate(found):
+        for plane, values in enumerate((fraction, whole)):
+            each = np.array([update[array][plane] for update in updates])
+            true = [math.fsum(column) for column in each.reshape(parties, -1).T]
+            # the last bit of the sum, and what is rounded away of what was rounded away
+            room = 2.0**-52 * np.abs(true) + parties**2 * 2.0**-104 * np.abs(each).sum(axis=0).ravel()
+            assert np.all(np.abs(values.ravel() - true) <= room)
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+def test_a_compensated_sum_passes_on_what_is_no_number(number: float) -> None:
+    updates = masked(SHAPES, 3, 1)
+    updates[1][0][0][2] = number
+
+    ((fraction, _), *_) = summed(updates, Order.ARRIVAL)
+
+    assert str(fraction[2]) == str(number)
+    assert np.isfinite(np.delete(fraction, 2)).all()
+
+
 def test_an_update_out_of_turn_is_refused() -> None:
-    memory = bytearray(accumulator_bytes(planes_bytes(SHAPES)))
+    memory = bytearray(accumulator_bytes(Order.EXACT, planes_bytes(SHAPES)))
     sums = Accumulator(memoryview(memory), PLANES, adder_for(Order.EXACT, 3))
     payload = memoryview(written(masked(SHAPES, 1, 0)[0], Party("host", "1")))
 

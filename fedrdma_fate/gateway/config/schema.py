@@ -235,7 +235,8 @@ class AggregateConfig(_Section, frozen=True):
     Attributes:
         sums: whether it adds; false: FATE adds, as it does by itself.
         order: `exact`: as updates come, in numbers whose sum is the same in every order; `rank`: in the order of the
-            ranks, with the same bits as FATE's own sum.
+            ranks, with the same bits as FATE's own sum; `arrival`: as updates come, in float64, with what is rounded
+            away kept besides, which takes the room of two sums.
         workers: processes that add, at most; `auto`: half the cores, 4 at most. There is one while sums are asked for,
             and one more for each that runs besides; a minute after the last sum they end.
         checkpoints: directory to which each finished sum is written besides, in the background; null for none.
@@ -243,7 +244,7 @@ class AggregateConfig(_Section, frozen=True):
     """
 
     sums: bool = True
-    order: Literal["exact", "rank"] = "exact"
+    order: Literal["exact", "rank", "arrival"] = "exact"
     workers: Literal["auto"] | Annotated[int, msgspec.Meta(ge=1, le=64)] = "auto"
     checkpoints: Path | None = None
     checkpoints_kept: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 8

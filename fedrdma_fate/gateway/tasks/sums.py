@@ -25,7 +25,7 @@ from collections.abc import Sequence
 
 from fedrdma_fate import memory_files
 from fedrdma_fate.aggregate.jobs import Add, Begin, End, Finish, JobAnswer, Unfit
-from fedrdma_fate.aggregate.place import MARK_BYTES, PLANES_AT, accumulator_bytes, half_in
+from fedrdma_fate.aggregate.place import MARK_BYTES, accumulator_bytes, half_in, planes_at
 from fedrdma_fate.aggregate.worker import OpenSum, WorkerHandle, WorkerLostError
 from fedrdma_fate.aggregate.worker_pool import WorkerPool, most_workers
 from fedrdma_fate.client.protocol import NotSummed, Unfinished
@@ -312,7 +312,7 @@ class _RunningSum:
     async def _sum(self) -> SumOutcome | NotSummed:
         try:
             gone = asyncio.create_task(self._abandoned.wait())
-            if self._fold.order is Order.EXACT:
+            if self._fold.order is not Order.RANK:
                 # by rank one may have to wait for another that has not been sent yet
                 self._expected_updates = self._context.summand_grants.expect(self._keys)
             try:
@@ -520,7 +520,7 @@ class _RunningSum:
 
     async def _make_room(self, summand: Summand) -> Message:
         pool = self._context.receive_pool
-        length = accumulator_bytes(planes_bytes(summand.shapes))
+        length = accumulator_bytes(self._fold.order, planes_bytes(summand.shapes))
         # in the next turn of the loop, when the request below stands in the queue
         asyncio.get_running_loop().call_soon(make_room, self._context, pool)
         try:
@@ -539,7 +539,7 @@ class _RunningSum:
             "object",
             planes_bytes(summand.shapes),
             lease=lease,
-            payload_at=PLANES_AT,
+            payload_at=planes_at(self._fold.order, planes_bytes(summand.shapes)),
             when_gone=when_gone,
         )
         return self._slot

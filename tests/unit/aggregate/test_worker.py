@@ -17,6 +17,7 @@ from fedrdma_fate.aggregate.jobs import Add, Begin, Done, End, Finish
 from fedrdma_fate.aggregate.place import PLANES_AT, accumulator_bytes
 from fedrdma_fate.aggregate.worker import OpenSum, WorkerHandle, WorkerLostError
 from fedrdma_fate.aggregate.worker_pool import WorkerPool, most_workers
+from fedrdma_fate.core.fold import Order
 from fedrdma_fate.wire.frames import Party
 from fedrdma_fate.wire.summand import planes_bytes
 from tests.support.summands import bits, masked, pairs_in, summed_by_rank, written
@@ -29,7 +30,7 @@ class Place:
     """A region with an accumulator, and one with updates."""
 
     def __init__(self) -> None:
-        self.length = accumulator_bytes(planes_bytes(SHAPES))
+        self.length = accumulator_bytes(Order.RANK, planes_bytes(SHAPES))
         self.region = memory_files.make("sum")
         os.ftruncate(self.region, self.length)
         self.payloads = [memory_files.make("update") for _ in UPDATES]

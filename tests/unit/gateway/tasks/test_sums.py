@@ -50,7 +50,7 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[s
     """For each order an arbiter's site, which serves two of the parties as well, and one of the others."""
     with ExitStack() as stack:
         made = {}
-        for order in ORDERS:
+        for order in (*ORDERS, "arrival"):
             layout = {"a": ["arbiter:1", *NAMES[:2]], "b": NAMES[2:]}
             directory = tmp_path_factory.mktemp(order)
             made[order] = stack.enter_context(
@@ -172,6 +172,22 @@ def test_an_exact_sum_has_the_same_bits_in_every_order_and_is_close_to_the_true_
     for (fraction, whole), (true_fraction, true_whole) in zip(together, summed_by_rank(UPDATES), strict=True):
         assert np.abs(fraction - true_fraction).max(initial=0) < 1e-14
         assert np.array_equal(whole, true_whole)
+
+
+@pytest.mark.parametrize("pushed", [(0, 1, 2, 3), (3, 1, 0, 2)])
+def test_in_the_order_of_arrival_a_sum_is_the_true_one_but_for_a_last_bit(
+    make_session: Callable[..., Session], pushed: tuple[int, ...]
+) -> None:
+    session = make_session("arrival")
+    for number in pushed:
+        session.push(number)
+    summed = session.whole_sum()
+
+    assert summed.weight == 6.0
+    for array, (fraction, whole) in enumerate(sum_of(summed)):
+        assert np.array_equal(whole, sum(update[array][1] for update in UPDATES))
+        true = sum(update[array][0].astype(np.longdouble) for update in UPDATES)
+        assert np.all(np.abs(fraction - true) <= np.spacing(np.abs(true.astype(np.float64))))
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -513,7 +529,7 @@ def got(session: Session) -> tuple[Pairs, float, list[int]]:
     return total, weight, apart
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", [*ORDERS, "arrival"])
 @pytest.mark.parametrize(("job", "number", "blocks"), [(Add, 2, 3), (Add, 4, 1), (Finish, 0, 2), (Add, 2, 0)])
 def test_what_no_worker_can_finish_is_finished_by_the_task_with_the_same_bits(
     make_session: Callable[..., Session],
@@ -535,7 +551,7 @@ def test_what_no_worker_can_finish_is_finished_by_the_task_with_the_same_bits(
     total, weight, apart = got(session)
 
     assert weight == expected.weight
-    if order == "rank" or job is Finish or number == 4:
+    if order != "arrival" and (order == "rank" or job is Finish or number == 4):
         assert bits(total) == bits(sum_of(expected))
     for (fraction, whole), (its, its_whole) in zip(total, sum_of(expected), strict=True):
         assert np.abs(fraction - its).max(initial=0) < 1e-13
