@@ -116,6 +116,7 @@ def assemble(
     tasks = TaskServer(context, sending, status, Probing(context, peers).measure, users, sessions)
     undo.callback(tasks.close)
     context.mailbox.on_turned_away = lambda message: _turn_away(context, peers, message)
+    context.mailbox.on_wanted_whole = lambda message: _tell_wanted_whole(peers, message)
     context.mailbox.tolerances.on_last = functools.partial(_wait_for_last, context, peers)
     if kept.earlier is not None:
         tasks.has_new_memory = kept.send_region is None
@@ -132,6 +133,11 @@ def assemble(
         tasks=tasks,
         socket=TaskSocket(socket_path(config.listen.socket), tasks, context.complaints, shared=not users.only_own),
     )
+
+
+def _tell_wanted_whole(peers: dict[str, Peer], message: Message) -> None:
+    if (peer := peers.get(message.origin)) is not None:
+        peer.tell_wanted_whole(message.key)
 
 
 def _wait_for_last(context: GatewayContext, peers: dict[str, Peer], key: MessageKey, seconds: float) -> None:

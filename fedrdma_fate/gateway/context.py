@@ -56,8 +56,8 @@ class MetricsSink(Protocol):
         """The process that adds has ended over a job, and is started again."""
         ...
 
-    def missing(self, peer: str, payload_bytes: int) -> None:
-        """So much of a message did not come, as both its tasks let be."""
+    def tolerant(self, peer: str, name: str, payload_bytes: int, missing_bytes: int) -> None:
+        """A message is here of which its sender let something be missing; so much of it did not come."""
         ...
 
     def datagrams_dropped(self, peer: str, reason: str, count: int) -> None:

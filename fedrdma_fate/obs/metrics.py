@@ -18,6 +18,15 @@ _log = logging.getLogger(__name__)
 SECONDS_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 """From a small LoRA update between two gateways on one host to gigabytes over a slow WAN."""
 
+MOST_MESSAGE_NAMES = 16
+"""Of a peer's messages that are counted apart, the first ones: a job of FATE has one or two that may have holes."""
+
+LONGEST_LABEL_CHARACTERS = 128
+"""Of such a name; a longer one is none of FATE's aggregation."""
+
+OTHER_NAMES = "other"
+"""As what all others count."""
+
 FAILED = "failed"
 """The outcome of a transfer that was not delivered; it took no time worth measuring."""
 
@@ -96,8 +105,14 @@ class GatewayMetrics:
         self._missing = self._counter(
             "fedrdma_missing_bytes",
             "Payload bytes that did not come, of messages whose tasks both let some be missing.",
-            ("peer",),
+            ("peer", "message"),
         )
+        self._tolerant = self._counter(
+            "fedrdma_tolerant_bytes",
+            "Payload bytes of messages of which their senders let some be missing, whether it came or not.",
+            ("peer", "message"),
+        )
+        self._names: dict[str, set[str]] = {}
         self._dropped = self._counter(
             "fedrdma_dropped_datagrams",
             "Datagrams of a data path that were not taken: forged (or changed), replayed, or malformed.",
@@ -163,9 +178,14 @@ class GatewayMetrics:
         """The process that adds has ended over a job, and is started again."""
         self._worker_restarts.inc()
 
-    def missing(self, peer: str, payload_bytes: int) -> None:
-        """So much of a message did not come, as both its tasks let be."""
-        self._missing.labels(peer).inc(payload_bytes)
+    def tolerant(self, peer: str, name: str, payload_bytes: int, missing_bytes: int) -> None:
+        """A message is here of which its sender let something be missing; so much of it did not come."""
+        known = self._names.setdefault(peer, set())
+        if len(known) < MOST_MESSAGE_NAMES and len(name) <= LONGEST_LABEL_CHARACTERS:
+            known.add(name)
+        label = name if name in known else OTHER_NAMES
+        self._tolerant.labels(peer, label).inc(payload_bytes)
+        self._missing.labels(peer, label).inc(missing_bytes)
 
     def datagrams_dropped(self, peer: str, reason: str, count: int) -> None:
         """Datagrams in a peer's name were dropped: `forged`, `replayed` or `malformed`."""

@@ -138,7 +138,7 @@ class Hello(Frame, frozen=True, tag="hello"):
         resumes: what an earlier run of it was to send comes all the same, or it says that it will not.
         chunk_digests: whether it tells the digests of chunks when it is asked.
         continues: whether it knows a grant that continues another, and goes on there.
-        bounded_loss: whether it knows offers of which something may be missing, and DigestRun.
+        bounded_loss: whether it knows offers of which something may be missing, DigestRun, and WantedWhole.
         journal: random id of the journal that it goes on with, of this run where it keeps none: another one means that
             what it had confirmed, and was to send, is gone. Empty where it does not say.
     """
@@ -492,6 +492,18 @@ class Undeliverable(Frame, frozen=True, tag="undeliverable"):
     reason: Reason
 
 
+class WantedWhole(Frame, frozen=True, tag="wanted-whole"):
+    """A task got a message of which its sender had let something be missing, and lets nothing be; for people.
+
+    Attributes:
+        name: of the message.
+        tag: of the message.
+    """
+
+    name: Name
+    tag: Name
+
+
 class MemoryHeld(Frame, frozen=True, tag="memory-held"):
     """Transfers of the receiver's wait at the sender's for receive memory, which tasks there hold; for people.
 
@@ -581,6 +593,7 @@ ControlFrame = (
     | Refused
     | Abort
     | Undeliverable
+    | WantedWhole
     | MemoryHeld
     | SessionAsk
     | SessionIdle

@@ -130,6 +130,25 @@ def test_unless_both_tasks_let_something_be_missing_it_is_waited_for(start: Call
         assert late.value.code is ErrorCode.PULL_TIMEOUT
 
 
+@pytest.mark.parametrize("tolerates", [False, True])
+def test_a_sender_whose_receiver_lets_nothing_be_missing_is_told_so(
+    start: Callable[..., Any], caplog: pytest.LogCaptureFixture, tolerates: bool
+) -> None:
+    source = party("guest:1")
+    caplog.set_level(logging.INFO)
+    with start(frozenset()) as sites, sites["a"].client() as a, sites["b"].client() as b:
+        a.lease(200_000).commit("m", "t", [party("host:2")], "object", loss=LossTolerance(SHARE))
+        b.get("m", "t", source, timeout=20, tolerates=tolerates)
+        # whatever goes the same way later, and comes back
+        b.lease(200_000).commit("back", "t", [source], "object")
+        a.get("back", "t", party("host:2"), timeout=20)
+        told = "lets nothing be missing of 'm'"
+        if tolerates:
+            assert told not in caplog.text
+        else:
+            eventually(lambda: told in caplog.text)
+
+
 @pytest.mark.parametrize("jointly", [True, False])
 def test_what_is_missing_of_one_may_be_of_another_for_nothing_where_both_are_read_jointly(
     start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, jointly: bool

@@ -46,6 +46,7 @@ class Message:
         transfer: its transfer there.
         missing: what has not come of it, as both tasks let be, and is zeros there.
         seconds: that its transfer took; None where that is not known, or it had none.
+        may_miss: its sender has let something of it be missing.
         when_gone: called once, before its memory or file is given back; empty where the journal does not know of it.
     """
 
@@ -64,6 +65,7 @@ class Message:
     transfer: int = 0
     missing: Ranges = ()
     seconds: float | None = None
+    may_miss: bool = False
     when_gone: Callable[[], None] | None = None
 
     @property
@@ -161,6 +163,7 @@ class Mailbox:
         sessions: what was pushed and pulled, and who has left.
         tolerances: what may be missing of messages that are to be pulled.
         on_waiting: called with session and party when something begins to wait for them.
+        on_wanted_whole: called with a message of which nothing was let be missing by who gets it, but by who sent it.
         on_turned_away: called with a message that was dropped because its destination's tasks do not know its source.
     """
 
@@ -176,6 +179,7 @@ class Mailbox:
         self.budget = budget or Budget()
         self._complaints = complaints or Complaints()
         self.on_turned_away: Callable[[Message], object] = lambda _message: None
+        self.on_wanted_whole: Callable[[Message], object] = lambda _message: None
         self.on_waiting: Callable[[str, Party], object] = lambda _session, _party: None
         self.sessions = sessions or Sessions()
         self.tolerances = Tolerances()

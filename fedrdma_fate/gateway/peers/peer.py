@@ -95,6 +95,7 @@ from fedrdma_fate.wire.frames import (
     SessionIdle,
     Share,
     Undeliverable,
+    WantedWhole,
     decode_frame,
     encode_frame,
 )
@@ -368,6 +369,10 @@ class Peer:
                 self.receiving.on_inline(frame)
             case Undeliverable(key=key, code=code, reason=reason):
                 self.receiving.on_undeliverable(key, code, reason)
+            case WantedWhole(name=name, tag=tag):
+                message = "%s lets nothing be missing of %r, tag %r: that the task here lets some be is of no use"
+                site = self.config.site
+                self._context.complaints.add(logger, "wanted whole", site, message, site, name, tag, level=logging.INFO)
             case MemoryHeld(holders=holders):
                 self.sending.held_there = holders
             case SessionAsk() | SessionIdle() | SessionEnd():
@@ -515,6 +520,11 @@ class Peer:
         )
         events = LinkEvents(self._loop, functools.partial(self._on_link_event, transport))
         return self._context.make_link(self.config.site, settings, events.emit), events
+
+    def tell_wanted_whole(self, key: MessageKey) -> None:
+        """Tell the peer that nothing was let be missing of a message, though its task has let some be."""
+        if self.hello is not None and self.hello.bounded_loss:
+            self.send(WantedWhole(key.name, key.tag))
 
     def look_again(self, key: MessageKey) -> None:
         """What may be missing of a message of the peer's, or whether it is late, is not what it was."""

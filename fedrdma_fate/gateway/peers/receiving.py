@@ -486,6 +486,7 @@ class Receiving:
             transfer=offer.transfer,
             missing=missing,
             seconds=stats.seconds,
+            may_miss=offer.loss_share > 0,
         )
         # its link has written it down
         self._context.journal.follow(message)
@@ -510,7 +511,8 @@ class Receiving:
         self._context.metrics.payload_moved("received", self._peer, offer.mode, offer.transport, offer.total_bytes)
         self._context.metrics.transfer_ended("received", self._peer, offer.mode, stats.seconds, 0)
         missing_bytes = bytes_in(message.missing)
-        self._context.metrics.missing(self._peer, missing_bytes)
+        if offer.loss_share:
+            self._context.metrics.tolerant(self._peer, offer.key.name, offer.total_bytes, missing_bytes)
         self._trace_delivered(offer, offer.total_bytes, offer.mode, offer.transport, stats.seconds, kept, missing_bytes)
 
     def _not_saved(self, message: Message, error: FedRDMAError) -> None:

@@ -382,6 +382,8 @@ class TaskConversation:
         if message.missing and not request.tolerates:
             self._give_back(message)
             raise incomplete_error(message)
+        if message.may_miss and not request.tolerates:
+            self._context.mailbox.on_wanted_whole(message)
         self._context.mailbox.tolerances.discard(key)
         self._context.trace.get(key, message.total_bytes)
         if (body := message.small_body()) is not None:

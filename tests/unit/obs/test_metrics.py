@@ -15,7 +15,14 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from fedrdma_fate.obs import metrics_server
-from fedrdma_fate.obs.metrics import GatewayMetrics, MetricsServer, Occupancy, PoolUse
+from fedrdma_fate.obs.metrics import (
+    LONGEST_LABEL_CHARACTERS,
+    MOST_MESSAGE_NAMES,
+    GatewayMetrics,
+    MetricsServer,
+    Occupancy,
+    PoolUse,
+)
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 
 
@@ -58,6 +65,28 @@ def test_inline_and_spilled_are_counted(metrics: GatewayMetrics) -> None:
     metrics.spilled(123)
     assert _value(metrics, "fedrdma_inline_messages_total", direction="received", peer="host") == 1
     assert _value(metrics, "fedrdma_spilled_bytes_total") == 123
+
+
+def test_what_is_missing_is_counted_by_peer_and_message_name(metrics: GatewayMetrics) -> None:
+    metrics.tolerant("host", "model", 1000, 30)
+    metrics.tolerant("host", "model", 1000, 0)
+    metrics.tolerant("guest", "model", 500, 5)
+    missing, tolerant = "fedrdma_missing_bytes_total", "fedrdma_tolerant_bytes_total"
+    assert _value(metrics, missing, peer="host", message="model") == 30
+    assert _value(metrics, tolerant, peer="host", message="model") == 2000
+    assert _value(metrics, missing, peer="guest", message="model") == 5
+
+
+def test_names_of_messages_do_not_make_labels_without_end(metrics: GatewayMetrics) -> None:
+    metrics.tolerant("host", "n" * (LONGEST_LABEL_CHARACTERS + 1), 1, 1)
+    for number in range(3 * MOST_MESSAGE_NAMES):
+        metrics.tolerant("host", f"name {number}", 1, 1)
+    metrics.tolerant("host", "name 0", 1, 1)
+    samples = [each for metric in metrics.registry.collect() for each in metric.samples]
+    counted = {each.labels["message"]: each.value for each in samples if each.name == "fedrdma_missing_bytes_total"}
+    assert len(counted) == MOST_MESSAGE_NAMES + 1
+    assert counted["name 0"] == 2
+    assert counted["other"] == 2 * MOST_MESSAGE_NAMES + 1
 
 
 def test_a_lost_link_stays_visible_as_zero(metrics: GatewayMetrics) -> None:
@@ -109,7 +138,7 @@ def test_every_metric_has_the_prefix_and_ends_in_what_it_measures(metrics: Gatew
     )
     metrics.watch(lambda: Occupancy({}, {}))
     names = {family.name for family in metrics.registry.collect()}
-    assert len(names) == 25
+    assert len(names) == 26
     assert [name for name in names if not units.match(name)] == []
 
 
