@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import heapq
+import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from fedrdma_fate.core.plan import Chunk, ChunkPlan
@@ -99,6 +101,12 @@ def chunks_within(plan: ChunkPlan, ranges: Ranges) -> Iterator[Chunk]:
             return
         if stretch[0] <= chunk.offset:
             yield chunk
+
+
+def lies_within(chunk: Chunk, ranges: Ranges) -> bool:
+    """Whether all bytes of a chunk lie in the ranges."""
+    at = bisect.bisect_right(ranges, (chunk.offset, math.inf)) - 1
+    return at >= 0 and chunk.offset + chunk.length <= ranges[at][1]
 
 
 def bytes_in(ranges: Iterable[tuple[int, int]]) -> int:

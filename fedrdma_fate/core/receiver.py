@@ -95,9 +95,11 @@ class Receiver:
         """This lies in the slot already, from another data path. To be called before anything comes."""
         if self.settings.tagged and not held.tagged and self.settings.mode != "fedrdma":
             return []
+        # where there is a table of tags, it has one of what is held, too
+        has_tags = self.settings.tagged or self.plan.trailer_bytes > 0
         for chunk in chunks_within(self.plan, held.ranges):
             self._placed.add(chunk.index)
-            if self.settings.tagged and self.settings.mode != "fedrdma":
+            if has_tags and self.settings.mode != "fedrdma":
                 self._verification.set(chunk.index, TAGGED)
         return []
 

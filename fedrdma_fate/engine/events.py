@@ -10,7 +10,7 @@ from fedrdma_fate.core.held import Piece, Ranges
 from fedrdma_fate.engine.kept_slot import KeptSlot
 from fedrdma_fate.engine.payload import Outgoing
 from fedrdma_fate.ports import LentRegion, Slot
-from fedrdma_fate.security.sealing import SealFault
+from fedrdma_fate.security.sealing import PathOpener, SealFault
 from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import ControlFrame, GrantRequest, MessageKey, Mode, Offer
 
@@ -193,6 +193,23 @@ class TransferNoted:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class TransferSealed:
+    """A transfer begins whose chunks lie in its slot as sealed until all of it has come.
+
+    Attributes:
+        offer: what announced it.
+        slot: where it comes.
+        opener: opens it.
+        adopted: what lay there open when it began.
+    """
+
+    offer: Offer
+    slot: Slot
+    opener: PathOpener
+    adopted: Ranges = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class PayloadSent:
     """The peer has the payload, and nothing reads its slot any more."""
 
@@ -224,6 +241,7 @@ LinkEvent = (
     | SlotsStillOpen
     | TransferKept
     | TransferNoted
+    | TransferSealed
     | PayloadSent
     | SendFailed
 )

@@ -6,13 +6,13 @@ import ctypes
 import dataclasses
 from typing import NamedTuple
 
-from fedrdma_fate.core.held import Ranges
+from fedrdma_fate.core.held import Held, Ranges
 from fedrdma_fate.core.state_machines import ReceivingMachine
 from fedrdma_fate.engine.arrival_notes import ArrivalNotes
 from fedrdma_fate.engine.events import TransferProgress
 from fedrdma_fate.engine.kept_slot import KeptSlot
 from fedrdma_fate.ports import Completion, Slot
-from fedrdma_fate.security.sealing import digest_of_offer
+from fedrdma_fate.security.sealing import PathOpener, digest_of_offer
 from fedrdma_fate.wire.errors import WireError
 from fedrdma_fate.wire.frames import Grant, Offer, encode_frame
 from fedrdma_fate.wire.header import HEADER_BYTES, ChunkHeader, decode_header
@@ -75,13 +75,26 @@ class Granted:
     counted: tuple[int, int] = (0, 0)
     notes: ArrivalNotes | None = None
 
-    def to_keep(self) -> KeptSlot | None:
-        """For another data path to go on in, where it can: not where what has come is sealed, and its keys are gone."""
+    def to_keep(self, opener: PathOpener | None = None) -> KeptSlot | None:
+        """For another data path to go on in, where it can.
+
+        Args:
+            opener: of the data path, where chunks lie sealed in the slot that anybody may have written into.
+        """
         if self.offer is None:
-            return self.kept
-        if self.receiver is None or self.is_sealed:
+            if self.kept is None or opener is None:
+                return self.kept
+            return dataclasses.replace(self.kept, held=dataclasses.replace(self.kept.held, tagged=False))
+        if self.receiver is None or (self.is_sealed and opener is None):
             return None
+        if self.is_sealed:
+            return KeptSlot(self.offer, self.slot, Held(), opener, self.adopted)
         return KeptSlot(self.offer, self.slot, self.receiver.held)
+
+    @property
+    def adopted(self) -> Ranges:
+        """What of the transfer lay there open when it began on this data path."""
+        return () if self.kept is None else self.kept.held.ranges
 
     @property
     def is_sealed(self) -> bool:

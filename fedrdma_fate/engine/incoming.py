@@ -45,6 +45,7 @@ from fedrdma_fate.engine.events import (
     TransferKept,
     TransferNoted,
     TransferProgress,
+    TransferSealed,
     TransferStats,
 )
 from fedrdma_fate.engine.granted_slot import (
@@ -81,6 +82,7 @@ from fedrdma_fate.wire.frames import (
     Offer,
     Refused,
     Report,
+    ResendChunks,
     Restart,
     Share,
 )
@@ -129,11 +131,11 @@ class IncomingTransfers:
         granted = self._granted[grant] = Granted(slot, transfer)
         # of two grants with one tag the first keeps it, and the other is for the modes without chunk immediates
         self._tagged.setdefault(grant % TAGS, grant)
-        if kept is None or self._is_sealed_by_poster:
+        if kept is None:
             self._datagrams.post(self._expose(self._endpoint, grant), COPIES)
             return
         granted.kept = kept
-        if self._opener is not None:
+        if self._opener is not None and not self._is_sealed_by_poster:
             self._opener.note_resumed(grant)
         # too long for a datagram perhaps
         self._expose(self._endpoint, grant)
@@ -182,16 +184,19 @@ class IncomingTransfers:
         foreign = [
             grant for grant, granted in self._granted.items() if granted.offer and not self._is_of(grant, granted.offer)
         ]
+        opener = self._opener if self._is_sealed_by_poster else None
         self._endpoint = self._opener = None
         stuck = [grant for grant in still_open if grant in self._granted]
         self._tell_open(self._granted[grant].slot for grant in stuck)
         self._return(stuck)
         if self._lost_at is None:
             self._lost_at = now
-        # what was sealed is of no use under the keys of the next path
         self._return([*wiped, *foreign])
+        if self._settings.continues_sealed:
+            self._keep((grant for grant, granted in self._granted.items() if granted.is_sealed), opener)
+        # what was sealed is of no use under the keys of the next path
         self._return(grant for grant, granted in self._granted.items() if granted.is_sealed)
-        self._keep(grant for grant, granted in self._granted.items() if granted.offer is None)
+        self._keep((grant for grant, granted in self._granted.items() if granted.offer is None), opener)
         self._return(grant for grant, granted in self._granted.items() if granted.offer is None)
 
     def end(self) -> None:
@@ -273,6 +278,9 @@ class IncomingTransfers:
         if self._settings.notes_arrivals and not granted.is_sealed and _may_go_on(offer) and self._settings.continues():
             vouched = tagged and offer.mode != "fedrdma"
             granted.notes = ArrivalNotes(offer, granted.slot, granted.receiver, now, tagged=vouched)
+        goes_on = self._settings.notes_arrivals and self._settings.continues_sealed and _may_go_on(offer)
+        if granted.is_sealed and goes_on and self._opener is not None:
+            self._emit(TransferSealed(offer, granted.slot, self._opener, granted.adopted))
         self._ask_share(granted)
         if self._settings.poll_headers:
             clear_stale_header(granted, granted.receiver)
@@ -461,10 +469,15 @@ class IncomingTransfers:
         self._emit(FrameToSend(frame))
         return frame
 
-    def _keep(self, grants: Iterable[int]) -> None:
-        """Close these slots to the peer, and leave them to whoever goes on there, where something does."""
+    def _keep(self, grants: Iterable[int], opener: PathOpener | None = None) -> None:
+        """Close these slots to the peer, and leave them to whoever goes on there, where something does.
+
+        Args:
+            grants: whose they are.
+            opener: of what came sealed into them, on a data path that is lost.
+        """
         for grant in list(grants):
-            if (kept := self._granted[grant].to_keep()) is not None:
+            if (kept := self._granted[grant].to_keep(opener)) is not None:
                 self._forget(grant)
                 self._emit(TransferKept(kept))
 
@@ -474,7 +487,9 @@ class IncomingTransfers:
             self._emit(TransferNoted(notes.offer, notes.slot, notes.payload_at, notes.tagged, notes.digested, pieces))
 
     def _can_use(self, kept: KeptSlot) -> bool:
-        """Whether what lies there counts as much as what comes by this data path."""
+        """Whether what lies there counts as much as what comes by this data path, or its sender vouches for it."""
+        if self._is_sealed_by_poster:
+            return self._settings.continues_sealed
         return self._opener is None or kept.held.tagged or kept.offer.mode == "fedrdma"
 
     def _return(self, grants: Iterable[int]) -> None:
@@ -564,6 +579,10 @@ class IncomingTransfers:
                 case WipeChunk(chunk):
                     part = granted.slot.part(receiver.layout.payload_at + chunk.offset, chunk.length)
                     ctypes.memset(part.region.address + part.offset, 0, chunk.length)
+                case SendFrame(ResendChunks(chunks=chunks)) if chunks and granted.is_sealed and offer.mode != "fedrdma":
+                    # all of it is here, and the digest is wrong: its tags say of which chunks
+                    self._begin_opening(grant, granted, offer, receiver, (), now)
+                    return
                 case SendFrame(frame):
                     if isinstance(frame, Delivered):
                         if not self._settings.tells_delivered(offer.transfer):
@@ -628,7 +647,7 @@ class IncomingTransfers:
             # what can still be written cannot be opened; the path is lost, and it begins anew on the next
             self._emit(SlotsReturned((granted.slot,)))
             return
-        opening = Opening(offer, granted.slot, receiver.layout, granted.started, missing)
+        opening = Opening(offer, granted.slot, receiver.layout, granted.started, missing, granted.adopted)
         self._openings.begin(grant, opening, opener, now)
 
     def _send_report(self, report: Report) -> None:

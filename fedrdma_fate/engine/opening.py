@@ -6,16 +6,34 @@ import bisect
 import dataclasses
 import math
 
-from fedrdma_fate.core.held import Ranges
+from fedrdma_fate.core.held import Held, Ranges, lies_within, longest, merged, without
 from fedrdma_fate.core.plan import Chunk, SlotLayout
 from fedrdma_fate.engine.sealed_source import place_of, record_at, record_count, table_place
 from fedrdma_fate.ports import SealBrokenError, Slot
-from fedrdma_fate.security.sealing import AttemptOpener, PathOpener, digest_of_offer
+from fedrdma_fate.security.sealing import PathOpener, digest_of_offer
+from fedrdma_fate.security.slot_records import AttemptOpener, is_vouched
 from fedrdma_fate.wire.frames import Offer, encode_frame
 from fedrdma_fate.wire.sealed import INTRODUCTION_BYTES, RECORD_OVERHEAD, TAG_BYTES
 
 SLICE_BYTES = 4 * 1024 * 1024
 """Opened at a time, at most a chunk more: a millisecond or two, for other transfers of the link pace by its thread."""
+
+
+def opens(opener: AttemptOpener, slot: Slot, layout: SlotLayout, chunk: Chunk, tag: bytes, adopted: Ranges) -> bool:
+    """Open a chunk where it lies in a slot, or look at it, where its sender says that it lies there open.
+
+    That goes for bytes that were there when the attempt began: of others nobody may find out by guessing what they are.
+    Where the tag is wrong, nothing is left of the chunk.
+    """
+    room = slot.part(layout.payload_at + chunk.offset, chunk.length + TAG_BYTES).view
+    if is_vouched(tag) and not lies_within(chunk, adopted):
+        room[: chunk.length] = bytes(chunk.length)
+        return False
+    try:
+        opener.open_in_place(place_of(chunk), tag, room)
+    except SealBrokenError:
+        return False
+    return True
 
 
 @dataclasses.dataclass(slots=True)
@@ -28,7 +46,9 @@ class Opening:
         layout: where in the slot.
         started: when the offer came.
         missing: what has not come of it, which may be so: whole chunks.
-        opened: how many of its chunks are open.
+        adopted: bytes that lay there open when this attempt began, each range by its start and end.
+        opened: how many of its chunks are open, or damaged.
+        damaged: chunks whose tags are wrong; of them nothing is left.
     """
 
     offer: Offer
@@ -36,7 +56,9 @@ class Opening:
     layout: SlotLayout
     started: float
     missing: Ranges = ()
+    adopted: Ranges = ()
     opened: int = 0
+    damaged: list[Chunk] = dataclasses.field(default_factory=list)
     _opener: AttemptOpener | None = None
 
     @property
@@ -55,10 +77,10 @@ class Opening:
         self._opener = opener.of_slot(grant, introduction, self.offer.transfer, message)
 
     def advance(self) -> bool:
-        """Open some more; whether all of it is.
+        """Open some more; whether all of it is done.
 
         Raises:
-            SealBrokenError: a tag is wrong; of that chunk nothing is left.
+            SealBrokenError: it was not begun.
         """
         if self._opener is None:
             raise SealBrokenError("opened before it has begun")
@@ -70,12 +92,19 @@ class Opening:
             if self._is_missing(chunk):
                 self.opened += 1
                 continue
-            room = self.slot.part(self.layout.payload_at + chunk.offset, chunk.length + TAG_BYTES).view
             tag = bytes(self._table(table_place(plan, chunk), RECORD_OVERHEAD))
-            self._opener.open_in_place(place_of(chunk), tag, room)
+            if not opens(self._opener, self.slot, self.layout, chunk, tag, self.adopted):
+                self.damaged.append(chunk)
             self.opened += 1
             done += max(chunk.length, TAG_BYTES)
         return self.opened == records
+
+    @property
+    def held(self) -> Held:
+        """What of it is open, and right; when all is done."""
+        whole = ((0, self.offer.total_bytes),) if self.offer.total_bytes else ()
+        wrong = merged((chunk.offset, chunk.offset + chunk.length) for chunk in self.damaged)
+        return Held(longest(without(without(whole, wrong), self.missing)), tagged=True)
 
     def _is_missing(self, chunk: Chunk) -> bool:
         at = bisect.bisect_right(self.missing, (chunk.offset, math.inf)) - 1

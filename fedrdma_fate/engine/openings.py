@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from fedrdma_fate.core.held import Held
 from fedrdma_fate.engine.events import (
     Emit,
     FrameToSend,
@@ -12,10 +13,12 @@ from fedrdma_fate.engine.events import (
     ReceiveFailed,
     RecordsRefused,
     SlotsReturned,
+    TransferKept,
     TransferProgress,
     TransferStats,
 )
 from fedrdma_fate.engine.granted_slot import Ended, wipe
+from fedrdma_fate.engine.kept_slot import KeptSlot
 from fedrdma_fate.engine.link_datagrams import COPIES, LinkDatagrams
 from fedrdma_fate.engine.opening import Opening
 from fedrdma_fate.engine.settings import LinkSettings
@@ -114,12 +117,12 @@ class Openings:
         ]
 
     def _advance(self, grant: int, opening: Opening, now: float) -> None:
-        try:
-            if not opening.advance():
-                return
-        except SealBrokenError as error:
-            self._emit(RecordsRefused({"forged": 1}))
-            self._refuse(grant, opening, str(error))
+        if not opening.advance():
+            return
+        if opening.damaged:
+            count, length = len(opening.damaged), sum(chunk.length for chunk in opening.damaged)
+            self._emit(RecordsRefused({"forged": count}))
+            self._refuse(grant, opening, f"{count} chunks of {length} bytes together have a wrong tag")
             return
         offer = opening.offer
         del self._opening[grant]
@@ -139,7 +142,7 @@ class Openings:
             self._emit(FrameToSend(Delivered(offer.transfer)))
 
     def _refuse(self, grant: int, opening: Opening, reason: str) -> None:
-        """Somebody else has written there, or the peer has not sealed it: it has to come anew, in another slot."""
+        """Somebody else has written there, or the peer has not sealed it: what is not right has to come anew."""
         offer = opening.offer
         del self._opening[grant]
         self._remember(grant, Ended(offer.transfer, False))
@@ -149,7 +152,9 @@ class Openings:
             self._broken[offer.transfer] = times
             if len(self._broken) > _REMEMBERED:
                 del self._broken[next(iter(self._broken))]
-            self._emit(SlotsReturned((opening.slot,)))
+            held = opening.held if opening.damaged and self._settings.continues_sealed else Held()
+            kept = KeptSlot(offer, opening.slot, held)
+            self._emit(TransferKept(kept) if held.ranges else SlotsReturned((opening.slot,)))
             self._emit(FrameToSend(Restart(self._settings.transport, offer.transfer)))
             return
         code, reason = ErrorCode.SEAL_BROKEN, f"{reason}, {times} times"

@@ -53,7 +53,16 @@ from fedrdma_fate.ports import Endpoint
 from fedrdma_fate.security.sealing import PathSealer
 from fedrdma_fate.wire.datagrams import Header
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, TransportError
-from fedrdma_fate.wire.frames import Abort, DigestRun, Grant, GrantReturn, Reconcile, Report, Share
+from fedrdma_fate.wire.frames import (
+    PROBE_TRANSFERS_FROM,
+    Abort,
+    DigestRun,
+    Grant,
+    GrantReturn,
+    Reconcile,
+    Report,
+    Share,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +78,13 @@ _MOST_BEGINNINGS = 4
 _MOST_RESTARTS = 16
 """That the peer asks for, of one transfer on one data path: one of ours does once where it lost track, and three times
 at most where it could not open what came."""
+
+TAG_SECONDS = 1.0
+"""Between two times that the peer is told tags: it opens by them what it has where this gateway is killed. So a
+transfer that takes less than a second tells none."""
+
+LEAST_TOLD_CHUNK_BYTES = 2048
+"""Of shorter chunks tags are not told ahead: they would be more than 1.2 % of the payload, on paths that are slow."""
 
 MOST_HELD_SECONDS = 0.1
 """That a peer may say to have held a report back: ours do for 2 ms, and for as long as a busy host is late."""
@@ -144,8 +160,8 @@ class OutgoingTransfers:
         self._restarted.clear()
         for transfer, active in list(self._active.items()):
             if active.sealed is not None:
-                # under other keys: neither end has a use for what has arrived
-                self._begin_with_another_grant(transfer, now)
+                # under other keys: what has arrived is opened by the peer, which keeps its slot as long
+                self._begin_with_another_grant(transfer, now, goes_on=True)
             elif active.service != endpoint.chunk_service:
                 # it was set up for another one; the peer is about to send its grant anew all the same
                 self._given_up.add(active.grant.grant)
@@ -361,12 +377,16 @@ class OutgoingTransfers:
             return
         self._restarted[transfer] += 1
         if self._restarted[transfer] <= _MOST_RESTARTS:
-            self._begin_with_another_grant(transfer, now)
+            if active.sealed is not None:
+                # it may have found some chunks wrong, and keep the others
+                active.outgoing.so_far.forget()
+                active.outgoing.so_far.earlier = True
+            self._begin_with_another_grant(transfer, now, goes_on=active.sealed is not None)
             return
         reason = f"asked to begin anew {self._restarted[transfer]} times"
         self._carry_out(active, active.sender.cancel(ErrorCode.UNEXPECTED_EVENT, reason), now)
 
-    def _begin_with_another_grant(self, transfer: int, now: float) -> None:
+    def _begin_with_another_grant(self, transfer: int, now: float, *, goes_on: bool = False) -> None:
         active = self._active.take(transfer)
         if active is not None:
             # what the transport still reads of them goes to a grant that is over
@@ -374,7 +394,8 @@ class OutgoingTransfers:
             self._forget_sealed(active)
             close_transfer(active, self.memory)
             self._give_back(active.grant.grant)
-            active.outgoing.so_far.forget()
+            if not goes_on:
+                active.outgoing.so_far.forget()
             self._requests.ended(transfer)
             self.submit(active.outgoing.plain, now)
             self._serve_stalled(now)
@@ -422,6 +443,10 @@ class OutgoingTransfers:
             for repeated in active.repeated:
                 if repeated.backoff.on_timer(now):
                     self._datagrams.post(repeated.datagram)
+            if now >= active.tags_due:
+                active.tags_due = now + TAG_SECONDS
+                for tags in active.take_untold():
+                    self._emit(FrameToSend(tags))
             self._carry_out(active, active.sender.on_timer(now), now)
             if active.outcome is not None and self._posted.any_of(active):
                 raise TransportError(ErrorCode.LINK_LOST, "writes of a transfer that moved no more do not complete.")
@@ -438,7 +463,8 @@ class OutgoingTransfers:
     def _seek_grant(self, outgoing: Outgoing, now: float) -> None:
         needed = self._needed(outgoing)
         # where some of it has arrived, the peer may have kept that slot: to ask for it costs less than to begin anew
-        goes_on = self._ring is None and outgoing.so_far.is_some and self._settings.continues()
+        knows_how = self._settings.continues() if self._ring is None else self._settings.continues_sealed
+        goes_on = outgoing.so_far.is_some and knows_how
         grant = None if goes_on else self._credits.take(needed)
         if grant is not None:
             del self._waiting[outgoing.transfer]
@@ -448,6 +474,9 @@ class OutgoingTransfers:
                 # ahead of the request, by the same ways: its room is what is asked for
                 self._give_back(outgrown.grant)
                 self._datagrams.post(GrantReturn(self._settings.transport, outgrown.grant), COPIES)
+            if goes_on and self._settings.knows_tags():
+                for tags in outgoing.so_far.tags:
+                    self._emit(FrameToSend(tags))
             self._requests.ask(outgoing, needed, now)
 
     def _needed(self, outgoing: Outgoing) -> int:
@@ -492,17 +521,25 @@ class OutgoingTransfers:
             now,
             sealed=self._ring is not None,
             place=self._told_place if self.memory.told < self.memory.limit else self._own_place,
-            held=() if self._ring is not None else outgoing.held_in(grant),
+            held=outgoing.held_in(grant, sealed=self._ring is not None),
         )
+        outgoing.so_far.tags = ()
         self._active.add(active)
         if math.isfinite(self.memory.bound):
             self._share_out(now)
         offer = active.offer
         active.begin_attempt(self._sealer, self._ring)
+        if active.sealed is not None and self._tells_tags(active.outgoing):
+            active.tags_due = now + TAG_SECONDS
         self._emit(FrameToSend(offer))
         if uses_chunk_immediates(outgoing.mode) and self._datagrams.post(offer):
             active.offering = Repeated(offer, Backoff(now, _OFFER_REPEATS))
         self._carry_out(active, active.sender.start(now), now)
+
+    def _tells_tags(self, outgoing: Outgoing) -> bool:
+        """Whether the peer is told them while chunks are under way; when the data path is gone, it is in any case."""
+        is_worth_it = outgoing.plan.chunk_bytes >= LEAST_TOLD_CHUNK_BYTES and outgoing.transfer < PROBE_TRANSFERS_FROM
+        return is_worth_it and self._settings.continues_sealed
 
     def _resume(self, active: OutgoingTransfer, grant: Grant, now: float) -> None:
         if active.sealed is not None:

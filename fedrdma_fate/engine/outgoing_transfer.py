@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import deque
 
 from fedrdma_fate.core.actions import Action, Failed
 from fedrdma_fate.core.backoff import Backoff
 from fedrdma_fate.core.digest import TAGGED
+from fedrdma_fate.core.held import Ranges, chunks_within
 from fedrdma_fate.core.plan import Chunk
 from fedrdma_fate.core.state_machines import SendingMachine
 from fedrdma_fate.core.x.bounded_loss import LossBound
@@ -20,7 +22,7 @@ from fedrdma_fate.engine.sealing_ring import SealingRing
 from fedrdma_fate.ports import ChunkService, RemoteSlot, Sealer
 from fedrdma_fate.security.sealing import PathSealer, digest_of_offer
 from fedrdma_fate.wire.datagrams import Datagram
-from fedrdma_fate.wire.frames import Grant, Offer, encode_frame
+from fedrdma_fate.wire.frames import ChunkTags, Grant, Offer, encode_frame
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -55,6 +57,8 @@ class OutgoingTransfer:
         sealed: the payload as it goes out, on a data path where it is sealed before it is posted.
         stalled: what is to be done when the ring has room again.
         counted: of what has arrived, and was lost, how much is counted among what has of all transfers; bytes.
+        held: what of it lies in the slot already.
+        tags_due: when the peer is to be told tags, seconds; infinite: not before the data path is gone.
     """
 
     outgoing: Outgoing
@@ -76,6 +80,8 @@ class OutgoingTransfer:
     sealed: SealedSource | None = None
     stalled: deque[Action] = dataclasses.field(default_factory=deque)
     counted: tuple[int, int] = (0, 0)
+    held: Ranges = ()
+    tags_due: float = math.inf
 
     @property
     def source(self) -> Payload | SealedSource:
@@ -131,11 +137,28 @@ class OutgoingTransfer:
         if ring is None:
             self.sealer = attempt
         else:
-            self.sealed = SealedSource(self.outgoing.payload, self.outgoing.plan, attempt, ring)
+            held = chunks_within(self.outgoing.plan, self.held)
+            self.sealed = SealedSource(self.outgoing.payload, self.outgoing.plan, attempt, ring, held)
 
     def note_so_far(self) -> None:
-        """The data path is gone: what has arrived, for the next. Sealed before it was posted, it is of no use there."""
-        self.outgoing.so_far.at = (0, ()) if self.sealed is not None else (self.grant.grant, self.sender.arrived_ranges)
+        """The data path is gone: what has arrived, for the next.
+
+        Sealed before it was posted, it lies there as sealed, and its tags are to tell the peer what it has.
+        """
+        if self.sealed is None:
+            self.outgoing.so_far.at = (self.grant.grant, self.sender.arrived_ranges)
+            return
+        self.sealed.vouch_for_all()
+        self.outgoing.so_far.at = (0, ())
+        # it may be lost twice, before there is another
+        self.outgoing.so_far.tags += self.take_untold()
+
+    def take_untold(self) -> tuple[ChunkTags, ...]:
+        """Tags that the peer was not told yet."""
+        if self.sealed is None:
+            return ()
+        transfer, grant, about = self.outgoing.transfer, self.grant.grant, self.sealed.introduction
+        return tuple(ChunkTags(transfer, grant, about, *run) for run in self.sealed.take_untold())
 
     @property
     def repeated(self) -> tuple[Repeated, ...]:
@@ -145,6 +168,8 @@ class OutgoingTransfer:
     def timer(self) -> float | None:
         """When the sender wants something done, or a datagram is to go again."""
         times = [self.sender.timer(), *(repeated.backoff.timer() for repeated in self.repeated)]
+        if self.tags_due < math.inf:
+            times.append(self.tags_due)
         return min((due for due in times if due is not None), default=None)
 
     def progress(self) -> TransferProgress:

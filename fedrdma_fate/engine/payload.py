@@ -11,7 +11,7 @@ from fedrdma_fate.core.plan import Chunk, ChunkPlan
 from fedrdma_fate.core.sealed_plan import without_table
 from fedrdma_fate.core.x.chunking import LEAST_CHUNK_BYTES
 from fedrdma_fate.ports import Slot
-from fedrdma_fate.wire.frames import Grant, MessageKey, MessageKind, Mode
+from fedrdma_fate.wire.frames import ChunkTags, Grant, MessageKey, MessageKind, Mode
 
 
 class Payload:
@@ -111,20 +111,22 @@ class SentSoFar:
 
     Attributes:
         at: the grant whose slot it was written into, and which bytes had arrived there.
+        tags: what lies sealed there, for the peer to open it.
         earlier: an earlier run of this gateway may have sent some of it: its peer knows.
     """
 
     at: tuple[int, Ranges] = (0, ())
+    tags: tuple[ChunkTags, ...] = ()
     earlier: bool = False
 
     @property
     def is_some(self) -> bool:
         """Whether the peer may have some of it."""
-        return self.earlier or bool(self.at[1])
+        return self.earlier or bool(self.at[1]) or bool(self.tags)
 
     def forget(self) -> None:
         """It begins anew."""
-        self.at, self.earlier = (0, ()), False
+        self.at, self.tags, self.earlier = (0, ()), (), False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -155,15 +157,16 @@ class Outgoing:
     whole_bytes: int = 0
     so_far: SentSoFar = dataclasses.field(default_factory=SentSoFar, compare=False, repr=False)
 
-    def held_in(self, grant: Grant) -> Ranges:
+    def held_in(self, grant: Grant, *, sealed: bool = False) -> Ranges:
         """What of it lies in a granted slot already.
 
         In `fedrdma` and `fedrdma-x` the receiver counts what has come, so only what it says is not sent. In the other
-        modes it may have seen nothing, and looks at all of it in the end: there what was acknowledged counts.
+        modes it may have seen nothing, and looks at all of it in the end: there what was acknowledged counts, but where
+        the rest comes `sealed` into the slot, of which the receiver has to know what does not.
         """
         total = self.payload.total_bytes
         told = grant.held if are_ranges(grant.held, total) else ()
-        if not grant.continues or self.mode in ("fedrdma", "fedrdma-x"):
+        if not grant.continues or sealed or self.mode in ("fedrdma", "fedrdma-x"):
             return told
         before, arrived = self.so_far.at
         return arrived if before == grant.continues and bytes_in(arrived) > bytes_in(told) else told

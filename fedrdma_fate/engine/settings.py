@@ -45,6 +45,7 @@ class LinkSettings:
             thread.
         tells_digests: whether the peer tells the digests of chunks when it is asked; called on the link's thread.
         continues: whether the peer knows grants that continue others; called on the link's thread.
+        knows_tags: whether the peer knows ChunkTags; called on the link's thread.
         notes_arrivals: whether its owner wants to know from time to time what has come, to write it down.
         confirms: whether the link tells the peer at once that a payload is kept; else its owner does, later. Probes are
             always confirmed.
@@ -70,10 +71,16 @@ class LinkSettings:
     is_late: Callable[[MessageKey], bool] = lambda _key: False
     tells_digests: Callable[[], bool] = lambda: False
     continues: Callable[[], bool] = lambda: False
+    knows_tags: Callable[[], bool] = lambda: False
     notes_arrivals: bool = False
     confirms: bool = True
     complaints: Complaints = dataclasses.field(default_factory=Complaints)
     site: str = "peer"
+
+    @property
+    def continues_sealed(self) -> bool:
+        """Whether transfers go on, with this peer, where chunks lie sealed."""
+        return self.continues() and self.knows_tags()
 
     def tells_delivered(self, transfer: int) -> bool:
         """Whether the link tells the peer that it has this one."""

@@ -106,7 +106,16 @@ def open_transfer(
         # what is granted ahead has room for the next table, however the next message is cut
         wished_bytes = max(wished_bytes, needed)
     return OutgoingTransfer(
-        outgoing, sender, grant, service, now, repairs=repairs, wished_bytes=wished_bytes, bound=bound, tail=tail
+        outgoing,
+        sender,
+        grant,
+        service,
+        now,
+        repairs=repairs,
+        wished_bytes=wished_bytes,
+        bound=bound,
+        tail=tail,
+        held=held,
     )
 
 

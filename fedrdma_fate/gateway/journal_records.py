@@ -171,6 +171,36 @@ class Coming(Record, frozen=True, tag=31):
     pieces: tuple[Piece, ...]
 
 
+class ComingSealed(Record, frozen=True, tag=34):
+    """A message is under way, whose chunks lie in their slot as sealed, and these are more of their tags.
+
+    The key lies in the slot, and nowhere else. Whoever can write there could put another one in its place.
+
+    Attributes:
+        origin: the site that it comes from.
+        offer: what announced it.
+        offset: where in the receive region its slot starts.
+        length: of the slot.
+        cipher: that they are sealed with.
+        encrypts: it encrypts, or gives tags alone.
+        introduction: of the attempt.
+        key_digest: SHA-256 of its key.
+        adopted: from which byte to which it lay there open when the attempt began.
+        runs: number of the first record of each run, and counters and tags; see `ChunkTags`.
+    """
+
+    origin: str
+    offer: Offer
+    offset: int
+    length: int
+    cipher: str
+    encrypts: bool
+    introduction: bytes
+    key_digest: bytes
+    adopted: tuple[tuple[int, int], ...]
+    runs: tuple[tuple[int, bytes], ...]
+
+
 class Stopped(Record, frozen=True, tag=32):
     """A message comes no more where it was coming; written before that slot is given back."""
 
@@ -461,7 +491,7 @@ SessionRecord = Joined | Left | Over | Pushed | Unpushed | Pulled | Unpulled | P
 SendRecord = Outgoing | Whole | Sent | Undelivered | Dropped | Confirmed | Leased | Unleased
 TaskRecord = Came | Went
 PeerRecord = Met
-ReceiveRecord = Received | Spilled | Copied | Handed | Returned | Gone | Ended | Lost | Coming | Stopped
+ReceiveRecord = Received | Spilled | Copied | Handed | Returned | Gone | Ended | Lost | Coming | ComingSealed | Stopped
 SumRecord = SumBegan | SumAdding | SumAdded | SumClosed | SumHanded | SumGone
 SingleRecord = Began | ReceiveRecord | SessionRecord | SendRecord | TaskRecord | SumRecord | PeerRecord
 

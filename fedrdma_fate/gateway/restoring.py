@@ -19,6 +19,7 @@ from fedrdma_fate.gateway.journal.earlier_run import EarlierRun
 from fedrdma_fate.gateway.journal.kept_sums import KeptSum
 from fedrdma_fate.gateway.journal_records import (
     Coming,
+    ComingSealed,
     Dropped,
     Gone,
     Lost,
@@ -29,6 +30,7 @@ from fedrdma_fate.gateway.journal_records import (
     Unleased,
 )
 from fedrdma_fate.gateway.messages.mailbox import Message
+from fedrdma_fate.gateway.peers.kept_transfers import kept_key, told_of
 from fedrdma_fate.gateway.peers.peer import Peer
 from fedrdma_fate.gateway.peers.receiving import pool_owner
 from fedrdma_fate.gateway.spilling import keep_small
@@ -217,7 +219,7 @@ class _Restoration:
         message.payload_at = record.payload_at
         return message.lease is not None
 
-    def _restore_coming(self, record: Coming) -> None:
+    def _restore_coming(self, record: Coming | ComingSealed) -> None:
         """Half a message, which goes on in its slot when its sender asks for one."""
         peer, offer = self._peers.get(record.origin), record.offer
         lease = None
@@ -226,8 +228,12 @@ class _Restoration:
         if peer is None or lease is None:
             self._context.journal.write(Stopped(record.origin, offer.transfer))
             return
+        if isinstance(record, ComingSealed):
+            kept = KeptSlot(offer, lease.slot, Held(), kept_key(record, lease.slot), record.adopted)
+            peer.receiving.kept.restore(kept, lease, told_of(record))
+            return
         held = Held(longest(merged(self._right_pieces(record, lease))), record.tagged)
-        peer.receiving.restore_kept(KeptSlot(offer, lease.slot, held), lease)
+        peer.receiving.kept.restore(KeptSlot(offer, lease.slot, held), lease)
 
     def _right_pieces(self, record: Coming, lease: Lease) -> Iterator[tuple[int, int]]:
         """Those that nobody has written into since; without digests, the digest of the whole will show them."""

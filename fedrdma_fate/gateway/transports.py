@@ -110,6 +110,7 @@ def link_settings(
     complaints: Complaints,
     tells_digests: Callable[[], bool] = lambda: False,
     continues: Callable[[], bool] = lambda: False,
+    knows_tags: Callable[[], bool] = lambda: False,
     notes_arrivals: bool = False,
     bounds_loss: Callable[[], bool] = lambda: False,
     loss_share: Callable[[MessageKey], float] = lambda _key: 0.0,
@@ -130,6 +131,7 @@ def link_settings(
         complaints: about what the peer sends.
         tells_digests: whether it tells the digests of chunks when it is asked.
         continues: whether it knows grants that continue others.
+        knows_tags: whether it knows ChunkTags.
         notes_arrivals: whether to tell from time to time what has come.
         bounds_loss: whether it knows offers of which something may be missing.
         loss_share: how much of what may be missing of a message our task lets be so.
@@ -149,6 +151,7 @@ def link_settings(
         kept=kept,
         tells_digests=tells_digests,
         continues=continues,
+        knows_tags=knows_tags,
         notes_arrivals=notes_arrivals,
         bounds_loss=bounds_loss,
         loss_share=loss_share,

@@ -12,19 +12,17 @@ nine times that of keyed BLAKE2b.
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import hmac
-import struct
 from collections import Counter
 from typing import Literal, NamedTuple
 
 from cryptography.exceptions import InvalidTag
 
 from fedrdma_fate.ports import SealBrokenError, WrongTagError
-from fedrdma_fate.security.aead import make_aead
 from fedrdma_fate.security.key_schedule import DirectionKeys, PathKeys, attempt_key
-from fedrdma_fate.security.nonces import NonceCounter, nonce_of
+from fedrdma_fate.security.nonces import NonceCounter
+from fedrdma_fate.security.slot_records import AS_IT_IS, COUNTER, VOUCHED, AttemptKey, AttemptOpener, Records
 from fedrdma_fate.wire.sealed import (
     COUNTER_BYTES,
     INTRODUCTION_BYTES,
@@ -43,93 +41,6 @@ SealFault = Literal["forged", "other-transfer", "replayed"]
 _ATTEMPTS = 1 << 32
 """An introduction counts them with 32 bits."""
 
-_COUNTER = struct.Struct("<Q")
-_GRANT = struct.Struct("<I")
-
-
-class _Records:
-    """The cipher of one attempt.
-
-    Attributes:
-        encrypts: or gives tags alone.
-    """
-
-    def __init__(self, cipher: str, key: bytes, introduction: bytes, grant: int, *, encrypts: bool) -> None:
-        self._aead = make_aead(cipher, key)
-        self._about = introduction + _GRANT.pack(grant)
-        self.encrypts = encrypts
-
-    def seal(self, counter: int, place: bytes, data: memoryview, into: memoryview) -> None:
-        """Bytes and tag, into exactly as much room as they need.
-
-        What the tag speaks for are the bytes that go out, also where another process changes `data` meanwhile.
-        """
-        about = self._about + place
-        if self.encrypts:
-            self._aead.encrypt_into(nonce_of(counter), data, about, into)
-            return
-        into[: len(data)] = data
-        into[len(data) :] = self._tag(counter, about, into[: len(data)])
-
-    def tag_of(self, counter: int, place: bytes, data: memoryview) -> bytes:
-        """Of bytes that travel as they are."""
-        return self._tag(counter, self._about + place, data)
-
-    def open(self, counter: int, place: bytes, sealed: memoryview, into: memoryview) -> None:
-        """The bytes.
-
-        Raises:
-            InvalidTag: the tag is wrong; `into` holds zeros: by no digest is anybody told what lay there before.
-        """
-        about = self._about + place
-        if self.encrypts:
-            try:
-                self._aead.decrypt_into(nonce_of(counter), sealed, about, into)
-            except InvalidTag:
-                _wipe(into)
-                raise
-            return
-        data, tag = sealed[:-TAG_BYTES], sealed[-TAG_BYTES:]
-        if not hmac.compare_digest(self._tag(counter, about, data), tag):
-            _wipe(into)
-            raise InvalidTag
-        into[:] = data
-
-    def check(self, counter: int, place: bytes, data: memoryview, tag: memoryview) -> None:
-        """Look at bytes that were not encrypted where they lie.
-
-        Raises:
-            InvalidTag: the tag is wrong; the bytes are zeros.
-        """
-        if not hmac.compare_digest(self.tag_of(counter, place, data), tag):
-            _wipe(data)
-            raise InvalidTag
-
-    def open_in_place(self, counter: int, place: bytes, room: memoryview) -> None:
-        """The bytes, where they lie; behind them, in the same room, is the tag.
-
-        Raises:
-            InvalidTag: the tag is wrong; the room holds zeros.
-        """
-        data = room[:-TAG_BYTES]
-        about = self._about + place
-        try:
-            if self.encrypts:
-                self._aead.decrypt_into(nonce_of(counter), room, about, data)
-            elif not hmac.compare_digest(self._tag(counter, about, data), room[-TAG_BYTES:]):
-                raise InvalidTag
-        except InvalidTag:
-            _wipe(room)
-            raise
-
-    def _tag(self, counter: int, about: bytes, data: memoryview) -> bytes:
-        return self._aead.encrypt(nonce_of(counter), about, data)[-TAG_BYTES:]
-
-
-def _wipe(data: memoryview) -> None:
-    if data:
-        ctypes.memset(ctypes.addressof(ctypes.c_char.from_buffer(data)), 0, len(data))
-
 
 class AcknowledgementTags:
     """Tags of what the receiver says of the writes of one direction of one connection: keyed BLAKE2b (RFC 7693).
@@ -147,7 +58,7 @@ class AcknowledgementTags:
     def of(self, write: int) -> bytes:
         """The tag of the write of this number."""
         begun = self._begun.copy()
-        begun.update(_COUNTER.pack(write))
+        begun.update(COUNTER.pack(write))
         return begun.digest()
 
 
@@ -159,7 +70,7 @@ class AttemptSealer:
     """
 
     def __init__(
-        self, records: _Records, introduction: bytes, nonces: NonceCounter, acknowledgements: AcknowledgementTags
+        self, records: Records, introduction: bytes, nonces: NonceCounter, acknowledgements: AcknowledgementTags
     ) -> None:
         self.introduction = introduction
         self._records = records
@@ -182,7 +93,7 @@ class AttemptSealer:
             NonceError: the key has been used up.
         """
         counter = self._nonces.take()
-        _COUNTER.pack_into(into, 0, counter)
+        COUNTER.pack_into(into, 0, counter)
         self._records.seal(counter, place, data, into[COUNTER_BYTES:])
 
     def seal_in_place(self, place: bytes, data: memoryview) -> tuple[bytes, bytes] | None:
@@ -198,7 +109,7 @@ class AttemptSealer:
         if self._records.encrypts:
             return None
         counter = self._nonces.take()
-        return _COUNTER.pack(counter), self._records.tag_of(counter, place, data)
+        return COUNTER.pack(counter), self._records.tag_of(counter, place, data)
 
     def seal_apart(self, place: bytes, data: memoryview, room: memoryview) -> bytes:
         """Seal one record whose counter and tag do not travel beside its bytes; each call has a nonce of its own.
@@ -216,7 +127,23 @@ class AttemptSealer:
         """
         counter = self._nonces.take()
         self._records.seal(counter, place, data, room)
-        return _COUNTER.pack(counter) + bytes(room[-TAG_BYTES:])
+        return COUNTER.pack(counter) + bytes(room[-TAG_BYTES:])
+
+    def vouch(self, place: bytes, data: memoryview) -> bytes:
+        """Speak for bytes that are not sent, for the receiver has them, from an earlier attempt.
+
+        Args:
+            place: what is authenticated besides.
+            data: the bytes.
+
+        Returns:
+            Counter and tag, RECORD_OVERHEAD bytes, as `seal_apart` does; whoever opens the record can tell.
+
+        Raises:
+            NonceError: the key has been used up.
+        """
+        counter = self._nonces.take()
+        return COUNTER.pack(counter | VOUCHED) + self._records.tag_of(counter, place + AS_IT_IS, data)
 
 
 class PathSealer:
@@ -249,36 +176,8 @@ class PathSealer:
         attempt = self._attempts.take()
         introduction = Introduction(transfer, attempt, message).pack()
         key = attempt_key(self._chunks, transfer, attempt)
-        records = _Records(self._cipher, key, introduction, grant, encrypts=self._encrypts)
+        records = Records(self._cipher, key, introduction, grant, encrypts=self._encrypts)
         return AttemptSealer(records, introduction, NonceCounter(), self._acknowledgements)
-
-
-class AttemptOpener:
-    """Opens, in place, what one attempt has brought into a slot that nobody can write into any more."""
-
-    def __init__(self, records: _Records) -> None:
-        self._records = records
-
-    def open_in_place(self, place: bytes, apart: bytes, room: memoryview) -> None:
-        """Open one record where it lies.
-
-        Args:
-            place: what has to be authenticated besides.
-            apart: counter and tag, RECORD_OVERHEAD bytes.
-            room: the bytes as sealed, and TAG_BYTES more, which hold what they held when it returns.
-
-        Raises:
-            SealBrokenError: it is not what the peer has sealed for this place; of the bytes nothing is left.
-        """
-        (counter,) = _COUNTER.unpack_from(apart)
-        behind = bytes(room[-TAG_BYTES:])
-        room[-TAG_BYTES:] = apart[COUNTER_BYTES:]
-        try:
-            self._records.open_in_place(counter, place, room)
-        except InvalidTag:
-            raise SealBrokenError(f"{len(room) - TAG_BYTES} sealed bytes have a wrong tag") from None
-        finally:
-            room[-TAG_BYTES:] = behind
 
 
 class PathOpener:
@@ -302,7 +201,7 @@ class PathOpener:
         self._chunks = keys.chunks
         self._cipher = cipher
         self._encrypts = seal == "on"
-        self._grants: dict[int, tuple[bytes, _Records]] = {}
+        self._grants: dict[int, tuple[bytes, Records]] = {}
         self._resumed: set[int] = set()
         self._acknowledgements = AcknowledgementTags(keys.acknowledgements)
         self._refused: Counter[SealFault] = Counter()
@@ -373,7 +272,7 @@ class PathOpener:
         Raises:
             SealBrokenError: it is not what the peer has sealed for this grant and place; the bytes were wiped.
         """
-        (counter,) = _COUNTER.unpack_from(apart)
+        (counter,) = COUNTER.unpack_from(apart)
         records = self._records_of(grant, introduction)
         try:
             records.check(counter, place, data, apart[COUNTER_BYTES:])
@@ -398,6 +297,12 @@ class PathOpener:
         if (about.transfer, about.message) != (transfer, message):
             raise self._refuse("other-transfer", f"what came into grant {grant} was sealed for another message")
         return AttemptOpener(self._records(introduction, grant))
+
+    def key_of(self, introduction: bytes) -> AttemptKey:
+        """What opens the records of one attempt, and nothing else."""
+        transfer, attempt, _ = unpack_introduction(introduction)
+        key = attempt_key(self._chunks, transfer, attempt)
+        return AttemptKey(key, self._cipher, self._encrypts, introduction)
 
     def is_of(self, grant: int, transfer: int, message: bytes) -> bool:
         """Whether what was opened in a grant, if anything, is all of this transfer and offer; counted where not."""
@@ -430,12 +335,12 @@ class PathOpener:
         return refused
 
     def _open(self, grant: int, introduction: bytes, place: bytes, sealed: memoryview, into: memoryview) -> None:
-        (counter,) = _COUNTER.unpack_from(sealed)
+        (counter,) = COUNTER.unpack_from(sealed)
         records = self._records_of(grant, introduction)
         records.open(counter, place, sealed[COUNTER_BYTES:], into)
         self._grants.setdefault(grant, (introduction, records))
 
-    def _records_of(self, grant: int, introduction: bytes) -> _Records:
+    def _records_of(self, grant: int, introduction: bytes) -> Records:
         known = self._grants.get(grant)
         if known is None:
             return self._records(introduction, grant)
@@ -447,10 +352,10 @@ class PathOpener:
         kind = SealBrokenError if self._encrypts else WrongTagError
         return self._refuse("forged", f"{length} sealed bytes for grant {grant} have a wrong tag", kind)
 
-    def _records(self, introduction: bytes, grant: int) -> _Records:
+    def _records(self, introduction: bytes, grant: int) -> Records:
         transfer, attempt, _ = unpack_introduction(introduction)
         key = attempt_key(self._chunks, transfer, attempt)
-        return _Records(self._cipher, key, introduction, grant, encrypts=self._encrypts)
+        return Records(self._cipher, key, introduction, grant, encrypts=self._encrypts)
 
     def _refuse(self, fault: SealFault, reason: str, kind: type[SealBrokenError] = SealBrokenError) -> SealBrokenError:
         self._refused[fault] += 1

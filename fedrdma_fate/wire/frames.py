@@ -10,6 +10,7 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 
 from fedrdma_fate.wire.errors import ErrorCode, WireError
+from fedrdma_fate.wire.sealed import INTRODUCTION_BYTES, RECORD_OVERHEAD
 
 INLINE_LIMIT_BYTES = 64 * 1024
 """Payloads up to this size ride in an `Inline` frame on the control channel."""
@@ -53,6 +54,9 @@ MOST_TOLD_DIGESTS = 1 << 16
 MOST_HELD_RANGES = 1024
 """Of bytes that lie in a granted slot, which a grant names, in some 20 KB: of 64 MiB in chunks of 64 KiB, of which some
 have not come, it would name ten where one in a hundred is lost."""
+
+TAGS_OF_A_RUN = 4096
+"""Told in one frame: 96 KiB, so that no other frame waits long behind it."""
 
 MOST_LOSS_SHARE = 0.2
 """Of a message that may be missing. Beyond, the model suffers more than the round gains."""
@@ -138,6 +142,7 @@ class Hello(Frame, frozen=True, tag="hello"):
         resumes: what an earlier run of it was to send comes all the same, or it says that it will not.
         chunk_digests: whether it tells the digests of chunks when it is asked.
         continues: whether it knows a grant that continues another, and goes on there.
+        chunk_tags: whether it knows ChunkTags, and goes on where chunks lie sealed.
         bounded_loss: whether it knows offers of which something may be missing, DigestRun, and WantedWhole.
         journal: random id of the journal that it goes on with, of this run where it keeps none: another one means that
             what it had confirmed, and was to send, is gone. Empty where it does not say.
@@ -162,6 +167,7 @@ class Hello(Frame, frozen=True, tag="hello"):
     resumes: bool = False
     chunk_digests: bool = False
     continues: bool = False
+    chunk_tags: bool = False
     bounded_loss: bool = False
     journal: PartyText = ""
 
@@ -446,6 +452,26 @@ class ChunkDigests(Frame, frozen=True, tag="chunk-digests"):
     digests: Annotated[bytes, msgspec.Meta(max_length=8 * MOST_TOLD_DIGESTS)]
 
 
+class ChunkTags(Frame, frozen=True, tag="chunk-tags"):
+    """Counters and tags of chunks that were sealed before they were posted, ahead of the table that has them all.
+
+    To who has said in Hello to know it. So what has come can be opened when the data path is gone.
+
+    Attributes:
+        transfer: id.
+        grant: in whose slot the chunks lie.
+        introduction: as the table has it; see `wire/sealed.py`.
+        first: the first of these records, counted from the start of the payload.
+        tags: of so many from there on, RECORD_OVERHEAD bytes each.
+    """
+
+    transfer: int
+    grant: int
+    introduction: Annotated[bytes, msgspec.Meta(min_length=INTRODUCTION_BYTES, max_length=INTRODUCTION_BYTES)]
+    first: Annotated[int, msgspec.Meta(ge=0, le=1 << 32)]
+    tags: Annotated[bytes, msgspec.Meta(max_length=RECORD_OVERHEAD * TAGS_OF_A_RUN)]
+
+
 class DigestRun(Frame, frozen=True, tag="digest-run"):
     """`fedrdma-x`: digests of chunks that may be missing, so that what came can be told from what is wrong.
 
@@ -588,6 +614,7 @@ ControlFrame = (
     | ResendChunks
     | DigestRequest
     | ChunkDigests
+    | ChunkTags
     | DigestRun
     | Delivered
     | Refused

@@ -41,6 +41,7 @@ from fedrdma_fate.wire.frames import (
     encode_frame,
 )
 from fedrdma_fate.wire.header import PROTOCOL_VERSION
+from fedrdma_fate.wire.sealed import INTRODUCTION_BYTES
 from tests.support.endpoints import HeapRegion, MemoryEndpoint
 from tests.support.twin import PARTIES, Half, Twin
 
@@ -163,6 +164,8 @@ class Besieged(Twin):
             "held": lambda: chance.choice(HELD if frame is Grant else (0.0, chance.random(), 1e12, -1e12)),
             "digests": lambda: chance.randbytes(chance.choice((0, 1, 8, 16, 512))),
             "first": lambda: chance.choice((0, 1, 64, 1 << 32)),
+            "introduction": lambda: chance.choice((bytes(INTRODUCTION_BYTES), chance.randbytes(INTRODUCTION_BYTES))),
+            "tags": lambda: chance.randbytes(chance.choice((0, 1, 24, 240, 24 * 4096))),
             "loss_share": lambda: chance.choice((0.0, 1e-300, 0.01, 0.2)),
             "whole_bytes": lambda: chance.choice(SIZES),
             "beyond": lambda: chance.randbytes(chance.choice((0, 1, 64))),

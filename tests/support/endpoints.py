@@ -14,6 +14,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 
+from fedrdma_fate.core.digest import TAGGED
 from fedrdma_fate.ports import (
     ChunkService,
     Completion,
@@ -24,10 +25,12 @@ from fedrdma_fate.ports import (
     Opener,
     RemoteSlot,
     Role,
+    Sealer,
     Slot,
 )
 from fedrdma_fate.wire.datagrams import DATAGRAM_BYTES
 from fedrdma_fate.wire.errors import ErrorCode, TransportError
+from fedrdma_fate.wire.sealed import RECORD_OVERHEAD
 
 _keys = itertools.count(1)
 
@@ -58,6 +61,7 @@ class _Write:
     offset: int
     immediate: int | None
     is_chunk: bool = False
+    sealer: Sealer | None = None
 
 
 class MemoryWire:
@@ -66,6 +70,8 @@ class MemoryWire:
     Attributes:
         chunk_service: as both ends present it.
         sealed_by_poster: as both ends say.
+        sees_writes: whether writes without immediate are seen to land.
+        seals: whether what is written with a sealer is sealed on its way, as on a stream.
         has_datagrams: whether it carries them.
         landed_bytes: of chunks and headers, over both directions.
         lands_at_once: how many writes land in a turn.
@@ -77,6 +83,8 @@ class MemoryWire:
     def __init__(self) -> None:
         self.chunk_service = ChunkService()
         self.sealed_by_poster = False
+        self.seals = False
+        self.sees_writes = True
         self.landed_bytes = 0
         self.lands_at_once = 1000
         self.paddings: list[int] = []
@@ -111,6 +119,7 @@ class MemoryEndpoint:
         self._arriving: deque[_Write] = deque()
         self._completions: list[Completion] = []
         self._held_back: list[Completion] = []
+        self._opener: Opener | None = None
         self.closed = False
         self.stuck: set[int] = set()
         """Grants that cannot be closed to the peer."""
@@ -136,9 +145,9 @@ class MemoryEndpoint:
         return self._wire.sealed_by_poster
 
     def open_with(self, opener: Opener) -> bool:
-        """It seals nothing itself."""
-        del opener
-        return False
+        """Where the wire seals, everything that lands."""
+        self._opener = opener if self._wire.seals else None
+        return self._wire.seals
 
     def expose(self, grant: int, slot: Slot) -> RemoteSlot:
         """Let the peer write into the slot."""
@@ -168,13 +177,14 @@ class MemoryEndpoint:
 
     def post_write(self, work_request: int, source: Slot, target: RemoteSlot, target_offset: int) -> None:
         """Queue a write at the peer."""
-        self._post(_Write(work_request, source, target.key, target.address + target_offset, None))
+        self._post(_Write(work_request, source, target.key, target.address + target_offset, None, sealer=target.sealer))
 
     def post_bytes(
         self, work_request: int, data: bytes, target: RemoteSlot, target_offset: int, immediate: int
     ) -> None:
         """Queue a write with immediate at the peer."""
-        self._post(_Write(work_request, data, target.key, target.address + target_offset, immediate))
+        at = target.address + target_offset
+        self._post(_Write(work_request, data, target.key, at, immediate, sealer=target.sealer))
 
     @property
     def lent_region(self) -> LentRegion | None:
@@ -194,7 +204,8 @@ class MemoryEndpoint:
         if self._wire.chunks in self._wire.lost_chunks:
             self._completions.append(Completion(CompletionKind.WRITE_DONE, work_request))
         else:
-            self._post(_Write(work_request, source, target.key, target.address + target_offset, immediate, True))
+            at = target.address + target_offset
+            self._post(_Write(work_request, source, target.key, at, immediate, True, target.sealer))
 
     def post_datagram(self, data: bytes, copies: int = 1, padding: int = 0) -> bool:
         """Hand it to the peer, where the wire has datagrams so long."""
@@ -262,13 +273,24 @@ class MemoryEndpoint:
             return
         grant, slot = entry
         self._wire.landed_bytes += len(data)
-        slot.view[write.offset : write.offset + len(data)] = data
+        into = slot.view[write.offset : write.offset + len(data)]
+        place: dict[str, int] = {}
+        if self._opener is None:
+            into[:] = data
+        else:
+            assert write.sealer is not None
+            about = b"%d %d" % (write.offset, len(data))
+            sealed = memoryview(bytearray(len(data) + RECORD_OVERHEAD))
+            write.sealer.seal(about, memoryview(data), sealed)
+            self._opener.open(grant, write.sealer.introduction, about, sealed, into)
+            place = {"digest": TAGGED}
         if write.immediate is None:
-            landed = Completion(CompletionKind.LANDED, immediate=grant, offset=write.offset, length=len(data))
+            landed = Completion(CompletionKind.LANDED, 0, grant, offset=write.offset, length=len(data), **place)
         else:
             kind = CompletionKind.CHUNK_IMMEDIATE if write.is_chunk else CompletionKind.IMMEDIATE
-            landed = Completion(kind, immediate=write.immediate)
-        self._completions.append(landed)
+            landed = Completion(kind, immediate=write.immediate, **place)
+        if write.immediate is not None or self._wire.sees_writes:
+            self._completions.append(landed)
         self.peer._completions.append(Completion(CompletionKind.WRITE_DONE, write.work_request))
         self.peer.wake()
 

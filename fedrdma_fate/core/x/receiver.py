@@ -156,7 +156,8 @@ class XReceiver:
             self.placed_bytes += chunk.length
             # what it lets pass has not been lost
             self._furthest = max(self._furthest, position)
-            if self.settings.tagged:
+            if self.settings.tagged or self.plan.trailer_bytes:
+                # where there is a table of tags, it has one of what is held, too
                 self._verification.set(chunk.index, TAGGED)
             else:
                 actions += self._verification.request(chunk)

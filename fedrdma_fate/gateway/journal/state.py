@@ -13,6 +13,7 @@ from fedrdma_fate.gateway.journal_records import (
     Began,
     Came,
     Coming,
+    ComingSealed,
     Confirmed,
     Copied,
     Dropped,
@@ -92,7 +93,7 @@ class JournalState:
         self.sessions = Sessions()
         self.messages: dict[tuple[str, int], Received] = {}
         self.lost: OrderedDict[tuple[str, int], Lost] = OrderedDict()
-        self.coming: dict[tuple[str, int], Coming] = {}
+        self.coming: dict[tuple[str, int], Coming | ComingSealed] = {}
         self.outgoing: dict[tuple[str, int], Outgoing] = {}
         self.undelivered: dict[str, OrderedDict[MessageKey, Undelivered]] = {}
         self.leases: dict[tuple[str, int], Leased] = {}
@@ -128,7 +129,7 @@ class JournalState:
                 if not record.pending:
                     self._note_ended(origin, transfer)
                 self.messages.setdefault((origin, transfer), record)
-            case Coming(origin=origin, offer=offer):
+            case Coming(origin=origin, offer=offer) | ComingSealed(origin=origin, offer=offer):
                 # its link may have written down that it is whole before its owner writes this
                 if (origin, offer.transfer) not in self.messages and offer.transfer not in self._ended.get(origin, ()):
                     self._note_coming((origin, offer.transfer), record)
@@ -237,10 +238,14 @@ class JournalState:
         yield from self.tasks.values()
         yield from self.sums.records()
 
-    def _note_coming(self, name: tuple[str, int], record: Coming) -> None:
+    def _note_coming(self, name: tuple[str, int], record: Coming | ComingSealed) -> None:
         before = self.coming.get(name)
         if before is not None and (before.offer, before.offset) == (record.offer, record.offset):
-            record = msgspec.structs.replace(record, pieces=before.pieces + record.pieces)
+            if isinstance(before, Coming) and isinstance(record, Coming):
+                record = msgspec.structs.replace(record, pieces=before.pieces + record.pieces)
+            elif isinstance(before, ComingSealed) and isinstance(record, ComingSealed):
+                runs = {**dict(before.runs), **dict(record.runs)}
+                record = msgspec.structs.replace(record, runs=tuple(runs.items()))
         self.coming[name] = record
 
     def _drop(self, peer: str, transfer: int) -> None:

@@ -45,6 +45,7 @@ def own_hello(peer: PeerConfig, context: GatewayContext, keys: PeerKeys) -> Hell
         resumes=context.resumes,
         chunk_digests=True,
         continues=True,
+        chunk_tags=True,
         bounded_loss=True,
         journal=context.journal_identity,
     )

@@ -29,6 +29,7 @@ from fedrdma_fate.engine.events import (
     TransferKept,
     TransferNoted,
     TransferProgress,
+    TransferSealed,
 )
 from fedrdma_fate.engine.link_thread import LinkHandle
 from fedrdma_fate.gateway.config.schema import PeerConfig
@@ -62,6 +63,7 @@ from fedrdma_fate.wire.frames import (
     Abort,
     ChunkAck,
     ChunkDigests,
+    ChunkTags,
     Connect,
     ControlFrame,
     Delivered,
@@ -252,7 +254,7 @@ class Peer:
         self.end(reason, forgets=forgets)
         self.sending.lending.close()
         self.main_path.close()
-        self.receiving.drop_kept()
+        self.receiving.kept.drop_all()
         return self.paths.close()
 
     def _adopt(self, stream: ControlStream, hello: Hello, dialled_by: str) -> None:
@@ -389,6 +391,8 @@ class Peer:
             case Abort(transfer=transfer):
                 self.receiving.on_abort(transfer)
                 self._to_all_links(frame)
+            case ChunkTags():
+                self.receiving.on_chunk_tags(frame)
             case ChunkAck() | Report() | ResendChunks() | DigestRequest() | ChunkDigests() | DigestRun():
                 self._to_all_links(frame)
             case Lend():
@@ -512,6 +516,7 @@ class Peer:
             complaints=self._context.complaints,
             tells_digests=lambda: self.hello is not None and self.hello.chunk_digests,
             continues=lambda: self.hello is not None and self.hello.continues,
+            knows_tags=lambda: self.hello is not None and self.hello.chunk_tags,
             notes_arrivals=self._context.journal.is_kept,
             bounds_loss=lambda: self.hello is not None and self.hello.bounded_loss,
             loss_share=self._context.mailbox.tolerances.share,
@@ -581,6 +586,8 @@ class Peer:
                 self.receiving.keep(kept)
             case TransferNoted():
                 self.receiving.note(event)
+            case TransferSealed():
+                self.receiving.sealed(event)
             case PayloadSent(outgoing, stats):
                 self._note_carried(transport)
                 if not self.probes.sent(outgoing, stats):
@@ -651,7 +658,7 @@ class Peer:
     def _recall_credits(self, owner: str | None) -> None:
         if owner in (None, self.receiving.owner):
             # not in the middle of asking for room
-            self._loop.call_soon(self.receiving.drop_kept)
+            self._loop.call_soon(self.receiving.kept.drop_all)
             self.paths.recall_credits()
 
     def _on_room(self) -> None:

@@ -17,17 +17,17 @@ from collections.abc import Callable, Iterable, Sequence
 from fedrdma_fate.core.credits import MOST_REQUESTS
 from fedrdma_fate.core.held import Ranges, bytes_in
 from fedrdma_fate.core.plan import HEADER_SPACE_BYTES
-from fedrdma_fate.engine.events import TransferNoted, TransferStats
+from fedrdma_fate.engine.events import TransferNoted, TransferSealed, TransferStats
 from fedrdma_fate.engine.kept_slot import KeptSlot
 from fedrdma_fate.engine.link_thread import LinkHandle
 from fedrdma_fate.gateway.background import spawn
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.journal.state import REMEMBERED_LOST, REMEMBERED_TRANSFERS
-from fedrdma_fate.gateway.journal_records import Coming, Stopped
 from fedrdma_fate.gateway.messages.mailbox import Message
 from fedrdma_fate.gateway.peers.announced import AnnouncedTransfers
 from fedrdma_fate.gateway.peers.borrowing import Borrowing
 from fedrdma_fate.gateway.peers.entitlement import why_not_admitted
+from fedrdma_fate.gateway.peers.kept_transfers import KeptTransfers
 from fedrdma_fate.gateway.peers.probe_transfers import lease_spare
 from fedrdma_fate.gateway.peers.saving import Saving
 from fedrdma_fate.gateway.spilling import keep_small, make_room, why_no_room_for_small
@@ -38,6 +38,7 @@ from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, Memo
 from fedrdma_fate.wire.frames import (
     INLINE_LIMIT_BYTES,
     PROBE_TRANSFERS_FROM,
+    ChunkTags,
     Delivered,
     GrantRequest,
     Inline,
@@ -67,10 +68,6 @@ SHORT_ROUND_TRIP_SECONDS = 0.01
 """In the modes that wait for each chunk: while one transfer waits for so long, the other sends a chunk of 16 MiB at up
 to 13 Gbit/s."""
 
-MOST_KEPT = 64
-"""Slots of a peer's transfers that are kept from one data path to the next: what it had been granted, and no more of it
-than a path has transfers under way for."""
-
 MOST_ANNOUNCED = 8192
 """Transfers of a peer that were announced and have not ended: more than it can have grants and credits for."""
 
@@ -94,15 +91,6 @@ class _Grant:
     large: bool = False
     asked_by: int = 0
     number: int = 0
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Kept:
-    """A slot in which a transfer may go on, and when it is given up."""
-
-    slot: KeptSlot
-    lease: Lease
-    timer: asyncio.TimerHandle
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -152,9 +140,7 @@ class Receiving:
         self._early_requests: dict[int, tuple[GrantRequest, LinkHandle]] = {}
         self._ahead: dict[str, int] = {}
         self._next_grant = 0
-        self._kept: dict[int, _Kept] = {}
-        # transfers that the journal says are coming, by where their slots start
-        self._noted: dict[int, int] = {}
+        self.kept = KeptTransfers(peer, context, self._complain)
         self._announced = AnnouncedTransfers()
         self._ended: OrderedDict[int, Delivered | Refused] = OrderedDict()
         self._lost: deque[Refused] = deque(maxlen=REMEMBERED_LOST)
@@ -231,6 +217,9 @@ class Receiving:
         known = transfer in self._ended or transfer in self._requests or transfer in self._asked_by
         if known or transfer in self.saving or transfer >= PROBE_TRANSFERS_FROM or slot_bytes < HEADER_SPACE_BYTES:
             return
+        if self.kept.is_sealed(transfer):
+            # its tags come ahead of the frame
+            return
         if len(self._requests) + len(self._asked_by) >= MOST_REQUESTS_KEPT or self._go_on(request, link):
             return
         key = self._paced(request)
@@ -258,7 +247,7 @@ class Receiving:
     def slots_returned(self, slots: Sequence[Slot]) -> None:
         """Slots are no longer granted."""
         for slot in slots:
-            self._release(self._take_back(slot))
+            self.kept.release(self._take_back(slot))
 
     def slots_still_open(self, slots: Sequence[Slot]) -> None:
         """The peer may go on writing into these: they stay leased for as long as this gateway runs."""
@@ -326,6 +315,7 @@ class Receiving:
 
     def _take_back(self, slot: Slot) -> Lease:
         grant = self._granted.pop(slot.offset)
+        self.kept.take_told(grant.number)
         self._asked_by.pop(grant.asked_by, None)
         if (early := self._early_requests.pop(grant.asked_by, None)) is not None:
             # when this slot is where it goes to
@@ -340,80 +330,53 @@ class Receiving:
 
     def keep(self, kept: KeptSlot) -> None:
         """A data path has ended in the middle of a transfer: its slot is kept, for a while, for the next."""
+        told = self.kept.take_told(kept.offer.grant)
         lease, transfer = self._take_back(kept.slot), kept.offer.transfer
         is_wanted = transfer not in self._ended and transfer not in self._requests and transfer not in self._asked_by
         if not is_wanted or transfer in self.saving or transfer >= PROBE_TRANSFERS_FROM or not kept.offer.total_bytes:
-            self._release(lease)
+            self.kept.release(lease)
             return
-        self._drop_kept(transfer)
-        self._keep(kept, lease)
+        self.kept.keep(kept, lease, told)
 
-    def _keep(self, kept: KeptSlot, lease: Lease) -> None:
-        transfer, idle = kept.offer.transfer, self._context.config.timeouts.idle
-        timer = asyncio.get_running_loop().call_later(idle, self._drop_kept, transfer)
-        self._kept[transfer] = _Kept(kept, lease, timer)
-        while len(self._kept) > MOST_KEPT:
-            self._drop_kept(next(iter(self._kept)))
+    def on_chunk_tags(self, frame: ChunkTags) -> None:
+        """The peer tells tags of what it has sealed."""
+        self.kept.on_tags(frame, self._granted_slot)
 
-    def drop_kept(self) -> None:
-        """Somebody else needs the memory."""
-        for transfer in list(self._kept):
-            self._drop_kept(transfer)
-
-    def _drop_kept(self, transfer: int) -> None:
-        kept = self._kept.pop(transfer, None)
-        if kept is not None:
-            kept.timer.cancel()
-            self._release(kept.lease)
+    def _granted_slot(self, number: int) -> Slot | None:
+        slots = (grant.lease.slot for grant in self._granted.values() if grant.number == number)
+        return next(slots, None)
 
     def _go_on(self, request: GrantRequest, link: LinkHandle) -> bool:
         """Grant the slot in which a transfer had begun, where that is kept, and long enough for how it is sent now."""
-        kept = self._kept.get(request.transfer)
-        if kept is None:
+        transfer = request.transfer
+        if not self.kept.fits(transfer, request.slot_bytes):
             return False
-        if kept.lease.slot.length < request.slot_bytes:
-            self._drop_kept(request.transfer)
-            return False
-        del self._kept[request.transfer]
-        kept.timer.cancel()
-        self._grant(_Grant(kept.lease, link, asked_by=request.transfer), kept.slot)
+        if self.kept.is_sealed(transfer):
+            task = spawn(self._context.tasks, self._open_and_go_on(request, link))
+            self._requests[transfer] = _Request(link, task)
+            return True
+        kept, lease = self.kept.take(transfer, request.transport)
+        self._grant(_Grant(lease, link, asked_by=transfer), kept)
         return True
 
-    # -- what another run may go on with --------------------------------------------------------------------------
+    async def _open_and_go_on(self, request: GrantRequest, link: LinkHandle) -> None:
+        await self.kept.open(request.transfer)
+        del self._requests[request.transfer]
+        self.on_grant_request(request, link)
 
     def note(self, noted: TransferNoted) -> None:
         """So much has come: write it down, where it has not come to its end since."""
-        slot, offer = noted.slot, noted.offer
+        if self._is_coming(noted.slot, noted.offer):
+            self.kept.note(noted)
+
+    def sealed(self, begun: TransferSealed) -> None:
+        """What comes into this slot lies there as sealed."""
+        if self._is_coming(begun.slot, begun.offer):
+            self.kept.sealed(begun)
+
+    def _is_coming(self, slot: Slot, offer: Offer) -> bool:
         grant = self._granted.get(slot.offset)
-        if grant is None or grant.number != offer.grant or offer.transfer in self._ended:
-            return
-        # in an earlier slot it comes no more
-        for offset in [offset for offset, transfer in self._noted.items() if transfer == offer.transfer]:
-            del self._noted[offset]
-        self._noted[slot.offset] = offer.transfer
-        self._context.journal.write(
-            Coming(
-                self._peer,
-                offer,
-                slot.offset,
-                slot.length,
-                noted.payload_at,
-                noted.tagged,
-                noted.digested,
-                noted.pieces,
-            )
-        )
-
-    def restore_kept(self, kept: KeptSlot, lease: Lease) -> None:
-        """An earlier run was killed in the middle of a transfer: it may go on in its slot."""
-        self._noted[kept.slot.offset] = kept.offer.transfer
-        self._keep(kept, lease)
-
-    def _release(self, lease: Lease) -> None:
-        """Give a slot back in which a message was perhaps coming, as the journal may say."""
-        if (transfer := self._noted.pop(lease.slot.offset, None)) is not None:
-            self._context.journal.write(Stopped(self._peer, transfer))
-        lease.release()
+        return grant is not None and grant.number == offer.grant and offer.transfer not in self._ended
 
     @property
     def owner(self) -> str:
@@ -468,7 +431,7 @@ class Receiving:
         """A payload lies in its slot, whole, but for what may be missing."""
         lease = self._take_back(slot)
         # what says that it has come, says that it is coming no more
-        self._noted.pop(slot.offset, None)
+        self.kept.received(slot)
         if offer.transfer >= PROBE_TRANSFERS_FROM:
             self._remember(Delivered(offer.transfer))
             lease.release()
@@ -495,7 +458,7 @@ class Receiving:
         if self._context.journal.is_durable:
             # it has come, whatever becomes of its sender
             self._announced.discard(offer.transfer)
-            self._drop_kept(offer.transfer)
+            self.kept.drop(offer.transfer)
             self._context.sharing.ended(self._peer, offer.transfer)
             self.saving.begin(message, functools.partial(self._arrived, offer, message, stats), self._not_saved)
         else:
@@ -527,13 +490,13 @@ class Receiving:
 
     def receive_failed(self, offer: Offer, slot: Slot, code: ErrorCode, reason: str) -> None:
         """An announced payload will not come."""
-        self._release(self._take_back(slot))
+        self.kept.release(self._take_back(slot))
         self._not_received(offer, code, reason)
 
     def on_abort(self, transfer: int) -> None:
         """The peer has given a transfer up, and says why in an Undeliverable."""
         self._announced.discard(transfer)
-        self._drop_kept(transfer)
+        self.kept.drop(transfer)
         self.saving.give_up(transfer)
         self._context.sharing.ended(self._peer, transfer)
 
@@ -542,8 +505,8 @@ class Receiving:
         message = "%s will not come from %s: [%s] %s"
         self._complain("undeliverable", message, key, self._peer, code, reason, level=logging.ERROR)
         self._announced.discard_message(key)
-        for transfer in [each for each, kept in self._kept.items() if kept.slot.offer.key == key]:
-            self._drop_kept(transfer)
+        for transfer in self.kept.of_message(lambda offer: offer.key == key):
+            self.kept.drop(transfer)
         self.saving.give_up(key=key)
         self._fail(key, code, reason)
 
@@ -557,7 +520,7 @@ class Receiving:
             for transfer in list(self._announced):
                 self._announced.discard(transfer)
             return
-        self.drop_kept()
+        self.kept.drop_all()
         reason = f"the gateway of {self._peer} was restarted in the middle of it"
         for offer in self._announced.offers():
             self._not_received(offer, ErrorCode.TRANSFER_ABORTED, reason)
@@ -683,7 +646,7 @@ class Receiving:
 
     def _remember(self, end: Delivered | Refused) -> None:
         self._announced.discard(end.transfer)
-        self._drop_kept(end.transfer)
+        self.kept.drop(end.transfer)
         self._context.sharing.ended(self._peer, end.transfer)
         self._ended[end.transfer] = end
         while len(self._ended) > REMEMBERED_TRANSFERS:

@@ -13,7 +13,8 @@ from fedrdma_fate.core.held import Held
 from fedrdma_fate.engine.kept_slot import KeptSlot
 from fedrdma_fate.gateway.config.schema import ReceiveConfig
 from fedrdma_fate.gateway.link_sharing import LinkSharing
-from fedrdma_fate.gateway.peers.receiving import MOST_KEPT, Receiving, pool_owner
+from fedrdma_fate.gateway.peers.kept_transfers import MOST_KEPT
+from fedrdma_fate.gateway.peers.receiving import Receiving, pool_owner
 from fedrdma_fate.memory.pool import SlotPool
 from fedrdma_fate.obs.complaints import Complaints
 from fedrdma_fate.ports import Slot
@@ -91,7 +92,7 @@ def test_a_transfer_gets_the_slot_that_it_was_in_and_what_is_held_there() -> Non
         await site.ask(1, site.new)
         assert site.new.granted == [(1, kept.slot, kept)]
         # it is in use: not dropped by what drops those that wait
-        site.receiving.drop_kept()
+        site.receiving.kept.drop_all()
         await asyncio.sleep(2 * IDLE_SECONDS)
         assert site.pool.stats().slots == 1
 
@@ -170,7 +171,7 @@ def test_it_is_given_up_after_the_idle_time_out() -> None:
         lambda receiving: receiving._remember(Delivered(1)),
         lambda receiving: receiving.on_undeliverable(KEY, ErrorCode.TRANSFER_ABORTED.value, "gone"),
         lambda receiving: receiving.peer_restarted(),
-        lambda receiving: receiving.drop_kept(),
+        lambda receiving: receiving.kept.drop_all(),
     ],
     ids=["given up", "delivered by another path", "will not come", "peer restarted without memory", "memory wanted"],
 )
@@ -213,7 +214,7 @@ def test_a_peer_has_so_many_kept_and_no_more_and_probes_none() -> None:
         await site.ask(5, site.new)
         await site.ask(6, site.new)
         assert [kept is None for _, _, kept in site.new.granted] == [True, False]
-        site.receiving.drop_kept()
+        site.receiving.kept.drop_all()
         await site.interrupt(PROBE_TRANSFERS_FROM + 1)
         assert site.pool.stats().slots == 2
 
