@@ -23,6 +23,7 @@ from fedrdma_fate.core.x.chunking import (
     filling_chunk_bytes,
     first_chunk_bytes,
     short_path_chunk_bytes,
+    tolerant_chunk_bytes,
     whole_datagrams,
 )
 from fedrdma_fate.core.x.receiver import REPORT_BYTES, XReceiver, XReceiveSettings
@@ -165,7 +166,10 @@ def worthwhile_repairs(
     if known is None or not known.loss:
         return None
     bytes_a_round = known.rate * (known.min_rtt + REPORT_DELAY_SECONDS)
-    return plan_repairs(outgoing.plan, service.mtu_bytes, known.loss, bytes_a_round)
+    may_miss_bytes = 0.0
+    if outgoing.loss_share and settings.bounds_loss():
+        may_miss_bytes = outgoing.loss_share * (outgoing.plan.total_bytes - outgoing.whole_bytes)
+    return plan_repairs(outgoing.plan, service.mtu_bytes, known.loss, bytes_a_round, may_miss_bytes)
 
 
 def wants_repairs(offer: Offer, plan: ChunkPlan) -> bool:
@@ -248,6 +252,8 @@ def _cut(outgoing: Outgoing, service: ChunkService, memory: PathMemory) -> Outgo
         rate = bounded_chunk_rate(known.rate, memory.bound)
         filling = filling_chunk_bytes(rate, known.min_rtt, service.most_chunks)
         chunk_bytes = max(best_chunk_bytes(rate, loss, service.mtu_bytes, total), filling)
+        if outgoing.loss_share and not service.reliable:
+            chunk_bytes = max(tolerant_chunk_bytes(chunk_bytes, rate), filling)
         if service.repairs_packets and 0 < known.min_rtt < SHORT_ROUND_TRIP_SECONDS:
             chunk_bytes = short_path_chunk_bytes(chunk_bytes, rate, known.window_bytes)
     if service.repairs_packets and chunk_bytes > service.mtu_bytes:

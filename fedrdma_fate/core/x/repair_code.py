@@ -160,7 +160,9 @@ def mixed(number: int) -> int:
     return number ^ (number >> 31)
 
 
-def plan_repairs(chunks: ChunkPlan, mtu_bytes: int, loss: float, bytes_a_round: float) -> RepairPlan | None:
+def plan_repairs(
+    chunks: ChunkPlan, mtu_bytes: int, loss: float, bytes_a_round: float, may_miss_bytes: float = 0.0
+) -> RepairPlan | None:
     """What makes up for the losses that no report would tell of in time; None where that is nothing, or not worth it.
 
     Args:
@@ -168,6 +170,7 @@ def plan_repairs(chunks: ChunkPlan, mtu_bytes: int, loss: float, bytes_a_round: 
         mtu_bytes: packet size.
         loss: probability that a packet is lost.
         bytes_a_round: what is sent in a round trip.
+        may_miss_bytes: so much may be missing in the end: where that is as much as would be made up for, nothing is.
     """
     lost = chunk_loss(loss, -(-chunks.chunk_bytes // mtu_bytes))
     in_a_round = math.ceil(bytes_a_round / chunks.chunk_bytes)
@@ -184,7 +187,10 @@ def plan_repairs(chunks: ChunkPlan, mtu_bytes: int, loss: float, bytes_a_round: 
     if covered < LEAST_COVERED_CHUNKS:
         return None
     expected = LOSS_MARGIN * unknown
-    repairs = math.ceil((expected + LOSS_DEVIATIONS * math.sqrt(expected)) / (1 - lost)) + EXTRA_REPAIR_CHUNKS
+    most = expected + LOSS_DEVIATIONS * math.sqrt(expected)
+    if most * chunks.chunk_bytes <= may_miss_bytes:
+        return None
+    repairs = math.ceil(most / (1 - lost)) + EXTRA_REPAIR_CHUNKS
     if repairs > LARGEST_REPAIR_SHARE * covered or repairs * chunks.chunk_bytes > LARGEST_REPAIR_BYTES:
         return None
     if repairs > MOST_REPAIR_CHUNKS:

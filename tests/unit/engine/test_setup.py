@@ -59,6 +59,22 @@ def test_the_chunk_size_follows_what_is_known_of_the_path_unless_it_is_set() -> 
     assert opened(by_hand, LOSSY, memory).outgoing.plan is by_hand.plan
 
 
+def test_of_a_message_of_which_something_may_be_missing_chunks_are_short_where_packets_are_lost() -> None:
+    memory, whole = PathMemory(), recut(1 << 22)
+    memory.learn(PathState(1.25e8, 0.02, 0.05), "measured")
+    large = dataclasses.replace(LOSSY, mtu_bytes=4096)
+    tolerant = dataclasses.replace(whole, loss_share=0.1, whole_bytes=4096)
+    assert opened(whole, large, memory).outgoing.plan.chunk_bytes == 16384
+    assert opened(tolerant, large, memory).outgoing.plan.chunk_bytes == 8192
+
+
+def test_where_the_transport_paces_itself_several_chunks_fit_what_may_be_missing() -> None:
+    for total, chunk_bytes in ((100 << 20, 256 << 10), (1 << 22, 64 << 10), (1 << 34, 4 << 20)):
+        tolerant = dataclasses.replace(recut(total), loss_share=0.01, whole_bytes=0)
+        cut = opened(tolerant, ChunkService(drains=True), PathMemory()).outgoing.plan.chunk_bytes
+        assert chunk_bytes - 32 * 1024 <= cut <= chunk_bytes
+
+
 def test_a_size_set_by_hand_that_the_path_cannot_carry_becomes_the_longest_that_it_can() -> None:
     by_hand = dataclasses.replace(recut(1 << 28), recut=False)
     short = dataclasses.replace(LOSSY, largest_chunk_bytes=1 << 20)

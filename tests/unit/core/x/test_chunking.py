@@ -11,6 +11,7 @@ from fedrdma_fate.core.x.chunking import (
     MOST_CHUNKS_PER_SECOND,
     SLOW_PATH_RATE,
     SMALLEST_CHUNK_BYTES,
+    SMALLEST_TOLERANT_CHUNK_BYTES,
     best_chunk_bytes,
     chunk_of_immediate,
     filling_chunk_bytes,
@@ -18,6 +19,7 @@ from fedrdma_fate.core.x.chunking import (
     immediate_of,
     least_chunk_bytes,
     short_path_chunk_bytes,
+    tolerant_chunk_bytes,
     whole_datagrams,
 )
 from fedrdma_fate.core.x.short_path import FIRST_WINDOW_BYTES
@@ -36,6 +38,13 @@ def test_chunks_shrink_with_loss_and_grow_with_rate_within_bounds() -> None:
 @pytest.mark.parametrize("loss", [None, 0.05, 0.2])
 def test_on_a_slow_path_that_loses_packets_a_chunk_is_one_packet(loss: float | None, mtu: int) -> None:
     assert best_chunk_bytes(625e3, loss, mtu, 2_340_000) == mtu
+
+
+def test_of_what_may_miss_something_chunks_are_shorter_where_they_are_short_and_not_too_many() -> None:
+    assert tolerant_chunk_bytes(SMALLEST_CHUNK_BYTES, 1.25e8) == SMALLEST_TOLERANT_CHUNK_BYTES
+    assert tolerant_chunk_bytes(SMALLEST_CHUNK_BYTES, 1.25e9) == SMALLEST_CHUNK_BYTES, "at 10 Gbit/s"
+    for usual in (1442, 2 * SMALLEST_CHUNK_BYTES, LARGEST_X_CHUNK_BYTES):
+        assert tolerant_chunk_bytes(usual, 1.25e8) == usual
 
 
 def test_below_16_kib_a_chunk_is_whole_packets() -> None:

@@ -21,9 +21,10 @@ def test_of_a_payload_of_which_some_may_be_missing_the_last_losses_are_not_waite
     assert whole.seconds >= 1.3 * bounded.seconds
 
 
-def test_where_repair_chunks_make_up_for_all_losses_nothing_is_missing_that_may_be() -> None:
+def test_where_as_much_may_be_missing_as_is_lost_it_is_no_slower_and_less_is_sent() -> None:
     path = Path(4, 1, 0.1, 0.01, 0.05)
     whole, bounded = ([transfers(path, share, seed)[-1] for seed in SEEDS] for share in (0.0, path.share))
-    assert [sent.missing for sent in bounded] == [0] * len(bounded)
-    # One start may have a chunk more to send again than another: the budget changes what was sent before.
+    assert max(sent.missing for sent in bounded) <= path.share
+    assert 1.5 * sum(sent.resent_bytes for sent in bounded) <= sum(sent.resent_bytes for sent in whole)
+    # one start may have a chunk more to send again than another: the budget changes what was sent before
     assert median(sent.seconds for sent in bounded) <= 1.01 * median(sent.seconds for sent in whole)
