@@ -330,7 +330,8 @@ class RateController:
 
     def on_overdue(self, chunks: int, now: float) -> None:
         """Believe nothing of it but that a rate that was just raised does not last: see `RaisedRate.on_overdue`."""
-        if self.report_clocked or not self.settled or chunks < LEAST_ROUND_CHUNKS:
+        # where packets count one by one, chunks that are overdue have mostly come, and what came of them is told
+        if self.counts_packets or not self.settled or chunks < LEAST_ROUND_CHUNKS:
             return
         ended = self._rounds.with_overdue(chunks)
         if self._latest_queue > self._least_queue:

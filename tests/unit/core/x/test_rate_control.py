@@ -320,10 +320,16 @@ def test_a_rate_that_has_just_risen_does_not_last_where_many_chunks_are_overdue_
     assert settled(control).policed_seconds > 0
 
 
-@pytest.mark.parametrize(("chunks", "queue"), [(7, 0.0), (30, 0.02)], ids=["few", "queued"])
-def test_it_lasts_where_few_are_overdue_or_the_last_that_came_were_queued(chunks: int, queue: float) -> None:
+@pytest.mark.parametrize(
+    ("chunks", "queue", "counts_packets"),
+    [(7, 0.0, False), (30, 0.02, False), (30, 0.0, True)],
+    ids=["few", "queued", "packets count"],
+)
+def test_it_lasts_where_few_are_overdue_the_last_were_queued_or_packets_count(
+    chunks: int, queue: float, counts_packets: bool
+) -> None:
     control, now = raised_by_a_tenth()
-    control.on_sample(Sample(RTT + queue, None, 1, 0, 4), now)
+    control.on_sample(Sample(RTT + queue, None, 1, 0, 4, counts_packets), now)
     rate = settled(control).rate
     control.on_overdue(chunks, now + RTT)
     assert settled(control).rate == rate
