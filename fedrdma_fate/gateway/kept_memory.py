@@ -95,8 +95,8 @@ class KeptMemory:
 
     @property
     def journal_identity(self) -> str:
-        """Of the journal that is gone on with, empty where none is kept."""
-        began = None if self.earlier is None or not self._journal.is_kept else self.earlier.state.began
+        """Of the journal that this run goes on with, also where it cannot write it; empty where none is to be kept."""
+        began = None if self.earlier is None else self.earlier.state.began
         return "" if began is None else began.journal
 
     @property

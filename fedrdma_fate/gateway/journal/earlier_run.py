@@ -124,8 +124,8 @@ class EarlierRun:
 
     @property
     def journal_identity(self) -> str:
-        """Of its journal; empty where there is none, or it has none."""
-        return "" if self.state.began is None else self.state.began.journal
+        """Of its journal; empty where there is none that says all, for then peers are to know that it does not."""
+        return "" if self.state.began is None or self.lacking else self.state.began.journal
 
     @classmethod
     def find(

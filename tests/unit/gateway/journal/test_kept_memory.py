@@ -245,6 +245,27 @@ def test_of_a_journal_that_is_damaged_all_messages_are_told_to_be_lost_and_what_
     assert "[FR406] the journal of an earlier run lacks records: it is damaged" in caplog.text
 
 
+@pytest.mark.parametrize("what", ["found", "not writable", "missing", "lacks records"])
+def test_peers_are_told_of_another_journal_where_the_earlier_one_does_not_say_all(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    with runs.run() as (kept, _):
+        before = kept.journal_identity
+        kept.leave()
+    state = StateDirectory(runs.directory, "a")
+    if what == "missing":
+        (state.path / "journal").unlink()
+    elif what == "lacks records":
+        (state.path / "journal").rename(state.path / "journal.behind")
+    state.close()
+    if what == "not writable":
+        monkeypatch.setattr(journal_file, "_write_all", _full)
+    with runs.run() as (kept, _):
+        assert before
+        assert (kept.journal_identity == before) is (what in ("found", "not writable"))
+        kept.leave()
+
+
 def test_of_a_journal_that_a_full_disk_has_kept_short_all_messages_are_told_to_be_lost(runs: Runs) -> None:
     runs.left(IN_REGION)
     state = StateDirectory(runs.directory, "a")
