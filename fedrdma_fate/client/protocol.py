@@ -33,8 +33,9 @@ DIGESTED_AT_COMMIT_BYTES = 1024 * 1024
 """A payload up to this length needs none told: the gateway computes them when it is committed, in about 0.1 ms."""
 
 DIGESTED_BY_TASKS_BYTES = 16 * 1024 * 1024
-"""Up to this length tasks tell them, though nothing but the same push made again may need them: of blocks that a task
-writes, and that lie in the cache, that takes it about a millisecond."""
+"""Up to this length tasks tell them of what is lent or stays here, too, where only the same push made again may need
+them, and of bytes that are put as they are: of blocks that a task writes, and that lie in the cache, that takes it about
+a millisecond."""
 
 MOST_DESCRIPTORS = 1
 """With a reply: of the memory that it speaks of."""

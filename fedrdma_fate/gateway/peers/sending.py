@@ -274,11 +274,6 @@ class Sending:
         # by its definition, mode fedrdma stages every chunk (paper, section 3.1)
         return self._mode(mode) in ("fedrdma-e", "fedrdma-x") and self._shares_memory()
 
-    def tags(self, mode: Mode | None) -> bool:
-        """Whether tags stand for the digests of such a job's payloads: on streams that are sealed."""
-        on_streams = self._mode(mode) == "grpc" or self._links.main_transport == "tcp"
-        return self._context.config.sealing != "off" and on_streams and self._mode(mode) != "fedrdma"
-
     def takes_unfinished(self, mode: Mode | None) -> bool:
         """Whether payloads of such a job can be sent while they are still being written: from the last byte on."""
         on_its_way = self._links.main_transport is not None and not self._shares_memory()

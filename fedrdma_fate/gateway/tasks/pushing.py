@@ -66,14 +66,14 @@ class Pushing:
         return all(peer is not None and peer.takes_unfinished(attach.mode) for peer in peers)
 
     def wants_digests(self, request: Commit, attach: Attach, total_bytes: int) -> bool:
-        """Whether its digests are of use: not where it is lent, stays here, or tags stand for them, and it is long.
+        """Whether its digests are of use: by them a push that is made again is found to be the same.
 
-        By those of a push that is made again it is found out whether it is the same.
+        Not where it is long, and lent or stays here: nobody waits for anything there but for the task to write it.
         """
         if total_bytes <= DIGESTED_BY_TASKS_BYTES:
             return True
         peers = [self._peer_of(destination) for destination in request.destinations]
-        return any(peer is not None and not peer.lends(attach.mode) and not peer.tags(attach.mode) for peer in peers)
+        return any(peer is not None and not peer.lends(attach.mode) for peer in peers)
 
     def is_known(self, request: Commit, attach: Attach) -> bool:
         """Whether it was pushed before to any of them."""
