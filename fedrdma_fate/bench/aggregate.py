@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from fedrdma_fate.bench.aggregate_hierarchy import over_grpc, tree
+from fedrdma_fate.bench.aggregate_hierarchy import exact_addition, over_grpc, tree
 from fedrdma_fate.bench.aggregate_ray import with_ray
 from fedrdma_fate.bench.aggregate_setting import (
     AggregateRow,
@@ -46,7 +46,22 @@ MODELS = {"resnet18": 11_689_512, "resnet34": 21_797_672, "resnet152": 60_192_80
 TRANSPORTS = ("tcp", "shm")
 """Between two gateways of one host: over `shm` updates are lent."""
 
-ROWS = ("slots", "slots-rank", "fate", "tree", "grpc", "broker", "broker-sidecar", "ray", "copy", "add")
+ROWS = (
+    "slots",
+    "slots-rank",
+    "fate",
+    "tree",
+    "grpc",
+    "broker",
+    "broker-sidecar",
+    "ray",
+    "add-exact",
+    "add-fate",
+    "copy",
+    "add",
+)
+
+_LIMITS = ("add-exact", "add-fate", "copy", "add")
 
 _WITHOUT_GATEWAYS: dict[str, Callable[[AggregateSetting, npt.NDArray[np.uint8]], AggregateRow]] = {
     "tree": tree,
@@ -95,7 +110,10 @@ def measure_aggregate(
 
 
 def _row(setting: AggregateSetting, name: str, update: npt.NDArray[np.uint8]) -> AggregateRow:
-    if name in ("copy", "add"):
+    if name == "add-exact":
+        seconds, cpu = exact_addition(setting, update, _LIMIT_REPEATS)
+        return AggregateRow(name, setting.model, 1, seconds, seconds, cpu, 0)
+    if name in _LIMITS:
         return _limit(setting, name, update)
     if (measure := _WITHOUT_GATEWAYS.get(name)) is not None:
         return measure(setting, update)
@@ -105,11 +123,15 @@ def _row(setting: AggregateSetting, name: str, update: npt.NDArray[np.uint8]) ->
 def _limit(setting: AggregateSetting, name: str, update: npt.NDArray[np.uint8]) -> AggregateRow:
     values, target = update.view(np.float64), np.zeros(len(update) // ITEM_BYTES)
     step = _BLOCK_BYTES // ITEM_BYTES
+    # the first is written, not added
+    fates, pairs = _fates_own(pairs_of(update, setting)) if name == "add-fate" else None, pairs_of(update, setting)
     best, best_cpu = float("inf"), 0.0
     for _ in range(_LIMIT_REPEATS):
         started, cpu = time.monotonic(), time.process_time()
         if name == "copy":
             np.copyto(target, values)
+        elif fates is not None:
+            fates.aggregate(pairs)
         else:
             for at in range(0, len(values), step):
                 np.add(target[at : at + step], values[at : at + step], out=target[at : at + step])
@@ -160,15 +182,27 @@ def _our_sum(arbiter: GatewayClient, setting: AggregateSetting, tag: str) -> Sum
     return pairs_of(summed.buffer, setting)
 
 
-def _fates_loop() -> Add:
-    """FATE's server: one get after the other, by rank, each added by FATE's own library."""
+def _fates_own(pairs: Sums) -> Any:
+    """What FATE adds with, and these in it already.
+
+    Raises:
+        RowError: FATE is not installed.
+    """
     try:
         from fate_utils.secure_aggregation_helper import MixAggregate  # type: ignore[import-not-found,unused-ignore]
     except ImportError as error:
         raise RowError(f"FATE is not installed ({error})") from error
+    total = MixAggregate()
+    total.aggregate(pairs)
+    return total
+
+
+def _fates_loop() -> Add:
+    """FATE's server: one get after the other, by rank, each added by FATE's own library."""
+    _fates_own([])
 
     def add(arbiter: GatewayClient, setting: AggregateSetting, tag: str) -> Sums:
-        total = MixAggregate()
+        total = _fates_own([])
         for rank in range(setting.updates):
             message = arbiter.get(_NAME, tag, setting.party(rank), timeout=_SUM_SECONDS)
             total.aggregate(pairs_of(message.buffer, setting))

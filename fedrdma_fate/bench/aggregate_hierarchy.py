@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import mmap
 import os
 import subprocess
@@ -18,7 +19,7 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Literal
 
 import grpc
 import msgspec
@@ -76,13 +77,39 @@ def tree(setting: AggregateSetting, update: Update) -> AggregateRow:
 
 async def _tree(setting: AggregateSetting, update: Update) -> AggregateRow:
     with contextlib.ExitStack() as stack:
-        length = accumulator_bytes(Order.RANK, setting.update_bytes)
         updates = [_Memory(stack, setting.update_bytes) for _ in range(setting.updates)]
         many = len(leaves_for(setting)) + 1
-        adders = [_TreeAdder(stack, setting, length) for _ in range(many)]
+        adders = [_TreeAdder(stack, setting) for _ in range(many)]
         # the first round warms up: workers have started, and have mapped what they add
         await _TreeRound(setting, updates, adders, 1).measure(update)
         return await _TreeRound(setting, updates, adders, 2).measure(update)
+
+
+def exact_addition(setting: AggregateSetting, update: Update, repeats: int) -> tuple[float, float]:
+    """What a worker takes to add one update to others in order `exact`: seconds, and those of its processor; the best.
+
+    Raises:
+        RowError: there is no memory, or no worker could add.
+    """
+    try:
+        return asyncio.run(_exact_addition(setting, update, repeats))
+    except (OSError, WorkerLostError) as error:
+        raise RowError(f"a worker could not add: {error}") from error
+
+
+async def _exact_addition(setting: AggregateSetting, update: Update, repeats: int) -> tuple[float, float]:
+    with contextlib.ExitStack() as stack:
+        memory, adder = _Memory(stack, setting.update_bytes), _TreeAdder(stack, setting, "exact")
+        memory.mapping[:] = update.tobytes()
+        adder.begin(1, repeats + 1)
+        # the first is written, not added
+        await adder.add(memory.descriptor, 0)
+        best = math.inf, math.inf
+        for _ in range(repeats):
+            used, started = cpu_seconds([adder.process_id]), time.monotonic()
+            await adder.add(memory.descriptor, 0)
+            best = min(best, (time.monotonic() - started, cpu_seconds([adder.process_id]) - used))
+        return best
 
 
 class _Memory:
@@ -98,8 +125,11 @@ class _Memory:
 class _TreeAdder:
     """A leaf, or the top: a worker and its sum."""
 
-    def __init__(self, stack: contextlib.ExitStack, setting: AggregateSetting, length: int) -> None:
-        self.memory = _Memory(stack, length)
+    def __init__(
+        self, stack: contextlib.ExitStack, setting: AggregateSetting, order: Literal["exact", "rank"] = "rank"
+    ) -> None:
+        self.memory = _Memory(stack, accumulator_bytes(Order(order), setting.update_bytes))
+        self._order = order
         self.turn = asyncio.Lock()
         self._setting = setting
         self._worker = WorkerHandle()
@@ -115,7 +145,9 @@ class _TreeAdder:
         """The next sum, of so many updates."""
         length = len(self.memory.mapping)
         self.memory.mapping[:MARK_BYTES] = bytes(MARK_BYTES)
-        self.opened = OpenSum(Begin(sum_id, "rank", updates, self._setting.shapes, 0, length), self.memory.descriptor)
+        self.opened = OpenSum(
+            Begin(sum_id, self._order, updates, self._setting.shapes, 0, length), self.memory.descriptor
+        )
         self.left, self._added = updates, 0
 
     async def add(self, descriptor: int, offset: int) -> None:
