@@ -28,12 +28,12 @@ class ExpectedUpdates:
         self._held: dict[str, OrderedDict[MessageKey, asyncio.Future[None]]] = {}
 
     def added(self, key: MessageKey) -> None:
-        """One is in the sum, and its slot is free: the next of its site may come."""
+        """One is in the sum, its slot is free: the next of its site may come. Sent once more, it is none of these."""
+        self._grants.forget(self, (key,))
         for site, coming in self._coming.items():
             if key in coming:
                 coming.remove(key)
                 self._admit_held(site)
-                return
 
     def close(self) -> None:
         """The sum takes no more: whatever is held may come. May be repeated."""

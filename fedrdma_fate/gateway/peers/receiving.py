@@ -274,6 +274,9 @@ class Receiving:
 
     def _paced(self, request: GrantRequest) -> MessageKey | None:
         """The message it is for, where two transfers at a time fill the path as well as more of them."""
+        if request.transfer >= PROBE_TRANSFERS_FROM:
+            # what it names was not looked at, and may be another site's
+            return None
         if request.key is None or self._context.config.mode_for(self._peer) == "fedrdma-x":
             return request.key
         return request.key if self._least_round_trip() <= SHORT_ROUND_TRIP_SECONDS else None
@@ -395,7 +398,8 @@ class Receiving:
             link.decline(offer, self.refuse(offer, ErrorCode.LIMIT_REACHED, objection))
         else:
             self._announced.add(offer)
-            self._context.summand_grants.begins(self._peer, offer.key)
+            if offer.transfer < PROBE_TRANSFERS_FROM:
+                self._context.summand_grants.begins(self._peer, offer.key)
             if offer.transfer in self._held and (request := self._requests.pop(offer.transfer, None)) is not None:
                 # it needs no other slot: it has one that was granted ahead
                 request.task.cancel()

@@ -141,3 +141,34 @@ def test_of_two_sums_of_one_message_the_first_holds_it_and_the_end_of_the_other_
         assert asking.may_come == [0, 1, 2]
 
     run(scenario)
+
+
+def test_a_site_that_names_the_updates_of_another_one_holds_none_of_them_up() -> None:
+    async def scenario(grants: SummandGrants) -> None:
+        expected, liar, honest = grants.expect(KEYS), Asking(grants, "liar"), Asking(grants, "b")
+        for key in KEYS:
+            grants.begins("liar", key)
+        await liar.ask(0, 1)
+        await honest.ask(*range(6))
+        for number in range(6):
+            assert honest.may_come == list(range(min(6, number + 2)))
+            expected.added(KEYS[number])
+            await settle()
+        expected.close()
+
+    run(scenario)
+
+
+def test_what_is_in_the_sum_and_comes_once_more_takes_no_turn() -> None:
+    async def scenario(grants: SummandGrants) -> None:
+        expected, asking = grants.expect(KEYS), Asking(grants)
+        await asking.ask(0, 1)
+        expected.added(KEYS[0])
+        expected.added(KEYS[1])
+        await asking.ask(0, 1)
+        grants.begins("b", KEYS[0])
+        await asking.ask(2, 3)
+        assert asking.may_come == [0, 1, 0, 1, 2, 3]
+        expected.close()
+
+    run(scenario)

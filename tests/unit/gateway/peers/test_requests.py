@@ -279,3 +279,22 @@ def test_where_two_do_not_fill_the_path_all_come_at_once(mode: str, round_trip: 
         await gateway.close()
 
     run(scenario())
+
+
+def test_requests_of_probes_are_of_no_sum_whatever_message_they_name() -> None:
+    async def scenario() -> None:
+        gateway = Gateway()
+        expected = gateway.context.summand_grants.expect(KEYS)
+        for number, key in enumerate(KEYS):
+            gateway.ask_for("greedy", PROBE_TRANSFERS_FROM + number, key)
+        for transfer, key in enumerate(KEYS[:3], 1):
+            gateway.ask_for("greedy", transfer, key)
+        await gateway.settle()
+        assert gateway.links["greedy"].granted == [PROBE_TRANSFERS_FROM, 1, 2]
+        refused = [answer for answer in gateway.answers["greedy"] if isinstance(answer, Refused)]
+        assert len(refused) == len(KEYS) - 1, "one probe at a time has memory"
+        expected.close()
+        await gateway.settle()
+        await gateway.close()
+
+    run(scenario())
