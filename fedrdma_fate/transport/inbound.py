@@ -9,9 +9,13 @@ from collections.abc import Callable
 from fedrdma_fate.core.digest import BLOCK_BYTES, MISTAGGED, TAGGED, block_digest, digest_of_blocks
 from fedrdma_fate.ports import Completion, CompletionKind, Opener, RemoteSlot, SealBrokenError, WrongTagError
 from fedrdma_fate.transport.exposure import Exposure, ExposureTable, ProtocolViolation
+from fedrdma_fate.transport.outbound import LARGEST_LOCAL_PIECE
 from fedrdma_fate.transport.sealed_pieces import place_of, place_of_head, require_whole_blocks
 from fedrdma_fate.transport.stream_frames import SEQUENCE_WINDOW, Head, Op, ack_head
 from fedrdma_fate.wire.sealed import INTRODUCTION_BYTES
+
+MOST_DRAINED_PIECE_BYTES = LARGEST_LOCAL_PIECE
+"""Of a piece that is thrown away: room for it is made in memory of our own, and no sender of ours cuts longer ones."""
 
 MOST_SPARE_PIECES = 8
 """Of a write, beyond one for each of its blocks: our senders cut between blocks, so only the last piece is shorter."""
@@ -216,13 +220,18 @@ class Inbound:
         return True
 
     def landed(self, arrival: Arrival, length: int) -> None:
-        """`length` more bytes of it lie in place; completes and acknowledges the write that is whole."""
+        """`length` more bytes of it lie in place, or were thrown away; acknowledges the write that is whole.
+
+        It completes only where it lies in place: of what was thrown away nobody has looked at the seal.
+        """
         arrival.missing -= length
         if arrival.missing:
             return
         head = arrival.head
         grant = arrival.exposure.grant
         self._finish(head.sequence)
+        if arrival.exposure.drains:
+            return
         offset = head.address - arrival.exposure.base
         length, digest = head.length, arrival.digest
         if head.op == Op.CHUNK:
@@ -273,13 +282,17 @@ class Inbound:
     def surface(self, arrival: Arrival, data: memoryview) -> None:
         """Put a fenced write, whose fence is down, into its place in one go; what `open_fenced` gave.
 
+        Where its grant drains, it is thrown away, and nothing is said of it.
+
         Raises:
             ProtocolViolation: its grant was withdrawn meanwhile.
         """
         self.require_live(arrival)
         head = arrival.head
-        if arrival.exposure.live:
-            arrival.exposure.slot.part(head.address - arrival.exposure.base, head.length).view[:] = data
+        if arrival.exposure.drains:
+            self._finish(head.sequence)
+            return
+        arrival.exposure.slot.part(head.address - arrival.exposure.base, head.length).view[:] = data
         self._finish(head.sequence)
         self._complete(Completion(CompletionKind.IMMEDIATE, immediate=head.immediate))
 
@@ -296,9 +309,13 @@ class Inbound:
             )
 
     def target(self, arrival: Arrival, piece: Head) -> memoryview:
-        """Where the bytes of a piece belong: where nobody looks, when its grant drains."""
+        """Where the bytes of a piece belong: where nobody looks, when its grant drains.
+
+        Raises:
+            ProtocolViolation: it drains, and is longer than any piece of ours.
+        """
         if arrival.exposure.drains:
-            return memoryview(bytearray(piece.piece_length))
+            return room_to_drain(piece.piece_length)
         offset = piece.address - arrival.exposure.base + piece.piece_at
         return arrival.exposure.slot.part(offset, piece.piece_length).view
 
@@ -327,6 +344,17 @@ class Inbound:
         self._acknowledge(
             ack_head(sequence) if self.opener is None else ack_head(sequence, self.opener.acknowledgement(sequence))
         )
+
+
+def room_to_drain(length: int) -> memoryview:
+    """Where so many bytes of a piece go that are thrown away.
+
+    Raises:
+        ProtocolViolation: it is longer than any piece of ours.
+    """
+    if length > MOST_DRAINED_PIECE_BYTES:
+        raise ProtocolViolation(f"a piece of which {length} bytes are to come into a grant that was withdrawn")
+    return memoryview(bytearray(length))
 
 
 def _whole(head: Head) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ import socket
 
 from fedrdma_fate.core.digest import BLOCK_BYTES
 from fedrdma_fate.ports import Slot
-from fedrdma_fate.transport.inbound import Arrival, Inbound, PeerClosed, PeerReportsViolation
+from fedrdma_fate.transport.inbound import Arrival, Inbound, PeerClosed, PeerReportsViolation, room_to_drain
 from fedrdma_fate.transport.outbound import Outbound, Piece
 from fedrdma_fate.transport.sealed_pieces import LARGEST_RECORD, SealedPiece, introduction_bytes
 from fedrdma_fate.transport.stream_frames import HEAD_BYTES, Head, Op, unpack_head, violation_frame
@@ -207,7 +207,7 @@ class StreamReader:
         """The grant of the write that is being read was closed: the rest of its piece goes where nobody looks."""
         self._drains = True
         block = self._next_block()[0]
-        self._body = memoryview(bytearray(len(self._body)))
+        self._body = room_to_drain(len(self._body))
         if not self._introduced or not self._body:
             return
         elsewhere = self._next_block()[0]

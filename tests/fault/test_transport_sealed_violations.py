@@ -430,3 +430,17 @@ def test_an_acknowledgement_of_another_connection_or_of_the_other_direction_is_r
         wire.write(RemoteSlot(1, 0, SLOT_BYTES, wire.path.begin(1, FIRST, MESSAGE)), BLOCK_BYTES)
         wire.frames()
     assert wire.outbound.acknowledged(unpack_head(ack_head(0, wire.opener.acknowledgement(0)))) == 1
+
+
+@pytest.mark.parametrize("op", [Op.WRITE, Op.CHUNK, Op.FENCED])
+def test_what_comes_into_a_grant_that_drains_tells_nothing_of_another_grant(wire: Wire, op: Op) -> None:
+    """Nobody looks at its seal any more: it may be of whoever saw its key."""
+    key = wire.expose(FIRST, 1).key
+    wire.expose(SECOND, 2)
+    wire.exposures.drain(FIRST)
+    wire.opener.forget(FIRST)
+    forged = Head(op, SECOND, 0, key, 0, 64, 0, 64)
+    wire.receive((forged, bytes(sealed_length(forged))))
+    wire.reader.release()
+    assert wire.completions == []
+    assert wire.slot(FIRST) == wire.slot(SECOND) == bytes([UNTOUCHED]) * SLOT_BYTES

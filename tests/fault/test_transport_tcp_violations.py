@@ -15,6 +15,7 @@ from fedrdma_fate.core.digest import chunk_digest
 from fedrdma_fate.memory.region import SharedRegion
 from fedrdma_fate.ports import Completion, CompletionKind, Endpoint, RemoteSlot, Slot
 from fedrdma_fate.transport.exposure import MOST_DRAINING
+from fedrdma_fate.transport.inbound import MOST_DRAINED_PIECE_BYTES
 from fedrdma_fate.transport.listener import dial
 from fedrdma_fate.transport.stream_frames import (
     HEAD_BYTES,
@@ -260,12 +261,30 @@ def test_what_comes_into_a_grant_that_drains_is_thrown_away_and_harms_nothing(vi
     victim.sockets[0].sendall(b"w" * 60)
     victim.send(victim.write_head(sequence=1, length=200, piece_at=100), b"w" * 100, stream=1)
     victim.send(victim.write_head(op=int(Op.FENCED), sequence=2, address=4096), b"F" * 100)
-    victim.settle(lambda: len(victim.completions) == 3)
+    victim.settle()
     assert victim.untouched
+    assert victim.completions == [], "nobody counts what was thrown away"
     other = victim.endpoint.expose(6, Slot(victim.region, 0, 4096))
     victim.send(victim.write_head(sequence=3, key=other.key), b"n" * 100)
-    victim.settle(lambda: len(victim.completions) == 4)
+    victim.settle(lambda: len(victim.completions) == 1)
     assert bytes(victim.region.view[:100]) == b"n" * 100
+
+
+@pytest.mark.parametrize("in_its_midst", [False, True])
+def test_no_room_is_made_for_a_piece_that_is_thrown_away_and_longer_than_any_of_ours(
+    victim: Victim, in_its_midst: bool
+) -> None:
+    length = MOST_DRAINED_PIECE_BYTES + 8192
+    with contextlib.closing(SharedRegion.create("large", length)) as region:
+        target = victim.endpoint.expose(6, Slot(region, 0, length))
+        head = victim.write_head(key=target.key, address=target.address, length=length, piece_length=length)
+        if in_its_midst:
+            victim.send(head, b"w")
+            victim.settle(lambda: bytes(region.view[:1]) == b"w")
+        victim.endpoint.drain(6)
+        if not in_its_midst:
+            victim.send(head, b"w")
+        assert "was withdrawn" in victim.loss()
 
 
 def test_of_grants_that_drain_only_the_newest_are_remembered(victim: Victim) -> None:
