@@ -112,6 +112,9 @@ def _write(path: Path, body: memoryview, end: bytes, stop: threading.Event) -> N
                 if stop.is_set():
                     raise StoppedError
                 _write_all(file, body[at : at + _PIECE_BYTES])
+            if stop.is_set():
+                # while the last piece was written, somebody else may have had what it lay in
+                raise StoppedError
             _write_all(file, memoryview(end))
             os.fsync(file.fileno())
         unfinished.rename(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import stat
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -62,6 +63,25 @@ def test_so_many_stay_the_oldest_go_and_nothing_that_is_not_ours(
 def test_one_that_is_stopped_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(StoppedError):
         kept(tmp_path, stop=True)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_that_is_stopped_while_its_last_piece_is_written_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then somebody else may have had the memory that the piece was read from."""
+    original, stop = checkpoint._write_all, threading.Event()
+
+    def stopped_meanwhile(file: Any, left: memoryview) -> None:
+        original(file, left)
+        if file.tell() > 1000:
+            stop.set()
+
+    monkeypatch.setattr(checkpoint, "_write_all", stopped_meanwhile)
+
+    with pytest.raises(StoppedError):
+        write(tmp_path, memoryview(bytes(4096)), Summand(PARTIES, None, ((256,),)), OF, 8, stop)
 
     assert list(tmp_path.iterdir()) == []
 
