@@ -443,7 +443,7 @@ class TaskConversation:
         return Done()
 
     def _not_handed_over(self, task: Task, number: int) -> None:
-        if (message := task.received.pop(number, None)) is not None:
+        if (message := task.take_received(number)) is not None:
             self._give_back(message)
 
     def _give_back(self, message: Message) -> None:

@@ -130,7 +130,6 @@ class Task:
             if range_is_held(message.lease.slot):
                 self._seen_mapped.add(number)
             elif number in self._seen_mapped:
-                self._in_doubt = [doubt for doubt in self._in_doubt if doubt[0] is not message]
                 self.release(number)
 
     def note_came(self) -> None:
@@ -178,9 +177,16 @@ class Task:
                 self._abandon(sending)
             self._lose(lambda record: record.offset == sending.lease.slot.offset)
             sending.lease.release()
-        if (received := self.received.pop(lease, None)) is not None:
-            self.summed.discard(lease)
+        if (received := self.take_received(lease)) is not None:
             received.discard()
+
+    def take_received(self, lease: int) -> Message | None:
+        """What this lease is of is the caller's, in no doubt any more; None where it is of nothing received."""
+        if (message := self.received.pop(lease, None)) is not None:
+            self.summed.discard(lease)
+            self._in_doubt = [doubt for doubt in self._in_doubt if doubt[0] is not message]
+            self._sums = [summed for summed in self._sums if summed.message is not message]
+        return message
 
     def _lose(self, is_lost: Callable[[OutgoingRecord], bool]) -> None:
         """What it will not write any more is told to be lost."""

@@ -18,6 +18,7 @@ from fedrdma_fate.client.protocol import (
     GotInline,
     NotYet,
     PutInline,
+    ReleaseLeases,
     ReturnLease,
 )
 from fedrdma_fate.gateway.config.schema import parse_config
@@ -174,6 +175,30 @@ def test_a_lent_message_that_was_pulled_waits_again_only_for_a_task_that_says_it
         assert await code_of_get(other, 5) == ErrorCode.DUPLICATE_PULL
         assert mailbox.summary()["messages"] == 0
         other.end()
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("unanswered", [True, False])
+@pytest.mark.parametrize("how", [ReturnLease(3), ReleaseLeases((3,))])
+def test_what_a_task_has_let_go_of_before_it_goes_on_is_in_no_doubt_any_more(
+    play: Play, how: ReturnLease | ReleaseLeases, unanswered: bool
+) -> None:
+    async def scenario(twin: Twin) -> None:
+        served = Served(twin)
+        mailbox = served.context.mailbox
+        mailbox.sessions.note_pull(SMALL)
+        lease = served.context.receive_pool.lease(100_000, "peer:b")
+        assert lease is not None
+        given = Message(SMALL, "bytes", 5, lease=lease, origin="b", transfer=9)
+        served.server.expect([Had(CAME, messages={3: (given, 4)})])
+        back = served.attach()
+        back.answer(how)
+        assert back.answer(GoOn((), 3, (4,) if unanswered else ())) == Done()
+        waits = isinstance(how, ReturnLease)
+        assert mailbox.has(SMALL) == waits
+        assert served.context.receive_pool.stats().slots == (1 if waits else 0)
+        back.end()
 
     play(scenario)
 
