@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
 import functools
@@ -20,6 +19,7 @@ from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.kept_memory import KeptMemory, boot_identity
 from fedrdma_fate.gateway.messages.budget import Budget, Limits
 from fedrdma_fate.gateway.messages.mailbox import Mailbox, Message
+from fedrdma_fate.gateway.messages.stragglers import Stragglers
 from fedrdma_fate.gateway.path_store import PathStore
 from fedrdma_fate.gateway.peers.channel_security import IdentityWatch, TlsChannel, credentials_of
 from fedrdma_fate.gateway.peers.control_channel import ControlServer
@@ -117,7 +117,7 @@ def assemble(
     undo.callback(tasks.close)
     context.mailbox.on_turned_away = lambda message: _turn_away(context, peers, message)
     context.mailbox.on_wanted_whole = lambda message: _tell_wanted_whole(peers, message)
-    context.mailbox.tolerances.on_last = functools.partial(_wait_for_last, context, peers)
+    Stragglers(context.mailbox.tolerances, lambda key: _look_again(context, peers, key))
     if kept.earlier is not None:
         tasks.has_new_memory = kept.send_region is None
         tasks.expect(restore(context, kept.earlier, peers))
@@ -140,15 +140,9 @@ def _tell_wanted_whole(peers: dict[str, Peer], message: Message) -> None:
         peer.tell_wanted_whole(message.key)
 
 
-def _wait_for_last(context: GatewayContext, peers: dict[str, Peer], key: MessageKey, seconds: float) -> None:
-    """All but one of the messages of a round are here: it is waited for so long, and then no longer than it has to."""
-
-    def give_up() -> None:
-        peer = peers.get(context.routes.site_of(key.source))
-        if context.mailbox.tolerances.note_late(key) and peer is not None:
-            peer.look_again(key)
-
-    asyncio.get_running_loop().call_later(seconds, give_up)
+def _look_again(context: GatewayContext, peers: dict[str, Peer], key: MessageKey) -> None:
+    if (peer := peers.get(context.routes.site_of(key.source))) is not None:
+        peer.look_again(key)
 
 
 def _make_context(
