@@ -64,7 +64,12 @@ BOUNDS: dict[str, dict[str, str]] = {
         "gateway/tasks/presence.py:Presence": "_sessions",
         "gateway/tasks/session_ends.py:SessionEnds": "_rounds",
     },
-    "MOST_TOLERANCES": {"gateway/messages/tolerances.py:Tolerances": "_shares"},
+    "MOST_TOLERANCES": {
+        "gateway/messages/tolerances.py:Tolerances": "_rounds _late",
+        "gateway/messages/tolerances.py:Round": "_awaited _seconds",
+        "gateway/messages/stragglers.py:Stragglers": "_waits",
+    },
+    "MOST_DRAINING": {"transport/exposure.py:ExposureTable": "_draining"},
     "lengths of payloads that were delivered with holes, of the parties of one `Tolerate`": {
         "gateway/messages/tolerances.py:JointBudget": "_spent",
     },

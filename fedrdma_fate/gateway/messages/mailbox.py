@@ -201,7 +201,7 @@ class Mailbox:
     def tolerate(self, round_: Round) -> None:
         """A task lets something be missing of messages that it will get."""
         self.tolerances.begin(round_)
-        for key in round_.keys:
+        for key in round_.awaited:
             if (message := self.find(key)) is not None:
                 self.tolerances.came(key, message.seconds)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable
 
-from fedrdma_fate.gateway.messages.tolerances import Tolerances
+from fedrdma_fate.gateway.messages.tolerances import MOST_TOLERANCES, Tolerances
 from fedrdma_fate.wire.frames import MessageKey
 
 
@@ -20,7 +21,7 @@ class Stragglers:
         """
         self._tolerances = tolerances
         self._on_late = on_late
-        self._waits: dict[MessageKey, asyncio.TimerHandle] = {}
+        self._waits: OrderedDict[MessageKey, asyncio.TimerHandle] = OrderedDict()
         tolerances.on_last = self.wait
 
     def __len__(self) -> int:
@@ -31,6 +32,9 @@ class Stragglers:
         if (before := self._waits.pop(key, None)) is not None:
             before.cancel()
         self._waits[key] = asyncio.get_running_loop().call_later(seconds, self._over, key)
+        while len(self._waits) > MOST_TOLERANCES:
+            _, oldest = self._waits.popitem(last=False)
+            oldest.cancel()
 
     def _over(self, key: MessageKey) -> None:
         del self._waits[key]

@@ -51,7 +51,6 @@ class Round:
     """Messages of one name and tag that a task gets of several parties, and what may be missing of them.
 
     Attributes:
-        keys: of the messages.
         share: of what may be missing of each.
         joint: what they have together, if anything.
     """
@@ -72,12 +71,20 @@ class Round:
             straggler_wait: how much longer than the others the last is waited for, as a share of the median time of
                 their transfers; None: until it has been sent.
         """
-        self.keys = tuple(keys)
         self.share = share
         self.joint = JointBudget(share) if jointly else None
         self._straggler_wait = straggler_wait
-        self._awaited = set(self.keys)
+        self._awaited = dict.fromkeys(keys)
         self._seconds: list[float] = []
+
+    @property
+    def awaited(self) -> tuple[MessageKey, ...]:
+        """Messages that have not come."""
+        return tuple(self._awaited)
+
+    def forget(self, key: MessageKey) -> None:
+        """This message is of another round, or of none."""
+        self._awaited.pop(key, None)
 
     def awaits(self, key: MessageKey) -> bool:
         """Whether this message has not come."""
@@ -92,7 +99,7 @@ class Round:
         """
         if key not in self._awaited:
             return None
-        self._awaited.remove(key)
+        del self._awaited[key]
         if seconds is not None:
             self._seconds.append(seconds)
         if len(self._awaited) != 1 or self._straggler_wait is None or not self._seconds:
@@ -116,10 +123,15 @@ class Tolerances:
 
     def begin(self, round_: Round) -> None:
         """A task will get these messages."""
-        for key in round_.keys:
+        for key in round_.awaited:
+            before = self._rounds.get(key)
+            # never without one, for other threads ask
             self._rounds[key] = round_
             self._rounds.move_to_end(key)
             self._late.discard(key)
+            if before is not None and before is not round_:
+                # so that it keeps nothing alive of what its task repeats
+                before.forget(key)
         while len(self._rounds) > MOST_TOLERANCES:
             self._forget(next(iter(self._rounds)))
 
@@ -166,5 +178,5 @@ class Tolerances:
             self._forget(key)
 
     def _forget(self, key: MessageKey) -> None:
-        del self._rounds[key]
+        self._rounds.pop(key).forget(key)
         self._late.discard(key)

@@ -165,3 +165,14 @@ def test_who_is_not_waited_for_any_more_is_not_late(ends: str) -> None:
     assert tolerances.waits == [(last, 0.0)]
     assert not tolerances.note_late(last)
     assert not tolerances.is_late(last)
+
+
+def test_a_round_keeps_nothing_of_messages_that_its_task_names_again() -> None:
+    """Else 65,536 requests, each of one party less, would keep the names of eight million messages for each tag."""
+    tolerances = Tolerances()
+    keys = [key(str(number)) for number in range(8)]
+    rounds = [Round(keys[first:], 0.1) for first in range(8)]
+    for each in rounds:
+        tolerances.begin(each)
+
+    assert [each.awaited for each in rounds] == [(each,) for each in keys]

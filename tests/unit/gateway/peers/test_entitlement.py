@@ -274,7 +274,8 @@ def _held(twin: Twin, kind: type[Any]) -> list[Any]:
 
 
 def test_every_frame_is_about_a_message_a_transfer_a_session_or_the_channel() -> None:
-    about_the_channel = {"Hello", "Connect", "PathUse", "Share", "Ping", "Pong", "Goodbye", "MemoryHeld"}
+    # the last two are for people
+    about_the_channel = {"Hello", "Connect", "PathUse", "Share", "Ping", "Pong", "Goodbye", "MemoryHeld", "WantedWhole"}
     # who may say what of a session: tests/unit/gateway/tasks/test_session_ends.py
     about_sessions = {"SessionAsk", "SessionIdle", "SessionEnd"}
     frames = {kind.__name__ for kind in typing.get_args(ControlFrame)}
