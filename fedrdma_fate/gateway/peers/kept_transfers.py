@@ -137,10 +137,11 @@ class KeptTransfers:
         return kept.slot, kept.lease
 
     async def open(self, transfer: int) -> None:
-        """Open what lies there sealed, by a thread, as far as its tags are known."""
+        """Open what lies there sealed, by a thread, as far as its tags are known. Where that fails, it is given up."""
         kept = self._kept.get(transfer)
         if kept is not None and kept.slot.sealed is not None:
-            await asyncio.shield(kept.opening or self._open(kept))
+            # neither ends it when this is cancelled, nor raises what it raises
+            await asyncio.wait([kept.opening or self._open(kept)])
 
     def _open(self, kept: _Kept) -> asyncio.Future[Opened]:
         opened = asyncio.ensure_future(asyncio.to_thread(open_told, kept.slot, kept.told))
@@ -151,11 +152,14 @@ class KeptTransfers:
 
     def _on_opened(self, kept: _Kept, done: asyncio.Future[Opened]) -> None:
         offer, slot = kept.slot.offer, kept.lease.slot
+        error = None if done.cancelled() else done.exception()
+        if error is not None:
+            logger.error("what came of transfer %s of %s cannot be opened", offer.transfer, self._peer, exc_info=error)
         if self._kept.get(offer.transfer) is not kept:
             self.release(kept.lease)
             return
         kept = self._kept[offer.transfer] = dataclasses.replace(kept, opening=None)
-        if done.cancelled() or done.exception() is not None:
+        if done.cancelled() or error is not None:
             self.drop(offer.transfer)
             return
         opened = done.result()

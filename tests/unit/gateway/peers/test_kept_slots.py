@@ -11,8 +11,10 @@ import pytest
 
 from fedrdma_fate.core.held import Held
 from fedrdma_fate.engine.kept_slot import KeptSlot
+from fedrdma_fate.engine.told_tags import ToldTags
 from fedrdma_fate.gateway.config.schema import ReceiveConfig
 from fedrdma_fate.gateway.link_sharing import LinkSharing
+from fedrdma_fate.gateway.peers import kept_transfers
 from fedrdma_fate.gateway.peers.kept_transfers import MOST_KEPT
 from fedrdma_fate.gateway.peers.receiving import Receiving, pool_owner
 from fedrdma_fate.memory.pool import SlotPool
@@ -219,3 +221,24 @@ def test_a_peer_has_so_many_kept_and_no_more_and_probes_none() -> None:
         assert site.pool.stats().slots == 2
 
     play(scenario)
+
+
+def test_what_cannot_be_opened_is_given_up_and_its_transfer_begins_anew(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_kept: KeptSlot, _told: ToldTags) -> None:
+        raise OverflowError("a mistake")
+
+    async def scenario() -> None:
+        site = Site()
+        await site.ask(1, site.old)
+        _, slot, _ = site.old.granted[-1]
+        opener: Any = object()
+        site.receiving.keep(KeptSlot(offer_of(1), slot, Held(), sealed=opener))
+        await site.ask(1, site.new)
+        assert [(transfer, kept) for transfer, _, kept in site.new.granted] == [(1, None)]
+        assert site.pool.stats().slots == 1
+
+    monkeypatch.setattr(kept_transfers, "open_told", fail)
+    asyncio.run(asyncio.wait_for(scenario(), 10))
+    assert "a mistake" in caplog.text
