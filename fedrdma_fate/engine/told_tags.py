@@ -45,6 +45,11 @@ class ToldTags:
         self._runs: dict[int, bytes] = {}
         self._unnoted: dict[int, bytes] = {}
 
+    @property
+    def total_bytes(self) -> int:
+        """Of counters and tags."""
+        return self._bytes
+
     def add(self, told: ChunkTags) -> bool:
         """Take some more; False: they are of another attempt, or too many, and were not."""
         run = told.tags[: len(told.tags) - len(told.tags) % RECORD_OVERHEAD]

@@ -397,7 +397,11 @@ def _write_new(directory: int, salt: bytes, records: Iterable[bytes]) -> tuple[i
     fileno = _open(directory, _NEW_NAME, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND)
     try:
         seed = zlib.crc32(salt)
-        data = MAGIC + salt + b"".join(_framed(body, seed) for body in records)
+        bodies = list(records)
+        if any(len(body) > MOST_RECORD_BYTES for body in bodies):
+            # nobody would read it, nor what stands behind it
+            raise OSError(errno.EFBIG, f"a record would be longer than {MOST_RECORD_BYTES} bytes")
+        data = MAGIC + salt + b"".join(_framed(body, seed) for body in bodies)
         _write_all(fileno, memoryview(data))
     except BaseException:
         os.close(fileno)

@@ -33,6 +33,10 @@ MOST_KEPT = 64
 """Slots of a peer's transfers that are kept from one data path to the next: what it had been granted, and no more of it
 than a path has transfers under way for."""
 
+MOST_TOLD_BYTES = 8 * 1024 * 1024
+"""Of counters and tags of all slots of a peer: of 350,000 chunks. One record of the journal has all of a slot, and no
+longer one than 16 MiB is read (`memory/journal_file.py`). Of what more is told nothing is taken; it comes again."""
+
 KEY_AT = HEADER_SPACE_BYTES // 2
 """Where in its slot the key of an attempt lies: on the page of the header, far behind that. In memory that outlives the
 gateway, beside the bytes that it opens, and never on a disk."""
@@ -229,11 +233,16 @@ class KeptTransfers:
             told = self._told.setdefault(frame.grant, ToldTags(slot.length))
             if begun is not None:
                 offer, opener, adopted = begun.offer, begun.opener, begun.adopted
-        if not told.add(frame):
+        if self._told_bytes + len(frame.tags) > MOST_TOLD_BYTES or not told.add(frame):
             what = "did not take tags of transfer %s of %s: of another attempt, or too many"
             self._complain("tags", what, frame.transfer, self._peer, level=logging.INFO)
         elif offer is not None and isinstance(opener, PathOpener) and self._context.journal.is_kept:
             self._note_sealed(offer, slot, opener.key_of(told.introduction), told, adopted)
+
+    @property
+    def _told_bytes(self) -> int:
+        ahead = sum(told.total_bytes for told in self._told.values())
+        return ahead + sum(kept.told.total_bytes for kept in self._kept.values())
 
     def _note_sealed(self, offer: Offer, slot: Slot, key: AttemptKey, told: ToldTags, adopted: Ranges) -> None:
         if not (runs := told.take_unnoted()):

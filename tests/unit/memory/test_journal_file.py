@@ -354,3 +354,16 @@ def test_a_journal_that_could_not_be_written_for_too_long_is_emptied_rather_than
     assert [path.stat().st_size for path in tmp_path.iterdir()] == [0]
     assert "the journal is given up" in caplog.text
     file.close()
+
+
+def test_no_record_is_written_that_would_hide_those_behind_it(directory: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left of many records may be one that is longer than any that is read."""
+    monkeypatch.setattr(journal_file, "MOST_RECORD_BYTES", 10)
+    file = JournalFile(directory, [b"first", b"second"])
+
+    with pytest.raises(OSError, match="longer than 10 bytes"):
+        file.compact(lambda bodies: [b"".join(bodies), b"behind"])
+
+    assert file.append(b"third")
+    file.close()
+    assert read_records(directory)[0] == [b"first", b"second", b"third"]

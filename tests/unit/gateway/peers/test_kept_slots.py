@@ -21,7 +21,15 @@ from fedrdma_fate.memory.pool import SlotPool
 from fedrdma_fate.obs.complaints import Complaints
 from fedrdma_fate.ports import Slot
 from fedrdma_fate.wire.errors import ErrorCode
-from fedrdma_fate.wire.frames import PROBE_TRANSFERS_FROM, Delivered, GrantRequest, Offer
+from fedrdma_fate.wire.frames import (
+    PROBE_TRANSFERS_FROM,
+    TAGS_OF_A_RUN,
+    ChunkTags,
+    Delivered,
+    GrantRequest,
+    Offer,
+)
+from fedrdma_fate.wire.sealed import INTRODUCTION_BYTES, RECORD_OVERHEAD
 from tests.support.endpoints import HeapRegion
 from tests.support.engine import KEY
 from tests.support.twin import run_virtually
@@ -242,3 +250,22 @@ def test_what_cannot_be_opened_is_given_up_and_its_transfer_begins_anew(
     monkeypatch.setattr(kept_transfers, "open_told", fail)
     asyncio.run(asyncio.wait_for(scenario(), 10))
     assert "a mistake" in caplog.text
+
+
+def test_of_a_peer_so_many_tags_are_taken_and_no_more_in_however_many_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record of the journal has those of a slot: of one that is too long nobody would read what stands behind it."""
+    monkeypatch.setattr(kept_transfers, "MOST_TOLD_BYTES", 200_000)
+    tags = bytes(RECORD_OVERHEAD * TAGS_OF_A_RUN)
+
+    async def scenario(site: Site) -> None:
+        for transfer in (1, 2):
+            await site.ask(transfer, site.old, 4 * 1024 * KIB)
+        for number in range(20):
+            grant = 1 + number % 2
+            about = bytes(INTRODUCTION_BYTES)
+            site.receiving.on_chunk_tags(ChunkTags(grant, grant, about, number * TAGS_OF_A_RUN, tags))
+        taken = [site.receiving.kept.take_told(grant) for grant in (1, 2)]
+        assert [told is not None and told.total_bytes for told in taken] == [len(tags), len(tags)]
+        assert 3 * len(tags) > 200_000 > 2 * len(tags)
+
+    play(scenario)
