@@ -34,8 +34,8 @@ DIGESTED_AT_COMMIT_BYTES = 1024 * 1024
 
 DIGESTED_BY_TASKS_BYTES = 16 * 1024 * 1024
 """Up to this length tasks tell them of what is lent or stays here, too, where only the same push made again may need
-them, and of bytes that are put as they are: of blocks that a task writes, and that lie in the cache, that takes it about
-a millisecond."""
+them, and of bytes that are put as they are: of blocks that a task writes, and that lie in the cache, that takes it a
+millisecond or so."""
 
 MOST_DESCRIPTORS = 1
 """With a reply: of the memory that it speaks of."""

@@ -86,7 +86,7 @@ BOUNDS: dict[str, dict[str, str]] = {
         "gateway/peers/kept_transfers.py:KeptTransfers": "_noted",
         "gateway/journal/state.py:JournalState": "coming",
     },
-    "MOST_RUNS, MOST_TOLD_BYTES of a peer, and the slot of its grant": {"engine/told_tags.py:ToldTags": "_runs _unnoted"},
+    "MOST_RUNS, MOST_TOLD_BYTES of a peer": {"engine/told_tags.py:ToldTags": "_runs _unnoted"},
     "by the grants that a peer has": {"gateway/peers/kept_transfers.py:KeptTransfers": "_sealed _told"},
     "MOST_PIECES": {"engine/arrival_notes.py:ArrivalNotes": "_fresh _waiting"},
     "MOST_KEPT": {"gateway/peers/kept_transfers.py:KeptTransfers": "_kept"},
