@@ -29,6 +29,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--kills", type=int, default=3, help="of gateways, in tests/fate's job of three silos (default: 3)"
     )
     parser.addoption("--kills-seed", type=int, default=1, help="of which and when (default: 1)")
+    parser.addoption(
+        "--stop-bytes",
+        default="32MB",
+        help="under way when a job of FATE Flow is stopped, in tests/fate (default: 32MB)",
+    )
     parser.addoption("--matrix-seeds", type=int, default=1, help="runs of each cell in tests/matrix (default: 1)")
     parser.addoption("--matrix-seed", type=int, default=0, help="seed of the first of them (default: 0)")
     parser.addoption(

@@ -20,6 +20,7 @@ TARGETS = frozenset(
         "fate.components.core._load_federation",
         "fate.components.core.spec.task",
         "fate_flow.controller.parser",
+        "fate_flow.controller.task",
         "fate_flow.engine.relation_ship",
         "fate_flow.entity.spec.dag._task",
         "fate_flow.entity.types._engine",

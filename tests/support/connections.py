@@ -23,6 +23,9 @@ _SO_ATTACH_FILTER = 26
 _SO_DETACH_FILTER = 27
 """Likewise."""
 
+_SO_MAX_PACING_RATE = 47
+"""Likewise."""
+
 _RANDOM = 0xFFFFF000 + 56
 """Of <linux/filter.h>, SKF_AD_OFF + SKF_AD_RANDOM: where a filter loads a random number from."""
 
@@ -144,6 +147,11 @@ def truncate(connection: socket.socket, share: float, kept_bytes: int) -> None:
     _filter(
         connection, [(0x20, 0, 0, _RANDOM), (0x35, 1, 0, limit), (0x06, 0, 0, kept_bytes), (0x06, 0, 0, 0xFFFFFFFF)]
     )
+
+
+def pace(connection: socket.socket, rate: int) -> None:
+    """What this process sends leaves at so many bytes a second at most; a stream's alone."""
+    connection.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, rate)
 
 
 def heal(connection: socket.socket) -> None:

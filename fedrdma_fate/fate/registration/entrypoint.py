@@ -8,15 +8,14 @@ from types import ModuleType
 from typing import Any
 
 from fedrdma_fate.fate.registration.extension import Extension
-from fedrdma_fate.fate.registration.spec import allow_in_union, federation_spec
+from fedrdma_fate.fate.registration.spec import allow_in_union, federation_spec, is_for_clean_up
 
 
 def _extend_task_spec(module: ModuleType) -> None:
     from fate.components.core.spec.federation import FederationPartiesSpec
 
-    spec = federation_spec(FederationPartiesSpec)
-    allow_in_union(module.TaskConfigSpec.TaskConfSpec, spec)
-    allow_in_union(module.TaskCleanupConfigSpec, spec)
+    allow_in_union(module.TaskConfigSpec.TaskConfSpec, federation_spec(FederationPartiesSpec))
+    allow_in_union(module.TaskCleanupConfigSpec, federation_spec(FederationPartiesSpec, clean_up=True))
 
 
 def _extend_load_federation(module: ModuleType) -> None:
@@ -26,10 +25,11 @@ def _extend_load_federation(module: ModuleType) -> None:
     def load_federation(federation: Any, computing: Any) -> Any:
         if federation.type != "fedrdma":
             return original(federation, computing)
-        from fedrdma_fate.fate.registration.factory import build_federation
+        from fedrdma_fate.fate.registration import factory
 
         metadata = federation.metadata
-        return build_federation(
+        build = factory.build_federation_to_destroy if is_for_clean_up(federation) else factory.build_federation
+        return build(
             metadata.federation_id,
             computing,
             metadata.parties.local.tuple(),

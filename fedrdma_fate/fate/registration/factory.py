@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedrdma_fate.fate.compatibility import require_supported_fate
-from fedrdma_fate.fate.gateway_client import PartyTuple, to_party
+from fedrdma_fate.fate.gateway_client import PartyTuple, SoloConnector, to_party
 from fedrdma_fate.fate.settings import parse_settings
+from fedrdma_fate.wire.errors import ErrorCode, GatewayError
+
+logger = logging.getLogger(__name__)
 
 
 def build_federation(
@@ -34,3 +38,24 @@ def build_federation(
     alone = all(other == party for other in parties)
     address = "" if alone else settings.address_for(to_party(party))
     return FedRDMAFederation(session, computing, party, parties, address, settings.options)
+
+
+def build_federation_to_destroy(
+    session: str, computing: Any, party: PartyTuple, parties: Sequence[PartyTuple], values: Mapping[str, Any]
+) -> Any:
+    """The same for a clean-up, which has something to destroy besides: also where the session has ended already.
+
+    Raises:
+        ConfigError: see `build_federation`.
+        FateError: see there.
+        GatewayError: GATEWAY_UNREACHABLE or WRONG_PARTY.
+    """
+    try:
+        return build_federation(session, computing, party, parties, values)
+    except GatewayError as error:
+        if error.code is not ErrorCode.SESSION_ENDED:
+            raise
+        logger.info("nothing is left to clean up at the gateway: %s", error.message)
+    from fedrdma_fate.fate.federation import FedRDMAFederation
+
+    return FedRDMAFederation(session, computing, party, parties, connector=SoloConnector(session, to_party(party)))

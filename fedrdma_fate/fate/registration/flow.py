@@ -1,4 +1,4 @@
-"""FATE Flow: the engine's name, what it goes with, the task's configuration, and where that comes from."""
+"""FATE Flow: the engine's name, what it goes with, the task's configuration and where that comes from, and its end."""
 
 from __future__ import annotations
 
@@ -73,6 +73,23 @@ def _federation_conf(task: Any, configured: dict[str, Any]) -> Any:
     )
 
 
+def _extend_task_controller(module: ModuleType) -> None:
+    original = module.TaskController.kill_task.__func__
+
+    @functools.wraps(original)
+    def kill_task(cls: Any, task: Any) -> Any:
+        killed = original(cls, task)
+        # it is called when all is well, too; then each party leaves by itself
+        if task.f_party_status != "success":
+            # FATE Flow's own clean-up does so when two interpreters for each party have started, and imported FATE
+            from fedrdma_fate.fate.stopping import end_session_of
+
+            end_session_of(task.f_component_parameters)
+        return killed
+
+    module.TaskController.kill_task = classmethod(kill_task)
+
+
 def _party_section(party: Party) -> dict[str, str]:
     return {"role": party.role, "partyid": party.party_id}
 
@@ -88,4 +105,5 @@ EXTENSIONS = (
     Extension(
         "fate_flow.controller.parser", ("TaskParser.generate_federation_conf", "ENGINES", "PROXY"), _extend_parser
     ),
+    Extension("fate_flow.controller.task", ("TaskController.kill_task.__func__",), _extend_task_controller),
 )

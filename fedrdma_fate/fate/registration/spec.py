@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any, Literal
 
 
-def federation_spec(parties_spec: Any) -> Any:
+def federation_spec(parties_spec: Any, *, clean_up: bool = False) -> Any:
     """The model of a `federation` section of type fedrdma.
 
     Args:
         parties_spec: FATE's, or FATE Flow's, `FederationPartiesSpec`.
+        clean_up: of the configuration of what comes after a task, and only destroys.
     """
     import pydantic
 
@@ -34,7 +35,14 @@ def federation_spec(parties_spec: Any) -> Any:
     metadata = pydantic.create_model(
         "FedRDMAMetadataSpec", federation_id=(str, ...), parties=(parties_spec, ...), fedrdma_config=(config, ...)
     )
-    return pydantic.create_model("FedRDMAFederationSpec", type=(Literal["fedrdma"], ...), metadata=(metadata, ...))
+    spec = pydantic.create_model("FedRDMAFederationSpec", type=(Literal["fedrdma"], ...), metadata=(metadata, ...))
+    spec.is_for_clean_up = clean_up
+    return spec
+
+
+def is_for_clean_up(federation: Any) -> bool:
+    """Whether a `federation` section is that of a clean-up."""
+    return bool(type(federation).is_for_clean_up)
 
 
 def allow_in_union(model: Any, spec: Any) -> None:

@@ -1,4 +1,7 @@
-"""A client of FATE Flow: two epochs of homogeneous logistic regression, as a network, over guest, host and arbiter."""
+"""A client of FATE Flow: a network trained homogeneously for two epochs, over guest, host and arbiter.
+
+It is logistic regression, or has two hidden layers, so that its updates are as long as a test wants them.
+"""
 
 import argparse
 from pathlib import Path
@@ -18,15 +21,19 @@ ROWS, FEATURES = 120, 8
 
 
 def main() -> None:
-    """Upload, train, and fail unless FATE Flow says that all went well."""
+    """Upload and train, or only one of them, and fail unless FATE Flow says that all went well."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--data", type=Path, help="where samples are written to be uploaded; without, they are there")
+    parser.add_argument("--upload-only", action="store_true")
+    parser.add_argument("--hidden", type=int, default=0, help="width of the hidden layers; its square is the update")
     arguments = parser.parse_args()
     # otherwise `pipeline init` would have to write them into the installed package
     FlowConfig.IP, FlowConfig.PORT = "127.0.0.1", arguments.port
-    _upload(arguments.data / "samples.csv")
-    _train()
+    if arguments.data is not None:
+        _upload(arguments.data / "samples.csv")
+    if not arguments.upload_only:
+        _train(arguments.hidden)
 
 
 def _upload(path: Path) -> None:
@@ -49,21 +56,22 @@ def _upload(path: Path) -> None:
     )
 
 
-def _train() -> None:
+def _train(hidden: int) -> None:
     pipeline = FateFlowPipeline().set_parties(guest="9999", host="10000", arbiter="10000")
     reader = Reader("reader_0", runtime_parties={"guest": "9999", "host": "10000"})
     reader.guest.task_parameters(namespace="test", name="samples")
     reader.hosts[0].task_parameters(namespace="test", name="samples")
-    trainer = HomoNN("nn_0", runner_conf=_runner(), train_data=reader.outputs["output_data"])
+    trainer = HomoNN("nn_0", runner_conf=_runner(hidden), train_data=reader.outputs["output_data"])
     pipeline.add_tasks([reader, trainer])
     pipeline.compile()
     pipeline.fit()
 
 
-def _runner() -> Any:
+def _runner(hidden: int) -> Any:
+    first = [nn.Linear(FEATURES, hidden), nn.Linear(hidden, hidden)] if hidden else []
     return get_config_of_default_runner(
         algo="fedavg",
-        model=Sequential(nn.Linear(FEATURES, 1), nn.Sigmoid()),
+        model=Sequential(*first, nn.Linear(hidden or FEATURES, 1), nn.Sigmoid()),
         loss=nn.BCELoss(),
         optimizer=optim.SGD(lr=0.1),
         training_args=TrainingArguments(num_train_epochs=2, per_device_train_batch_size=64, seed=1),

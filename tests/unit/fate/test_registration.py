@@ -235,6 +235,19 @@ def test_the_component_entrypoint_parses_and_loads_the_engine(built: list[tuple[
     assert "FedRDMAFederationSpec" in TaskConfigSpec.schema_json()
 
 
+def test_only_what_cleans_up_does_without_a_session() -> None:
+    from fate.components.core.spec.task import TaskCleanupConfigSpec, TaskConfigSpec
+
+    def is_for_clean_up(model: Any) -> list[bool]:
+        kinds = [field.type_ for field in model.__fields__["federation"].sub_fields]
+        return [kind.is_for_clean_up for kind in kinds if kind.__name__ == "FedRDMAFederationSpec"]
+
+    assert [is_for_clean_up(model) for model in (TaskConfigSpec.TaskConfSpec, TaskCleanupConfigSpec)] == [
+        [False],
+        [True],
+    ]
+
+
 def test_the_component_entrypoint_still_takes_fates_engines(built: list[tuple[Any, ...]]) -> None:
     from fate.components.core.spec.task import TaskCleanupConfigSpec
 
