@@ -481,7 +481,12 @@ class OutgoingTransfers:
 
     def _needed(self, outgoing: Outgoing) -> int:
         sealed = self._ring is not None
-        return slot_bytes_needed(outgoing.plan, outgoing.mode, sealed=sealed, recut=outgoing.recut)
+        needed = slot_bytes_needed(outgoing.plan, outgoing.mode, sealed=sealed, recut=outgoing.recut)
+        if sealed or outgoing.mode == "grpc":
+            return needed
+        # it may have to go on where tags lie in its slot
+        with_tags = slot_bytes_needed(outgoing.plan, outgoing.mode, sealed=True, recut=outgoing.recut)
+        return max(needed, with_tags) if self._settings.leaves_room_for_tags(with_tags) else needed
 
     def _ask_next(self, ended: int, now: float) -> None:
         """A transfer has ended: where it had asked for a slot, another that waits for its turn may."""

@@ -46,6 +46,8 @@ class LinkSettings:
         tells_digests: whether the peer tells the digests of chunks when it is asked; called on the link's thread.
         continues: whether the peer knows grants that continue others; called on the link's thread.
         knows_tags: whether the peer knows ChunkTags; called on the link's thread.
+        leaves_room_for_tags: whether another data path to the peer wants a table of tags in the slot, for a transfer
+            may go on there, and the peer can grant one of this length; called on the link's thread.
         notes_arrivals: whether its owner wants to know from time to time what has come, to write it down.
         confirms: whether the link tells the peer at once that a payload is kept; else its owner does, later. Probes are
             always confirmed.
@@ -72,6 +74,7 @@ class LinkSettings:
     tells_digests: Callable[[], bool] = lambda: False
     continues: Callable[[], bool] = lambda: False
     knows_tags: Callable[[], bool] = lambda: False
+    leaves_room_for_tags: Callable[[int], bool] = lambda _slot_bytes: False
     notes_arrivals: bool = False
     confirms: bool = True
     complaints: Complaints = dataclasses.field(default_factory=Complaints)

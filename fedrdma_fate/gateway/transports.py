@@ -111,6 +111,7 @@ def link_settings(
     tells_digests: Callable[[], bool] = lambda: False,
     continues: Callable[[], bool] = lambda: False,
     knows_tags: Callable[[], bool] = lambda: False,
+    leaves_room_for_tags: Callable[[int], bool] = lambda _slot_bytes: False,
     notes_arrivals: bool = False,
     bounds_loss: Callable[[], bool] = lambda: False,
     loss_share: Callable[[MessageKey], float] = lambda _key: 0.0,
@@ -132,6 +133,7 @@ def link_settings(
         tells_digests: whether it tells the digests of chunks when it is asked.
         continues: whether it knows grants that continue others.
         knows_tags: whether it knows ChunkTags.
+        leaves_room_for_tags: whether another data path to it wants a table of tags in the slot, which may be so long.
         notes_arrivals: whether to tell from time to time what has come.
         bounds_loss: whether it knows offers of which something may be missing.
         loss_share: how much of what may be missing of a message our task lets be so.
@@ -152,6 +154,7 @@ def link_settings(
         tells_digests=tells_digests,
         continues=continues,
         knows_tags=knows_tags,
+        leaves_room_for_tags=leaves_room_for_tags,
         notes_arrivals=notes_arrivals,
         bounds_loss=bounds_loss,
         loss_share=loss_share,

@@ -44,7 +44,7 @@ from fedrdma_fate.gateway.peers.link_events import LinkEvents
 from fedrdma_fate.gateway.peers.link_regions import LinkRegions
 from fedrdma_fate.gateway.peers.main_path import MainPath
 from fedrdma_fate.gateway.peers.metering import SHUT_OUT_SECONDS, Pace
-from fedrdma_fate.gateway.peers.path_keys import PeerKeys
+from fedrdma_fate.gateway.peers.path_keys import SEALED_IN_SLOT, PeerKeys
 from fedrdma_fate.gateway.peers.paths import DataPaths
 from fedrdma_fate.gateway.peers.probe_transfers import ProbeTransfers
 from fedrdma_fate.gateway.peers.receiving import Receiving
@@ -517,6 +517,7 @@ class Peer:
             tells_digests=lambda: self.hello is not None and self.hello.chunk_digests,
             continues=lambda: self.hello is not None and self.hello.continues,
             knows_tags=lambda: self.hello is not None and self.hello.chunk_tags,
+            leaves_room_for_tags=self._may_seal_in_slots,
             notes_arrivals=self._context.journal.is_kept,
             bounds_loss=lambda: self.hello is not None and self.hello.bounded_loss,
             loss_share=self._context.mailbox.tolerances.share,
@@ -535,6 +536,17 @@ class Peer:
         """What may be missing of a message of the peer's, or whether it is late, is not what it was."""
         for path in self.paths.paths.values():
             path.link.look_again(key)
+
+    def _may_seal_in_slots(self, slot_bytes: int) -> bool:
+        """Whether there may be a data path to the peer on which what lies in a slot is sealed; on any thread.
+
+        Where the peer can grant no slot as long as this, what it is asked for has no room for that.
+        """
+        hello = self.hello
+        if hello is None or not hello.chunk_tags or slot_bytes > hello.receive_bytes:
+            return False
+        seals = self._context.config.sealing != "off"
+        return seals and any(name in hello.transports and name in self._context.transports for name in SEALED_IN_SLOT)
 
     def transfers(self) -> list[TransferProgress]:
         """Transfers under way, those that wait for the peer included."""

@@ -116,6 +116,10 @@ async def _takes_another_path_and_the_first_again(play: Play) -> None:
     play.refuse("verbs")
     play.twin.break_paths()
     await play.until(len(BODY) * 2 // 3, "tcp")
+    await _takes_the_better_path_again(play)
+
+
+async def _takes_the_better_path_again(play: Play) -> None:
     for wires in play.twin._wires.values():
         for wire in wires.values():
             wire.lands_at_once = 0
@@ -247,6 +251,26 @@ def test_what_has_arrived_sealed_is_not_sent_again(tmp_path: Path, mode: Mode, w
     assert arrived >= len(BODY) // 2
     print(what, mode, landed)
     assert landed <= len(BODY) + HEADERS_BYTES + CHUNK_BYTES + 3 * TABLE_BYTES
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_has_come_by_a_stream_goes_on_where_chunks_lie_sealed(tmp_path: Path, mode: Mode) -> None:
+    async def play() -> int:
+        twin = AutoTwin(tmp_path, transport="auto", chunk=CHUNK_BYTES, **SEALED)
+        try:
+            this = Play(twin)
+            this.refuse("verbs")
+            await twin.connect("a")
+            await this.until(0, "tcp")
+            key = twin.push("a", "model", BODY, mode=mode)
+            await this.until(len(BODY) // 2)
+            await _takes_the_better_path_again(this)
+            assert await this.finish(key) == BODY
+            return this.landed_bytes
+        finally:
+            twin.close()
+
+    assert run_virtually(play()) <= len(BODY) + HEADERS_BYTES + CHUNK_BYTES + 2 * TABLE_BYTES
 
 
 @pytest.mark.parametrize("mode", MODES)
