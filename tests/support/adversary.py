@@ -150,7 +150,7 @@ class Besieged(Twin):
     def _value(self, frame: type, name: str, kind: object) -> Any:
         chance = self.chance
         known = {
-            "key": self._key if kind is MessageKey else lambda: chance.choice(IDS),
+            "key": (lambda: chance.choice(IDS)) if kind is int else self._key,
             "transport": lambda: chance.choice(("tcp", "tcp", "tcp", "grpc")),
             "transfer": self._transfer,
             "grant": lambda: chance.choice((*IDS, *[grant.grant for grant in self.grants[-3:]])),
@@ -168,6 +168,7 @@ class Besieged(Twin):
             "tags": lambda: chance.randbytes(chance.choice((0, 1, 24, 240, 24 * 4096))),
             "loss_share": lambda: chance.choice((0.0, 1e-300, 0.01, 0.2)),
             "whole_bytes": lambda: chance.choice(SIZES),
+            "tail_from": lambda: chance.choice((0, 1, 4096, 1 << 32)),
             "beyond": lambda: chance.randbytes(chance.choice((0, 1, 64))),
             "nonce": lambda: bytes(chance.choice((0, 1, PATH_NONCE_BYTES))),
             "exchange_key": lambda: bytes(chance.choice((0, 32))),

@@ -96,6 +96,9 @@ def _example(kind: Any, name: str) -> Any:
     if origin is typing.Annotated:
         most = next((meta.le for meta in arguments[1:] if isinstance(meta, msgspec.Meta) and meta.le is not None), None)
         example = _example(arguments[0], name)
+        if isinstance(example, bytes):
+            metas = (meta for meta in arguments[1:] if isinstance(meta, msgspec.Meta))
+            return example.ljust(max((meta.min_length or 0 for meta in metas), default=0), b".")
         return example if most is None else min(example, arguments[0](most))
     if origin is Literal:
         return arguments[0]

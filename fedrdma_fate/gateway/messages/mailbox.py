@@ -1,4 +1,7 @@
-"""Messages that have arrived and wait to be pulled, and pulls that wait for their message."""
+"""Messages that have arrived and wait to be pulled, and pulls that wait for their message.
+
+More than 500 lines: every way in which a message comes to wait here, and goes, is to be seen in one place.
+"""
 
 from __future__ import annotations
 
