@@ -158,9 +158,14 @@ class Tolerances:
         return 0.0 if round_ is None else round_.share
 
     def spend(self, key: MessageKey, whole_bytes: int, total_bytes: int, missing: Ranges) -> bool:
-        """Whether these ranges may be missing besides what is of messages that share a budget with it."""
+        """Whether these ranges may be missing besides what is of messages that share a budget with it.
+
+        Of a message that was forgotten, since somebody has asked for its `share`, nothing may.
+        """
         round_ = self._rounds.get(key)
-        return round_ is None or round_.joint is None or round_.joint.spend(whole_bytes, total_bytes, missing)
+        if round_ is None:
+            return not missing
+        return round_.joint is None or round_.joint.spend(whole_bytes, total_bytes, missing)
 
     def discard(self, key: MessageKey) -> None:
         """It was got."""

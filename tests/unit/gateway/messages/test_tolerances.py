@@ -41,6 +41,8 @@ def test_what_is_over_is_forgotten(ends: str) -> None:
             tolerances.begin(Round([key(name=str(number))], 0.1))
 
     assert tolerances.share(key()) == 0.0
+    assert not tolerances.spend(key(), WHOLE, TOTAL, ((64, 65),)), "though a link has asked for the share before"
+    assert tolerances.spend(key(), WHOLE, TOTAL, ())
     assert tolerances.share(key(session="another")) == 0.2
 
 
