@@ -18,7 +18,8 @@ from fedrdma_fate.gateway.config.schema import GatewayConfig, split_address
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.kept_memory import KeptMemory, boot_identity
 from fedrdma_fate.gateway.messages.budget import Budget, Limits
-from fedrdma_fate.gateway.messages.mailbox import Mailbox, Message
+from fedrdma_fate.gateway.messages.mailbox import Mailbox
+from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.messages.stragglers import Stragglers
 from fedrdma_fate.gateway.path_store import PathStore
 from fedrdma_fate.gateway.peers.channel_security import IdentityWatch, TlsChannel, credentials_of

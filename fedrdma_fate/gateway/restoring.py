@@ -29,7 +29,7 @@ from fedrdma_fate.gateway.journal_records import (
     SumGone,
     Unleased,
 )
-from fedrdma_fate.gateway.messages.mailbox import Message
+from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.peers.kept_transfers import kept_key, told_of
 from fedrdma_fate.gateway.peers.peer import Peer
 from fedrdma_fate.gateway.peers.receiving import pool_owner

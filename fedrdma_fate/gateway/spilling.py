@@ -7,7 +7,7 @@ import logging
 
 from fedrdma_fate.gateway.background import spawn
 from fedrdma_fate.gateway.context import GatewayContext
-from fedrdma_fate.gateway.messages.mailbox import Message
+from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.memory.pool import Lease, SlotPool
 from fedrdma_fate.memory.shared_slots import BorrowedSlot
 from fedrdma_fate.memory.spill import Spilled

@@ -14,7 +14,7 @@ import msgspec
 
 from fedrdma_fate.core.credits import MOST_CREDITS
 from fedrdma_fate.gateway.journal.state import REMEMBERED_TRANSFERS
-from fedrdma_fate.gateway.messages.mailbox import Message
+from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.peers.borrowing import MOST_BORROWED, MOST_EARLY
 from fedrdma_fate.gateway.peers.control_stream import ControlStream
 from fedrdma_fate.gateway.peers.peer import Peer

@@ -20,7 +20,8 @@ from fedrdma_fate.gateway.assembly import limits_of
 from fedrdma_fate.gateway.config.schema import parse_config
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.messages.budget import Budget
-from fedrdma_fate.gateway.messages.mailbox import Mailbox, Message
+from fedrdma_fate.gateway.messages.mailbox import Mailbox
+from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.peers.control_stream import ControlStream
 from fedrdma_fate.gateway.peers.peer import Peer
 from fedrdma_fate.gateway.peers.receiving import pool_owner

@@ -6,6 +6,8 @@ drains what that has queued, and cruises. What differs is ours: STARTUP is one p
 a standing queue makes the rate come down at once (`queue_detection.py`), and competitors are left half of the path
 (`competition.py`). A constant of which nothing else is said is ours, tried in the simulator and measured in the testbed
 (docs/results). How long phases take is in `cycle_times.py`, what is lost of each round in `loss_rounds.py`.
+
+More than 500 lines: everything that changes the rate is to be seen in one place.
 """
 
 from __future__ import annotations

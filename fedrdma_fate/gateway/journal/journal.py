@@ -24,7 +24,7 @@ from fedrdma_fate.gateway.journal_records import (
     Spilled,
     encode_together,
 )
-from fedrdma_fate.gateway.messages.mailbox import Message
+from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.memory.journal_file import JournalFile
 from fedrdma_fate.memory.region_directory import SEND_REGION
 from fedrdma_fate.memory.spill import Spilled as SpilledPayload

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable
 
 from fedrdma_fate.gateway.context import GatewayContext
-from fedrdma_fate.gateway.messages.mailbox import Message
+from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.peers.paths import DataPaths
 from fedrdma_fate.gateway.spilling import take_in
 from fedrdma_fate.memory.shared_slots import BorrowedSlot

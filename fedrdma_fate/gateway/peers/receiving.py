@@ -23,7 +23,7 @@ from fedrdma_fate.engine.link_thread import LinkHandle
 from fedrdma_fate.gateway.background import spawn
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.journal.state import REMEMBERED_LOST, REMEMBERED_TRANSFERS
-from fedrdma_fate.gateway.messages.mailbox import Message
+from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.peers.announced import AnnouncedTransfers
 from fedrdma_fate.gateway.peers.borrowing import Borrowing
 from fedrdma_fate.gateway.peers.entitlement import why_not_admitted

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from fedrdma_fate.engine.link_thread import LinkHandle
 from fedrdma_fate.gateway.background import spawn
 from fedrdma_fate.gateway.context import GatewayContext
-from fedrdma_fate.gateway.messages.mailbox import Message
+from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.memory.payload_copies import PayloadCopies
 from fedrdma_fate.memory.spill import Spilled
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, MemoryPoolError

@@ -45,7 +45,7 @@ from fedrdma_fate.client.protocol import (
 )
 from fedrdma_fate.core.held import bytes_in
 from fedrdma_fate.gateway.journal_records import SumHanded
-from fedrdma_fate.gateway.messages.mailbox import Message
+from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.messages.sessions import Pull
 from fedrdma_fate.gateway.messages.tolerances import Round
 from fedrdma_fate.gateway.peers.entitlement import not_in_session

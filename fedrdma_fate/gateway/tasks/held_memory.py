@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from fedrdma_fate.client.protocol import Attach
 from fedrdma_fate.gateway.context import GatewayContext
-from fedrdma_fate.gateway.messages.mailbox import Message
+from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.peers.sending import Sending
 from fedrdma_fate.memory.pool import SlotPool
 from fedrdma_fate.obs.complaints import EACH_TELLS

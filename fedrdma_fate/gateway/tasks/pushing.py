@@ -17,7 +17,7 @@ from fedrdma_fate.core.digest import block_digest
 from fedrdma_fate.engine.payload import Payload
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.journal_records import Outgoing as OutgoingRecord
-from fedrdma_fate.gateway.messages.mailbox import Message, name_of_user
+from fedrdma_fate.gateway.messages.message import Message, name_of_user
 from fedrdma_fate.gateway.messages.sessions import Push
 from fedrdma_fate.gateway.peers.entitlement import not_in_session
 from fedrdma_fate.gateway.peers.metering import frames_counted

@@ -7,7 +7,7 @@ import hashlib
 
 from fedrdma_fate.gateway.journal.kept_sums import KeptSum
 from fedrdma_fate.gateway.journal_records import Came, Outgoing
-from fedrdma_fate.gateway.messages.mailbox import Message
+from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.peers.sending import Sending
 from fedrdma_fate.memory.pool import Lease
 from fedrdma_fate.wire.frames import MessageKey

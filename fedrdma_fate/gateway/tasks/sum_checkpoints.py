@@ -10,7 +10,7 @@ from fedrdma_fate.aggregate.checkpoint import StoppedError, write
 from fedrdma_fate.core.fold import Fold
 from fedrdma_fate.gateway.background import spawn
 from fedrdma_fate.gateway.context import GatewayContext
-from fedrdma_fate.gateway.messages.mailbox import Message
+from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.memory.pool import Lease
 from fedrdma_fate.wire.frames import MessageKey
 from fedrdma_fate.wire.summand import Shape, Summand

@@ -33,7 +33,7 @@ from fedrdma_fate.core.fold import Fold, Order
 from fedrdma_fate.gateway.background import spawn
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.journal_records import Pulled, SumAdded, SumAdding, SumBegan, SumClosed, SumGone
-from fedrdma_fate.gateway.messages.mailbox import Message
+from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.spilling import make_room
 from fedrdma_fate.gateway.summand_grants import ExpectedUpdates
 from fedrdma_fate.gateway.tasks.returning import EarlierSum

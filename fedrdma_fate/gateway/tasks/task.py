@@ -15,7 +15,7 @@ from fedrdma_fate.engine.payload import Payload
 from fedrdma_fate.gateway.journal.journal import Journal
 from fedrdma_fate.gateway.journal_records import Came, Leased, Unleased, Went
 from fedrdma_fate.gateway.journal_records import Outgoing as OutgoingRecord
-from fedrdma_fate.gateway.messages.mailbox import Message
+from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.peers.sending import Sending
 from fedrdma_fate.gateway.tasks.pushing import LeasedPayload
 from fedrdma_fate.gateway.tasks.returning import EarlierSum, Had, digest_of_secret

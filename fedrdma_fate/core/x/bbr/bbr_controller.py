@@ -1,4 +1,7 @@
-"""BBRv3 as a controller: its state machine, and rate and window. draft-ietf-ccwg-bbr-06, sections 5.3 and 5.6."""
+"""BBRv3 as a controller: its state machine, and rate and window. draft-ietf-ccwg-bbr-06, sections 5.3 and 5.6.
+
+More than 500 lines: the draft's sections are to be compared with it in their order.
+"""
 
 from __future__ import annotations
 

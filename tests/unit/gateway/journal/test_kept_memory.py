@@ -35,7 +35,7 @@ from fedrdma_fate.gateway.journal_records import (
     encode_record,
 )
 from fedrdma_fate.gateway.kept_memory import KeptMemory, boot_identity
-from fedrdma_fate.gateway.messages.mailbox import Message
+from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.memory import journal_file
 from fedrdma_fate.memory.allocator import SlotAllocator
 from fedrdma_fate.memory.journal_file import MAGIC, MOST_RECORD_BYTES, JournalFile, read_records

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from fedrdma_fate.gateway.messages.mailbox import Mailbox, Message
+from fedrdma_fate.gateway.messages.mailbox import Mailbox
+from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.messages.sessions import REMEMBERED_CLOSED, Sessions
 from fedrdma_fate.memory.pool import SlotPool
 from fedrdma_fate.memory.spill import Spilled

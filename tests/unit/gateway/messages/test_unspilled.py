@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedrdma_fate.gateway.messages.mailbox import Message
+from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.messages.unspilled import MOST_BYTES, Unspilled
 from fedrdma_fate.wire.frames import MessageKey, Party
 

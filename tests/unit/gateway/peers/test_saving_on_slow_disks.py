@@ -12,7 +12,7 @@ import pytest
 
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.journal.journal import Journal
-from fedrdma_fate.gateway.messages.mailbox import Message
+from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.peers.saving import IN_JOURNAL_BYTES, MOST_COPYING, Saving
 from fedrdma_fate.memory.payload_copies import PayloadCopies
 from fedrdma_fate.wire.errors import FedRDMAError

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from fedrdma_fate.client.protocol import CLIENT_PROTOCOL_VERSION, Attach
-from fedrdma_fate.gateway.messages.mailbox import Message
+from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.tasks.held_memory import MOST_SHOWN, HeldMemory, Holding
 from fedrdma_fate.wire.frames import MemoryHeld, MessageKey, Party
 from tests.support.twin import PARTIES, Twin

@@ -23,7 +23,7 @@ from fedrdma_fate.client.protocol import (
 )
 from fedrdma_fate.gateway.config.schema import parse_config
 from fedrdma_fate.gateway.journal_records import Came
-from fedrdma_fate.gateway.messages.mailbox import Message
+from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.messages.sessions import Pull
 from fedrdma_fate.gateway.tasks.conversation import TaskConversation
 from fedrdma_fate.gateway.tasks.returning import Had, digest_of_secret

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fedrdma_fate.gateway.messages.mailbox import Message
+from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.tasks.session_ends import SessionEnds
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
 from fedrdma_fate.wire.frames import MessageKey, Party, Refused, SessionAsk, SessionEnd, SessionIdle
