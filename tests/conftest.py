@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 
 from fedrdma_fate.obs.log import ROOT_LOGGER
@@ -18,6 +19,14 @@ def _each_test_finds_the_log_as_it_was() -> Iterator[None]:
     yield
     logger.setLevel(level)
     logger.propagate, logger.handlers = propagate, handlers
+
+
+def pytest_configure() -> None:
+    """No example fails for what it took: on a busy machine that says nothing of it."""
+    hypothesis.settings.register_profile(
+        "untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    )
+    hypothesis.settings.load_profile("untimed")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
