@@ -58,6 +58,7 @@ class Granted:
         kept: what lies there of the transfer that asked, from another data path.
         counted: arrived and overtaken bytes of it that were counted for its link.
         notes: of what has come, where they are wanted.
+        tags: what was told of its table of tags.
     """
 
     slot: Slot
@@ -74,6 +75,7 @@ class Granted:
     kept: KeptSlot | None = None
     counted: tuple[int, int] = (0, 0)
     notes: ArrivalNotes | None = None
+    tags: bytearray | None = None
 
     def to_keep(self, opener: PathOpener | None = None) -> KeptSlot | None:
         """For another data path to go on in, where it can.

@@ -73,6 +73,7 @@ from fedrdma_fate.wire.datagrams import Header
 from fedrdma_fate.wire.errors import ErrorCode, TransferError, TransportError
 from fedrdma_fate.wire.frames import (
     PROBE_TRANSFERS_FROM,
+    ChunkTags,
     ControlFrame,
     Delivered,
     DigestRun,
@@ -87,6 +88,7 @@ from fedrdma_fate.wire.frames import (
     Share,
 )
 from fedrdma_fate.wire.header import HEADER_BYTES, header_present
+from fedrdma_fate.wire.sealed import INTRODUCTION_BYTES, RECORD_OVERHEAD
 
 logger = logging.getLogger(__name__)
 
@@ -385,6 +387,25 @@ class IncomingTransfers:
             if granted.receiver is not None and granted.receiver.transfer == run.transfer:
                 granted.receiver.on_digest_run(run.first, run.digests)
 
+    def on_chunk_tags(self, told: ChunkTags) -> None:
+        """The sender tells what opens chunks that are sealed in their slot, should their table not come."""
+        granted = self._granted.get(told.grant)
+        receiver = None if granted is None else granted.receiver
+        if granted is None or not isinstance(receiver, XReceiver) or receiver.transfer != told.transfer:
+            return
+        plan, count = receiver.plan, len(told.tags) // RECORD_OVERHEAD
+        if not (granted.is_sealed and receiver.is_bounded) or told.first + count > plan.count - plan.trailer_count:
+            return
+        if granted.tags is None:
+            granted.tags = bytearray(plan.trailer_bytes)
+            granted.tags[:INTRODUCTION_BYTES] = told.introduction
+        elif granted.tags[:INTRODUCTION_BYTES] != told.introduction:
+            return
+        at = INTRODUCTION_BYTES + told.first * RECORD_OVERHEAD
+        granted.tags[at : at + count * RECORD_OVERHEAD] = told.tags[: count * RECORD_OVERHEAD]
+        first = plan.trailer_count + told.first
+        receiver.on_tags_told(range(first, first + count))
+
     # -- time -----------------------------------------------------------------------------------------------------
 
     def timer(self) -> float | None:
@@ -642,11 +663,14 @@ class IncomingTransfers:
     ) -> None:
         """All of it has arrived but what may be missing: close its slot to the peer, and to all else, and open it."""
         endpoint, opener = self._endpoint, self._opener
-        self._forget(grant)
+        tags = self._forget(grant, drains=bool(missing)).tags
         if opener is None or endpoint is None or grant in endpoint.still_open:
             # what can still be written cannot be opened; the path is lost, and it begins anew on the next
             self._emit(SlotsReturned((granted.slot,)))
             return
+        if isinstance(receiver, XReceiver) and receiver.lacks_table and tags is not None:
+            layout = receiver.layout
+            granted.slot.part(layout.payload_at + receiver.plan.trailer_at, len(tags)).view[:] = tags
         opening = Opening(offer, granted.slot, receiver.layout, granted.started, missing, granted.adopted)
         self._openings.begin(grant, opening, opener, now)
 

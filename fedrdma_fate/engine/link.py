@@ -40,6 +40,7 @@ from fedrdma_fate.wire.frames import (
     Abort,
     ChunkAck,
     ChunkDigests,
+    ChunkTags,
     ControlFrame,
     Delivered,
     DigestRequest,
@@ -480,6 +481,8 @@ class Link:
                 self._incoming.on_chunk_digests(transfer, digests, now)
             case DigestRun():
                 self._incoming.on_digest_run(frame)
+            case ChunkTags():
+                self._incoming.on_chunk_tags(frame)
             case Delivered(transfer=transfer):
                 self._outgoing.on_delivered(transfer, now)
             case Refused(transfer=transfer, code=code, reason=reason):

@@ -579,6 +579,10 @@ class OutgoingTransfers:
                     queue.extend(active.sender.on_digest(chunk.index, value))
                 case SendFrame(frame):
                     self._emit(FrameToSend(frame))
+                case TellDigests() if active.sealed is not None:
+                    # by them what has come can be opened without the table
+                    for tags in active.take_untold() if self._settings.knows_tags() else ():
+                        self._emit(FrameToSend(tags))
                 case TellDigests(first, digests):
                     run = DigestRun(active.outgoing.transfer, first, pack_digests(digests))
                     self._datagrams.post(run, COPIES)

@@ -298,8 +298,7 @@ def _sending_machine(
         first_epoch=_first_epoch(grant),
         is_probing=memory.is_probing,
         first_burst_bytes=int(place * outgoing.plan.chunk_bytes) if math.isfinite(memory.bound) else None,
-        # of what is sealed, tags say what is right
-        bound=None if sealed else bound,
+        bound=bound,
         tail=tail,
     )
     return XSender(outgoing.transfer, outgoing.plan, details, memory.begin(), outgoing.payload.written_from)

@@ -91,6 +91,7 @@ class XReceiver:
         epoch: counts how often it has thrown away what had arrived, or some of it.
         placed_bytes: payload bytes known to lie at their place.
         arrived_bytes: all that has come, what came twice, and repair chunks, included.
+        lacks_table: it was delivered without its table of tags: those that were told open what has come.
         overtaken_bytes: of chunks of which a later one came first: what can have been lost of what was sent once.
     """
 
@@ -114,6 +115,8 @@ class XReceiver:
         self._loss_share = 0.0
         self._spend_holes: SpendHoles = lambda _whole, _total, _ranges: True
         self._is_late = False
+        self._told_tags: set[int] = set()
+        self.lacks_table = False
         self._told = None if settings.bound is None else ToldDigests(settings.bound)
         self._first_new_at: float | None = None
         self._last_new_at = 0.0
@@ -331,6 +334,10 @@ class XReceiver:
         if self._told is not None and not self.finished:
             self._told.on_run(first, digests)
 
+    def on_tags_told(self, run: range) -> None:
+        """The sender has told what opens these chunks."""
+        self._told_tags.update(run)
+
     def restart(self, *, same_slot: bool = True) -> list[Action]:
         """The sender resumes on a new data path; what has arrived stays, and it is told of it.
 
@@ -426,16 +433,22 @@ class XReceiver:
         bound = self.settings.bound
         if bound is None:
             return None
-        if self.plan.trailer_bytes:
-            # each chunk has a tag, which is looked at when it is opened; without the table of them nothing is
+        gone, first = set(missing), self.plan.trailer_count
+        lacks_table = any(index < first for index in gone)
+        if self.plan.trailer_bytes and not lacks_table:
+            # each chunk has a tag, which is looked at when it is opened
             return missing if bound.allows(missing, self._loss_share) else None
-        gone = set(missing)
-        unsure = [index for index in range(self.plan.count) if index not in gone and not self._is_sure(index)]
-        holes = [*missing, *unsure]
-        return holes if bound.allows(holes, self._loss_share) else None
+        unsure = [index for index in range(first, self.plan.count) if index not in gone and not self._is_sure(index)]
+        holes = [index for index in (*missing, *unsure) if index >= first]
+        if not bound.allows(holes, self._loss_share):
+            return None
+        self.lacks_table = lacks_table
+        return holes
 
     def _is_sure(self, index: int) -> bool:
         """Whether what has come of a chunk is known to be right."""
+        if self.plan.trailer_bytes:
+            return index in self._told_tags
         digest = self._verification.get(index)
         if self.settings.tagged:
             return digest == TAGGED

@@ -83,7 +83,7 @@ class XSendSettings:
         is_probing: the path probe has been sent and is not answered: of a path that nothing is known of it may be slow.
         first_burst_bytes: what may go at once at the start; None: what suits the path. Where the receiver has many
             senders that begin together, less than a chunk.
-        bound: which chunks may be missing in the end, so that their digests are told; None: none.
+        bound: which chunks may be missing in the end, so that digests are told (of what is sealed, tags); None: none.
         tail: indices of those that go behind all others of the payload.
     """
 

@@ -393,6 +393,7 @@ class Peer:
                 self._to_all_links(frame)
             case ChunkTags():
                 self.receiving.on_chunk_tags(frame)
+                self._to_all_links(frame)
             case ChunkAck() | Report() | ResendChunks() | DigestRequest() | ChunkDigests() | DigestRun():
                 self._to_all_links(frame)
             case Lend():

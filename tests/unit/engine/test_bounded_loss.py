@@ -16,7 +16,7 @@ from fedrdma_fate.engine.payload import Outgoing
 from fedrdma_fate.ports import ChunkService, Completion, CompletionKind, Slot
 from fedrdma_fate.security.sealing import Seal
 from fedrdma_fate.wire.errors import ErrorCode
-from fedrdma_fate.wire.frames import ControlFrame, DigestRun, MessageKey, Mode, Offer, Refused
+from fedrdma_fate.wire.frames import ChunkTags, ControlFrame, DigestRun, MessageKey, Mode, Offer, Refused
 from tests.support.endpoints import HeapRegion, MemoryWire
 from tests.support.engine import SETTINGS, Pair, outgoing, slot_for
 
@@ -39,7 +39,7 @@ class LossyPair(Pair):
         kept: what was missing of each message, and its bytes, when it was written down.
         lost: chunks of the payload.
         damaged: likewise; once.
-        tells: whether digests come that are told by frames.
+        tells: whether digests and tags come that are told by frames.
     """
 
     def __init__(
@@ -60,6 +60,7 @@ class LossyPair(Pair):
             dataclasses.replace(
                 SETTINGS,
                 bounds_loss=lambda: knows,
+                knows_tags=lambda: knows,
                 loss_share=lambda _key: self.share,
                 is_late=lambda _key: self.is_late,
                 spend_holes=self._spend,
@@ -97,7 +98,9 @@ class LossyPair(Pair):
 
     def carry(self) -> int:
         if not self.tells:
-            self.sending.frames = [frame for frame in self.sending.frames if not isinstance(frame, DigestRun)]
+            self.sending.frames = [
+                frame for frame in self.sending.frames if not isinstance(frame, DigestRun | ChunkTags)
+            ]
         return super().carry()
 
     def begin(self, sent: Outgoing | None = None, service: ChunkService = LOSSY, *, datagrams: bool = True) -> None:
@@ -338,6 +341,17 @@ def test_both_ends_have_the_same_order_after_the_path_was_lost() -> None:
 # --- the last of a round ---
 
 
+def one_by_one(frame: ControlFrame) -> list[ControlFrame]:
+    """Tags of many chunks as so many frames."""
+    if not isinstance(frame, ChunkTags):
+        return [frame]
+    records = range(len(frame.tags) // 24)
+    return [
+        ChunkTags(frame.transfer, frame.grant, frame.introduction, frame.first + at, frame.tags[24 * at : 24 * at + 24])
+        for at in records
+    ]
+
+
 class SilentPair(LossyPair):
     """The sender falls silent for a second when so many chunks have come; nor does it tell of more digests."""
 
@@ -357,6 +371,7 @@ class SilentPair(LossyPair):
         return completion.kind is CompletionKind.WRITE_DONE
 
     def carry(self) -> int:
+        self.sending.frames = [each for frame in self.sending.frames for each in one_by_one(frame)]
         held = [frame for frame in self.sending.frames if self.now < self.speaks_at and not self._was_told(frame)]
         self.sending.frames = [frame for frame in self.sending.frames if frame not in held]
         carried = super().carry()
@@ -364,8 +379,13 @@ class SilentPair(LossyPair):
         return carried
 
     def _was_told(self, frame: ControlFrame) -> bool:
-        count = len(frame.digests) // 8 if isinstance(frame, DigestRun) else 0
-        return not isinstance(frame, DigestRun) or self.seen.issuperset(range(frame.first, frame.first + count))
+        match frame:
+            case DigestRun():
+                return self.seen.issuperset(range(frame.first, frame.first + len(frame.digests) // 8))
+            case ChunkTags():
+                first = TABLE_CHUNKS + frame.first
+                return self.seen.issuperset(range(first, first + len(frame.tags) // 24))
+        return True
 
     def says_that_it_is_late(self) -> None:
         """All other messages of the round are here."""
@@ -373,9 +393,10 @@ class SilentPair(LossyPair):
         self.receiver.look_again(message().key)
 
 
+@pytest.mark.parametrize("seal", SEALS)
 @pytest.mark.parametrize("silent", [1, 2, 4])
-def test_a_sender_that_is_silent_at_its_end_is_not_waited_for_once_it_is_late(silent: int) -> None:
-    pair = SilentPair(COUNT - silent, share=0.1)
+def test_a_sender_that_is_silent_at_its_end_is_not_waited_for_once_it_is_late(silent: int, seal: Seal) -> None:
+    pair = SilentPair(COUNT - silent, share=0.1, seal=seal)
     pair.begin(message(0.1))
     pair.let_time_pass(0.3)
     assert not pair.kept, "before it is late it is waited for"
@@ -388,8 +409,9 @@ def test_a_sender_that_is_silent_at_its_end_is_not_waited_for_once_it_is_late(si
     assert len(pair.holes()) * CHUNK == bytes_in(missing), "and nothing lands later"
 
 
-def test_one_that_is_late_by_more_than_may_be_missing_is_waited_for_until_the_rest_fits() -> None:
-    pair = SilentPair(COUNT - 20, share=0.1)
+@pytest.mark.parametrize("seal", SEALS)
+def test_one_that_is_late_by_more_than_may_be_missing_is_waited_for_until_the_rest_fits(seal: Seal) -> None:
+    pair = SilentPair(COUNT - 20, share=0.1, seal=seal)
     pair.begin(message(0.1))
     pair.says_that_it_is_late()
     pair.let_time_pass(0.9)
@@ -423,6 +445,31 @@ def test_what_came_damaged_of_one_that_is_late_counts_as_missing() -> None:
     pair.says_that_it_is_late()
     pair.let_time_pass(0.2)
     assert damaged in pair.holes()
+
+
+def tags_told(introduction: bytes, first: int, tags: bytes) -> ChunkTags:
+    return ChunkTags(1, 1, introduction, first, tags)
+
+
+@pytest.mark.parametrize("told", ["of another attempt", "wrong", "beyond the payload", "cut short"])
+def test_tags_that_a_peer_has_made_up_open_nothing(told: str) -> None:
+    pair = SilentPair(COUNT - 2, share=0.1, seal="on")
+    pair.speaks_at = 30.0
+    pair.tells = False
+    pair.begin(message(0.1))
+    pair.run()
+    introduction, tags = bytes(44), bytes(24 * 50)
+    runs = {
+        "of another attempt": [tags_told(introduction, first, tags) for first in (0, 50)],
+        "wrong": [tags_told(introduction, first, b"x" * len(tags)) for first in (0, 50)],
+        "beyond the payload": [tags_told(introduction, 51, tags), tags_told(introduction, 1 << 32, tags)],
+        "cut short": [tags_told(introduction, 0, tags[:23]), tags_told(introduction, 0, b"")],
+    }
+    for run in runs[told]:
+        pair.incoming.on_chunk_tags(run)
+    pair.says_that_it_is_late()
+    pair.let_time_pass(0.5)
+    assert not pair.kept
 
 
 def test_one_that_is_late_and_whole_but_for_its_header_is_waited_for_no_longer() -> None:
