@@ -313,6 +313,8 @@ class TcpEndpoint(ReliableEndpoint):
         """Close the streams."""
         self._drop("it was closed here")
         self._completions.clear()
+        # with their buffers, which would else wait for the garbage collector: who gives this up may keep it for a while
+        self._connections, self._readers, self._writers = [], [], []
 
     def _receive_and_send(self) -> None:
         self._receive()

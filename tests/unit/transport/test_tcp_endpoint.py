@@ -1,0 +1,61 @@
+"""What a closed data path still holds."""
+
+from __future__ import annotations
+
+import gc
+import socket
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from fedrdma_fate.transport import tcp
+from fedrdma_fate.transport.tcp import TcpEndpoint, TcpSettings
+from fedrdma_fate.transport.tcp_streams import StreamReader
+from fedrdma_fate.wire.errors import ErrorCode, TransportError
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """Only what nobody refers to any more goes."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def streams() -> tuple[list[socket.socket], list[socket.socket]]:
+    """Two connections over loopback, both ends of each, non-blocking."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        here = [socket.create_connection(listener.getsockname()) for _ in range(2)]
+        there = [listener.accept()[0] for _ in here]
+    for each in (*here, *there):
+        each.setblocking(False)
+    return here, there
+
+
+@pytest.mark.usefixtures("no_collector")
+def test_a_data_path_that_was_closed_keeps_no_buffers_whoever_still_has_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[weakref.ref[StreamReader]] = []
+
+    class Reader(StreamReader):
+        def __init__(self, *arguments: object) -> None:
+            super().__init__(*arguments)  # type: ignore[arg-type]
+            made.append(weakref.ref(self))
+
+    monkeypatch.setattr(tcp, "StreamReader", Reader)
+    here, there = streams()
+    endpoint = TcpEndpoint(here, TcpSettings())
+    assert [reader() is None for reader in made] == [False, False]
+
+    endpoint.close()
+    endpoint.close()
+
+    assert [reader() is None for reader in made] == [True, True]
+    for use in (endpoint.progress, endpoint.poll_set, endpoint.check):
+        with pytest.raises(TransportError) as caught:
+            use()
+        assert caught.value.code is ErrorCode.LINK_LOST
+    for each in there:
+        each.close()
