@@ -169,6 +169,8 @@ class ControlConnection(asyncio.BufferedProtocol):
         for timer in (self._tear_down, self._farewell):
             if timer is not None:
                 timer.cancel()
+        # which takes most of it: who is still told of the end may keep this for a while
+        self._tls = None
         self.ended.set()
         self._on_ended(self)
 
