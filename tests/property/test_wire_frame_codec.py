@@ -26,13 +26,14 @@ _SCALARS: dict[object, st.SearchStrategy[Any]] = {
     float: st.floats(allow_nan=False),
     str: st.text(),
     bytes: st.binary(),
+    types.NoneType: st.none(),
 }
 
 
 def values_of(hint: Any) -> st.SearchStrategy[Any]:
     """Any value of a field type that msgpack can carry, and that a frame may have."""
     if typing.get_origin(hint) is Annotated:
-        return _numbers_of(*typing.get_args(hint))
+        return _values_within(*typing.get_args(hint))
     if hint in _SCALARS:
         return _SCALARS[hint]
     arguments = typing.get_args(hint)
@@ -50,8 +51,10 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
     return structs_of(hint)
 
 
-def _numbers_of(kind: Any, meta: msgspec.Meta) -> st.SearchStrategy[Any]:
-    """Within the limits of a field, where it is a number that has any."""
+def _values_within(kind: Any, meta: msgspec.Meta) -> st.SearchStrategy[Any]:
+    """Within the limits of a field, where it has any that random values would not keep."""
+    if kind is bytes and meta.min_length is not None:
+        return st.binary(min_size=meta.min_length, max_size=meta.max_length)
     if meta.ge is None:
         return values_of(kind)
     make = st.integers if kind is int else functools.partial(st.floats, allow_nan=False)
