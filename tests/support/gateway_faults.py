@@ -178,12 +178,15 @@ def _stopped_in_order(place: Place, chance: random.Random) -> Heal | None:
     return _nothing
 
 
-def _suspended(place: Place, chance: random.Random, seconds: float) -> Heal | None:
+def _suspended(place: Place, chance: random.Random, seconds: float, who: str = "") -> Heal | None:
     """SIGSTOP, for a while."""
-    site, runner = place.sites[chance.choice("ab")], runner_of(place.sites)
-    runner.signal(site, signal.SIGSTOP)
+    runner = runner_of(place.sites)
+    struck = [place.sites[name] for name in who or chance.choice("ab")]
+    for site in struck:
+        runner.signal(site, signal.SIGSTOP)
     time.sleep(seconds)
-    runner.signal(site, signal.SIGCONT)
+    for site in struck:
+        runner.signal(site, signal.SIGCONT)
     return _nothing
 
 
@@ -270,6 +273,9 @@ GATEWAY_FAULTS: dict[str, GatewayFault] = {
     "stopped in order": GatewayFault(_stopped_in_order, harmless=True),
     "suspended": GatewayFault(functools.partial(_suspended, seconds=0.5), harmless=True),
     "suspended for long": GatewayFault(functools.partial(_suspended, seconds=PEER_SILENCE_SECONDS + 1.5)),
+    "both suspended for long": GatewayFault(
+        functools.partial(_suspended, seconds=PEER_SILENCE_SECONDS + 1.5, who="ab")
+    ),
     "sending task killed": GatewayFault(task="sender", harmless=True),
     "receiving task killed": GatewayFault(task="receiver", harmless=True),
     "disk full": GatewayFault(functools.partial(_full, directory="disk"), 0.5, on=True),
