@@ -137,7 +137,12 @@ def why_no_room_for_small(context: GatewayContext, key: MessageKey) -> MemoryPoo
 
     One that somebody waits for is never.
     """
-    if not context.unspilled.is_full or context.mailbox.is_awaited(key):
+    unspilled = context.unspilled
+    if not unspilled.is_full or context.mailbox.is_awaited(key):
+        return None
+    # tasks may have pulled them meanwhile
+    unspilled.recount(lambda each: _is_in_heap(context, each), asyncio.get_running_loop().time())
+    if not unspilled.is_full:
         return None
     return MemoryPoolError(
         ErrorCode.SPILL_FAILED,

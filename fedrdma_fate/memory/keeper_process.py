@@ -33,8 +33,10 @@ def main(arguments: "list[str]") -> None:
         left = None if gateway is not None else alone_since + seconds - time.monotonic()
         if left is not None and left <= 0:
             return
-        ready, _, _ = select.select([listener] if gateway is None else [gateway], [], [], left)
-        if not ready:
+        # a gateway with many connections has descriptors that select() does not know
+        poll = select.poll()
+        poll.register(listener if gateway is None else gateway, select.POLLIN)
+        if not poll.poll(None if left is None else left * 1000):
             continue
         if gateway is None:
             gateway = _take_over(listener, held)

@@ -118,8 +118,10 @@ def run_limited(command: Sequence[str], limit: float, environment: dict[str, str
 def _pass_on(process: subprocess.Popen[bytes], output: int, limit: float) -> bool:
     """Print what a command prints until it ends; False when it is silent for too long."""
     heard = time.monotonic()
+    poll = select.poll()
+    poll.register(output, select.POLLIN)
     while True:
-        ready, _, _ = select.select([output], [], [], LOOK_SECONDS)
+        ready = poll.poll(LOOK_SECONDS * 1000)
         if ready and (block := os.read(output, 65536)):
             sys.stdout.buffer.write(block)
             sys.stdout.buffer.flush()

@@ -68,13 +68,19 @@ class _Site:
         self.file: _WatchedFile | None = None
         self.memory: tuple[bytes, bytes] | None = None
         self.spill: OwnedDirectory | None = None
+        self._stack = contextlib.ExitStack()
+        self._stack.callback(os.close, self.fileno)
+        for region in (self.send, self.receive):
+            self._stack.callback(region.close)
         self.copies = self._next_copies()
 
     def _next_copies(self) -> PayloadCopies:
         self.runs += 1
         path = self.directory / f"run-{self.runs}"
         path.mkdir()
-        return PayloadCopies(path)
+        copies = PayloadCopies(path)
+        self._stack.callback(copies.leave)
+        return copies
 
     def leave_copies(self) -> None:
         """Whoever is dead may still remove its files: the next one gets names of its own for them."""
@@ -82,12 +88,18 @@ class _Site:
         for name in os.listdir(dead.path):
             os.link(dead.path / name, self.copies.path / name)
 
+    def new_receive_region(self) -> SharedRegion:
+        """In the place of one that is gone."""
+        self.receive = SharedRegion.create("receive", 1 << 20, warm=False)
+        self._stack.callback(self.receive.close)
+        return self.receive
+
     def close(self) -> None:
         if self.file is not None:
             self.file.close()
         if self.spill is not None:
             self.spill.close()
-        os.close(self.fileno)
+        self._stack.close()
 
 
 class KeptTwin(Twin):
@@ -117,10 +129,13 @@ class KeptTwin(Twin):
         is_first = run.state.began is None
         if kept.receive is None:
             run.why_gone = "the test took it"
-            kept.receive = SharedRegion.create("receive", 1 << 20, warm=False)
+            kept.new_receive_region()
         run.give_up_what_is_gone()
         run.state.began = Began(site, "boot", 1, 1, 2, 1, "/")
         kept.memory, kept.appended, kept.kill_at = None, 0, 0
+        if kept.file is not None:
+            # of the run before, which is dead
+            kept.file.close()
         kept.file = _WatchedFile(kept.fileno, map(encode_record, run.state.records()), lambda: self._on_append(site))
         journal = Journal(kept.file, is_durable=old.config.durable)
         run.state.sessions.record = journal.write

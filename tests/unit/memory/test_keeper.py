@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import socket
 import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -55,6 +58,30 @@ def test_the_next_gateway_gets_the_very_same_memory(tmp_path: Path, memory: int)
     assert os.pread(again[1]["region"], 100, 0) == CONTENT
     os.close(again[1]["region"])
     again[0].end()
+    eventually(lambda: is_gone(tmp_path))
+
+
+@pytest.fixture
+def many_descriptors() -> Iterator[None]:
+    """More than select() knows are open, so that the next one has a larger number."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    with ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        while (descriptor := os.open("/dev/null", os.O_RDONLY)) <= 1100:
+            stack.callback(os.close, descriptor)
+        stack.callback(os.close, descriptor)
+        yield
+
+
+@pytest.mark.usefixtures("many_descriptors")
+def test_one_that_a_gateway_with_a_thousand_descriptors_starts_keeps_its_memory(tmp_path: Path, memory: int) -> None:
+    Keeper.start(tmp_path, 30.0, {"region": memory}).leave()
+    taken = Keeper.take_over(tmp_path)
+    assert taken is not None
+    keeper, held = taken
+    os.close(held["region"])
+    keeper.end()
     eventually(lambda: is_gone(tmp_path))
 
 
