@@ -7,6 +7,7 @@ wait in each direction, so memory stays at a few MiB a link.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import secrets
 import threading
@@ -21,6 +22,7 @@ from fedrdma_fate.ports import Draft, Endpoint, EndpointAddress, Role
 from fedrdma_fate.transport.endpoint_base import TOKEN_BYTES, address_number, address_text, address_token, unavailable
 from fedrdma_fate.transport.grpc_endpoint import LARGEST_MESSAGE, NAME, GrpcEndpoint
 from fedrdma_fate.transport.grpc_pipe import MessagePipe
+from fedrdma_fate.wire.errors import TransportError
 
 SERVICE = "fedrdma.Data"
 METHOD = "Stream"
@@ -138,27 +140,30 @@ class GrpcTransport:
             certificate: the peer's, DER, which alone is taken where there is TLS.
 
         Raises:
-            TransportError: TRANSPORT_UNAVAILABLE when the transport is closed, or the peer's certificate is not known.
+            TransportError: TRANSPORT_UNAVAILABLE when the transport is closed, the peer's certificate is not known, or
+                the kernel gives no thread to serve by.
         """
         if self._security is not None and certificate is None:
             raise unavailable(NAME, "the peer's certificate is not known")
         if role == "active":
             return _ActiveDraft(self._security, certificate)
         host = self._settings.advertised_host or self._settings.host
-        draft = _PassiveDraft(self._calls, {"host": host, "port": self._port}, certificate)
         self._serve()
-        return draft
+        return _PassiveDraft(self._calls, {"host": host, "port": self._port}, certificate)
 
     def close(self) -> None:
         """Stop serving; links that dialled in end, those dialled from here live on."""
         self._calls.close()
-        # one that was never started keeps its port
-        self._serve()
-        self._server.stop(None).wait()
+        # one that was never started keeps its port, and one that has no thread cannot be waited for
+        with contextlib.suppress(TransportError):
+            self._serve()
+            self._server.stop(None).wait()
         self._workers.shutdown()
 
     def _serve(self) -> None:
         if not self._serves:
+            # one whose thread does not start cannot be started again
+            _require_a_thread()
             self._serves = True
             self._server.start()
 
@@ -282,6 +287,8 @@ class _ActiveDraft:
         host, port = address_text(NAME, peer, "host"), address_number(NAME, peer, "port", 65535)
         token = address_token(NAME, peer)
         deadline = time.monotonic() + timeout
+        # a channel with a call whose thread does not start is never closed
+        _require_a_thread()
         channel = self._channel(_place(host, port))
         pipe = MessagePipe()
         method: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(f"/{SERVICE}/{METHOD}")
@@ -304,6 +311,27 @@ class _ActiveDraft:
         credentials, name = self._security.for_channel(self._certificate)
         options = (*_CLIENT_OPTIONS, ("grpc.ssl_target_name_override", name))
         return grpc.secure_channel(place, credentials, options=options)
+
+
+def _require_a_thread() -> None:
+    """See that the kernel gives threads just now.
+
+    Raises:
+        TransportError: TRANSPORT_UNAVAILABLE.
+    """
+    thread = threading.Thread(target=int, name="grpc-trial")
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise _no_thread(error) from error
+    thread.join()
+
+
+def _no_thread(error: RuntimeError) -> TransportError:
+    remedy = (
+        "Give the gateway more memory, or more threads, where its control group or a limit (ulimit) keeps it short."
+    )
+    return unavailable(NAME, str(error), remedy)
 
 
 def _place(host: str, port: int) -> str:
