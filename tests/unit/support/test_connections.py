@@ -89,7 +89,8 @@ def test_datagrams_are_cut_short_and_a_stream_comes_whole(
     other.sendto(b"x" * 500, one.getsockname())
     assert len(one.recv(1000)) == 100
     one, other = ends
-    truncate(one, 0.5, 100)
+    # half of them would hold it up for longer than a test may take, once in a hundred runs
+    truncate(one, 0.2, 100)
     other.sendall(bytes(range(256)) * 40)
     came = b""
     while len(came) < 256 * 40:
