@@ -26,7 +26,7 @@ import numpy.typing as npt
 from fedrdma_fate.aggregate.arithmetic import Adder, Compensated, UnfitError
 from fedrdma_fate.aggregate.place import BLOCK_ITEMS, MARK_BYTES, NUMBER_SHIFT, PLANES_AT, planes_at
 from fedrdma_fate.core.fold import Order
-from fedrdma_fate.wire.summand import ALIGNMENT_BYTES, ITEM_BYTES, Plane
+from fedrdma_fate.wire.summand import ITEM_BYTES, Plane, next_line
 
 _STEP_BITS = 3
 """There are four steps, and room for as many more."""
@@ -83,7 +83,7 @@ class Accumulator:
         self._blocks = list(_cut(planes, BLOCK_ITEMS // 2 if is_compensated else BLOCK_ITEMS))
         self._mark: npt.NDArray[np.uint64] = np.frombuffer(memory, np.uint64, 1)
         self._aside: Floats = np.frombuffer(memory, np.float64, BLOCK_ITEMS, MARK_BYTES)
-        length = planes[-1].offset + _next_line(max(planes[-1].items * ITEM_BYTES, 1)) if planes else 0
+        length = planes[-1].offset + next_line(max(planes[-1].items * ITEM_BYTES, 1)) if planes else 0
         first = planes_at(Order.ARRIVAL, length) if is_compensated else PLANES_AT
         if any(first + plane.offset + plane.items * ITEM_BYTES > len(memory) for plane in planes):
             raise ValueError("the planes do not lie in the slot")
@@ -213,10 +213,6 @@ def _cut(planes: Sequence[Plane], items: int) -> list[_Block]:
         for plane in planes
         for at in range(0, plane.items, items)
     ]
-
-
-def _next_line(length: int) -> int:
-    return -(-length // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 def _items(memory: memoryview, first: int, block: _Block) -> Any:

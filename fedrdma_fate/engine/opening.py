@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
-import math
 
 from fedrdma_fate.core.held import Held, Ranges, lies_within, longest, merged, without
 from fedrdma_fate.core.plan import Chunk, SlotLayout
@@ -89,7 +87,7 @@ class Opening:
         records = record_count(plan)
         while self.opened < records and done < SLICE_BYTES:
             chunk = record_at(plan, self.opened)
-            if self._is_missing(chunk):
+            if lies_within(chunk, self.missing):
                 self.opened += 1
                 continue
             tag = bytes(self._table(table_place(plan, chunk), RECORD_OVERHEAD))
@@ -105,10 +103,6 @@ class Opening:
         whole = ((0, self.offer.total_bytes),) if self.offer.total_bytes else ()
         wrong = merged((chunk.offset, chunk.offset + chunk.length) for chunk in self.damaged)
         return Held(longest(without(without(whole, wrong), self.missing)), tagged=True)
-
-    def _is_missing(self, chunk: Chunk) -> bool:
-        at = bisect.bisect_right(self.missing, (chunk.offset, math.inf)) - 1
-        return at >= 0 and chunk.offset < self.missing[at][1]
 
     def _table(self, at: int, length: int) -> memoryview:
         return self.slot.part(self.layout.payload_at + self.layout.plan.trailer_at + at, length).view

@@ -157,13 +157,14 @@ def planes_of(shapes: Sequence[Shape]) -> Iterator[Plane]:
         items = math.prod(shape)
         for whole in (False, True):
             yield Plane(at, items, whole)
-            at = _next_line(at + max(items * ITEM_BYTES, 1))
+            at = next_line(at + max(items * ITEM_BYTES, 1))
 
 
 def planes_bytes(shapes: Sequence[Shape]) -> int:
     """From the first plane to what follows the last one."""
-    return sum(2 * _next_line(max(math.prod(shape) * ITEM_BYTES, 1)) for shape in shapes)
+    return sum(2 * next_line(max(math.prod(shape) * ITEM_BYTES, 1)) for shape in shapes)
 
 
-def _next_line(offset: int) -> int:
+def next_line(offset: int) -> int:
+    """The first multiple of ALIGNMENT_BYTES from here on."""
     return -(-offset // ALIGNMENT_BYTES) * ALIGNMENT_BYTES

@@ -21,12 +21,12 @@ from typing import Any
 import psutil
 import pytest
 
-from fedrdma_fate.client.sessions import ask_sessions
 from fedrdma_fate.quantities import parse_size
 from tests.support.connections import pace, strike
 from tests.support.fate_flow import FateFlow, running_fate_flow
+from tests.support.left_behind import all_held
 from tests.support.shared_memory import room_for_regions
-from tests.support.sites import InProcesses, Site, Sites, eventually, runner_of, start_gateways
+from tests.support.sites import InProcesses, Sites, eventually, runner_of, start_gateways
 
 pytestmark = [pytest.mark.fate, pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -129,24 +129,6 @@ def job(place: Place, *arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 def ended_well(client: subprocess.Popen[str], place: Place) -> None:
     assert client.wait(START_SECONDS) == 0, place.flow.logs()
-
-
-def held_by(site: Site) -> dict[str, Any]:
-    """What a gateway holds of all that a job can leave behind."""
-    status = site.status()
-    sessions: Any = ask_sessions(site.address)["sessions"]
-    return {
-        "pools": {pool["name"]: (pool["slots"], pool["leased_bytes"], pool["waiting"]) for pool in status["pools"]},
-        "mailbox": status["mailbox"],
-        "transfers": len(status["transfers"]),
-        "tasks": status["tasks"],
-        "sessions": [shown["session"] for shown in sessions],
-        "pending": [peer["pending_messages"] for peer in status["peers"]],
-    }
-
-
-def all_held(sites: Sites) -> list[dict[str, Any]]:
-    return [held_by(site) for site in sites.values()]
 
 
 def slow_down(place: Place) -> None:

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from fedrdma_fate.client.sessions import ask_sessions, drop_session
+from fedrdma_fate.client.sessions import drop_session
+from tests.support.left_behind import all_held
 from tests.support.shared_memory import room_for_regions
 from tests.support.sites import InProcesses, Site, Sites, eventually, start_gateways
 
@@ -182,27 +183,6 @@ def job(
             )
             stack.callback(tasks[name].kill)
         yield tasks
-
-
-def held_by(site: Site) -> dict[str, Any]:
-    """What a gateway holds of everything that a job can leave behind."""
-    status = site.status()
-    spilled = [path for path in (site.home / "spill").glob("fedrdma-*/*") if path.is_file() and "." not in path.name]
-    sessions: Any = ask_sessions(site.address)["sessions"]
-    return {
-        "pools": {pool["name"]: (pool["slots"], pool["leased_bytes"], pool["waiting"]) for pool in status["pools"]},
-        "mailbox": status["mailbox"],
-        "transfers": len(status["transfers"]),
-        "tasks": status["tasks"],
-        "sessions": [shown["session"] for shown in sessions],
-        "pending": [peer["pending_messages"] for peer in status["peers"]],
-        "lent and borrowed": [(peer["lent_messages"], peer["borrowed_messages"]) for peer in status["peers"]],
-        "spilled files": len(spilled),
-    }
-
-
-def all_held(sites: Sites) -> list[dict[str, Any]]:
-    return [held_by(site) for site in sites.values()]
 
 
 def run_whole(sites: Sites, session: str, length: int) -> None:

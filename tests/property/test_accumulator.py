@@ -89,7 +89,7 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accumulator, "BLOCK_ITEMS", 4)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 2**32), st.integers(1, 7))
 def test_an_exact_sum_has_the_same_bits_in_every_order(seed: int, parties: int) -> None:
     updates = masked(SHAPES, parties, seed)
@@ -98,7 +98,7 @@ def test_an_exact_sum_has_the_same_bits_in_every_order(seed: int, parties: int) 
     assert bits(summed(updates, Order.EXACT)) == bits(summed(shuffled, Order.EXACT))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 2**32), st.integers(1, 7))
 def test_an_exact_sum_is_the_true_one_within_half_a_last_bit_for_each_update(seed: int, parties: int) -> None:
     updates = masked(SHAPES, parties, seed)
@@ -110,7 +110,7 @@ def test_an_exact_sum_is_the_true_one_within_half_a_last_bit_for_each_update(see
         assert np.array_equal(whole, true_whole)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 2**32), st.integers(1, 7))
 def test_a_sum_by_rank_has_the_bits_of_float64_additions(seed: int, parties: int) -> None:
     updates = masked(SHAPES, parties, seed)
@@ -118,7 +118,7 @@ def test_a_sum_by_rank_has_the_bits_of_float64_additions(seed: int, parties: int
     assert bits(summed(updates, Order.RANK)) == bits(summed_by_rank(updates))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 2**32), st.sampled_from(Order))
 def test_whoever_adds_may_die_at_any_step_and_nothing_is_added_twice_or_missing(seed: int, order: Order) -> None:
     updates = masked(SHAPES, 4, seed)
@@ -126,7 +126,7 @@ def test_whoever_adds_may_die_at_any_step_and_nothing_is_added_twice_or_missing(
     assert bits(summed(updates, order, random.Random(seed))) == bits(summed(updates, order))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 2**32))
 def test_what_is_refused_half_way_is_taken_out_again_though_whoever_does_it_dies(seed: int) -> None:
     updates = masked(SHAPES, 3, seed)
@@ -138,7 +138,7 @@ def test_what_is_refused_half_way_is_taken_out_again_though_whoever_does_it_dies
     assert bits(found) == bits(summed(updates[:2], Order.EXACT))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 2**32), st.integers(1, 40))
 def test_a_compensated_sum_is_off_by_a_last_bit_however_many_parties_and_whatever_order(
     seed: int, parties: int

@@ -133,7 +133,7 @@ CASES = st.builds(
 
 
 @given(CASES)
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_the_bound_holds(case: Case) -> None:
     check(case)
 

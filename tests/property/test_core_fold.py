@@ -13,7 +13,7 @@ from fedrdma_fate.core.fold import Fold, FoldError, Order, fraction_bits, most_w
 STEPS = ("arrived", "begin", "added", "refused", "give_up")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.integers(0, 2**32), st.sampled_from(Order), st.integers(1, 6))
 def test_each_party_counts_once_and_only_steps_that_are_any_are_taken(seed: int, order: Order, parties: int) -> None:
     chance = random.Random(seed)

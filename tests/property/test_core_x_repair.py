@@ -19,7 +19,7 @@ def summed(left: bytes, right: bytes) -> bytes:
     return bytes(a ^ b for a, b in zip(left, right, strict=False)) + left[len(right) :]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(total=st.integers(8, 400), chunk=st.integers(1, 8), repairs=st.integers(1, 20), data=st.data())
 def test_what_is_solved_for_is_what_was_lost(total: int, chunk: int, repairs: int, data: st.DataObject) -> None:
     chunks = ChunkPlan(total, chunk)
@@ -105,7 +105,7 @@ class Repaired(Chaos):
         self.answer(self.receiver.on_chunk(post.immediate, self.clock.now, self.clock.now))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     total=st.integers(40, 600),
     chunk=st.integers(1, 16),

@@ -128,7 +128,7 @@ class Chaos:
                 self.answer(end.on_timer(self.clock.now))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     total=st.integers(0, 600),
     chunk=st.integers(1, 64),
@@ -149,7 +149,7 @@ def test_loss_repetition_and_reordering_end_in_the_whole_payload(
         assert loss >= 0.5, "with so little loss nothing may fail"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(positions=st.permutations(range(40)), cut=st.integers(0, 40))
 def test_a_report_says_exactly_what_has_arrived(positions: list[int], cut: int) -> None:
     theirs, ours = ArrivalMap(40), ArrivalMap(40)

@@ -63,7 +63,7 @@ arrays_of_all_kinds = st.lists(
 
 
 @given(arrays_of_all_kinds, st.booleans(), st.booleans())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_what_is_told_is_true_and_all_of_it_is_told(arrays: list[Array], threads: bool, digests_wanted: bool) -> None:
     placements, expected = layout(arrays)
     buffer = bytearray(b"\xa5" * len(expected))
@@ -90,7 +90,7 @@ def test_what_is_told_is_true_and_all_of_it_is_told(arrays: list[Array], threads
 
 
 @given(arrays_of_all_kinds)
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_without_progress_the_same_is_written(arrays: list[Array]) -> None:
     placements, expected = layout(arrays)
     buffer = bytearray(b"\xa5" * len(expected))
@@ -103,7 +103,7 @@ def test_without_progress_the_same_is_written(arrays: list[Array]) -> None:
     st.sampled_from([BLOCK_BYTES, 2 * BLOCK_BYTES, 3 * BLOCK_BYTES // 2, 100_000]),
     st.sampled_from([0, 1, 4096]),
 )
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_digests_made_while_writing_give_the_same_chunk_digests_as_the_bytes(
     length: int, chunk_bytes: int, enable_bytes: int
 ) -> None:

@@ -90,19 +90,19 @@ def _fates(value: object) -> Any:
     ).load()
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(_nests(_leaves | _all_arrays | _fate_tensors | _long_bytes))
 def test_every_nest_of_containers_and_arrays_comes_back_the_same(value: Any) -> None:
     assert_same(_ours(value), value)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(_nests(_leaves | _fate_arrays | _fate_tensors))
 def test_every_nest_that_fate_can_carry_comes_back_as_from_fate(value: Any) -> None:
     assert_same(_ours(value), _fates(value))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(_fate_arrays, min_size=2, max_size=5))
 def test_received_arrays_do_not_overlap(value: list[np.ndarray[Any, Any]]) -> None:
     for left, right in itertools.combinations(_ours(value), 2):

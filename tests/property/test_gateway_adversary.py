@@ -109,7 +109,7 @@ async def flood(world: Besieged, kind: type, frames: int) -> None:
 
 
 TestAdversary = Adversary.TestCase
-TestAdversary.settings = settings(max_examples=8, stateful_step_count=15, deadline=None)
+TestAdversary.settings = settings(max_examples=8, stateful_step_count=15)
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fedrdma_fate.ports import ChunkService
@@ -139,7 +139,7 @@ async def _history(directory: Path, seed: int, notify: str, weights: dict[str, f
 
 
 @pytest.mark.parametrize("weights", [TROUBLE, RESTARTS], ids=["trouble", "restarts"])
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(seed=st.integers(0, 2**32), notify=st.sampled_from(("event", "poll")), lossy=st.booleans())
 # the other side dials while a link has yet to report attempts of its peer, which had the numbers that ours get now
 @example(seed=67108865, notify="poll", lossy=True)

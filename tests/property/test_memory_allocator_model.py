@@ -71,7 +71,7 @@ class AllocatorAgainstModel(RuleBasedStateMachine):
 
 
 TestAllocatorAgainstModel = AllocatorAgainstModel.TestCase
-TestAllocatorAgainstModel.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestAllocatorAgainstModel.settings = settings(max_examples=60, stateful_step_count=60)
 
 
 def test_nothing_leaks_in_thousands_of_random_operations() -> None:

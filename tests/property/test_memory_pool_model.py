@@ -98,7 +98,7 @@ class HoldersModel(RuleBasedStateMachine):
 
 
 TestHolders = HoldersModel.TestCase
-TestHolders.settings = settings(max_examples=50, stateful_step_count=50, deadline=None)
+TestHolders.settings = settings(max_examples=50, stateful_step_count=50)
 
 
 @dataclasses.dataclass
@@ -158,7 +158,7 @@ class QueueDriver:
 ACTIONS = st.sampled_from(["ask", "ask", "release", "cancel", "release and cancel"])
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(st.tuples(ACTIONS, st.integers(0, 10_000)), max_size=60))
 def test_requests_are_served_first_come_first_served_and_none_leaks(steps: list[tuple[str, int]]) -> None:
     asyncio.run(QueueDriver().run(steps))
@@ -222,7 +222,7 @@ class SharersDriver:
 SHARING = st.sampled_from(["ask", "ask", "lease", "release", "release", "cancel"])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.tuples(SHARING, st.integers(0, 10_000)), max_size=60))
 def test_whatever_others_ask_for_each_gets_what_is_reserved_for_it(steps: list[tuple[str, int]]) -> None:
     asyncio.run(SharersDriver().run(steps))

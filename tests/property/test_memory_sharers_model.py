@@ -115,7 +115,7 @@ ACTIONS = st.sampled_from(
 NUMBERS = st.one_of(st.integers(0, 20), st.integers(0, 100_000))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.tuples(ACTIONS, st.sampled_from(ENEMIES), NUMBERS), max_size=40))
 @example(
     # all it can have, page by page; then what is free lies between them, and the rest is taken in one piece

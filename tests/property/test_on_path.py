@@ -10,7 +10,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedrdma_fate.security.sealing import Seal
@@ -112,7 +112,7 @@ def test_nothing_that_is_done_again_and_again_on_the_path_is_delivered(seal: Sea
 
 @pytest.mark.parametrize("seal", ["on", "integrity"])
 @given(first=st.lists(SEND, min_size=1, max_size=3), steps=STEPS)
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15)
 def test_whatever_is_done_on_the_path_what_is_delivered_was_sent_or_both_ends_are_told(
     seal: Seal, first: list[tuple[Any, ...]], steps: list[tuple[Any, ...]]
 ) -> None:

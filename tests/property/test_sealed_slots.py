@@ -136,10 +136,10 @@ class SourceHistories(RuleBasedStateMachine):
 
 
 TestSourceHistories = SourceHistories.TestCase
-TestSourceHistories.settings = settings(max_examples=80, stateful_step_count=60, deadline=None)
+TestSourceHistories.settings = settings(max_examples=80, stateful_step_count=60)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_sealed_transfers_come_whole_through_losses_breaks_and_a_ring_that_is_too_small(data: st.DataObject) -> None:
     seed = data.draw(st.integers(0, 2**32 - 1))

@@ -86,10 +86,10 @@ class SealingHistories(RuleBasedStateMachine):
 
 
 TestSealingHistories = SealingHistories.TestCase
-TestSealingHistories.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestSealingHistories.settings = settings(max_examples=60, stateful_step_count=60)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1)), unique=True, max_size=20))
 def test_different_attempts_have_different_keys(attempts: list[tuple[int, int]]) -> None:
     keys = {attempt_key(bytes(32), transfer, attempt) for transfer, attempt in attempts}

@@ -57,7 +57,7 @@ def assert_whole_or_known_to_fail(outcome: Outcome, payload: bytes) -> None:
     assert bool(outcome.delivered) == isinstance(outcome.received[0], Finished)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(plan=plans(), mode=MODES, hosts=hosts(), link=links(), data=st.data(), seed=st.integers(0, 2**32))
 def test_any_transfer_under_any_faults_is_delivered_whole_once_or_fails_at_both_ends(
     plan: ChunkPlan, mode: Mode, hosts: Hosts, link: LinkProfile, data: st.DataObject, seed: int
@@ -85,7 +85,7 @@ def test_any_transfer_under_any_faults_is_delivered_whole_once_or_fails_at_both_
     assert_whole_or_known_to_fail(simulate(scenario, limit=600.0), payload)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(plan=plans(), mode=MODES, hosts=hosts(), data=st.data(), seed=st.integers(0, 2**32))
 def test_breaks_and_loss_alone_never_fail_a_transfer(
     plan: ChunkPlan, mode: Mode, hosts: Hosts, data: st.DataObject, seed: int
@@ -99,7 +99,7 @@ def test_breaks_and_loss_alone_never_fail_a_transfer(
     assert isinstance(outcome.sent[0], Finished)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(plan=plans().filter(lambda plan: plan.total_bytes > 0), mode=MODES, hosts=hosts(), seed=st.integers(0, 2**32))
 def test_a_link_that_damages_every_chunk_delivers_nothing(plan: ChunkPlan, mode: Mode, hosts: Hosts, seed: int) -> None:
     payload = payload_of(plan, seed)

@@ -77,7 +77,7 @@ def test_every_frame_has_a_tag_of_its_own() -> None:
 
 @pytest.mark.parametrize("frame_type", FRAME_TYPES, ids=lambda frame_type: frame_type.__name__)
 def test_every_frame_comes_back_as_it_was(frame_type: type[ControlFrame]) -> None:
-    @settings(max_examples=15, deadline=None)
+    @settings(max_examples=15)
     @given(structs_of(frame_type))
     def comes_back(frame: ControlFrame) -> None:
         assert decode_frame(encode_frame(frame)) == frame

@@ -88,11 +88,10 @@ class _Site:
         for name in os.listdir(dead.path):
             os.link(dead.path / name, self.copies.path / name)
 
-    def new_receive_region(self) -> SharedRegion:
+    def new_receive_region(self) -> None:
         """In the place of one that is gone."""
         self.receive = SharedRegion.create("receive", 1 << 20, warm=False)
         self._stack.callback(self.receive.close)
-        return self.receive
 
     def close(self) -> None:
         if self.file is not None:

@@ -1,7 +1,4 @@
-"""Messages that have arrived and wait to be pulled, and pulls that wait for their message.
-
-More than 500 lines: every way in which a message comes to wait here, and goes, is to be seen in one place.
-"""
+"""Messages that have arrived and wait to be pulled, and pulls that wait for their message."""
 
 from __future__ import annotations
 

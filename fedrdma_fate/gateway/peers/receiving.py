@@ -64,7 +64,7 @@ MOST_REQUESTS_KEPT = 4 * MOST_REQUESTS
 """Transfers of a peer that wait for a slot or have one: its gateway asks for so many on each of its two data paths, and
 what it has given up may still be on its way."""
 
-SHORT_ROUND_TRIP_SECONDS = 0.01
+PACED_ROUND_TRIP_SECONDS = 0.01
 """In the modes that wait for each chunk: while one transfer waits for so long, the other sends a chunk of 16 MiB at up
 to 13 Gbit/s."""
 
@@ -279,7 +279,7 @@ class Receiving:
             return None
         if request.key is None or self._context.config.mode_for(self._peer) == "fedrdma-x":
             return request.key
-        return request.key if self._least_round_trip() <= SHORT_ROUND_TRIP_SECONDS else None
+        return request.key if self._least_round_trip() <= PACED_ROUND_TRIP_SECONDS else None
 
     def _refuse_request(self, request: GrantRequest, error: FedRDMAError) -> None:
         self._complain("refused request", "refused transfer %s of %s: %s", request.transfer, self._peer, error)

@@ -25,7 +25,7 @@ def directory(tmp_path: Path) -> Iterator[int]:
     os.close(fileno)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(bodies=st.lists(st.binary(max_size=40), min_size=1, max_size=6))
 def test_a_journal_that_is_cut_at_any_byte_holds_all_records_before(bodies: list[bytes]) -> None:
     with tempfile.TemporaryDirectory() as name:
@@ -48,7 +48,7 @@ def test_a_journal_that_is_cut_at_any_byte_holds_all_records_before(bodies: list
         os.close(fileno)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(bodies=st.lists(st.binary(min_size=1, max_size=40), min_size=2, max_size=5), data=st.data())
 def test_a_record_that_is_damaged_is_told_from_one_that_was_cut_short(bodies: list[bytes], data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as name:

@@ -118,7 +118,7 @@ def said(state: JournalState) -> list[Any]:
     return sorted(repr(encode_record(record)) for record in state.records())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(before=st.lists(records, max_size=25), after=st.lists(records, max_size=10))
 def test_a_journal_that_was_compacted_says_what_it_said_before(before: list[Any], after: list[Any]) -> None:
     bodies = [encode_record(record) for record in (BEGAN, *before)]
