@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import ssl
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from cryptography import x509
 
 from fedrdma_fate.gateway.peers import channel_security, control_channel
+from fedrdma_fate.gateway.peers.newcomers import BURST, PER_SECOND
 from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import Goodbye, Ping, encode_frame
 from tests.support.certificates import DAY, TestAuthority, now
@@ -423,11 +425,13 @@ def test_1200_idle_connections_take_few_descriptors_and_hold_up_no_peer(sites: S
     before = len(os.listdir("/proc/self/fd"))
     idle = []
     try:
+        begun = time.monotonic()
         for _ in range(1200):
             idle.append(connect(control(sites)))
         # the idle ones are ours too: this end of each, and 64 at most of the gateway's
         eventually(lambda: len(os.listdir("/proc/self/fd")) <= before + 1200 + 64 + 10)
-        assert refused(sites)["too-often"] >= 1000
+        # a busy host takes its time to make so many, and as many more may come
+        eventually(lambda: refused(sites)["too-often"] >= 1200 - BURST - PER_SECOND * (time.monotonic() - begun))
         still_works(sites)
         # a peer that comes from another address comes in at once
         sites.runner.stop(sites["b"])
