@@ -136,6 +136,13 @@ class Ended(Record, frozen=True, tag=6):
     transfer: int
 
 
+class EndedTogether(Record, frozen=True, tag=46):
+    """Transfers that were delivered, as a journal is written anew."""
+
+    origin: str
+    transfers: tuple[int, ...]
+
+
 class Lost(Record, frozen=True, tag=7):
     """A message that was confirmed is gone, and why; both ends are to be told."""
 
@@ -491,7 +498,20 @@ SessionRecord = Joined | Left | Over | Pushed | Unpushed | Pulled | Unpulled | P
 SendRecord = Outgoing | Whole | Sent | Undelivered | Dropped | Confirmed | Leased | Unleased
 TaskRecord = Came | Went
 PeerRecord = Met
-ReceiveRecord = Received | Spilled | Copied | Handed | Returned | Gone | Ended | Lost | Coming | ComingSealed | Stopped
+ReceiveRecord = (
+    Received
+    | Spilled
+    | Copied
+    | Handed
+    | Returned
+    | Gone
+    | Ended
+    | EndedTogether
+    | Lost
+    | Coming
+    | ComingSealed
+    | Stopped
+)
 SumRecord = SumBegan | SumAdding | SumAdded | SumClosed | SumHanded | SumGone
 SingleRecord = Began | ReceiveRecord | SessionRecord | SendRecord | TaskRecord | SumRecord | PeerRecord
 

@@ -14,7 +14,7 @@ import pytest
 
 from fedrdma_fate.client.client import GatewayClient, Received
 from fedrdma_fate.gateway.assembly import Assembly
-from fedrdma_fate.gateway.peers import borrowing, lending, receiving
+from fedrdma_fate.gateway.peers import borrowing, ended_transfers, lending
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError, MemoryPoolError
 from fedrdma_fate.wire.frames import Connect, Lend, MessageKey
 from tests.support.shared_memory import room_for_regions
@@ -344,7 +344,7 @@ def test_the_same_frame_is_taken_where_it_names_a_slot_of_the_peers_send_region(
 def test_a_loan_that_is_told_again_long_after_takes_no_further_descriptor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(receiving, "REMEMBERED_TRANSFERS", 0)
+    monkeypatch.setattr(ended_transfers, "REMEMBERED_TRANSFERS", 0)
     runner = InThread()
     with lenders(tmp_path, layout=THREE, runner=runner) as sites, sites["a"].client() as a:
         for number in range(5):

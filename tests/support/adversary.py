@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from fedrdma_fate.core.credits import MOST_CREDITS
+from fedrdma_fate.core.recent_numbers import PAGE_NUMBERS
 from fedrdma_fate.gateway.journal.state import REMEMBERED_TRANSFERS
 from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.peers.borrowing import MOST_BORROWED, MOST_EARLY
@@ -299,7 +300,7 @@ class Besieged(Twin):
         kept = self.evil.receiving
         assert len(kept._requests) + len(kept._asked_by) <= MOST_REQUESTS_KEPT
         assert len(kept._announced) <= MOST_ANNOUNCED
-        assert len(kept._ended) <= REMEMBERED_TRANSFERS
+        assert len(kept._ended) <= 2 * REMEMBERED_TRANSFERS + PAGE_NUMBERS
         assert kept.borrowing.count <= MOST_BORROWED
         assert len(kept.borrowing._early) <= MOST_EARLY
         pool = b.context.receive_pool

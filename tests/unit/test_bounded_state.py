@@ -107,7 +107,7 @@ BOUNDS: dict[str, dict[str, str]] = {
     },
     "what one request writes": {"gateway/journal/journal.py:_Group": "records actions"},
     "REMEMBERED_TRANSFERS": {
-        "gateway/peers/receiving.py:Receiving": "_ended",
+        "gateway/peers/ended_transfers.py:EndedTransfers": "_refused",
         "gateway/journal/journal.py:Journal": "_received",
     },
     "REMEMBERED_LOST": {

@@ -9,10 +9,10 @@ import errno
 import functools
 import logging
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
 from fedrdma_fate.core.held import Ranges
+from fedrdma_fate.core.recent_numbers import RecentNumbers
 from fedrdma_fate.gateway.journal.state import REMEMBERED_TRANSFERS, summarise
 from fedrdma_fate.gateway.journal_records import (
     Copied,
@@ -67,7 +67,7 @@ class Journal:
         self._syncing: asyncio.Future[None] | None = None
         self._next_sync: asyncio.Future[None] | None = None
         self._lock = threading.Lock()
-        self._received: dict[str, OrderedDict[int, None]] = {}
+        self._received: dict[str, RecentNumbers] = {}
         self._group: _Group | None = None
 
     @property
@@ -128,12 +128,10 @@ class Journal:
         if self._file is None or offer.transfer >= PROBE_TRANSFERS_FROM:
             return True
         with self._lock:
-            received = self._received.setdefault(origin, OrderedDict())
+            received = self._received.setdefault(origin, RecentNumbers(REMEMBERED_TRANSFERS))
             if offer.transfer in received:
                 return False
-            received[offer.transfer] = None
-            if len(received) > REMEMBERED_TRANSFERS:
-                received.popitem(last=False)
+            received.add(offer.transfer)
             self.write(
                 Received(
                     origin,
@@ -152,7 +150,8 @@ class Journal:
     def forget_received(self, message: Message) -> None:
         """It was here, and is not to be: it may come again."""
         with self._lock:
-            self._received.get(message.origin, OrderedDict()).pop(message.transfer, None)
+            if (received := self._received.get(message.origin)) is not None:
+                received.discard(message.transfer)
 
     async def synced(self) -> None:
         """Wait until what was written before is on disk; who comes while others wait goes with the next.

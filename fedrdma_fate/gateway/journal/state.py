@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
+from fedrdma_fate.core.recent_numbers import RecentNumbers
 from fedrdma_fate.gateway.journal.kept_sums import KeptSums
 from fedrdma_fate.gateway.journal_records import (
     AnyRecord,
@@ -18,6 +19,7 @@ from fedrdma_fate.gateway.journal_records import (
     Copied,
     Dropped,
     Ended,
+    EndedTogether,
     Gone,
     Handed,
     Joined,
@@ -101,10 +103,10 @@ class JournalState:
         self.sums = KeptSums()
         self.met: dict[str, str] = {}
         self._confirmed: dict[str, OrderedDict[int, MessageKey]] = {}
-        self._ended: dict[str, OrderedDict[int, None]] = {}
+        self._ended: dict[str, RecentNumbers] = {}
 
     def ended(self, origin: str) -> list[int]:
-        """Delivered transfers of a peer, in their order."""
+        """Delivered transfers of a peer, the oldest first."""
         return list(self._ended.get(origin, ()))
 
     def confirmed(self, peer: str) -> Mapping[int, MessageKey]:
@@ -148,6 +150,9 @@ class JournalState:
                 self.messages.pop((origin, transfer), None)
             case Ended(origin=origin, transfer=transfer):
                 self._note_ended(origin, transfer)
+            case EndedTogether(origin=origin, transfers=transfers):
+                for transfer in transfers:
+                    self._note_ended(origin, transfer)
             case Lost(origin=origin, transfer=transfer):
                 self.messages.pop((origin, transfer), None)
                 self.lost[origin, transfer] = record
@@ -220,8 +225,8 @@ class JournalState:
         if self.began is not None:
             yield self.began
         for origin, transfers in self._ended.items():
-            for transfer in transfers:
-                yield Ended(origin, transfer)
+            for page in transfers.pages():
+                yield EndedTogether(origin, page)
         for peer, journal in self.met.items():
             yield Met(peer, journal)
         yield from self.sessions.records()
@@ -277,10 +282,7 @@ class JournalState:
         self.coming.pop((origin, transfer), None)
         if not origin:
             return
-        ended = self._ended.setdefault(origin, OrderedDict())
-        ended[transfer] = None
-        while len(ended) > REMEMBERED_TRANSFERS:
-            ended.popitem(last=False)
+        self._ended.setdefault(origin, RecentNumbers(REMEMBERED_TRANSFERS)).add(transfer)
 
 
 def replay(bodies: Iterable[bytes]) -> JournalState:

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import logging
 import math
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from fedrdma_fate.core.credits import MOST_REQUESTS
@@ -22,10 +22,11 @@ from fedrdma_fate.engine.kept_slot import KeptSlot
 from fedrdma_fate.engine.link_thread import LinkHandle
 from fedrdma_fate.gateway.background import spawn
 from fedrdma_fate.gateway.context import GatewayContext
-from fedrdma_fate.gateway.journal.state import REMEMBERED_LOST, REMEMBERED_TRANSFERS
+from fedrdma_fate.gateway.journal.state import REMEMBERED_LOST
 from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.peers.announced import AnnouncedTransfers
 from fedrdma_fate.gateway.peers.borrowing import Borrowing
+from fedrdma_fate.gateway.peers.ended_transfers import EndedTransfers
 from fedrdma_fate.gateway.peers.entitlement import why_not_admitted
 from fedrdma_fate.gateway.peers.kept_transfers import KeptTransfers
 from fedrdma_fate.gateway.peers.probe_transfers import lease_spare
@@ -142,7 +143,7 @@ class Receiving:
         self._next_grant = 0
         self.kept = KeptTransfers(peer, context, self._complain)
         self._announced = AnnouncedTransfers()
-        self._ended: OrderedDict[int, Delivered | Refused] = OrderedDict()
+        self._ended = EndedTransfers()
         self._lost: deque[Refused] = deque(maxlen=REMEMBERED_LOST)
 
     # -- grants ---------------------------------------------------------------------------------------------------
@@ -198,7 +199,7 @@ class Receiving:
         """The peer asks for a slot. It asks again on each new data path; what it has been granted is on its way."""
         transfer = request.transfer
         if transfer in self._ended:
-            self._send(self._ended[transfer])
+            self._send(self._ended.answer(transfer))
         elif transfer not in self._requests and transfer not in self._asked_by and transfer not in self.saving:
             if len(self._requests) + len(self._asked_by) >= MOST_REQUESTS_KEPT:
                 self._refuse_request(request, _too_many_requests(self._peer))
@@ -391,7 +392,7 @@ class Receiving:
     def on_offer(self, offer: Offer, link: LinkHandle) -> None:
         """A transfer begins: pass it on, unless it has ended before."""
         if offer.transfer in self._ended:
-            link.decline(offer, self._ended[offer.transfer])
+            link.decline(offer, self._ended.answer(offer.transfer))
         elif offer.transfer in self.saving:
             self.saving.offered_again(offer, link)
         elif objection := self._too_much(offer):
@@ -545,7 +546,7 @@ class Receiving:
         """A message lies in the peer's memory, for our task to map; it may be told again after a reconnection."""
         transfer = lend.transfer
         if transfer in self._ended:
-            self._send(self._ended[transfer])
+            self._send(self._ended.answer(transfer))
             if not self.borrowing.holds(transfer):
                 self._send(LendReturn(transfer))
             return
@@ -579,7 +580,7 @@ class Receiving:
     def on_inline(self, inline: Inline) -> None:
         """A small message came; it may come again after a reconnection."""
         if inline.transfer in self._ended:
-            self._send(self._ended[inline.transfer])
+            self._send(self._ended.answer(inline.transfer))
             return
         if inline.transfer in self.saving:
             return
@@ -625,7 +626,7 @@ class Receiving:
         still_open = []
         for transfer, grant in transfers:
             if transfer in self._ended:
-                self._send(self._ended[transfer])
+                self._send(self._ended.answer(transfer))
             elif transfer not in self.saving:
                 still_open.append((transfer, grant))
         return tuple(still_open)
@@ -652,9 +653,7 @@ class Receiving:
         self._announced.discard(end.transfer)
         self.kept.drop(end.transfer)
         self._context.sharing.ended(self._peer, end.transfer)
-        self._ended[end.transfer] = end
-        while len(self._ended) > REMEMBERED_TRANSFERS:
-            self._ended.popitem(last=False)
+        self._ended.add(end)
 
     def turned_away(self, message: Message) -> None:
         """A message that had come is dropped: its session has ended, or knows no such source. Both ends are told."""
