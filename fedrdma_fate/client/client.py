@@ -373,17 +373,20 @@ class GatewayClient:
 
         Raises:
             GatewayError: as `get`, and SUM_LOST where something of an earlier run of the gateway still writes to it.
+            MemoryPoolError: REGION_UNAVAILABLE where there is no descriptor or no memory for it, there or here;
+                then it waits for another `get_sum` of the same.
             FedRDMAError: the message of one of them will not come; the code says why.
         """
         own = self._own()
-        reply, descriptors = own.call_for_descriptors(Sum(name, tag, tuple(sources), timeout, own.new_get()))
+        number = own.new_get()
+        reply, descriptors = own.call_for_descriptors(Sum(name, tag, tuple(sources), timeout, number))
         if isinstance(reply, NotSummed):
             return reply
         try:
             summed, descriptor = expect_with_descriptor(reply, descriptors, Summed)
         except MemoryPoolError:
             if isinstance(reply, Summed):
-                own.release(reply.lease)
+                own.not_got(number, reply.lease)
             raise
         if summed.unfinished is None:
             summed = msgspec.structs.replace(summed, before=0)
@@ -391,7 +394,7 @@ class GatewayClient:
         try:
             mapped = _mapped(own, descriptor, summed.lease, start, length, prefault=True)
         except BaseException:
-            own.release(summed.lease)
+            own.not_got(number, summed.lease)
             raise
         own.received(summed.lease, mapped)
         return ReceivedSum(summed, mapped)

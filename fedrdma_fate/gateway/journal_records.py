@@ -481,7 +481,7 @@ class SumClosed(Record, frozen=True, tag=43):
 
 
 class SumHanded(Record, frozen=True, tag=44):
-    """Its task has it, or is about to; `lease` and `asked` as in `Received`."""
+    """Its task has it, or is about to; `lease` and `asked` as in `Received`. Lease 0: it has not got it after all."""
 
     number: int
     lease: int

@@ -71,7 +71,12 @@ def _copy(process: int, number: int, datagrams: bool) -> Iterator[socket.socket]
             # closed meanwhile
             return
         raise OSError(error, os.strerror(error))
-    each = socket.socket(fileno=descriptor)
+    try:
+        each = socket.socket(fileno=descriptor)
+    except OSError:
+        # closed meanwhile, and its number is that of a file
+        os.close(descriptor)
+        return
     try:
         wanted = each.family in (socket.AF_INET, socket.AF_INET6) and (
             (each.type == socket.SOCK_STREAM and bool(each.getpeername()))

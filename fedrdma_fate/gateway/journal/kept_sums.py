@@ -72,7 +72,7 @@ class KeptSums:
             case SumClosed():
                 kept.adding, kept.closed = None, record
             case SumHanded():
-                kept.handed = record
+                kept.handed = record if record.lease else None
 
     def forget(self, number: int) -> None:
         """It is gone."""

@@ -44,7 +44,6 @@ from fedrdma_fate.client.protocol import (
     Written,
 )
 from fedrdma_fate.core.held import bytes_in
-from fedrdma_fate.gateway.journal_records import SumHanded
 from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.messages.sessions import Pull
 from fedrdma_fate.gateway.messages.tolerances import Round
@@ -55,6 +54,7 @@ from fedrdma_fate.gateway.tasks.pushing import LeasedPayload, checked_key
 from fedrdma_fate.gateway.tasks.session_list import dropped_document
 from fedrdma_fate.gateway.tasks.socket import Answer, WithDescriptor, WithSequel
 from fedrdma_fate.gateway.tasks.stopping import stopping_error
+from fedrdma_fate.gateway.tasks.sums import SumOutcome
 from fedrdma_fate.gateway.tasks.task import Task
 from fedrdma_fate.memory.pool import Lease, SlotPool
 from fedrdma_fate.memory.region import region_unusable
@@ -407,20 +407,19 @@ class TaskConversation:
         if len(set(keys)) < len(keys):
             raise GatewayError(ErrorCode.CLIENT_PROTOCOL, "a sum names one party twice.")
         with self._server.waiting(self, put=False):
-            earlier = task.take_sum(keys)
-            outcome = await self._server.sums.sum_of(keys, request.timeout, task.attach.client, earlier)
+            outcome: SumOutcome | NotSummed | None = task.take_returned_sum(keys)
+            if outcome is None:
+                earlier = task.take_sum(keys)
+                outcome = await self._server.sums.sum_of(keys, request.timeout, task.attach.client, earlier)
         if isinstance(outcome, NotSummed):
             return outcome
         message = outcome.message
         try:
             _, descriptor, offset = message.locate()
         except FedRDMAError:
-            message.discard()
+            task.keep_sum(keys, outcome)
             raise
-        number = task.new_lease()
-        task.received[number] = message
-        task.summed.add(number)
-        self._context.journal.write(SumHanded(outcome.number, number, request.number))
+        number = task.has_sum(keys, outcome, request.number)
         fold = outcome.fold
         reply = Summed(
             fold.parties_in,
@@ -433,17 +432,17 @@ class TaskConversation:
             message.payload_at,
             outcome.unfinished,
         )
-        # where it does not get there the task is gone, and with it what it was for
-        return WithDescriptor(reply, descriptor, lambda: task.release(number))
+        return WithDescriptor(reply, descriptor, lambda: self._not_handed_over(task, number))
 
     def _return(self, lease: int, task: Task) -> Reply:
-        if lease not in task.received or lease in task.summed:
+        # where and how a sum of an earlier run can be given again, only its journal said
+        if lease not in task.received or task.has_earlier_sum(lease):
             raise MemoryPoolError(ErrorCode.LEASE_UNKNOWN, f"lease {lease} is of no message that this task has got.")
         self._not_handed_over(task, lease)
         return Done()
 
     def _not_handed_over(self, task: Task, number: int) -> None:
-        if (message := task.take_received(number)) is not None:
+        if not task.return_sum(number) and (message := task.take_received(number)) is not None:
             self._give_back(message)
 
     def _give_back(self, message: Message) -> None:

@@ -13,12 +13,13 @@ from fedrdma_fate.client.protocol import (
 )
 from fedrdma_fate.engine.payload import Payload
 from fedrdma_fate.gateway.journal.journal import Journal
-from fedrdma_fate.gateway.journal_records import Came, Leased, Unleased, Went
+from fedrdma_fate.gateway.journal_records import Came, Leased, SumHanded, Unleased, Went
 from fedrdma_fate.gateway.journal_records import Outgoing as OutgoingRecord
 from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.peers.sending import Sending
 from fedrdma_fate.gateway.tasks.pushing import LeasedPayload
 from fedrdma_fate.gateway.tasks.returning import EarlierSum, Had, digest_of_secret
+from fedrdma_fate.gateway.tasks.sums import SumOutcome
 from fedrdma_fate.memory.pool import Lease
 from fedrdma_fate.memory.shared_slots import range_is_held
 from fedrdma_fate.wire.frames import MessageKey
@@ -55,7 +56,9 @@ class Task:
         self.sending: dict[int, LeasedPayload] = {}
         self._abandon = abandon
         self.received: dict[int, Message] = {}
-        self.summed: set[int] = set()
+        # those of `received` that are sums; None: of an earlier run
+        self._summed: dict[int, tuple[tuple[MessageKey, ...], SumOutcome] | None] = {}
+        self._returned_sums: dict[tuple[MessageKey, ...], SumOutcome] = {}
         self._next_lease = 0
 
     def is_of(self, attach: Attach, user: int) -> bool:
@@ -82,7 +85,7 @@ class Task:
         for summed in had.sums:
             if (handed := summed.kept.handed) is not None:
                 task.received[handed.lease] = summed.message
-                task.summed.add(handed.lease)
+                task._summed[handed.lease] = None
                 task._in_doubt.append((summed.message, handed.asked))
         task.unfinished = {record.key: (sending, record) for sending, record in had.unfinished}
         task._next_lease = max([0, *task.sending, *task.received])
@@ -104,7 +107,7 @@ class Task:
         self._sums = [each for each in self._sums if each.kept.handed is None or id(each.message) in missed]
         for summed in self._sums:
             missed.pop(id(summed.message), None)
-        self.summed &= self.received.keys()
+        self._summed = {number: known for number, known in self._summed.items() if number in self.received}
         for number in [number for number in (*self.sending, *self.received) if number not in held]:
             self.release(number)
         return list(missed.values())
@@ -121,6 +124,36 @@ class Task:
         if found is not None:
             self._sums.remove(found)
         return found
+
+    def has_sum(self, keys: Sequence[MessageKey], outcome: SumOutcome, asked: int) -> int:
+        """It is to be given the sum of these messages, which it has asked for; the number of its lease."""
+        number = self.new_lease()
+        self.received[number] = outcome.message
+        self._summed[number] = tuple(keys), outcome
+        self._journal.write(SumHanded(outcome.number, number, asked))
+        return number
+
+    def return_sum(self, number: int) -> bool:
+        """It has not got a sum: that waits for it to ask again. False where this lease is not of a sum of this run."""
+        if (known := self._summed.get(number)) is None:
+            return False
+        keys, outcome = known
+        self.take_received(number)
+        self.keep_sum(keys, outcome)
+        return True
+
+    def keep_sum(self, keys: Sequence[MessageKey], outcome: SumOutcome) -> None:
+        """A sum that it cannot be given just now waits for it to ask again."""
+        self._journal.write(SumHanded(outcome.number, 0, 0))
+        self._returned_sums[tuple(keys)] = outcome
+
+    def take_returned_sum(self, keys: Sequence[MessageKey]) -> SumOutcome | None:
+        """The sum of these messages that it was given and has not got; it then belongs to the caller."""
+        return self._returned_sums.pop(tuple(keys), None)
+
+    def has_earlier_sum(self, lease: int) -> bool:
+        """Whether this is the lease of a sum that it has got from an earlier run."""
+        return lease in self._summed and self._summed[lease] is None
 
     def let_go_of_unmapped(self) -> None:
         """What it was seen to have mapped, and has not any more, goes back, though it has not come back itself."""
@@ -183,7 +216,7 @@ class Task:
     def take_received(self, lease: int) -> Message | None:
         """What this lease is of is the caller's, in no doubt any more; None where it is of nothing received."""
         if (message := self.received.pop(lease, None)) is not None:
-            self.summed.discard(lease)
+            self._summed.pop(lease, None)
             self._in_doubt = [doubt for doubt in self._in_doubt if doubt[0] is not message]
             self._sums = [summed for summed in self._sums if summed.message is not message]
         return message
@@ -209,6 +242,8 @@ class Task:
             message.discard()
         for summed in self._sums:
             summed.message.discard()
+        while self._returned_sums:
+            self._returned_sums.popitem()[1].message.discard()
         self._lose(lambda _record: True)
         if self._secret:
             self._journal.write(Went(self.attach.client))

@@ -16,6 +16,7 @@ from fedrdma_fate.gateway.journal_records import (
     Copied,
     Dropped,
     Ended,
+    EndedTogether,
     Gone,
     Handed,
     Joined,
@@ -85,6 +86,7 @@ records = st.one_of(
     st.builds(Returned, sites, transfers),
     st.builds(Gone, sites, transfers),
     st.builds(Ended, sites, transfers),
+    st.builds(EndedTogether, sites, st.lists(transfers).map(tuple)),
     st.builds(Lost, sites, transfers, keys, st.just("why")),
     st.builds(Joined, st.sampled_from(("s", "t")), parties, st.none() | st.just((A, B))),
     st.builds(Left, st.sampled_from(("s", "t")), parties),
@@ -105,7 +107,7 @@ records = st.one_of(
     st.builds(SumAdding, transfers, st.integers(0, 2)),
     st.builds(SumAdded, transfers, st.integers(0, 2), st.none() | st.just(0.5), sites, transfers),
     st.builds(SumClosed, transfers, st.just("why"), st.none() | st.just(1)),
-    st.builds(SumHanded, transfers, st.just(2), st.just(3)),
+    st.builds(SumHanded, transfers, st.sampled_from((0, 2)), st.just(3)),
     st.builds(SumGone, transfers),
     st.builds(Met, sites, names),
     st.builds(Pulled, keys, st.sampled_from(("", "task")), transfers),
@@ -182,3 +184,15 @@ def test_a_message_that_is_here_is_not_coming_whichever_record_is_first() -> Non
         (_coming(0), Stopped("b", 1)),
     ):
         assert not replay(map(encode_record, (BEGAN, *written))).coming
+
+
+def test_a_sum_that_its_task_has_not_got_is_handed_to_it_again() -> None:
+    keys = (MessageKey("s", "m", "t", A, B),)
+    began = SumBegan(1, "task", keys, "exact", ((3,),), 0, 9)
+    state = JournalState()
+    for record in (began, SumHanded(1, 7, 3)):
+        state.apply(record)
+    assert [kept.handed for kept in state.sums] == [SumHanded(1, 7, 3)]
+    state.apply(SumHanded(1, 0, 0))
+    assert [kept.handed for kept in state.sums] == [None]
+    assert list(state.records()) == [began]

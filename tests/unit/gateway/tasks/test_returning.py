@@ -224,12 +224,12 @@ def test_a_task_lets_wait_again_what_it_has_got_and_nothing_else(play: Play) -> 
         message = await served.context.mailbox.take(SMALL, 0)
         for number in (1, 2):
             task._attached.received[number] = message
-        task._attached.summed.add(2)
+        task._attached._summed[2] = None
         lease = served.context.send_pool.lease(100_000, "task:task")
         assert lease is not None
         sending = task._attached.has(lease) + 10
         task._attached.sending[sending] = task._attached.sending.pop(sending - 10)
-        # another's, a sum, a slot to write into, and none
+        # another's, a sum of an earlier run, a slot to write into, and none
         for who, number in ((other, 1), (task, 2), (task, sending), (task, 99)):
             with pytest.raises(FedRDMAError) as caught:
                 who.answer(ReturnLease(number))
@@ -239,7 +239,7 @@ def test_a_task_lets_wait_again_what_it_has_got_and_nothing_else(play: Play) -> 
         with pytest.raises(FedRDMAError):
             task.answer(ReturnLease(1))
         assert await code_of_get(other, 1) is None
-        del task._attached.received[2]
+        del task._attached.received[2], task._attached._summed[2]
         task.end()
         other.end()
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -27,12 +27,14 @@ from fedrdma_fate.aggregate.checkpoint import read
 from fedrdma_fate.aggregate.jobs import Add, Finish
 from fedrdma_fate.aggregate.worker import OpenSum, WorkerHandle, WorkerLostError
 from fedrdma_fate.cli.status import render
+from fedrdma_fate.client import client as client_module
 from fedrdma_fate.client.client import GatewayClient, ReceivedSum
-from fedrdma_fate.client.protocol import NotSummed, Sum
+from fedrdma_fate.client.protocol import NotSummed, Place, Sum
 from fedrdma_fate.core.fold import Order
 from fedrdma_fate.fate.sums import ExpectedSum
+from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.tasks import sums
-from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, MemoryPoolError
 from fedrdma_fate.wire.summand import Plane, planes_of
 from tests.support.raw_task import Connection
 from tests.support.sites import Site, eventually, party, start_gateways
@@ -93,6 +95,12 @@ class Session:
         summed = self.get_sum()
         assert isinstance(summed, ReceivedSum), summed
         return summed
+
+    def why_no_sum(self) -> ErrorCode:
+        # without the error itself: its frames would keep arrays mapped when the client is closed
+        with pytest.raises(FedRDMAError) as caught:
+            self.get_sum()
+        return caught.value.code
 
     def get(self, number: int) -> bytes:
         return bytes(self.arbiter.get("masked", "t", SOURCES[number], timeout=10).buffer)
@@ -387,6 +395,66 @@ def test_a_sum_can_be_asked_for_once(
     with pytest.raises(FedRDMAError) as caught:
         session.get_sum()
     assert caught.value.code is ErrorCode.DUPLICATE_PULL
+
+
+def no_descriptor() -> NoReturn:
+    raise MemoryPoolError(ErrorCode.REGION_UNAVAILABLE, "no descriptor is left", "Let it have more.")
+
+
+def cannot_map(_own: object, descriptor: int, *_args: object, **_named: object) -> NoReturn:
+    os.close(descriptor)
+    no_descriptor()
+
+
+_locate = Message.locate
+
+
+def locate_updates_only(message: Message) -> tuple[Place, int, int]:
+    """No descriptor is left when the sum is to be handed over."""
+    is_update = message.total_bytes >= len(written(UPDATES[0], SOURCES[0], 0.0))
+    return _locate(message) if is_update else no_descriptor()
+
+
+@pytest.mark.parametrize(
+    ("whose", "name", "instead"),
+    [(client_module, "_mapped", cannot_map), (Message, "locate", locate_updates_only)],
+    ids=["task", "gateway"],
+)
+def test_a_sum_for_which_there_is_no_descriptor_waits_for_the_task_to_ask_again(
+    make_session: Callable[..., Session],
+    monkeypatch: pytest.MonkeyPatch,
+    whose: object,
+    name: str,
+    instead: Callable[..., object],
+) -> None:
+    session = make_session()
+    for number in range(4):
+        session.push(number)
+    eventually(lambda: session.site.status()["mailbox"]["messages"] == 4)
+    with monkeypatch.context() as without:
+        without.setattr(whose, name, instead)
+        assert [session.why_no_sum() for _ in range(2)] == [ErrorCode.REGION_UNAVAILABLE] * 2
+    summed = session.whole_sum()
+    assert summed.parties_in == (0, 1, 2, 3)
+    other = make_session()
+    for number in range(4):
+        other.push(number)
+    assert bits(sum_of(summed)) == bits(sum_of(other.whole_sum()))
+    assert session.why_no_sum() is ErrorCode.DUPLICATE_PULL
+
+
+def test_the_slot_of_a_sum_that_was_not_got_and_not_asked_for_again_goes_back_with_its_task(
+    make_session: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = make_session()
+    for number in range(4):
+        session.push(number)
+    with monkeypatch.context() as without:
+        without.setattr(client_module, "_mapped", cannot_map)
+        assert session.why_no_sum() is ErrorCode.REGION_UNAVAILABLE
+    held = session.site.pool("receive")["slots"]
+    session.arbiter.close()
+    eventually(lambda: session.site.pool("receive")["slots"] == held - 1)
 
 
 def test_a_sum_of_more_updates_than_a_gateway_awaits_at_a_time_is_left_to_fate(
