@@ -69,6 +69,8 @@ def render(document: dict[str, Any]) -> RenderableType:
         parts.append(_transfers(document))
     if document["sums"]:
         parts.append(_sums(document))
+    if document["flow"]:
+        parts.append(_calls(document))
     parts += [_held(holding) for holding in document["held"]]
     parts += [_held_there(peer) for peer in document["peers"] if peer["held_there"]]
     mailbox = document["mailbox"]
@@ -151,6 +153,15 @@ def _pools(document: dict[str, Any]) -> Table:
             str(pool["waiting"]),
             size(pool["high_water_bytes"]),
         )
+    return table
+
+
+def _calls(document: dict[str, Any]) -> Table:
+    """FATE Flow's scheduling calls since the gateway was started."""
+    table = Table("site", "direction", "answered", "refused", "under way", "slowest", title="Scheduling calls")
+    for calls in document["flow"]:
+        counts = (str(calls[name]) for name in ("answered", "refused", "under_way"))
+        _add(table, calls["site"], calls["direction"], *counts, f"{calls['slowest_seconds']:.2f} s")
     return table
 
 

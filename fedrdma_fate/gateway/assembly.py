@@ -16,6 +16,9 @@ from fedrdma_fate.engine.link_thread import LinkThread, MakeLink
 from fedrdma_fate.gateway.accepting import complain_of_no_room
 from fedrdma_fate.gateway.config.schema import GatewayConfig, split_address
 from fedrdma_fate.gateway.context import GatewayContext
+from fedrdma_fate.gateway.flow.calls import FlowCalls
+from fedrdma_fate.gateway.flow.front import FlowFront
+from fedrdma_fate.gateway.flow.server import FlowServer
 from fedrdma_fate.gateway.kept_memory import KeptMemory, boot_identity
 from fedrdma_fate.gateway.messages.budget import Budget, Limits
 from fedrdma_fate.gateway.messages.mailbox import Mailbox
@@ -74,6 +77,8 @@ class Assembly:
         tasks: answers this site's tasks.
         socket: accepts them.
         kept: what outlives a gateway that is killed.
+        calls: FATE Flow's scheduling calls.
+        front: takes them from the own server; None where it does not listen.
     """
 
     context: GatewayContext
@@ -85,6 +90,8 @@ class Assembly:
     identity_watch: IdentityWatch | None
     tasks: TaskServer
     socket: TaskSocket
+    calls: FlowCalls
+    front: FlowFront | None
 
 
 def assemble(
@@ -123,6 +130,8 @@ def assemble(
         tasks.has_new_memory = kept.send_region is None
         tasks.expect(restore(context, kept.earlier, peers))
     _serve_metrics(config, undo, metrics, context, credentials, tasks.sums)
+    server = None if config.flow.server is None else FlowServer(*split_address("flow.server", config.flow.server))
+    calls = FlowCalls(context, peers, server)
     return Assembly(
         context=context,
         kept=kept,
@@ -133,6 +142,8 @@ def assemble(
         identity_watch=None if credentials is None else IdentityWatch(credentials, peers, context.complaints),
         tasks=tasks,
         socket=TaskSocket(socket_path(config.listen.socket), tasks, context.complaints, shared=not users.only_own),
+        calls=calls,
+        front=None if config.listen.flow is None else FlowFront(config.listen.flow, calls, context.complaints),
     )
 
 

@@ -60,6 +60,10 @@ class MetricsSink(Protocol):
         """A message is here of which its sender let something be missing; so much of it did not come."""
         ...
 
+    def call_ended(self, direction: str, peer: str, outcome: str, seconds: float) -> None:
+        """A scheduling call of FATE Flow's was `answered`, or ended with a code."""
+        ...
+
     def datagrams_dropped(self, peer: str, reason: str, count: int) -> None:
         """Datagrams in a peer's name were dropped."""
         ...

@@ -35,6 +35,10 @@ class Routes:
             )
         return site
 
+    def sites_of_id(self, party_id: str) -> set[str]:
+        """The sites that serve a party id, in whatever role."""
+        return {site for party, site in self._sites.items() if party.rpartition(":")[2] == party_id}
+
     def is_local(self, party: Party) -> bool:
         """Whether this gateway serves the party."""
         return self.find(party) == self._own

@@ -12,6 +12,7 @@ from cryptography import x509
 from fedrdma_fate import __version__
 from fedrdma_fate.engine.events import TransferProgress
 from fedrdma_fate.gateway.context import GatewayContext
+from fedrdma_fate.gateway.flow.calls import FlowCalls
 from fedrdma_fate.gateway.peers.paths import DataPath
 from fedrdma_fate.gateway.peers.peer import Peer
 from fedrdma_fate.gateway.tasks.held_memory import Holding
@@ -29,6 +30,7 @@ def status_document(
     task_count: int,
     holdings: Sequence[Holding],
     sums: Sums,
+    calls: FlowCalls,
     started: float,
     certificate: x509.Certificate | None,
     may_know: Callable[[Party], bool],
@@ -41,6 +43,7 @@ def status_document(
         task_count: task processes attached.
         holdings: pools in which somebody waits, and nobody gets room, because of what tasks hold.
         sums: those that are under way.
+        calls: FATE Flow's scheduling calls.
         started: when it started, by time.monotonic.
         certificate: the gateway's own; None with `security: off`.
         may_know: whether it may show transfers of this party of the site.
@@ -64,6 +67,7 @@ def status_document(
         "mailbox": context.mailbox.summary(),
         "sums": [_sum(each) for each in sums.progress() if may_know(each.key.destination)],
         "sum_workers": {"processes": sums.worker_processes, "restarts": sums.worker_restarts},
+        "flow": _flow(calls),
         "transfers": [
             _transfer(peer, progress)
             for peer in peers.values()
@@ -91,6 +95,23 @@ def _holding(holding: Holding, may_know: Callable[[Party], bool]) -> dict[str, o
     ]
     held = sum(count for _, _, count in holding.parties)
     return {"pool": holding.pool, "waiting": holding.waiting, "bytes": held, "parties": parties}
+
+
+def _flow(calls: FlowCalls) -> list[dict[str, object]]:
+    """Scheduling calls with each site that there were any with; the own one, where FATE Flow called itself."""
+    return [
+        {
+            "site": site,
+            "direction": direction,
+            "answered": counts.answered,
+            "refused": counts.refused,
+            "under_way": calls.under_way(direction, site),
+            "slowest_seconds": counts.slowest_seconds,
+        }
+        for direction, of_sites in calls.counts.items()
+        for site, counts in of_sites.items()
+        if counts.answered or counts.refused or calls.under_way(direction, site)
+    ]
 
 
 def _sum(progress: SumProgress) -> dict[str, object]:

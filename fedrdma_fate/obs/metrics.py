@@ -30,6 +30,9 @@ OTHER_NAMES = "other"
 FAILED = "failed"
 """The outcome of a transfer that was not delivered; it took no time worth measuring."""
 
+ANSWERED = "answered"
+"""The outcome of a scheduling call that FATE Flow answered."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PoolUse:
@@ -113,6 +116,18 @@ class GatewayMetrics:
             ("peer", "message"),
         )
         self._names: dict[str, set[str]] = {}
+        self._calls = self._counter(
+            "fedrdma_flow_calls",
+            "Scheduling calls of FATE Flow, asked by the own one or served: answered, or the code of what went wrong.",
+            ("direction", "peer", "outcome"),
+        )
+        self._call_seconds = Histogram(
+            "fedrdma_flow_call_seconds",
+            "How long scheduling calls took that FATE Flow answered.",
+            ("direction", "peer"),
+            buckets=SECONDS_BUCKETS,
+            registry=self.registry,
+        )
         self._dropped = self._counter(
             "fedrdma_dropped_datagrams",
             "Datagrams of a data path that were not taken: forged (or changed), replayed, or malformed.",
@@ -186,6 +201,12 @@ class GatewayMetrics:
         label = name if name in known else OTHER_NAMES
         self._tolerant.labels(peer, label).inc(payload_bytes)
         self._missing.labels(peer, label).inc(missing_bytes)
+
+    def call_ended(self, direction: str, peer: str, outcome: str, seconds: float) -> None:
+        """A scheduling call of FATE Flow's was `answered`, or ended with a code."""
+        self._calls.labels(direction, peer, outcome).inc()
+        if outcome == ANSWERED:
+            self._call_seconds.labels(direction, peer).observe(seconds)
 
     def datagrams_dropped(self, peer: str, reason: str, count: int) -> None:
         """Datagrams in a peer's name were dropped: `forged`, `replayed` or `malformed`."""

@@ -67,6 +67,12 @@ DIGESTS_OF_A_RUN = 64
 MOST_HOLDERS = 8
 """That are told of memory which others wait for."""
 
+MOST_CALL_BYTES = 1024 * 1024
+"""Of the body of a scheduling call, or of its answer: the largest is the DAG of a job, some kB."""
+
+MOST_CALL_HEADERS = 32
+"""Of a scheduling call that travel: FATE Flow's own are nine."""
+
 Name = Annotated[str, msgspec.Meta(max_length=MOST_NAME_CHARACTERS)]
 PartyText = Annotated[str, msgspec.Meta(max_length=MOST_PARTY_CHARACTERS)]
 Reason = Annotated[str, msgspec.Meta(max_length=MOST_REASON_CHARACTERS)]
@@ -84,6 +90,11 @@ MOST_COUNTED_BYTES = 1 << 62
 CountedBytes = Annotated[int, msgspec.Meta(ge=0, le=MOST_COUNTED_BYTES)]
 
 KeyBytes = Annotated[bytes, msgspec.Meta(max_length=MOST_KEY_BYTES)]
+
+CallId = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+"""Of a scheduling call: unique for the incarnation of who asks."""
+
+CallBody = Annotated[bytes, msgspec.Meta(max_length=MOST_CALL_BYTES)]
 
 LossShare = Annotated[float, msgspec.Meta(ge=0, le=MOST_LOSS_SHARE)]
 """Of what may be missing of a message, that may be so at once."""
@@ -146,6 +157,7 @@ class Hello(Frame, frozen=True, tag="hello"):
         bounded_loss: whether it knows offers of which something may be missing, DigestRun, and WantedWhole.
         journal: random id of the journal that it goes on with, of this run where it keeps none: another one means that
             what it had confirmed, and was to send, is gone. Empty where it does not say.
+        flow_calls: whether it knows frames of FATE Flow's scheduling calls.
     """
 
     site: PartyText
@@ -170,6 +182,7 @@ class Hello(Frame, frozen=True, tag="hello"):
     chunk_tags: bool = False
     bounded_loss: bool = False
     journal: PartyText = ""
+    flow_calls: bool = False
 
 
 class Connect(Frame, frozen=True, tag="connect"):
@@ -568,6 +581,47 @@ class SessionEnd(Frame, frozen=True, tag="session-end"):
     reason: Reason
 
 
+class FlowCall(Frame, frozen=True, tag="flow-call"):
+    """FATE Flow at the sender's site calls that at the receiver's; answered by FlowAnswer or FlowRefused.
+
+    To who has said in Hello to know it. It comes again on each new control channel until it is answered, and is carried
+    out once.
+
+    Attributes:
+        call: id.
+        path: of the HTTP request, which is a POST.
+        headers: names and values of those that travel.
+        body: JSON.
+    """
+
+    call: CallId
+    path: PartyText
+    headers: Annotated[tuple[tuple[PartyText, Name], ...], msgspec.Meta(max_length=MOST_CALL_HEADERS)]
+    body: CallBody
+
+
+class FlowAnswer(Frame, frozen=True, tag="flow-answer"):
+    """What FATE Flow answered to a call: status of HTTP, and JSON. Remembered until FlowHeard."""
+
+    call: CallId
+    status: Annotated[int, msgspec.Meta(ge=200, le=599)]
+    body: CallBody
+
+
+class FlowRefused(Frame, frozen=True, tag="flow-refused"):
+    """A call has no answer of FATE Flow's, and why. Remembered until FlowHeard."""
+
+    call: CallId
+    code: PartyText
+    reason: Reason
+
+
+class FlowHeard(Frame, frozen=True, tag="flow-heard"):
+    """Whoever asked has the answer, or wants it no more: it need not be remembered."""
+
+    call: CallId
+
+
 class Ping(Frame, frozen=True, tag="ping"):
     """Keep-alive and round-trip probe; comes back as a Pong with the same stamp."""
 
@@ -625,6 +679,10 @@ ControlFrame = (
     | SessionAsk
     | SessionIdle
     | SessionEnd
+    | FlowCall
+    | FlowAnswer
+    | FlowRefused
+    | FlowHeard
     | Ping
     | Pong
     | Goodbye

@@ -14,6 +14,9 @@ import msgspec
 
 from fedrdma_fate.core.credits import MOST_CREDITS
 from fedrdma_fate.core.recent_numbers import PAGE_NUMBERS
+from fedrdma_fate.gateway.flow.call import Answer, SchedulingCall
+from fedrdma_fate.gateway.flow.calls import FlowCalls
+from fedrdma_fate.gateway.flow.serving import MOST_KEPT_ANSWERS, MOST_KEPT_BYTES, MOST_SERVED
 from fedrdma_fate.gateway.journal.state import REMEMBERED_TRANSFERS
 from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.peers.borrowing import MOST_BORROWED, MOST_EARLY
@@ -32,6 +35,7 @@ from fedrdma_fate.wire.frames import (
     PROBE_TRANSFERS_FROM,
     Connect,
     ControlFrame,
+    FlowCall,
     Goodbye,
     Grant,
     Hello,
@@ -75,6 +79,9 @@ class Besieged(Twin):
         self.grants: list[Grant] = []
         self.end: MemoryEndpoint | None = None
         self.ends = SessionEnds(b.context, {"a": b.peer, "m": self.evil})
+        self.calls = FlowCalls(b.context, {"a": b.peer, "m": self.evil}, self)
+        self.carried_out = 0
+        self._answering = 0
         self.waiting: dict[MessageKey, bytes] = {}
         self.sent = 0
         self._numbers = itertools.count()
@@ -84,6 +91,17 @@ class Besieged(Twin):
     def _turned_away(self, message: Message) -> None:
         peer = self.evil if message.origin == "m" else self.halves["b"].peer
         peer.receiving.turned_away(message)
+
+    async def carry_out(self, call: SchedulingCall) -> Answer:
+        """What b's FATE Flow does: it answers after a while, and notes how much it has to do at once."""
+        assert call.header("dest-party-id") == PARTIES["b"].party_id
+        assert call.path.startswith(("/v2/partner/", "/v2/scheduler/"))
+        self.carried_out += 1
+        self._answering += 1
+        assert self._answering <= MOST_SERVED
+        await asyncio.sleep(0.05)
+        self._answering -= 1
+        return Answer(200, bytes(self.chance.choice((2, 2, 70_000))))
 
     async def begin(self) -> None:
         """The honest pair is connected, and its tasks are there."""
@@ -159,7 +177,9 @@ class Besieged(Twin):
             "total_bytes": lambda: chance.choice(SIZES),
             "wished_bytes": lambda: chance.choice(SIZES),
             "chunk_bytes": lambda: chance.choice((1, 4096, 40_000, 2**31)),
-            "body": lambda: bytes(chance.choice((0, 10, 4000, 60_000, 70_000))),
+            "body": self._call_body
+            if frame is FlowCall
+            else lambda: bytes(chance.choice((0, 10, 4000, 60_000, 70_000))),
             "received_bytes": lambda: chance.choice((0, 1, 10**6, 1 << 62)),
             "arrived_at": lambda: chance.choice((0.0, 1e-300, chance.random(), 1e12, -1e12)),
             "held": lambda: chance.choice(HELD if frame is Grant else (0.0, chance.random(), 1e12, -1e12)),
@@ -167,6 +187,10 @@ class Besieged(Twin):
             "first": lambda: chance.choice((0, 1, 64, 1 << 32)),
             "introduction": lambda: chance.choice((bytes(INTRODUCTION_BYTES), chance.randbytes(INTRODUCTION_BYTES))),
             "tags": lambda: chance.randbytes(chance.choice((0, 1, 24, 240, 24 * 4096))),
+            "call": lambda: chance.choice((0, 1, 2, 3, chance.randrange(1 << 62), 1 << 62)),
+            "status": lambda: chance.choice((200, 404, 599)),
+            "path": lambda: chance.choice(("/v2/partner/job/create", "/v2/scheduler/task/report", "/v2/job/submit")),
+            "headers": self._headers,
             "loss_share": lambda: chance.choice((0.0, 1e-300, 0.01, 0.2)),
             "whole_bytes": lambda: chance.choice(SIZES),
             "tail_from": lambda: chance.choice((0, 1, 4096, 1 << 32)),
@@ -197,6 +221,20 @@ class Besieged(Twin):
         return {bool: chance.random() < 0.5, float: chance.random(), int: chance.choice((0, 1, 2, 7, 10**6))}.get(
             typing.cast(type, kind), "y" * chance.choice((1, 900)) if name == "reason" else "some"
         )
+
+    def _headers(self) -> tuple[tuple[str, str], ...]:
+        chance = self.chance
+        names = ("dest-party-id", "Dest-Party-Id", "initiator-party-id", "Host", "Nonce", "n" * 256)
+        values = ("1", "2", "3", "77", "", "x\r\ny: z", "v" * 1024)
+        good = (("dest-party-id", PARTIES["b"].party_id),)
+        more = tuple((chance.choice(names), chance.choice(values)) for _ in range(chance.choice((0, 0, 1, 5, 32))))
+        return (*good, *more)[:32]
+
+    def _call_body(self) -> bytes:
+        chance = self.chance
+        party = chance.choice((PARTIES["b"], PARTIES["b"], PARTIES["a"], EVIL, NOBODY))
+        good = msgspec.json.encode({"role": party.role, "party_id": party.party_id})
+        return chance.choice((good, good, good, b"", b"[" * 5000, b"{" * 60_000, bytes(1000)))
 
     def _key(self) -> MessageKey:
         chance = self.chance
@@ -303,6 +341,9 @@ class Besieged(Twin):
         assert len(kept._ended) <= 2 * REMEMBERED_TRANSFERS + PAGE_NUMBERS
         assert kept.borrowing.count <= MOST_BORROWED
         assert len(kept.borrowing._early) <= MOST_EARLY
+        served = self.calls.peers["m"].served
+        assert served.kept <= MOST_KEPT_ANSWERS
+        assert served._kept_bytes <= MOST_KEPT_BYTES
         pool = b.context.receive_pool
         assert pool._held[pool_owner("m")] <= pool.most_bytes
         for path in self.evil.paths.paths.values():

@@ -162,6 +162,7 @@ def linked_sites(
     sockets: Path,
     strangers: Sequence[Mapping[str, Any]] = (),
     authority: TestAuthority | None = None,
+    of_site: Callable[[str], Mapping[str, Any]] = lambda _name: {},
     **settings: Any,
 ) -> dict[str, Site]:
     """Sites that all know each other, by name.
@@ -172,6 +173,7 @@ def linked_sites(
         sockets: directory with a short path.
         strangers: peers that do not run, known to all.
         authority: gives every site a certificate; without, `security` is off.
+        of_site: further settings of one, by its name.
         **settings: see `gateway_site`.
     """
     ports = dict(zip(layout, free_ports(len(layout)), strict=True))
@@ -188,7 +190,7 @@ def linked_sites(
                 if other != name
             ]
             + [dict(stranger) for stranger in strangers],
-            **settings,
+            **{**settings, **of_site(name)},
         )
         for name, parties in layout.items()
     }

@@ -32,6 +32,7 @@ GROWING = {"dict", "list", "set", "deque", "OrderedDict", "defaultdict", "Counte
 BOUNDS: dict[str, dict[str, str]] = {
     "by the configuration": {
         "gateway/routing.py:Routes": "_sites",
+        "gateway/flow/calls.py:FlowCalls": "counts peers",
         "gateway/link_sharing.py:LinkSharing": "_links",
         "gateway/journal/state.py:JournalState": "met",
         "gateway/send_sharing.py:SendSharing": "_by_datagrams",
@@ -264,6 +265,10 @@ BOUNDS: dict[str, dict[str, str]] = {
         "transport/verbs/transport.py:VerbsTransport": "_drafts",
         "transport/verbs/transport.py:_VerbsDraft": "_address",
     },
+    "MOST_ASKED": {"gateway/flow/asking.py:AskedCalls": "_calls"},
+    "MOST_SERVED, MOST_KEPT_ANSWERS and MOST_KEPT_BYTES": {"gateway/flow/serving.py:ServedCalls": "_answers _wanted"},
+    "MOST_CALLS": {"gateway/flow/repeats.py:Repeats": "_abandoned _under_way"},
+    "MOST_CONNECTIONS": {"gateway/flow/front.py:FlowFront": "_serving"},
     "of fixed length": {
         "transport/tcp_streams.py:StreamReader": "_behind _raw_head _scratch",
         "transport/tcp_streams.py:StreamWriter": "_record",

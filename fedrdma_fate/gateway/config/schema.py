@@ -37,6 +37,18 @@ MOST_LINK_RATE = 8 * MOST_SHARE
 LONGEST_SECONDS = 1e6
 """Time-outs may be as long as eleven days; the system calls that wait take little more."""
 
+_HEADERS_OF_HTTP = {
+    "connection",
+    "content-length",
+    "content-type",
+    "expect",
+    "host",
+    "te",
+    "transfer-encoding",
+    "upgrade",
+}
+"""They are of one connection, and each end makes its own."""
+
 _IF_MISSING = {
     "site": "Give the site a name, for example `site: bank-a`.",
     "parties": 'List the FATE parties served there, for example `parties: ["9999"]`.',
@@ -57,6 +69,7 @@ class ListenConfig(_Section, frozen=True):
         advertise: host that peers shall use for the data paths, when it differs from that of `data`.
         socket: unix socket for the tasks of this site.
         metrics: host:port of the Prometheus endpoint, or null for none.
+        flow: host:port, on loopback, of the proxy that FATE Flow sends its scheduling calls to, or null for none.
     """
 
     control: str = "127.0.0.1:9370"
@@ -65,6 +78,7 @@ class ListenConfig(_Section, frozen=True):
     advertise: str | None = None
     socket: str = "unix:///run/fedrdma/gateway.sock"
     metrics: str | None = None
+    flow: str | None = None
 
 
 class TlsConfig(_Section, frozen=True):
@@ -250,6 +264,20 @@ class AggregateConfig(_Section, frozen=True):
     checkpoints_kept: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 8
 
 
+class FlowConfig(_Section, frozen=True):
+    """FATE Flow's scheduling calls.
+
+    Attributes:
+        server: host:port of the site's own FATE Flow, its HTTP port, to which calls for this site's parties go; null:
+            none are taken.
+        headers: names of headers that travel with calls besides FATE Flow's own, where a hook of its authentication
+            needs some; the same at both sites.
+    """
+
+    server: str | None = None
+    headers: tuple[str, ...] = ()
+
+
 class PeerConfig(_Section, frozen=True):
     """Another site.
 
@@ -326,6 +354,7 @@ class GatewayConfig(_Section, frozen=True):
         receive: how the link is shared by which peers send to this site.
         send: how the link is shared by which this site sends to its peers.
         aggregate: sums of masked updates.
+        flow: FATE Flow's scheduling calls.
         durable: tell a peer that its message is here only when it is on disk, so that it outlives a power failure;
             false: when it outlives the gateway.
         peers: the other sites.
@@ -360,6 +389,7 @@ class GatewayConfig(_Section, frozen=True):
     receive: ReceiveConfig = ReceiveConfig()
     send: SendConfig = SendConfig()
     aggregate: AggregateConfig = AggregateConfig()
+    flow: FlowConfig = FlowConfig()
     durable: bool = False
     peers: tuple[PeerConfig, ...] = ()
     task_users: tuple[TaskUserConfig, ...] = ()
@@ -456,6 +486,7 @@ def _check_meaning(config: GatewayConfig) -> None:
     _check_security(config)
     _check_timeouts(config.timeouts)
     _check_durable(config)
+    _check_flow(config)
     _check_parties(config)
     _check_rings(config)
     _check_task_users(config)
@@ -526,6 +557,21 @@ def _check_data_host(host: str) -> None:
 def _check_durable(config: GatewayConfig) -> None:
     if config.durable and not config.timeouts.restart:
         raise bad_value("durable", True, ", and `timeouts.restart` is 0", "Without a restart there is no journal.")
+
+
+def _check_flow(config: GatewayConfig) -> None:
+    """Who reaches the front speaks in the name of the site's parties, and nothing is encrypted there."""
+    if config.flow.server is not None:
+        split_address("flow.server", config.flow.server)
+    for name in config.flow.headers:
+        if not re.fullmatch(r"[A-Za-z0-9-]{1,64}", name, re.ASCII) or name.lower() in _HEADERS_OF_HTTP:
+            raise bad_value("flow.headers", name, "", "Write names of headers of a site's own, as in `X-Site-Token`.")
+    if config.listen.flow is None:
+        return
+    if not is_loopback(split_address("listen.flow", config.listen.flow)[0]):
+        raise bad_value("listen.flow", config.listen.flow, "", "It has to be an address of loopback.")
+    if config.flow.server is None:
+        raise bad_value("listen.flow", config.listen.flow, ", and `flow.server` is missing", "Name the own FATE Flow.")
 
 
 def _check_timeouts(timeouts: TimeoutConfig) -> None:

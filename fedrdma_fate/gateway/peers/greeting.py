@@ -48,4 +48,5 @@ def own_hello(peer: PeerConfig, context: GatewayContext, keys: PeerKeys) -> Hell
         chunk_tags=True,
         bounded_loss=True,
         journal=context.journal_identity,
+        flow_calls=True,
     )

@@ -39,6 +39,7 @@ from fedrdma_fate.gateway.peers.borrowing import region_of_lender
 from fedrdma_fate.gateway.peers.control_stream import ControlStream
 from fedrdma_fate.gateway.peers.data_hosts import DataHosts, GuardedDraft
 from fedrdma_fate.gateway.peers.entitlement import Entitlement
+from fedrdma_fate.gateway.peers.flow_talk import FlowTalk
 from fedrdma_fate.gateway.peers.greeting import allowed_transports, own_hello
 from fedrdma_fate.gateway.peers.link_events import LinkEvents
 from fedrdma_fate.gateway.peers.link_regions import LinkRegions
@@ -69,6 +70,10 @@ from fedrdma_fate.wire.frames import (
     Delivered,
     DigestRequest,
     DigestRun,
+    FlowAnswer,
+    FlowCall,
+    FlowHeard,
+    FlowRefused,
     Goodbye,
     Grant,
     GrantRecall,
@@ -126,6 +131,7 @@ class Peer:
         self.offline_since = self._loop.time()
         self._told_held: tuple[tuple[Party, int], ...] = ()
         self.session_talk: SessionTalk | None = None
+        self.flow_talk: FlowTalk | None = None
         self._entitlement = Entitlement(config.site, context.config.site, context.routes, context.mailbox.sessions)
         self.receiving = Receiving(
             config.site,
@@ -285,6 +291,8 @@ class Peer:
         self.sending.resend_small()
         if self.session_talk is not None:
             self.session_talk.online(self.config.site)
+        if self.flow_talk is not None:
+            self.flow_talk.online()
         self.receiving.tell_lost()
         self.send(Ping(time.monotonic()))
 
@@ -380,6 +388,9 @@ class Peer:
             case SessionAsk() | SessionIdle() | SessionEnd():
                 if self.session_talk is not None:
                     self.session_talk.on_frame(self.config.site, frame)
+            case FlowCall() | FlowAnswer() | FlowRefused() | FlowHeard():
+                if self.flow_talk is not None:
+                    self.flow_talk.on_frame(frame)
             case Hello():
                 raise WireError(ErrorCode.MALFORMED_FRAME, "a second greeting on one control channel.")
             case Delivered(transfer=transfer):

@@ -134,11 +134,11 @@ def test_two_gateways_in_one_process_share_nothing(metrics: GatewayMetrics) -> N
 
 def test_every_metric_has_the_prefix_and_ends_in_what_it_measures(metrics: GatewayMetrics) -> None:
     units = re.compile(
-        r"fedrdma_[a-z_]+_(bytes|bytes_per_second|seconds|transfers|messages|datagrams|records|up|requests|updates|restarts)$|fedrdma_(transfers|leases|complaints|sums)$"
+        r"fedrdma_[a-z_]+_(bytes|bytes_per_second|seconds|transfers|messages|datagrams|records|up|requests|updates|restarts|calls)$|fedrdma_(transfers|leases|complaints|sums)$"
     )
     metrics.watch(lambda: Occupancy({}, {}))
     names = {family.name for family in metrics.registry.collect()}
-    assert len(names) == 26
+    assert len(names) == 28
     assert [name for name in names if not units.match(name)] == []
 
 

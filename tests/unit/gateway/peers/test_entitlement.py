@@ -280,5 +280,7 @@ def test_every_frame_is_about_a_message_a_transfer_a_session_or_the_channel() ->
     about_the_channel = {"Hello", "Connect", "PathUse", "Share", "Ping", "Pong", "Goodbye", "MemoryHeld", "WantedWhole"}
     # who may say what of a session: tests/unit/gateway/tasks/test_session_ends.py
     about_sessions = {"SessionAsk", "SessionIdle", "SessionEnd"}
+    # who may call whom: tests/unit/gateway/flow
+    about_calls = {"FlowCall", "FlowAnswer", "FlowRefused", "FlowHeard"}
     frames = {kind.__name__ for kind in typing.get_args(ControlFrame)}
-    assert frames - set(NAMES_A_MESSAGE) - set(NAMES_A_TRANSFER) == about_the_channel | about_sessions
+    assert frames - set(NAMES_A_MESSAGE) - set(NAMES_A_TRANSFER) == about_the_channel | about_sessions | about_calls

@@ -1,0 +1,1 @@
+"""FATE Flow's scheduling calls: taken from the own server, carried between gateways, handed to the other."""

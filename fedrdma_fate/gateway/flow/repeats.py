@@ -1,0 +1,88 @@
+"""FATE Flow gives a call up after 10 s and makes it again: the second is the first, where nobody has its answer yet."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Awaitable, Callable
+
+from fedrdma_fate.gateway.background import TimerHandle
+from fedrdma_fate.gateway.flow.call import Answer, SchedulingCall
+from fedrdma_fate.wire.errors import ErrorCode, GatewayError
+
+REPEAT_SECONDS = 10.0
+"""After an answer that nobody took, for the call to be made again: FATE Flow does so at once."""
+
+MOST_CALLS = 256
+"""Under way or answered and not taken; a scheduler makes one after the other, for each of its jobs."""
+
+
+@dataclasses.dataclass(slots=True)
+class _Abandoned:
+    """A call whose caller has gone.
+
+    Attributes:
+        work: what comes of it.
+        timer: forgets it, once it is answered.
+    """
+
+    work: asyncio.Task[Answer]
+    timer: TimerHandle | None = None
+
+
+class Repeats:
+    """Belongs to the event loop's thread."""
+
+    def __init__(self, carry: Callable[[SchedulingCall], Awaitable[Answer]]) -> None:
+        """
+        Args:
+            carry: carries a call out; raises FedRDMAError.
+        """
+        self._carry = carry
+        self._under_way: set[asyncio.Task[Answer]] = set()
+        self._abandoned: dict[SchedulingCall, _Abandoned] = {}
+
+    def begin(self, call: SchedulingCall) -> asyncio.Task[Answer]:
+        """What comes of a call: of the very same one that was abandoned, where there is one.
+
+        Raises:
+            GatewayError: LIMIT_REACHED.
+        """
+        if (known := self._abandoned.pop(call, None)) is not None:
+            if known.timer is not None:
+                known.timer.cancel()
+            return known.work
+        if len(self._under_way) + len(self._abandoned) >= MOST_CALLS:
+            raise GatewayError(ErrorCode.LIMIT_REACHED, f"{MOST_CALLS} scheduling calls are under way.")
+        work = asyncio.ensure_future(self._work(call))
+        self._under_way.add(work)
+        work.add_done_callback(self._under_way.discard)
+        # so that nobody says that it was never looked at
+        work.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return work
+
+    def abandon(self, call: SchedulingCall, work: asyncio.Task[Answer]) -> None:
+        """The caller of `begin` went away without the answer."""
+        if call in self._abandoned:
+            # one of the two is enough: who repeats one gets its answer
+            return
+        self._abandoned[call] = _Abandoned(work)
+        work.add_done_callback(lambda _done: self._expire(call, work))
+
+    def close(self) -> None:
+        """End what is under way."""
+        for work in list(self._under_way):
+            work.cancel()
+        for each in self._abandoned.values():
+            if each.timer is not None:
+                each.timer.cancel()
+        self._abandoned.clear()
+
+    async def _work(self, call: SchedulingCall) -> Answer:
+        return await self._carry(call)
+
+    def _expire(self, call: SchedulingCall, work: asyncio.Task[Answer]) -> None:
+        """It is answered, and perhaps still abandoned: not for long."""
+        known = self._abandoned.get(call)
+        if known is not None and known.work is work:
+            known.timer = asyncio.get_running_loop().call_later(REPEAT_SECONDS, self._abandoned.pop, call, None)
