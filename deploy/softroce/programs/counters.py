@@ -16,14 +16,20 @@ class Counters:
     Attributes:
         sent_bytes: that left the host's interface, with all headers.
         tcp_resent_bytes: of full segments that TCP sent again.
+        received_bytes: that came to the host's interface, with all headers.
     """
 
     sent_bytes: int
     tcp_resent_bytes: int
+    received_bytes: int = 0
 
     def since(self, before: Counters) -> Counters:
         """What came after an earlier reading."""
-        return Counters(self.sent_bytes - before.sent_bytes, self.tcp_resent_bytes - before.tcp_resent_bytes)
+        return Counters(
+            self.sent_bytes - before.sent_bytes,
+            self.tcp_resent_bytes - before.tcp_resent_bytes,
+            self.received_bytes - before.received_bytes,
+        )
 
 
 def read_counters() -> Counters:
@@ -34,4 +40,5 @@ def read_counters() -> Counters:
     names, values = (line.split() for line in Path("/proc/self/net/snmp").read_text().splitlines() if "Tcp:" in line)
     mtu = int(Path("/sys/class/net", netdev, "mtu").read_text())
     segments = int(values[names.index("RetransSegs")])
-    return Counters(int(columns.split()[8]), segments * (mtu - _IP_AND_TCP_HEADERS_BYTES))
+    received, sent = (int(columns.split()[column]) for column in (0, 8))
+    return Counters(sent, segments * (mtu - _IP_AND_TCP_HEADERS_BYTES), received)

@@ -71,10 +71,15 @@ def parse_incast_settings(
         ConfigError: CONFIG_BAD_VALUE for a value that cannot be read, or is given twice; names the option.
     """
     links = parse_settings(rates, rtts, buffers, losses, sizes, common=common)
-    return [IncastSetting(one.link, count, one.payload_bytes, down) for count in _counts(silos) for one in links]
+    return [IncastSetting(one.link, count, one.payload_bytes, down) for count in parse_silos(silos) for one in links]
 
 
-def _counts(text: str) -> Sequence[int]:
+def parse_silos(text: str) -> Sequence[int]:
+    """How many silos, as `--silos` lists it.
+
+    Raises:
+        ConfigError: CONFIG_BAD_VALUE: it is no list of numbers that the testbed has hosts for.
+    """
     counts = [_count(part.strip()) for part in text.split(",")]
     if len(set(counts)) < len(counts):
         raise ConfigError(ErrorCode.CONFIG_BAD_VALUE, f"--silos: {text!r} has a value twice.")

@@ -1,0 +1,339 @@
+"""UDP: as FedComm does it, without positions; and with a position in each datagram, paced.
+
+A datagram begins with the run's token, its round and sender, and (`udp-indexed`) its position; what does not fit is
+dropped and counted. The end of a model is told by TCP.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import secrets
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from deploy.softroce.programs.exchange.interface import Exchanged, Host, Options, Received, Server, Silo, model_of
+from deploy.softroce.programs.exchange.tcp import accepted, connected, receive_exactly
+from deploy.softroce.programs.meeting import Chair, Seat
+
+DATAGRAM_FLOATS = 512
+"""FedComm's: 2,048 bytes of a model, which are two IP packets at an MTU of 1500."""
+PIECE_BYTES = 4 * DATAGRAM_FLOATS
+SILENCE_SECONDS = 2.0
+"""FedComm's devices wait for as much silence after the end was told."""
+LAST_SECONDS = 0.05
+"""Of silence after which nothing is on its way any more: the end, by TCP, took the same way as the datagrams."""
+PACKET_OVERHEAD_BYTES = 34
+"""Of Ethernet and IPv4, for each fragment."""
+UDP_HEADER_BYTES = 8
+_RECEIVE_BUFFER_BYTES = 8 * 2**20
+_POLL_SECONDS = 0.1
+"""After which a reader looks whether it is to end."""
+_LOOK_SECONDS = 0.01
+"""Between two looks at whether a model is whole; when it was is noted by who takes its datagrams."""
+_HEADER = struct.Struct("!8sIHI")
+"""Token of the run, round, sender, position in pieces (0 where there are no positions)."""
+_END = struct.Struct("!I")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Kind:
+    """What the two ways by UDP differ in.
+
+    Attributes:
+        has_positions: datagrams say where they belong, and are paced; else they are closed up, and sent as fast as the
+            socket takes them.
+        silo_silence: seconds without a datagram that a silo waits for.
+    """
+
+    has_positions: bool
+    silo_silence: float
+
+
+FEDCOMM = Kind(False, SILENCE_SECONDS)
+INDEXED = Kind(True, LAST_SECONDS)
+
+
+class Assembly:
+    """What has come of one model."""
+
+    def __init__(self, kind: Kind, size: int, kept: bytes) -> None:
+        """
+        Args:
+            kept: what the receiver has where nothing comes, if there are positions.
+        """
+        self._kind, self._size = kind, size
+        self._model = bytearray(kept if kind.has_positions else b"")
+        self._seen = bytearray(-(-size // PIECE_BYTES))
+        self._came = 0
+        self.latest = time.monotonic()
+
+    @property
+    def missing_bytes(self) -> int:
+        """That have not come."""
+        return self._size - self._came
+
+    @property
+    def model(self) -> bytes:
+        """As it is used: with zeros at its end where pieces were closed up."""
+        return bytes(self._model) + bytes(self._size - len(self._model))
+
+    def add(self, position: int, piece: bytes) -> bool:
+        """Whether a piece belongs here; it is taken then."""
+        if not self._kind.has_positions:
+            if not piece or self._came + len(piece) > self._size:
+                return False
+            self._model += piece
+        else:
+            wanted = min(PIECE_BYTES, self._size - position * PIECE_BYTES)
+            if position >= len(self._seen) or len(piece) != wanted or self._seen[position]:
+                return False
+            self._seen[position] = 1
+            at = position * PIECE_BYTES
+            self._model[at : at + len(piece)] = piece
+        self._came += len(piece)
+        self.latest = time.monotonic()
+        return True
+
+
+class Inbox:
+    """A socket's datagrams, sorted by their senders; one round is open at a time."""
+
+    def __init__(
+        self, sock: socket.socket, token: bytes, senders: Mapping[tuple[str, int], int], kind: Kind, size: int
+    ) -> None:
+        """
+        Args:
+            senders: addresses, and which host's each is.
+        """
+        self._socket, self._token, self._senders, self._kind, self._size = sock, token, senders, kind, size
+        self._lock = threading.Lock()
+        self._number = -1
+        self._assemblies: dict[int, Assembly] = {}
+        self._dropped = dict.fromkeys(senders.values(), 0)
+        self._strangers = 0
+        self._ends = threading.Event()
+        sock.settimeout(_POLL_SECONDS)
+
+    def open(self, number: int) -> None:
+        """From now on datagrams of this round are taken; what came before stays where nothing comes."""
+        with self._lock:
+            self._number = number
+            before = self._assemblies
+            self._assemblies = {
+                sender: Assembly(
+                    self._kind, self._size, before[sender].model if sender in before else bytes(self._size)
+                )
+                for sender in self._senders.values()
+            }
+            self._dropped = dict.fromkeys(self._dropped, 0)
+            self._strangers = 0
+
+    def wait(self, sender: int, silence: float) -> Received:
+        """After its end was told: until all is there, where one can know, or for so many seconds of silence."""
+        assembly = self._assemblies[sender]
+        told = time.monotonic()
+        while not (whole := self._kind.has_positions and not assembly.missing_bytes):
+            left = max(told, assembly.latest) + silence - time.monotonic()
+            if left <= 0:
+                break
+            time.sleep(min(left, _LOOK_SECONDS))
+        with self._lock:
+            # what no sender's name is on is counted once
+            strangers, self._strangers = self._strangers, 0
+            dropped = self._dropped[sender] + strangers
+        moment = max(told, assembly.latest) if whole else time.monotonic()
+        return Received(moment, assembly.missing_bytes, dropped)
+
+    def take(self, datagram: bytes, address: tuple[str, int]) -> None:
+        """Sort one datagram, or count it as dropped."""
+        with self._lock:
+            host = self._senders.get(address)
+            if host is None or len(datagram) < _HEADER.size:
+                self._strangers += 1
+                return
+            token, number, sender, position = _HEADER.unpack_from(datagram)
+            ours = secrets.compare_digest(token, self._token) and sender == host and number == self._number
+            if not ours or not self._assemblies[host].add(position, datagram[_HEADER.size :]):
+                self._dropped[host] += 1
+
+    def run(self) -> None:
+        """Read until `close`."""
+        most = _HEADER.size + PIECE_BYTES + 1
+        while not self._ends.is_set():
+            with contextlib.suppress(TimeoutError):
+                datagram, address = self._socket.recvfrom(most)
+                self.take(datagram, address)
+
+    def close(self) -> None:
+        """End `run`."""
+        self._ends.set()
+
+
+def wire_bytes(datagram_bytes: int, mtu: int) -> int:
+    """Of a datagram with the headers of UDP and of each of its IP fragments."""
+    per_packet = mtu - 20
+    packets = -(-(datagram_bytes + UDP_HEADER_BYTES) // per_packet)
+    return datagram_bytes + UDP_HEADER_BYTES + packets * PACKET_OVERHEAD_BYTES
+
+
+def datagrams_of(model: bytes, token: bytes, number: int, sender: int, has_positions: bool) -> Iterator[bytes]:
+    """A model as datagrams."""
+    for position, at in enumerate(range(0, len(model), PIECE_BYTES)):
+        place = position if has_positions else 0
+        yield _HEADER.pack(token, number, sender, place) + model[at : at + PIECE_BYTES]
+
+
+def send_paced(
+    sock: socket.socket, datagrams: Iterator[bytes], addresses: Sequence[tuple[str, int]], rate_bps: float, mtu: int
+) -> None:
+    """Each datagram to all addresses, so fast that each gets so many bit/s, headers included."""
+    due = time.monotonic()
+    for datagram in datagrams:
+        time.sleep(max(0.0, due - time.monotonic()))
+        for address in addresses:
+            sock.sendto(datagram, address)
+        due += wire_bytes(len(datagram), mtu) * 8 / rate_bps
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Ends:
+    """What either end sends with."""
+
+    kind: Kind
+    sock: socket.socket
+    inbox: Inbox
+    token: bytes
+    options: Options
+
+    def send(self, number: int, sender: int, addresses: Sequence[tuple[str, int]], rate_bps: float) -> None:
+        model = model_of(sender, number, self.options.size)
+
+        def datagrams() -> Iterator[bytes]:
+            return datagrams_of(model, self.token, number, sender, self.kind.has_positions)
+
+        # a blocking socket: the card holds the sender back
+        self.sock.settimeout(None)
+        if self.kind.has_positions:
+            send_paced(self.sock, datagrams(), addresses, rate_bps, self.options.mtu)
+        else:
+            for address in addresses:
+                for datagram in datagrams():
+                    self.sock.sendto(datagram, address)
+
+
+class DatagramServer:
+    """Sends to all silos, tells each the end, and takes what comes."""
+
+    def __init__(
+        self,
+        ends: _Ends,
+        connections: Sequence[socket.socket],
+        addresses: Sequence[tuple[str, int]],
+        pool: ThreadPoolExecutor,
+    ) -> None:
+        self._ends, self._connections, self._addresses, self._pool = ends, connections, addresses, pool
+
+    def exchange(self, number: int) -> Exchanged:
+        self._ends.inbox.open(number)
+        self._ends.send(number, 0, self._addresses, self._ends.options.down_bps)
+        for connection in self._connections:
+            connection.sendall(_END.pack(number))
+        sent = time.monotonic()
+
+        def take(silo: int) -> Received:
+            receive_exactly(self._connections[silo - 1], _END.size)
+            return self._ends.inbox.wait(silo, LAST_SECONDS)
+
+        return Exchanged(sent, tuple(self._pool.map(take, range(1, len(self._connections) + 1))))
+
+    def resent(self, number: int) -> int:
+        """Nothing is ever sent again."""
+        del number
+        return 0
+
+
+class DatagramSilo:
+    """Takes datagrams until the end and silence, and sends its own."""
+
+    def __init__(self, ends: _Ends, connection: socket.socket, host: Host, server: tuple[str, int]) -> None:
+        self._ends, self._connection, self._host, self._server = ends, connection, host, server
+
+    def prepare(self, number: int) -> None:
+        self._ends.inbox.open(number)
+
+    def receive(self, number: int) -> Received:
+        del number
+        receive_exactly(self._connection, _END.size)
+        return self._ends.inbox.wait(0, self._ends.kind.silo_silence)
+
+    def send(self, number: int) -> None:
+        self._ends.send(number, self._host.number, [self._server], self._ends.options.up_bps)
+        self._connection.sendall(_END.pack(number))
+
+    def resent(self, number: int) -> int:
+        """Nothing is ever sent again."""
+        del number
+        return 0
+
+
+@contextlib.contextmanager
+def _two_sockets(host: Host) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """One to send with, which blocks, and one to receive with."""
+    with (
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sending,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiving,
+    ):
+        sending.bind((host.address, 0))
+        receiving.bind((host.address, 0))
+        receiving.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
+        yield sending, receiving
+
+
+@contextlib.contextmanager
+def _reading(inbox: Inbox) -> Iterator[None]:
+    reader = threading.Thread(target=inbox.run, daemon=True)
+    reader.start()
+    try:
+        yield
+    finally:
+        inbox.close()
+        reader.join()
+
+
+def datagram_server(kind: Kind) -> Callable[[Host, Chair, Options], contextlib.AbstractContextManager[Server]]:
+    """Of either way."""
+
+    @contextlib.contextmanager
+    def opened(host: Host, chair: Chair, options: Options) -> Iterator[Server]:
+        token = secrets.token_bytes(8)
+        with accepted(host, chair) as connections, _two_sockets(host) as (sending, receiving):
+            chair.tell([token.hex(), sending.getsockname()[1], receiving.getsockname()[1]])
+            ports = chair.hear()
+            senders = {(host.addresses[silo], told[0]): silo for silo, told in enumerate(ports, start=1)}
+            inbox = Inbox(receiving, token, senders, kind, options.size)
+            addresses = [(host.addresses[silo], told[1]) for silo, told in enumerate(ports, start=1)]
+            with _reading(inbox), ThreadPoolExecutor(host.silos) as pool:
+                yield DatagramServer(_Ends(kind, sending, inbox, token, options), connections, addresses, pool)
+
+    return opened
+
+
+def datagram_silo(kind: Kind) -> Callable[[Host, Seat, Options], contextlib.AbstractContextManager[Silo]]:
+    """Of either way."""
+
+    @contextlib.contextmanager
+    def opened(host: Host, seat: Seat, options: Options) -> Iterator[Silo]:
+        with connected(host, seat) as connection, _two_sockets(host) as (sending, receiving):
+            token_text, from_port, to_port = seat.hear()
+            seat.say([sending.getsockname()[1], receiving.getsockname()[1]])
+            server, token = host.addresses[0], bytes.fromhex(token_text)
+            inbox = Inbox(receiving, token, {(server, from_port): 0}, kind, options.size)
+            with _reading(inbox):
+                yield DatagramSilo(_Ends(kind, sending, inbox, token, options), connection, host, (server, to_port))
+
+    return opened

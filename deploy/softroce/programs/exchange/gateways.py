@@ -1,0 +1,164 @@
+"""This project: a gateway for each host, and a task at each that puts and gets, as FATE's do."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from deploy.softroce.programs.exchange.interface import (
+    Exchanged,
+    Host,
+    Options,
+    Received,
+    Server,
+    Silo,
+    model_of,
+    require_whole,
+)
+from deploy.softroce.programs.exchange.tcp import NEVER_SECONDS
+from deploy.softroce.programs.gateways import gateway_document, running_gateway, text_of, wait_for_path
+from deploy.softroce.programs.meeting import Chair, Seat
+from deploy.softroce.programs.trace_tail import Tail
+from fedrdma_fate.bench.ports import free_ports
+from fedrdma_fate.client.client import GatewayClient
+from fedrdma_fate.core.shares.joint_probe import ANSWERED_SECONDS, SETTLED_SECONDS
+from fedrdma_fate.wire.frames import Party
+
+BESIDE_BYTES = 12 * 2**20
+"""For what goes beside models, in either region of a gateway."""
+LEAST_PEER_BYTES = 16 * 2**20
+"""Twice what a gateway grants a peer ahead: rings may take half of the region."""
+PROBED_SECONDS = SETTLED_SECONDS + 2 * ANSWERED_SECONDS + 0.5
+"""After the last path came up: the trains that tell what the server's own link carries have gone, twice at most.
+Gateways run long before a job; one that begins at once finds the link by its first round."""
+_TAG = "t"
+_PROBING = ("udp", "verbs")
+"""Transports whose rate is the gateways' to find."""
+
+
+def parties(host: Host) -> list[Party]:
+    """One for each host."""
+    return [Party("arbiter", "0"), *(Party("guest", str(number)) for number in range(1, host.silos + 1))]
+
+
+def configuration(home: Path, host: Host, options: Options, port: int) -> dict[str, Any]:
+    """Of a host's gateway: silos know the server alone, and dial it at this port."""
+    mode, transport = options.protocol.split("/")
+    each = max(2 * options.size, LEAST_PEER_BYTES)
+    document = gateway_document(
+        home,
+        parties(host),
+        port=0 if host.number else port,
+        mode=mode,
+        transport="auto" if transport == "grpc" else transport,
+        memory={
+            "send_bytes": options.size + BESIDE_BYTES,
+            "receive_bytes": (1 if host.number else host.silos) * each + BESIDE_BYTES,
+        },
+    )
+    address = f"{host.addresses[0]}:{port}" if host.number else None
+    known = [peer for peer in document["peers"] if not host.number or peer["site"] == "site0"]
+    return {**document, "peers": [{**peer, "address": address} for peer in known]}
+
+
+def probes(host: Host, options: Options) -> bool:
+    """Whether the server's gateway sends trains to all its peers at once, to find out what its own link carries."""
+    mode, transport = options.protocol.split("/")
+    return mode == "fedrdma-x" and transport in _PROBING and host.silos > 1
+
+
+class GatewayServer:
+    """Hands over one model for all silos, and pulls theirs one after the other, as FATE's arbiter does."""
+
+    def __init__(self, client: GatewayClient, trace: Path, host: Host, options: Options) -> None:
+        self._client, self._trace, self._size = client, trace, options.size
+        self._silos = parties(host)[1:]
+        self._tail = Tail(trace, NEVER_SECONDS)
+        # the trace has times of the other clock
+        self._clocks = time.time() - time.monotonic()
+
+    def exchange(self, number: int) -> Exchanged:
+        lease = self._client.lease(self._size)
+        lease.buffer[:] = model_of(0, number, self._size)
+        lease.commit(f"down{number}", _TAG, self._silos, "object")
+        sent, name = time.monotonic(), f"up{number}"
+        for silo, party in enumerate(self._silos, start=1):
+            got = self._client.get(name, _TAG, party, timeout=NEVER_SECONDS)
+            require_whole(got.buffer, silo, number, self._size)
+        events = map(json.loads, text_of(self._trace).splitlines())
+        there = {
+            event["source"]: event["time"] - self._clocks
+            for event in events
+            if event["event"] == "delivered" and event["name"] == name
+        }
+        return Exchanged(sent, tuple(Received(there[str(party)]) for party in self._silos))
+
+    def resent(self, number: int) -> int:
+        ended = self._tail.wait_for_end(f"down{number}", len(self._silos))
+        return sum(int(event.get("resent_bytes", 0)) for event in ended)
+
+
+class GatewaySilo:
+    """A task that pulls the server's model, and pushes its own."""
+
+    def __init__(self, client: GatewayClient, trace: Path, host: Host, options: Options) -> None:
+        self._client, self._host, self._size = client, host, options.size
+        self._server = parties(host)[0]
+        self._tail = Tail(trace, NEVER_SECONDS)
+        self._lease: Any = None
+
+    def prepare(self, number: int) -> None:
+        self._lease = self._client.lease(self._size)
+        self._lease.buffer[:] = model_of(self._host.number, number, self._size)
+
+    def receive(self, number: int) -> Received:
+        got = self._client.get(f"down{number}", _TAG, self._server, timeout=NEVER_SECONDS)
+        moment = time.monotonic()
+        require_whole(got.buffer, 0, number, self._size)
+        return Received(moment)
+
+    def send(self, number: int) -> None:
+        self._lease.commit(f"up{number}", _TAG, [self._server], "object")
+
+    def resent(self, number: int) -> int:
+        (event,) = self._tail.wait_for_end(f"up{number}")
+        return int(event.get("resent_bytes", 0))
+
+
+@contextlib.contextmanager
+def _attached(host: Host, options: Options, port: int) -> Iterator[tuple[GatewayClient, Path]]:
+    with tempfile.TemporaryDirectory() as name:
+        document = configuration(Path(name), host, options, port)
+        trace, me = Path(document["trace"]), parties(host)[host.number]
+        with running_gateway(document) as address, GatewayClient(address, "s", me) as client:
+            if host.number:
+                client.get("ready", _TAG, parties(host)[0], timeout=NEVER_SECONDS)
+                wait_for_path(trace)
+            else:
+                client.put_inline("ready", _TAG, parties(host)[1:], "bytes", b"ready")
+            yield client, trace
+
+
+@contextlib.contextmanager
+def gateway_server(host: Host, chair: Chair, options: Options) -> Iterator[Server]:
+    """Of every MODE/TRANSPORT."""
+    (port,) = free_ports(1)
+    with _attached(host, options, port) as (client, trace):
+        chair.tell(port)
+        chair.hear()
+        if probes(host, options):
+            time.sleep(PROBED_SECONDS)
+        yield GatewayServer(client, trace, host, options)
+
+
+@contextlib.contextmanager
+def gateway_silo(host: Host, seat: Seat, options: Options) -> Iterator[Silo]:
+    """Of every MODE/TRANSPORT."""
+    with _attached(host, options, int(seat.hear())) as (client, trace):
+        seat.say("the data path is up")
+        yield GatewaySilo(client, trace, host, options)

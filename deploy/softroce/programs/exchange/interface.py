@@ -1,0 +1,162 @@
+"""What every protocol has: a server that exchanges models with all silos, and a silo that receives and sends one."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from deploy.softroce.programs.meeting import PLACE
+
+MEETING = "TESTBED_MEETING"
+"""Names the unix socket of the meeting, where the hosts are plain processes without a `/run` of their own."""
+_BLOCK_BYTES = 65_537
+"""Of an odd length: no two chunks of a model are equal."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Host:
+    """One host among those that take part.
+
+    Attributes:
+        number: of the host; 0 is the server.
+        addresses: of all hosts, in the order of their numbers.
+        meeting: where they agree on what comes next.
+    """
+
+    number: int
+    addresses: tuple[str, ...]
+    meeting: Path
+
+    @property
+    def address(self) -> str:
+        """Its own."""
+        return self.addresses[self.number]
+
+    @property
+    def silos(self) -> int:
+        """How many there are beside the server."""
+        return len(self.addresses) - 1
+
+
+def host_of_environment() -> Host:
+    """As the testbed, or whoever starts plain processes in its stead, tells it."""
+    addresses = tuple(os.environ["TESTBED_HOSTS"].split(","))
+    return Host(int(os.environ["TESTBED_HOST"]), addresses, Path(os.environ.get(MEETING, str(PLACE))))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Options:
+    """What is asked for.
+
+    Attributes:
+        protocol: by its name.
+        size: of a model, bytes.
+        rounds: how many.
+        down_bps: at which the server may send to each silo, where a protocol does not find a rate; bit/s, with headers.
+        up_bps: at which each silo may send; bit/s.
+        computing_seconds: between a silo's receiving and its sending.
+        mtu: of the network, bytes of an IP packet.
+    """
+
+    protocol: str
+    size: int
+    rounds: int
+    down_bps: float = 1e9
+    up_bps: float = 1e9
+    computing_seconds: float = 1.0
+    mtu: int = 1500
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Received:
+    """A model, as it came.
+
+    Attributes:
+        moment: when it was there, by `time.monotonic`.
+        missing_bytes: of it, that never came.
+        dropped: datagrams that were not believed: forged, cut, doubled, or of another round.
+    """
+
+    moment: float
+    missing_bytes: int = 0
+    dropped: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Exchanged:
+    """A round, as the server saw it.
+
+    Attributes:
+        sent: when its sends had returned, by `time.monotonic`; FedComm's clock starts there.
+        received: from each silo, in their order.
+    """
+
+    sent: float
+    received: tuple[Received, ...]
+
+
+class Server(Protocol):
+    """The server's end of a protocol."""
+
+    def exchange(self, number: int) -> Exchanged:
+        """Send the round's model to all silos, and take one of each.
+
+        Raises:
+            SystemExit: a silo left, or what came was not its model.
+        """
+        ...
+
+    def resent(self, number: int) -> int:
+        """Bytes of the round's models that were sent again, where this protocol counts them; else 0."""
+        ...
+
+
+class Silo(Protocol):
+    """A silo's end."""
+
+    def prepare(self, number: int) -> None:
+        """Have ready what the round needs before its clock starts."""
+        ...
+
+    def receive(self, number: int) -> Received:
+        """Wait for the server's model."""
+        ...
+
+    def send(self, number: int) -> None:
+        """Send the silo's model; returns when it is under way, or there."""
+        ...
+
+    def resent(self, number: int) -> int:
+        """Bytes of it that were sent again, where this protocol counts them; else 0. Waits until the server has it."""
+        ...
+
+
+def model_of(sender: int, number: int, size: int) -> bytes:
+    """What a host sends in a round: different for each, so that what is stale or another's shows."""
+    block = hashlib.shake_128(f"{sender}/{number}".encode()).digest(_BLOCK_BYTES)
+    return (block * -(-size // _BLOCK_BYTES))[:size]
+
+
+def differing_bytes(got: bytes | bytearray | memoryview, sender: int, number: int, size: int) -> int:
+    """How many bytes of a model are not what its sender had sent; all where its length is another."""
+    wanted = model_of(sender, number, size)
+    if len(got) != size:
+        return size
+    if bytes(got) == wanted:
+        return 0
+    return int(np.count_nonzero(np.frombuffer(got, np.uint8) != np.frombuffer(wanted, np.uint8)))
+
+
+def require_whole(got: bytes | bytearray | memoryview, sender: int, number: int, size: int) -> None:
+    """Of a reliable protocol.
+
+    Raises:
+        SystemExit: something else came than was sent; names the host and how much of it.
+    """
+    if wrong := differing_bytes(got, sender, number, size):
+        raise SystemExit(f"of what host {sender} sent in round {number + 1}, {wrong} bytes came as something else")

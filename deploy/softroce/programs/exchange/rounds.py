@@ -1,0 +1,78 @@
+"""What a round is, whatever the protocol: begin, down to all silos, computing, up from all; and what is counted."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from deploy.softroce.programs.counters import Counters, read_counters
+from deploy.softroce.programs.exchange.interface import Options, Server, Silo
+from deploy.softroce.programs.meeting import Chair, Seat
+
+PAUSE_SECONDS = 0.5
+"""Before each round: credits are granted anew, and queues are empty."""
+
+
+def counted() -> Counters:
+    """What the kernel has counted of this host; nothing on loopback, where all hosts share one interface."""
+    return read_counters() if "TESTBED_NETDEV" in os.environ else Counters(0, 0)
+
+
+def run_server(server: Server, chair: Chair, options: Options) -> list[dict[str, Any]]:
+    """All rounds, from the server's end; what each took."""
+    rounds = []
+    for number in range(options.rounds):
+        chair.hear()
+        begin = time.monotonic() + PAUSE_SECONDS
+        before = counted()
+        chair.tell(begin)
+        time.sleep(max(0.0, begin - time.monotonic()))
+        done = server.exchange(number)
+        resent = server.resent(number)
+        told = chair.hear()
+        since = counted().since(before)
+        last = max(one.moment for one in done.received)
+        rounds.append(
+            {
+                "begun": begin,
+                "seconds": last - begin - options.computing_seconds,
+                "fedcomm_seconds": last - done.sent - options.computing_seconds,
+                "silo_seconds": [one.moment - begin - options.computing_seconds for one in done.received],
+                "down_seconds": [each["got"] - begin for each in told],
+                "resent_bytes": resent + sum(each["resent"] for each in told),
+                "tcp_resent_bytes": since.tcp_resent_bytes + sum(each["tcp_resent_bytes"] for each in told),
+                "sent_bytes": since.sent_bytes,
+                "received_bytes": since.received_bytes,
+                "missing_down_bytes": sum(each["missing"] for each in told),
+                "missing_up_bytes": sum(one.missing_bytes for one in done.received),
+                "dropped": sum(one.dropped for one in done.received) + sum(each["dropped"] for each in told),
+            }
+        )
+    chair.tell("done")
+    chair.hear()
+    return rounds
+
+
+def run_silo(silo: Silo, seat: Seat, options: Options) -> None:
+    """All rounds, from a silo's end."""
+    for number in range(options.rounds):
+        silo.prepare(number)
+        before = counted()
+        seat.say("ready")
+        seat.hear()
+        got = silo.receive(number)
+        time.sleep(options.computing_seconds)
+        silo.send(number)
+        resent = silo.resent(number)
+        seat.say(
+            {
+                "got": got.moment,
+                "missing": got.missing_bytes,
+                "dropped": got.dropped,
+                "resent": resent,
+                "tcp_resent_bytes": counted().since(before).tcp_resent_bytes,
+            }
+        )
+    seat.hear()
+    seat.say("left")

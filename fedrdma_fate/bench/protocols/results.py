@@ -1,0 +1,198 @@
+"""What was measured of protocols, and how it is shown."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Mapping, Sequence
+
+from fedrdma_fate.bench.plots import Series, bar_plot
+from fedrdma_fate.bench.protocols.settings import ProtocolSetting
+from fedrdma_fate.bench.report import DataTable, Plot, format_seconds
+from fedrdma_fate.bench.wan.results import PER_CENT
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ProtocolRound:
+    """One round.
+
+    Attributes:
+        seconds: of communication, virtual: from its beginning until the last silo's model was at the server, less the
+            silos' computing.
+        fedcomm_seconds: by FedComm's clock: from when the server's sends had returned, less the silos' mean computing.
+        silo_seconds: as `seconds`, of each silo.
+        down_seconds: from the beginning until each silo had the server's model.
+        sent_bytes: that left the server's interface, with all headers.
+        received_bytes: that came to it.
+        resent_bytes: of models, by all hosts; None: nobody knows.
+        missing_down_bytes: of models that silos should have received, that never came.
+        missing_up_bytes: of the silos' models.
+        dropped: datagrams that were not believed.
+    """
+
+    seconds: float
+    fedcomm_seconds: float
+    silo_seconds: tuple[float, ...]
+    down_seconds: tuple[float, ...]
+    sent_bytes: int
+    received_bytes: int
+    resent_bytes: int | None
+    missing_down_bytes: int
+    missing_up_bytes: int
+    dropped: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ProtocolMeasurement:
+    """One row, as measured in one boot of the testbed.
+
+    Attributes:
+        name: of the row.
+        rounds: one after the other, on the same connections.
+        lost_packets: that the network lost, in all rounds.
+        overflowed_packets: that found a buffer full, in all rounds.
+        wall_seconds: of this machine, for all rounds and the boot.
+    """
+
+    name: str
+    rounds: tuple[ProtocolRound, ...]
+    lost_packets: int
+    overflowed_packets: int
+    wall_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        """Of communication, the median of the rounds."""
+        return statistics.median(one.seconds for one in self.rounds)
+
+    @property
+    def fedcomm_seconds(self) -> float:
+        """By FedComm's clock, the median of the rounds."""
+        return statistics.median(one.fedcomm_seconds for one in self.rounds)
+
+    @property
+    def first_silo_seconds(self) -> float:
+        """Of the silo that was done first, the median of the rounds."""
+        return statistics.median(min(one.silo_seconds) for one in self.rounds)
+
+    @property
+    def resent_bytes(self) -> int | None:
+        """Of all rounds; None: nobody knows."""
+        counts = [one.resent_bytes for one in self.rounds if one.resent_bytes is not None]
+        return sum(counts) if len(counts) == len(self.rounds) else None
+
+    @property
+    def missing_bytes(self) -> int:
+        """Never delivered, of all rounds, either way."""
+        return sum(one.missing_down_bytes + one.missing_up_bytes for one in self.rounds)
+
+    def sent_over_payload(self, payload_bytes: int) -> float:
+        """Bytes that left the server over the payload of a round down, the mean of the rounds."""
+        return statistics.fmean(one.sent_bytes for one in self.rounds) / payload_bytes
+
+    def received_over_payload(self, payload_bytes: int) -> float:
+        """Bytes that came to the server over the payload of a round up, the mean of the rounds."""
+        return statistics.fmean(one.received_bytes for one in self.rounds) / payload_bytes
+
+
+def read_measurement(document: Mapping[str, object]) -> ProtocolMeasurement:
+    """What `dataclasses.asdict` made, read from JSON.
+
+    Raises:
+        TypeError, KeyError, ValueError: it is something else.
+    """
+    told = dict(document)
+    rounds = told.pop("rounds")
+    if not isinstance(rounds, list):
+        raise TypeError("rounds are no list")
+    made = tuple(
+        ProtocolRound(**{**one, "silo_seconds": tuple(one["silo_seconds"]), "down_seconds": tuple(one["down_seconds"])})
+        for one in rounds
+    )
+    return ProtocolMeasurement(rounds=made, **told)  # type: ignore[arg-type]
+
+
+def to_document(
+    setting: ProtocolSetting, measurements: Sequence[ProtocolMeasurement], failures: Mapping[str, str]
+) -> dict[str, object]:
+    """The result for `--json`; `failures` says by name of a row why it was not measured."""
+    return {
+        "link": setting.link.to_document(),
+        "limited": setting.limited,
+        "silos": setting.silos,
+        "model": setting.model.name,
+        "model_bytes": setting.model.size,
+        "clock": "virtual",
+        "rows": [_to_row(setting, one) for one in measurements],
+        "failures": dict(failures),
+    }
+
+
+def _to_row(setting: ProtocolSetting, measurement: ProtocolMeasurement) -> dict[str, object]:
+    return {
+        "name": measurement.name,
+        "seconds": measurement.seconds,
+        "fedcomm_seconds": measurement.fedcomm_seconds,
+        "first_silo_seconds": measurement.first_silo_seconds,
+        "sent_over_payload": measurement.sent_over_payload(setting.payload_bytes),
+        "received_over_payload": measurement.received_over_payload(setting.payload_bytes),
+        "resent_bytes": measurement.resent_bytes,
+        "missing_bytes": measurement.missing_bytes,
+        "lost_packets": measurement.lost_packets,
+        "overflowed_packets": measurement.overflowed_packets,
+        "rounds": [dataclasses.asdict(one) for one in measurement.rounds],
+    }
+
+
+def to_table(setting: ProtocolSetting, measurements: Sequence[ProtocolMeasurement]) -> DataTable:
+    """The result for people."""
+    columns = (
+        "",
+        "communication",
+        "FedComm's clock",
+        "first round",
+        "first silo",
+        "down, × payload",
+        "up, × payload",
+        "sent again",
+        "never delivered",
+        "overflowed",
+        "lost",
+    )
+    title = f"{setting}; medians of the rounds, virtual time"
+    return DataTable(title, columns, [_cells(setting, one) for one in measurements])
+
+
+def _cells(setting: ProtocolSetting, measurement: ProtocolMeasurement) -> tuple[str, ...]:
+    # both ways
+    payloads = 2 * setting.payload_bytes * len(measurement.rounds)
+    resent = measurement.resent_bytes
+    return (
+        measurement.name,
+        format_seconds(measurement.seconds),
+        format_seconds(measurement.fedcomm_seconds),
+        format_seconds(measurement.rounds[0].seconds),
+        format_seconds(measurement.first_silo_seconds),
+        f"{measurement.sent_over_payload(setting.payload_bytes):.3f}",
+        f"{measurement.received_over_payload(setting.payload_bytes):.3f}",
+        "not known" if resent is None else f"{resent / payloads * PER_CENT:.1f} %",
+        f"{measurement.missing_bytes / payloads * PER_CENT:.2g} %",
+        f"{measurement.overflowed_packets:,}",
+        f"{measurement.lost_packets:,}",
+    )
+
+
+def to_plot(name: str, setting: ProtocolSetting, measurements: Sequence[ProtocolMeasurement]) -> Plot:
+    """Seconds of communication by both clocks, as bars.
+
+    Args:
+        name: of the file, without its ending.
+
+    Raises:
+        ConfigError: CONFIG_BAD_VALUE when matplotlib is not installed.
+    """
+    names = [one.name for one in measurements]
+    wall = Series("by the wall", [one.seconds for one in measurements])
+    fedcomm = Series("by FedComm's clock", [one.fedcomm_seconds for one in measurements])
+    image = bar_plot(f"{setting}", "communication of a round, s", names, [wall, fedcomm])
+    return Plot(name, f"Communication of a round, by both clocks. {setting}.", image)

@@ -1,0 +1,116 @@
+"""Measures protocols, each in a testbed of its own, one setting after the other."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from fedrdma_fate.bench.baselines.interface import RowError
+from fedrdma_fate.bench.incast.runner import Hosts
+from fedrdma_fate.bench.protocols.results import ProtocolMeasurement, ProtocolRound, to_document
+from fedrdma_fate.bench.protocols.rows import ProtocolRow, SentAgainBy
+from fedrdma_fate.bench.protocols.settings import ProtocolSetting
+from fedrdma_fate.bench.sweep import SettingRun, Sweep, Tell, sweep_over
+from fedrdma_fate.bench.wan.checkpoint import KeptMeasurements
+from fedrdma_fate.bench.wan.testbed import lines_of
+
+SERVER = "0"
+
+Log = KeptMeasurements[ProtocolSetting, ProtocolMeasurement]
+
+
+@dataclasses.dataclass(slots=True)
+class ProtocolRun(SettingRun[ProtocolSetting, ProtocolMeasurement]):
+    """What was measured in one setting."""
+
+    def to_document(self) -> dict[str, object]:
+        """For `--json`."""
+        return to_document(self.setting, self.measurements, self.failures)
+
+
+ProtocolSweep = Sweep[ProtocolRun]
+"""What came of all settings."""
+
+
+def run_protocols(
+    settings: Sequence[ProtocolSetting],
+    rows: Sequence[ProtocolRow],
+    make_hosts: Callable[[ProtocolSetting], Hosts],
+    rounds: int,
+    log: Log,
+    tell: Tell,
+) -> ProtocolSweep:
+    """Measure each row in each setting. Ctrl-C and SystemExit end it early, with what there is.
+
+    Args:
+        settings: silos, models, networks.
+        rows: what to measure.
+        make_hosts: the hosts of a setting.
+        rounds: of each row.
+        log: what it knows is not measured again; what is measured is added.
+        tell: is called with what is being done.
+    """
+
+    def measure_row(run: ProtocolRun, row: ProtocolRow) -> None:
+        measured = log.find(run.setting, row.name)
+        if measured is None:
+            try:
+                measured = measure(row, run.setting, make_hosts(run.setting), rounds)
+            except RowError as error:
+                run.failures[row.name] = str(error)
+                return
+            log.add(run.setting, measured)
+        run.measurements.append(measured)
+
+    return sweep_over([ProtocolRun(setting) for setting in settings], lambda _: rows, measure_row, tell)
+
+
+def measure(row: ProtocolRow, setting: ProtocolSetting, hosts: Hosts, rounds: int) -> ProtocolMeasurement:
+    """One row.
+
+    Raises:
+        RowError: the testbed failed, or the server did not say what its rounds took, or a protocol that loses nothing
+            did.
+    """
+    done = hosts.run_all(row.program(setting, rounds), row.guest_bytes(setting))
+    printed = [line for line in lines_of(SERVER, done.stdout) if line.startswith("[")]
+    try:
+        (line,) = printed
+        made = tuple(_round(row, one) for one in json.loads(line))
+    except (ValueError, KeyError, TypeError) as error:
+        raise RowError(f"the server did not say how long its rounds took: {printed}") from error
+    if len(made) != rounds:
+        raise RowError(f"the server made {len(made)} rounds instead of {rounds}")
+    if any(len(one.silo_seconds) != setting.silos or len(one.down_seconds) != setting.silos for one in made):
+        raise RowError(f"the server did not say when the model of each of {setting.silos} silos was there")
+    measured = ProtocolMeasurement(
+        name=row.name,
+        rounds=made,
+        lost_packets=sum(done.counts["lost"].values()),
+        overflowed_packets=sum(done.counts["overflowed"].values()),
+        wall_seconds=done.wall_seconds,
+    )
+    if measured.missing_bytes and not row.loses:
+        raise RowError(f"{measured.missing_bytes} bytes were never delivered")
+    return measured
+
+
+def _round(row: ProtocolRow, told: Mapping[str, Any]) -> ProtocolRound:
+    resent: int | None = None
+    if row.sent_again_by is not SentAgainBy.DEVICE:
+        counts = {SentAgainBy.NOBODY: 0, SentAgainBy.TCP: int(told["tcp_resent_bytes"])}
+        resent = counts.get(row.sent_again_by, int(told["resent_bytes"]))
+    return ProtocolRound(
+        seconds=float(told["seconds"]),
+        fedcomm_seconds=float(told["fedcomm_seconds"]),
+        silo_seconds=tuple(float(seconds) for seconds in told["silo_seconds"]),
+        down_seconds=tuple(float(seconds) for seconds in told["down_seconds"]),
+        sent_bytes=int(told["sent_bytes"]),
+        received_bytes=int(told["received_bytes"]),
+        resent_bytes=resent,
+        missing_down_bytes=int(told["missing_down_bytes"]),
+        missing_up_bytes=int(told["missing_up_bytes"]),
+        dropped=int(told["dropped"]),
+    )

@@ -1,0 +1,154 @@
+"""`fedrdma bench protocols`: which protocol for a federation, in the testbed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from fedrdma_fate.bench.protocols.results import read_measurement, to_plot, to_table
+from fedrdma_fate.bench.protocols.rows import all_protocol_rows, select_protocol_rows
+from fedrdma_fate.bench.protocols.runner import Log, ProtocolSweep, run_protocols
+from fedrdma_fate.bench.protocols.settings import LIMITED, ProtocolSetting, parse_protocol_settings
+from fedrdma_fate.bench.report import terminal_table, write_report
+from fedrdma_fate.bench.wan.checkpoint import KeptMeasurements
+from fedrdma_fate.bench.wan.settings import parse_peculiarities
+from fedrdma_fate.bench.wan.testbed import Testbed, find_checkout
+from fedrdma_fate.cli.bench_shared import (
+    INTERRUPTED_STATUS,
+    checkout_option,
+    console,
+    end_with,
+    ended_in_order,
+    is_given,
+    json_option,
+    kernel_option,
+    make_directory,
+    progress,
+)
+from fedrdma_fate.cli.failure import told_plainly
+
+LOG_NAME = "bench-protocols.measured.jsonl"
+
+
+@click.command()
+@click.option("--silos", default="4", show_default=True, help="Beside the server, 1 to 64.")
+@click.option("--model", default="vgg5", show_default=True, help="vgg5, vgg8, lora-RANK, or a size; each way.")
+@click.option("--network", help="3g, 4g, wifi: FedComm's rate and queue, instead of --rate and --buffer.")
+@click.option("--rate", default="20mbit", show_default=True, help="Of the limited links.")
+@click.option("--rtt", default="2ms", show_default=True, help="Round-trip time.")
+@click.option(
+    "--buffer", default="126600", show_default=True, help="What a link's buffer holds before it drops, or bdp."
+)
+@click.option("--loss", default="0", show_default=True, help="Packets lost each way, such as 5%.")
+@click.option(
+    "--limited",
+    default="all",
+    show_default=True,
+    type=click.Choice(LIMITED),
+    help="Whose link is: what silos send alone, or the server's and theirs.",
+)
+@click.option("--mtu", type=click.IntRange(576, 65535), help="Bytes of an IP packet.  [default: 1500]")
+@click.option("--nic-rate", help="At which the hosts' cards send; ten times --rate by default.")
+@click.option("--rounds", default=5, show_default=True, type=click.IntRange(1, 1000), help="One after the other.")
+@click.option("--rows", default="all", show_default=True, help="Names of rows, with commas between.")
+@click.option("--seed", default=1, show_default=True, type=click.IntRange(0, 2**32), help="Of the losses.")
+@kernel_option
+@click.option("--limit", default=1800.0, show_default=True, type=click.FloatRange(1), help="Wall seconds for one row.")
+@checkout_option
+@json_option
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Directory for a plot and a report; what it holds of an earlier run is not measured again.",
+)
+def protocols(
+    silos: str,
+    model: str,
+    network: str | None,
+    rate: str,
+    rtt: str,
+    buffer: str,
+    loss: str,
+    limited: str,
+    mtu: int | None,
+    nic_rate: str | None,
+    rounds: int,
+    rows: str,
+    seed: int,
+    kernel: str,
+    limit: float,
+    checkout: Path | None,
+    as_json: bool,
+    output: Path | None,
+) -> None:
+    """Time rounds of a federation by protocol, in virtual time: TCP one silo after the other and all at once, UDP,
+    gRPC, and this project's modes. Silos, model, network, rate, RTT, buffer and loss may be lists with commas: all
+    combinations are measured."""
+    with told_plainly(), ended_in_order():
+        if network is not None and (is_given("rate") or is_given("buffer")):
+            raise click.UsageError("Give --network, or --rate and --buffer.")
+        common = parse_peculiarities(mtu=mtu, nic_rate=nic_rate)
+        settings = parse_protocol_settings(silos, model, network, rate, rtt, buffer, loss, limited, common)
+        chosen = (
+            all_protocol_rows() if rows == "all" else select_protocol_rows([name.strip() for name in rows.split(",")])
+        )
+        repository = find_checkout(checkout)
+
+        def make_hosts(setting: ProtocolSetting) -> Testbed:
+            return Testbed(repository, setting.network, seed, kernel, limit, more=setting.host_options)
+
+        make_hosts(settings[0]).check()
+        log = _open_log(output, {"rounds": rounds, "seed": seed, "kernel": kernel})
+        with progress() as tell:
+            sweep = run_protocols(settings, chosen, make_hosts, rounds, log, tell)
+        _show(sweep, as_json)
+        if output is not None and sweep.measured:
+            _write(sweep, output)
+    if sweep.interrupted:
+        asked = len(settings) * len(chosen)
+        click.echo(f"fedrdma: interrupted; {len(sweep.failures)} of {asked} are not measured", err=True)
+        sys.exit(INTERRUPTED_STATUS)
+    end_with(sweep.failures)
+
+
+def _open_log(output: Path | None, conditions: dict[str, object]) -> Log:
+    path = None
+    if output is not None:
+        make_directory(output)
+        path = output / LOG_NAME
+    log: Log = KeptMeasurements(path, conditions, _describe, read_measurement)
+    if not log.is_empty:
+        click.echo(f"fedrdma: {path} holds measurements, which are not made again; remove it to make them", err=True)
+    return log
+
+
+def _describe(setting: ProtocolSetting, row: str) -> dict[str, object]:
+    told = {"silos": setting.silos, "model_bytes": setting.model.size, "limited": setting.limited, "row": row}
+    return {**dataclasses.asdict(setting.link), **told}
+
+
+def _show(sweep: ProtocolSweep, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(sweep.to_document(), indent=2))
+        return
+    for run in sweep.measured:
+        console().print(terminal_table(to_table(run.setting, run.measurements)))
+
+
+def _write(sweep: ProtocolSweep, output: Path) -> None:
+    path = output / "bench-protocols.json"
+    path.write_text(json.dumps(sweep.to_document(), indent=2) + "\n", encoding="utf-8")
+    paragraphs = ["Communication of a round in virtual time, the silos' computing taken off; medians of the rounds."]
+    paragraphs += [f"{name} was not measured: {reason}" for name, reason in sweep.failures.items()]
+    tables = [to_table(run.setting, run.measurements) for run in sweep.measured]
+    plots = [
+        to_plot(f"bench-protocols-{number}", run.setting, run.measurements)
+        for number, run in enumerate(sweep.measured, start=1)
+    ]
+    page = output / "bench-protocols.html"
+    for written in [path, *write_report(page, "fedrdma bench protocols", paragraphs, tables, plots)]:
+        click.echo(f"wrote {written}", err=True)

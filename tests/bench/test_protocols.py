@@ -1,0 +1,80 @@
+"""`fedrdma bench protocols` as a user runs it: two silos and a server in the testbed; its gateways on loopback, too."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.softroce.programs.exchange.interface import MEETING
+from tests.support.repository import ROOT
+from tests.support.testbed import why_no_testbed
+
+SIZE = 200_000
+ADDRESSES = ("127.0.0.1", "127.0.0.2")
+
+
+def bench_protocols(rows: str) -> dict[str, Any]:
+    """The document of one run."""
+    missing = why_no_testbed()
+    if missing is not None:
+        pytest.skip(missing)
+    asked = f"--silos 2 --network 4g --model {SIZE} --rounds 2 --rows {rows} --json"
+    command = [sys.executable, "-m", "fedrdma_fate.cli.main", "bench", "protocols", *asked.split()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+@pytest.mark.nic
+@pytest.mark.xdist_group("bench protocols")
+def test_one_silo_after_the_other_and_all_at_once_deliver_everything_in_no_less_than_the_link_takes() -> None:
+    rows = bench_protocols("tcp-serial,tcp-cubic")["rows"]
+    assert [row["name"] for row in rows] == ["tcp-serial", "tcp-cubic"]
+    for row in rows:
+        assert row["missing_bytes"] == 0
+        # the server's link carries both models up
+        assert row["seconds"] > 2 * SIZE * 8 / 20e6
+        assert row["fedcomm_seconds"] < row["seconds"]
+        assert row["sent_over_payload"] > 1
+        assert row["received_over_payload"] > 1
+
+
+@pytest.mark.nic
+@pytest.mark.sweep
+@pytest.mark.xdist_group("bench protocols")
+@pytest.mark.parametrize("row", ["udp-indexed", "grpc-stream", "grpc/grpc", "fedrdma-x/udp", "fedrdma-x/verbs"])
+def test_so_it_does_by_every_other_way(row: str) -> None:
+    (measured,) = bench_protocols(row)["rows"]
+    assert measured["missing_bytes"] == 0
+    assert measured["seconds"] > 2 * SIZE * 8 / 20e6
+
+
+def test_a_gateway_s_models_arrive_whole_between_plain_processes(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "deploy.softroce.programs.exchange", "fedrdma-x/tcp", str(SIZE), "1"]
+    common = {**os.environ, "TESTBED_HOSTS": ",".join(ADDRESSES), MEETING: str(tmp_path / "meeting")}
+    hosts = [
+        subprocess.Popen(
+            [*command, "--computing-seconds", "0"],
+            env={**common, "TESTBED_HOST": str(number), "TESTBED_RATE": "", "TESTBED_RTT": "0"},
+            stdout=subprocess.PIPE,
+            cwd=ROOT,
+        )
+        for number in range(2)
+    ]
+    try:
+        printed = [host.communicate(timeout=200)[0] for host in hosts]
+    finally:
+        for host in hosts:
+            host.kill()
+            host.wait()
+    assert [host.returncode for host in hosts] == [0, 0]
+    (one,) = json.loads(printed[0])
+    assert one["missing_up_bytes"] == 0
+    assert len(one["silo_seconds"]) == 1

@@ -1,0 +1,336 @@
+"""The program `exchange`: each protocol between hosts on loopback, and what it does with what is not right."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.softroce.programs.exchange import datagrams, rounds, tcp
+from deploy.softroce.programs.exchange.__main__ import ends_of, parse_options, take_part
+from deploy.softroce.programs.exchange.datagrams import (
+    FEDCOMM,
+    INDEXED,
+    PIECE_BYTES,
+    Assembly,
+    Inbox,
+    Kind,
+    datagrams_of,
+    send_paced,
+    wire_bytes,
+)
+from deploy.softroce.programs.exchange.gateways import configuration, probes
+from deploy.softroce.programs.exchange.interface import (
+    MEETING,
+    Exchanged,
+    Host,
+    Options,
+    Received,
+    differing_bytes,
+    host_of_environment,
+    model_of,
+    require_whole,
+)
+from deploy.softroce.programs.meeting import Chair, chaired, seated
+from fedrdma_fate.bench.protocols.rows import all_protocol_rows
+from fedrdma_fate.gateway.config.schema import parse_config
+
+SIZE = 20_000
+"""Bytes of a model: whole pieces and a part, and no more than any socket's buffer holds."""
+PATIENCE_SECONDS = 60.0
+ADDRESSES = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "PAUSE_SECONDS", 0.0)
+    # what is on its way on a busy machine may be late: a model that is whole is not waited for so long
+    monkeypatch.setattr(datagrams, "LAST_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(datagrams, "INDEXED", dataclasses.replace(INDEXED, silo_silence=PATIENCE_SECONDS))
+    monkeypatch.delenv("TESTBED_NETDEV", raising=False)
+
+
+def options(protocol: str, size: int = SIZE, count: int = 2) -> Options:
+    return Options(protocol, size, count, computing_seconds=0.0)
+
+
+def exchange(place: Path, asked: Options, hosts: int = 3) -> list[dict[str, Any]]:
+    """What the server says of rounds between threads on loopback."""
+    everyone = [Host(number, ADDRESSES[:hosts], place) for number in range(hosts)]
+    with ThreadPoolExecutor(hosts) as pool:
+        parts = [pool.submit(take_part, host, asked) for host in everyone]
+        told, *others = [part.result() for part in parts]
+    assert others == [None] * (hosts - 1)
+    assert told is not None
+    return told
+
+
+# --- each protocol ---
+
+
+@pytest.mark.parametrize("protocol", ["tcp-serial", "tcp-cubic", "tcp-reno", "udp-indexed", "grpc-stream"])
+def test_models_go_down_to_every_silo_and_come_back_from_each(tmp_path: Path, protocol: str) -> None:
+    told = exchange(tmp_path / "meeting", options(protocol))
+    assert len(told) == 2
+    for one in told:
+        assert len(one["silo_seconds"]) == len(one["down_seconds"]) == 2
+        assert one["seconds"] == max(one["silo_seconds"])
+        assert one["fedcomm_seconds"] <= one["seconds"]
+        assert (one["missing_down_bytes"], one["missing_up_bytes"], one["dropped"]) == (0, 0, 0)
+
+
+def test_without_positions_silos_wait_for_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datagrams, "LAST_SECONDS", 0.1)
+    monkeypatch.setattr(datagrams, "FEDCOMM", dataclasses.replace(FEDCOMM, silo_silence=0.2))
+    (one,) = exchange(tmp_path / "meeting", options("udp-fedcomm", count=1))
+    assert min(one["down_seconds"]) >= 0.2
+    assert 0 <= one["missing_down_bytes"] <= 2 * SIZE
+
+
+def test_every_row_of_the_benchmark_is_a_protocol_that_the_program_knows() -> None:
+    for row in all_protocol_rows():
+        assert ends_of(row.name).server
+
+
+def test_a_protocol_that_there_is_not_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="no protocol 'pigeon'"):
+        take_part(Host(0, ADDRESSES, tmp_path / "meeting"), options("pigeon"))
+
+
+def test_a_congestion_control_that_the_kernel_has_not_is_named() -> None:
+    with socket.socket() as connection, pytest.raises(SystemExit, match="the kernel has no TCP pigeon"):
+        tcp._choose(connection, "pigeon")
+
+
+# --- rounds ---
+
+
+class _Chair(Chair):
+    """Silos that say what they are told to."""
+
+    def __init__(self, said: list[list[Any]]) -> None:
+        super().__init__([])
+        self.told: list[Any] = []
+        self._said = iter(said)
+
+    def tell(self, what: object) -> None:
+        self.told.append(what)
+
+    def hear(self) -> list[Any]:
+        return next(self._said)
+
+
+def test_a_round_ends_with_the_last_silo_and_computing_is_taken_off_both_clocks() -> None:
+    chair = _Chair([])
+
+    class Server:
+        def exchange(self, number: int) -> Exchanged:
+            begin = chair.told[number]
+            return Exchanged(begin + 2.0, (Received(begin + 9.0, 3, 1), Received(begin + 7.0, 4, 0)))
+
+        def resent(self, number: int) -> int:
+            del number
+            return 100
+
+    silo = {"missing": 5, "dropped": 6, "resent": 10, "tcp_resent_bytes": 1}
+    moment = time.monotonic()
+    chair._said = iter([["ready"] * 2, [{**silo, "got": moment}, {**silo, "got": moment}], ["left"] * 2])
+    (one,) = rounds.run_server(
+        Server(), chair, dataclasses.replace(options("tcp-serial", count=1), computing_seconds=3)
+    )
+    assert one["seconds"] == pytest.approx(6.0)
+    assert one["fedcomm_seconds"] == pytest.approx(4.0)
+    assert one["silo_seconds"] == pytest.approx([6.0, 4.0])
+    assert (one["missing_up_bytes"], one["missing_down_bytes"], one["dropped"]) == (7, 10, 13)
+    assert (one["resent_bytes"], one["tcp_resent_bytes"]) == (120, 2)
+
+
+def test_a_silo_that_dies_ends_the_run(tmp_path: Path) -> None:
+    place = tmp_path / "meeting"
+
+    def die() -> None:
+        with seated(1, place) as seat, tcp.connected(Host(1, ADDRESSES[:2], place), seat):
+            seat.say("ready")
+
+    dying = threading.Thread(target=die)
+    dying.start()
+    host = Host(0, ADDRESSES[:2], place)
+    with (
+        pytest.raises((SystemExit, OSError)),
+        chaired(1, place) as chair,
+        tcp.serial_server(host, chair, options("tcp-serial")) as server,
+    ):
+        rounds.run_server(server, chair, options("tcp-serial"))
+    dying.join()
+
+
+# --- models ---
+
+
+def test_each_sender_s_model_is_another_in_each_round() -> None:
+    models = {model_of(sender, number, SIZE) for sender in range(3) for number in range(3)}
+    assert len(models) == 9
+    assert {len(model) for model in models} == {SIZE}
+
+
+def test_what_came_as_something_else_is_counted_and_ends_a_reliable_protocol() -> None:
+    model = bytearray(model_of(1, 2, SIZE))
+    assert differing_bytes(model, 1, 2, SIZE) == 0
+    model[77] ^= 1
+    assert differing_bytes(model, 1, 2, SIZE) == 1
+    assert differing_bytes(model[:-1], 1, 2, SIZE) == SIZE
+    with pytest.raises(SystemExit, match="of what host 1 sent in round 3, 1 bytes came as something else"):
+        require_whole(model, 1, 2, SIZE)
+
+
+# --- datagrams ---
+
+TOKEN = b"12345678"
+SENDER = ("127.0.0.2", 4000)
+
+
+def inbox(kind: Kind, size: int = SIZE) -> Inbox:
+    """Which takes what its tests give it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        made = Inbox(sock, TOKEN, {SENDER: 1}, kind, size)
+    made.open(0)
+    return made
+
+
+def _datagrams(number: int = 0, sender: int = 1, token: bytes = TOKEN, positions: bool = True) -> list[bytes]:
+    return list(datagrams_of(model_of(1, 0, SIZE), token, number, sender, positions))
+
+
+def test_datagrams_in_any_order_make_the_model() -> None:
+    box = inbox(INDEXED)
+    for datagram in reversed(_datagrams()):
+        box.take(datagram, SENDER)
+    assert box.wait(1, 0.0).missing_bytes == 0
+    assert box._assemblies[1].model == model_of(1, 0, SIZE)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "address"),
+    [
+        (lambda _: _datagrams(token=b"87654321")[0], SENDER),
+        (lambda _: _datagrams(number=1)[0], SENDER),
+        (lambda _: _datagrams(sender=2)[0], SENDER),
+        (lambda whole: whole[:-1], SENDER),
+        (lambda whole: whole + b"x", SENDER),
+        (lambda whole: whole[:5], SENDER),
+        (lambda _: b"", SENDER),
+        (lambda whole: whole, ("127.0.0.9", 4000)),
+        (lambda whole: whole[:14] + b"\xff\xff\xff\xff" + whole[18:], SENDER),
+    ],
+    ids=["token", "round", "sender", "cut", "long", "short", "empty", "stranger", "position"],
+)
+def test_datagrams_that_are_not_right_are_dropped_and_counted(
+    spoil: Callable[[bytes], bytes], address: tuple[str, int]
+) -> None:
+    box = inbox(INDEXED)
+    box.take(spoil(_datagrams()[0]), address)
+    done = box.wait(1, 0.0)
+    assert (done.missing_bytes, done.dropped) == (SIZE, 1)
+
+
+def test_a_datagram_that_comes_twice_counts_once() -> None:
+    box = inbox(INDEXED)
+    for _ in range(2):
+        box.take(_datagrams()[3], SENDER)
+    done = box.wait(1, 0.0)
+    assert (done.missing_bytes, done.dropped) == (SIZE - PIECE_BYTES, 1)
+
+
+def test_without_positions_a_lost_piece_shifts_what_is_behind_it_and_zeros_are_at_the_end() -> None:
+    assembly, model = Assembly(FEDCOMM, SIZE, b""), model_of(1, 0, SIZE)
+    pieces = [model[at : at + PIECE_BYTES] for at in range(0, SIZE, PIECE_BYTES)]
+    for piece in (*pieces[:2], *pieces[3:]):
+        assert assembly.add(0, piece)
+    assert assembly.missing_bytes == PIECE_BYTES
+    assert assembly.model == b"".join((*pieces[:2], *pieces[3:])) + bytes(PIECE_BYTES)
+    # more than the model holds is not taken
+    assert assembly.add(0, pieces[2])
+    assert not assembly.add(0, pieces[2])
+
+
+def test_with_positions_what_is_missing_stays_as_the_receiver_had_it() -> None:
+    before, model = model_of(1, 0, SIZE), model_of(1, 1, SIZE)
+    assembly = Assembly(INDEXED, SIZE, before)
+    assert assembly.add(1, model[PIECE_BYTES : 2 * PIECE_BYTES])
+    assert assembly.model[:PIECE_BYTES] == before[:PIECE_BYTES]
+    assert assembly.model[PIECE_BYTES : 2 * PIECE_BYTES] == model[PIECE_BYTES : 2 * PIECE_BYTES]
+    assert assembly.model[2 * PIECE_BYTES :] == before[2 * PIECE_BYTES :]
+
+
+def test_a_datagram_of_fedcomm_s_is_two_packets_at_an_mtu_of_1500() -> None:
+    assert wire_bytes(PIECE_BYTES + 18, 1500) == PIECE_BYTES + 18 + 8 + 2 * 34
+    assert wire_bytes(100, 1500) == 100 + 8 + 34
+
+
+def test_pacing_sends_no_faster_than_its_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(datagrams.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(datagrams.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    sent: list[tuple[float, Any]] = []
+
+    class Socket:
+        def sendto(self, datagram: bytes, address: object) -> None:
+            assert len(datagram) == 1000
+            sent.append((now[0], address))
+
+    addresses = [("a", 1), ("b", 2)]
+    send_paced(Socket(), iter([bytes(1000)] * 3), addresses, 8e3, 1500)  # type: ignore[arg-type]
+    step = wire_bytes(1000, 1500) * 8 / 8e3
+    assert [moment for moment, _ in sent] == pytest.approx([100.0 + step * number for number in (0, 0, 1, 1, 2, 2)])
+    assert [address for _, address in sent] == addresses * 3
+
+
+# --- gateways ---
+
+
+@pytest.mark.parametrize("row", [row.name for row in all_protocol_rows() if "/" in row.name])
+def test_the_gateways_of_every_row_are_configured(row: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TESTBED_HOSTS", ",".join(ADDRESSES))
+    for number in range(3):
+        monkeypatch.setenv("TESTBED_HOST", str(number))
+        document = configuration(tmp_path, Host(number, ADDRESSES, tmp_path), options(row), 9370)
+        parse_config(document)
+        addresses = [peer["address"] for peer in document["peers"]]
+        assert addresses == (["127.0.0.1:9370"] if number else [None, None])
+
+
+def test_only_modes_that_find_their_rate_are_waited_for_until_the_own_link_is_probed(tmp_path: Path) -> None:
+    three, two = Host(0, ADDRESSES, tmp_path), Host(0, ADDRESSES[:2], tmp_path)
+    assert probes(three, options("fedrdma-x/udp"))
+    assert probes(three, options("fedrdma-x/verbs"))
+    assert not probes(two, options("fedrdma-x/udp"))
+    assert not probes(three, options("fedrdma-x/tcp"))
+    assert not probes(three, options("fedrdma-e/udp"))
+
+
+# --- what is asked ---
+
+
+def test_the_host_is_as_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TESTBED_HOSTS", "10.0.0.1,10.0.0.2")
+    monkeypatch.setenv("TESTBED_HOST", "1")
+    monkeypatch.delenv(MEETING, raising=False)
+    host = host_of_environment()
+    assert (host.number, host.address, host.silos) == (1, "10.0.0.2", 1)
+    assert host.meeting == Path("/run/meeting")
+    monkeypatch.setenv(MEETING, "/elsewhere")
+    assert host_of_environment().meeting == Path("/elsewhere")
+
+
+def test_options_are_read() -> None:
+    asked = parse_options(["udp-indexed", "1000", "3", "--down-bps", "2e6", "--mtu", "4200"])
+    assert asked == Options("udp-indexed", 1000, 3, down_bps=2e6, mtu=4200)
+    with pytest.raises(SystemExit):
+        parse_options(["udp-indexed", "many", "3"])
