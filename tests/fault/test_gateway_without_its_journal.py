@@ -11,6 +11,7 @@ import pytest
 
 from fedrdma_fate.client.client import GatewayClient
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
+from fedrdma_fate.wire.frames import Party
 from tests.support.sites import InProcesses, Sites, eventually, log_of, party, runner_of, start_gateways
 
 A, B = party("guest:1"), party("host:2")
@@ -35,15 +36,15 @@ def push(client: GatewayClient, name: str) -> None:
 class Waiting:
     """A get without a time-out, and what comes of it."""
 
-    def __init__(self, client: GatewayClient) -> None:
-        self._client = client
+    def __init__(self, client: GatewayClient, name: str = "never", source: Party = B) -> None:
+        self._client, self._name, self._source = client, name, source
         self.code: ErrorCode | None = None
         self._thread = threading.Thread(target=self._get, daemon=True)
         self._thread.start()
 
     def _get(self) -> None:
         try:
-            self._client.get("never", "t", B)
+            self._client.get(self._name, "t", self._source)
         except FedRDMAError as error:
             self.code = error.code
 
@@ -82,6 +83,36 @@ def test_both_ends_of_what_it_had_are_told_and_nobody_waits_for_it(sites: Sites,
         push(other, "m")
         with sites["b"].client(f"{session} other") as b:
             assert b.get("m", "t", A, timeout=10).buffer == BODY
+
+
+def test_where_both_journals_are_missing_a_task_that_lives_ends_the_wait_of_one_that_comes(
+    sites: Sites, session: str
+) -> None:
+    with sites["a"].client(session) as a, sites["a"].client(f"{session} later") as later:
+        push(a, "m")
+        eventually(lambda: [each for each in sites["b"].events("delivered") if each["session"] == session])
+        for name in ("a", "b"):
+            runner_of(sites).kill(sites[name])
+            (journals,) = (sites[name].home / "spill").glob("journal-*")
+            for journal in journals.glob("journal*"):
+                journal.unlink()
+        for name in ("a", "b"):
+            runner_of(sites).start(sites[name])
+        sites.wait_until_connected()
+        with sites["b"].client(session, "host:2") as b:
+            # neither gateway knows of the message
+            waiting = Waiting(b, "m", A)
+            eventually(lambda: sites["b"].status()["mailbox"]["waiting_pulls"] == 1)
+            with pytest.raises(FedRDMAError) as pusher:
+                push(a, "n")
+            assert pusher.value.code is ErrorCode.SESSION_CLOSED
+            assert waiting.end() is ErrorCode.SESSION_ENDED
+        # who comes only then is told as well
+        with pytest.raises(FedRDMAError):
+            push(later, "m")
+        with pytest.raises(FedRDMAError) as late, sites["b"].client(f"{session} later") as b:
+            b.get("m", "t", A)
+        assert late.value.code is ErrorCode.SESSION_ENDED
 
 
 def test_a_gateway_that_was_ended_for_good_ends_no_session(sites: Sites, session: str) -> None:

@@ -81,6 +81,7 @@ BOUNDS: dict[str, dict[str, str]] = {
     },
     "MOST_REMEMBERED; sessions with MOST_FAILURES besides": {
         "gateway/messages/sessions.py:Sessions": "_sessions",
+        "gateway/tasks/session_ends.py:SessionEnds": "_of_earlier_run",
         "gateway/messages/sessions.py:_Session": "pulled pushed others sources",
     },
     "slots that a peer has: each is struck out before it is given back": {

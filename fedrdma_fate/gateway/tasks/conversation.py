@@ -177,6 +177,7 @@ class TaskConversation:
 
     def _go_on(self, request: GoOn, task: Task) -> Reply:
         if not task.is_awaited:
+            self._server.forgotten(task)
             raise GatewayError(
                 ErrorCode.SESSION_CLOSED,
                 f"the gateway of {self._context.config.site} was restarted, and does not know this task of "

@@ -140,6 +140,15 @@ class TaskServer:
         task.connections += 1
         return task
 
+    def forgotten(self, task: Task) -> None:
+        """One goes on after an earlier run of the gateway, and no journal knows it.
+
+        Where other users are in its session, too, it may be one that only says so.
+        """
+        session = task.attach.session
+        if all(each.user == task.user for each in self._tasks.values() if each.attach.session == session):
+            self.sessions.forgotten_here(session)
+
     def expect(self, had: Sequence[Had]) -> None:
         """Tasks of an earlier run may come back, and have this."""
         for each in had:
@@ -149,7 +158,7 @@ class TaskServer:
                 with contextlib.suppress(GatewayError):
                     self.sessions.users.join(task.user, attach.session, attach.party)
             self._tasks[attach.client] = task
-            self.sessions.arrive(attach.session, attach.party)
+            self.sessions.expect(attach.session, attach.party)
         if had:
             spawn(self.context.tasks, self._await_tasks())
 

@@ -93,8 +93,9 @@ class SessionEnds:
         self.presence = Presence(self._on_idle, call_later or loop.call_later, self._clock, self._patience)
         self.users = UserSessions()
         context.mailbox.on_waiting = lambda session, _party: self.presence.expect(session)
-        for session in context.mailbox.sessions.known():
-            # of an earlier run, whose tasks may never come back
+        self._of_earlier_run = set(context.mailbox.sessions.known())
+        for session in self._of_earlier_run:
+            # whose tasks may never come back
             self.presence.expect(session)
         for peer in peers.values():
             peer.session_talk = self
@@ -121,6 +122,11 @@ class SessionEnds:
                 self._end(session, reason)
             raise ended_error(session, reason)
 
+    def expect(self, session: str, party: Party) -> None:
+        """A task of an earlier run may come back."""
+        self._of_earlier_run.add(session)
+        self.arrive(session, party)
+
     def arrive(self, session: str, party: Party) -> None:
         """A task attached."""
         self._rounds.pop(session, None)
@@ -130,6 +136,19 @@ class SessionEnds:
         """A task ended."""
         if self.presence.depart(session, party) and not self._is_held(session):
             self.presence.forget(session)
+
+    def forgotten_here(self, session: str) -> None:
+        """A task goes on in a session that no journal knows: it ends at all sites, for nobody can say what was lost.
+
+        Where the task has not said who is in it, all peers are told.
+        """
+        if session in self._of_earlier_run:
+            return
+        reason = _lost_journal(self._context.config.site)
+        others = set() if self.sites(session) else set(self._peers)
+        self._end(session, reason)
+        for site in others:
+            self._tell(site, SessionEnd(session, reason))
 
     def drop(self, session: str) -> Dropped:
         """Somebody who may drops a session, at all sites.
@@ -171,7 +190,7 @@ class SessionEnds:
 
         That is where something has come from it, or is waited for, or it has confirmed something. Others go on.
         """
-        reason = f"the gateway of {site} has lost its journal, and with it what it had of the session"
+        reason = _lost_journal(site)
         mailbox, find = self._context.mailbox, self._context.routes.find
         known = mailbox.sessions.known()
         of_site = {*confirmed, *mailbox.budget.sessions(site)}
@@ -331,3 +350,7 @@ class SessionEnds:
 
     def _send_end(self, site: str, end: SessionEnd) -> bool:
         return self._knows_sessions(site) and self._peers[site].send(end)
+
+
+def _lost_journal(site: str) -> str:
+    return f"the gateway of {site} has lost its journal, and with it what it had of the session"

@@ -118,7 +118,28 @@ def test_a_task_that_no_journal_knows_cannot_go_on(play: Play) -> None:
         with pytest.raises(GatewayError) as caught:
             stranger.answer(GoOn((), 0))
         assert caught.value.code is ErrorCode.SESSION_CLOSED
+        reason = served.context.mailbox.sessions.ended.reason(ATTACH.session)
+        assert reason is not None
+        assert "has lost its journal" in reason
         stranger.end()
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("who", ["an earlier run has it", "another user's task is in it"])
+def test_a_session_goes_on_where_one_says_that_its_task_was_forgotten_and(play: Play, who: str) -> None:
+    async def scenario(twin: Twin) -> None:
+        served = Served(twin)
+        if who == "an earlier run has it":
+            served.server.sessions._of_earlier_run.add(ATTACH.session)
+        else:
+            served.server._tasks["other"] = served.attach()._attached
+            served.server._tasks["other"].user += 1
+        stranger = served.attach(msgspec.structs.replace(ATTACH, client="stranger"))
+        with pytest.raises(GatewayError) as caught:
+            stranger.answer(GoOn((), 0))
+        assert caught.value.code is ErrorCode.SESSION_CLOSED
+        assert served.context.mailbox.sessions.ended.reason(ATTACH.session) is None
 
     play(scenario)
 
