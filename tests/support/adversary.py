@@ -365,6 +365,8 @@ class Besieged(Twin):
         """As `Twin.close`, and the adversary with it."""
         if self._serving is not None:
             self._serving.cancel()
+        for task in self.halves["b"].context.tasks:
+            task.cancel()
         self.ends.close()
         self.evil.close("the test is over")
         for link in [*(path.link for path in self.evil.paths.paths.values()), *self.evil.paths._retired]:

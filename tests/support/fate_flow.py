@@ -66,17 +66,27 @@ class FateFlow:
 
 
 @contextlib.contextmanager
-def running_fate_flow(directory: Path, backend: dict[str, Any]) -> Iterator[FateFlow]:
+def running_fate_flow(
+    directory: Path,
+    backend: dict[str, Any],
+    party_id: str = "9999",
+    http_port: int | None = None,
+    proxy_port: int | None = None,
+) -> Iterator[FateFlow]:
     """Start a server with conf/fate_flow.yaml as it comes, and in the end stop it and the tasks it has started.
 
     Args:
         directory: does not exist yet.
         backend: the entry `fedrdma` of the `federation` section.
+        party_id: of its site.
+        http_port: where it listens; None takes a free one.
+        proxy_port: where its scheduling calls go on loopback; None: to itself.
 
     Raises:
         AssertionError: it does not answer, with its output.
     """
-    http_port, grpc_port = free_ports(2)
+    free_port, grpc_port = free_ports(2)
+    http_port = http_port or free_port
     server = FateFlow(directory, http_port)
     _make_environment(server.python.parents[1])
     server.command("init", "--ip", "127.0.0.1", "--port", str(http_port), "--home", str(server.home))
@@ -84,11 +94,12 @@ def running_fate_flow(directory: Path, backend: dict[str, Any]) -> Iterator[Fate
     path = server.home / "conf" / "service_conf.yaml"
     conf = yaml.safe_load(path.read_text())
     conf["fateflow"] |= ports
+    conf["party_id"] = party_id
     conf["computing"]["standalone"]["cores"] = 8
     path.write_text(yaml.safe_dump(conf))
     local = yaml.safe_load(_FRAGMENT.read_text())
     local["fateflow"] |= ports
-    local["federation"]["nginx"] |= ports
+    local["federation"]["nginx"] |= {**ports, "http_port": proxy_port or http_port}
     local["federation"]["fedrdma"] = backend
     path.with_name("local.service_conf.yaml").write_text(yaml.safe_dump(local))
     process = _start(server)

@@ -27,6 +27,7 @@ FILES = (
 GROWING = {"dict", "list", "set", "deque", "OrderedDict", "defaultdict", "Counter", "Queue", "bytearray", "WeakSet"} | {
     "WeakKeyDictionary",
     "WeakValueDictionary",
+    "OutgoingFrames",
 }
 
 BOUNDS: dict[str, dict[str, str]] = {

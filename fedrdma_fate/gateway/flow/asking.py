@@ -39,6 +39,10 @@ class Asks(Protocol):
         """Queue a frame; whether there is a control channel."""
         ...
 
+    def send_first(self, frame: ControlFrame) -> bool:
+        """The same, ahead of what waits."""
+        ...
+
 
 @dataclasses.dataclass(slots=True)
 class _Asked:
@@ -122,7 +126,7 @@ class AskedCalls:
         hello = self._peer.hello
         if hello is None or not hello.flow_calls:
             self._fail(asked, unsupported(f"the gateway of {self._site} knows no scheduling calls"))
-        elif self._peer.send(asked.frame):
+        elif self._peer.send_first(asked.frame):
             asked.incarnation = hello.incarnation
             asked.settled.set()
 

@@ -159,7 +159,7 @@ class PeerCalls:
         self._incarnation = ""
         self.asked = AskedCalls(site, peer)
         clock = asyncio.get_running_loop().time
-        self.served = ServedCalls(lambda call: calls.serve(site, call), peer.send, context.tasks, clock)
+        self.served = ServedCalls(lambda call: calls.serve(site, call), peer.send_first, context.tasks, clock)
         peer.flow_talk = self
 
     def on_frame(self, frame: FlowCall | FlowAnswer | FlowRefused | FlowHeard) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import ssl
 from collections.abc import Callable
 from typing import Protocol
@@ -27,6 +28,9 @@ GREETING_BYTES = 16 * 1024
 
 _READ_BYTES = 16 * 1024
 """At once: a record of TLS (RFC 8446, section 5.1), so that no connection holds up the others."""
+
+KERNEL_BYTES = 64 * 1024
+"""Of frames that the kernel takes ahead of what is on its way: else megabytes lie there, ahead of what goes first."""
 
 _TLS_HANDSHAKE = 22
 """First byte of a connection of TLS (RFC 8446, section 5.1); none of a frame that a stranger may send."""
@@ -119,6 +123,9 @@ class ControlConnection(asyncio.BufferedProtocol):
         self._transport = transport
         name = transport.get_extra_info("peername")
         self.stream.remote_host = None if name is None else str(name[0])
+        if (connection := transport.get_extra_info("socket")) is not None:
+            with contextlib.suppress(OSError):
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, KERNEL_BYTES)
         if not self._on_made(self):
             self.abort()
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 
+from fedrdma_fate.gateway.peers.outgoing_frames import OutgoingFrames
 from fedrdma_fate.security.identity import PeerIdentity
 from fedrdma_fate.wire.errors import FedRDMAError
 
@@ -39,7 +40,8 @@ class ControlStream:
         self.unread_bytes = self.unsent_bytes = 0
         self._full = False
         self._incoming: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._outgoing: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._outgoing = OutgoingFrames()
+        self._begun = False
         self._closed = False
 
     def write(self, frame: bytes) -> None:
@@ -47,6 +49,14 @@ class ControlStream:
         if not self._closed:
             self.unsent_bytes += len(frame)
             self._outgoing.put_nowait(frame)
+
+    def write_first(self, frame: bytes) -> None:
+        """As `write`, ahead of what waits, for what keeps no order with it; the greeting stays the first."""
+        if not self._begun:
+            self.write(frame)
+        elif not self._closed:
+            self.unsent_bytes += len(frame)
+            self._outgoing.put_first(frame)
 
     async def read(self) -> bytes | None:
         """The next frame, or None when the stream has ended."""
@@ -103,4 +113,5 @@ class ControlStream:
         """What is to be sent, until the stream is closed."""
         while (frame := await self._outgoing.get()) is not None:
             self.unsent_bytes -= len(frame)
+            self._begun = True
             yield frame

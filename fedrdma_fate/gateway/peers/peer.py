@@ -248,6 +248,13 @@ class Peer:
         self._stream.write(encode_frame(frame))
         return True
 
+    def send_first(self, frame: ControlFrame) -> bool:
+        """As `send`, ahead of small messages that wait: for what people, or time-outs, wait for, and keeps no order."""
+        if self._stream is None:
+            return False
+        self._stream.write_first(encode_frame(frame))
+        return True
+
     def end(self, reason: str, *, forgets: bool = False) -> None:
         """End the control channel, and say why; another may follow, of a run that knows nothing of this one."""
         # who does not name its own journal does not know that field

@@ -39,6 +39,8 @@ class Channel:
             self.frames.append(frame)
         return self.connected
 
+    send_first = send
+
 
 class World:
     """Who asks, who serves, and two directions between them."""
