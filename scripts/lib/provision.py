@@ -14,9 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from scripts.lib import iperf3, system, testbed_tools, verbs
+from scripts.lib import system, testbed_tools, verbs
 from scripts.lib.console import CommandError, fail, say, step
 from scripts.lib.debian import PackageUnavailableError
+from scripts.lib.iperf3 import IPERF3
+from scripts.lib.mosquitto import MOSQUITTO
 from scripts.lib.stamps import Stamp, digest_files, wheel_sources
 from scripts.lib.uv import Uv, lock_entry
 
@@ -50,6 +52,7 @@ class Provision:
             self.stamp.write({"lock": lock_digest, "wheel": wheel_digest})
         self._provide_pyverbs()
         self._provide_iperf3()
+        self._provide_mosquitto()
         self._provide_testbed_tools()
 
     def _install_environment(self) -> None:
@@ -75,9 +78,14 @@ class Provision:
             _provide("pyverbs", lambda: verbs.provide(self.python), "everything but RDMA works")
 
     def _provide_iperf3(self) -> None:
-        if not iperf3.is_there(self.venv):
+        if not IPERF3.is_there(self.venv):
             without = "fedrdma bench wan leaves out the rows that need it"
-            _provide("iperf3", lambda: iperf3.provide(self.venv), without)
+            _provide("iperf3", lambda: IPERF3.provide(self.venv), without)
+
+    def _provide_mosquitto(self) -> None:
+        if not MOSQUITTO.is_there(self.venv):
+            without = "fedrdma bench protocols leaves out the rows that need it"
+            _provide("mosquitto", lambda: MOSQUITTO.provide(self.venv), without)
 
     def _provide_testbed_tools(self) -> None:
         if not testbed_tools.are_there():

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from fedrdma_fate.bench.incast.rows import GUEST_BYTES, PAYLOADS_PER_SILO, PROCESS_BYTES, SLOT_BYTES
+from fedrdma_fate.bench.protocols.brokers import mqtt_problem, zmtp_problem
 from fedrdma_fate.bench.protocols.settings import ProtocolSetting
 from fedrdma_fate.bench.selection import select_by_name
 
@@ -32,11 +33,13 @@ class ProtocolRow:
         name: as in the table, on the command line, and of the program's protocol.
         sent_again_by: whose count of bytes sent again is the right one.
         loses: whether bytes may never be delivered.
+        find_problem: why a model of so many bytes cannot go this way on this machine; None when it can.
     """
 
     name: str
     sent_again_by: SentAgainBy
     loses: bool = False
+    find_problem: Callable[[int], str | None] = lambda _: None
 
     def program(self, setting: ProtocolSetting, rounds: int) -> list[str]:
         """The module and its arguments."""
@@ -63,6 +66,9 @@ def all_protocol_rows() -> list[ProtocolRow]:
         ProtocolRow("tcp-bbr", SentAgainBy.TCP),
         ProtocolRow("udp-fedcomm", SentAgainBy.NOBODY, loses=True),
         ProtocolRow("udp-indexed", SentAgainBy.NOBODY, loses=True),
+        *(ProtocolRow(f"mqtt-{quality}", SentAgainBy.TCP, find_problem=mqtt_problem) for quality in range(3)),
+        ProtocolRow("zmtp-pub", SentAgainBy.TCP, loses=True, find_problem=zmtp_problem),
+        ProtocolRow("zmtp-dealer", SentAgainBy.TCP, find_problem=zmtp_problem),
         ProtocolRow("grpc-stream", SentAgainBy.TCP),
         ProtocolRow("grpc/grpc", SentAgainBy.TCP),
         ProtocolRow("fedrdma-e/verbs", SentAgainBy.DEVICE),

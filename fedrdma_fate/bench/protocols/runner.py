@@ -56,6 +56,9 @@ def run_protocols(
     def measure_row(run: ProtocolRun, row: ProtocolRow) -> None:
         measured = log.find(run.setting, row.name)
         if measured is None:
+            if (problem := row.find_problem(run.setting.model.size)) is not None:
+                run.failures[row.name] = problem
+                return
             try:
                 measured = measure(row, run.setting, make_hosts(run.setting), rounds)
             except RowError as error:

@@ -12,6 +12,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from fedrdma_fate.bench.baselines.interface import RowError
+from fedrdma_fate.bench.protocols import brokers
+from fedrdma_fate.bench.protocols.brokers import mqtt_problem, zmtp_problem
 from fedrdma_fate.bench.protocols.models import VGG5_BYTES, Model, parse_model
 from fedrdma_fate.bench.protocols.results import (
     ProtocolMeasurement,
@@ -216,6 +218,32 @@ def test_what_was_never_delivered_fails_a_protocol_that_loses_nothing() -> None:
 def test_a_server_that_says_too_little_fails_the_row(rounds: list[Any], problem: str) -> None:
     with pytest.raises(RowError, match=problem):
         measure(row("tcp-serial"), SETTING, Hosts(rounds), 2)
+
+
+# --- what a row needs ---
+
+
+def test_a_row_whose_client_or_broker_is_not_there_is_left_out_with_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(brokers.importlib.util, "find_spec", lambda _: None)
+    assert zmtp_problem(VGG5_BYTES) == "needs pyzmq: pip install pyzmq"
+    assert mqtt_problem(VGG5_BYTES) == "needs paho-mqtt: pip install paho-mqtt"
+    hosts = Hosts([told()])
+    run = run_protocols([SETTING], [row("zmtp-pub"), row("tcp-bbr")], lambda _: hosts, 1, _log(), lambda _: None)
+    assert run.failures == {"zmtp-pub": "needs pyzmq: pip install pyzmq"}
+    assert [one.name for one in run.runs[0].measurements] == ["tcp-bbr"]
+    monkeypatch.setattr(brokers.importlib.util, "find_spec", lambda _: object())
+    monkeypatch.setattr(brokers, "find_mosquitto", lambda: None)
+    assert zmtp_problem(VGG5_BYTES) is None
+    assert "apt-get install mosquitto" in (mqtt_problem(VGG5_BYTES) or "")
+    monkeypatch.setattr(brokers, "find_mosquitto", lambda: "/usr/sbin/mosquitto")
+    assert mqtt_problem(VGG5_BYTES) is None
+
+
+def test_a_model_that_no_message_carries_is_refused_by_the_limit_s_name() -> None:
+    assert "MQTT carries 268,435,455 bytes in a message at most" in (row("mqtt-1").find_problem(268_435_455) or "")
+    assert row("tcp-serial").find_problem(10**12) is None
 
 
 # --- a sweep ---

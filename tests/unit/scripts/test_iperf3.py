@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.lib import iperf3
 from scripts.lib.debian import PackageUnavailableError
+from scripts.lib.iperf3 import IPERF3
 from scripts.lib.provision import Provision
 
 CONTROL = "Package: {}\nVersion: 1\nArchitecture: all\nMaintainer: Nobody <nobody@example.test>\nDescription: x\n"
@@ -32,16 +32,16 @@ def venv(tmp_path: Path) -> Path:
 def test_fetched_packages_become_a_program_that_finds_its_libraries(tmp_path: Path, venv: Path) -> None:
     package(tmp_path, "iperf3", {"usr/bin/iperf3": '#!/bin/sh\necho "$1 $(cat $LD_LIBRARY_PATH/libiperf.so.0)"\n'})
     package(tmp_path, "libiperf0", {"usr/lib/x86_64-linux-gnu/libiperf.so.0": "library"})
-    iperf3.install(tmp_path, venv)
+    IPERF3.install(tmp_path, venv)
     done = subprocess.run([venv / "bin" / "iperf3", "--client"], capture_output=True, text=True, check=True)
     assert done.stdout == "--client library\n"
-    assert iperf3.is_there(venv)
+    assert IPERF3.is_there(venv)
 
 
 def test_a_program_that_does_not_run_is_not_left_behind(tmp_path: Path, venv: Path) -> None:
     package(tmp_path, "iperf3", {"usr/bin/iperf3": "#!/bin/sh\nexit 127\n"})
     with pytest.raises(PackageUnavailableError, match="does not run here"):
-        iperf3.install(tmp_path, venv)
+        IPERF3.install(tmp_path, venv)
     assert not (venv / "bin" / "iperf3").exists()
     assert not (venv / "lib" / "iperf3").exists()
 
@@ -49,13 +49,13 @@ def test_a_program_that_does_not_run_is_not_left_behind(tmp_path: Path, venv: Pa
 def test_packages_of_another_layout_are_refused(tmp_path: Path, venv: Path) -> None:
     package(tmp_path, "iperf3", {"opt/iperf3": ""})
     with pytest.raises(PackageUnavailableError, match="another layout"):
-        iperf3.install(tmp_path, venv)
+        IPERF3.install(tmp_path, venv)
 
 
 def test_the_set_up_goes_on_without_iperf3_and_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("shutil.which", lambda _name: None)
+    monkeypatch.setattr("shutil.which", lambda _name, **_: None)
     Provision(tmp_path)._provide_iperf3()
     said = "note: no iperf3 (this is no Debian); fedrdma bench wan leaves out the rows that need it\n"
     assert capsys.readouterr().out == said
@@ -64,6 +64,6 @@ def test_the_set_up_goes_on_without_iperf3_and_says_why(
 def test_iperf3_that_is_there_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr("shutil.which", lambda name, **_: f"/usr/bin/{name}")
     Provision(tmp_path)._provide_iperf3()
     assert capsys.readouterr().out == ""

@@ -153,6 +153,9 @@ class Recorder(Provision):
     def _provide_iperf3(self) -> None:
         """Would fetch it where the machine has none."""
 
+    def _provide_mosquitto(self) -> None:
+        """Would fetch it where the machine has none."""
+
     def _provide_testbed_tools(self) -> None:
         """Would install them where the machine has none."""
 

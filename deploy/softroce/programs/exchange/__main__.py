@@ -46,6 +46,17 @@ def ends_of(protocol: str) -> Ends:
 
         kind = FEDCOMM if protocol == "udp-fedcomm" else INDEXED
         return Ends(datagram_server(kind), datagram_silo(kind))
+    if protocol in ("zmtp-pub", "zmtp-dealer"):
+        from deploy.softroce.programs.exchange import zmtp
+
+        if protocol == "zmtp-pub":
+            return Ends(zmtp.publishing_server, zmtp.publishing_silo)
+        return Ends(zmtp.dealing_server, zmtp.dealing_silo)
+    if protocol in ("mqtt-0", "mqtt-1", "mqtt-2"):
+        from deploy.softroce.programs.exchange.mqtt import mqtt_server, mqtt_silo
+
+        quality = int(protocol.removeprefix("mqtt-"))
+        return Ends(mqtt_server(quality), mqtt_silo(quality))
     from deploy.softroce.programs.exchange.tcp import concurrent_server, serial_server, tcp_silo
 
     if protocol == "tcp-serial":
