@@ -7,7 +7,8 @@ of it otherwise, keep that where less is lost, and hold for four windows. What d
   full, and where a path loses at random each trial would look alike;
 - it begins at 1.05, for 1.25 of a whole round trip of 20 ms at 1 Gbit/s is more than a buffer of 0.5 MB, and doubles as
   long as it succeeds: from one silo's access link to that of ten takes seven trials;
-- what goes down is tried only where less arrives than was let through, and by a twentieth.
+- what goes down is tried only where less arrives than was let through, and by a twentieth. Where that has found
+  nothing, the path loses at random, and more is tried next, one such step at a time.
 """
 
 from __future__ import annotations
@@ -126,6 +127,8 @@ class LinkRate:
         self._next_hold = HOLD_WINDOWS
         self._before: Window | None = None
         self._usual_loss = 0.0
+        self._is_careful = False
+        self._less_found_nothing = False
 
     @property
     def shared_out(self) -> float | None:
@@ -187,10 +190,18 @@ class LinkRate:
         if self._hold >= 0:
             return
         missing = max(0.0 if math.isfinite(self.reach) else window.missing_share, window.lost_share)
-        if self._next_gain <= FIRST_GAIN and missing > 1 - STEADY_SHARE:
+        self._is_careful = missing > 1 - STEADY_SHARE
+        tries_less = self._next_gain <= FIRST_GAIN and self._is_careful
+        loses_at_random = self._less_found_nothing and missing - window.lost_share <= 1 - STEADY_SHARE
+        if tries_less and not (loses_at_random and self._may_rise):
             self.gain = LOWER_GAIN
-        elif not self.ample and (self._configured is None or (self.rate or 0.0) < self._configured):
+        elif self._may_rise:
             self.gain = self._bounded(self._next_gain)
+
+    @property
+    def _may_rise(self) -> bool:
+        """Whether it may carry more, as far as is known."""
+        return not self.ample and (self._configured is None or (self.rate or 0.0) < self._configured)
 
     def _bounded(self, gain: float) -> float:
         """The gain, no larger than takes to all that there can be."""
@@ -200,13 +211,22 @@ class LinkRate:
         assert self.rate is not None
         gain, self.gain = self.gain, 1.0
         kept = 1 - (1 - SUCCESS_SHARE) * (gain - 1) / gain
-        if before is not None and 1 - window.missing_share >= kept * (1 - before.missing_share):
+        succeeds = before is not None and 1 - window.missing_share >= kept * (1 - before.missing_share)
+        if self._is_careful and before is not None:
+            # of many who send little each, those that lost something do not count as using their shares
+            succeeds = succeeds and window.all_arrived >= kept * gain * before.all_arrived
+        if succeeds:
             self._set(self.rate * gain)
+            if self._is_careful:
+                # what is lost hides what a larger step would overrun
+                self._hold, self._next_hold = 0, HOLD_WINDOWS
+                return
             self._is_roomy = True
             self._next_gain, self._next_hold = min(1 + 2 * (gain - 1), MOST_GAIN), HOLD_WINDOWS
             self.gain = self._bounded(self._next_gain) if self.rate < (self._configured or math.inf) else 1.0
             return
         self._next_gain, self._is_roomy = FIRST_GAIN, False
+        self._less_found_nothing = False
         self._wait()
 
     def _wait(self) -> None:
@@ -221,7 +241,9 @@ class LinkRate:
             self._set(self.rate * LOWER_GAIN)
             # as long as it succeeds
             self._hold, self._next_hold = 0, HOLD_WINDOWS
+            self._less_found_nothing = False
         else:
+            self._less_found_nothing = True
             self._wait()
 
     def _lower(self, arrived: float) -> None:
@@ -230,6 +252,7 @@ class LinkRate:
         self._set(min(self.rate, max(arrived, self.rate / LOWERED_AT_MOST)))
         self.gain, self._next_gain, self._before, self._is_roomy = 1.0, FIRST_GAIN, None, False
         self._hold = self._next_hold = HOLD_WINDOWS
+        self._less_found_nothing = False
 
     def _set(self, rate: float) -> None:
         self.rate = rate if self._configured is None else min(rate, self._configured)

@@ -129,6 +129,17 @@ class Bottleneck:
         comes = self._before.jittered(nic.free_at, packets, span)
         self._clock.at(comes, lambda: self._enqueue(wire, span, spoilt, landed, lost))
 
+    def take(
+        self, length: int, rate_bps: float, landed: Callable[[], None], lost: Callable[[], None] | None = None
+    ) -> None:
+        """A message has just come in at this rate, from a link in front; nothing of it is lost at random."""
+        wire = self.wire_bytes(length)
+        self._enqueue(wire, wire * 8 / rate_bps, spoilt=False, landed=landed, lost=lost)
+
+    def wire_bytes(self, length: int) -> int:
+        """Of a message, with the headers of its packets."""
+        return length + max(1, -(-length // self.profile.mtu_bytes)) * PACKET_OVERHEAD_BYTES
+
     def set_rate(self, rate_bps: float) -> None:
         """The link is as fast as this from now on; what is queued already comes when it would have."""
         self._drain(self._clock.now)
@@ -166,3 +177,25 @@ class Bottleneck:
         self.dropped_messages += 1
         if lost is not None:
             self._clock.at(arrival, lost)
+
+
+class AccessLink(Bottleneck):
+    """A sender's own link, with a buffer and losses of its own, in front of one that many share."""
+
+    def __init__(
+        self, clock: VirtualClock, profile: BottleneckProfile, chance: random.Random, shared: Bottleneck
+    ) -> None:
+        """
+        Args:
+            clock: virtual time.
+            profile: of the own link, with the round trip of the whole way.
+            chance: draws losses.
+            shared: the link behind it, whose own round trip is 0.
+        """
+        super().__init__(clock, profile, chance)
+        self._shared = shared
+
+    def post(self, nic: Nic, length: int, landed: Callable[[], None], lost: Callable[[], None] | None = None) -> None:
+        """Send a message through both."""
+        rate_bps = self.profile.rate_bps
+        super().post(nic, length, lambda: self._shared.take(length, rate_bps, landed, lost), lost)

@@ -175,6 +175,8 @@ class Incast:
         paths: Sequence[PathState] | None = None,
         nics: Sequence[float] | None = None,
         repairs: bool = False,
+        ways: Sequence[Bottleneck] | None = None,
+        loss_share: float = 0.0,
     ) -> None:
         """
         Args:
@@ -186,7 +188,10 @@ class Incast:
             paths: what each knows of its path, from transfers; None: what its train tells when its path comes up.
             nics: rates of the senders' own cards, bits a second; None: that of the bottleneck's profile.
             repairs: whether there may be repair chunks.
+            ways: links of the senders' own in front of the receiver's, whose round trip is 0 then.
+            loss_share: of each payload that may be missing in the end.
         """
+        self._ways = [link] * len(payloads) if ways is None else list(ways)
         self.shares = ReceiveShares(configured, turns=share == "turns")
         self.flows: list[XFlow] = []
         self._clock = clock
@@ -200,32 +205,44 @@ class Incast:
             plan = ChunkPlan(payload, FIRST_CHUNK_BYTES)
             path = None if paths is None else paths[number]
             nic_bps = None if nics is None else nics[number]
-            flow = XFlow(clock, link, plan, path, recut=True, probed=path is None, repairs=repairs, nic_bps=nic_bps)
+            way = self._ways[number]
+            flow = XFlow(
+                clock,
+                way,
+                plan,
+                path,
+                recut=True,
+                probed=path is None,
+                repairs=repairs,
+                nic_bps=nic_bps,
+                loss_share=loss_share,
+            )
             flow.on_announced = functools.partial(self._on_announced, str(number))
             flow.on_received = functools.partial(self._on_received, number)
             self.flows.append(flow)
             if share != "off":
-                self.shares.join(str(number), clock.now, link.profile.rtt)
+                self.shares.join(str(number), clock.now, way.profile.rtt)
             self._look()
             if path is None:
                 clock.run(clock.now + PROBE_SECONDS)
 
-    def play(self, chance: random.Random, jitter: float) -> Round:
-        """One round, in which all begin within a while."""
+    def play(self, chance: random.Random, jitter: float, silos: Sequence[int] | None = None) -> Round:
+        """One round, in which all, or these, begin within a while."""
+        flows = self.flows if silos is None else [self.flows[number] for number in silos]
         # trains of slow paths may have ended meanwhile
         self._look()
         self._clock.run(self._clock.now + PROBE_SECONDS)
         began = self._began = self._clock.now
         self._ended.clear()
-        for flow in self.flows:
+        for flow in flows:
             self._clock.at(began + chance.uniform(0, jitter), flow.start)
         until = began + GIVEN_UP_SECONDS
-        while len(self._ended) < len(self.flows) and self._clock.now < until:
+        while len(self._ended) < len(flows) and self._clock.now < until:
             self._clock.run(self._clock.now + 0.01)
-        seconds = max(self._ended.values()) if len(self._ended) == len(self.flows) else float("inf")
+        seconds = max(self._ended.values()) if len(self._ended) == len(flows) else float("inf")
         # the senders hear of it, too
-        self._clock.run(self._clock.now + 2 * self._link.profile.rtt)
-        done = [flow.stats for flow in self.flows if flow.outcome == Finished() and flow.stats is not None]
+        self._clock.run(self._clock.now + 2 * max(way.profile.rtt for way in self._ways))
+        done = [flow.stats for flow in flows if flow.outcome == Finished() and flow.stats is not None]
         return Round(seconds, sum(stats.resent_bytes for stats in done), list(self._ended.values()))
 
     @property
@@ -244,7 +261,7 @@ class Incast:
     def _note_probes(self) -> None:
         for number, flow in enumerate(self.flows):
             rate = flow.receiver.link.probed_rate
-            self.shares.on_path(str(number), self._clock.now, rate, self._link.profile.rtt)
+            self.shares.on_path(str(number), self._clock.now, rate, self._ways[number].profile.rtt)
 
     def _on_announced(self, name: str, transfer: int) -> None:
         self.shares.on_arrivals(name, self.flows[int(name)].receiver.link.arrivals)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 
@@ -90,6 +91,72 @@ def test_loss_at_random_does_not_bring_the_rate_down(loss: float) -> None:
         rate.on_window(Window(allowed, arrived, arrived, lost))
     assert rate.rate is not None
     assert 0.9 * LINK <= rate.rate <= 1.25 * LINK
+
+
+def windows_of(rate: LinkRate, count: int, loss: float, link: float = LINK, chunks: int = 600) -> list[float]:
+    """What was let through in windows of a link of this rate, whose ways lose chunks by chance."""
+    chance, allowed = random.Random(3), []
+    for _ in range(count):
+        let_through = rate.shared_out
+        assert let_through is not None
+        allowed.append(let_through)
+        lost = sum(chance.random() < loss for _ in range(chunks)) / chunks
+        arrived = min(let_through, link) * (1 - lost)
+        rate.on_arrived(arrived)
+        rate.on_window(Window(let_through, arrived, arrived, 1 - arrived / let_through))
+    return allowed
+
+
+@pytest.mark.parametrize("loss", [0.02, 0.04, 0.08])
+def test_a_link_of_more_than_a_train_has_told_is_found_though_its_ways_lose_at_random(loss: float) -> None:
+    rate = LinkRate()
+    rate.on_probed(0.7 * LINK)
+    windows_of(rate, 60, loss)
+    assert rate.rate is not None
+    assert rate.rate >= 0.95 * LINK
+
+
+def test_where_the_link_drops_what_it_does_not_carry_the_rate_stays_there_though_its_ways_lose_at_random() -> None:
+    rate = LinkRate()
+    rate.on_probed(LINK)
+    allowed = windows_of(rate, 400, 0.04)
+    assert rate.rate is not None
+    assert 0.9 * LINK <= rate.rate <= 1.15 * LINK
+    assert sum(each > 1.1 * LINK for each in allowed) <= 40
+
+
+def test_after_a_trial_for_more_that_found_nothing_less_is_tried_again_before_more_is() -> None:
+    rate = LinkRate()
+    rate.on_probed(LINK)
+    trials = []
+    for _ in range(120):
+        allowed = rate.shared_out
+        assert allowed is not None
+        trials.append(rate.gain)
+        arrived = min(allowed, 0.98 * LINK) * 0.97
+        rate.on_window(Window(allowed, arrived, arrived, 1 - arrived / allowed))
+    tried = [gain for gain in trials if gain != 1]
+    assert any(gain > 1 for gain in tried)
+    assert all(former < 1 for former, latter in itertools.pairwise(tried) if latter > 1)
+
+
+def test_where_only_those_that_lost_nothing_seem_to_use_their_shares_more_is_not_found_than_comes_of_all() -> None:
+    rate, gains = LinkRate(), []
+    rate.on_probed(LINK)
+    for _ in range(200):
+        allowed = rate.shared_out
+        assert allowed is not None
+        gains.append(rate.gain)
+        arrived = min(allowed, 0.98 * LINK) * 0.96
+        # of many who send a chunk or two each, the others have not lost any
+        rate.on_window(Window(0.8 * allowed, 0.8 * allowed, arrived, 1 - arrived / allowed))
+    assert any(gain > 1 for gain in gains)
+    assert rate.rate == pytest.approx(LINK)
+
+
+def test_what_was_set_by_hand_is_not_exceeded_where_ways_lose_at_random() -> None:
+    rate = LinkRate(configured=LINK / 2)
+    assert max(windows_of(rate, 100, 0.04)) <= LINK / 2
 
 
 def test_a_trial_that_somebody_disturbs_is_no_evidence() -> None:

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from tests.support.sim.bottleneck import Bottleneck, BottleneckProfile
+from tests.support.sim.bottleneck import AccessLink, Bottleneck, BottleneckProfile, Nic
 from tests.support.sim.clock import VirtualClock
 from tests.support.sim.compare import main
 from tests.support.sim.incast import Case, Incast, beside_slow
@@ -122,3 +122,28 @@ def test_the_table_has_a_row_for_each_way_to_share(capsys: pytest.CaptureFixture
     rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in capsys.readouterr().out.splitlines()]
     assert rows[0] == ["silos, link", "share", "round 1"]
     assert [row[:2] for row in rows[2:]] == [["2, 0.1 Gbit/s", "even"], ["2, 0.1 Gbit/s", "off"]]
+
+
+def test_what_comes_through_a_link_of_its_own_takes_the_time_of_the_slower_one_and_the_way() -> None:
+    clock = VirtualClock()
+    shared = Bottleneck(clock, BottleneckProfile(1e9, 0.0), random.Random(1))
+    way = AccessLink(clock, BottleneckProfile(0.5e9, 0.04, nic_bps=10e9), random.Random(1), shared)
+    came: list[float] = []
+    for _ in range(2):
+        way.post(Nic(10e9), 16 * 4096, lambda: came.append(clock.now))
+    clock.run()
+    of_one = shared.wire_bytes(16 * 4096) * 8 / 0.5e9
+    assert came[0] == pytest.approx(0.02 + of_one, rel=0.05)
+    assert came[1] - came[0] == pytest.approx(of_one, rel=0.05)
+
+
+def test_some_of_many_with_ways_of_their_own_send_in_a_round_and_the_others_do_not() -> None:
+    clock, chance = VirtualClock(), random.Random(1)
+    shared = Bottleneck(clock, BottleneckProfile(1e9, 0.0), random.Random(1))
+    profiles = [BottleneckProfile(0.7e9, rtt, nic_bps=10e9) for rtt in (0.02, 0.04, 0.06)]
+    ways = [AccessLink(clock, profile, random.Random(1), shared) for profile in profiles]
+    incast = Incast(shared, clock, [MIB] * 3, ways=ways)
+    played = incast.play(chance, 0.001, [0, 2])
+    assert len(played.ended) == 2
+    assert not incast.flows[1].arrivals
+    assert played.seconds == max(played.ended) < 0.2
