@@ -449,13 +449,12 @@ def test_the_gateways_of_every_row_are_configured(row: str, tmp_path: Path, monk
         assert addresses == (["127.0.0.1:9370"] if number else [None, None])
 
 
-def test_only_modes_that_find_their_rate_are_waited_for_until_the_own_link_is_probed(tmp_path: Path) -> None:
+def test_gateways_are_waited_for_until_the_own_link_is_probed_where_it_is(tmp_path: Path) -> None:
     three, two = Host(0, ADDRESSES, tmp_path), Host(0, ADDRESSES[:2], tmp_path)
-    assert probes(three, options("fedrdma-x/udp"))
-    assert probes(three, options("fedrdma-x/verbs"))
-    assert not probes(two, options("fedrdma-x/udp"))
+    for probing in ("fedrdma-x/udp", "fedrdma-x/verbs", "fedrdma-e/udp", "grpc/grpc"):
+        assert probes(three, options(probing))
+        assert not probes(two, options(probing))
     assert not probes(three, options("fedrdma-x/tcp"))
-    assert not probes(three, options("fedrdma-e/udp"))
 
 
 # --- what is asked ---

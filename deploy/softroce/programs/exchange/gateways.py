@@ -37,8 +37,8 @@ PROBED_SECONDS = SETTLED_SECONDS + 2 * ANSWERED_SECONDS + 0.5
 """After the last path came up: the trains that tell what the server's own link carries have gone, twice at most.
 Gateways run long before a job; one that begins at once finds the link by its first round."""
 _TAG = "t"
-_PROBING = ("udp", "verbs")
-"""Transports whose rate is the gateways' to find."""
+_PROBING = ("grpc", "udp", "verbs")
+"""Transports whose rate is the gateways' to find; beside `grpc` a main data path by one of them is up."""
 
 
 def parties(host: Host) -> list[Party]:
@@ -67,9 +67,12 @@ def configuration(home: Path, host: Host, options: Options, port: int) -> dict[s
 
 
 def probes(host: Host, options: Options) -> bool:
-    """Whether the server's gateway sends trains to all its peers at once, to find out what its own link carries."""
-    mode, transport = options.protocol.split("/")
-    return mode == "fedrdma-x" and transport in _PROBING and host.silos > 1
+    """Whether the server's gateway sends trains to all its peers at once, to find out what its own link carries.
+
+    It does so whatever the mode: where the first round had begun by then, they would be counted as its bytes.
+    """
+    _, transport = options.protocol.split("/")
+    return transport in _PROBING and host.silos > 1
 
 
 class GatewayServer:
