@@ -18,6 +18,7 @@ from fedrdma_fate.gateway.config.schema import GatewayConfig, split_address
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.flow.calls import FlowCalls
 from fedrdma_fate.gateway.flow.front import FlowFront
+from fedrdma_fate.gateway.flow.osx_front import OsxFront
 from fedrdma_fate.gateway.flow.server import FlowServer
 from fedrdma_fate.gateway.kept_memory import KeptMemory, boot_identity
 from fedrdma_fate.gateway.messages.budget import Budget, Limits
@@ -78,7 +79,7 @@ class Assembly:
         socket: accepts them.
         kept: what outlives a gateway that is killed.
         calls: FATE Flow's scheduling calls.
-        front: takes them from the own server; None where it does not listen.
+        fronts: take them from the own server.
     """
 
     context: GatewayContext
@@ -91,7 +92,7 @@ class Assembly:
     tasks: TaskServer
     socket: TaskSocket
     calls: FlowCalls
-    front: FlowFront | None
+    fronts: tuple[FlowFront | OsxFront, ...]
 
 
 def assemble(
@@ -143,8 +144,15 @@ def assemble(
         tasks=tasks,
         socket=TaskSocket(socket_path(config.listen.socket), tasks, context.complaints, shared=not users.only_own),
         calls=calls,
-        front=None if config.listen.flow is None else FlowFront(config.listen.flow, calls, context.complaints),
+        fronts=_fronts(config, calls, context.complaints),
     )
+
+
+def _fronts(config: GatewayConfig, calls: FlowCalls, complaints: Complaints) -> tuple[FlowFront | OsxFront, ...]:
+    listen = config.listen
+    http = () if listen.flow is None else (FlowFront(listen.flow, calls, complaints),)
+    osx = () if listen.osx is None else (OsxFront(listen.osx, calls),)
+    return (*http, *osx)
 
 
 def _tell_wanted_whole(peers: dict[str, Peer], message: Message) -> None:

@@ -57,8 +57,8 @@ class Gateway:
             assembly = self._assembly = assemble(self._config, self._undo, self.status, self._make_link)
             await assembly.control.start()
             await assembly.socket.start()
-            if assembly.front is not None:
-                await assembly.front.start()
+            for front in assembly.fronts:
+                await front.start()
         except BaseException:
             await self._end()
             raise
@@ -137,8 +137,8 @@ class Gateway:
 
     async def _wind_down(self, assembly: Assembly, *, keep: bool) -> None:
         assembly.tasks.stopping = True
-        if assembly.front is not None:
-            await assembly.front.stop()
+        for front in assembly.fronts:
+            await front.stop()
         assembly.context.leaves_to_next = keep
         assembly.context.mailbox.refuse_all(stopping_error(assembly.context))
         assembly.context.send_pool.close()
@@ -186,8 +186,8 @@ class Gateway:
 
     async def _end_assembly(self, assembly: Assembly) -> None:
         await assembly.socket.stop(keep=assembly.context.leaves_to_next)
-        if assembly.front is not None:
-            await assembly.front.stop()
+        for front in assembly.fronts:
+            await front.stop()
         for task in list(assembly.context.tasks):
             task.cancel()
         if assembly.context.tasks:

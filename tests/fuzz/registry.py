@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from tests.fuzz import connections, files, paths, payloads, wire
+from tests.fuzz import connections, files, flow, paths, payloads, wire
 from tests.fuzz.target import Target
 
 TARGETS: Mapping[str, Callable[[], Target]] = {
@@ -14,6 +14,8 @@ TARGETS: Mapping[str, Callable[[], Target]] = {
     "headers": wire.headers,
     "summands": wire.summands,
     "task-socket": wire.task_socket,
+    "flow-requests": flow.requests,
+    "flow-packets": flow.packets,
     "objects": payloads.objects,
     "fate-bytes": payloads.fate_bytes,
     "tables": payloads.tables,

@@ -15,7 +15,14 @@ from tests.fuzz.target import Finding, Target
 INPUTS = {"frames": 15_000, "datagrams": 10_000, "sealed-datagrams": 10_000, "headers": 10_000, "task-socket": 10_000}
 """Where an input takes some ten microseconds; a second or two for each target."""
 
-FEW_INPUTS = {"newcomers": 100, "tls": 200, "configuration": 150, "greetings": 500, "path-store": 500}
+FEW_INPUTS = {
+    "flow-requests": 500,
+    "newcomers": 100,
+    "tls": 200,
+    "configuration": 150,
+    "greetings": 500,
+    "path-store": 500,
+}
 """Where it takes some milliseconds."""
 
 INPUTS_OF_OTHERS = 2_000

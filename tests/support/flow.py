@@ -107,9 +107,9 @@ class FlowSites:
     sites: Sites
     flows: dict[str, FakeFlow]
 
-    def port(self, site: str) -> int:
-        """Of the front of a gateway."""
-        return int(self.sites[site].config["listen"]["flow"].rpartition(":")[2])
+    def port(self, site: str, front: str = "flow") -> int:
+        """Of a front of a gateway: `flow` or `osx`."""
+        return int(self.sites[site].config["listen"][front].rpartition(":")[2])
 
 
 @contextlib.contextmanager
@@ -124,14 +124,14 @@ def flow_sites(
     layout = layout or LAYOUT
     with fake_flows(len(layout)) as made:
         flows = dict(zip(layout, made, strict=True))
-        ports = dict(zip(layout, free_ports(len(layout)), strict=True))
+        ports, osx_ports = (dict(zip(layout, free_ports(len(layout)), strict=True)) for _ in range(2))
 
         def of_site(name: str) -> dict[str, Any]:
             if name in without_server:
                 return {}
             return {
                 "flow": {"server": f"127.0.0.1:{flows[name].port}"},
-                "listen": {"flow": f"127.0.0.1:{ports[name]}"},
+                "listen": {"flow": f"127.0.0.1:{ports[name]}", "osx": f"127.0.0.1:{osx_ports[name]}"},
             }
 
         with start_gateways(layout, directory, runner=runner, of_site=of_site, **settings) as sites:

@@ -70,6 +70,7 @@ class ListenConfig(_Section, frozen=True):
         socket: unix socket for the tasks of this site.
         metrics: host:port of the Prometheus endpoint, or null for none.
         flow: host:port, on loopback, of the proxy that FATE Flow sends its scheduling calls to, or null for none.
+        osx: host:port, on loopback, of what FATE Flow takes for OSX when it schedules, by gRPC, or null for none.
     """
 
     control: str = "127.0.0.1:9370"
@@ -79,6 +80,7 @@ class ListenConfig(_Section, frozen=True):
     socket: str = "unix:///run/fedrdma/gateway.sock"
     metrics: str | None = None
     flow: str | None = None
+    osx: str | None = None
 
 
 class TlsConfig(_Section, frozen=True):
@@ -566,12 +568,13 @@ def _check_flow(config: GatewayConfig) -> None:
     for name in config.flow.headers:
         if not re.fullmatch(r"[A-Za-z0-9-]{1,64}", name, re.ASCII) or name.lower() in _HEADERS_OF_HTTP:
             raise bad_value("flow.headers", name, "", "Write names of headers of a site's own, as in `X-Site-Token`.")
-    if config.listen.flow is None:
-        return
-    if not is_loopback(split_address("listen.flow", config.listen.flow)[0]):
-        raise bad_value("listen.flow", config.listen.flow, "", "It has to be an address of loopback.")
-    if config.flow.server is None:
-        raise bad_value("listen.flow", config.listen.flow, ", and `flow.server` is missing", "Name the own FATE Flow.")
+    for key, front in (("listen.flow", config.listen.flow), ("listen.osx", config.listen.osx)):
+        if front is None:
+            continue
+        if not is_loopback(split_address(key, front)[0]):
+            raise bad_value(key, front, "", "It has to be an address of loopback.")
+        if config.flow.server is None:
+            raise bad_value(key, front, ", and `flow.server` is missing", "Name the own FATE Flow.")
 
 
 def _check_timeouts(timeouts: TimeoutConfig) -> None:

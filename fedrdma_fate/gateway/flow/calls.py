@@ -11,6 +11,7 @@ from typing import Protocol
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.flow.asking import AskedCalls, unsupported
 from fedrdma_fate.gateway.flow.call import Answer, SchedulingCall
+from fedrdma_fate.gateway.flow.repeats import Repeats
 from fedrdma_fate.gateway.flow.rules import CallRules
 from fedrdma_fate.gateway.flow.serving import ServedCalls
 from fedrdma_fate.gateway.peers.peer import Peer
@@ -46,7 +47,13 @@ class CarriesOut(Protocol):
 
 
 class FlowCalls:
-    """Belongs to the event loop's thread."""
+    """Belongs to the event loop's thread.
+
+    Attributes:
+        peers: calls with each of them, by site.
+        counts: by direction and site.
+        repeats: those of the own FATE Flow, where one that is made again is the same.
+    """
 
     def __init__(self, context: GatewayContext, peers: Mapping[str, Peer], server: CarriesOut | None) -> None:
         """
@@ -60,6 +67,7 @@ class FlowCalls:
         self._site = config.site
         self._server = server
         self._rules = CallRules(context.routes, config.flow.headers)
+        self.repeats = Repeats(self.ask)
         self._clock = asyncio.get_running_loop().time
         self.peers = {site: PeerCalls(site, peer, self, context) for site, peer in peers.items()}
         sites = (config.site, *peers)

@@ -10,9 +10,8 @@ import logging
 
 from fedrdma_fate.gateway.accepting import Acceptor, listen
 from fedrdma_fate.gateway.config.schema import split_address
-from fedrdma_fate.gateway.flow.call import Answer, SchedulingCall
+from fedrdma_fate.gateway.flow.call import Answer
 from fedrdma_fate.gateway.flow.calls import FlowCalls
-from fedrdma_fate.gateway.flow.repeats import Repeats
 from fedrdma_fate.gateway.flow.request import BadRequestError, read_call
 from fedrdma_fate.obs.complaints import Complaints
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, TransportError
@@ -58,7 +57,6 @@ class FlowFront:
         self._address = address
         self._calls = calls
         self._complaints = complaints
-        self._repeats = Repeats(calls.ask)
         self._acceptor: Acceptor | None = None
         self._serving: set[asyncio.Task[None]] = set()
         self.port = 0
@@ -86,7 +84,7 @@ class FlowFront:
         if self._acceptor is not None:
             self._acceptor.close()
             self._acceptor = None
-        self._repeats.close()
+        self._calls.repeats.close()
         for task in list(self._serving):
             task.cancel()
         if self._serving:
@@ -119,7 +117,7 @@ class FlowFront:
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             call = await read_call(reader, writer, self._calls.further_headers)
-            answer = await self._outcome(call, reader)
+            answer = await self._calls.repeats.outcome(call, reader.read(1))
         except BadRequestError as error:
             self._complain("answered a request with %s: %s", error.status, error.reason)
             answer, told = _in_words(error.status, ErrorCode.CALL_REFUSED, error.reason)
@@ -129,27 +127,6 @@ class FlowFront:
             told = ""
         _write(writer, answer, told)
         await _until_taken(reader)
-
-    async def _outcome(self, call: SchedulingCall, reader: asyncio.StreamReader) -> Answer:
-        """What comes of a call, as long as somebody waits for it.
-
-        Raises:
-            FedRDMAError: nothing does.
-            EOFError: nobody waits any more; who makes the very same call again gets the answer.
-        """
-        work = self._repeats.begin(call)
-        gone = asyncio.ensure_future(reader.read(1))
-        try:
-            await asyncio.wait([work, gone], return_when=asyncio.FIRST_COMPLETED)
-            if work.done():
-                return work.result()
-            self._repeats.abandon(call, work)
-            raise EOFError
-        finally:
-            gone.cancel()
-            await asyncio.wait([gone])
-            if not gone.cancelled():
-                gone.exception()
 
     def _complain(self, message: str, *values: object) -> None:
         self._complaints.add(logger, "request to listen.flow", "listen.flow", message, *values)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 from fedrdma_fate.gateway.background import TimerHandle
 from fedrdma_fate.gateway.flow.call import Answer, SchedulingCall
-from fedrdma_fate.wire.errors import ErrorCode, GatewayError
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError
 
 REPEAT_SECONDS = 10.0
 """After an answer that nobody took, for the call to be made again: FATE Flow does so at once."""
@@ -41,6 +42,35 @@ class Repeats:
         self._carry = carry
         self._under_way: set[asyncio.Task[Answer]] = set()
         self._abandoned: dict[SchedulingCall, _Abandoned] = {}
+
+    async def outcome(self, call: SchedulingCall, gone: Coroutine[Any, Any, object]) -> Answer:
+        """What comes of a call, as long as somebody waits for it.
+
+        Args:
+            call: it.
+            gone: ends when nobody waits any more.
+
+        Raises:
+            FedRDMAError: nothing comes of it.
+            EOFError: nobody waits any more; who makes the very same call again gets the answer.
+        """
+        try:
+            work = self.begin(call)
+        except FedRDMAError:
+            gone.close()
+            raise
+        leaving = asyncio.ensure_future(gone)
+        try:
+            await asyncio.wait([work, leaving], return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                return work.result()
+            self.abandon(call, work)
+            raise EOFError
+        finally:
+            leaving.cancel()
+            await asyncio.wait([leaving])
+            if not leaving.cancelled():
+                leaving.exception()
 
     def begin(self, call: SchedulingCall) -> asyncio.Task[Answer]:
         """What comes of a call: of the very same one that was abandoned, where there is one.

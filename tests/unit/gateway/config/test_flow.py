@@ -15,7 +15,8 @@ SERVER = {"server": "127.0.0.1:9380"}
 
 @pytest.mark.parametrize("front", ["127.0.0.1:9390", "localhost:9390", "[::1]:9390"])
 def test_a_front_on_loopback_is_taken(front: str) -> None:
-    config = parse_config({**SITE, "listen": {"flow": front}, "flow": {**SERVER, "headers": ["X-Site-Token"]}})
+    listen = {"flow": front, "osx": "127.0.0.1:9391"}
+    config = parse_config({**SITE, "listen": listen, "flow": {**SERVER, "headers": ["X-Site-Token"]}})
     assert (config.listen.flow, config.flow.server) == (front, SERVER["server"])
 
 
@@ -35,7 +36,8 @@ def test_a_front_on_loopback_is_taken(front: str) -> None:
     ],
 )
 def test_what_would_not_do_is_refused_with_its_key(front: str, flow: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError) as refused:
-        parse_config({**SITE, "listen": {"flow": front}, "flow": flow})
-    assert refused.value.code is ErrorCode.CONFIG_BAD_VALUE
-    assert "flow" in refused.value.message
+    for key in ("flow", "osx"):
+        with pytest.raises(ConfigError) as refused:
+            parse_config({**SITE, "listen": {key: front}, "flow": flow})
+        assert refused.value.code is ErrorCode.CONFIG_BAD_VALUE
+        assert f"listen.{key}" in refused.value.message or "flow." in refused.value.message
