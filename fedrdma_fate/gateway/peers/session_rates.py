@@ -37,6 +37,12 @@ class _Gate:
         """Whether nobody waits, and nobody has to."""
         return not self.turn.locked() and not self.pause
 
+    @property
+    def is_full(self) -> bool:
+        """Whether it is as one that was made just now."""
+        self._bucket.fill(self._clock())
+        return not self.turn.locked() and self._bucket.level >= self._rate * BURST_SECONDS
+
     def set_rate(self, rate: float) -> None:
         """Another rate from now on."""
         self._bucket.fill(now := self._clock())
@@ -107,6 +113,14 @@ class SessionRates:
         if gate is None:
             gate = _Gate(self._session_rate, self._clock)
         self._of_session[session] = gate
-        while len(self._of_session) > MOST_SESSIONS:
-            self._of_session.popitem(last=False)
+        self._forget()
         return gate
+
+    def _forget(self) -> None:
+        """Of each that comes two may go: so those that have long put nothing are soon gone."""
+        for _ in range(2):
+            oldest = next(iter(self._of_session))
+            if len(self._of_session) <= MOST_SESSIONS and not self._of_session[oldest].is_full:
+                return
+            if len(self._of_session) > 1:
+                del self._of_session[oldest]

@@ -149,6 +149,23 @@ def test_short_pauses_are_saved_up(clock: Clock) -> None:
     asyncio.run(scenario())
 
 
+def test_a_session_that_has_long_put_nothing_is_forgotten_and_a_busy_one_is_not(
+    clock: Clock,
+) -> None:
+    rates = made(clock, 100.0, 20_000.0)
+    rates.take("busy", 100)
+    for number in range(1000):
+        rates.take(f"s{number}", 1)
+        clock.now += 0.001
+    assert len(rates._of_session) > 10
+    assert "busy" in rates._of_session
+    for number in range(1000):
+        rates.take(f"later{number}", 1)
+        clock.now += 0.1
+    assert len(rates._of_session) < 10
+    assert "busy" not in rates._of_session
+
+
 def test_sessions_are_forgotten_before_they_are_too_many(clock: Clock) -> None:
     rates = made(clock, 1.0, 1e9)
     for number in range(MOST_SESSIONS + 10):
