@@ -99,6 +99,41 @@ class Exact:
             else:
                 np.add(sums.view(np.int64), integers, out=into)
             return
+        self._add_whole(sums, values, result)
+
+    def merge(self, sums: Floats | None, partial: Floats, result: Floats, *, whole: bool, parties: int) -> None:
+        """Write the sum with that of other parties to `result`: the same bits as if each of them had been added.
+
+        What another `Exact` for as many parties has added, and not finished: fractions are 64-bit integers. Of these
+        every bit pattern is a sum that may have wrapped around, so only whole numbers can be found to be unfit.
+
+        Args:
+            sums: None where nothing was added before.
+            partial: a block of the other sum.
+            result: of the same length.
+            whole: whether these are whole numbers, not fractions.
+            parties: how many are in the other sum.
+
+        Raises:
+            UnfitError: it cannot be the sum of so many parties; `result` holds anything.
+        """
+        if whole:
+            if not _all_within(partial, self._most_whole * parties):
+                raise UnfitError(f"a number in it is none, infinite, or larger than those of {parties} parties can be")
+            self._add_whole(sums, partial, result)
+        elif sums is None:
+            np.copyto(result.view(np.int64), partial.view(np.int64))
+        else:
+            np.add(sums.view(np.int64), partial.view(np.int64), out=result.view(np.int64))
+
+    def unmerge(self, sums: Floats, partial: Floats, result: Floats, *, whole: bool) -> None:
+        """Write the sum without what `merge` has added to `result`, exactly."""
+        if whole:
+            np.subtract(sums, partial, out=result)
+        else:
+            np.subtract(sums.view(np.int64), partial.view(np.int64), out=result.view(np.int64))
+
+    def _add_whole(self, sums: Floats | None, values: Floats, result: Floats) -> None:
         scratch, differ = self._scaled[: len(values)], self._differ[: len(values)]
         np.rint(values, out=scratch)
         np.not_equal(scratch, values, out=differ)
