@@ -1,0 +1,73 @@
+"""Two organisations, each with a FATE Flow and a gateway: a HomoNN job with nothing between them but the gateways.
+
+By hand, as it takes minutes: `.venv/bin/python -m tests.support.two_fate_flows DIRECTORY`, which does not exist yet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from fedrdma_fate.bench.ports import free_ports
+from tests.support.certificates import TestAuthority
+from tests.support.fate_flow import FateFlow, running_fate_flow
+from tests.support.sites import InProcesses, start_gateways
+
+JOB = Path(__file__).resolve().parents[1] / "fate" / "jobs" / "homo_nn.py"
+PARTY = {"a": "9999", "b": "10000"}
+MEMORY = {"send_bytes": "32MiB", "receive_bytes": "64MiB", "ring_slot_bytes": "1MiB"}
+
+
+def main(directory: Path) -> None:
+    """Upload at both, submit at one; print what both gateways show of scheduling calls, whatever comes of it."""
+    servers = dict(zip(PARTY, free_ports(2), strict=True))
+    fronts = dict(zip(PARTY, free_ports(2), strict=True))
+
+    def of_site(name: str) -> dict[str, Any]:
+        return {
+            "listen": {"flow": f"127.0.0.1:{fronts[name]}"},
+            "flow": {"server": f"127.0.0.1:{servers[name]}"},
+        }
+
+    with contextlib.ExitStack() as stack:
+        sites = stack.enter_context(
+            start_gateways(
+                {name: [party_id] for name, party_id in PARTY.items()},
+                directory / "gateways",
+                runner=InProcesses(),
+                authority=TestAuthority(directory / "tls"),
+                of_site=of_site,
+                memory=MEMORY,
+            )
+        )
+        flows = {
+            name: stack.enter_context(
+                running_fate_flow(
+                    directory / f"flow-{name}",
+                    {"gateway": sites[name].address, "get_timeout": 600},
+                    party_id=party_id,
+                    http_port=servers[name],
+                    proxy_port=fronts[name],
+                )
+            )
+            for name, party_id in PARTY.items()
+        }
+        stack.callback(lambda: [print(name, json.dumps(site.status()["flow"])) for name, site in sites.items()])
+        for name, flow in flows.items():
+            data = directory / f"data-{name}"
+            data.mkdir()
+            _run(flow, "--data", str(data), "--upload-only")
+        _run(flows["a"])
+
+
+def _run(flow: FateFlow, *options: str) -> None:
+    """Run the client at one server."""
+    subprocess.run([flow.python, str(JOB), "--port", str(flow.port), *options], env=flow.environment, check=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]).resolve())
