@@ -87,18 +87,23 @@ async def _read(
 
 async def _read_head(reader: asyncio.StreamReader) -> bytes:
     """All up to the empty line, and what has come with it."""
-    data = b""
-    while (end := data.find(b"\r\n\r\n")) < 0 or end > MOST_HEAD_BYTES:
-        _check_lines(data)
+    data = bytearray()
+    seen = 0
+    # what has been looked at is not again, however little comes at once
+    while (end := data.find(b"\r\n\r\n", max(0, seen - 3))) < 0:
+        _check_lines(data, max(0, seen - 1))
         if len(data) > MOST_HEAD_BYTES:
-            raise BadRequestError(431, f"more than {MOST_HEAD_BYTES} bytes before the body")
+            break
+        seen = len(data)
         data += await _some(reader)
+    if not 0 <= end <= MOST_HEAD_BYTES:
+        raise BadRequestError(431, f"more than {MOST_HEAD_BYTES} bytes before the body")
     _check_lines(data[: end + 2])
-    return data
+    return bytes(data)
 
 
-def _check_lines(head: bytes) -> None:
-    if _LONE_LINE_END.search(head):
+def _check_lines(head: bytes | bytearray, begin: int = 0) -> None:
+    if _LONE_LINE_END.search(head, begin):
         raise BadRequestError(400, "a line end that is half of one")
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 
 from fedrdma_fate.gateway.flow.call import (
     ASKING_HEADERS,
@@ -15,7 +16,10 @@ from fedrdma_fate.gateway.flow.call import (
 )
 from fedrdma_fate.gateway.routing import Routes
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
-from fedrdma_fate.wire.frames import Party
+from fedrdma_fate.wire.frames import MOST_NAME_CHARACTERS, Party
+
+_NAME = re.compile(r"(?!\.{1,2}\Z)[^/\\\x00-\x1f]*")
+"""What FATE Flow makes names of directories of: no more than one part of a path."""
 
 
 class CallRules:
@@ -43,6 +47,7 @@ class CallRules:
         check_path(call.path)
         check_headers(call.headers, self.further_headers)
         document = document_of(call.body)
+        _check_names(document)
         destination = call.header("dest-party-id")
         if not destination:
             raise refused("it has no header dest-party-id")
@@ -65,7 +70,7 @@ class CallRules:
             )
         site = self._routes.find(Party(role, destination))
         if site is None:
-            raise _wrong(f"no site serves the party {role}:{destination}")
+            raise _wrong(f"no site serves the role {role!r} of {destination!r}")
         return site
 
     def _serves(self, site: str, role: str, party_id: str) -> bool:
@@ -79,14 +84,43 @@ def _asking_parties(call: SchedulingCall, document: dict[str, object]) -> Iterat
     for name in ASKING_HEADERS:
         if party_id := call.header(name):
             yield "", party_id
-    # of the job that is to be made (fate_flow/entity/spec/dag/_job.py)
-    dag = document.get("dag")
-    conf = dag.get("conf") if isinstance(dag, dict) else None
-    if isinstance(conf, dict) and (initiator := conf.get("initiator_party_id")):
-        yield "", str(initiator)
+    if "dag" in document:
+        # of the job that is to be made (fate_flow/entity/spec/dag/_job.py); without one it would be made in the name of
+        # the site that is asked
+        yield "", _text(_section(_section(document, "dag"), "conf"), "initiator_party_id")
     if not call.path.startswith(PARTNER) and "party_id" in document:
         # a party that reports to its scheduler
-        yield str(document.get("role") or ""), str(document["party_id"])
+        yield _text(document, "role") if document.get("role") else "", _text(document, "party_id")
+
+
+def _check_names(document: Mapping[str, object]) -> None:
+    """See that what FATE Flow makes names of directories and files of are such (fate_flow/utils/job_utils.py)."""
+    names = [document[key] for key in ("job_id", "role", "party_id", "task_id") if key in document]
+    if "dag" in document:
+        dag = _section(document, "dag")
+        names += _section(dag, "tasks")
+        inheritance = _section(_section(dag, "conf"), "inheritance")
+        tasks = inheritance.get("task_list")
+        names += tasks if isinstance(tasks, list) else ()
+        names += [inheritance[key] for key in ("job_id",) if key in inheritance]
+    for name in names:
+        if not isinstance(name, str) or len(name) > MOST_NAME_CHARACTERS or not _NAME.fullmatch(name):
+            raise refused("a job, task, role or party in its body has what is no name")
+
+
+def _section(document: Mapping[str, object], key: str) -> Mapping[str, object]:
+    """An object within a document; empty where there is none. FATE Flow takes a list of pairs for one too."""
+    section = document.get(key)
+    if section is not None and not isinstance(section, dict):
+        raise refused(f"its {key!r} is no JSON object")
+    return section or {}
+
+
+def _text(document: Mapping[str, object], key: str) -> str:
+    text = document.get(key)
+    if not isinstance(text, str) or not text:
+        raise refused(f"its {key!r} is missing, or no text")
+    return text
 
 
 def _wrong(what: str) -> GatewayError:

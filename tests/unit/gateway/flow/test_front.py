@@ -112,6 +112,77 @@ def test_a_body_that_does_not_fit_its_header_is_refused(two: FlowSites, body: ob
     assert "FR602" in told.reason or "FR617" in told.reason
 
 
+def dag(tasks: object = None, **conf: object) -> dict[str, object]:
+    return {"parties": [], "tasks": tasks or {}, "conf": {"initiator_party_id": "9999", **conf}}
+
+
+@pytest.mark.parametrize(
+    "unnamed",
+    [
+        None,
+        [],
+        {},
+        {"conf": None},
+        {"conf": {}},
+        {"conf": []},
+        dag(initiator_party_id=""),
+        dag(initiator_party_id=None),
+        dag(initiator_party_id=0),
+        {"conf": [["initiator_party_id", "10000"]]},
+        {"conf": [["initiator_party_id", "9999"]]},
+        [["conf", {"initiator_party_id": "10000"}]],
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("path", ["/v2/partner/job/create", "/v2/scheduler/job/create"])
+def test_a_job_that_does_not_name_its_initiator_in_the_one_way_is_refused(
+    two: FlowSites, path: str, unnamed: object
+) -> None:
+    told = call(two.port("a"), path, {"role": "guest", "party_id": "9999", "dag": unnamed}, to="9999")
+    assert "FR617" in told.reason
+
+
+@pytest.mark.parametrize(
+    "name", ["../../x", "/etc", "a/b", "a\\b", "..", ".", "a\0b", "a\nb", "x" * 2000, 7, None, ["a"]]
+)
+@pytest.mark.parametrize("key", ["job_id", "task_id", "role", "party_id"])
+def test_what_fate_flow_makes_a_directory_of_is_no_path(two: FlowSites, key: str, name: object) -> None:
+    body = {**body_for("host", "10000"), key: name}
+    told = call(two.port("a"), body=body, to=name if key == "party_id" and name == ".." else "10000")  # type: ignore[arg-type]
+    assert told.status == 403
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        dag({"../../x": {}}),
+        dag([["../../x", {}]]),
+        dag(inheritance={"job_id": "../x", "task_list": []}),
+        dag(inheritance={"job_id": "1", "task_list": ["../x"]}),
+        dag(inheritance=[["job_id", "../x"]]),
+    ],
+    ids=str,
+)
+def test_names_within_a_job_are_no_paths(two: FlowSites, made: object) -> None:
+    told = call(two.port("a"), body=body_for("host", "10000", dag=made))
+    assert "FR617" in told.reason
+
+
+def test_a_job_as_fate_flow_makes_it_passes(two: FlowSites, good: None) -> None:
+    del good
+    made = dag({"reader_0": {}}, scheduler_party_id="9999", inheritance=None)
+    body = body_for("host", "10000", dag=made, job_id="202611261200000000000", task_id="202611261200000000000_reader_0")
+    assert call(two.port("a"), body=body).status == 200
+
+
+@pytest.mark.parametrize(
+    ("role", "party_id"), [(["host"], "10000"), ("host", 10000), ("host", ["10000"]), ("host", None)]
+)
+def test_a_report_whose_party_is_no_text_is_refused(two: FlowSites, role: object, party_id: object) -> None:
+    body = {"role": role, "party_id": party_id}
+    assert call(two.port("b"), "/v2/scheduler/task/report", body, to="9999").status == 403
+
+
 @pytest.mark.parametrize("name", ["initiator-party-id", "initiatorPartyId", "src-party-id"])
 def test_a_call_in_the_name_of_another_sites_party_is_refused(two: FlowSites, name: str) -> None:
     told = call(two.port("a"), headers={name: "10000"})
@@ -201,6 +272,35 @@ def test_a_request_that_does_not_come_is_ended(two: FlowSites, monkeypatch: pyte
     monkeypatch.setattr(request, "REQUEST_SECONDS", 0.05)
     for part in (b"", HEAD, HEAD + b"Content-Length: 5\r\n\r\n1"):
         assert status_of(raw(two.port("a"), part)) == 408
+
+
+def test_a_head_that_comes_byte_by_byte_is_looked_through_once(
+    two: FlowSites, good: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del good
+    looked = 0
+    pattern = request._LONE_LINE_END
+
+    class Counting:
+        def search(self, data: bytes, begin: int = 0) -> object:
+            nonlocal looked
+            looked += len(data) - begin
+            return pattern.search(data, begin)
+
+    monkeypatch.setattr(request, "_LONE_LINE_END", Counting())
+    monkeypatch.setattr(request, "_READ_BYTES", 1)
+    head = HEAD + b"X: " + b"y" * 4000 + b"\r\nContent-Length: %d\r\n\r\n" % len(GOOD)
+
+    assert status_of(raw(two.port("a"), head + GOOD)) == 200
+    assert looked < 4 * len(head)
+
+
+@pytest.mark.parametrize("head", [HEAD + b"X: y\n\r\n", HEAD + b"X: a\rb\r\n\r\n", b"POST / HTTP/1.1\n\n"])
+def test_half_a_line_end_is_found_however_little_comes_at_once(
+    two: FlowSites, head: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request, "_READ_BYTES", 1)
+    assert status_of(raw(two.port("a"), head)) == 400
 
 
 def test_a_connection_that_ends_early_leaves_nothing(two: FlowSites) -> None:
