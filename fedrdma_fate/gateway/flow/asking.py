@@ -22,6 +22,11 @@ MOST_ASKED = 128
 """Calls to one peer that are not answered: a scheduler makes one after the other, for each of its jobs."""
 
 
+MOST_ASKED_BYTES = 16 * 1024 * 1024
+"""Of the bodies of those calls, which wait ahead of small messages: fewer than get the peer cut off, and what 4 Mbit/s
+carry within `ANSWER_SECONDS`."""
+
+
 class Asks(Protocol):
     """The peer, as far as it is needed here."""
 
@@ -90,6 +95,11 @@ class AskedCalls:
         if len(self._calls) >= MOST_ASKED:
             raise GatewayError(
                 ErrorCode.LIMIT_REACHED, f"{MOST_ASKED} scheduling calls to {self._site} have no answer yet."
+            )
+        if sum(len(each.frame.body) for each in self._calls.values()) + len(call.body) > MOST_ASKED_BYTES:
+            raise GatewayError(
+                ErrorCode.LIMIT_REACHED,
+                f"{MOST_ASKED_BYTES} bytes of scheduling calls to {self._site} have no answer yet.",
             )
         self._next += 1
         frame = FlowCall(self._next, call.path, call.headers, call.body)

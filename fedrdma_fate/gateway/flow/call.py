@@ -149,6 +149,15 @@ def document_of(body: bytes) -> dict[str, object]:
     return document
 
 
+def is_json(body: bytes) -> bool:
+    """Whether the body of an answer can be read as FATE Flow reads it."""
+    try:
+        json.loads(body)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
 def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     made = dict(pairs)
     if len(made) < len(pairs):

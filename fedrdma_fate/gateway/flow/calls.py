@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Protocol, TypeVar
 
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.flow.asking import AskedCalls, unsupported
-from fedrdma_fate.gateway.flow.call import Answer, SchedulingCall
+from fedrdma_fate.gateway.flow.call import Answer, SchedulingCall, is_json
 from fedrdma_fate.gateway.flow.repeats import Repeats
 from fedrdma_fate.gateway.flow.rules import CallRules
 from fedrdma_fate.gateway.flow.serving import ServedCalls
@@ -21,6 +21,12 @@ from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError
 from fedrdma_fate.wire.frames import FlowAnswer, FlowCall, FlowHeard, FlowRefused
 
 logger = logging.getLogger(__name__)
+
+LONG_BODY_BYTES = 32 * 1024
+"""Read beside the event loop, one after the other: a MiB of JSON, made for it, takes a fifth of a second, and a peer
+may send dozens at once. FATE Flow's own are shorter."""
+
+_T = TypeVar("_T")
 
 
 @dataclasses.dataclass(slots=True)
@@ -67,6 +73,7 @@ class FlowCalls:
         self._site = config.site
         self._server = server
         self._rules = CallRules(context.routes, config.flow.headers)
+        self._reads_long = asyncio.Lock()
         self.repeats = Repeats(self.ask)
         self._clock = asyncio.get_running_loop().time
         self.peers = {site: PeerCalls(site, peer, self, context) for site, peer in peers.items()}
@@ -86,7 +93,7 @@ class FlowCalls:
         """
         began = self._clock()
         try:
-            site = self._rules.check(call, self._site)
+            site = await self._checked(call, self._site)
         except GatewayError as error:
             self._refused("asked", self._site, call, error)
             raise
@@ -94,7 +101,7 @@ class FlowCalls:
             if site == self._site:
                 answer = await self._own_server.carry_out(call)
             else:
-                answer = await self.peers[site].asked.ask(call)
+                answer = await self._ask_peer(site, call)
         except FedRDMAError as error:
             self._refused("asked", site, call, error)
             raise
@@ -109,7 +116,7 @@ class FlowCalls:
         """
         began = self._clock()
         try:
-            destination = self._rules.check(call, site)
+            destination = await self._checked(call, site)
             if destination != self._site:
                 party = call.header("dest-party-id")
                 raise GatewayError(
@@ -128,6 +135,22 @@ class FlowCalls:
         if peer is None:
             return 0
         return len(peer.asked) if direction == "asked" else peer.served.under_way
+
+    async def _checked(self, call: SchedulingCall, asking: str) -> str:
+        return await self._read(call.body, lambda: self._rules.check(call, asking))
+
+    async def _ask_peer(self, site: str, call: SchedulingCall) -> Answer:
+        answer = await self.peers[site].asked.ask(call)
+        if not await self._read(answer.body, lambda: is_json(answer.body)):
+            raise GatewayError(ErrorCode.FLOW_UNUSABLE, f"{site} has answered what is no JSON.")
+        return answer
+
+    async def _read(self, body: bytes, work: Callable[[], _T]) -> _T:
+        """Do what reads a body, where that holds up nobody else."""
+        if len(body) <= LONG_BODY_BYTES:
+            return work()
+        async with self._reads_long:
+            return await asyncio.to_thread(work)
 
     @property
     def _own_server(self) -> CarriesOut:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 
 import h11
 
-from fedrdma_fate.gateway.flow.call import Answer, SchedulingCall
+from fedrdma_fate.gateway.flow.call import Answer, SchedulingCall, is_json
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 from fedrdma_fate.wire.frames import MOST_CALL_BYTES
 
@@ -91,10 +90,8 @@ class FlowServer:
                 raise self._unusable("ended the connection without an answer")
 
     def _answer(self, status: int, kind: str, body: bytes) -> Answer:
-        try:
-            json.loads(body)
-        except (ValueError, RecursionError):
-            raise self._unusable(f"answered with status {status} and {kind or 'no type'}, which is no JSON") from None
+        if not is_json(body):
+            raise self._unusable(f"answered with status {status} and {kind or 'no type'}, which is no JSON")
         return Answer(status, body)
 
     def _unusable(self, what: str) -> GatewayError:

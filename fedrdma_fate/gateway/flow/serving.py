@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 from collections.abc import Awaitable, Callable
 
 from fedrdma_fate.gateway.background import spawn
 from fedrdma_fate.gateway.flow.call import Answer, SchedulingCall
+from fedrdma_fate.obs.complaints import cut
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
-from fedrdma_fate.wire.frames import ControlFrame, FlowAnswer, FlowCall, FlowRefused
+from fedrdma_fate.wire.frames import MOST_REASON_CHARACTERS, ControlFrame, FlowAnswer, FlowCall, FlowRefused
+
+logger = logging.getLogger(__name__)
 
 MOST_SERVED = 64
 """Calls of one peer that FATE Flow works on; it has a thread for each."""
@@ -109,7 +113,11 @@ class ServedCalls:
             given = await self._carry_out(SchedulingCall(frame.path, frame.headers, frame.body))
             answer = FlowAnswer(frame.call, given.status, given.body)
         except FedRDMAError as error:
-            answer = FlowRefused(frame.call, error.code.value, error.message)
+            # what a call says may stand in the message, and need not be what can be encoded
+            answer = FlowRefused(frame.call, error.code.value, cut(error.message, MOST_REASON_CHARACTERS // 2))
+        except Exception:
+            logger.exception("a scheduling call died")
+            answer = FlowRefused(frame.call, ErrorCode.UNEXPECTED_EVENT.value, "an internal error of the gateway.")
         finally:
             self._working -= 1
         if incarnation is self._incarnation and self._wanted.pop(frame.call):

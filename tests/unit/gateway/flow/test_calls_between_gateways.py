@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from fedrdma_fate.gateway.daemon import Gateway
-from fedrdma_fate.gateway.flow import asking
+from fedrdma_fate.gateway.flow import asking, rules
+from fedrdma_fate.gateway.flow.call import Answer
 from fedrdma_fate.wire.frames import FlowAnswer, FlowCall, FlowHeard, FlowRefused
 from tests.support.flow import SECONDS, FakeFlow, FlowSites, Seen, Told, body_for, call, flow_sites
 from tests.support.sites import InThread, eventually
@@ -222,6 +223,66 @@ def test_a_peers_call_is_checked_where_it_comes(two: FlowSites, frame: FlowCall,
     eventually(lambda: heard, SECONDS)
     assert (heard[0].call, heard[0].code) == (frame.call, code)
     assert two.flows["b"].calls == []
+
+
+def test_a_call_whose_refusal_cannot_be_said_as_it_is_ends_no_connection(two: FlowSites) -> None:
+    assert isinstance(two.sites.runner, InThread)
+    heard: list[FlowRefused] = []
+    peer_of(two, "a", "b").flow_talk.asked.on_refused = heard.append
+    stream = peer_of(two, "b", "a")._stream
+    body = b'{"role": "\\ud800", "party_id": "10000"}'
+
+    for _ in range(2):
+        two.sites.runner.tell("a", "b", FlowCall(1, "/v2/partner/job/create", (("dest-party-id", "10000"),), body))
+
+    eventually(lambda: len(heard) == 2, SECONDS)
+    assert {frame.code for frame in heard} == {"FR602"}
+    assert peer_of(two, "b", "a")._stream is stream
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"", b"[" * 100_000, b"\xff" * 100_000], ids=lambda body: str(body[:9]))
+def test_an_answer_of_a_peer_that_is_no_json_goes_no_further(two: FlowSites, body: bytes) -> None:
+    peer = peer_of(two, "b", "a")
+    peer.flow_talk.served._carry_out = _answers(body)
+    told = call(two.port("a"))
+    assert told.status == 502
+    assert "FR618" in told.reason
+
+
+def _answers(body: bytes) -> Callable[[object], Any]:
+    async def carry_out(_call: object) -> Answer:
+        return Answer(200, body)
+
+    return carry_out
+
+
+def test_long_bodies_are_read_one_after_the_other_and_beside_the_event_loop(
+    two: FlowSites, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop_threads: set[int] = set()
+    on_loop(two, lambda: loop_threads.add(threading.get_ident()))
+    readers: list[int] = []
+    at_once: list[int] = []
+    reading = 0
+    check = rules.CallRules.check
+
+    def noting(self: rules.CallRules, scheduling: Any, asking_site: str) -> str:
+        nonlocal reading
+        reading += 1
+        at_once.append(reading)
+        readers.append(threading.get_ident())
+        try:
+            return check(self, scheduling, asking_site)
+        finally:
+            reading -= 1
+
+    monkeypatch.setattr(rules.CallRules, "check", noting)
+    asked = [Asking(two.port("a"), body=body_for("host", "10000", filling="x" * 40_000)) for _ in range(4)]
+
+    assert [each.answer().status for each in asked] == [200] * 4
+    assert len(readers) == 8, "at both ends"
+    assert not loop_threads & set(readers)
+    assert max(at_once) <= 2, "one at each gateway"
 
 
 def test_answers_to_nothing_change_nothing(two: FlowSites) -> None:

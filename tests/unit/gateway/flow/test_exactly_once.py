@@ -207,6 +207,38 @@ def test_no_more_calls_are_asked_than_may_wait(monkeypatch: pytest.MonkeyPatch) 
     run_virtually(run())
 
 
+def test_no_more_bytes_are_asked_than_may_wait_ahead_of_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "MOST_ASKED_BYTES", 10)
+
+    async def run() -> None:
+        world = World()
+        first = asyncio.ensure_future(world.asked.ask(a_call("x" * 6)))
+        await asyncio.sleep(0)
+        with pytest.raises(GatewayError) as refused:
+            await world.asked.ask(a_call("x" * 6))
+        assert refused.value.code is ErrorCode.LIMIT_REACHED
+        await world.until_done(first)
+        await world.until_done(asyncio.ensure_future(world.asked.ask(a_call("x" * 6))))
+
+    run_virtually(run())
+
+
+def test_a_call_that_dies_is_refused_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def dies(_call: SchedulingCall) -> Answer:
+        raise RecursionError
+
+    async def run() -> None:
+        world = World()
+        monkeypatch.setattr(world.served, "_carry_out", dies)
+        for number in range(serving.MOST_SERVED):
+            world.served.on_call(FlowCall(number, "/p", (), b"x"))
+        await asyncio.sleep(1)
+        assert [type(frame) for frame in world.back.frames] == [FlowRefused] * serving.MOST_SERVED
+        assert (world.served.under_way, world.served._wanted) == (0, {})
+
+    run_virtually(run())
+
+
 def test_a_call_that_has_not_gone_goes_to_the_next_run_of_the_peer() -> None:
     async def run() -> None:
         world = World()
