@@ -26,11 +26,21 @@ MOST_THREADS = 32
 MOST_CALLS_AT_ONCE = 128
 """Of which some wait for a thread; more are refused by grpcio."""
 
+CALL_SECONDS = 60
+"""For a connection, and half of it for a call that is still under way then: FATE Flow makes one for each call, of 10 s.
+A call that is begun and not made has one of the threads for as long."""
+
+IDLE_SECONDS = 10
+"""For a connection without a call."""
+
 _OPTIONS = (
     ("grpc.so_reuseport", 0),
     # the packet of the longest body that is carried, with its headers
     ("grpc.max_receive_message_length", 2 * MOST_CALL_BYTES),
     ("grpc.server_handshake_timeout_ms", 5_000),
+    ("grpc.max_connection_idle_ms", IDLE_SECONDS * 1000),
+    ("grpc.max_connection_age_ms", CALL_SECONDS * 500),
+    ("grpc.max_connection_age_grace_ms", CALL_SECONDS * 500),
 )
 
 _STATUS = {

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
+from fedrdma_fate.gateway.flow import osx_front
 from fedrdma_fate.gateway.flow.call import Answer, SchedulingCall
 from fedrdma_fate.gateway.flow.osx_front import METHOD, SERVICE
 from fedrdma_fate.gateway.flow.packet import call_of, packet_of
@@ -178,3 +180,36 @@ def test_a_packet_with_two_headers_or_bodies_is_refused() -> None:
         with pytest.raises(GatewayError) as refused:
             call_of(packet() + more)
         assert refused.value.code is ErrorCode.CALL_REFUSED
+
+
+def test_calls_that_are_begun_and_not_made_end_and_give_their_threads_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = {"grpc.max_connection_age_ms": 200, "grpc.max_connection_age_grace_ms": 200}
+    monkeypatch.setattr(osx_front, "_OPTIONS", tuple((key, short.get(key, value)) for key, value in osx_front._OPTIONS))
+    monkeypatch.setattr(osx_front, "MOST_THREADS", 2)
+    never = threading.Event()
+
+    def nothing() -> Iterator[bytes]:
+        never.wait(SECONDS)
+        yield from ()
+
+    with flow_sites(tmp_path) as two:
+        channels = [grpc.insecure_channel(f"127.0.0.1:{two.port('a', 'osx')}") for _ in range(2)]
+        try:
+            begun = [each.stream_unary(f"/{SERVICE}/{METHOD}").future(nothing()) for each in channels]
+            for each in begun:
+                assert each.exception(SECONDS) is not None
+            # a connection lives shortly here, and the machine may be slow
+            eventually(lambda: _answered(two), SECONDS)
+        finally:
+            never.set()
+            for channel in channels:
+                channel.close()
+
+
+def _answered(two: FlowSites) -> bool:
+    try:
+        return bool(ask(two)["code"] == 0)
+    except grpc.RpcError:
+        return False
