@@ -105,7 +105,9 @@ class OsxFront:
         try:
             call = call_of(packet, self._calls.further_headers)
             gone = asyncio.Event()
-            context.add_callback(lambda: self._tell(gone))
+            if not context.add_callback(lambda: self._tell(gone)):
+                # it is over: what was begun now could not be found again by who makes the call again
+                raise EOFError
             answer = asyncio.run_coroutine_threadsafe(self._outcome(call, gone), self._loop).result()
             return packet_of(call, answer)
         except FedRDMAError as error:

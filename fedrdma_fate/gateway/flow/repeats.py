@@ -17,6 +17,9 @@ REPEAT_SECONDS = 10.0
 MOST_CALLS = 256
 """Under way or answered and not taken; a scheduler makes one after the other, for each of its jobs."""
 
+MOST_BYTES = 32 * 1024 * 1024
+"""Of the bodies of those calls, and of answers that are not taken; FATE Flow's have some kB."""
+
 
 @dataclasses.dataclass(slots=True)
 class _Abandoned:
@@ -30,6 +33,12 @@ class _Abandoned:
     work: asyncio.Task[Answer]
     timer: TimerHandle | None = None
 
+    @property
+    def answer_bytes(self) -> int:
+        """Of the answer, where there is one."""
+        work = self.work
+        return len(work.result().body) if work.done() and not work.cancelled() and work.exception() is None else 0
+
 
 class Repeats:
     """Belongs to the event loop's thread."""
@@ -40,7 +49,8 @@ class Repeats:
             carry: carries a call out; raises FedRDMAError.
         """
         self._carry = carry
-        self._under_way: set[asyncio.Task[Answer]] = set()
+        # with the bytes of their bodies
+        self._under_way: dict[asyncio.Task[Answer], int] = {}
         self._abandoned: dict[SchedulingCall, _Abandoned] = {}
 
     async def outcome(self, call: SchedulingCall, gone: Coroutine[Any, Any, object]) -> Answer:
@@ -62,15 +72,21 @@ class Repeats:
         leaving = asyncio.ensure_future(gone)
         try:
             await asyncio.wait([work, leaving], return_when=asyncio.FIRST_COMPLETED)
-            if work.done():
-                return work.result()
-            self.abandon(call, work)
-            raise EOFError
+            if leaving.done():
+                # also where the answer has come meanwhile: nobody takes it now
+                self.abandon(call, work)
+                raise EOFError
+            return work.result()
         finally:
             leaving.cancel()
             await asyncio.wait([leaving])
             if not leaving.cancelled():
                 leaving.exception()
+
+    @property
+    def _bytes(self) -> int:
+        kept = sum(len(call.body) + each.answer_bytes for call, each in self._abandoned.items())
+        return kept + sum(self._under_way.values())
 
     def begin(self, call: SchedulingCall) -> asyncio.Task[Answer]:
         """What comes of a call: of the very same one that was abandoned, where there is one.
@@ -84,9 +100,11 @@ class Repeats:
             return known.work
         if len(self._under_way) + len(self._abandoned) >= MOST_CALLS:
             raise GatewayError(ErrorCode.LIMIT_REACHED, f"{MOST_CALLS} scheduling calls are under way.")
+        if self._bytes + len(call.body) > MOST_BYTES:
+            raise GatewayError(ErrorCode.LIMIT_REACHED, f"{MOST_BYTES} bytes of scheduling calls are under way.")
         work = asyncio.ensure_future(self._work(call))
-        self._under_way.add(work)
-        work.add_done_callback(self._under_way.discard)
+        self._under_way[work] = len(call.body)
+        work.add_done_callback(self._under_way.pop)
         # so that nobody says that it was never looked at
         work.add_done_callback(lambda done: done.cancelled() or done.exception())
         return work

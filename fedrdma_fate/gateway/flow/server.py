@@ -13,6 +13,9 @@ from fedrdma_fate.wire.frames import MOST_CALL_BYTES
 SERVER_SECONDS = 30.0
 """For FATE Flow to answer: as long as the three tries of whoever asks take together."""
 
+MOST_STATUS = 599
+"""Of an answer (RFC 9110, section 15); frames of the control channel carry no greater one."""
+
 _READ_BYTES = 64 * 1024
 """At once: an answer has some hundred bytes."""
 
@@ -90,6 +93,8 @@ class FlowServer:
                 raise self._unusable("ended the connection without an answer")
 
     def _answer(self, status: int, kind: str, body: bytes) -> Answer:
+        if status > MOST_STATUS:
+            raise self._unusable(f"answered with status {status}, which is none of HTTP")
         if not is_json(body):
             raise self._unusable(f"answered with status {status} and {kind or 'no type'}, which is no JSON")
         return Answer(status, body)

@@ -150,6 +150,14 @@ def test_an_answer_that_is_no_json_is_told_with_a_code_and_stays_there(two: Flow
     assert "html>" not in str(told.document)
 
 
+@pytest.mark.parametrize("status", [600, 999])
+def test_an_answer_whose_status_is_none_is_told_with_a_code_and_ends_no_connection(two: FlowSites, status: int) -> None:
+    stream = peer_of(two, "a", "b")._stream
+    two.flows["b"].answer = lambda _call: (status, "application/json", b"{}")
+    assert "FR618" in call(two.port("a")).reason
+    assert peer_of(two, "a", "b")._stream is stream
+
+
 def test_an_answer_that_is_too_long_is_told_with_a_code(two: FlowSites) -> None:
     two.flows["b"].answer = lambda _call: (200, "application/json", b'"' + b"x" * 2**20 + b'"')
     assert "FR618" in call(two.port("a")).reason

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -180,6 +181,30 @@ def test_a_packet_with_two_headers_or_bodies_is_refused() -> None:
         with pytest.raises(GatewayError) as refused:
             call_of(packet() + more)
         assert refused.value.code is ErrorCode.CALL_REFUSED
+
+
+def test_a_call_that_is_over_before_it_is_begun_is_not_carried_out() -> None:
+    class Over:
+        code: object = None
+
+        def add_callback(self, _callback: object) -> bool:
+            return False
+
+        def abort(self, code: object, _details: str) -> None:
+            self.code = code
+            raise RuntimeError
+
+    class Untouched:
+        further_headers = ()
+
+    async def run() -> None:
+        front = osx_front.OsxFront("127.0.0.1:0", Untouched())  # type: ignore[arg-type]
+        over = Over()
+        with pytest.raises(RuntimeError):
+            await asyncio.to_thread(front._unary_call, packet(), over)
+        assert over.code is grpc.StatusCode.CANCELLED
+
+    asyncio.run(run())
 
 
 def test_calls_that_are_begun_and_not_made_end_and_give_their_threads_back(
