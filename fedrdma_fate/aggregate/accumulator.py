@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fedrdma_fate.aggregate.arithmetic import Adder, Compensated, UnfitError
+from fedrdma_fate.aggregate.arithmetic import Adder, Compensated, Exact, UnfitError
 from fedrdma_fate.aggregate.place import BLOCK_ITEMS, MARK_BYTES, NUMBER_SHIFT, PLANES_AT, planes_at
 from fedrdma_fate.core.fold import Order
 from fedrdma_fate.wire.summand import ITEM_BYTES, Plane, next_line
@@ -91,18 +91,22 @@ class Accumulator:
         # what was rounded away, where that is kept
         self._lost = [_items(memory, PLANES_AT, block) for block in self._blocks] if is_compensated else []
 
-    def add(self, number: int, update: memoryview, first: int) -> None:
+    def add(self, number: int, update: memoryview, first: int, parties: int = 0) -> None:
         """Add an update, or go on with it where somebody has begun; what is in already is not added again.
 
         Args:
             number: of the update, from 1 on, without gaps.
             update: the bytes it lies in.
             first: where in them its first plane begins.
+            parties: where it is no update but a sum of so many, that was not finished; else 0.
 
         Raises:
             UnfitError: it cannot be added; the sum is without it, as it was before.
-            ValueError: it is not this update's turn, or its planes do not lie in these bytes.
+            ValueError: it is not this update's turn, or its planes do not lie in these bytes; or sums of this order
+                cannot be added to one another.
         """
+        if parties and not isinstance(self._adder, Exact):
+            raise ValueError("only exact sums can be added to one another")
         values = [_items(update, first, block) for block in self._blocks]
         if self._begin(number):
             return
@@ -110,13 +114,13 @@ class Accumulator:
         if mark.step is _Step.ADD:
             try:
                 for block in range(mark.block, len(self._blocks)):
-                    self._add(number, block, values[block])
+                    self._add(number, block, values[block], parties)
                 return
             except UnfitError:
                 self._set(number, self._read().block, _Step.UNDO)
-                self._undo(number, values)
+                self._undo(number, values, parties)
                 raise
-        self._undo(number, values)
+        self._undo(number, values, parties)
         raise UnfitError("it cannot be added, as was found before")
 
     def finish(self) -> None:
@@ -162,29 +166,42 @@ class Accumulator:
             self._set(mark.update, mark.block - 1, _Step.UNDO)
         return self._read()
 
-    def _add(self, number: int, block: int, values: Floats) -> None:
+    def _add(self, number: int, block: int, values: Floats, parties: int) -> None:
         sums, whole = self._sums[block], self._blocks[block].whole
         if isinstance(self._adder, Compensated):
             state = None if number == 1 else (sums, self._lost[block])
             self._adder.add(state, values, self._both_aside(len(values)))
         else:
-            self._adder.add(None if number == 1 else sums, values, self._aside[: len(values)], whole=whole)
+            before, aside = None if number == 1 else sums, self._aside[: len(values)]
+            if parties:
+                assert isinstance(self._adder, Exact)
+                self._adder.merge(before, values, aside, whole=whole, parties=parties)
+            else:
+                self._adder.add(before, values, aside, whole=whole)
         self._commit(number, block)
 
     def _both_aside(self, items: int) -> tuple[Floats, Floats]:
         """A block that is kept aside, and what was rounded away of it."""
         return self._aside[:items], self._aside[items : 2 * items]
 
-    def _undo(self, number: int, values: Sequence[Floats]) -> None:
+    def _undo(self, number: int, values: Sequence[Floats], parties: int) -> None:
         """Take the blocks that are in out again, from the last on; of a first update there is nothing to keep."""
         # nothing is unfit for the other
         assert not isinstance(self._adder, Compensated)
         for block in range(self._read().block - 1, -1, -1):
             aside = self._aside[: len(values[block])]
-            self._adder.subtract(self._sums[block], values[block], aside, whole=self._blocks[block].whole)
+            sums, whole = self._sums[block], self._blocks[block].whole
+            if parties:
+                assert isinstance(self._adder, Exact)
+                self._adder.unmerge(sums, values[block], aside, whole=whole)
+            else:
+                self._adder.subtract(sums, values[block], aside, whole=whole)
             self._set(number, block + 1, _Step.COPY_UNDONE)
             self._copy(block)
             self._set(number, block, _Step.UNDO)
+        if parties:
+            # as if it had never come: those that are in it come alone, the first of them under its number
+            self._set(number - 1, len(self._blocks) if number > 1 else 0, _Step.ADD)
 
     def _commit(self, number: int, block: int) -> None:
         self._set(number, block, _Step.COPY)

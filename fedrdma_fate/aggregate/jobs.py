@@ -44,12 +44,14 @@ class Add(_Message, frozen=True, tag="add"):
         number: of the update, from 1 on.
         offset: where its planes begin in the file.
         keep_mapped: the file is a region, from which more will come; else it is one that was spilled to.
+        parties: where it is the sum of so many parties, that was not finished; 0: it is an update.
     """
 
     sum_id: int
     number: int
     offset: int
     keep_mapped: bool
+    parties: int = 0
 
 
 class Finish(_Message, frozen=True, tag="finish"):

@@ -97,7 +97,7 @@ class Worker:
         if not 0 <= job.offset <= len(update) - its.planes_bytes:
             return Unfit("its arrays do not lie in the file")
         try:
-            its.accumulator.add(job.number, update, job.offset)
+            its.accumulator.add(job.number, update, job.offset, job.parties)
         except UnfitError as error:
             return Unfit(str(error))
         return Done()

@@ -10,12 +10,16 @@ Each party counts exactly once:
    is being added is finished, nothing else is begun. Whoever asked for the sum gets those who are not in one by one.
 
 What is in never gets out, so a sum that was given up is still the sum of those who are in.
+
+Several parties may come as one, the sum of a site (`arrived_together`): it is added as one update is, and counts each
+of them. One that is not as it should be (`refused_together`) leaves the sum untouched, and its parties are awaited
+again, each alone: nothing is given up for it.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 _NOBODY: Mapping[int, float | None] = MappingProxyType({})
@@ -73,6 +77,8 @@ class Fold:
         self._weights: list[float | None] = [None] * parties
         self._here: list[int] = []
         self._adding: int | None = None
+        self._together: dict[int, tuple[int, ...]] = {}
+        self._additions = 0
 
     @property
     def parties_in(self) -> tuple[int, ...]:
@@ -88,6 +94,11 @@ class Fold:
     def adding(self) -> int | None:
         """Who is being added."""
         return self._adding
+
+    @property
+    def additions(self) -> int:
+        """How many updates, and sums of sites, were added."""
+        return self._additions
 
     @property
     def closed(self) -> bool:
@@ -135,9 +146,23 @@ class Fold:
         Raises:
             FoldError: it was here before.
         """
-        self._must_be(party, PartyState.AWAITED)
-        self._states[party] = PartyState.IN
-        self._weights[party] = weight
+        self.were_added({party: weight})
+
+    def were_added(self, weights: Mapping[int, float | None]) -> None:
+        """These are in already, by one addition.
+
+        Args:
+            weights: by party.
+
+        Raises:
+            FoldError: one was here before.
+        """
+        for party in weights:
+            self._must_be(party, PartyState.AWAITED)
+        for party, weight in weights.items():
+            self._states[party] = PartyState.IN
+            self._weights[party] = weight
+        self._additions += 1
 
     def arrived(self, party: int) -> None:
         """The update of a party is here.
@@ -149,8 +174,27 @@ class Fold:
         self._states[party] = PartyState.HERE
         self._here.append(party)
 
+    def arrived_together(self, parties: Sequence[int]) -> None:
+        """The sum of some parties is here; it is known by the first of them.
+
+        Raises:
+            FoldError: there are none, one is named twice or was here before, or updates are added by rank.
+        """
+        if not parties or len(set(parties)) != len(parties) or self.order is Order.RANK:
+            raise FoldError(f"a sum of the parties {parties}")
+        for party in parties:
+            self._must_be(party, PartyState.AWAITED)
+        for party in parties:
+            self._states[party] = PartyState.HERE
+        self._together[parties[0]] = tuple(parties)
+        self._here.append(parties[0])
+
+    def together(self, party: int) -> tuple[int, ...]:
+        """Whose sum is known by this party; empty where its update came alone."""
+        return self._together.get(party, ())
+
     def begin(self) -> int:
-        """Begin to add who is next, and say who that is.
+        """Begin to add who is next, and say who that is; of a sum of some, by whom it is known.
 
         Raises:
             FoldError: nobody is.
@@ -159,7 +203,8 @@ class Fold:
         if party is None:
             raise FoldError("nobody is next")
         self._here.remove(party)
-        self._states[party] = PartyState.BEING_ADDED
+        for each in self._together.get(party, (party,)):
+            self._states[each] = PartyState.BEING_ADDED
         self._adding = party
         return party
 
@@ -169,9 +214,32 @@ class Fold:
         Raises:
             FoldError: nothing was being added.
         """
+        self.added_together({self._adding: weight} if self._adding is not None else {})
+
+    def added_together(self, weights: Mapping[int, float | None]) -> None:
+        """The sum that was being added is in, with the weights of its parties.
+
+        Raises:
+            FoldError: nothing was being added, or these are not its parties.
+        """
         party = self._take_adding()
-        self._states[party] = PartyState.IN
-        self._weights[party] = weight
+        if set(weights) != set(self._together.get(party, (party,))):
+            raise FoldError(f"weights of {sorted(weights)}")
+        self._together.pop(party, None)
+        for each, weight in weights.items():
+            self._states[each] = PartyState.IN
+            self._weights[each] = weight
+        self._additions += 1
+
+    def refused_together(self) -> None:
+        """The sum that was being added is not in; its parties are awaited again, each alone.
+
+        Raises:
+            FoldError: nothing was being added, or that was an update.
+        """
+        party = self._take_adding()
+        for each in self._together.pop(party, ()):
+            self._states[each] = PartyState.AWAITED
 
     def refused(self, reason: str) -> None:
         """What was being added is not in, and the sum is as it was before; it is given up.

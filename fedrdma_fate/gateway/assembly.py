@@ -123,6 +123,8 @@ def assemble(
     users = TaskUsers.of_config(config)
     sessions = SessionEnds(context, peers)
     tasks = TaskServer(context, sending, status, Probing(context, peers).measure, users, sessions)
+    for peer in peers.values():
+        peer.site_sums = peer.sending.site_sums = tasks.site_sums
     undo.callback(tasks.close)
     context.mailbox.on_turned_away = lambda message: _turn_away(context, peers, message)
     context.mailbox.on_wanted_whole = lambda message: _tell_wanted_whole(peers, message)

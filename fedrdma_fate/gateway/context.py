@@ -19,6 +19,7 @@ from fedrdma_fate.gateway.messages.unspilled import Unspilled
 from fedrdma_fate.gateway.path_store import PathStore
 from fedrdma_fate.gateway.routing import Routes
 from fedrdma_fate.gateway.send_sharing import SendSharing
+from fedrdma_fate.gateway.sum_orders import StandingSumOrders
 from fedrdma_fate.gateway.summand_grants import SummandGrants
 from fedrdma_fate.gateway.trace_events import TraceEvents
 from fedrdma_fate.gateway.transports import TransportSet
@@ -121,6 +122,7 @@ class GatewayContext:
         sharing: the link by which the peers send to this site.
         send_sharing: the link by which this site sends to them.
         summand_grants: which updates of sums may come now.
+        sum_orders: what sites were asked to sum.
     """
 
     config: GatewayConfig
@@ -154,6 +156,7 @@ class GatewayContext:
     sharing: LinkSharing = dataclasses.field(init=False)
     send_sharing: SendSharing = dataclasses.field(init=False)
     summand_grants: SummandGrants = dataclasses.field(default_factory=SummandGrants)
+    sum_orders: StandingSumOrders = dataclasses.field(default_factory=StandingSumOrders)
 
     def __post_init__(self) -> None:
         """What follows from the rest."""

@@ -494,6 +494,34 @@ class SumGone(Record, frozen=True, tag=45):
     number: int
 
 
+class SumMerging(Record, frozen=True, tag=58):
+    """Some of the sum of a site may be in the sum from now on.
+
+    Attributes:
+        number: of the sum.
+        key: of the message that is the site's; None: nothing of it is in after all.
+    """
+
+    number: int
+    key: MessageKey | None
+
+
+class SumMerged(Record, frozen=True, tag=59):
+    """All of the sum of a site is in; written together with that it, and each message that is in it, was pulled.
+
+    Attributes:
+        number: of the sum.
+        weights: by the numbers of the keys of its parties.
+        origin: the site that it came from, as in `Received`.
+        transfers: by which the messages that are in it would have come alone, in the order of `weights`.
+    """
+
+    number: int
+    weights: tuple[tuple[int, float | None], ...]
+    origin: str
+    transfers: tuple[int, ...]
+
+
 SessionRecord = Joined | Left | Over | Pushed | Unpushed | Pulled | Unpulled | PushFailed | Told
 SendRecord = Outgoing | Whole | Sent | Undelivered | Dropped | Confirmed | Leased | Unleased
 TaskRecord = Came | Went
@@ -512,7 +540,7 @@ ReceiveRecord = (
     | ComingSealed
     | Stopped
 )
-SumRecord = SumBegan | SumAdding | SumAdded | SumClosed | SumHanded | SumGone
+SumRecord = SumBegan | SumAdding | SumAdded | SumMerging | SumMerged | SumClosed | SumHanded | SumGone
 SingleRecord = Began | ReceiveRecord | SessionRecord | SendRecord | TaskRecord | SumRecord | PeerRecord
 
 

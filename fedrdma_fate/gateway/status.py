@@ -148,6 +148,7 @@ def _peer(peer: Peer) -> dict[str, object]:
         "last_error": peer.last_error,
         "pending_messages": peer.sending.pending,
         "lent_messages": peer.sending.lending.count,
+        "sum_orders": 0 if peer.site_sums is None else peer.site_sums.standing(peer.config.site),
         "lent_bytes": peer.sending.lending.lent_bytes,
         "held_there": [{"party": str(party), "bytes": count} for party, count in peer.sending.held_there],
         "borrowed_messages": peer.receiving.borrowing.count,

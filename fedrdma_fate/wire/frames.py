@@ -67,6 +67,9 @@ DIGESTS_OF_A_RUN = 64
 MOST_HOLDERS = 8
 """That are told of memory which others wait for."""
 
+MOST_SUM_ORDERS = 64
+"""That stand with one peer: each is of a sum that is being added now, mostly one for each job."""
+
 MOST_CALL_BYTES = 1024 * 1024
 """Of the body of a scheduling call, or of its answer: the largest is the DAG of a job, some kB."""
 
@@ -158,6 +161,7 @@ class Hello(Frame, frozen=True, tag="hello"):
         journal: random id of the journal that it goes on with, of this run where it keeps none: another one means that
             what it had confirmed, and was to send, is gone. Empty where it does not say.
         flow_calls: whether it knows frames of FATE Flow's scheduling calls.
+        site_sums: whether it obeys SumOrders.
     """
 
     site: PartyText
@@ -183,6 +187,7 @@ class Hello(Frame, frozen=True, tag="hello"):
     bounded_loss: bool = False
     journal: PartyText = ""
     flow_calls: bool = False
+    site_sums: bool = False
 
 
 class Connect(Frame, frozen=True, tag="connect"):
@@ -553,6 +558,34 @@ class MemoryHeld(Frame, frozen=True, tag="memory-held"):
     holders: Annotated[tuple[tuple[Party, CountedBytes], ...], msgspec.Meta(max_length=MOST_HOLDERS)]
 
 
+class SumOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of some messages that the receiver's parties send to one of the sender's, their sum is asked for.
+
+    Attributes:
+        number: of the order, unique for the sender's incarnation.
+        session: of the messages, as are `name`, `tag` and `destination`.
+        name: see there.
+        tag: see there.
+        destination: see there.
+        sources: the parties that send them, in the order of their ranks.
+        parties: how many the whole sum has, with those of other sites.
+    """
+
+    number: Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+    session: Name
+    name: Name
+    tag: Name
+    destination: Party
+    sources: Annotated[tuple[Party, ...], msgspec.Meta(min_length=2, max_length=MOST_PARTIES)]
+    parties: Annotated[int, msgspec.Meta(ge=2, le=4 * MOST_PARTIES)]
+
+
+class SumOrders(Frame, frozen=True, tag="sum-orders"):
+    """All orders of the sender's that stand; what an earlier frame named, and this one does not, is over."""
+
+    orders: Annotated[tuple[SumOrder, ...], msgspec.Meta(max_length=MOST_SUM_ORDERS)]
+
+
 class SessionAsk(Frame, frozen=True, tag="session-ask"):
     """Has the receiver a living task in this session? Answered by SessionIdle, where the asking site is in it."""
 
@@ -676,6 +709,7 @@ ControlFrame = (
     | Undeliverable
     | WantedWhole
     | MemoryHeld
+    | SumOrders
     | SessionAsk
     | SessionIdle
     | SessionEnd

@@ -13,6 +13,7 @@ TARGETS: Mapping[str, Callable[[], Target]] = {
     "sealed-datagrams": wire.sealed_datagrams,
     "headers": wire.headers,
     "summands": wire.summands,
+    "site-sums": wire.site_sums,
     "task-socket": wire.task_socket,
     "flow-requests": flow.requests,
     "flow-packets": flow.packets,

@@ -30,6 +30,14 @@ from fedrdma_fate.wire.errors import WireError
 from fedrdma_fate.wire.frames import ControlFrame, Party, decode_frame, encode_frame
 from fedrdma_fate.wire.header import HEADER_BYTES, ChunkHeader, HeaderKind, decode_header
 from fedrdma_fate.wire.sealed import INTRODUCTION_BYTES, Introduction, unpack_introduction
+from fedrdma_fate.wire.site_sum import (
+    SITE_SUM_END_BYTES,
+    Part,
+    SiteSum,
+    decode_site_sum,
+    encode_site_sum,
+    site_sum_footer_bytes,
+)
 from fedrdma_fate.wire.summand import (
     END_BYTES,
     NoSummandError,
@@ -143,6 +151,36 @@ def summands() -> Target:
         return planes + description + b"FRSU\x01\0\0\0" + checked
 
     return Target("summands", seeds, read, (NoSummandError,), repair)
+
+
+def site_sums() -> Target:
+    """The footer of the sum of a site."""
+    shapes = [((3, 2), (), (0,)), ((5,),) * 3]
+    parties = Party("guest", "1"), Party("host", "2")
+    seeds = [
+        bytes(planes_bytes(each))
+        + encode_site_sum(SiteSum(4, tuple(Part(party, weight, 7) for party in parties), each))
+        for each in shapes
+        for weight in (0.5, None)
+    ]
+
+    def read(data: bytes) -> bool:
+        length = site_sum_footer_bytes(data[-SITE_SUM_END_BYTES:])
+        site_sum, first = decode_site_sum(data[-length:], len(data))
+        last = list(planes_of(site_sum.shapes))[-1]
+        require(first + last.offset + 8 * last.items <= len(data) - length, "a plane leaves the payload")
+        footer = encode_site_sum(site_sum)
+        again, _ = decode_site_sum(footer, first + planes_bytes(site_sum.shapes) + len(footer))
+        require(again == site_sum, "a footer does not come back as it was")
+        return True
+
+    def repair(data: bytes) -> bytes:
+        """Everything in it is a description."""
+        planes, description = data[: len(data) // 128 * 64], data[len(data) // 128 * 64 :]
+        checked = len(description).to_bytes(4, "little") + zlib.crc32(description).to_bytes(4, "little")
+        return planes + description + b"FRSS\x01\0\0\0" + checked
+
+    return Target("site-sums", seeds, read, (NoSummandError,), repair)
 
 
 def task_socket() -> Target:

@@ -167,6 +167,71 @@ def test_a_compensated_sum_passes_on_what_is_no_number(number: float) -> None:
     assert np.isfinite(np.delete(fraction, 2)).all()
 
 
+def unfinished(updates: Sequence[Pairs], parties: int) -> bytearray:
+    """The slot of a sum of some of so many parties."""
+    memory = bytearray(accumulator_bytes(Order.EXACT, planes_bytes(SHAPES)))
+    for number, update in enumerate(updates, 1):
+        payload = memoryview(written(update, Party("host", "1")))
+        Accumulator(memoryview(memory), PLANES, adder_for(Order.EXACT, parties)).add(number, payload, 0)
+    return memory
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 2**32), st.booleans(), st.booleans())
+def test_a_sum_is_merged_or_taken_out_again_though_whoever_adds_dies_and_others_go_on(
+    seed: int, first: bool, spoilt: bool
+) -> None:
+    chance, updates = random.Random(seed), masked(SHAPES, 5, seed)
+    memory = bytearray(accumulator_bytes(Order.EXACT, planes_bytes(SHAPES)))
+    partial = unfinished(updates[:3], 5)
+    if spoilt:
+        np.frombuffer(memoryview(partial), np.float64, 1, PLANES_AT + PLANES[-1].offset)[:] = 0.5
+
+    def until_done(step: Any) -> None:
+        while True:
+            try:
+                step(Dying(memory, adder_for(Order.EXACT, 5), chance))
+                return
+            except Killed:
+                continue
+
+    def add(number: int, update: Pairs) -> None:
+        payload = memoryview(written(update, Party("host", "1")))
+        until_done(functools.partial(Accumulator.add, number=number, update=payload, first=0))
+
+    number = 1
+    if not first:
+        add(number, updates[3])
+        number += 1
+    merging = functools.partial(Accumulator.add, number=number, update=memoryview(partial), first=PLANES_AT, parties=3)
+    if spoilt:
+        with pytest.raises(UnfitError):
+            until_done(merging)
+        assert not half_in(memoryview(memory), number)
+        for update in updates[:3]:
+            add(number, update)
+            number += 1
+    else:
+        until_done(merging)
+        number += 1
+    for update in updates[3:] if first else updates[4:]:
+        add(number, update)
+        number += 1
+    until_done(Accumulator.finish)
+
+    found = pairs_in(memoryview(memory)[PLANES_AT:], SHAPES)
+    assert bits(found) == bits(summed(updates, Order.EXACT))
+
+
+def test_only_exact_sums_are_merged() -> None:
+    partial = unfinished(masked(SHAPES, 2, 1), 4)
+    for order in (Order.RANK, Order.ARRIVAL):
+        memory = bytearray(accumulator_bytes(order, planes_bytes(SHAPES)))
+        sums = Accumulator(memoryview(memory), PLANES, adder_for(order, 4))
+        with pytest.raises(ValueError, match="only exact"):
+            sums.add(1, memoryview(partial), PLANES_AT, 2)
+
+
 def test_an_update_out_of_turn_is_refused() -> None:
     memory = bytearray(accumulator_bytes(Order.EXACT, planes_bytes(SHAPES)))
     sums = Accumulator(memoryview(memory), PLANES, adder_for(Order.EXACT, 3))

@@ -112,3 +112,55 @@ def test_a_fraction_below_the_number_of_parties_and_all_whole_numbers_fit(partie
 def test_a_sum_of_nobody_is_none() -> None:
     with pytest.raises(ValueError, match="0 parties"):
         Fold(0, Order.RANK)
+
+
+@settings(max_examples=200)
+@given(st.integers(0, 2**32), st.integers(2, 7))
+def test_parties_that_come_together_count_once_each_and_one_that_is_refused_leaves_them_awaited(
+    seed: int, parties: int
+) -> None:
+    chance = random.Random(seed)
+    fold = Fold(parties, Order.EXACT)
+    inside: set[int] = set()
+    while len(inside) < parties:
+        some = chance.sample(range(parties), chance.randint(1, parties))
+        if inside & set(some):
+            before = fold.awaited
+            with pytest.raises(FoldError):
+                fold.arrived_together(some)
+            assert fold.awaited == before
+            some = [party for party in some if party not in inside]
+            if not some:
+                continue
+        additions = fold.additions
+        fold.arrived_together(some)
+        with pytest.raises(FoldError):
+            fold.arrived(some[-1])
+        assert fold.begin() == some[0]
+        assert fold.together(some[0]) == tuple(some)
+        if chance.random() < 0.4:
+            fold.refused_together()
+            assert set(some) <= set(fold.awaited)
+            assert (fold.additions, fold.reason) == (additions, "")
+        else:
+            fold.added_together(dict.fromkeys(some, 1.0))
+            inside |= set(some)
+            assert fold.additions == additions + 1
+        assert fold.parties_in == tuple(sorted(inside))
+        assert fold.weight() == (float(len(inside)) if inside else None)
+    assert fold.closed
+    assert fold.whole
+
+
+def test_parties_do_not_come_together_twice_nor_where_the_ranks_say_who_is_next() -> None:
+    for order, some in ((Order.EXACT, [0, 0]), (Order.EXACT, []), (Order.RANK, [0, 1])):
+        with pytest.raises(FoldError):
+            Fold(3, order).arrived_together(some)
+
+
+def test_a_sum_of_some_is_in_with_the_weights_of_just_these() -> None:
+    fold = Fold(3, Order.EXACT)
+    fold.arrived_together([0, 1])
+    fold.begin()
+    with pytest.raises(FoldError):
+        fold.added_together({0: 1.0})

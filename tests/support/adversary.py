@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from fedrdma_fate.aggregate.worker_pool import WorkerPool
 from fedrdma_fate.core.credits import MOST_CREDITS
 from fedrdma_fate.core.recent_numbers import PAGE_NUMBERS
 from fedrdma_fate.gateway.flow.call import Answer, SchedulingCall
@@ -28,6 +29,7 @@ from fedrdma_fate.gateway.peers.receiving import (
     pool_owner,
 )
 from fedrdma_fate.gateway.tasks.session_ends import SessionEnds
+from fedrdma_fate.gateway.tasks.site_sums import SiteSums
 from fedrdma_fate.ports import RemoteSlot
 from fedrdma_fate.security.key_schedule import PATH_NONCE_BYTES, KeyExchange
 from fedrdma_fate.wire.errors import FedRDMAError
@@ -42,6 +44,7 @@ from fedrdma_fate.wire.frames import (
     Inline,
     MessageKey,
     Party,
+    SumOrder,
     decode_frame,
     encode_frame,
 )
@@ -63,6 +66,12 @@ HELD = ((), ((0, 64),), ((0, 1), (4096, 100_000)), ((100, 50), (0, 0), (-1, 2**6
 """Of a payload: nothing, a part of it, two, and what is none."""
 IDS = (0, 1, 2, 3, 5, 8, 2**32 - 1, 2**32, 2**40, PROBE_TRANSFERS_FROM, PROBE_TRANSFERS_FROM + 1, 2**63, -1)
 
+DEFAULTS: Mapping[str, Any] = {
+    "limits": {"messages": 30, "session_messages": 20},
+    "aggregate": {"site_sums": True},
+}
+"""Of both sites."""
+
 
 class Besieged(Twin):
     """A twin whose site b has a second peer: the adversary. The honest pair talks on; `check` says what has changed."""
@@ -70,7 +79,7 @@ class Besieged(Twin):
     more_peers: ClassVar[Mapping[str, Sequence[dict[str, Any]]]] = {"b": [{"site": "m", "parties": [str(EVIL)]}]}
 
     def __init__(self, directory: Path, seed: int = 0, **settings: Any) -> None:
-        super().__init__(directory, seed, **{"limits": {"messages": 30, "session_messages": 20}, **settings})
+        super().__init__(directory, seed, **{**DEFAULTS, **settings})
         b = self.halves["b"]
         self.evil = Peer(b.context.config.peers[1], b.context)
         b.context.mailbox.on_turned_away = self._turned_away
@@ -80,6 +89,10 @@ class Besieged(Twin):
         self.end: MemoryEndpoint | None = None
         self.ends = SessionEnds(b.context, {"a": b.peer, "m": self.evil})
         self.calls = FlowCalls(b.context, {"a": b.peer, "m": self.evil}, self)
+        sending = {"a": b.peer.sending, "m": self.evil.sending}
+        self.site_sums = SiteSums(b.context, WorkerPool(1), sending)
+        for peer in (b.peer, self.evil):
+            peer.site_sums = peer.sending.site_sums = self.site_sums
         self.carried_out = 0
         self._answering = 0
         self.waiting: dict[MessageKey, bytes] = {}
@@ -209,6 +222,7 @@ class Besieged(Twin):
             # rarely one of its own, of which nothing more would be taken
             "session": lambda: chance.choices((*SESSIONS, "none"), (10, 0.1, 0.1, 10))[0],
             "holders": lambda: tuple((EVIL, chance.choice((0, 1 << 62))) for _ in range(chance.randrange(9))),
+            "orders": self._orders,
             "seconds": lambda: chance.choice((0.0, 1.0, 1e12, -1e12)),
             "number": lambda: chance.choice((0, 1, 10**6)),
             "rate": lambda: chance.choice((0.0, 1e-300, 1.0, 1e13)),
@@ -220,6 +234,21 @@ class Besieged(Twin):
             return known[name]()
         return {bool: chance.random() < 0.5, float: chance.random(), int: chance.choice((0, 1, 2, 7, 10**6))}.get(
             typing.cast(type, kind), "y" * chance.choice((1, 900)) if name == "reason" else "some"
+        )
+
+    def _orders(self) -> tuple[SumOrder, ...]:
+        chance, parties = self.chance, (EVIL, *PARTIES.values())
+        return tuple(
+            SumOrder(
+                chance.choice((0, 1, 2, 1 << 62)),
+                chance.choice(SESSIONS),
+                "m",
+                "t",
+                chance.choice(parties),
+                tuple(chance.choices(parties, k=2)) if chance.random() < 0.9 else (PARTIES["b"],) * 4096,
+                chance.choice((2, 3, 4096)),
+            )
+            for _ in range(chance.choice((0, 1, 2, 64)))
         )
 
     def _headers(self) -> tuple[tuple[str, str], ...]:

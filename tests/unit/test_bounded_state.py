@@ -34,6 +34,7 @@ BOUNDS: dict[str, dict[str, str]] = {
     "by the configuration": {
         "gateway/routing.py:Routes": "_sites",
         "gateway/flow/calls.py:FlowCalls": "counts peers",
+        "gateway/sum_orders.py:StandingSumOrders": "_sites",
         "gateway/link_sharing.py:LinkSharing": "_links",
         "gateway/journal/state.py:JournalState": "met",
         "gateway/send_sharing.py:SendSharing": "_by_datagrams",
@@ -137,8 +138,14 @@ BOUNDS: dict[str, dict[str, str]] = {
     "MOST_TRANSFERS": {"core/shares/receive_shares.py:Sender": "transfers _turn_transfers"},
     "REMEMBERED_CROWDS": {"core/shares/receive_shares.py:ReceiveShares": "_crowds"},
     "MOST_ANNOUNCED, by whoever adds": {"gateway/peers/announced.py:AnnouncedTransfers": "_offers _of_message"},
+    "MOST_SUM_ORDERS of each peer": {
+        "gateway/sum_orders.py:StandingSumOrders": "_orders",
+        "gateway/tasks/site_sums.py:SiteSums": "_sums",
+    },
     "MOST_PARTIES: of one sum": {
-        "gateway/tasks/sums.py:_RunningSum": "_here _takes",
+        "gateway/tasks/sums.py:_RunningSum": "_here _takes _sum_takes _site_sums",
+        "gateway/tasks/ordered_sums.py:OrderedSums": "_number_of _orders",
+        "gateway/tasks/site_sums.py:_SiteSum": "_missing _kept _ready _parts",
         "gateway/summand_grants.py:ExpectedUpdates": "_keys _coming _held",
         "gateway/summand_grants.py:SummandGrants": "_sum_of",
         "gateway/journal/kept_sums.py:KeptSum": "added",

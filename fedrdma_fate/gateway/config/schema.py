@@ -255,6 +255,9 @@ class AggregateConfig(_Section, frozen=True):
             away kept besides, which takes the room of two sums.
         workers: processes that add, at most; `auto`: half the cores, 4 at most. There is one while sums are asked for,
             and one more for each that runs besides; a minute after the last sum they end.
+        site_sums: sites send the sum of their parties' updates as one, where both have this and the order is `exact`:
+            the gateway of the party that asks for the sum has them do so, and this one does so when it is asked.
+        site_wait: seconds that a site's sum waits, from its first update on, for the others; then it goes without.
         checkpoints: directory to which each finished sum is written besides, in the background; null for none.
         checkpoints_kept: how many of them stay, the oldest go.
     """
@@ -262,6 +265,8 @@ class AggregateConfig(_Section, frozen=True):
     sums: bool = True
     order: Literal["exact", "rank", "arrival"] = "exact"
     workers: Literal["auto"] | Annotated[int, msgspec.Meta(ge=1, le=64)] = "auto"
+    site_sums: bool = False
+    site_wait: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 5.0
     checkpoints: Path | None = None
     checkpoints_kept: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 8
 

@@ -216,11 +216,11 @@ class EarlierRun:
         self.state.sums.forget(kept.began.number)
         if kept.handed is not None:
             return
-        for added in kept.added:
-            key = kept.began.keys[added.party]
+        for party, origin, transfer in kept.updates():
+            key = kept.began.keys[party]
             # it was pulled, and came to nothing
             self.state.sessions.forget_pull(key)
-            self.lose(Received(added.origin, added.transfer, key, "object", 0), f"it was in a sum; {self.why_gone}")
+            self.lose(Received(origin, transfer, key, "object", 0), f"it was in a sum; {self.why_gone}")
 
     def lose(self, record: Received, why: str) -> Lost:
         """A message that was confirmed is gone; the log says so."""
@@ -247,7 +247,7 @@ class EarlierRun:
             in_it += sum(record.body is None for record in self.state.outgoing.values())
         else:
             # each update that is in a sum was a message
-            in_it += sum(len(kept.added) for kept in self.state.sums if kept.handed is None)
+            in_it += sum(len(kept.parties_in) for kept in self.state.sums if kept.handed is None)
         if length == was or name not in held or not in_it:
             return
         if self.keeper is not None:

@@ -12,6 +12,8 @@ from fedrdma_fate.gateway.journal_records import (
     SumClosed,
     SumGone,
     SumHanded,
+    SumMerged,
+    SumMerging,
     SumRecord,
 )
 
@@ -29,10 +31,24 @@ class KeptSum:
     """
 
     began: SumBegan
-    added: list[SumAdded] = dataclasses.field(default_factory=list)
-    adding: SumAdding | None = None
+    added: list[SumAdded | SumMerged] = dataclasses.field(default_factory=list)
+    adding: SumAdding | SumMerging | None = None
     closed: SumClosed | None = None
     handed: SumHanded | None = None
+
+    @property
+    def parties_in(self) -> set[int]:
+        """Numbers of the keys of those who are in it."""
+        return {party for party, _, _ in self.updates()}
+
+    def updates(self) -> Iterator[tuple[int, str, int]]:
+        """What is in it: numbers of keys, where each message came from, and by which transfer it did, or would have."""
+        for added in self.added:
+            if isinstance(added, SumAdded):
+                yield added.party, added.origin, added.transfer
+                continue
+            for (party, _), transfer in zip(added.weights, added.transfers, strict=True):
+                yield party, added.origin, transfer
 
     def records(self) -> Iterator[SumRecord]:
         """As few as say the same."""
@@ -67,7 +83,13 @@ class KeptSums:
                 kept.adding = record
             case SumAdded():
                 kept.adding = None
-                if all(record.party != other.party for other in kept.added):
+                if record.party not in kept.parties_in:
+                    kept.added.append(record)
+            case SumMerging():
+                kept.adding = None if record.key is None else record
+            case SumMerged():
+                kept.adding = None
+                if not kept.parties_in & {party for party, _ in record.weights}:
                     kept.added.append(record)
             case SumClosed():
                 kept.adding, kept.closed = None, record

@@ -43,6 +43,8 @@ from fedrdma_fate.gateway.journal_records import (
     SumClosed,
     SumGone,
     SumHanded,
+    SumMerged,
+    SumMerging,
     Together,
     Told,
     Undelivered,
@@ -191,6 +193,8 @@ class JournalState:
             case Went(client=client):
                 self.tasks.pop(client, None)
             case SumBegan() | SumAdding() | SumAdded() | SumClosed() | SumHanded() | SumGone():
+                self.sums.apply(record)
+            case SumMerging() | SumMerged():
                 self.sums.apply(record)
             case Joined(session=session, party=party, parties=parties):
                 self.sessions.remember_join(session, party, parties)

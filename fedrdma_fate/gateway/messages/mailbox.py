@@ -271,6 +271,12 @@ class Mailbox:
         if key in self._failed:
             self.budget.remove(self._failed.pop(key)[2], key, 0)
 
+    def discard(self, key: MessageKey) -> None:
+        """Nobody needs this message, if it is here: what it says has come otherwise."""
+        if (message := self._messages.get(key)) is not None:
+            self._remove(key)
+            message.discard()
+
     def refuse_all(self, error: FedRDMAError) -> None:
         """The gateway stops: refuse everybody who waits."""
         for future in self._waiting.values():

@@ -49,4 +49,5 @@ def own_hello(peer: PeerConfig, context: GatewayContext, keys: PeerKeys) -> Hell
         bounded_loss=True,
         journal=context.journal_identity,
         flow_calls=True,
+        site_sums=config.aggregate.site_sums,
     )

@@ -9,6 +9,7 @@ import asyncio
 import functools
 import logging
 import time
+from collections.abc import Sequence
 
 from fedrdma_fate.engine.events import (
     DatagramsDropped,
@@ -51,6 +52,7 @@ from fedrdma_fate.gateway.peers.probe_transfers import ProbeTransfers
 from fedrdma_fate.gateway.peers.receiving import Receiving
 from fedrdma_fate.gateway.peers.sending import Sending
 from fedrdma_fate.gateway.peers.session_talk import SessionTalk
+from fedrdma_fate.gateway.peers.site_sum_talk import SiteSumTalk
 from fedrdma_fate.gateway.peers.watchdog import until_silent
 from fedrdma_fate.gateway.spilling import make_room
 from fedrdma_fate.gateway.transports import link_settings
@@ -101,6 +103,7 @@ from fedrdma_fate.wire.frames import (
     SessionEnd,
     SessionIdle,
     Share,
+    SumOrders,
     Undeliverable,
     WantedWhole,
     decode_frame,
@@ -132,6 +135,7 @@ class Peer:
         self._told_held: tuple[tuple[Party, int], ...] = ()
         self.session_talk: SessionTalk | None = None
         self.flow_talk: FlowTalk | None = None
+        self.site_sums: SiteSumTalk | None = None
         self._entitlement = Entitlement(config.site, context.config.site, context.routes, context.mailbox.sessions)
         self.receiving = Receiving(
             config.site,
@@ -176,6 +180,7 @@ class Peer:
         self.sending = Sending(
             config, context, self.send, self.paths, lambda: self.hello, self.shares_memory, self._loop.time
         )
+        context.sum_orders.register(config.site, self)
         context.recalls[context.receive_pool].append(self._recall_credits)
         context.receive_pool.when_freed.append(self._on_room)
         context.receive_pool.when_wanted.append(self._on_wanted)
@@ -300,6 +305,10 @@ class Peer:
             self.session_talk.online(self.config.site)
         if self.flow_talk is not None:
             self.flow_talk.online()
+        if self.site_sums is not None and not hello.site_sums:
+            # an older version now, or it adds no more: it has no orders
+            self.site_sums.on_orders(self.config.site, ())
+        self._context.sum_orders.tell(self.config.site)
         self.receiving.tell_lost()
         self.send(Ping(time.monotonic()))
 
@@ -392,6 +401,9 @@ class Peer:
                 self._context.complaints.add(logger, "wanted whole", site, message, site, name, tag, level=logging.INFO)
             case MemoryHeld(holders=holders):
                 self.sending.held_there = holders
+            case SumOrders(orders=orders):
+                if self.site_sums is not None:
+                    self.site_sums.on_orders(self.config.site, orders)
             case SessionAsk() | SessionIdle() | SessionEnd():
                 if self.session_talk is not None:
                     self.session_talk.on_frame(self.config.site, frame)
@@ -578,6 +590,23 @@ class Peer:
         if told != self._told_held and self.hello is not None and self.hello.memory_held:
             self._told_held = told
             self.send(MemoryHeld(told))
+
+    # -- sums of a site -------------------------------------------------------------------------------------------
+
+    @property
+    def takes_sum_orders(self) -> bool:
+        """See `OrderedSite`."""
+        knows = self.hello is not None and self.hello.site_sums
+        return self.connected and knows and not self.shares_memory()
+
+    def tell_sum_orders(self, orders: SumOrders) -> None:
+        """See `OrderedSite`."""
+        self.send(orders)
+
+    def note_summed(self, transfers: Sequence[int]) -> None:
+        """See `OrderedSite`."""
+        for delivered in self.receiving.note_summed(transfers):
+            self.send(delivered)
 
     # -- from our links -------------------------------------------------------------------------------------------
 

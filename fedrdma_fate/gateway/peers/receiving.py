@@ -655,6 +655,21 @@ class Receiving:
         self._context.sharing.ended(self._peer, end.transfer)
         self._ended.add(end)
 
+    def note_summed(self, transfers: Sequence[int]) -> list[Delivered]:
+        """These messages are here, in a sum of the peer's; what it is told of each that does not come alone already."""
+        known = [
+            each
+            for each in transfers
+            if each not in self._announced
+            and each not in self._requests
+            and each not in self._asked_by
+            and each not in self.saving
+            and each < PROBE_TRANSFERS_FROM
+        ]
+        for transfer in known:
+            self._remember(Delivered(transfer))
+        return [Delivered(transfer) for transfer in known]
+
     def turned_away(self, message: Message) -> None:
         """A message that had come is dropped: its session has ended, or knows no such source. Both ends are told."""
         key = message.key

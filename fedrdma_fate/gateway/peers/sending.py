@@ -29,6 +29,7 @@ from fedrdma_fate.gateway.peers.lending import Lending
 from fedrdma_fate.gateway.peers.outgoing_room import MESSAGE_BYTES, MOST_LARGE, OutgoingRoom
 from fedrdma_fate.gateway.peers.path_keys import SEALED_IN_SLOT
 from fedrdma_fate.gateway.peers.session_rates import SessionRates
+from fedrdma_fate.gateway.peers.site_sum_talk import SiteSumTalk
 from fedrdma_fate.memory.pool import Lease
 from fedrdma_fate.obs.complaints import EACH_TELLS
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError, MemoryPoolError, WireError, error_from_code
@@ -44,6 +45,7 @@ from fedrdma_fate.wire.frames import (
     Party,
     Undeliverable,
 )
+from fedrdma_fate.wire.site_sum import is_site_sum
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +81,11 @@ class Links(Protocol):
 LENT = "lent"
 """How a payload goes that is not moved at all."""
 
+KEPT_BACK = "in-a-sum"
+"""How one goes that is added to others here, and only their sum is sent."""
+
+_NOT_ON_A_PATH = ("", LENT, KEPT_BACK)
+
 
 @dataclasses.dataclass(slots=True)
 class _PendingPayload:
@@ -87,7 +94,7 @@ class _PendingPayload:
     Attributes:
         outgoing: what the data path is told of it.
         lease: keeps its slot.
-        path: the transport it was handed to, LENT, or an empty string as long as there is none.
+        path: the transport it was handed to, LENT, KEPT_BACK, or an empty string as long as there is none.
         alone: whether no other has been on its way to the peer meanwhile.
         whole: whether it was, when it was handed over.
         may_be_there: a data path has had it, in this run or an earlier one.
@@ -112,6 +119,7 @@ class Sending:
         rates: how fast they may be put.
         held_there: parties of the peer's, and bytes of its receive memory that their tasks hold while we wait for it;
             as the peer says, for people.
+        site_sums: what may keep messages back, to send their sum.
     """
 
     def __init__(
@@ -156,6 +164,7 @@ class Sending:
         self._notices: OrderedDict[MessageKey, Undeliverable] = OrderedDict()
         self.rtt_seconds: float | None = None
         self.held_there: tuple[tuple[Party, int], ...] = ()
+        self.site_sums: SiteSumTalk | None = None
         self.tuners: defaultdict[str, LinkTuner] = defaultdict(LinkTuner)
 
     @property
@@ -292,7 +301,10 @@ class Sending:
                 self._journal.write(records.Whole(self._peer.site, pending.outgoing.transfer))
                 if (digest := payload.whole_digest) is not None:
                     self._context.mailbox.sessions.note_digest(pending.outgoing.key, digest)
-            self._links.written(pending.path, pending.outgoing.transfer)
+            if pending.path != KEPT_BACK:
+                self._links.written(pending.path, pending.outgoing.transfer)
+            elif not payload.written_from and self.site_sums is not None:
+                self.site_sums.on_whole(self._peer.site, pending.outgoing)
 
     def abandon(self, payload: Payload) -> None:
         """A payload will never be whole."""
@@ -313,6 +325,9 @@ class Sending:
         return [pending for pending in self._transfers.values() if pending.outgoing.payload is payload]
 
     def _hand(self, pending: _PendingPayload) -> None:
+        if self._keeps_back(pending):
+            pending.path = KEPT_BACK
+            return
         whole = not pending.outgoing.payload.written_from
         lent = whole and self.lends(pending.outgoing.mode) and self.lending.lend(pending.outgoing, pending.lease)
         if not lent:
@@ -321,13 +336,62 @@ class Sending:
         pending.path = LENT if lent else self._links.dispatch(pending.outgoing)
         pending.may_be_there |= bool(pending.path)
 
+    # -- sums of a site -------------------------------------------------------------------------------------------
+
+    def _keeps_back(self, pending: _PendingPayload) -> bool:
+        outgoing = pending.outgoing
+        may_not = pending.may_be_there or outgoing.loss_share or is_site_sum(outgoing.key)
+        if self.site_sums is None or may_not or self.lends(outgoing.mode):
+            return False
+        return self.site_sums.keeps_back(self._peer.site, outgoing)
+
+    def put_site_sum(self, key: MessageKey, payload: Payload, lease: Lease, mode: Mode) -> int:
+        """Send the sum of messages that are kept back; the number of its transfer.
+
+        Nothing of it is written down: the next run has those messages themselves.
+        """
+        plan, transfer = self._plan(mode, payload.total_bytes), self._context.new_transfer()
+        outgoing = Outgoing(transfer, key, "bytes", payload, plan, mode, self._recuts(mode))
+        if self._alone is not None:
+            self._alone.alone = False
+        pending = _PendingPayload(outgoing, lease, alone=False)
+        self._transfers[transfer] = pending
+        self.outgoing_large.add(1)
+        self._hand(pending)
+        return transfer
+
+    def note_in_sum(self, transfers: Iterable[int]) -> None:
+        """These messages are in a sum that is being sent: the peer may say that it has them."""
+        for transfer in transfers:
+            if (pending := self._transfers.get(transfer)) is not None:
+                pending.may_be_there = True
+
+    def is_kept_back(self, transfer: int) -> bool:
+        """Whether a message waits for a sum."""
+        return (pending := self._transfers.get(transfer)) is not None and pending.path == KEPT_BACK
+
+    def send_alone(self, transfers: Iterable[int]) -> None:
+        """Messages that were kept back go as they would have gone. What is not kept back is left as it is."""
+        kept = [transfer for transfer in transfers if self.is_kept_back(transfer)]
+        self._take_back(kept)
+        if kept:
+            self.hand_over()
+
+    def withdraw_site_sum(self, transfer: int) -> None:
+        """A sum is of no use any more. May be repeated."""
+        if (pending := self._transfers.get(transfer)) is not None:
+            code, reason = ErrorCode.TRANSFER_ABORTED, "the sum of a site is not wanted any more"
+            if not self._links.cancel(pending.path, transfer, code, reason):
+                self._send(Abort(transfer, code.value, reason))
+                self.send_failed(pending.outgoing, code, reason)
+
     def _begin_sharing(self, pending: _PendingPayload) -> None:
         self._context.send_sharing.begun(self._peer.site, pending.outgoing, self.rtt_seconds)
 
     def share_begun(self) -> None:
         """What goes on by a data path that is new has its share of the link."""
         for pending in self._transfers.values():
-            if pending.path not in ("", LENT):
+            if pending.path not in _NOT_ON_A_PATH:
                 self._begin_sharing(pending)
 
     def check_served(self, destination: Party) -> None:
@@ -401,9 +465,10 @@ class Sending:
         """Payloads that no data path has taken yet."""
         return [
             TransferProgress(
-                each.transfer, each.key, "send", each.mode, "waiting-for-peer", each.plan.total_bytes, 0, 0.0
+                each.transfer, each.key, "send", each.mode, path or "waiting-for-peer", each.plan.total_bytes, 0, 0.0
             )
-            for each in (waiting.outgoing for waiting in self._transfers.values() if not waiting.path)
+            for each, path in ((waiting.outgoing, waiting.path) for waiting in self._transfers.values())
+            if path in ("", KEPT_BACK)
         ]
 
     def give_up(self, code: ErrorCode, reason: str) -> None:
@@ -432,7 +497,7 @@ class Sending:
             if inline.key.session == session:
                 self.on_refused(transfer, code.value, reason)
         for pending in [each for each in self._transfers.values() if each.outgoing.key.session == session]:
-            if pending.path in ("", LENT) or not self._links.cancel(
+            if pending.path in _NOT_ON_A_PATH or not self._links.cancel(
                 pending.path, pending.outgoing.transfer, code, reason
             ):
                 self._send(Abort(pending.outgoing.transfer, code.value, reason))
@@ -455,6 +520,9 @@ class Sending:
                 ErrorCode.MALFORMED_FRAME,
                 f"{pending.outgoing.key} is said to be delivered, and not all of it has been sent.",
             )
+        if pending is not None and pending.path == KEPT_BACK:
+            self.sent(pending.outgoing, TransferStats(0.0, 0, 0), "", how=KEPT_BACK)
+            return True
         if (lent := self.lending.on_delivered(transfer)) is not None:
             outgoing, seconds = lent
             self.sent(outgoing, TransferStats(seconds, 0, 0), "shm", how=LENT)
@@ -480,6 +548,9 @@ class Sending:
                 self._tell_task(late, error_from_code(code, reason).code, reason)
                 self._journal.write(records.Dropped(self._peer.site, transfer))
                 self.lending.end(transfer)
+            return True
+        if self.is_kept_back(transfer):
+            self.send_failed(self._transfers[transfer].outgoing, error_from_code(code, reason).code, reason)
             return True
         if self.lending.end(transfer):
             if (pending := self._transfers.get(transfer)) is not None:
@@ -516,12 +587,13 @@ class Sending:
             # while a task was still writing, the link may have waited
             round_trip = self.rtt_seconds if ended.whole else None
             self.tuners[transport].on_transfer(outgoing.mode, outgoing.plan, stats.seconds, round_trip)
-        self._note_delivered(outgoing.transfer, outgoing.key)
+        if not is_site_sum(outgoing.key):
+            self._note_delivered(outgoing.transfer, outgoing.key)
         total = outgoing.plan.total_bytes
         mode = how or outgoing.mode
         self._context.metrics.payload_moved("sent", self._peer.site, mode, transport, total)
         self._context.metrics.transfer_ended("delivered", self._peer.site, mode, stats.seconds, stats.resent_bytes)
-        chunks = 0 if how == LENT else outgoing.plan.count
+        chunks = outgoing.plan.count if how is None else 0
         self._context.trace.sent_payload(
             outgoing.transfer, outgoing.key, total, self._peer.site, mode, transport, stats, chunks
         )
@@ -529,6 +601,11 @@ class Sending:
     def send_failed(self, outgoing: Outgoing, code: ErrorCode, reason: str) -> None:
         """The peer will not get a payload."""
         if outgoing.transfer not in self._transfers:
+            return
+        if is_site_sum(outgoing.key):
+            self._release(outgoing, for_good=False)
+            if self.site_sums is not None:
+                self.site_sums.on_sum_failed(self._peer.site, outgoing.transfer)
             return
         # before its slot is given back, and both in one: whoever is not told of it in this run is in the next
         with self._journal.together():

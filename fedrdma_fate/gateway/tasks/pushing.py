@@ -27,6 +27,7 @@ from fedrdma_fate.gateway.spilling import keep_small, make_room, why_no_room_for
 from fedrdma_fate.memory.pool import Lease
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 from fedrdma_fate.wire.frames import MOST_NAME_CHARACTERS, MessageKey, Party
+from fedrdma_fate.wire.site_sum import is_site_sum
 
 Reopen = Callable[[MessageKey], tuple[Sending, OutgoingRecord] | None]
 """What a task had not written whole when the gateway was killed, and commits now, and what was to send it."""
@@ -355,6 +356,8 @@ def checked_key(key: MessageKey) -> MessageKey:
     Raises:
         GatewayError: LIMIT_REACHED when its name or tag is too long.
     """
+    if is_site_sum(key):
+        raise GatewayError(ErrorCode.LIMIT_REACHED, "a message's name ends as those of sums of sites do.", "Rename it.")
     for what, text in (("name", key.name), ("tag", key.tag)):
         if len(text) > MOST_NAME_CHARACTERS:
             raise GatewayError(

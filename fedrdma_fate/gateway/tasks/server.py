@@ -24,6 +24,7 @@ from fedrdma_fate.gateway.tasks.pushing import Pushing
 from fedrdma_fate.gateway.tasks.returning import TASKS_LOOK_SECONDS, Had
 from fedrdma_fate.gateway.tasks.session_ends import SessionEnds
 from fedrdma_fate.gateway.tasks.session_list import sessions_document
+from fedrdma_fate.gateway.tasks.site_sums import SiteSums
 from fedrdma_fate.gateway.tasks.stopping import stopping_error
 from fedrdma_fate.gateway.tasks.sums import Sums
 from fedrdma_fate.gateway.tasks.task import Task
@@ -85,6 +86,7 @@ class TaskServer:
         self._peers = peers
         self.pushing = Pushing(context, peers)
         self.sums = Sums(context)
+        self.site_sums = SiteSums(context, self.sums.workers, peers)
         self.status = status
         self.probe = probe
         self.users = users

@@ -32,26 +32,31 @@ from fedrdma_fate.client.protocol import NotSummed, Unfinished
 from fedrdma_fate.core.fold import Fold, Order
 from fedrdma_fate.gateway.background import spawn
 from fedrdma_fate.gateway.context import GatewayContext
-from fedrdma_fate.gateway.journal_records import Pulled, SumAdded, SumAdding, SumBegan, SumClosed, SumGone
+from fedrdma_fate.gateway.journal_records import (
+    EndedTogether,
+    Pulled,
+    SumAdded,
+    SumAdding,
+    SumBegan,
+    SumClosed,
+    SumGone,
+    SumMerged,
+    SumMerging,
+)
 from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.spilling import make_room
 from fedrdma_fate.gateway.summand_grants import ExpectedUpdates
+from fedrdma_fate.gateway.tasks.adding import CannotAddError, read_site_sum, read_summand
+from fedrdma_fate.gateway.tasks.ordered_sums import OrderedSums
 from fedrdma_fate.gateway.tasks.returning import EarlierSum
 from fedrdma_fate.gateway.tasks.sum_checkpoints import SumCheckpoints
 from fedrdma_fate.memory.region import region_unusable
 from fedrdma_fate.memory.shared_slots import hold_range, range_is_held
 from fedrdma_fate.ports import Slot
-from fedrdma_fate.wire.errors import ErrorCode, GatewayError, MemoryPoolError
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, MemoryPoolError
 from fedrdma_fate.wire.frames import MOST_PARTIES, MessageKey, Party
-from fedrdma_fate.wire.summand import (
-    END_BYTES,
-    NoSummandError,
-    Shape,
-    Summand,
-    decode_footer,
-    footer_bytes,
-    planes_bytes,
-)
+from fedrdma_fate.wire.site_sum import SiteSum
+from fedrdma_fate.wire.summand import Shape, Summand, planes_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -69,18 +74,6 @@ _LOOK_SECONDS = 0.02
 
 _ID_BITS = 48
 """Of the number of the first sum: no two of a journal have the same."""
-
-
-class _CannotAddError(Exception):
-    """An update is left to FATE, and why.
-
-    Attributes:
-        expected: that is as it should be.
-    """
-
-    def __init__(self, reason: str, *, expected: bool = False) -> None:
-        super().__init__(reason)
-        self.expected = expected
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -210,6 +203,11 @@ class Sums:
         """End the workers. May be repeated."""
         self._workers.close()
 
+    @property
+    def workers(self) -> WorkerPool:
+        """The processes that add, for what else is to be added here."""
+        return self._workers
+
 
 def _discard(future: asyncio.Future[SumOutcome | NotSummed]) -> None:
     if not future.cancelled() and future.exception() is None and isinstance(outcome := future.result(), SumOutcome):
@@ -242,6 +240,7 @@ class _RunningSum:
         self._order = context.config.aggregate.order
         self._fold = Fold(len(keys), Order(self._order))
         self._takes: dict[int, asyncio.Task[Message]] = {}
+        self._sum_takes: dict[MessageKey, asyncio.Task[Message]] = {}
         self._here: dict[int, Message] = {}
         self._slot: Message | None = None
         self._open: OpenSum | None = None
@@ -252,16 +251,23 @@ class _RunningSum:
         self._abandoned = asyncio.Event()
         self._expected = False
         self._expected_updates: ExpectedUpdates | None = None
+        self._ordered = OrderedSums(context, keys)
+        self._site_sums: dict[int, tuple[Message, SiteSum]] = {}
+        self._first_sum: MessageKey | None = None
+        self._is_of_earlier_run = False
 
     def go_on_with(self, earlier: EarlierSum) -> None:
         """Before it runs: an earlier run has begun it."""
         kept = earlier.kept
+        self._is_of_earlier_run = True
         self._id, self._order = kept.began.number, kept.began.order
         self._fold = Fold(len(self._keys), Order(self._order))
         for added in kept.added:
-            self._fold.was_added(added.party, added.weight)
+            self._fold.were_added(dict(added.weights) if isinstance(added, SumMerged) else {added.party: added.weight})
         self._slot, self._shapes = earlier.message, kept.began.shapes
-        if kept.adding is not None:
+        if isinstance(kept.adding, SumMerging):
+            self._first_sum = kept.adding.key
+        elif kept.adding is not None:
             self._first = kept.adding.party
         if kept.closed is not None:
             self._half, self._half_weight = kept.closed.half, kept.closed.weight
@@ -315,6 +321,8 @@ class _RunningSum:
             if self._fold.order is not Order.RANK:
                 # by rank one may have to wait for another that has not been sent yet
                 self._expected_updates = self._context.summand_grants.expect(self._keys)
+            if self._fold.order is Order.EXACT and not self._fold.closed:
+                self._ordered.place(self._fold.awaited, self._first_sum)
             try:
                 while not self._fold.closed:
                     if self._fold.next_up is not None:
@@ -327,6 +335,7 @@ class _RunningSum:
             return await self._outcome()
         finally:
             await self._put_back()
+            self._ordered.close()
             await self._let_go()
 
     async def _outcome(self) -> SumOutcome | NotSummed:
@@ -340,7 +349,7 @@ class _RunningSum:
         if self._half is None:
             try:
                 await self._do(Finish(self._id), self._open or await self._map(slot))
-            except (WorkerLostError, _CannotAddError) as error:
+            except (WorkerLostError, CannotAddError) as error:
                 self._leave_if_closed()
                 logger.warning("a sum is left to its task to be finished: %s", error)
                 unfinished = Unfinished(self._order)
@@ -375,25 +384,44 @@ class _RunningSum:
         if self._first is not None:
             # some of it may be in
             wanted = (self._first,)
+        elif self._first_sum is not None:
+            wanted = ()
         for party in wanted:
             if party not in self._takes:
                 self._takes[party] = asyncio.create_task(self._take(self._keys[party]))
+        sums = () if self._first is not None else (self._first_sum,) if self._first_sum else self._ordered.awaited
+        for key in sums:
+            if key not in self._sum_takes:
+                self._sum_takes[key] = asyncio.create_task(self._take(key))
         left = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
-        waiting = [gone, *self._takes.values()]
+        waiting = [gone, *self._takes.values(), *self._sum_takes.values()]
         await asyncio.wait(waiting, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         if gone.done():
             self._fold.give_up("the task that waited for it is gone")
             return
+        came_sums = [key for key, take in self._sum_takes.items() if take.done()]
+        for key in came_sums:
+            try:
+                message = self._sum_takes.pop(key).result()
+            except FedRDMAError as error:
+                # its parties come alone, or tell by themselves why they do not
+                logger.info("the sum of a site, %s, does not come: %s", key, error)
+                self._ordered.withdraw(key)
+            else:
+                await self._sum_came(key, message)
         came = [party for party, take in self._takes.items() if take.done()]
-        if not came:
+        if not came and not came_sums:
             raise self._timed_out()
+        if came_sums and self._slot is None:
+            # the same of a sum
+            came = []
         if self._slot is None:
             # what waits in the mailbox can be spilled, and the accumulator may need the room
             came = came[:1]
         for party in came:
             self._here[party] = self._takes.pop(party).result()
             self._fold.arrived(party)
-        self._first = None
+        self._first = self._first_sum = None
         if self._slot is None:
             await self._put_takes_back()
 
@@ -404,7 +432,11 @@ class _RunningSum:
 
     async def _put_takes_back(self) -> None:
         """Take nothing more; what came just now waits in the mailbox again."""
-        takes, self._takes = list(self._takes.values()), {}
+        takes = [*self._takes.values(), *self._sum_takes.values()]
+        self._takes, self._sum_takes = {}, {}
+        await self._undo(takes)
+
+    async def _undo(self, takes: Sequence[asyncio.Task[Message]]) -> None:
         for take in takes:
             take.cancel()
         if takes:
@@ -416,8 +448,9 @@ class _RunningSum:
     async def _put_back(self) -> None:
         """What is not in the sum is to be had from the mailbox."""
         await self._put_takes_back()
-        here, self._here = self._here, {}
-        for message in here.values():
+        here, self._here = [*self._here.values(), *(message for message, _ in self._site_sums.values())], {}
+        self._site_sums = {}
+        for message in here:
             self._context.mailbox.return_(message)
 
     def _timed_out(self) -> GatewayError:
@@ -435,10 +468,13 @@ class _RunningSum:
 
     async def _add_next(self) -> None:
         party = self._fold.begin()
+        if self._fold.together(party):
+            await self._merge_next(party)
+            return
         message = self._here[party]
         try:
             weight = await self._add(party, message)
-        except _CannotAddError as error:
+        except CannotAddError as error:
             self._expected = error.expected
             self._fold.refused(f"{self._keys[party].source}: {error}" if not error.expected else str(error))
             return
@@ -454,6 +490,118 @@ class _RunningSum:
         if self._expected_updates is not None:
             self._expected_updates.added(message.key)
 
+    # -- sums of sites --------------------------------------------------------------------------------------------
+
+    async def _sum_came(self, key: MessageKey, message: Message) -> None:
+        """The sum of a site is here: where each of its parties is still awaited, it is next; else they come alone."""
+        try:
+            site_sum = self._ordered.check(key, message)
+            parties = self._ordered.parties_of(site_sum)
+            if not set(parties) <= set(self._fold.awaited):
+                raise CannotAddError("a party in it is in the sum, or here, already")
+        except CannotAddError as error:
+            self._refuse_site_sum(key, message, error)
+            return
+        # what comes of them alone from now on stays in the mailbox, until this is in or is not
+        await self._undo([take for party in parties if (take := self._takes.pop(party, None)) is not None])
+        self._fold.arrived_together(parties)
+        self._site_sums[parties[0]] = message, site_sum
+
+    async def _merge_next(self, first: int) -> None:
+        message, site_sum = self._site_sums.pop(first)
+        key, parties, journal = message.key, self._fold.together(first), self._context.journal
+        try:
+            await self._merge(message, site_sum, len(parties))
+        except CannotAddError as error:
+            self._fold.refused_together()
+            self._refuse_site_sum(key, message, error)
+            return
+        except BaseException:
+            # the next run goes on, or nobody does
+            self._context.mailbox.return_(message)
+            raise
+        weights = {party: part.weight for party, part in zip(parties, site_sum.parts, strict=True)}
+        transfers = tuple(part.transfer for part in site_sum.parts)
+        keys = [self._keys[party] for party in parties]
+        self._fold.added_together(weights)
+        for each in keys:
+            self._context.trace.get(each, message.total_bytes)
+        with journal.together():
+            journal.write(
+                *(Pulled(each) for each in (key, *keys)),
+                SumMerged(self._id, tuple(weights.items()), message.origin, transfers),
+                EndedTogether(message.origin, transfers),
+            )
+            message.note_gone()
+        message.discard()
+        for each in keys:
+            self._context.mailbox.sessions.note_pull(each, is_recorded=False)
+            self._context.mailbox.discard(each)
+            if self._expected_updates is not None:
+                self._expected_updates.added(each)
+        self._ordered.merged(key, transfers)
+
+    async def _merge(self, message: Message, site_sum: SiteSum, parties: int) -> None:
+        """Add it.
+
+        Raises:
+            CannotAddError: it is not in the sum, which is as before.
+        """
+        try:
+            place, descriptor, offset = message.locate()
+        except MemoryPoolError as error:
+            raise CannotAddError(str(error)) from error
+        try:
+            _, first = read_site_sum(message, descriptor, offset)
+            if self._slot is not None and site_sum.shapes != self._shapes:
+                raise CannotAddError("its arrays have other shapes than those that are in the sum")
+            if objection := self._fold.objection(site_sum.parts[0].weight):
+                raise CannotAddError(objection)
+            slot = self._slot or await self._make_room(site_sum.shapes)
+            opened = self._open or await self._map(slot)
+            number = self._fold.additions + 1
+            self._context.journal.write(SumMerging(self._id, message.key))
+            started = time.monotonic()
+            job = Add(self._id, number, offset + first, place != "spilled", parties)
+            try:
+                answer = await self._do(job, opened, descriptor)
+            except WorkerLostError as error:
+                self._leave_if_closed()
+                raise CannotAddError(str(error)) from error
+        finally:
+            os.close(descriptor)
+        if isinstance(answer, Unfit):
+            raise CannotAddError(answer.reason)
+        self._context.metrics.update_added(self._order, slot.total_bytes, time.monotonic() - started)
+
+    def _half_lost(self, error: CannotAddError) -> GatewayError:
+        key = self._keys[0]
+        return GatewayError(
+            ErrorCode.SUM_LOST,
+            f"the sum of {key.name}/{key.tag} in {key.session} cannot go on: some of a site's sum is in it, and "
+            f"the rest cannot be added: {error}.",
+            "See in the log why; run the job again, with aggregate.site_sums: false if need be.",
+        )
+
+    def _refuse_site_sum(self, key: MessageKey, message: Message, error: CannotAddError) -> None:
+        """It is of no use, and its parties come alone.
+
+        Raises:
+            GatewayError: SUM_LOST where some of it is in the sum.
+        """
+        number, slot = self._fold.additions + 1, self._slot
+        if slot is not None and slot.lease is not None and half_in(slot.lease.slot.view, number):
+            if number > 1:
+                self._context.mailbox.return_(message)
+                raise self._half_lost(error) from error
+            # nothing else is in: whoever comes first begins anew
+            slot.lease.slot.view[:MARK_BYTES] = bytes(MARK_BYTES)
+        self._context.journal.write(SumMerging(self._id, None))
+        logger.warning("the sum of a site, %s, is not used: %s", key, error)
+        self._context.journal.write(Pulled(key))
+        message.discard()
+        self._ordered.withdraw(key)
+
     def _all_may_come(self) -> None:
         """Nothing is held until what came before it has been added."""
         if self._expected_updates is not None:
@@ -463,23 +611,23 @@ class _RunningSum:
         """Add it; its weight.
 
         Raises:
-            _CannotAddError: it is not in the sum, which is as before, or only half of it, as is noted.
+            CannotAddError: it is not in the sum, which is as before, or only half of it, as is noted.
         """
         if message.small_body() is not None:
-            raise _CannotAddError("the updates are small", expected=True)
+            raise CannotAddError("the updates are small", expected=True)
         if message.missing:
             # a sum of masked updates with a hole is noise there
-            raise _CannotAddError("some of it is missing, as both tasks let be")
+            raise CannotAddError("some of it is missing, as both tasks let be")
         try:
             place, descriptor, offset = message.locate()
         except MemoryPoolError as error:
-            raise _CannotAddError(str(error)) from error
+            raise CannotAddError(str(error)) from error
         try:
-            summand, first = _read_summand(message, descriptor, offset)
+            summand, first = read_summand(message, descriptor, offset)
             self._check(party, summand)
-            slot = self._slot or await self._make_room(summand)
+            slot = self._slot or await self._make_room(summand.shapes)
             opened = self._open or await self._map(slot)
-            number = len(self._fold.parties_in) + 1
+            number = self._fold.additions + 1
             self._context.journal.write(SumAdding(self._id, party))
             started = time.monotonic()
             job = Add(self._id, number, offset + first, place != "spilled")
@@ -490,11 +638,11 @@ class _RunningSum:
                 assert slot.lease is not None
                 if number > 1 and half_in(slot.lease.slot.view, number):
                     self._half, self._half_weight = party, summand.weight
-                raise _CannotAddError(str(error)) from error
+                raise CannotAddError(str(error)) from error
         finally:
             os.close(descriptor)
         if isinstance(answer, Unfit):
-            raise _CannotAddError(answer.reason)
+            raise CannotAddError(answer.reason)
         self._context.metrics.update_added(self._order, slot.total_bytes, time.monotonic() - started)
         return summand.weight
 
@@ -507,39 +655,39 @@ class _RunningSum:
     def _check(self, party: int, summand: Summand) -> None:
         source = self._keys[party].source
         if summand.parties != (source,):
-            raise _CannotAddError(f"it says that it is of {', '.join(map(str, summand.parties[:8]))}")
+            raise CannotAddError(f"it says that it is of {', '.join(map(str, summand.parties[:8]))}")
         if self._slot is not None and summand.shapes != self._shapes:
-            raise _CannotAddError("its arrays have other shapes than those that are in the sum")
+            raise CannotAddError("its arrays have other shapes than those that are in the sum")
         if objection := self._fold.objection(summand.weight):
-            raise _CannotAddError(objection)
+            raise CannotAddError(objection)
 
     def _leave_if_closed(self) -> None:
         """The gateway stops, and so no worker does anything: the next run goes on."""
         if self._workers.is_closed:
             raise asyncio.CancelledError
 
-    async def _make_room(self, summand: Summand) -> Message:
+    async def _make_room(self, shapes: tuple[Shape, ...]) -> Message:
         pool = self._context.receive_pool
-        length = accumulator_bytes(self._fold.order, planes_bytes(summand.shapes))
+        length = accumulator_bytes(self._fold.order, planes_bytes(shapes))
         # in the next turn of the loop, when the request below stands in the queue
         asyncio.get_running_loop().call_soon(make_room, self._context, pool)
         try:
             lease = await pool.acquire(length, f"sum:{self._id}", ROOM_SECONDS)
         except MemoryPoolError as error:
-            raise _CannotAddError(f"no room for the sum: {error.message}") from error
+            raise CannotAddError(f"no room for the sum: {error.message}") from error
         lease.slot.view[:MARK_BYTES] = bytes(MARK_BYTES)
         journal = self._context.journal
         journal.write(
-            SumBegan(self._id, self._client, tuple(self._keys), self._order, summand.shapes, lease.slot.offset, length)
+            SumBegan(self._id, self._client, tuple(self._keys), self._order, shapes, lease.slot.offset, length)
         )
         when_gone = functools.partial(journal.write, SumGone(self._id))
-        self._shapes = summand.shapes
+        self._shapes = shapes
         self._slot = Message(
             self._keys[0],
             "object",
-            planes_bytes(summand.shapes),
+            planes_bytes(shapes),
             lease=lease,
-            payload_at=planes_at(self._fold.order, planes_bytes(summand.shapes)),
+            payload_at=planes_at(self._fold.order, planes_bytes(shapes)),
             when_gone=when_gone,
         )
         return self._slot
@@ -548,12 +696,13 @@ class _RunningSum:
         """What a worker needs to map the slot.
 
         Raises:
-            _CannotAddError: there is no descriptor.
+            CannotAddError: there is no descriptor.
             GatewayError: SUM_LOST.
         """
         assert message.lease is not None
         slot = message.lease.slot
-        await self._await_earlier_worker(slot)
+        if self._is_of_earlier_run:
+            await self._await_earlier_worker(slot)
         try:
             descriptor = memory_files.open_for_writing(slot.region.fileno)
             try:
@@ -563,7 +712,7 @@ class _RunningSum:
                 os.close(descriptor)
                 raise
         except OSError as error:
-            raise _CannotAddError(str(region_unusable("the receive region", error))) from error
+            raise CannotAddError(str(region_unusable("the receive region", error))) from error
         begin = Begin(self._id, self._order, len(self._keys), self._shapes, slot.offset, slot.length)
         self._open = OpenSum(begin, descriptor)
         return self._open
@@ -603,17 +752,3 @@ class _RunningSum:
         slot, self._slot = self._slot, None
         if slot is not None and not self._context.leaves_to_next:
             slot.discard()
-
-
-def _read_summand(message: Message, descriptor: int, offset: int) -> tuple[Summand, int]:
-    """What its footer says, and where in the payload the first plane begins."""
-    total = message.total_bytes
-    try:
-        if total < END_BYTES or message.kind != "object":
-            raise NoSummandError("it has no footer")
-        length = footer_bytes(os.pread(descriptor, END_BYTES, offset + total - END_BYTES))
-        if length > total:
-            raise NoSummandError("its footer is longer than itself")
-        return decode_footer(os.pread(descriptor, length, offset + total - length), total)
-    except (NoSummandError, OSError) as error:
-        raise _CannotAddError(f"it is no summand: {error}") from error

@@ -282,5 +282,8 @@ def test_every_frame_is_about_a_message_a_transfer_a_session_or_the_channel() ->
     about_sessions = {"SessionAsk", "SessionIdle", "SessionEnd"}
     # who may call whom: tests/unit/gateway/flow
     about_calls = {"FlowCall", "FlowAnswer", "FlowRefused", "FlowHeard"}
+    # what may be asked of whose messages: tests/unit/gateway/tasks/test_site_sums.py
+    about_sums = {"SumOrders"}
     frames = {kind.__name__ for kind in typing.get_args(ControlFrame)}
-    assert frames - set(NAMES_A_MESSAGE) - set(NAMES_A_TRANSFER) == about_the_channel | about_sessions | about_calls
+    about_others = about_the_channel | about_sessions | about_calls | about_sums
+    assert frames - set(NAMES_A_MESSAGE) - set(NAMES_A_TRANSFER) == about_others

@@ -1,0 +1,81 @@
+"""What other sites were asked to sum: orders that stand, told as a whole whenever one is placed or withdrawn."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import Sequence
+from typing import Protocol
+
+from fedrdma_fate.wire.frames import MOST_PARTIES, MOST_SUM_ORDERS, SumOrder, SumOrders
+
+_NUMBER_BITS = 48
+"""Of the number of the first order: those of an earlier run are others."""
+
+
+class OrderedSite(Protocol):
+    """A peer that can be asked for sums."""
+
+    @property
+    def takes_sum_orders(self) -> bool:
+        """Whether it is connected, knows orders, and sends updates, instead of lending them."""
+        ...
+
+    def tell_sum_orders(self, orders: SumOrders) -> None:
+        """Tell it all that stand."""
+        ...
+
+    def note_summed(self, transfers: Sequence[int]) -> None:
+        """These messages of it are in a sum: as if they had been delivered."""
+        ...
+
+
+class StandingSumOrders:
+    """Those of all sums of a gateway. Belongs to the event loop's thread."""
+
+    def __init__(self) -> None:
+        self._sites: dict[str, OrderedSite] = {}
+        self._orders: dict[int, tuple[str, SumOrder]] = {}
+        self._numbers = itertools.count(secrets.randbits(_NUMBER_BITS))
+
+    def register(self, name: str, site: OrderedSite) -> None:
+        """There is such a peer."""
+        self._sites[name] = site
+
+    def takes(self, name: str | None) -> bool:
+        """Whether this site can be asked for a sum."""
+        site = None if name is None else self._sites.get(name)
+        return site is not None and site.takes_sum_orders
+
+    def place(self, name: str, order: SumOrder) -> int | None:
+        """Ask a site for a sum; the number of the order, which is not that of `order`. None where it has too many."""
+        standing = self._of(name)
+        sources = sum(len(each.sources) for each in standing) + len(order.sources)
+        if len(standing) >= MOST_SUM_ORDERS or sources > MOST_PARTIES:
+            return None
+        number = next(self._numbers)
+        placed = SumOrder(number, order.session, order.name, order.tag, order.destination, order.sources, order.parties)
+        self._orders[number] = name, placed
+        self.tell(name)
+        return number
+
+    def withdraw(self, number: int) -> None:
+        """It is not asked for any more: what the site has kept back for it comes alone. May be repeated."""
+        if (order := self._orders.pop(number, None)) is not None:
+            self.tell(order[0])
+
+    def merged(self, number: int | None, name: str, transfers: Sequence[int]) -> None:
+        """The sum that was ordered is in, and with it these messages."""
+        if (site := self._sites.get(name)) is not None:
+            site.note_summed(transfers)
+        if number is not None:
+            self.withdraw(number)
+
+    def tell(self, name: str) -> None:
+        """Tell a site all that stand; after each new control channel, too."""
+        site = self._sites[name]
+        if site.takes_sum_orders:
+            site.tell_sum_orders(SumOrders(tuple(self._of(name))))
+
+    def _of(self, name: str) -> list[SumOrder]:
+        return [order for site, order in self._orders.values() if site == name]

@@ -1,0 +1,58 @@
+"""What a gateway has to know to have a worker add a message: what its footer says, and where its planes begin."""
+
+from __future__ import annotations
+
+import os
+
+from fedrdma_fate.gateway.messages.message import Message
+from fedrdma_fate.wire.site_sum import SITE_SUM_END_BYTES, SiteSum, decode_site_sum, site_sum_footer_bytes
+from fedrdma_fate.wire.summand import END_BYTES, NoSummandError, Summand, decode_footer, footer_bytes
+
+
+class CannotAddError(Exception):
+    """An update cannot be added here, and why.
+
+    Attributes:
+        expected: that is as it should be.
+    """
+
+    def __init__(self, reason: str, *, expected: bool = False) -> None:
+        super().__init__(reason)
+        self.expected = expected
+
+
+def read_summand(message: Message, descriptor: int, offset: int) -> tuple[Summand, int]:
+    """What its footer says, and where in the payload the first plane begins.
+
+    Raises:
+        CannotAddError: it is no summand.
+    """
+    total = message.total_bytes
+    try:
+        if total < END_BYTES or message.kind != "object":
+            raise NoSummandError("it has no footer")
+        length = footer_bytes(os.pread(descriptor, END_BYTES, offset + total - END_BYTES))
+        if length > total:
+            raise NoSummandError("its footer is longer than itself")
+        return decode_footer(os.pread(descriptor, length, offset + total - length), total)
+    except (NoSummandError, OSError) as error:
+        raise CannotAddError(f"it is no summand: {error}") from error
+
+
+def read_site_sum(message: Message, descriptor: int, offset: int) -> tuple[SiteSum, int]:
+    """The same of the sum of a site.
+
+    Raises:
+        CannotAddError: it is none.
+    """
+    total = message.total_bytes
+    try:
+        if total < SITE_SUM_END_BYTES or message.missing:
+            raise NoSummandError("it has no footer")
+        end = os.pread(descriptor, SITE_SUM_END_BYTES, offset + total - SITE_SUM_END_BYTES)
+        length = site_sum_footer_bytes(end)
+        if length > total:
+            raise NoSummandError("its footer is longer than itself")
+        return decode_site_sum(os.pread(descriptor, length, offset + total - length), total)
+    except (NoSummandError, OSError) as error:
+        raise CannotAddError(f"it is no sum of a site: {error}") from error

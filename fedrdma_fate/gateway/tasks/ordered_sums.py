@@ -1,0 +1,139 @@
+"""Sums of sites that one sum has asked for: of which parties, and under which key each comes."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections import defaultdict
+from collections.abc import Sequence
+
+from fedrdma_fate.gateway.context import GatewayContext
+from fedrdma_fate.gateway.journal_records import Pulled
+from fedrdma_fate.gateway.messages.message import Message
+from fedrdma_fate.gateway.tasks.adding import CannotAddError, read_site_sum
+from fedrdma_fate.wire.errors import MemoryPoolError
+from fedrdma_fate.wire.frames import MessageKey, Party, SumOrder
+from fedrdma_fate.wire.site_sum import SiteSum, site_sum_key
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Ordered:
+    """One order.
+
+    Attributes:
+        site: which.
+        number: of the order; None: an earlier run has asked for it, and it is here.
+    """
+
+    site: str
+    number: int | None
+
+
+class OrderedSums:
+    """Belongs to the event loop's thread."""
+
+    def __init__(self, context: GatewayContext, keys: Sequence[MessageKey]) -> None:
+        """
+        Args:
+            context: the gateway's.
+            keys: messages of the sum, in the order of their ranks.
+        """
+        self._context = context
+        self._keys = keys
+        self._number_of: dict[Party, int] = {key.source: number for number, key in enumerate(keys)}
+        self._orders: dict[MessageKey, _Ordered] = {}
+
+    @property
+    def awaited(self) -> tuple[MessageKey, ...]:
+        """Sums that may still come."""
+        return tuple(self._orders)
+
+    def place(self, awaited: Sequence[int], here: MessageKey | None) -> None:
+        """Ask each site that can for the sum of what is awaited of it, and is not here.
+
+        Args:
+            awaited: parties, by their numbers.
+            here: the sum that an earlier run was just adding.
+        """
+        if here is not None:
+            self._orders[here] = _Ordered(self._site_of(here.source), None)
+        if not self._context.config.aggregate.site_sums:
+            return
+        orders, mailbox = self._context.sum_orders, self._context.mailbox
+        of_site: defaultdict[str, list[Party]] = defaultdict(list)
+        for party in awaited:
+            key = self._keys[party]
+            of_site[self._site_of(key.source)].append(key.source)
+        first = self._keys[0]
+        for site, sources in of_site.items():
+            # an order that stood in an earlier run was of all that were awaited then, so it had another first one
+            for source in sources:
+                known = self._sum_key(source)
+                if known is not None and mailbox.has(known):
+                    self._orders[known] = _Ordered(site, None)
+            away = tuple(source for source in sources if not mailbox.has(self._keys[self._number_of[source]]))
+            if len(away) < 2 or not orders.takes(site):
+                continue
+            sum_key = self._sum_key(away[0])
+            if sum_key is None or sum_key in self._orders or mailbox.sessions.was_pulled(sum_key):
+                continue
+            order = SumOrder(0, first.session, first.name, first.tag, first.destination, away, len(self._keys))
+            if (number := orders.place(site, order)) is not None:
+                self._orders[sum_key] = _Ordered(site, number)
+
+    def check(self, key: MessageKey, message: Message) -> SiteSum:
+        """What a sum says that came.
+
+        Raises:
+            CannotAddError: it is none, or not of parties of this site that belong to the sum.
+        """
+        if message.small_body() is not None:
+            raise CannotAddError("it is no sum of a site: it is small")
+        try:
+            _, descriptor, offset = message.locate()
+        except MemoryPoolError as error:
+            raise CannotAddError(str(error)) from error
+        try:
+            site_sum, _ = read_site_sum(message, descriptor, offset)
+        finally:
+            os.close(descriptor)
+        site = self._orders[key].site
+        if site_sum.parties != len(self._keys):
+            raise CannotAddError(f"it is for a sum of {site_sum.parties} parties, this one has {len(self._keys)}")
+        for part in site_sum.parts:
+            if part.party not in self._number_of or self._site_of(part.party) != site:
+                raise CannotAddError(f"it names {part.party}, which is no party of {site}'s in this sum")
+        if message.origin != site:
+            raise CannotAddError(f"it is of {message.origin or 'this site'}, not of {site}")
+        return site_sum
+
+    def parties_of(self, site_sum: SiteSum) -> tuple[int, ...]:
+        """Whose updates are in it, by their numbers."""
+        return tuple(self._number_of[part.party] for part in site_sum.parts)
+
+    def merged(self, key: MessageKey, transfers: Sequence[int]) -> None:
+        """A sum is in, and by it these messages."""
+        order = self._orders.pop(key)
+        self._context.sum_orders.merged(order.number, order.site, transfers)
+
+    def withdraw(self, key: MessageKey) -> None:
+        """It is not asked for any more."""
+        if (order := self._orders.pop(key, None)) is not None and order.number is not None:
+            self._context.sum_orders.withdraw(order.number)
+
+    def close(self) -> None:
+        """None is. May be repeated."""
+        for key in list(self._orders):
+            self.withdraw(key)
+            if not self._context.leaves_to_next:
+                # one that comes all the same is dropped
+                self._context.journal.write(Pulled(key))
+                self._context.mailbox.sessions.note_pull(key, is_recorded=False)
+                self._context.mailbox.discard(key)
+
+    def _sum_key(self, source: Party) -> MessageKey | None:
+        first = self._keys[0]
+        return site_sum_key(first.session, first.name, first.tag, source, first.destination)
+
+    def _site_of(self, party: Party) -> str:
+        return self._context.routes.find(party) or ""

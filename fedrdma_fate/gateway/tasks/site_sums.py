@@ -1,0 +1,349 @@
+"""Sums that other sites have asked for: messages to them are kept back, added, and their sum is sent as one.
+
+Whatever goes wrong, each message that was kept back is still what it was, and goes alone. What is told to be in the sum
+at the other site is delivered, which ends it here as if it had gone alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+
+from fedrdma_fate import memory_files
+from fedrdma_fate.aggregate.jobs import Add, Begin, End, Unfit
+from fedrdma_fate.aggregate.place import MARK_BYTES, PLANES_AT, accumulator_bytes
+from fedrdma_fate.aggregate.worker import OpenSum, WorkerHandle, WorkerLostError
+from fedrdma_fate.aggregate.worker_pool import WorkerPool
+from fedrdma_fate.core.fold import Order
+from fedrdma_fate.engine.payload import Outgoing, Payload
+from fedrdma_fate.gateway.background import spawn
+from fedrdma_fate.gateway.context import GatewayContext
+from fedrdma_fate.gateway.messages.message import Message
+from fedrdma_fate.gateway.peers.sending import Sending
+from fedrdma_fate.gateway.tasks.adding import CannotAddError, read_summand
+from fedrdma_fate.memory.pool import Lease
+from fedrdma_fate.memory.shared_slots import hold_range
+from fedrdma_fate.wire.errors import MemoryPoolError
+from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, MOST_PARTIES, MessageKey, Party, SumOrder
+from fedrdma_fate.wire.site_sum import MOST_TRANSFER, Part, SiteSum, encode_site_sum, site_sum_key
+from fedrdma_fate.wire.summand import NoSummandError, Shape, Summand, planes_bytes
+
+logger = logging.getLogger(__name__)
+
+_ID_BITS = 48
+"""Of the number of the first sum at a worker, far from those of the gateway's own sums."""
+
+
+LEAST_PARTS = 2
+"""One message by itself is no sum."""
+
+
+class NoRoomError(Exception):
+    """There is no memory for a sum: nothing is waited for, for the messages can go without."""
+
+
+class SiteSums:
+    """Belongs to the event loop's thread."""
+
+    def __init__(self, context: GatewayContext, workers: WorkerPool, peers: Mapping[str, Sending]) -> None:
+        """
+        Args:
+            context: the gateway's.
+            workers: those of its sums.
+            peers: what sends to the other sites, by their names.
+        """
+        self._context = context
+        self._workers = workers
+        self._peers = peers
+        self._sums: dict[str, dict[int, _SiteSum]] = {site: {} for site in peers}
+        self._ids = itertools.count((1 << _ID_BITS) + secrets.randbits(_ID_BITS))
+
+    def on_orders(self, site: str, orders: Sequence[SumOrder]) -> None:
+        """See `SiteSumTalk`."""
+        standing, sums = {order.number: order for order in self._allowed(site, orders)}, self._sums[site]
+        for number in [number for number in sums if number not in standing]:
+            sums.pop(number).end()
+        for number, order in standing.items():
+            if number in sums:
+                continue
+            key = site_sum_key(order.session, order.name, order.tag, order.sources[0], order.destination)
+            if key is not None:
+                sums[number] = _SiteSum(self._context, self._workers, self._peers[site], order, key, next(self._ids))
+
+    def _allowed(self, site: str, orders: Sequence[SumOrder]) -> Sequence[SumOrder]:
+        """Those of messages from parties of this site to one of that site, where they are not too many."""
+        if not self._context.config.aggregate.site_sums:
+            return ()
+        routes = self._context.routes
+        wrong = [
+            order
+            for order in orders
+            if routes.find(order.destination) != site
+            or len(set(order.sources)) != len(order.sources)
+            or order.parties < len(order.sources)
+            or not all(map(routes.is_local, order.sources))
+        ]
+        if wrong or sum(len(order.sources) for order in orders) > MOST_PARTIES:
+            message = "ignored orders of %s for sums: of parties that are not both sites', named twice, or too many"
+            self._context.complaints.add(logger, "orders for sums", site, message, site)
+            return ()
+        return orders
+
+    def keeps_back(self, site: str, outgoing: Outgoing) -> bool:
+        """See `SiteSumTalk`."""
+        return any(each.takes(outgoing) for each in self._sums[site].values())
+
+    def on_whole(self, site: str, outgoing: Outgoing) -> None:
+        """See `SiteSumTalk`."""
+        for each in self._sums[site].values():
+            each.on_whole(outgoing)
+
+    def standing(self, site: str) -> int:
+        """See `SiteSumTalk`."""
+        return len(self._sums[site])
+
+    def on_sum_failed(self, site: str, transfer: int) -> None:
+        """See `SiteSumTalk`."""
+        for each in self._sums[site].values():
+            each.on_sum_failed(transfer)
+
+
+class _SiteSum:
+    """One order."""
+
+    def __init__(
+        self,
+        context: GatewayContext,
+        workers: WorkerPool,
+        sending: Sending,
+        order: SumOrder,
+        key: MessageKey,
+        sum_id: int,
+    ) -> None:
+        self._context = context
+        self._workers = workers
+        self._worker: WorkerHandle | None = None
+        self._sending = sending
+        self._order = order
+        self._key = key
+        self._id = sum_id
+        self._missing = {source for source in order.sources if not self._was_pushed(source)}
+        if len(self._missing) < LEAST_PARTS:
+            self._missing.clear()
+        self._kept: dict[int, Outgoing] = {}
+        self._ready: list[Outgoing] = []
+        self._parts: list[Part] = []
+        self._shapes: tuple[Shape, ...] = ()
+        self._lease: Lease | None = None
+        self._open: OpenSum | None = None
+        self._transfer: int | None = None
+        self._changed = asyncio.Event()
+        self._is_running = self._is_over = False
+
+    def _was_pushed(self, source: Party) -> bool:
+        """Whether its message is on its way already, or was there before the order came."""
+        order = self._order
+        key = MessageKey(order.session, order.name, order.tag, source, order.destination)
+        return self._context.mailbox.sessions.pushed(key) is not None
+
+    # -- what is kept back ----------------------------------------------------------------------------------------
+
+    def takes(self, outgoing: Outgoing) -> bool:
+        """Whether it waits for this message, and keeps it now."""
+        order, key = self._order, outgoing.key
+        is_of_it = (key.session, key.name, key.tag) == (order.session, order.name, order.tag)
+        if not is_of_it or key.destination != order.destination or key.source not in self._missing or self._is_over:
+            return False
+        self._missing.remove(key.source)
+        self._kept[outgoing.transfer] = outgoing
+        if not outgoing.payload.written_from:
+            self._ready.append(outgoing)
+        if not self._is_running:
+            self._is_running = True
+            spawn(self._context.tasks, self._run())
+        self._changed.set()
+        return True
+
+    def on_whole(self, outgoing: Outgoing) -> None:
+        """A message lies whole in its slot now."""
+        if outgoing.transfer in self._kept:
+            self._ready.append(outgoing)
+            self._changed.set()
+
+    def on_sum_failed(self, transfer: int) -> None:
+        """Its sum did not get to the other site."""
+        if transfer == self._transfer:
+            self._transfer = None
+            self._send_alone()
+
+    def end(self) -> None:
+        """The order is over: whatever has not been delivered by now goes alone."""
+        self._is_over = True
+        self._changed.set()
+        if self._transfer is not None:
+            self._sending.withdraw_site_sum(self._transfer)
+        self._send_alone()
+
+    def _send_alone(self) -> None:
+        """Wait for nobody, and keep nothing back."""
+        self._missing.clear()
+        self._ready.clear()
+        kept, self._kept = list(self._kept), {}
+        self._sending.send_alone(kept)
+
+    # -- adding ---------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        self._workers.enter()
+        try:
+            await self._add_all()
+            if not self._is_over:
+                await self._send()
+        except asyncio.CancelledError:
+            # the gateway stops: nobody may write into the slot when it is given back
+            self._workers.close()
+            raise
+        except (CannotAddError, WorkerLostError, MemoryPoolError, NoRoomError, NoSummandError, OSError) as error:
+            logger.warning("%s of %s go one by one, without their sum: %s", self._key.name, self._key.session, error)
+            self._send_alone()
+        except Exception:
+            # a mistake here is nothing that they should wait for
+            logger.exception("%s of %s go one by one, without their sum", self._key.name, self._key.session)
+            self._send_alone()
+        finally:
+            await self._unmap()
+            if self._worker is not None:
+                self._workers.give_back(self._worker)
+            self._workers.leave()
+            if self._lease is not None:
+                self._lease.release()
+
+    async def _add_all(self) -> None:
+        """Add messages as they are there, until all are or the time is over; then the others go alone."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._context.config.aggregate.site_wait
+        while not self._is_over:
+            while self._ready and not self._is_over:
+                await self._take_in(self._ready.pop(0))
+            if not self._missing and all(transfer in self._in for transfer in self._kept):
+                break
+            self._changed.clear()
+            try:
+                await asyncio.wait_for(self._changed.wait(), max(0.0, until - loop.time()))
+            except asyncio.TimeoutError:
+                break
+        self._missing.clear()
+        late = [transfer for transfer in self._kept if transfer not in self._in]
+        for transfer in late:
+            del self._kept[transfer]
+        self._sending.send_alone(late)
+
+    @property
+    def _in(self) -> set[int]:
+        return {part.transfer for part in self._parts}
+
+    async def _take_in(self, outgoing: Outgoing) -> None:
+        """Add a message; one that cannot be added goes alone."""
+        try:
+            await self._add(outgoing)
+        except CannotAddError as error:
+            logger.info("%s goes alone: %s", outgoing.key, error)
+            self._kept.pop(outgoing.transfer, None)
+            self._sending.send_alone([outgoing.transfer])
+
+    async def _add(self, outgoing: Outgoing) -> None:
+        found = self._sending.find(outgoing.key) if self._sending.is_kept_back(outgoing.transfer) else None
+        if found is None:
+            raise CannotAddError("it is not here any more")
+        payload, lease = found
+        try:
+            message = Message(outgoing.key, outgoing.kind, payload.total_bytes, lease=lease)
+            if payload.total_bytes <= INLINE_LIMIT_BYTES:
+                raise CannotAddError("the updates are small")
+            _, descriptor, offset = message.locate()
+            try:
+                summand, first = read_summand(message, descriptor, offset)
+                self._check(outgoing, summand)
+                opened = self._open or self._make_room(summand)
+                job = Add(self._id, len(self._parts) + 1, offset + first, keep_mapped=True)
+                answer = await self._do(job, opened, descriptor)
+            finally:
+                os.close(descriptor)
+        finally:
+            lease.release()
+        if isinstance(answer, Unfit):
+            raise CannotAddError(answer.reason)
+        self._parts.append(Part(outgoing.key.source, summand.weight, outgoing.transfer))
+
+    def _check(self, outgoing: Outgoing, summand: Summand) -> None:
+        if summand.parties != (outgoing.key.source,):
+            raise CannotAddError("it says that it is another party's")
+        if self._parts and summand.shapes != self._shapes:
+            raise CannotAddError("its arrays have other shapes than those that are in the sum")
+        if self._parts and (summand.weight is None) != (self._parts[0].weight is None):
+            raise CannotAddError("it has a weight and others have none, or the other way round")
+
+    def _make_room(self, summand: Summand) -> OpenSum:
+        self._shapes = summand.shapes
+        # what takes the most room: which weights and transfers they are is not known yet
+        longest = tuple(Part(source, 0.5, MOST_TRANSFER) for source in self._order.sources)
+        footer = len(encode_site_sum(SiteSum(self._order.parties, longest, summand.shapes)))
+        length = accumulator_bytes(Order.EXACT, planes_bytes(summand.shapes)) + footer
+        self._lease = lease = self._context.send_pool.lease(length, f"site-sum:{self._id}")
+        if lease is None:
+            raise NoRoomError(f"no room for a sum of {length} bytes")
+        lease.slot.view[:MARK_BYTES] = bytes(MARK_BYTES)
+        descriptor = memory_files.open_for_writing(lease.slot.region.fileno)
+        try:
+            # the next gateway sees by it whether a worker may still write there
+            hold_range(descriptor, lease.slot.offset, lease.slot.length)
+        except OSError:
+            os.close(descriptor)
+            raise
+        begin = Begin(self._id, "exact", self._order.parties, summand.shapes, lease.slot.offset, lease.slot.length)
+        self._open = OpenSum(begin, descriptor)
+        return self._open
+
+    async def _do(self, job: Add | End, opened: OpenSum, descriptor: int | None = None) -> object:
+        if self._worker is None:
+            self._worker = self._workers.choose()
+        return await self._worker.do(job, opened, descriptor)
+
+    async def _unmap(self) -> None:
+        """No worker writes to the slot any more."""
+        opened, self._open = self._open, None
+        if opened is None:
+            return
+        try:
+            await self._do(End(self._id), opened)
+        except WorkerLostError:
+            # the process that had it mapped is gone
+            return
+        finally:
+            os.close(opened.descriptor)
+
+    # -- sending --------------------------------------------------------------------------------------------------
+
+    async def _send(self) -> None:
+        await self._unmap()
+        transfers = [part.transfer for part in self._parts if self._sending.is_kept_back(part.transfer)]
+        if self._is_over:
+            return
+        if len(self._parts) < LEAST_PARTS or len(transfers) != len(self._parts) or self._lease is None:
+            # one by itself is no sum; and of one that was given up meanwhile, the sum would be of no use
+            self._send_alone()
+            return
+        footer = encode_site_sum(SiteSum(self._order.parties, tuple(self._parts), self._shapes))
+        at = PLANES_AT + planes_bytes(self._shapes)
+        lease, self._lease = self._lease, None
+        lease.slot.view[at : at + len(footer)] = footer
+        total = at + len(footer) - PLANES_AT
+        payload = Payload(lease.slot.part(PLANES_AT, total), total)
+        mode = self._kept[transfers[0]].mode
+        # before it goes: the answer is about them
+        self._sending.note_in_sum(transfers)
+        self._transfer = self._sending.put_site_sum(self._key, payload, lease, mode)
