@@ -45,7 +45,7 @@ def test_a_bare_off_that_yaml_reads_as_false_is_understood(tmp_path: Path) -> No
         ({"listen": {"contrl": "127.0.0.1:1"}}, "listen.contrl", "Did you mean 'control'?"),
         ({"memory": {"send_byte": 1}}, "memory.send_byte", "Did you mean 'send_bytes'?"),
         ({"peers": [PEER, {**PEER, "site": "c", "adress": "x"}]}, "peers[1].adress", "Did you mean 'address'?"),
-        ({"zzz": 1}, "zzz", "Known: aggregate, chunk, durable, limits"),
+        ({"zzz": 1}, "zzz", "Known: aggregate, chunk, durable, flow, limits"),
     ],
 )
 def test_an_unknown_key_is_named_with_the_nearest_one_that_exists(
