@@ -38,8 +38,9 @@ class _Transport(asyncio.Transport):
         self.protocol: ControlConnection | None = None
         self.paused = self.closed = False
 
-    def get_extra_info(self, _name: str, _default: Any = None) -> Any:
-        return ("192.0.2.1", 5)
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        # there is no socket
+        return ("192.0.2.1", 5) if name == "peername" else default
 
     def is_closing(self) -> bool:
         return self.closed
