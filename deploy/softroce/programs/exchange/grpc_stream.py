@@ -65,7 +65,7 @@ class _Round:
             raise SystemExit(f"nothing came from silos {missing} in {NEVER_SECONDS:g} s")
 
 
-class GrpcServer(grpc.GenericRpcHandler):  # type: ignore[misc]
+class GrpcServer(grpc.GenericRpcHandler):
     """Serves both streams; a stream down waits until its round begins."""
 
     def __init__(self, host: Host, options: Options) -> None:

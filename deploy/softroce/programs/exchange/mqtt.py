@@ -95,12 +95,16 @@ class Member:
             SystemExit: the broker does not take it.
         """
         self._quality = quality
-        self._came: queue.SimpleQueue[tuple[float, bytes] | None] = queue.SimpleQueue()
+        self._came: queue.SimpleQueue[tuple[float, bytes | bytearray] | None] = queue.SimpleQueue()
         ready: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._client = Client(CallbackAPIVersion.VERSION2, reconnect_on_failure=False)
+
+        def subscribe(client: Client, *_: object) -> None:
+            client.subscribe(topic, quality)
+
         self._client.on_message = self._on_message
         self._client.on_disconnect = lambda *_: self._came.put(None)
-        self._client.on_connect = lambda *_: self._client.subscribe(topic, quality)
+        self._client.on_connect = subscribe
         self._client.on_subscribe = lambda *_: ready.put(None)
         self._client.connect(address, port)
         self._client.loop_start()

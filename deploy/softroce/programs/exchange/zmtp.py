@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import struct
 import threading
 import time
@@ -54,7 +55,7 @@ class Subscriber:
         Raises:
             SystemExit: none came.
         """
-        if not self._socket.poll(NEVER_SECONDS * 1000):
+        if not self._socket.poll(int(NEVER_SECONDS * 1000)):
             raise SystemExit("a publisher does not greet")
         self._socket.recv_multipart()
 
@@ -64,13 +65,13 @@ class Subscriber:
         dropped = 0
         deadline = time.monotonic() + UNDELIVERED_SECONDS
         while len(there) < len(senders) and (left := deadline - time.monotonic()) > 0:
-            if not self._socket.poll(left * 1000):
+            if not self._socket.poll(math.ceil(left * 1000)):
                 break
             frames, moment = self._socket.recv_multipart(), time.monotonic()
             if frames == [_HELLO]:
                 continue
             sender = self._sender_of(frames, number)
-            if sender not in senders or sender in there:
+            if sender is None or sender not in senders or sender in there:
                 dropped += 1
                 continue
             require_whole(frames[1], sender, number, self._size)
