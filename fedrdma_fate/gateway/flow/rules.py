@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from fedrdma_fate.gateway.flow.call import (
     ASKING_HEADERS,
     PARTNER,
+    SCHEDULER,
     SchedulingCall,
     check_headers,
     check_path,
@@ -17,6 +18,9 @@ from fedrdma_fate.gateway.flow.call import (
 from fedrdma_fate.gateway.routing import Routes
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 from fedrdma_fate.wire.frames import MOST_NAME_CHARACTERS, Party
+
+_CREATE = f"{SCHEDULER}job/create"
+"""Has the scheduler that is called make a job; it is at the site of the initiator."""
 
 _NAME = re.compile(r"(?!\.{1,2}\Z)[^/\\\x00-\x1f]*")
 """What FATE Flow makes names of directories of: no more than one part of a path."""
@@ -60,7 +64,10 @@ class CallRules:
         if len(sites) != 1:
             served = "no site serves" if not sites else f"{', '.join(sorted(sites))} all serve"
             raise _wrong(f"{served} the party {destination!r}")
-        return next(iter(sites))
+        (site,) = sites
+        if call.path == _CREATE and site != asking:
+            raise refused(f"{asking} has a job scheduled by {site}, which would call its parties in its own name")
+        return site
 
     def _site_of_partner(self, destination: str, document: dict[str, object]) -> str:
         role, party_id = document.get("role"), document.get("party_id")

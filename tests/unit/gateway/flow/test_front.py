@@ -142,6 +142,16 @@ def test_a_job_that_does_not_name_its_initiator_in_the_one_way_is_refused(
     assert "FR617" in told.reason
 
 
+def test_no_other_site_schedules_a_job(two: FlowSites) -> None:
+    told = call(two.port("a"), "/v2/scheduler/job/create", {"dag": dag()}, to="10000")
+    assert "FR617" in told.reason
+
+
+def test_the_own_scheduler_makes_a_job(two: FlowSites, good: None) -> None:
+    del good
+    assert call(two.port("a"), "/v2/scheduler/job/create", {"dag": dag()}, to="9999").status == 200
+
+
 @pytest.mark.parametrize(
     "name", ["../../x", "/etc", "a/b", "a\\b", "..", ".", "a\0b", "a\nb", "x" * 2000, 7, None, ["a"]]
 )
