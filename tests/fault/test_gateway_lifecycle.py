@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from fedrdma_fate.bench.ports import free_ports
 from fedrdma_fate.core.path import PathState
 from fedrdma_fate.engine.path_memory import KnownPath
 from fedrdma_fate.gateway.config.schema import parse_config
@@ -25,6 +24,7 @@ from fedrdma_fate.gateway.path_store import PathStore
 from fedrdma_fate.transport.grpc import GrpcSettings, GrpcTransport
 from fedrdma_fate.unix_sockets import address_of
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
+from tests.support.ports import ports_of_this_process
 from tests.support.shared_memory import room_for_regions
 from tests.support.sites import (
     InThread,
@@ -282,7 +282,7 @@ def test_addresses_that_others_can_reach_are_warned_about_while_security_is_off(
 def measured_gateways(layout: Mapping[str, Sequence[str]], directory: Path, sockets: Path) -> Iterator[Sites]:
     """Gateways of these sites, each with a metrics endpoint."""
     sites = linked_sites(layout, directory, sockets)
-    for site, port in zip(sites.values(), free_ports(len(sites)), strict=True):
+    for site, port in zip(sites.values(), ports_of_this_process(len(sites)), strict=True):
         site.config["listen"]["metrics"] = f"127.0.0.1:{port}"
     with Sites.running(sites, InThread()) as running:
         yield running

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from fedrdma_fate.bench.ports import free_ports
 from fedrdma_fate.client import connections
 from fedrdma_fate.client.client import GatewayClient
 from fedrdma_fate.unix_sockets import address_of
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
+from tests.support.ports import ports_of_this_process
 from tests.support.sites import InProcesses, Site, Sites, eventually, linked_sites, party
 
 LAYOUT = {"a": ["guest:1"], "b": ["host:2"]}
@@ -83,7 +83,7 @@ def running(directory: Path) -> Iterator[tuple[Sites, InProcesses]]:
     runner = InProcesses()
     with tempfile.TemporaryDirectory(prefix="fr") as sockets:
         sites = linked_sites(LAYOUT, directory, Path(sockets))
-        sites["b"].config["listen"]["metrics"] = f"127.0.0.1:{free_ports(1)[0]}"
+        sites["b"].config["listen"]["metrics"] = f"127.0.0.1:{ports_of_this_process(1)[0]}"
         with Sites.running(sites, runner) as running_sites:
             running_sites.wait_until_connected()
             yield running_sites, runner

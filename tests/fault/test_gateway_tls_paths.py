@@ -12,7 +12,6 @@ from pathlib import Path
 import grpc
 import pytest
 
-from fedrdma_fate.bench.ports import free_ports
 from fedrdma_fate.gateway.peers import channel_security
 from fedrdma_fate.security.credentials import CredentialFiles, load_credentials
 from fedrdma_fate.security.grpc_credentials import GrpcCredentials
@@ -21,6 +20,7 @@ from fedrdma_fate.wire.errors import TransportError
 from tests.support.certificates import TestAuthority, now
 from tests.support.connections import cut, strike
 from tests.support.control import client_context
+from tests.support.ports import ports_of_this_process
 from tests.support.sites import InProcesses, Sites, eventually, party, start_gateways
 
 LAYOUT = {"a": ["guest:1"], "b": ["host:2"]}
@@ -67,7 +67,7 @@ def test_a_grpc_data_path_that_is_lost_after_a_certificate_was_renewed_is_made_a
 
 
 def test_a_gateway_speaks_no_tls_1_2_on_any_port(tmp_path: Path, authority: TestAuthority) -> None:
-    (port,) = free_ports(1)
+    (port,) = ports_of_this_process(1)
     with start_gateways(
         LAYOUT, tmp_path, authority=authority, runner=InProcesses(), connected=False, mode="grpc"
     ) as sites:
@@ -172,7 +172,7 @@ def scrape(port: int, context: ssl.SSLContext) -> str:
 def test_metrics_beyond_loopback_are_for_the_site_itself(
     tmp_path: Path, authority: TestAuthority, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (port,) = free_ports(1)
+    (port,) = ports_of_this_process(1)
     layout = {"a": ["guest:1"]}
     with start_gateways(layout, tmp_path, authority=authority, connected=False, listen={"metrics": f"0.0.0.0:{port}"}):
         assert "fedrdma_complaints" in scrape(port, client_context(authority, "a"))
@@ -192,7 +192,7 @@ def test_metrics_beyond_loopback_are_for_the_site_itself(
 
 
 def test_metrics_on_loopback_are_plain(tmp_path: Path, authority: TestAuthority) -> None:
-    (port,) = free_ports(1)
+    (port,) = ports_of_this_process(1)
     layout = {"a": ["guest:1"]}
     with (
         start_gateways(layout, tmp_path, authority=authority, connected=False, listen={"metrics": f"127.0.0.1:{port}"}),

@@ -55,6 +55,9 @@ def _values_within(kind: Any, meta: msgspec.Meta) -> st.SearchStrategy[Any]:
     """Within the limits of a field, where it has any that random values would not keep."""
     if kind is bytes and meta.min_length is not None:
         return st.binary(min_size=meta.min_length, max_size=meta.max_length)
+    if typing.get_origin(kind) is tuple and meta.min_length is not None:
+        one, _ = typing.get_args(kind)
+        return st.lists(values_of(one), min_size=meta.min_length, max_size=meta.min_length + 3).map(tuple)
     if meta.ge is None:
         return values_of(kind)
     make = st.integers if kind is int else functools.partial(st.floats, allow_nan=False)

@@ -23,7 +23,7 @@ from typing import Any
 import psutil
 import yaml
 
-from fedrdma_fate.bench.ports import free_ports
+from tests.support.ports import ports_of_this_process
 
 _READY_SECONDS = 120.0
 _FRAGMENT = Path(__file__).resolve().parents[2] / "conf" / "fate_flow.yaml"
@@ -85,7 +85,7 @@ def running_fate_flow(
     Raises:
         AssertionError: it does not answer, with its output.
     """
-    free_port, grpc_port = free_ports(2)
+    free_port, grpc_port = ports_of_this_process(2)
     http_port = http_port or free_port
     server = FateFlow(directory, http_port)
     _make_environment(server.python.parents[1])

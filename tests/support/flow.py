@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from fedrdma_fate.bench.ports import free_ports
+from tests.support.ports import ports_of_this_process
 from tests.support.sites import Runner, Sites, start_gateways
 
 SECONDS = 20.0
@@ -124,7 +124,7 @@ def flow_sites(
     layout = layout or LAYOUT
     with fake_flows(len(layout)) as made:
         flows = dict(zip(layout, made, strict=True))
-        ports, osx_ports = (dict(zip(layout, free_ports(len(layout)), strict=True)) for _ in range(2))
+        ports, osx_ports = (dict(zip(layout, ports_of_this_process(len(layout)), strict=True)) for _ in range(2))
 
         def of_site(name: str) -> dict[str, Any]:
             if name in without_server:

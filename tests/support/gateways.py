@@ -16,10 +16,10 @@ from typing import Any
 
 import yaml
 
-from fedrdma_fate.bench.ports import free_ports
 from fedrdma_fate.client.client import ask_status
 from fedrdma_fate.wire.errors import GatewayError
 from tests.support.certificates import TestAuthority
+from tests.support.ports import ports_of_this_process
 from tests.support.shared_memory import room_for_regions
 from tests.support.traces import trace_events
 
@@ -91,7 +91,7 @@ def running_gateways(directory: Path, parties: Sequence[PartyTuple], **settings:
         authority = TestAuthority(directory / "tls")
         for party in parties:
             authority.issue(_site(party))
-        ports = dict(zip(parties, free_ports(len(parties)), strict=True))
+        ports = dict(zip(parties, ports_of_this_process(len(parties)), strict=True))
         processes = [stack.enter_context(_gateway(silos, party, ports, settings)) for party in parties]
         # all at once, so that none waits for another's farewell
         stack.callback(lambda: [process.send_signal(signal.SIGINT) for process in processes])

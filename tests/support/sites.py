@@ -19,13 +19,13 @@ from typing import Any, Protocol, TypeVar
 
 import yaml
 
-from fedrdma_fate.bench.ports import free_ports
 from fedrdma_fate.client.client import GatewayClient, ask_status
 from fedrdma_fate.gateway.config.schema import parse_config
 from fedrdma_fate.gateway.daemon import Gateway
 from fedrdma_fate.wire.errors import GatewayError
 from fedrdma_fate.wire.frames import ControlFrame, Mode, Party
 from tests.support.certificates import TestAuthority
+from tests.support.ports import ports_of_this_process
 from tests.support.shared_memory import room_for_regions
 from tests.support.traces import trace_events
 
@@ -176,7 +176,7 @@ def linked_sites(
         of_site: further settings of one, by its name.
         **settings: see `gateway_site`.
     """
-    ports = dict(zip(layout, free_ports(len(layout)), strict=True))
+    ports = dict(zip(layout, ports_of_this_process(len(layout)), strict=True))
     sites = {
         name: gateway_site(
             name,

@@ -11,9 +11,9 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from fedrdma_fate.bench.ports import free_ports
 from fedrdma_fate.cli.main import main
 from tests.support.certificates import TestAuthority
+from tests.support.ports import ports_of_this_process
 from tests.support.sites import Site, eventually, gateway_site
 
 RIGHT = {"site": "a", "parties": ["9999"], "security": "off"}
@@ -81,7 +81,7 @@ def test_a_configuration_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
-    return gateway_site("a", ["guest:1"], home=tmp_path, sockets=tmp_path, port=free_ports(1)[0])
+    return gateway_site("a", ["guest:1"], home=tmp_path, sockets=tmp_path, port=ports_of_this_process(1)[0])
 
 
 def run(site: Site) -> subprocess.Popen[str]:
