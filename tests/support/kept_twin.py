@@ -11,13 +11,13 @@ from typing import Any
 
 from fedrdma_fate.client.protocol import CLIENT_PROTOCOL_VERSION, Attach, Commit, PutInline
 from fedrdma_fate.gateway.assembly import limits_of
+from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.journal.earlier_run import EarlierRun
 from fedrdma_fate.gateway.journal.journal import Journal
 from fedrdma_fate.gateway.journal.state import replay
 from fedrdma_fate.gateway.journal_records import Began, Coming, encode_record
 from fedrdma_fate.gateway.messages.budget import Budget
 from fedrdma_fate.gateway.messages.mailbox import Mailbox
-from fedrdma_fate.gateway.peers.peer import Peer
 from fedrdma_fate.gateway.peers.receiving import pool_owner
 from fedrdma_fate.gateway.restoring import restore
 from fedrdma_fate.gateway.tasks.pushing import LeasedPayload, Pushing
@@ -106,12 +106,17 @@ class KeptTwin(Twin):
 
     def __init__(self, directory: Path, seed: int = 0, **settings: Any) -> None:
         self._sites = {site: _Site(directory / f"journal-{site}", 2 << 20, 1 << 20) for site in PARTIES}
+        self._earlier: dict[str, EarlierRun] = {}
         super().__init__(directory, seed, **settings)
 
     def _make(self, site: str) -> Half:
-        half, kept = super()._make(site), self._sites[site]
-        old = half.context
-        run = EarlierRun()
+        half = super()._make(site)
+        restore(half.context, self._earlier.pop(site), {half.peer.config.site: half.peer})
+        return half
+
+    def _context(self, site: str) -> GatewayContext:
+        old, kept = super()._context(site), self._sites[site]
+        run = self._earlier[site] = EarlierRun()
         with contextlib.suppress(FileNotFoundError):
             run.state = replay(read_records(kept.fileno)[0])
         if kept.memory is not None:
@@ -138,13 +143,12 @@ class KeptTwin(Twin):
         kept.file = _WatchedFile(kept.fileno, map(encode_record, run.state.records()), lambda: self._on_append(site))
         journal = Journal(kept.file, is_durable=old.config.durable)
         run.state.sessions.record = journal.write
-        half.peer.close("never used")
-        context = type(old)(
+        return GatewayContext(
             config=old.config,
             incarnation=old.incarnation,
             host=old.host,
             send_pool=SlotPool(kept.send, "send"),
-            receive_pool=SlotPool(kept.receive, "receive", sharers=[pool_owner(half.peer.config.site)]),
+            receive_pool=SlotPool(kept.receive, "receive", sharers=[pool_owner(old.config.peers[0].site)]),
             spill=spill,
             mailbox=Mailbox(Budget(limits_of(old.config)), None, run.state.sessions),
             routes=old.routes,
@@ -158,10 +162,6 @@ class KeptTwin(Twin):
             journal_identity=f"journal of {site}",
             make_link=old.make_link,
         )
-        peer = Peer(old.config.peers[0], context)
-        context.mailbox.on_turned_away = peer.receiving.turned_away
-        restore(context, run, {peer.config.site: peer})
-        return Half(site, context, peer)
 
     def _region(self, site: str, name: str, length: int) -> Region:
         # what a pool of its own would lie in is never used

@@ -162,6 +162,12 @@ class Twin:
         self.halves = {site: self._make(site) for site in PARTIES}
 
     def _make(self, site: str) -> Half:
+        context = self._context(site)
+        peer = Peer(context.config.peers[0], context)
+        context.mailbox.on_turned_away = peer.receiving.turned_away
+        return Half(site, context, peer)
+
+    def _context(self, site: str) -> GatewayContext:
         other = "b" if site == "a" else "a"
         document = {
             "site": site,
@@ -179,7 +185,7 @@ class Twin:
             **self._settings,
         }
         config = parse_config(document)
-        context = GatewayContext(
+        return GatewayContext(
             config=config,
             incarnation=f"{site}-{self.random.random()}" if hasattr(self, "random") else site,
             host="here",
@@ -198,9 +204,6 @@ class Twin:
             metrics=GatewayMetrics(),
             make_link=threadless_link,
         )
-        peer = Peer(config.peers[0], context)
-        context.mailbox.on_turned_away = peer.receiving.turned_away
-        return Half(site, context, peer)
 
     def _region(self, site: str, name: str, length: int) -> Region:
         """The memory of a pool."""
