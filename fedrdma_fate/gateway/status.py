@@ -16,7 +16,8 @@ from fedrdma_fate.gateway.flow.calls import FlowCalls
 from fedrdma_fate.gateway.peers.paths import DataPath
 from fedrdma_fate.gateway.peers.peer import Peer
 from fedrdma_fate.gateway.tasks.held_memory import Holding
-from fedrdma_fate.gateway.tasks.sums import SumProgress, Sums
+from fedrdma_fate.gateway.tasks.sum_outcome import SumProgress
+from fedrdma_fate.gateway.tasks.sums import Sums
 from fedrdma_fate.security.identity import uri_of_site
 from fedrdma_fate.wire.frames import Party
 

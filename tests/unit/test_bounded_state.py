@@ -143,7 +143,8 @@ BOUNDS: dict[str, dict[str, str]] = {
         "gateway/tasks/site_sums.py:SiteSums": "_sums",
     },
     "MOST_PARTIES: of one sum": {
-        "gateway/tasks/sums.py:_RunningSum": "_here _takes _sum_takes _site_sums",
+        "gateway/tasks/sums.py:_RunningSum": "_here _takes _sum_takes",
+        "gateway/tasks/merging.py:Merging": "_here",
         "gateway/tasks/ordered_sums.py:OrderedSums": "_number_of _orders",
         "gateway/tasks/site_sums.py:_SiteSum": "_missing _kept _ready _parts",
         "gateway/summand_grants.py:ExpectedUpdates": "_keys _coming _held",

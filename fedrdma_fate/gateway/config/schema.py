@@ -265,7 +265,7 @@ class AggregateConfig(_Section, frozen=True):
     sums: bool = True
     order: Literal["exact", "rank", "arrival"] = "exact"
     workers: Literal["auto"] | Annotated[int, msgspec.Meta(ge=1, le=64)] = "auto"
-    site_sums: bool = False
+    site_sums: bool = True
     site_wait: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 5.0
     checkpoints: Path | None = None
     checkpoints_kept: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 8

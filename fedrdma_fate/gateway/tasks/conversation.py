@@ -54,7 +54,7 @@ from fedrdma_fate.gateway.tasks.pushing import LeasedPayload, checked_key
 from fedrdma_fate.gateway.tasks.session_list import dropped_document
 from fedrdma_fate.gateway.tasks.socket import Answer, WithDescriptor, WithSequel
 from fedrdma_fate.gateway.tasks.stopping import stopping_error
-from fedrdma_fate.gateway.tasks.sums import SumOutcome
+from fedrdma_fate.gateway.tasks.sum_outcome import SumOutcome
 from fedrdma_fate.gateway.tasks.task import Task
 from fedrdma_fate.memory.pool import Lease, SlotPool
 from fedrdma_fate.memory.region import region_unusable

@@ -19,7 +19,7 @@ from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.peers.sending import Sending
 from fedrdma_fate.gateway.tasks.pushing import LeasedPayload
 from fedrdma_fate.gateway.tasks.returning import EarlierSum, Had, digest_of_secret
-from fedrdma_fate.gateway.tasks.sums import SumOutcome
+from fedrdma_fate.gateway.tasks.sum_outcome import SumOutcome
 from fedrdma_fate.memory.pool import Lease
 from fedrdma_fate.memory.shared_slots import range_is_held
 from fedrdma_fate.wire.frames import MessageKey

@@ -1,0 +1,57 @@
+"""What comes of a sum, and how far one has come."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from fedrdma_fate.client.protocol import Unfinished
+from fedrdma_fate.core.fold import Fold
+from fedrdma_fate.gateway.messages.message import Message
+from fedrdma_fate.wire.frames import MessageKey, Party
+from fedrdma_fate.wire.summand import Shape
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SumOutcome:
+    """A sum, of all parties or of some.
+
+    Attributes:
+        fold: who is in it.
+        shapes: of its arrays.
+        message: holds the slot it lies in; belongs to whoever gets this.
+        number: of the sum, in the journal.
+        unfinished: what is still to be done, where no worker could.
+    """
+
+    fold: Fold
+    shapes: tuple[Shape, ...]
+    message: Message
+    number: int
+    unfinished: Unfinished | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SumProgress:
+    """How far a sum has come.
+
+    Attributes:
+        key: of its first message, by rank.
+        order: in what order it adds.
+        parties: how many belong to it.
+        added: how many are in it.
+        waiting: how many are here, and not in it yet.
+        adding: who is being added.
+        missing: whose updates are not here.
+        update_bytes: of one update; 0 before the first one is here.
+        seconds: since it was asked for.
+    """
+
+    key: MessageKey
+    order: str
+    parties: int
+    added: int
+    waiting: int
+    adding: Party | None
+    missing: tuple[Party, ...]
+    update_bytes: int
+    seconds: float

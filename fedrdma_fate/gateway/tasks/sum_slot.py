@@ -1,0 +1,203 @@
+"""The slot that a sum is added up in, and the worker that adds there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import os
+import time
+from collections.abc import Sequence
+
+from fedrdma_fate import memory_files
+from fedrdma_fate.aggregate.jobs import Add, Begin, End, Finish, JobAnswer
+from fedrdma_fate.aggregate.place import MARK_BYTES, accumulator_bytes, half_in, planes_at
+from fedrdma_fate.aggregate.worker import OpenSum, WorkerHandle, WorkerLostError
+from fedrdma_fate.aggregate.worker_pool import WorkerPool
+from fedrdma_fate.core.fold import Order
+from fedrdma_fate.gateway.context import GatewayContext
+from fedrdma_fate.gateway.journal_records import SumBegan, SumGone
+from fedrdma_fate.gateway.messages.message import Message
+from fedrdma_fate.gateway.spilling import make_room
+from fedrdma_fate.gateway.tasks.adding import CannotAddError
+from fedrdma_fate.gateway.tasks.returning import EarlierSum
+from fedrdma_fate.memory.region import region_unusable
+from fedrdma_fate.memory.shared_slots import hold_range, range_is_held
+from fedrdma_fate.ports import Slot
+from fedrdma_fate.wire.errors import ErrorCode, GatewayError, MemoryPoolError
+from fedrdma_fate.wire.frames import MessageKey
+from fedrdma_fate.wire.summand import Shape, planes_bytes
+
+ROOM_SECONDS = 10.0
+"""That a sum waits for the room of its accumulator; then FATE adds, which needs no room here."""
+
+EARLIER_WORKER_SECONDS = 10.0
+"""That the worker of an earlier run may take to end, which the kernel kills with its gateway."""
+_LOOK_SECONDS = 0.02
+"""Between two looks at whether it has."""
+
+
+class SumSlot:
+    """Belongs to the event loop's thread.
+
+    Attributes:
+        number: of the sum, in the journal.
+        order_name: in what order it adds.
+        order: the same.
+        shapes: of its arrays, as soon as there is a slot.
+        message: holds the slot, as soon as there is one.
+    """
+
+    def __init__(
+        self,
+        context: GatewayContext,
+        workers: WorkerPool,
+        number: int,
+        keys: Sequence[MessageKey],
+        client: str,
+        earlier: EarlierSum | None = None,
+    ) -> None:
+        """
+        Args:
+            context: the gateway's.
+            workers: processes that add.
+            number: of the sum.
+            keys: its messages, in the order of their ranks.
+            client: id of the task that asks for it.
+            earlier: what an earlier run has done of it; its number and its order hold.
+        """
+        self._context = context
+        self._workers = workers
+        self._keys = keys
+        self._client = client
+        self._is_of_earlier_run = earlier is not None
+        self._worker: WorkerHandle | None = None
+        self._open: OpenSum | None = None
+        self.number = number if earlier is None else earlier.kept.began.number
+        self.order_name = context.config.aggregate.order if earlier is None else earlier.kept.began.order
+        self.order = Order(self.order_name)
+        self.shapes: tuple[Shape, ...] = () if earlier is None else earlier.kept.began.shapes
+        self.message: Message | None = None if earlier is None else earlier.message
+
+    async def do(self, job: Add | Finish | End, opened: OpenSum, descriptor: int | None = None) -> JobAnswer:
+        """Have the worker of this sum do a job; see `WorkerHandle.do`."""
+        if self._worker is None:
+            self._worker = self._workers.choose()
+        return await self._worker.do(job, opened, descriptor)
+
+    def leave_if_closed(self) -> None:
+        """The gateway stops, and so no worker does anything: the next run goes on."""
+        if self._workers.is_closed:
+            raise asyncio.CancelledError
+
+    def is_half_in(self, number: int) -> bool:
+        """Whether some of this addition is in, and not all."""
+        message = self.message
+        return message is not None and message.lease is not None and half_in(message.lease.slot.view, number)
+
+    def begin_anew(self) -> None:
+        """Nothing is in it."""
+        if self.message is not None and self.message.lease is not None:
+            self.message.lease.slot.view[:MARK_BYTES] = bytes(MARK_BYTES)
+
+    async def make_room(self, shapes: tuple[Shape, ...]) -> Message:
+        """The slot, which is leased now where there was none.
+
+        Raises:
+            CannotAddError: there is no room.
+        """
+        if self.message is not None:
+            return self.message
+        pool = self._context.receive_pool
+        length = accumulator_bytes(self.order, planes_bytes(shapes))
+        # in the next turn of the loop, when the request below stands in the queue
+        asyncio.get_running_loop().call_soon(make_room, self._context, pool)
+        try:
+            lease = await pool.acquire(length, f"sum:{self.number}", ROOM_SECONDS)
+        except MemoryPoolError as error:
+            raise CannotAddError(f"no room for the sum: {error.message}") from error
+        lease.slot.view[:MARK_BYTES] = bytes(MARK_BYTES)
+        journal = self._context.journal
+        journal.write(
+            SumBegan(self.number, self._client, tuple(self._keys), self.order_name, shapes, lease.slot.offset, length)
+        )
+        when_gone = functools.partial(journal.write, SumGone(self.number))
+        self.shapes = shapes
+        self.message = Message(
+            self._keys[0],
+            "object",
+            planes_bytes(shapes),
+            lease=lease,
+            payload_at=planes_at(self.order, planes_bytes(shapes)),
+            when_gone=when_gone,
+        )
+        return self.message
+
+    async def map(self) -> OpenSum:
+        """What a worker needs to map the slot.
+
+        Raises:
+            CannotAddError: there is no descriptor.
+            GatewayError: SUM_LOST.
+        """
+        if self._open is not None:
+            return self._open
+        assert self.message is not None
+        assert self.message.lease is not None
+        slot = self.message.lease.slot
+        if self._is_of_earlier_run:
+            await self._await_earlier_worker(slot)
+        try:
+            descriptor = memory_files.open_for_writing(slot.region.fileno)
+            try:
+                # the next gateway sees by it whether a worker may still write there
+                hold_range(descriptor, slot.offset, slot.length)
+            except OSError:
+                os.close(descriptor)
+                raise
+        except OSError as error:
+            raise CannotAddError(str(region_unusable("the receive region", error))) from error
+        begin = Begin(self.number, self.order_name, len(self._keys), self.shapes, slot.offset, slot.length)
+        self._open = OpenSum(begin, descriptor)
+        return self._open
+
+    async def _await_earlier_worker(self, slot: Slot) -> None:
+        """That of an earlier run may not write there any more when ours does."""
+        until = time.monotonic() + EARLIER_WORKER_SECONDS
+        while range_is_held(slot):
+            if time.monotonic() > until:
+                key = self._keys[0]
+                raise GatewayError(
+                    ErrorCode.SUM_LOST,
+                    f"the sum of {key.name}/{key.tag} in {key.session} cannot go on: a process of an earlier run of "
+                    "the gateway still has it mapped.",
+                    "Look for a process `fedrdma_fate.aggregate.worker_process` that does not end; run the job again.",
+                )
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def unmap(self) -> None:
+        """No worker writes to the slot any more."""
+        opened, self._open = self._open, None
+        if opened is None:
+            return
+        try:
+            with contextlib.suppress(WorkerLostError):
+                await self.do(End(self.number), opened)
+        finally:
+            os.close(opened.descriptor)
+
+    def take(self) -> Message:
+        """The slot, which belongs to the caller now."""
+        message, self.message = self.message, None
+        assert message is not None
+        return message
+
+    async def let_go(self) -> None:
+        """Give back what it still has."""
+        await self.unmap()
+        if self._worker is not None:
+            self._workers.give_back(self._worker)
+            self._worker = None
+        message, self.message = self.message, None
+        if message is not None and not self._context.leaves_to_next:
+            message.discard()
