@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -67,6 +67,19 @@ def end_with_parent(parent: int, number: signal.Signals = signal.SIGTERM) -> Non
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
         os.kill(os.getpid(), number)
+
+
+def kill_with_parent() -> Callable[[], None]:
+    """For `preexec_fn`: have the kernel kill the child that is being made when this process is gone."""
+    # both are looked up here: a child of a process with threads does as little as it can before it is another program
+    prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
+
+    def ask() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return ask
 
 
 class MemoryWatch:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
+from fedrdma_fate.bench.protocols.brokers import provide_rabbitmq
 from fedrdma_fate.bench.protocols.results import read_measurement, to_plot, to_table
-from fedrdma_fate.bench.protocols.rows import all_protocol_rows, select_protocol_rows
+from fedrdma_fate.bench.protocols.rows import ProtocolRow, all_protocol_rows, lacks_rabbitmq, select_protocol_rows
 from fedrdma_fate.bench.protocols.runner import Log, ProtocolSweep, run_protocols
 from fedrdma_fate.bench.protocols.settings import LIMITED, ProtocolSetting, parse_protocol_settings
 from fedrdma_fate.bench.report import terminal_table, write_report
@@ -86,8 +88,8 @@ def protocols(
     output: Path | None,
 ) -> None:
     """Time rounds of a federation by protocol, in virtual time: TCP one silo after the other and all at once, UDP,
-    gRPC, and this project's modes. Silos, model, network, rate, RTT, buffer and loss may be lists with commas: all
-    combinations are measured."""
+    gRPC, brokers, and this project's modes. Silos, model, network, rate, RTT, buffer and loss may be lists with commas:
+    all combinations are measured."""
     with told_plainly(), ended_in_order():
         if network is not None and (is_given("rate") or is_given("buffer")):
             raise click.UsageError("Give --network, or --rate and --buffer.")
@@ -102,17 +104,41 @@ def protocols(
             return Testbed(repository, setting.network, seed, kernel, limit, more=setting.host_options)
 
         make_hosts(settings[0]).check()
+        _provide_brokers(chosen, repository)
+        notes = notes_of(settings, chosen)
+        for note in notes:
+            click.echo(f"fedrdma: {note}", err=True)
         log = _open_log(output, {"rounds": rounds, "seed": seed, "kernel": kernel})
         with progress() as tell:
             sweep = run_protocols(settings, chosen, make_hosts, rounds, log, tell)
         _show(sweep, as_json)
         if output is not None and sweep.measured:
-            _write(sweep, output)
+            _write(sweep, notes, output)
     if sweep.interrupted:
         asked = len(settings) * len(chosen)
         click.echo(f"fedrdma: interrupted; {len(sweep.failures)} of {asked} are not measured", err=True)
         sys.exit(INTERRUPTED_STATUS)
     end_with(sweep.failures)
+
+
+def _provide_brokers(rows: Sequence[ProtocolRow], checkout: Path) -> None:
+    """Unpack RabbitMQ for the first who asks for one of its rows; without it they are left out."""
+    if not lacks_rabbitmq(rows):
+        return
+    click.echo("fedrdma: unpacking RabbitMQ and Erlang from Debian's packages, once (32 MB to fetch)", err=True)
+    if (reason := provide_rabbitmq(checkout)) is not None:
+        click.echo(f"fedrdma: no RabbitMQ: {reason}", err=True)
+
+
+def notes_of(settings: Sequence[ProtocolSetting], rows: Sequence[ProtocolRow]) -> list[str]:
+    """What is to be said of how rows carry the models, each once."""
+    told = {
+        f"{row.name}, {setting.model.name}: {note}": None
+        for setting in settings
+        for row in rows
+        if (note := row.find_note(setting.model.size)) is not None
+    }
+    return list(told)
 
 
 def _open_log(output: Path | None, conditions: dict[str, object]) -> Log:
@@ -139,10 +165,11 @@ def _show(sweep: ProtocolSweep, as_json: bool) -> None:
         console().print(terminal_table(to_table(run.setting, run.measurements)))
 
 
-def _write(sweep: ProtocolSweep, output: Path) -> None:
+def _write(sweep: ProtocolSweep, notes: Sequence[str], output: Path) -> None:
     path = output / "bench-protocols.json"
     path.write_text(json.dumps(sweep.to_document(), indent=2) + "\n", encoding="utf-8")
     paragraphs = ["Communication of a round in virtual time, the silos' computing taken off; medians of the rounds."]
+    paragraphs += notes
     paragraphs += [f"{name} was not measured: {reason}" for name, reason in sweep.failures.items()]
     tables = [to_table(run.setting, run.measurements) for run in sweep.measured]
     plots = [

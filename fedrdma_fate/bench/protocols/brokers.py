@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 from fedrdma_fate.bench.wan.rows import find_program
 
@@ -11,6 +15,14 @@ MQTT_MOST_BYTES = 268_435_455
 """MQTT 3.1.1, section 2.2.3: the largest remaining length of a packet."""
 MQTT_BESIDE_BYTES = 64
 """Of a packet, for its topic, its number, the round and the sender."""
+RABBITMQ_MOST_BYTES = 134_217_728
+"""RabbitMQ's own `max_message_size`; its configuration takes four times as much at most."""
+RABBITMQ_BESIDE_BYTES = 64
+"""Of a message, for the round, the sender and the part."""
+_UNPACK_RABBITMQ = "scripts.lib.rabbitmq"
+"""Of a checkout: unpacks it into the environment of this Python."""
+_UNPACKED_RABBITMQ = "lib/rabbitmq"
+"""Where that lies, as in Debian's packages."""
 _SYSTEM_PROGRAMS = "/usr/sbin"
 """Where Debian puts daemons; an ordinary user's path leaves it out."""
 
@@ -18,6 +30,46 @@ _SYSTEM_PROGRAMS = "/usr/sbin"
 def find_mosquitto() -> str | None:
     """Where the broker is: beside this Python, on the path, or where Debian puts it."""
     return find_program("mosquitto") or shutil.which("mosquitto", path=_SYSTEM_PROGRAMS)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RabbitMq:
+    """Where RabbitMQ is.
+
+    Attributes:
+        server: that starts it.
+        erlang: the directory of Erlang.
+        binaries: of Erlang's emulator.
+    """
+
+    server: Path
+    erlang: Path
+    binaries: Path
+
+
+def find_rabbitmq() -> RabbitMq | None:
+    """As unpacked beside this Python, or as Debian installs it; whether one runs does not matter."""
+    for root in (Path(sys.prefix, _UNPACKED_RABBITMQ), Path("/")):
+        erlang = root / "usr/lib/erlang"
+        servers = sorted((root / "usr/lib/rabbitmq/lib").glob("rabbitmq_server-*/sbin/rabbitmq-server"))
+        binaries = sorted(one.parent for one in erlang.glob("erts-*/bin/erlexec"))
+        if servers and binaries:
+            return RabbitMq(servers[-1], erlang, binaries[-1])
+    return None
+
+
+def provide_rabbitmq(checkout: Path) -> str | None:
+    """Unpack it beside this Python, by the scripts of a checkout; why that cannot be done, or None."""
+    done = subprocess.run(
+        [sys.executable, "-m", _UNPACK_RABBITMQ],
+        cwd=checkout,
+        check=False,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+    )
+    said = done.stderr.strip().splitlines()
+    return None if done.returncode == 0 else (said[-1] if said else f"it ended with status {done.returncode}")
 
 
 def missing_module(module: str, package: str) -> str | None:
@@ -40,4 +92,26 @@ def mqtt_problem(model_bytes: int) -> str | None:
         return problem
     if find_mosquitto() is None:
         return "needs the broker mosquitto: scripts/setup, or apt-get install mosquitto"
+    return None
+
+
+def amqp_messages(model_bytes: int) -> int:
+    """How many messages a model is cut into."""
+    return -(-model_bytes // (RABBITMQ_MOST_BYTES - RABBITMQ_BESIDE_BYTES))
+
+
+def amqp_note(model_bytes: int) -> str | None:
+    """What is to be said of a model that goes by AMQP; None: nothing."""
+    if (messages := amqp_messages(model_bytes)) == 1:
+        return None
+    return f"cuts a model into {messages} messages: RabbitMQ's max_message_size is {RABBITMQ_MOST_BYTES:,} bytes"
+
+
+def amqp_problem(model_bytes: int) -> str | None:
+    """Why a model cannot go by AMQP; None when it can."""
+    del model_bytes
+    if (problem := missing_module("pika", "pika")) is not None:
+        return problem
+    if find_rabbitmq() is None:
+        return f"needs RabbitMQ: python -m {_UNPACK_RABBITMQ} in a clone, or apt-get install rabbitmq-server"
     return None

@@ -7,13 +7,18 @@ import enum
 from collections.abc import Callable, Sequence
 
 from fedrdma_fate.bench.incast.rows import GUEST_BYTES, PAYLOADS_PER_SILO, PROCESS_BYTES, SLOT_BYTES
-from fedrdma_fate.bench.protocols.brokers import mqtt_problem, zmtp_problem
+from fedrdma_fate.bench.protocols.brokers import amqp_note, amqp_problem, find_rabbitmq, mqtt_problem, zmtp_problem
 from fedrdma_fate.bench.protocols.settings import ProtocolSetting
 from fedrdma_fate.bench.selection import select_by_name
 
 EXCHANGE = "deploy.softroce.programs.exchange"
 PACED_SHARE = 0.97
 """Of what the link carries: room for the end that TCP tells, and for what neighbours are early or late by."""
+
+BROKER_BYTES = 2 * 2**30
+"""Of a guest in which RabbitMQ runs: from 40 % of its memory on it would take no more messages."""
+BROKER_PAYLOADS = 4
+"""Of each silo, that a broker holds and its sockets' buffers."""
 
 
 class SentAgainBy(enum.Enum):
@@ -34,15 +39,19 @@ class ProtocolRow:
         sent_again_by: whose count of bytes sent again is the right one.
         loses: whether bytes may never be delivered.
         find_problem: why a model of so many bytes cannot go this way on this machine; None when it can.
+        find_note: what is to be said of how a model of so many bytes goes this way; None: nothing.
+        needs_rabbitmq: rows that do share a boot of the testbed, and in it the broker.
     """
 
     name: str
     sent_again_by: SentAgainBy
     loses: bool = False
     find_problem: Callable[[int], str | None] = lambda _: None
+    find_note: Callable[[int], str | None] = lambda _: None
+    needs_rabbitmq: bool = False
 
-    def program(self, setting: ProtocolSetting, rounds: int) -> list[str]:
-        """The module and its arguments."""
+    def program(self, setting: ProtocolSetting, rounds: int, beside: Sequence[ProtocolRow] = ()) -> list[str]:
+        """The module and its arguments; further rows come after this one, in the same boot."""
         rates = (
             "--down-bps",
             f"{PACED_SHARE * setting.down_bps:.0f}",
@@ -50,12 +59,18 @@ class ProtocolRow:
             f"{PACED_SHARE * setting.up_bps:.0f}",
         )
         mtu = ("--mtu", str(setting.link.mtu_bytes))
-        return [EXCHANGE, self.name, str(setting.model.size), str(rounds), *rates, *mtu]
+        names = ",".join(row.name for row in (self, *beside))
+        return [EXCHANGE, names, str(setting.model.size), str(rounds), *rates, *mtu]
+
+    def shares_boot_with(self, other: ProtocolRow) -> bool:
+        """Whether both are measured in one boot of the testbed: the broker takes longer to start than a row takes."""
+        return self.needs_rabbitmq and other.needs_rabbitmq
 
     def guest_bytes(self, setting: ProtocolSetting) -> int:
         """Memory of the guest: taken as it is used."""
         per_host = PROCESS_BYTES + SLOT_BYTES + PAYLOADS_PER_SILO * setting.model.size
-        return GUEST_BYTES + (setting.silos + 1) * per_host
+        broker = BROKER_BYTES + BROKER_PAYLOADS * setting.payload_bytes if self.needs_rabbitmq else 0
+        return GUEST_BYTES + (setting.silos + 1) * per_host + broker
 
 
 def all_protocol_rows() -> list[ProtocolRow]:
@@ -67,6 +82,8 @@ def all_protocol_rows() -> list[ProtocolRow]:
         ProtocolRow("udp-fedcomm", SentAgainBy.NOBODY, loses=True),
         ProtocolRow("udp-indexed", SentAgainBy.NOBODY, loses=True),
         *(ProtocolRow(f"mqtt-{quality}", SentAgainBy.TCP, find_problem=mqtt_problem) for quality in range(3)),
+        _amqp_row("amqp-fanout"),
+        _amqp_row("amqp-confirm"),
         ProtocolRow("zmtp-pub", SentAgainBy.TCP, loses=True, find_problem=zmtp_problem),
         ProtocolRow("zmtp-dealer", SentAgainBy.TCP, find_problem=zmtp_problem),
         ProtocolRow("grpc-stream", SentAgainBy.TCP),
@@ -78,6 +95,15 @@ def all_protocol_rows() -> list[ProtocolRow]:
         ProtocolRow("fedrdma-x/udp", SentAgainBy.PROTOCOL),
         ProtocolRow("fedrdma-x/tcp", SentAgainBy.TCP),
     ]
+
+
+def _amqp_row(name: str) -> ProtocolRow:
+    return ProtocolRow(name, SentAgainBy.TCP, find_problem=amqp_problem, find_note=amqp_note, needs_rabbitmq=True)
+
+
+def lacks_rabbitmq(rows: Sequence[ProtocolRow]) -> bool:
+    """Whether one of them needs the broker, and there is none."""
+    return any(row.needs_rabbitmq for row in rows) and find_rabbitmq() is None
 
 
 def select_protocol_rows(names: Sequence[str]) -> list[ProtocolRow]:

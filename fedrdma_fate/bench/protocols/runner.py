@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,7 @@ from fedrdma_fate.bench.protocols.rows import ProtocolRow, SentAgainBy
 from fedrdma_fate.bench.protocols.settings import ProtocolSetting
 from fedrdma_fate.bench.sweep import SettingRun, Sweep, Tell, sweep_over
 from fedrdma_fate.bench.wan.checkpoint import KeptMeasurements
-from fedrdma_fate.bench.wan.testbed import lines_of
+from fedrdma_fate.bench.wan.testbed import TestbedRun, lines_of
 
 SERVER = "0"
 
@@ -54,18 +55,35 @@ def run_protocols(
     """
 
     def measure_row(run: ProtocolRun, row: ProtocolRow) -> None:
-        measured = log.find(run.setting, row.name)
-        if measured is None:
+        if log.find(run.setting, row.name) is None:
             if (problem := row.find_problem(run.setting.model.size)) is not None:
                 run.failures[row.name] = problem
                 return
             try:
-                measured = measure(row, run.setting, make_hosts(run.setting), rounds)
+                for made in with_others(run, row):
+                    log.add(run.setting, made)
             except RowError as error:
                 run.failures[row.name] = str(error)
                 return
-            log.add(run.setting, measured)
+        measured = log.find(run.setting, row.name)
+        assert measured is not None
         run.measurements.append(measured)
+
+    def with_others(run: ProtocolRun, row: ProtocolRow) -> list[ProtocolMeasurement]:
+        """The row and those that share its boot; the row alone where one of them fails."""
+        setting = run.setting
+        others = [other for other in rows if other is not row and row.shares_boot_with(other)]
+        open_ones = [
+            other
+            for other in others
+            if not run.is_done(other.name)
+            and log.find(setting, other.name) is None
+            and other.find_problem(setting.model.size) is None
+        ]
+        if open_ones:
+            with contextlib.suppress(RowError):
+                return measure_together([row, *open_ones], setting, make_hosts(setting), rounds)
+        return [measure(row, setting, make_hosts(setting), rounds)]
 
     return sweep_over([ProtocolRun(setting) for setting in settings], lambda _: rows, measure_row, tell)
 
@@ -77,13 +95,33 @@ def measure(row: ProtocolRow, setting: ProtocolSetting, hosts: Hosts, rounds: in
         RowError: the testbed failed, or the server did not say what its rounds took, or a protocol that loses nothing
             did.
     """
-    done = hosts.run_all(row.program(setting, rounds), row.guest_bytes(setting))
+    (measured,) = measure_together([row], setting, hosts, rounds)
+    return measured
+
+
+def measure_together(
+    rows: Sequence[ProtocolRow], setting: ProtocolSetting, hosts: Hosts, rounds: int
+) -> list[ProtocolMeasurement]:
+    """Rows one after the other in one boot; packets that it lost are counted for all of them.
+
+    Raises:
+        RowError: as for `measure`, of any of them.
+    """
+    first, *others = rows
+    done = hosts.run_all(first.program(setting, rounds, others), first.guest_bytes(setting))
     printed = [line for line in lines_of(SERVER, done.stdout) if line.startswith("[")]
+    if len(printed) != len(rows):
+        raise RowError(f"the server did not say how long its rounds took: {printed}")
+    return [_measurement(row, line, setting, done, rounds) for row, line in zip(rows, printed, strict=True)]
+
+
+def _measurement(
+    row: ProtocolRow, line: str, setting: ProtocolSetting, done: TestbedRun, rounds: int
+) -> ProtocolMeasurement:
     try:
-        (line,) = printed
         made = tuple(_round(row, one) for one in json.loads(line))
     except (ValueError, KeyError, TypeError) as error:
-        raise RowError(f"the server did not say how long its rounds took: {printed}") from error
+        raise RowError(f"the server did not say how long its rounds took: {line}") from error
     if len(made) != rounds:
         raise RowError(f"the server made {len(made)} rounds instead of {rounds}")
     if any(len(one.silo_seconds) != setting.silos or len(one.down_seconds) != setting.silos for one in made):

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from fedrdma_fate.bench.baselines.interface import RowError
 from fedrdma_fate.bench.protocols import brokers
-from fedrdma_fate.bench.protocols.brokers import mqtt_problem, zmtp_problem
+from fedrdma_fate.bench.protocols.brokers import amqp_messages, mqtt_problem, zmtp_problem
 from fedrdma_fate.bench.protocols.models import VGG5_BYTES, Model, parse_model
 from fedrdma_fate.bench.protocols.results import (
     ProtocolMeasurement,
@@ -63,7 +63,7 @@ def told(seconds: float = 5.0, silos: int = 4, **more: Any) -> dict[str, Any]:
 
 
 class Hosts:
-    """Say what they are told to; may fail or be interrupted at a run by its number."""
+    """Say what they are told to, of every protocol of a run; may fail or be interrupted at a run by its number."""
 
     def __init__(self, rounds: Sequence[Any], failing: int | None = None, stopped: int | None = None) -> None:
         self.rounds, self.failing, self.stopped = rounds, failing, stopped
@@ -77,7 +77,8 @@ class Hosts:
         if len(self.programs) == self.failing:
             raise RowError("the testbed is tired")
         counts = {"lost": {"1": 2, "2": 3}, "overflowed": {"0": 40, "1": 1}}
-        return TestbedRun(f"[1] noise\n[0] a warning\n[0] {json.dumps(self.rounds)}\n", counts, 12.0)
+        lines = f"[0] {json.dumps(self.rounds)}\n" * (program[1].count(",") + 1)
+        return TestbedRun(f"[1] noise\n[0] a warning\n{lines}", counts, 12.0)
 
 
 def row(name: str) -> Any:
@@ -244,6 +245,126 @@ def test_a_row_whose_client_or_broker_is_not_there_is_left_out_with_what_to_inst
 def test_a_model_that_no_message_carries_is_refused_by_the_limit_s_name() -> None:
     assert "MQTT carries 268,435,455 bytes in a message at most" in (row("mqtt-1").find_problem(268_435_455) or "")
     assert row("tcp-serial").find_problem(10**12) is None
+
+
+def test_rabbitmq_is_found_where_it_is_unpacked_and_only_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(brokers.sys, "prefix", str(tmp_path))
+    elsewhere = brokers.find_rabbitmq()
+    assert elsewhere is None or not elsewhere.server.is_relative_to(tmp_path)
+    root = tmp_path / "lib/rabbitmq/usr/lib"
+    server = root / "rabbitmq/lib/rabbitmq_server-3.10.8/sbin/rabbitmq-server"
+    emulator = root / "erlang/erts-13.1.5/bin/erlexec"
+    for path in (server, emulator):
+        assert brokers.find_rabbitmq() == elsewhere
+        path.parent.mkdir(parents=True)
+        path.touch()
+    assert brokers.find_rabbitmq() == brokers.RabbitMq(server, root / "erlang", emulator.parent)
+
+
+def test_amqp_rows_are_left_out_without_client_or_broker_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(brokers.importlib.util, "find_spec", lambda _: None)
+    assert row("amqp-fanout").find_problem(1) == "needs pika: pip install pika"
+    monkeypatch.setattr(brokers.importlib.util, "find_spec", lambda _: object())
+    monkeypatch.setattr(brokers, "find_rabbitmq", lambda: None)
+    assert "apt-get install rabbitmq-server" in (row("amqp-confirm").find_problem(1) or "")
+    monkeypatch.setattr(brokers, "find_rabbitmq", lambda: object())
+    assert row("amqp-confirm").find_problem(10**12) is None
+
+
+def test_rabbitmq_is_unpacked_by_the_checkout_and_what_it_says_last_is_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unpacks = tmp_path / "scripts/lib/rabbitmq.py"
+    unpacks.parent.mkdir(parents=True)
+    # without these the real one would be taken
+    for package in (unpacks.parent, unpacks.parent.parent):
+        (package / "__init__.py").touch()
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    for script, reason in (
+        ("", None),
+        ("import sys; print('noise', file=sys.stderr); sys.exit('no network')", "no network"),
+        ("raise SystemExit(7)", "it ended with status 7"),
+    ):
+        unpacks.write_text(script)
+        assert brokers.provide_rabbitmq(tmp_path) == reason
+
+
+def test_a_model_above_rabbitmq_s_message_is_cut_and_it_says_so() -> None:
+    assert (amqp_messages(134_217_664), amqp_messages(134_217_665), amqp_messages(995_000_000)) == (1, 2, 8)
+    large = dataclasses.replace(SETTING, model=Model("995MB", 995_000_000))
+    rows = select_protocol_rows(["amqp-fanout", "tcp-serial"])
+    assert command.notes_of([SETTING, large], rows) == [
+        "amqp-fanout, 995MB: cuts a model into 8 messages: RabbitMQ's max_message_size is 134,217,728 bytes"
+    ]
+
+
+@pytest.mark.parametrize("reason", [None, "no network"])
+def test_the_first_who_asks_for_rabbitmq_has_it_unpacked_and_is_told_of_it(
+    reason: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    asked: list[Path] = []
+    monkeypatch.setattr("fedrdma_fate.bench.protocols.rows.find_rabbitmq", lambda: None)
+    monkeypatch.setattr(command, "provide_rabbitmq", lambda checkout: asked.append(checkout) or reason)
+    command._provide_brokers([row("tcp-serial"), row("mqtt-0")], tmp_path)
+    assert (asked, capsys.readouterr().err) == ([], "")
+    command._provide_brokers([row("tcp-serial"), row("amqp-fanout")], tmp_path)
+    assert asked == [tmp_path]
+    said = capsys.readouterr().err
+    assert "unpacking RabbitMQ and Erlang" in said
+    assert ("no RabbitMQ: no network" in said) == (reason is not None)
+
+
+# --- rows that share a boot ---
+
+
+@pytest.fixture
+def rabbitmq_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(brokers, "missing_module", lambda *_: None)
+    monkeypatch.setattr(brokers, "find_rabbitmq", lambda: object())
+
+
+def amqp_sweep(hosts: Hosts, log: Log | None = None) -> ProtocolSweep:
+    rows = select_protocol_rows(["amqp-fanout", "tcp-serial", "amqp-confirm"])
+    return run_protocols([SETTING], rows, lambda _: hosts, 1, log or _log(), lambda _: None)
+
+
+@pytest.mark.usefixtures("rabbitmq_is_there")
+def test_one_boot_serves_all_rows_of_a_broker() -> None:
+    hosts = Hosts([told(6.0)])
+    done = amqp_sweep(hosts)
+    assert [program[1] for program in hosts.programs] == ["tcp-serial", "amqp-fanout,amqp-confirm"]
+    assert [one.name for one in done.runs[0].measurements] == ["tcp-serial", "amqp-fanout", "amqp-confirm"]
+    assert not done.failures
+    assert row("amqp-fanout").guest_bytes(SETTING) > row("tcp-serial").guest_bytes(SETTING) + 2**30
+
+
+@pytest.mark.usefixtures("rabbitmq_is_there")
+def test_where_one_of_them_fails_each_has_a_boot_of_its_own_and_the_others_go_on() -> None:
+    # the shared boot, and then the first row's own
+    class Killed(Hosts):
+        def run_all(self, program: Sequence[str], memory_bytes: int) -> TestbedRun:
+            done = super().run_all(program, memory_bytes)
+            if "amqp-fanout" in program[1]:
+                raise RowError("host 1: the broker is gone: 1 models (9 bytes) of round 1 were not delivered")
+            return done
+
+    hosts = Killed([told(6.0)])
+    done = amqp_sweep(hosts)
+    names = [program[1] for program in hosts.programs]
+    assert names == ["tcp-serial", "amqp-fanout,amqp-confirm", "amqp-fanout", "amqp-confirm"]
+    assert [one.name for one in done.runs[0].measurements] == ["tcp-serial", "amqp-confirm"]
+    failure = "host 1: the broker is gone: 1 models (9 bytes) of round 1 were not delivered"
+    assert done.failures == {"amqp-fanout": failure}
+
+
+@pytest.mark.usefixtures("rabbitmq_is_there")
+def test_a_row_that_is_measured_already_is_not_measured_beside_another(tmp_path: Path) -> None:
+    log = _log(tmp_path / "measured")
+    log.add(SETTING, dataclasses.replace(_measured(1.0), name="amqp-confirm"))
+    hosts = Hosts([told(6.0)])
+    assert not amqp_sweep(hosts, log).failures
+    assert [program[1] for program in hosts.programs] == ["tcp-serial", "amqp-fanout"]
 
 
 # --- a sweep ---

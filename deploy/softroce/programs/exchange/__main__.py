@@ -1,5 +1,7 @@
 """A server and silos that exchange models, round after round, by one protocol. Host 0 prints JSON.
 
+Of several protocols, with commas between, each has its rounds and its line; one broker serves those of AMQP.
+
     scripts/testbed run --virtual-time --hosts 5 --rate 20mbit --rtt 2ms --buffer 126kB --mtu 1500 -- \\
         .venv/bin/python -m deploy.softroce.programs.exchange PROTOCOL BYTES ROUNDS
 
@@ -9,15 +11,24 @@ Without the testbed: plain processes with TESTBED_HOST, TESTBED_HOSTS (loopback 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import dataclasses
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from deploy.softroce.programs.exchange.interface import Host, Options, Server, Silo, host_of_environment
 from deploy.softroce.programs.exchange.rounds import run_server, run_silo
 from deploy.softroce.programs.meeting import Chair, Seat, chaired, seated
+
+if TYPE_CHECKING:
+    from deploy.softroce.programs.exchange.rabbitmq import Broker
+
+
+SEVERAL = 2
+"""Protocols that a broker is shared by."""
 
 
 class Ends(NamedTuple):
@@ -57,6 +68,11 @@ def ends_of(protocol: str) -> Ends:
 
         quality = int(protocol.removeprefix("mqtt-"))
         return Ends(mqtt_server(quality), mqtt_silo(quality))
+    if protocol in ("amqp-fanout", "amqp-confirm"):
+        from deploy.softroce.programs.exchange.amqp import amqp_server, amqp_silo
+
+        confirming = protocol == "amqp-confirm"
+        return Ends(amqp_server(confirming), amqp_silo(confirming))
     from deploy.softroce.programs.exchange.tcp import concurrent_server, serial_server, tcp_silo
 
     if protocol == "tcp-serial":
@@ -67,21 +83,41 @@ def ends_of(protocol: str) -> Ends:
     raise SystemExit(f"there is no protocol {protocol!r}")
 
 
-def take_part(host: Host, options: Options) -> list[dict[str, Any]] | None:
-    """A host's part; what the rounds took, at the server."""
-    ends = ends_of(options.protocol)
+def take_part(host: Host, options: Options) -> Iterator[list[dict[str, Any]]]:
+    """A host's part in one protocol after the other; at the server, what the rounds of each took."""
+    each = [dataclasses.replace(options, protocol=name) for name in options.protocol.split(",")]
+    opened = [(ends_of(one.protocol), one) for one in each]
     if host.number:
-        with seated(host.number, host.meeting) as seat, ends.silo(host, seat, options) as silo:
-            run_silo(silo, seat, options)
-        return None
-    with chaired(host.silos, host.meeting) as chair, ends.server(host, chair, options) as server:
-        return run_server(server, chair, options)
+        with seated(host.number, host.meeting) as seat:
+            for ends, one in opened:
+                with ends.silo(host, seat, one) as silo:
+                    run_silo(silo, seat, one)
+        return
+    with chaired(host.silos, host.meeting) as chair, _shared_broker(host, each) as broker:
+        for ends, one in opened:
+            asked = dataclasses.replace(one, broker=broker)
+            with ends.server(host, chair, asked) as server:
+                made = run_server(server, chair, asked)
+            yield made
+
+
+@contextlib.contextmanager
+def _shared_broker(host: Host, each: Sequence[Options]) -> Iterator[Broker | None]:
+    """Of several protocols by AMQP; None where they are fewer."""
+    by_amqp = [one.protocol for one in each if one.protocol.startswith(("amqp-", "fate-rabbitmq"))]
+    if len(by_amqp) < SEVERAL:
+        yield None
+        return
+    from deploy.softroce.programs.exchange.rabbitmq import running_rabbitmq
+
+    with running_rabbitmq(host.address) as broker:
+        yield broker
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> Options:
     """What the command line asks for."""
     parser = argparse.ArgumentParser(prog="python -m deploy.softroce.programs.exchange")
-    parser.add_argument("protocol", help="such as tcp-serial, udp-indexed, grpc-stream, or fedrdma-x/udp")
+    parser.add_argument("protocol", help="such as tcp-serial, udp-indexed, or fedrdma-x/udp; or several")
     parser.add_argument("size", type=int, metavar="BYTES", help="of a model")
     parser.add_argument("rounds", type=int, help="how many")
     parser.add_argument("--down-bps", type=float, default=1e9, help="for udp-indexed: to each silo, bit/s")
@@ -94,9 +130,8 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
 def main() -> None:
     """Run this host's part."""
     logging.basicConfig(level=logging.ERROR)
-    rounds = take_part(host_of_environment(), parse_options())
-    if rounds is not None:
-        print(json.dumps(rounds))
+    for rounds in take_part(host_of_environment(), parse_options()):
+        print(json.dumps(rounds), flush=True)
 
 
 if __name__ == "__main__":

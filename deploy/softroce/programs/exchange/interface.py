@@ -6,11 +6,14 @@ import dataclasses
 import hashlib
 import os
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from deploy.softroce.programs.meeting import PLACE
+
+if TYPE_CHECKING:
+    from deploy.softroce.programs.exchange.rabbitmq import Broker
 
 MEETING = "TESTBED_MEETING"
 """Names the unix socket of the meeting, where the hosts are plain processes without a `/run` of their own."""
@@ -61,6 +64,7 @@ class Options:
         up_bps: at which each silo may send; bit/s.
         computing_seconds: between a silo's receiving and its sending.
         mtu: of the network, bytes of an IP packet.
+        broker: at the server, where one serves several protocols; None: a protocol that needs one starts its own.
     """
 
     protocol: str
@@ -70,6 +74,7 @@ class Options:
     up_bps: float = 1e9
     computing_seconds: float = 1.0
     mtu: int = 1500
+    broker: Broker | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
