@@ -165,6 +165,8 @@ class _Restoration:
     def _restore_message(self, record: Received) -> None:
         context = self._context
         message = self._found(record)
+        if message is not None and message.lease is not None and record.origin in self._peers and not message.missing:
+            self._peers[record.origin].receiving.same.came(message)
         if message is None:
             self._lose(record)
         elif not record.handed:

@@ -74,7 +74,26 @@ async def _spill(context: GatewayContext, message: Message) -> None:
         message.moving = None
     message.lease = None
     _spilled(context, message, spilled)
+    _spill_others(context, message, spilled, lease)
     lease.release()
+
+
+def _spill_others(context: GatewayContext, message: Message, spilled: Spilled, lease: Lease) -> None:
+    """Messages of the same payload give up the slot, too, which is free only then; the file is theirs as well."""
+    slot = lease.slot
+    for other in list(context.mailbox.in_region(slot.region)):
+        held = other.lease
+        if held is None or held.slot.offset != slot.offset:
+            continue
+        if (other.payload_at, other.total_bytes) != (message.payload_at, message.total_bytes):
+            continue
+        again = context.spill.again(spilled)
+        if again is None:
+            # it is written by itself, when it is its turn
+            return
+        other.lease = None
+        _spilled(context, other, again)
+        held.release()
 
 
 def keep_small(context: GatewayContext, message: Message, owner: str) -> None:

@@ -174,6 +174,15 @@ class SpillStore:
         """
         return self._keep(borrowed.length, lambda file: _copy(file, borrowed))
 
+    def again(self, spilled: Spilled) -> Spilled | None:
+        """The same bytes once more, under a name of their own; None where the disk has no second name for a file."""
+        name, directory = secrets.token_hex(16), self._directory.fileno
+        try:
+            os.link(spilled.path.name, name, src_dir_fd=spilled.directory, dst_dir_fd=directory, follow_symlinks=False)
+        except OSError:
+            return None
+        return Spilled(self.path / name, spilled.length, directory)
+
     def _keep(self, payload_length: int, write: Callable[[int], None]) -> Spilled:
         name, directory = secrets.token_hex(16), self._directory.fileno
         unfinished = f"{name}.part"

@@ -162,6 +162,7 @@ class Hello(Frame, frozen=True, tag="hello"):
             what it had confirmed, and was to send, is gone. Empty where it does not say.
         flow_calls: whether it knows frames of FATE Flow's scheduling calls.
         site_sums: whether it obeys SumOrders.
+        same_payload: whether it knows SamePayload.
     """
 
     site: PartyText
@@ -188,6 +189,7 @@ class Hello(Frame, frozen=True, tag="hello"):
     journal: PartyText = ""
     flow_calls: bool = False
     site_sums: bool = False
+    same_payload: bool = False
 
 
 class Connect(Frame, frozen=True, tag="connect"):
@@ -345,6 +347,41 @@ class Inline(Frame, frozen=True, tag="inline"):
     key: MessageKey
     kind: MessageKind
     body: bytes
+
+
+class SamePayload(Frame, frozen=True, tag="same-payload"):
+    """A whole message, of the same bytes as another of the sender's, by whose transfer they come.
+
+    To who has said in Hello to know it. The answer is Delivered, Refused or SamePayloadGone. Sent anew after a
+    reconnection, until one of them has come.
+
+    Attributes:
+        transfer: id, unique for the sender's incarnation, by which it would have come alone.
+        key: the message.
+        kind: what the payload holds.
+        total_bytes: payload length.
+        same_as: the transfer that brings the payload.
+        is_coming: the sender has not heard yet that it has.
+    """
+
+    transfer: int
+    key: MessageKey
+    kind: MessageKind
+    total_bytes: CountedBytes
+    same_as: int
+    is_coming: bool
+
+
+class SamePayloadGone(Frame, frozen=True, tag="same-payload-gone"):
+    """The receiver cannot have a message's payload from that transfer: it is to be sent by itself.
+
+    Attributes:
+        transfer: id of the message, as in SamePayload.
+        same_as: as there.
+    """
+
+    transfer: int
+    same_as: int
 
 
 class Lend(Frame, frozen=True, tag="lend"):
@@ -690,6 +727,8 @@ ControlFrame = (
     | Share
     | Offer
     | Inline
+    | SamePayload
+    | SamePayloadGone
     | Lend
     | LendDecline
     | LendRecall

@@ -20,6 +20,7 @@ STEPS = 120
 MODES: tuple[Mode, ...] = ("fedrdma-e", "fedrdma", "grpc", "fedrdma-x")
 TROUBLE = {"put": 3, "pull": 2, "turn": 9, "carry": 9, "break": 1, "lose": 1, "connect": 2, "refuse": 0.5, "wait": 1}
 RESTARTS = {**TROUBLE, "restart": 0.5}
+SEVERAL = {**TROUBLE, "put to several": 3}
 
 
 class _Run:
@@ -37,6 +38,8 @@ class _Run:
         match chance.choices(list(weights), list(weights.values()))[0]:
             case "put":
                 self.put()
+            case "put to several":
+                self.put_to_several()
             case "pull":
                 self.pull()
             case "turn":
@@ -62,6 +65,13 @@ class _Run:
         self.puts += 1
         key = self.twin.put(self.chance.choice("ab"), f"m{self.puts}", body, self.chance.choice(MODES))
         if key is not None:
+            self.sent[key] = body
+
+    def put_to_several(self) -> None:
+        body = self.chance.randbytes(self.chance.choice((70_000, 200_000)))
+        self.puts += 1
+        names = [f"m{self.puts}-{number}" for number in range(self.chance.choice((2, 4)))]
+        for key in self.twin.put_to_several(self.chance.choice("ab"), names, body, self.chance.choice(MODES)):
             self.sent[key] = body
 
     def pull(self) -> None:
@@ -133,12 +143,17 @@ async def _history(directory: Path, seed: int, notify: str, weights: dict[str, f
             assert half.credits_held() <= 3 * len(half.peer.paths.paths)
             assert half.context.receive_pool.stats().waiting == 0
             assert half.peer.receiving._requests == {}
+            assert len(half.peer.receiving.same) == 0
             assert "restart" in weights or kept["messages"] == 0
     finally:
         twin.close()
 
 
-@pytest.mark.parametrize("weights", [TROUBLE, RESTARTS], ids=["trouble", "restarts"])
+@pytest.mark.parametrize(
+    "weights",
+    [TROUBLE, RESTARTS, SEVERAL, {**SEVERAL, "restart": 0.5}],
+    ids=["trouble", "restarts", "several", "several-restarts"],
+)
 @settings(max_examples=60)
 @given(seed=st.integers(0, 2**32), notify=st.sampled_from(("event", "poll")), lossy=st.booleans())
 # the other side dials while a link has yet to report attempts of its peer, which had the numbers that ours get now

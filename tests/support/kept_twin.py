@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from fedrdma_fate.memory.pool import SlotPool
 from fedrdma_fate.memory.region import SharedRegion
 from fedrdma_fate.memory.spill import SpillStore
 from fedrdma_fate.ports import Region
+from fedrdma_fate.wire.errors import FedRDMAError
 from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, MessageKey, Mode
 from tests.support.twin import PARTIES, Half, Twin
 
@@ -243,21 +244,38 @@ class KeptTwin(Twin):
         Raises:
             FedRDMAError: why it was refused.
         """
+        (key,) = self.push_all(site, [name], body, session, mode)
+        return key
+
+    def push_all(
+        self, site: str, names: Sequence[str], body: bytes, session: str = "s", mode: Mode = "fedrdma-e"
+    ) -> list[MessageKey]:
+        """The same under several names, from one slot where it is large, as a task pushes to several parties.
+
+        Raises:
+            FedRDMAError: why one was refused, when all have been pushed that were not.
+        """
         half, other = self.halves[site], "b" if site == "a" else "a"
         pushing = Pushing(half.context, {other: half.peer.sending})
         attach = Attach(CLIENT_PROTOCOL_VERSION, "task", session, half.party, mode)
         destination = PARTIES[other]
-        key = MessageKey(session, name, "t", half.party, destination)
+        keys = [MessageKey(session, name, "t", half.party, destination) for name in names]
         if len(body) <= INLINE_LIMIT_BYTES:
-            pushing.put_inline(PutInline(name, "t", (destination,), "bytes", body), attach, 0)
-            return key
+            for name in names:
+                pushing.put_inline(PutInline(name, "t", (destination,), "bytes", body), attach, 0)
+            return keys
         lease = half.context.send_pool.lease(len(body), "task")
         assert lease is not None
         payload = LeasedPayload(lease)
         lease.slot.view[:] = body
         payload.on_written(0, ())
-        try:
-            pushing.commit(Commit(1, name, "t", (destination,), "object"), payload, attach, 0)
-        finally:
-            lease.release()
-        return key
+        refused: FedRDMAError | None = None
+        for name in names:
+            try:
+                pushing.commit(Commit(1, name, "t", (destination,), "object"), payload, attach, 0)
+            except FedRDMAError as error:
+                refused = error
+        lease.release()
+        if refused is not None:
+            raise refused
+        return keys

@@ -318,6 +318,22 @@ class Twin:
         half.peer.sending.put_payload(key, "object", Payload(lease.slot, len(body)), lease, mode)
         return key
 
+    def put_to_several(
+        self, site: str, names: Sequence[str], body: bytes, mode: Mode | None = None
+    ) -> list[MessageKey]:
+        """Push one large payload under several names, as a task pushes it to several parties; none where no room is."""
+        half, other = self.halves[site], self.halves["b" if site == "a" else "a"]
+        lease = half.context.send_pool.lease(len(body), "task")
+        if lease is None:
+            return []
+        lease.slot.view[:] = body
+        payload = Payload(lease.slot, len(body))
+        keys = [MessageKey("s", name, "t", half.party, other.party) for name in names]
+        for key in keys:
+            half.peer.sending.put_payload(key, "object", payload, lease.share(), mode)
+        lease.release()
+        return keys
+
     async def get(self, key: MessageKey) -> bytes:
         """Pull a message at the site of its destination; its memory goes back."""
         site = next(site for site, party in PARTIES.items() if party == key.destination)

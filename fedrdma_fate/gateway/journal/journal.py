@@ -172,8 +172,11 @@ class Journal:
             raise OSError(errno.ENOENT, "there is no journal")
         await asyncio.to_thread(self._file.sync)
 
-    def keep(self, message: Message) -> None:
-        """A message is here that came by no data path; before anybody is told that it is kept."""
+    def keep(self, message: Message, *, pending: bool = False) -> None:
+        """A message is here that came by no data path; before anybody is told that it is kept.
+
+        Pending: the peer is told only when a copy of it is on disk, too.
+        """
         if self._file is not None:
             lease, copy = message.lease, "" if message.copy is None else message.copy.path.name
             record = Received(
@@ -189,6 +192,7 @@ class Journal:
                 file=copy if message.spilled is None and lease is None else _name_of(message.spilled),
                 user=message.user,
                 missing=message.missing,
+                pending=pending,
                 copy=copy,
             )
             self.write(record)

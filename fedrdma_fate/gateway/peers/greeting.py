@@ -50,4 +50,5 @@ def own_hello(peer: PeerConfig, context: GatewayContext, keys: PeerKeys) -> Hell
         journal=context.journal_identity,
         flow_calls=True,
         site_sums=config.aggregate.site_sums,
+        same_payload=True,
     )

@@ -99,6 +99,8 @@ from fedrdma_fate.wire.frames import (
     Report,
     ResendChunks,
     Restart,
+    SamePayload,
+    SamePayloadGone,
     SessionAsk,
     SessionEnd,
     SessionIdle,
@@ -295,6 +297,8 @@ class Peer:
             self._forget_old_run()
         else:
             self.sending.lending.peer_back()
+            # it tells all of them again
+            self.receiving.same.drop_all()
         role: Role = "active" if dialled_by == self._context.config.site else "passive"
         self._compare_journal(hello.journal)
         self.paths.online(role)
@@ -393,6 +397,10 @@ class Peer:
                 self.main_path.on_use(frame)
             case Inline():
                 self.receiving.on_inline(frame)
+            case SamePayload():
+                self.receiving.on_same_payload(frame)
+            case SamePayloadGone(transfer=transfer, same_as=same_as):
+                self.sending.on_same_payload_gone(transfer, same_as)
             case Undeliverable(key=key, code=code, reason=reason):
                 self.receiving.on_undeliverable(key, code, reason)
             case WantedWhole(name=name, tag=tag):
@@ -443,7 +451,7 @@ class Peer:
             case Offer():
                 if (link := self._link(frame.transport)) is not None:
                     link.decline(frame, self.receiving.refuse(frame, why.code, why.message))
-            case Inline() | Lend() | GrantRequest():
+            case Inline() | Lend() | GrantRequest() | SamePayload():
                 self.send(self.receiving.refuse(frame, why.code, why.message))
             case _:
                 code, kind, reason = why.code.value, type(frame).__name__, why.message

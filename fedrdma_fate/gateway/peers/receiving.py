@@ -30,6 +30,7 @@ from fedrdma_fate.gateway.peers.ended_transfers import EndedTransfers
 from fedrdma_fate.gateway.peers.entitlement import why_not_admitted
 from fedrdma_fate.gateway.peers.kept_transfers import KeptTransfers
 from fedrdma_fate.gateway.peers.probe_transfers import lease_spare
+from fedrdma_fate.gateway.peers.same_payload import SamePayloads
 from fedrdma_fate.gateway.peers.saving import Saving
 from fedrdma_fate.gateway.spilling import keep_small, make_room, why_no_room_for_small
 from fedrdma_fate.memory.pool import Lease
@@ -49,6 +50,8 @@ from fedrdma_fate.wire.frames import (
     MessageKey,
     Offer,
     Refused,
+    SamePayload,
+    SamePayloadGone,
 )
 from fedrdma_fate.wire.header import HEADER_BYTES
 
@@ -68,6 +71,9 @@ what it has given up may still be on its way."""
 PACED_ROUND_TRIP_SECONDS = 0.01
 """In the modes that wait for each chunk: while one transfer waits for so long, the other sends a chunk of 16 MiB at up
 to 13 Gbit/s."""
+
+SAME_PAYLOAD = "same-payload"
+"""How a message comes whose payload another one's transfer has brought."""
 
 MOST_ANNOUNCED = 8192
 """Transfers of a peer that were announced and have not ended: more than it can have grants and credits for."""
@@ -112,7 +118,7 @@ class Receiving:
         self,
         peer: str,
         context: GatewayContext,
-        send: Callable[[Delivered | Refused | LendDecline | LendReturn], object],
+        send: Callable[[Delivered | Refused | LendDecline | LendReturn | SamePayloadGone], object],
         lender_region: Callable[[], LentRegion | None],
         round_trip: Callable[[], float | None] = lambda: None,
         least_round_trip: Callable[[], float] = lambda: math.inf,
@@ -128,6 +134,7 @@ class Receiving:
         """
         self.borrowing = Borrowing(peer, context, send, lender_region)
         self.saving = Saving(context)
+        self.same = SamePayloads()
         self._peer = peer
         self._context = context
         self._send = send
@@ -198,6 +205,8 @@ class Receiving:
     def on_grant_request(self, request: GrantRequest, link: LinkHandle) -> None:
         """The peer asks for a slot. It asks again on each new data path; what it has been granted is on its way."""
         transfer = request.transfer
+        # it comes by itself now
+        self.same.drop(transfer)
         if transfer in self._ended:
             self._send(self._ended.answer(transfer))
         elif transfer not in self._requests and transfer not in self._asked_by and transfer not in self.saving:
@@ -391,6 +400,7 @@ class Receiving:
 
     def on_offer(self, offer: Offer, link: LinkHandle) -> None:
         """A transfer begins: pass it on, unless it has ended before."""
+        self.same.drop(offer.transfer)
         if offer.transfer in self._ended:
             link.decline(offer, self._ended.answer(offer.transfer))
         elif offer.transfer in self.saving:
@@ -422,7 +432,7 @@ class Receiving:
     def _begin_sharing(self, offer: Offer) -> None:
         self._context.sharing.begun(self._peer, offer, self._round_trip(), offer.total_bytes)
 
-    def _too_much(self, frame: Offer | Inline | Lend) -> str:
+    def _too_much(self, frame: Offer | Inline | Lend | SamePayload) -> str:
         """Why a message is one too many, or an empty string."""
         total_bytes = len(frame.body) if isinstance(frame, Inline) else frame.total_bytes
         if isinstance(frame, Offer):
@@ -460,6 +470,11 @@ class Receiving:
         self._context.journal.follow(message)
         if slot.length > int(self._context.config.memory.ring_slot_bytes) and offer.mode == "fedrdma-x":
             self._ahead[offer.transport] = ahead
+        if not offer.loss_share:
+            self.same.came(message)
+            # before anybody can let go of its slot
+            for frame in self.same.take(offer.transfer):
+                self.on_same_payload(frame)
         if self._context.journal.is_durable:
             # it has come, whatever becomes of its sender
             self._announced.discard(offer.transfer)
@@ -483,6 +498,61 @@ class Receiving:
             self._context.metrics.tolerant(self._peer, offer.key.name, offer.total_bytes, missing_bytes)
         self._trace_delivered(offer, offer.total_bytes, offer.mode, offer.transport, stats.seconds, kept, missing_bytes)
 
+    def on_same_payload(self, frame: SamePayload) -> None:
+        """A message has the payload of another transfer of the peer's; it may be told again after a reconnection."""
+        transfer, same_as = frame.transfer, frame.same_as
+        if transfer in self._ended:
+            self._send(self._ended.answer(transfer))
+            return
+        if transfer in self.saving:
+            return
+        self.same.drop(transfer)
+        if objection := self._too_much(frame):
+            self._send(self.refuse(frame, ErrorCode.LIMIT_REACHED, objection))
+        elif transfer >= PROBE_TRANSFERS_FROM or self._comes_alone(transfer):
+            self._send(SamePayloadGone(transfer, same_as))
+        elif (message := self.same.find(frame)) is not None:
+            self._take_same(frame, message)
+        elif frame.is_coming and same_as not in self._ended and not self.same.is_full:
+            self.same.wait(frame)
+        else:
+            self._send(SamePayloadGone(transfer, same_as))
+
+    def _comes_alone(self, transfer: int) -> bool:
+        """Whether it is on its way by a data path."""
+        return transfer in self._announced or transfer in self._requests or transfer in self._asked_by
+
+    def _take_same(self, frame: SamePayload, other: Message) -> None:
+        """It is here, in the slot of the other one."""
+        assert other.lease is not None
+        lease = other.lease.share(self.owner)
+        message = Message(
+            frame.key,
+            frame.kind,
+            frame.total_bytes,
+            lease=lease,
+            payload_at=other.payload_at,
+            origin=self._peer,
+            transfer=frame.transfer,
+        )
+        journal = self._context.journal
+        journal.keep(message, pending=journal.is_durable)
+        if journal.is_durable:
+            self.saving.begin(message, functools.partial(self._arrived_same, frame, message), self._not_saved)
+        else:
+            self._arrived_same(frame, message)
+
+    def _arrived_same(self, frame: SamePayload, message: Message) -> None:
+        self._remember(Delivered(frame.transfer))
+        self._send(Delivered(frame.transfer))
+        # another may have the same as this one, when the first is gone
+        self.same.came(message)
+        kept = self._context.mailbox.deliver(message)
+        make_room(self._context, self._context.receive_pool)
+        self._context.metrics.payload_moved("received", self._peer, SAME_PAYLOAD, "", frame.total_bytes)
+        self._context.metrics.transfer_ended("received", self._peer, SAME_PAYLOAD, 0.0, 0)
+        self._trace_delivered(frame, frame.total_bytes, SAME_PAYLOAD, "", 0.0, kept)
+
     def _not_saved(self, message: Message, error: FedRDMAError) -> None:
         """A message that came cannot be had on disk: both ends are told that it is not here."""
         key, refused = message.key, Refused(message.transfer, error.code.value, error.message)
@@ -500,6 +570,7 @@ class Receiving:
 
     def on_abort(self, transfer: int) -> None:
         """The peer has given a transfer up, and says why in an Undeliverable."""
+        self.same.drop(transfer)
         self._announced.discard(transfer)
         self.kept.drop(transfer)
         self.saving.give_up(transfer)
@@ -510,6 +581,7 @@ class Receiving:
         message = "%s will not come from %s: [%s] %s"
         self._complain("undeliverable", message, key, self._peer, code, reason, level=logging.ERROR)
         self._announced.discard_message(key)
+        self.same.drop_message(key)
         for transfer in self.kept.of_message(lambda offer: offer.key == key):
             self.kept.drop(transfer)
         self.saving.give_up(key=key)
@@ -521,6 +593,7 @@ class Receiving:
 
     def peer_restarted(self, *, resumes: bool = False) -> None:
         """What the peer had announced, and had not been received, is gone with its memory, unless it says otherwise."""
+        same = self.same.drop_all()
         if resumes:
             for transfer in list(self._announced):
                 self._announced.discard(transfer)
@@ -529,6 +602,9 @@ class Receiving:
         reason = f"the gateway of {self._peer} was restarted in the middle of it"
         for offer in self._announced.offers():
             self._not_received(offer, ErrorCode.TRANSFER_ABORTED, reason)
+        for frame in same:
+            self._remember(Refused(frame.transfer, ErrorCode.TRANSFER_ABORTED.value, reason))
+            self._fail(frame.key, ErrorCode.TRANSFER_ABORTED.value, reason)
 
     def _not_received(self, offer: Offer, code: ErrorCode, reason: str) -> None:
         self._remember(Refused(offer.transfer, code.value, reason))
@@ -654,6 +730,10 @@ class Receiving:
         self.kept.drop(end.transfer)
         self._context.sharing.ended(self._peer, end.transfer)
         self._ended.add(end)
+        self.same.drop(end.transfer)
+        for frame in self.same.take(end.transfer):
+            # it has not come, or not into a slot that others can have
+            self._send(SamePayloadGone(frame.transfer, end.transfer))
 
     def note_summed(self, transfers: Sequence[int]) -> list[Delivered]:
         """These messages are here, in a sum of the peer's; what it is told of each that does not come alone already."""
@@ -686,7 +766,9 @@ class Receiving:
         self._lost.append(refused)
         self._send(refused)
 
-    def refuse(self, frame: Offer | Inline | Lend | GrantRequest, code: ErrorCode, reason: str) -> Refused:
+    def refuse(
+        self, frame: Offer | Inline | Lend | GrantRequest | SamePayload, code: ErrorCode, reason: str
+    ) -> Refused:
         """The answer to a message that is not taken; it is in the log, too."""
         message = "refused %s from %s: [%s] %s"
         self._complain("refused message", message, frame.key, self._peer, code.value, reason, level=logging.ERROR)
@@ -698,7 +780,7 @@ class Receiving:
 
     def _trace_delivered(
         self,
-        frame: Offer | Inline | Lend,
+        frame: Offer | Inline | Lend | SamePayload,
         total_bytes: int,
         mode: str,
         transport: str,

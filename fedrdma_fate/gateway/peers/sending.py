@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
+import weakref
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
@@ -43,6 +44,7 @@ from fedrdma_fate.wire.frames import (
     MessageKind,
     Mode,
     Party,
+    SamePayload,
     Undeliverable,
 )
 from fedrdma_fate.wire.site_sum import is_site_sum
@@ -84,7 +86,10 @@ LENT = "lent"
 KEPT_BACK = "in-a-sum"
 """How one goes that is added to others here, and only their sum is sent."""
 
-_NOT_ON_A_PATH = ("", LENT, KEPT_BACK)
+SAME_PAYLOAD = "same-payload"
+"""How one goes whose bytes another message's transfer brings, to the same site."""
+
+_NOT_ON_A_PATH = ("", LENT, KEPT_BACK, SAME_PAYLOAD)
 
 
 @dataclasses.dataclass(slots=True)
@@ -94,10 +99,13 @@ class _PendingPayload:
     Attributes:
         outgoing: what the data path is told of it.
         lease: keeps its slot.
-        path: the transport it was handed to, LENT, KEPT_BACK, or an empty string as long as there is none.
+        path: the transport it was handed to, or LENT, KEPT_BACK, SAME_PAYLOAD; empty as long as there is none.
         alone: whether no other has been on its way to the peer meanwhile.
         whole: whether it was, when it was handed over.
         may_be_there: a data path has had it, in this run or an earlier one.
+        was_on_a_path: one has had it in this run.
+        same_as: the transfer that brings its bytes, where it goes as SAME_PAYLOAD.
+        not_with: transfers up to this one cannot bring them, as the peer has said.
     """
 
     outgoing: Outgoing
@@ -106,6 +114,9 @@ class _PendingPayload:
     alone: bool = True
     whole: bool = True
     may_be_there: bool = False
+    was_on_a_path: bool = False
+    same_as: int = 0
+    not_with: int = 0
 
 
 class Sending:
@@ -126,7 +137,7 @@ class Sending:
         self,
         peer: PeerConfig,
         context: GatewayContext,
-        send: Callable[[Inline | Undeliverable | Abort | Lend | LendRecall], bool],
+        send: Callable[[Inline | Undeliverable | Abort | Lend | LendRecall | SamePayload], bool],
         links: Links,
         hello: Callable[[], Hello | None],
         shares_memory: Callable[[], bool],
@@ -159,6 +170,10 @@ class Sending:
         self.rates = SessionRates(limits.session_frames_per_second, limits.frames_per_second, clock)
         self._transfers: dict[int, _PendingPayload] = {}
         self._alone: _PendingPayload | None = None
+        # the last transfer that went by a data path, as long as anybody may push these bytes again
+        self._brings: weakref.WeakKeyDictionary[Payload, int] = weakref.WeakKeyDictionary()
+        self._with_another: dict[int, dict[int, None]] = {}
+        self._restored: weakref.WeakValueDictionary[tuple[int, int], Payload] = weakref.WeakValueDictionary()
         # keys as they are encoded, which takes a third of the memory
         self._delivered: OrderedDict[int, bytes] = OrderedDict()
         self._notices: OrderedDict[MessageKey, Undeliverable] = OrderedDict()
@@ -217,9 +232,11 @@ class Sending:
         transfer, recut = self._context.new_transfer(), self._recuts(used)
         outgoing = Outgoing(transfer, key, kind, payload, plan, used, recut, loss_share, whole_bytes)
         pending = _PendingPayload(outgoing, lease, alone=not self._transfers, whole=not payload.written_from)
-        if self._alone is not None:
-            self._alone.alone = False
-        self._alone = pending if pending.alone else None
+        if self._alone is None or self._alone.outgoing.payload is not payload:
+            # one of the same bytes takes nothing from it
+            if self._alone is not None:
+                self._alone.alone = False
+            self._alone = pending if pending.alone else None
         self._keep_payload(pending)
         self._journal.then(functools.partial(self._hand, pending))
 
@@ -251,7 +268,10 @@ class Sending:
             return
         assert lease is not None
         plan = self._plan(record.mode, record.total_bytes)
-        payload = Payload(lease.slot, record.total_bytes)
+        # where it was pushed to several, it is the same for all of them
+        where = record.offset, record.total_bytes
+        payload = self._restored.get(where) or Payload(lease.slot, record.total_bytes)
+        self._restored[where] = payload
         recut = self._recuts(record.mode)
         so_far = SentSoFar(earlier=True)
         outgoing = Outgoing(record.transfer, record.key, record.kind, payload, plan, record.mode, recut, so_far=so_far)
@@ -309,7 +329,8 @@ class Sending:
     def abandon(self, payload: Payload) -> None:
         """A payload will never be whole."""
         reason = "the task that pushed it did not write it to its end"
-        for pending in self._of(payload):
+        # last the one that brings the bytes of the others
+        for pending in reversed(self._of(payload)):
             self._context.mailbox.sessions.forget_push(pending.outgoing.key)
             if not self._links.cancel(pending.path, pending.outgoing.transfer, ErrorCode.TRANSFER_ABORTED, reason):
                 self.send_failed(pending.outgoing, ErrorCode.TRANSFER_ABORTED, reason)
@@ -328,6 +349,8 @@ class Sending:
         if self._keeps_back(pending):
             pending.path = KEPT_BACK
             return
+        if self._goes_with_another(pending):
+            return
         whole = not pending.outgoing.payload.written_from
         lent = whole and self.lends(pending.outgoing.mode) and self.lending.lend(pending.outgoing, pending.lease)
         if not lent:
@@ -335,6 +358,69 @@ class Sending:
             self._begin_sharing(pending)
         pending.path = LENT if lent else self._links.dispatch(pending.outgoing)
         pending.may_be_there |= bool(pending.path)
+        pending.was_on_a_path |= bool(pending.path)
+        if pending.path and not lent and _may_bring(pending.outgoing):
+            self._brings[pending.outgoing.payload] = pending.outgoing.transfer
+
+    # -- the same bytes for several parties of the peer's ---------------------------------------------------------
+
+    def _goes_with_another(self, pending: _PendingPayload) -> bool:
+        """Whether another transfer brings its bytes; then the peer is told so."""
+        outgoing = pending.outgoing
+        hello = self._hello()
+        if hello is None or not hello.same_payload or pending.was_on_a_path or self.lends(outgoing.mode):
+            return False
+        if not _may_bring(outgoing):
+            return False
+        same_as = self._brought_by(pending)
+        if same_as is None:
+            return False
+        pending.path, pending.same_as, pending.may_be_there = SAME_PAYLOAD, same_as, True
+        self._with_another.setdefault(same_as, {})[outgoing.transfer] = None
+        self._tell_same(pending)
+        return True
+
+    def _brought_by(self, pending: _PendingPayload) -> int | None:
+        """The transfer that brings the same bytes to the peer, or has brought them a moment ago."""
+        transfer = self._brings.get(pending.outgoing.payload)
+        if transfer is None or transfer <= pending.not_with:
+            return None
+        other = self._transfers.get(transfer)
+        return None if other is not None and other.path in _NOT_ON_A_PATH else transfer
+
+    def _tell_same(self, pending: _PendingPayload) -> None:
+        outgoing, same_as = pending.outgoing, pending.same_as
+        total, is_coming = outgoing.payload.total_bytes, same_as in self._transfers
+        self._send(SamePayload(outgoing.transfer, outgoing.key, outgoing.kind, total, same_as, is_coming))
+
+    def _alone_again(self, transfers: Iterable[int]) -> list[int]:
+        """No other transfer brings their bytes any more."""
+        for transfer in (gone := list(transfers)):
+            pending = self._transfers[transfer]
+            self._forget_same(pending)
+            pending.path = ""
+        return gone
+
+    def _forget_same(self, pending: _PendingPayload) -> None:
+        if pending.path == SAME_PAYLOAD:
+            others = self._with_another[pending.same_as]
+            del others[pending.outgoing.transfer]
+            if not others:
+                del self._with_another[pending.same_as]
+
+    def _hand_again(self, transfers: Iterable[int]) -> None:
+        for transfer in transfers:
+            if (pending := self._transfers.get(transfer)) is not None and not pending.path:
+                self._hand(pending)
+
+    def on_same_payload_gone(self, transfer: int, same_as: int) -> None:
+        """The peer cannot have the bytes of a message from another transfer: they are sent."""
+        pending = self._transfers.get(transfer)
+        if pending is None or pending.path != SAME_PAYLOAD or pending.same_as != same_as:
+            # it goes otherwise by now
+            return
+        pending.not_with = same_as
+        self._hand_again(self._alone_again([transfer]))
 
     # -- sums of a site -------------------------------------------------------------------------------------------
 
@@ -433,6 +519,14 @@ class Sending:
 
     def resend_small(self) -> None:
         """The control channel is new: what the peer has not confirmed may be lost."""
+        hello = self._hello()
+        others = [each for transfers in self._with_another.values() for each in transfers]
+        if hello is not None and not hello.same_payload:
+            # an older version now
+            self._hand_again(self._alone_again(others))
+            others = []
+        for transfer in others:
+            self._tell_same(self._transfers[transfer])
         for inline in self._inline.values():
             self._send(inline)
         for notice in self._notices.values():
@@ -468,12 +562,13 @@ class Sending:
                 each.transfer, each.key, "send", each.mode, path or "waiting-for-peer", each.plan.total_bytes, 0, 0.0
             )
             for each, path in ((waiting.outgoing, waiting.path) for waiting in self._transfers.values())
-            if path in ("", KEPT_BACK)
+            if path in ("", KEPT_BACK, SAME_PAYLOAD)
         ]
 
     def give_up(self, code: ErrorCode, reason: str) -> None:
         """Send nothing more; the peer is told of every message that it will not get."""
-        for outgoing in [each.outgoing for each in self._transfers.values()]:
+        # those first whose bytes another one brings
+        for outgoing in reversed([each.outgoing for each in self._transfers.values()]):
             self._send(Abort(outgoing.transfer, code.value, reason))
             self.send_failed(outgoing, code, reason)
         for transfer in list(self._inline):
@@ -496,7 +591,7 @@ class Sending:
         for transfer, inline in list(self._inline.items()):
             if inline.key.session == session:
                 self.on_refused(transfer, code.value, reason)
-        for pending in [each for each in self._transfers.values() if each.outgoing.key.session == session]:
+        for pending in reversed([each for each in self._transfers.values() if each.outgoing.key.session == session]):
             if pending.path in _NOT_ON_A_PATH or not self._links.cancel(
                 pending.path, pending.outgoing.transfer, code, reason
             ):
@@ -520,8 +615,8 @@ class Sending:
                 ErrorCode.MALFORMED_FRAME,
                 f"{pending.outgoing.key} is said to be delivered, and not all of it has been sent.",
             )
-        if pending is not None and pending.path == KEPT_BACK:
-            self.sent(pending.outgoing, TransferStats(0.0, 0, 0), "", how=KEPT_BACK)
+        if pending is not None and pending.path in (KEPT_BACK, SAME_PAYLOAD):
+            self.sent(pending.outgoing, TransferStats(0.0, 0, 0), "", how=pending.path)
             return True
         if (lent := self.lending.on_delivered(transfer)) is not None:
             outgoing, seconds = lent
@@ -549,8 +644,8 @@ class Sending:
                 self._journal.write(records.Dropped(self._peer.site, transfer))
                 self.lending.end(transfer)
             return True
-        if self.is_kept_back(transfer):
-            self.send_failed(self._transfers[transfer].outgoing, error_from_code(code, reason).code, reason)
+        if (waiting := self._transfers.get(transfer)) is not None and waiting.path in (KEPT_BACK, SAME_PAYLOAD):
+            self.send_failed(waiting.outgoing, error_from_code(code, reason).code, reason)
             return True
         if self.lending.end(transfer):
             if (pending := self._transfers.get(transfer)) is not None:
@@ -613,6 +708,10 @@ class Sending:
             if not outgoing.payload.written_from:
                 self._tell_task(outgoing.key, code, reason)
         self._release(outgoing, for_good=False)
+        if self._brings.get(outgoing.payload) == outgoing.transfer:
+            del self._brings[outgoing.payload]
+        if others := self._alone_again(self._with_another.get(outgoing.transfer, ())):
+            self._journal.then(functools.partial(self._hand_again, others))
         self._context.metrics.transfer_ended("failed", self._peer.site, outgoing.mode, 0.0, 0)
 
     def _note_delivered(self, transfer: int, key: MessageKey) -> None:
@@ -635,6 +734,7 @@ class Sending:
         """Let the slot go; False when that was done before. For good: the peer has it, and needs it no more."""
         ended = self._transfers.pop(outgoing.transfer, None)
         if ended is not None:
+            self._forget_same(ended)
             self._context.send_sharing.ended(self._peer.site, outgoing.transfer)
             if for_good:
                 self._ended(outgoing.transfer)
@@ -694,3 +794,9 @@ class Sending:
     def _chunk_bytes(self) -> int | None:
         """The chunk size that was set by hand."""
         return (self._peer.chunk or self._context.config.chunk).size_bytes
+
+
+def _may_bring(outgoing: Outgoing) -> bool:
+    """Whether its transfer may bring the bytes of others as well, or theirs its: all of them, as they are."""
+    # mode grpc is what others are measured against
+    return not outgoing.loss_share and outgoing.mode != "grpc" and not is_site_sum(outgoing.key)

@@ -78,7 +78,7 @@ def wrong_keys(twin: Twin) -> Iterator[MessageKey]:
 
 
 def test_the_frames_that_are_known_to_name_messages_are_among_those_that_are_found() -> None:
-    assert NAMES_A_MESSAGE == ["GrantRequest", "Inline", "Lend", "Offer", "Undeliverable"]
+    assert NAMES_A_MESSAGE == ["GrantRequest", "Inline", "Lend", "Offer", "SamePayload", "Undeliverable"]
     assert {name for name, kind in KINDS.items() if fields_with_messages(kind)} == set(NAMES_A_MESSAGE)
 
 
