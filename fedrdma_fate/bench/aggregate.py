@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import functools
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +30,8 @@ from fedrdma_fate.bench.aggregate_setting import (
     mark,
     pairs_of,
 )
+from fedrdma_fate.bench.aggregate_sites import sites
+from fedrdma_fate.bench.aggregate_watch import Watch, is_connected, leased, wait, waiting
 from fedrdma_fate.bench.baselines.gateway_process import GatewayProcess
 from fedrdma_fate.bench.baselines.interface import RowError
 from fedrdma_fate.bench.ports import free_ports
@@ -50,6 +51,8 @@ ROWS = (
     "slots",
     "slots-rank",
     "fate",
+    "sites",
+    "sites-alone",
     "tree",
     "grpc",
     "broker",
@@ -63,7 +66,9 @@ ROWS = (
 
 _LIMITS = ("add-exact", "add-fate", "copy", "add")
 
-_WITHOUT_GATEWAYS: dict[str, Callable[[AggregateSetting, npt.NDArray[np.uint8]], AggregateRow]] = {
+_ELSEWHERE: dict[str, Callable[[AggregateSetting, npt.NDArray[np.uint8]], AggregateRow]] = {
+    "sites": functools.partial(sites, name="sites", once=True),
+    "sites-alone": functools.partial(sites, name="sites-alone", once=False),
     "tree": tree,
     "grpc": functools.partial(over_grpc, broker=False, proxies=False),
     "broker": functools.partial(over_grpc, broker=True, proxies=False),
@@ -78,8 +83,6 @@ _REST_SECONDS = 120.0
 _SUM_SECONDS = 300.0
 """For a sum."""
 
-_LOOK_SECONDS = 0.01
-"""Between two looks at the gateways' status, which are answered by the event loop that is being measured."""
 _QUIET_LOOKS = 10
 """So many looks that show the same, and nothing under way, are rest."""
 _HEADROOM_BYTES = 64 * 2**20
@@ -115,7 +118,7 @@ def _row(setting: AggregateSetting, name: str, update: npt.NDArray[np.uint8]) ->
         return AggregateRow(name, setting.model, 1, seconds, seconds, cpu, 0)
     if name in _LIMITS:
         return _limit(setting, name, update)
-    if (measure := _WITHOUT_GATEWAYS.get(name)) is not None:
+    if (measure := _ELSEWHERE.get(name)) is not None:
         return measure(setting, update)
     return _sum(setting, name, update)
 
@@ -156,7 +159,7 @@ Add = Callable[[GatewayClient, AggregateSetting, str], Sums]
 def _round(
     setting: AggregateSetting, name: str, gateways: _Gateways, add: Add, update: npt.NDArray[np.uint8], tag: str
 ) -> AggregateRow:
-    with _Watch(gateways) as watch, ThreadPoolExecutor(1) as pool:
+    with Watch(gateways.waiting) as watch, ThreadPoolExecutor(1) as pool:
         cpu, started = gateways.cpu_seconds(), time.monotonic()
         future = pool.submit(add, gateways.arbiter, setting, tag)
         if add is _our_sum:
@@ -229,14 +232,18 @@ class _Gateways:
             stack.callback(self._clients_gateway.stop)
             self._gateway = self._start(workspace, "arbiter", [str(_ARBITER)], "clients", hosts, control)
             stack.callback(self._gateway.stop)
-            _wait(self._connected, _START_SECONDS, "the gateways to connect")
+            wait(
+                lambda: is_connected(self._gateway) and is_connected(self._clients_gateway),
+                _START_SECONDS,
+                "the gateways to connect",
+            )
             self.arbiter = stack.enter_context(GatewayClient(self._gateway.address, "bench", _ARBITER))
             address = self._clients_gateway.address
             self._hosts = [
                 stack.enter_context(GatewayClient(address, "bench", self._setting.party(rank)))
                 for rank in range(self._setting.updates)
             ]
-            self._at_rest = self._leased()
+            self._at_rest = leased(self._gateway)
             self._stack = stack.pop_all()
         return self
 
@@ -257,7 +264,7 @@ class _Gateways:
 
     def await_asked(self) -> None:
         """Wait until a sum is asked for."""
-        _wait(lambda: bool((self._gateway.status() or {}).get("sums")), _START_SECONDS, "the sum to be asked for")
+        wait(lambda: bool((self._gateway.status() or {}).get("sums")), _START_SECONDS, "the sum to be asked for")
 
     def rest(self, *, all_added: bool) -> None:
         """Wait until nothing is under way, and where all are added at once, nothing is left of them but the sum."""
@@ -270,37 +277,21 @@ class _Gateways:
                 raise RowError("a gateway does not answer")
             moving = status["transfers"] or theirs["transfers"]
             pending = any(peer["pending_messages"] for peer in theirs["peers"])
-            seen.append(None if moving or pending else (self._leased(), status["mailbox"]["messages"]))
+            seen.append(None if moving or pending else (leased(self._gateway), status["mailbox"]["messages"]))
             last = seen[-_QUIET_LOOKS:]
             if all_added and self.waiting() > most:
                 return False
             return len(last) == _QUIET_LOOKS and last[0] is not None and all(look == last[0] for look in last)
 
-        _wait(at_rest, _REST_SECONDS, "the updates to come to rest")
+        wait(at_rest, _REST_SECONDS, "the updates to come to rest")
 
     def waiting(self) -> int:
         """Bytes that the arbiter's site has of updates now."""
-        status = self._gateway.status()
-        return 0 if status is None else self._leased() - self._at_rest + int(status["mailbox"]["spilled_bytes"])
+        return waiting(self._gateway, self._at_rest)
 
     def cpu_seconds(self) -> float:
         """Of both gateways, what they have started, and this process."""
         return cpu_seconds((self._gateway.pid, self._clients_gateway.pid)) + time.process_time()
-
-    def _leased(self) -> int:
-        status = self._gateway.status()
-        if status is None:
-            raise RowError("the arbiter's gateway does not answer")
-        return next(int(pool["leased_bytes"]) for pool in status["pools"] if pool["name"] == "receive")
-
-    def _connected(self) -> bool:
-        for gateway in (self._gateway, self._clients_gateway):
-            status = gateway.status()
-            if status is None or not status["peers"][0]["connected"]:
-                return False
-            if not any(path["up"] for path in status["peers"][0]["paths"]):
-                return False
-        return True
 
     def _start(
         self, workspace: Path, site: str, parties: list[str], other: str, its: list[str], control: str
@@ -323,42 +314,12 @@ class _Gateways:
                     "directory": str(workspace),
                     "spill_directory": str(workspace),
                 },
-                "aggregate": {"sums": True, "order": self._order},
+                # all clients are of one site here, and what is measured is the adding of each
+                "aggregate": {"sums": True, "order": self._order, "site_sums": False},
                 "peers": [{"site": other, "parties": its, "address": None if clients else control}],
             },
             workspace,
         )
-
-
-class _Watch:
-    """Keeps the most that ever waited."""
-
-    def __init__(self, gateways: _Gateways) -> None:
-        self.most = 0
-        self._gateways = gateways
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._look, name="waiting-watch", daemon=True)
-
-    def __enter__(self) -> _Watch:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
-
-    def _look(self) -> None:
-        while not self._done.wait(_LOOK_SECONDS):
-            with contextlib.suppress(RowError):
-                self.most = max(self.most, self._gateways.waiting())
-
-
-def _wait(reached: Callable[[], bool], seconds: float, what: str) -> None:
-    deadline = time.monotonic() + seconds
-    while not reached():
-        if time.monotonic() > deadline:
-            raise RowError(f"waited {seconds:.0f} s for {what}")
-        time.sleep(_LOOK_SECONDS)
 
 
 def to_document(rows: Sequence[AggregateRow]) -> dict[str, object]:
@@ -372,10 +333,11 @@ def to_table(setting: AggregateSetting, rows: Sequence[AggregateRow]) -> DataTab
         f"{setting.updates} masked updates of {setting.model}, {setting.update_bytes / 1e6:.1f} MB each, over "
         f"{setting.transport}; the first rank comes last"
     )
-    return DataTable(title, ("row", "after the last", "in all", "CPU", "most waiting"), list(_cells(rows)))
+    return DataTable(title, ("row", "after the last", "in all", "CPU", "most waiting", "up, down"), list(_cells(rows)))
 
 
 def _cells(rows: Sequence[AggregateRow]) -> Iterator[tuple[str, ...]]:
     for row in rows:
         times = (f"{seconds * 1e3:.1f} ms" for seconds in (row.after_last_seconds, row.seconds, row.cpu_seconds))
-        yield (row.name, *times, f"{row.waiting_bytes / 1e6:.1f} MB")
+        moved = ", ".join(f"{count / 1e6:.1f} MB" for count in (row.up_bytes, row.down_bytes) if count is not None)
+        yield (row.name, *times, f"{row.waiting_bytes / 1e6:.1f} MB", moved)

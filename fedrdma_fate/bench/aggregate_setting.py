@@ -33,6 +33,8 @@ class AggregateRow:
         waiting_bytes: the most that the site of the arbiter had of updates, sums included: what was leased from its
             receive region and lay on its disk, less what is leased at rest; where there is no gateway, what was in
             shared memory, or by how much the memory of the processes grew.
+        up_bytes: payload bytes that transfers have brought to the arbiter's site; None where there are no sites.
+        down_bytes: likewise, from it to the others.
     """
 
     name: str
@@ -42,6 +44,8 @@ class AggregateRow:
     after_last_seconds: float
     cpu_seconds: float
     waiting_bytes: int
+    up_bytes: int | None = None
+    down_bytes: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

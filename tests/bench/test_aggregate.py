@@ -14,6 +14,7 @@ from fedrdma_fate.bench.aggregate_hierarchy import LEAVES, leaves_for, over_grpc
 from fedrdma_fate.bench.aggregate_node import Neighbours
 from fedrdma_fate.bench.aggregate_ray import is_installed, with_ray
 from fedrdma_fate.bench.aggregate_setting import AggregateSetting, check, make_update, pairs_of
+from fedrdma_fate.bench.aggregate_sites import sites
 from fedrdma_fate.bench.baselines.interface import RowError
 from fedrdma_fate.cli.main import main
 
@@ -27,6 +28,7 @@ def test_every_row_sums_and_the_document_has_all_that_is_measured() -> None:
     rows = {row["name"]: row for row in json.loads(outcome.stdout)["rows"]}
     assert tuple(rows) == tuple(name for name in ROWS if name != "ray" or is_installed())
     keys = {"name", "model", "updates", "seconds", "after_last_seconds", "cpu_seconds", "waiting_bytes"}
+    keys |= {"up_bytes", "down_bytes"}
     for name, row in rows.items():
         assert set(row) == keys
         assert row["seconds"] >= row["after_last_seconds"] > 0
@@ -35,6 +37,22 @@ def test_every_row_sums_and_the_document_has_all_that_is_measured() -> None:
         if name in ("slots", "slots-rank", "fate", "tree"):
             # the last update, or what waits for it, lay there
             assert row["waiting_bytes"] >= SETTING.update_bytes
+        assert (row["up_bytes"] is None) == (name not in ("sites", "sites-alone"))
+
+
+def test_two_sites_send_and_get_each_a_payload_once_and_without_that_once_for_each_party() -> None:
+    setting = AggregateSetting("small", 20_000, 8, 9, "tcp")
+    update = make_update(setting)
+
+    once, alone = (sites(setting, update, "row", once=once) for once in (True, False))
+
+    assert once.down_bytes == 2 * setting.update_bytes
+    assert alone.down_bytes == 8 * setting.update_bytes
+    # a footer besides, of each update or sum
+    assert once.up_bytes is not None
+    assert alone.up_bytes is not None
+    assert 2 * setting.update_bytes < once.up_bytes < 2.1 * setting.update_bytes
+    assert 8 * setting.update_bytes < alone.up_bytes < 8.1 * setting.update_bytes
 
 
 @pytest.mark.parametrize("party", range(3))
