@@ -25,6 +25,8 @@ from fedrdma_fate.gateway.messages.budget import Budget, Limits
 from fedrdma_fate.gateway.messages.mailbox import Mailbox
 from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.messages.stragglers import Stragglers
+from fedrdma_fate.gateway.osx.queues import Queues
+from fedrdma_fate.gateway.osx.transport import QueueTransport
 from fedrdma_fate.gateway.path_store import PathStore
 from fedrdma_fate.gateway.peers.channel_security import IdentityWatch, TlsChannel, credentials_of
 from fedrdma_fate.gateway.peers.control_channel import ControlServer
@@ -146,14 +148,16 @@ def assemble(
         tasks=tasks,
         socket=TaskSocket(socket_path(config.listen.socket), tasks, context.complaints, shared=not users.only_own),
         calls=calls,
-        fronts=_fronts(config, calls, context.complaints),
+        fronts=_fronts(config, calls, context.complaints, tasks),
     )
 
 
-def _fronts(config: GatewayConfig, calls: FlowCalls, complaints: Complaints) -> tuple[FlowFront | OsxFront, ...]:
+def _fronts(
+    config: GatewayConfig, calls: FlowCalls, complaints: Complaints, tasks: TaskServer
+) -> tuple[FlowFront | OsxFront, ...]:
     listen = config.listen
     http = () if listen.flow is None else (FlowFront(listen.flow, calls, complaints),)
-    osx = () if listen.osx is None else (OsxFront(listen.osx, calls),)
+    osx = () if listen.osx is None else (OsxFront(listen.osx, calls, [QueueTransport(Queues(tasks))]),)
     return (*http, *osx)
 
 

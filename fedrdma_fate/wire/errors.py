@@ -68,6 +68,8 @@ class ErrorCode(str, enum.Enum):
     FLOW_UNUSABLE = "FR618"
     CALLS_UNSUPPORTED = "FR619"
     CALL_IN_DOUBT = "FR620"
+    QUEUE_CALL_REFUSED = "FR621"
+    ENGINES_MIXED = "FR622"
     # 7: FATE
     FATE_VERSION = "FR701"
     FATE_ABSENT = "FR702"

@@ -1,4 +1,6 @@
-"""Takes what FATE Flow sends to OSX: `DataTransferService.unaryCall` of gRPC on loopback, a channel for each call.
+"""Takes what FATE sends to OSX, by gRPC on loopback, a channel for each call.
+
+`DataTransferService.unaryCall` is FATE Flow's scheduling; what else is served here, others hand in.
 
 grpcio has threads of its own, which wait for the event loop; nothing on the event loop waits for them.
 """
@@ -7,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Iterator, Sequence
 from concurrent import futures
+from typing import Protocol
 
 import grpc
 
-from fedrdma_fate.gateway.flow.call import Answer, SchedulingCall
+from fedrdma_fate.gateway.flow.call import Answer, SchedulingCall, refused
 from fedrdma_fate.gateway.flow.calls import FlowCalls
 from fedrdma_fate.gateway.flow.packet import call_of, packet_of
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, TransportError
@@ -20,27 +24,29 @@ from fedrdma_fate.wire.frames import MOST_CALL_BYTES
 SERVICE = "com.webank.ai.eggroll.api.networking.proxy.DataTransferService"
 METHOD = "unaryCall"
 
-MOST_THREADS = 32
-"""Calls at once, each with a thread that waits: a scheduler makes one after the other, for each of its jobs."""
+MOST_THREADS = 768
+"""Calls at once, each with a thread that waits, made when it is needed: a scheduler makes one after the other, for each
+of its jobs; of queues 512 pops may wait."""
 
-MOST_CALLS_AT_ONCE = 128
+MOST_CALLS_AT_ONCE = 1024
 """Of which some wait for a thread; more are refused by grpcio."""
 
 CALL_SECONDS = 60
-"""For a connection, and half of it for a call that is still under way then: FATE Flow makes one for each call, of 10 s.
-A call that is begun and not made has one of the threads for as long."""
+"""For a scheduling call: FATE Flow gives it up after 10 s. One that is begun and not made has a thread for as long."""
 
-IDLE_SECONDS = 10
-"""For a connection without a call."""
+IDLE_SECONDS = 2
+"""For a connection without a call: FATE makes one for each call, and many are only closed when it ends."""
+
+MOST_PACKET_BYTES = 2 * MOST_CALL_BYTES
+"""Of the longest body that is carried, with its headers."""
 
 _OPTIONS = (
     ("grpc.so_reuseport", 0),
-    # the packet of the longest body that is carried, with its headers
-    ("grpc.max_receive_message_length", 2 * MOST_CALL_BYTES),
+    # messages of queues have what gRPC can carry
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
     ("grpc.server_handshake_timeout_ms", 5_000),
     ("grpc.max_connection_idle_ms", IDLE_SECONDS * 1000),
-    ("grpc.max_connection_age_ms", CALL_SECONDS * 500),
-    ("grpc.max_connection_age_grace_ms", CALL_SECONDS * 500),
 )
 
 _STATUS = {
@@ -53,17 +59,31 @@ _STATUS = {
 """Of gRPC; UNAVAILABLE for others."""
 
 
+class Service(Protocol):
+    """What else is served."""
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """What grpcio calls, in threads of its own."""
+        ...
+
+    def close(self) -> None:
+        """Nobody calls any more."""
+        ...
+
+
 class OsxFront:
     """Belongs to the event loop's thread, but for what grpcio calls."""
 
-    def __init__(self, address: str, calls: FlowCalls) -> None:
+    def __init__(self, address: str, calls: FlowCalls, further: Sequence[Service] = ()) -> None:
         """
         Args:
             address: host:port to listen on; port 0 takes a free one.
             calls: carries calls out.
+            further: what else is served.
         """
         self._address = address
         self._calls = calls
+        self._further = further
         self._loop = asyncio.get_running_loop()
         self._workers: futures.ThreadPoolExecutor | None = None
         self._server: grpc.Server | None = None
@@ -77,8 +97,10 @@ class OsxFront:
         """
         workers = futures.ThreadPoolExecutor(MOST_THREADS, "osx-front")
         server = grpc.server(workers, options=_OPTIONS, maximum_concurrent_rpcs=MOST_CALLS_AT_ONCE)
-        handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(self._unary_call)
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),))
+        # as a stream of one message, the same on the wire, it is read with an eye on the time
+        handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_unary_rpc_method_handler(self._unary_call)
+        scheduling = grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler})
+        server.add_generic_rpc_handlers((scheduling, *(each.handler() for each in self._further)))
         try:
             self.port = server.add_insecure_port(self._address)
         except RuntimeError:
@@ -99,10 +121,13 @@ class OsxFront:
         self._calls.repeats.close()
         await asyncio.to_thread(server.stop(None).wait)
         self._workers.shutdown(wait=False)
+        for each in self._further:
+            each.close()
 
-    def _unary_call(self, packet: bytes, context: grpc.ServicerContext) -> bytes:
+    def _unary_call(self, received: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
         """In a thread of grpcio's."""
         try:
+            packet = self._packet(received, context)
             call = call_of(packet, self._calls.further_headers)
             gone = asyncio.Event()
             if not context.add_callback(lambda: self._tell(gone)):
@@ -116,6 +141,18 @@ class OsxFront:
         except (EOFError, futures.CancelledError):
             context.abort(grpc.StatusCode.CANCELLED, "nobody waits for it")
         raise AssertionError("unreachable: abort raises")
+
+    def _packet(self, received: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
+        timers: list[asyncio.TimerHandle] = []
+        loop = self._loop
+        loop.call_soon_threadsafe(lambda: timers.append(loop.call_later(CALL_SECONDS, context.cancel)))
+        try:
+            packet = next(received, b"")
+        finally:
+            loop.call_soon_threadsafe(lambda: [timer.cancel() for timer in timers])
+        if len(packet) > MOST_PACKET_BYTES:
+            raise refused(f"it has {len(packet)} bytes; {MOST_PACKET_BYTES} is the limit")
+        return packet
 
     async def _outcome(self, call: SchedulingCall, gone: asyncio.Event) -> Answer:
         return await self._calls.repeats.outcome(call, gone.wait())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 from fedrdma_fate.gateway.flow.call import Answer, SchedulingCall, carried, refused
 
@@ -31,7 +32,8 @@ _KEY, _VALUE = 1, 2
 FLOW_ROLE = "fateflow"
 """Of the topic that a scheduling call is for."""
 
-Fields = dict[int, bytes]
+Raw = TypeVar("Raw", bytes, memoryview)
+"""What is parsed: parts of it are of the same type, so those of a memoryview are no copies."""
 
 
 def call_of(packet: bytes, further_headers: Sequence[str] = ()) -> SchedulingCall:
@@ -40,12 +42,12 @@ def call_of(packet: bytes, further_headers: Sequence[str] = ()) -> SchedulingCal
     Raises:
         GatewayError: CALL_REFUSED.
     """
-    header, body = _parts(packet, _HEADER, _BODY)
-    task, destination, operator = _parts(header, _TASK, _DESTINATION, _OPERATOR)
-    party_id, role = _parts(destination, _PARTY_ID, _ROLE)
-    (model,) = _parts(task, _MODEL)
-    (data_key,) = _parts(model, _DATA_KEY)
-    path, value = _parts(body, _KEY, _VALUE)
+    header, body = parts(packet, _HEADER, _BODY)
+    task, destination, operator = parts(header, _TASK, _DESTINATION, _OPERATOR)
+    party_id, role = parts(destination, _PARTY_ID, _ROLE)
+    (model,) = parts(task, _MODEL)
+    (data_key,) = parts(model, _DATA_KEY)
+    path, value = parts(body, _KEY, _VALUE)
     if _text(role) != FLOW_ROLE or _text(operator) != "POST":
         raise refused("it is not for FATE Flow, or no POST")
     headers = [("dest-party-id", _text(party_id)), *_headers(data_key)]
@@ -74,29 +76,34 @@ def _text(raw: bytes) -> str:
         raise refused("what should be text is none") from error
 
 
-def _parts(raw: bytes, *numbers: int) -> list[bytes]:
+def parts(raw: Raw, *numbers: int) -> list[Raw]:
     """Fields of a message that hold bytes, by number; empty where they are missing.
 
     Raises:
         GatewayError: CALL_REFUSED when it is no message, or one of them comes twice.
     """
-    found: Fields = {}
-    for number, value in _walk(raw):
+    found: dict[int, Raw] = {}
+    for number, value in walk(raw):
         if number in numbers:
-            if number in found or value is None:
+            if number in found or value is None or isinstance(value, int):
                 raise refused("a field of its packet comes twice, or is of another type")
             found[number] = value
-    return [found.get(number, b"") for number in numbers]
+    return [found.get(number, raw[:0]) for number in numbers]
 
 
-def _walk(raw: bytes) -> Iterator[tuple[int, bytes | None]]:
-    """Numbers of the fields of a message, with what those of the type with a length hold."""
+def walk(raw: Raw) -> Iterator[tuple[int, Raw | int | None]]:
+    """Numbers of the fields of a message, with numbers that they hold, or what those of the type with a length do.
+
+    Raises:
+        GatewayError: CALL_REFUSED when it is no message.
+    """
     at = 0
     while at < len(raw):
         key, at = _varint(raw, at)
-        kind, value = key & 7, None
+        kind = key & 7
+        value: Raw | int | None = None
         if kind == _VARINT:
-            _, at = _varint(raw, at)
+            value, at = _varint(raw, at)
         elif kind == _LENGTH:
             length, at = _varint(raw, at)
             value = raw[at : at + length]
@@ -110,7 +117,7 @@ def _walk(raw: bytes) -> Iterator[tuple[int, bytes | None]]:
         yield key >> 3, value
 
 
-def _varint(raw: bytes, at: int) -> tuple[int, int]:
+def _varint(raw: bytes | memoryview, at: int) -> tuple[int, int]:
     value = 0
     for number, byte in enumerate(raw[at : at + _MOST_VARINT_BYTES]):
         value |= (byte & 0x7F) << (7 * number)
@@ -119,8 +126,13 @@ def _varint(raw: bytes, at: int) -> tuple[int, int]:
     raise refused("its packet has a number without end")
 
 
+def field_head(number: int, length: int) -> bytes:
+    """What stands before so many bytes that a field holds."""
+    return _number(number << 3 | _LENGTH) + _number(length)
+
+
 def _field(number: int, value: bytes) -> bytes:
-    return _number(number << 3 | _LENGTH) + _number(len(value)) + value
+    return field_head(number, len(value)) + value
 
 
 def _number(value: int) -> bytes:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from fedrdma_fate.gateway.messages.budget import Budget
 from fedrdma_fate.gateway.messages.message import Message
-from fedrdma_fate.gateway.messages.sessions import Sessions
+from fedrdma_fate.gateway.messages.sessions import Engine, Sessions, mixed_error
 from fedrdma_fate.gateway.messages.tolerances import Round, Tolerances
 from fedrdma_fate.obs.complaints import EACH_TELLS, Complaints
 from fedrdma_fate.ports import Region
@@ -16,6 +16,9 @@ from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, erro
 from fedrdma_fate.wire.frames import MessageKey, Party
 
 logger = logging.getLogger(__name__)
+
+MOST_MIXED = 1024
+"""Pairs of parties that are remembered to use two engines: one has said it already in any job that is set up so."""
 
 
 class Mailbox:
@@ -49,10 +52,13 @@ class Mailbox:
         self._failed: dict[MessageKey, tuple[str, str, str]] = {}
         self._waiting: dict[MessageKey, asyncio.Future[Message]] = {}
         self._in_doubt: set[MessageKey] = set()
+        self._mixed: dict[tuple[str, Party, Party], MessageKey] = {}
 
-    def join(self, session: str, party: Party, parties: Iterable[Party] | None) -> None:
+    def join(
+        self, session: str, party: Party, parties: Iterable[Party] | None, engine: Engine | None = None
+    ) -> None:
         """A task attached and names who is in the session: what came before it from others is dropped."""
-        self.sessions.join(session, party, parties)
+        self.sessions.join(session, party, parties, engine)
         for key in [key for key in self._messages if key.session == session and key.destination == party]:
             if not self.sessions.admits(key):
                 self._turn_away(self._remove(key))
@@ -67,7 +73,19 @@ class Mailbox:
             if (message := self.find(key)) is not None:
                 self.tolerances.came(key, message.seconds)
 
+    def note_mixed(self, key: MessageKey) -> None:
+        """A message is not taken where it is of another engine than its destination's: who waits for others is told."""
+        if not self.sessions.is_of_another_engine(key):
+            return
+        if len(self._mixed) < MOST_MIXED:
+            self._mixed[key.session, key.destination, key.source] = key
+        for waits, future in self._waiting.items():
+            is_same = (waits.session, waits.destination, waits.source) == (key.session, key.destination, key.source)
+            if is_same and not future.done():
+                future.set_exception(mixed_error(key))
+
     def _turn_away(self, message: Message) -> None:
+        self.note_mixed(message.key)
         # in this order: who is not told of it by this run is told by the next, which finds it
         self.on_turned_away(message)
         message.discard()
@@ -76,6 +94,7 @@ class Mailbox:
         """The party left: drop what waits for it, refuse what it waits for; how many messages were dropped."""
         self.sessions.leave(session, party)
         self.tolerances.leave(session, party)
+        self._mixed = {pair: key for pair, key in self._mixed.items() if pair[:2] != (session, party)}
         self._in_doubt = {each for each in self._in_doubt if (each.session, each.destination) != (session, party)}
         dropped, _ = self._drop(lambda key, _: key.session == session and key.destination == party)
         for key, future in self._waiting.items():
@@ -87,6 +106,7 @@ class Mailbox:
         """A session is over: drop what waits of it, refuse who waits for it; how many messages and bytes that were."""
         self.sessions.end(session, reason)
         self.tolerances.end(session)
+        self._mixed = {pair: key for pair, key in self._mixed.items() if pair[0] != session}
         self._in_doubt = {each for each in self._in_doubt if each.session != session}
         dropped = self._drop(lambda key, _: key.session == session)
         for key, future in self._waiting.items():
@@ -195,6 +215,8 @@ class Mailbox:
             raise self.sessions.closed_error(key.session, key.destination)
         if key in self._waiting or self.sessions.was_pulled(key):
             raise GatewayError(ErrorCode.DUPLICATE_PULL, f"{key} was pulled before.", "Pull each message once.")
+        if (mixed := self._mixed.get((key.session, key.destination, key.source))) is not None:
+            raise mixed_error(mixed)
         if key in self._failed:
             code, reason, _ = self._failed[key]
             raise _failure(key, code, reason)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from fedrdma_fate.gateway.journal_records import (
     Joined,
@@ -31,6 +31,12 @@ REMEMBERED_CLOSED = 4096
 MOST_REMEMBERED = 1 << 18
 """Messages of which it is remembered that they were pushed, or pulled, of all sessions; one with long names counts as
 several (`budget.units`). Some 100 MB. Of older ones it is not noticed any more that they are pushed or pulled twice."""
+
+Engine = Literal["fedrdma", "osx"]
+"""By what a party's tasks exchange messages: FATE's federation of ours, or FATE's for OSX. Their payloads differ."""
+
+QUEUE_TAG = "osx queue #"
+"""Tags of messages in the queues of FATE's federation for OSX begin so, and a number follows; others have none of these."""
 
 MOST_FAILURES = 1024
 """Failures of pushes that a party is still to be told, one at each call: the first says what is wrong."""
@@ -130,6 +136,7 @@ class Sessions:
         self._sessions: dict[str, _Session] = {}
         self._closed: OrderedDict[tuple[str, Party], None] = OrderedDict()
         self._open: dict[tuple[str, Party], frozenset[Party] | None] = {}
+        self._engines: dict[tuple[str, Party], Engine] = {}
         self._units = 0
         # of those that there are the one of which most is remembered, or an earlier one
         self._largest = ""
@@ -139,12 +146,14 @@ class Sessions:
         """Sessions of which anything is remembered but that they are closed."""
         return len(self._sessions)
 
-    def join(self, session: str, party: Party, parties: Iterable[Party] | None = None) -> None:
+    def join(
+        self, session: str, party: Party, parties: Iterable[Party] | None = None, engine: Engine | None = None
+    ) -> None:
         """A new task of this party attached, and names everybody in the session; None: it does not know.
 
         Raises:
-            GatewayError: LIMIT_REACHED where its tasks have named more than a session can have, SESSION_ENDED; then it
-                did not join.
+            GatewayError: LIMIT_REACHED where its tasks have named more than a session can have, SESSION_ENDED,
+                ENGINES_MIXED; then it did not join.
         """
         if self.ended.reason(session) is not None:
             raise self.ended.error(session)
@@ -156,6 +165,14 @@ class Sessions:
                 f"tasks of {party} name {len(named)} parties of the session {session!r}; {MOST_PARTIES} is the limit.",
                 "Name the same ones in all tasks of a job.",
             )
+        if engine is not None:
+            if self._engines.get((session, party), engine) != engine:
+                raise GatewayError(
+                    ErrorCode.ENGINES_MIXED,
+                    f"tasks of {party} are in the session {session!r} by both engines, osx and fedrdma.",
+                    "Set one and the same federation engine for all parties of a job.",
+                )
+            self._engines[session, party] = engine
         self._closed.pop((session, party), None)
         if (session, party) in self._open and named == known:
             return
@@ -164,7 +181,13 @@ class Sessions:
 
     def admits(self, key: MessageKey) -> bool:
         """Whether the session goes on, and tasks of the destination, if there have been any, know the source in it."""
-        return self.ended.reason(key.session) is None and self.names(key.session, key.destination, key.source)
+        is_in = self.ended.reason(key.session) is None and self.names(key.session, key.destination, key.source)
+        return is_in and not self.is_of_another_engine(key)
+
+    def is_of_another_engine(self, key: MessageKey) -> bool:
+        """Whether the tasks of the destination use another engine than the one that the message comes by."""
+        engine = self._engines.get((key.session, key.destination))
+        return engine is not None and engine != engine_of(key)
 
     def names(self, session: str, party: Party, other: Party) -> bool:
         """Whether the tasks of a party that is here may exchange messages with another party."""
@@ -179,6 +202,7 @@ class Sessions:
         """The party left: forget what it did."""
         self.record(Left(session, party))
         self._open.pop((session, party), None)
+        self._engines.pop((session, party), None)
         self._closed[session, party] = None
         self._closed.move_to_end((session, party))
         while len(self._closed) > REMEMBERED_CLOSED:
@@ -198,7 +222,8 @@ class Sessions:
         """A session is over: forget all of it but that."""
         self.record(Over(session, reason))
         self.ended.add(session, reason)
-        for places in (self._open, self._closed):
+        places: dict[tuple[str, Party], Any]
+        for places in (self._open, self._closed, self._engines):
             for place in [place for place in places if place[0] == session]:
                 del places[place]
         if (state := self._sessions.pop(session, None)) is not None:
@@ -424,6 +449,22 @@ class Sessions:
 
     def _of(self, session: str) -> _Session:
         return self._sessions.setdefault(session, _Session())
+
+
+def engine_of(key: MessageKey) -> Engine:
+    """By which a message comes."""
+    return "osx" if key.tag.startswith(QUEUE_TAG) else "fedrdma"
+
+
+def mixed_error(key: MessageKey) -> GatewayError:
+    """The error for a message that comes by another engine than its destination uses."""
+    by = engine_of(key)
+    other = "fedrdma" if by == "osx" else "osx"
+    return GatewayError(
+        ErrorCode.ENGINES_MIXED,
+        f"{key.source} sends by the engine {by} in the session {key.session!r}, {key.destination} uses {other}.",
+        "Set one and the same federation engine for all parties of a job.",
+    )
 
 
 def _pushed_before(key: MessageKey, how: str) -> GatewayError:

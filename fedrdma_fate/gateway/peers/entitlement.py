@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from fedrdma_fate.gateway.messages.sessions import Sessions
+from fedrdma_fate.gateway.messages.sessions import Sessions, mixed_error
 from fedrdma_fate.gateway.routing import Routes
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError
 from fedrdma_fate.wire.frames import PROBE_TRANSFERS_FROM, Frame, GrantRequest, MessageKey, Offer, Party
@@ -66,6 +66,8 @@ def why_not_admitted(sessions: Sessions, key: MessageKey) -> GatewayError:
     """The error for a message that a session does not admit."""
     if sessions.ended.reason(key.session) is not None:
         return sessions.ended.error(key.session)
+    if sessions.is_of_another_engine(key):
+        return mixed_error(key)
     return not_in_session(key.session, key.destination, key.source)
 
 

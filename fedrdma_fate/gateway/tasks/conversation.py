@@ -45,7 +45,7 @@ from fedrdma_fate.client.protocol import (
 )
 from fedrdma_fate.core.held import bytes_in
 from fedrdma_fate.gateway.messages.message import Message
-from fedrdma_fate.gateway.messages.sessions import Pull
+from fedrdma_fate.gateway.messages.sessions import Engine, Pull
 from fedrdma_fate.gateway.messages.tolerances import Round
 from fedrdma_fate.gateway.peers.entitlement import not_in_session
 from fedrdma_fate.gateway.spilling import make_room
@@ -69,9 +69,10 @@ if TYPE_CHECKING:
 class TaskConversation:
     """One connection of a task."""
 
-    def __init__(self, server: TaskServer, user: int) -> None:
+    def __init__(self, server: TaskServer, user: int, engine: Engine = "fedrdma") -> None:
         self._server = server
         self._user = user
+        self._engine = engine
         self._context = server.context
         self._task: Task | None = None
         self.notify: Callable[[Notice], object] = lambda _notice: None
@@ -161,7 +162,7 @@ class TaskConversation:
         except OSError as error:
             raise region_unusable("the send region", error) from error
         try:
-            task = self._server.attach(attach, self._user)
+            task = self._server.attach(attach, self._user, self._engine)
         except BaseException:
             os.close(descriptor)
             raise

@@ -19,7 +19,7 @@ from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.journal_records import Outgoing as OutgoingRecord
 from fedrdma_fate.gateway.messages.message import Message, name_of_user
 from fedrdma_fate.gateway.messages.sessions import Push
-from fedrdma_fate.gateway.peers.entitlement import not_in_session
+from fedrdma_fate.gateway.peers.entitlement import not_in_session, why_not_admitted
 from fedrdma_fate.gateway.peers.metering import frames_counted
 from fedrdma_fate.gateway.peers.outgoing_room import MESSAGE_BYTES, MOST_AT_ONCE_BYTES, OutgoingRoom
 from fedrdma_fate.gateway.peers.sending import Sending
@@ -281,7 +281,8 @@ class Pushing:
         for key in keys:
             if self._peer_of(key.destination) is None and sessions.pushed(key) is None:
                 if not self._context.mailbox.sessions.admits(key):
-                    raise not_in_session(key.session, key.destination, key.source)
+                    self._context.mailbox.note_mixed(key)
+                    raise why_not_admitted(sessions, key)
                 self._check_room(key, user, total_bytes)
                 if isinstance(request, PutInline) and (full := why_no_room_for_small(self._context, key)) is not None:
                     raise full

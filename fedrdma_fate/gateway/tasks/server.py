@@ -17,6 +17,7 @@ from fedrdma_fate.client.protocol import (
 )
 from fedrdma_fate.gateway.background import spawn
 from fedrdma_fate.gateway.context import GatewayContext
+from fedrdma_fate.gateway.messages.sessions import Engine
 from fedrdma_fate.gateway.peers.sending import Sending
 from fedrdma_fate.gateway.tasks.conversation import TaskConversation
 from fedrdma_fate.gateway.tasks.held_memory import HeldMemory, told_of_peers
@@ -110,20 +111,21 @@ class TaskServer:
         """Whether tasks of this user of the host may connect."""
         return self.users.admits(user)
 
-    def begin(self, user: int) -> TaskConversation:
-        """A task of this user has connected."""
-        return TaskConversation(self, user)
+    def begin(self, user: int, engine: Engine = "fedrdma") -> TaskConversation:
+        """A task of this user has connected, and exchanges messages by this engine."""
+        return TaskConversation(self, user, engine)
 
     def close(self) -> None:
         """Nobody is waited for any more."""
         self.sessions.close()
         self.sums.close()
 
-    def attach(self, attach: Attach, user: int) -> Task:
+    def attach(self, attach: Attach, user: int, engine: Engine = "fedrdma") -> Task:
         """The task behind a new connection of this user.
 
         Raises:
-            GatewayError: CLIENT_PROTOCOL, WRONG_PARTY, LIMIT_REACHED, SESSION_ENDED or GATEWAY_STOPPING.
+            GatewayError: CLIENT_PROTOCOL, WRONG_PARTY, LIMIT_REACHED, SESSION_ENDED, ENGINES_MIXED or
+                GATEWAY_STOPPING.
         """
         self._check_attach(attach, user)
         self.sessions.check_open(attach.session, attach.parties)
@@ -131,14 +133,14 @@ class TaskServer:
         if task is None:
             if not self.users.is_own(user):
                 self.sessions.users.join(user, attach.session, attach.party)
-            self.context.mailbox.join(attach.session, attach.party, attach.parties)
+            self.context.mailbox.join(attach.session, attach.party, attach.parties, engine)
             self._places += 1
             journal = self.context.journal
             task = self._tasks[attach.client] = Task(attach, user, self.pushing.abandon, journal, self._places)
             task.note_came()
             self.sessions.arrive(attach.session, attach.party)
         elif task.is_awaited:
-            self.context.mailbox.join(attach.session, attach.party, attach.parties)
+            self.context.mailbox.join(attach.session, attach.party, attach.parties, engine)
         task.connections += 1
         return task
 

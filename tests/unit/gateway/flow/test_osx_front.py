@@ -119,7 +119,7 @@ def test_what_is_no_packet_is_refused_and_the_next_call_is_served(two: FlowSites
 
 def test_other_methods_are_not_implemented(two: FlowSites) -> None:
     with grpc.insecure_channel(f"127.0.0.1:{two.port('a', 'osx')}") as channel:
-        call: Any = channel.unary_unary(f"/{SERVICE}/push")
+        call: Any = channel.unary_unary(f"/{SERVICE}/somethingElse")
         with pytest.raises(grpc.RpcError) as refused:
             call(packet(), timeout=SECONDS)
     assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED  # type: ignore[attr-defined]
@@ -201,7 +201,7 @@ def test_a_call_that_is_over_before_it_is_begun_is_not_carried_out() -> None:
         front = osx_front.OsxFront("127.0.0.1:0", Untouched())  # type: ignore[arg-type]
         over = Over()
         with pytest.raises(RuntimeError):
-            await asyncio.to_thread(front._unary_call, packet(), over)
+            await asyncio.to_thread(front._unary_call, iter([packet()]), over)
         assert over.code is grpc.StatusCode.CANCELLED
 
     asyncio.run(run())
@@ -210,8 +210,7 @@ def test_a_call_that_is_over_before_it_is_begun_is_not_carried_out() -> None:
 def test_calls_that_are_begun_and_not_made_end_and_give_their_threads_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    short = {"grpc.max_connection_age_ms": 200, "grpc.max_connection_age_grace_ms": 200}
-    monkeypatch.setattr(osx_front, "_OPTIONS", tuple((key, short.get(key, value)) for key, value in osx_front._OPTIONS))
+    monkeypatch.setattr(osx_front, "CALL_SECONDS", 0.4)
     monkeypatch.setattr(osx_front, "MOST_THREADS", 2)
     never = threading.Event()
 

@@ -1,0 +1,1 @@
+"""The queues of OSX, as FATE's federation for OSX uses them."""

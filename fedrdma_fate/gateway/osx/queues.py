@@ -1,0 +1,363 @@
+"""OSX's queues on messages of the engine: a push is a put of a task, a pop is a get, and tags number what a queue holds.
+
+A party that uses queues is a task of its site like others: what it pushes lies in the pools by their rules, waits for
+memory, is spilled, and travels in the mode of the peer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import secrets
+from collections import OrderedDict
+from collections.abc import Coroutine
+from typing import Any, Literal
+
+from fedrdma_fate.client.protocol import (
+    CLIENT_PROTOCOL_VERSION,
+    SECRET_BYTES,
+    Attach,
+    Commit,
+    Get,
+    GotInline,
+    GotSlot,
+    Leased,
+    LeaseSlot,
+    PutInline,
+    ReleaseLeases,
+    Request,
+)
+from fedrdma_fate.gateway.messages.sessions import QUEUE_TAG
+from fedrdma_fate.gateway.osx.requests import LONGEST_POP_SECONDS, Queue
+from fedrdma_fate.gateway.tasks.conversation import TaskConversation
+from fedrdma_fate.gateway.tasks.server import TaskServer
+from fedrdma_fate.gateway.tasks.socket import Answer, WithDescriptor, WithSequel
+from fedrdma_fate.ports import Slot
+from fedrdma_fate.wire.errors import ErrorCode, GatewayError
+from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, MessageKey, Party
+
+MOST_MEMBERS = 1024
+"""Parties of sessions that count as living here between their calls; of the longest silent ones it is forgotten."""
+
+SILENT_SECONDS = LONGEST_POP_SECONDS
+"""A party that has not called for so long lives no more: none pops for longer."""
+
+MOST_QUEUES = 65536
+"""Whose next numbers are remembered, in some 30 MB; what was pushed and popped says it anew of the others."""
+
+_COPY_BYTES = 8 * 1024 * 1024
+"""At once: other threads wait for some milliseconds."""
+
+
+@dataclasses.dataclass(slots=True)
+class _Member:
+    """A party of a session that uses queues here.
+
+    Attributes:
+        attach: as which task.
+        home: keeps it attached between its calls.
+        seen: when it began its latest call, on the loop's clock.
+        calls: under way.
+    """
+
+    attach: Attach
+    home: TaskConversation
+    seen: float
+    calls: int = 0
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class _End:
+    """One end of a queue: pushes, or pops, come one after the other, in the order in which they asked.
+
+    Attributes:
+        next: number of the next message.
+        turn: held by whoever pushes or pops.
+    """
+
+    next: int
+    turn: asyncio.Lock
+
+
+class Push:
+    """A large message that is being pushed: the caller writes it, in whatever thread, then commits."""
+
+    def __init__(self, queues: Queues, queue: Queue, end: _End, conversation: TaskConversation, lease: Leased) -> None:
+        """Use `Queues.begin_push`."""
+        self._queues = queues
+        self._queue = queue
+        self._end = end
+        self._conversation = conversation
+        self._lease = lease.lease
+        self._offset = lease.offset
+        self._is_over = False
+
+    def write(self, payload: memoryview) -> None:
+        """Put it into its slot."""
+        region = self._queues.tasks.context.send_pool.region
+        with Slot(region, self._offset, len(payload)).view as slot:
+            for at in range(0, len(payload), _COPY_BYTES):
+                slot[at : at + _COPY_BYTES] = payload[at : at + _COPY_BYTES]
+
+    async def commit(self) -> None:
+        """Send it.
+
+        Raises:
+            FedRDMAError: it is not sent.
+        """
+        tag, destinations = _tag(self._end.next), (self._queue.destination,)
+        await _reply(self._conversation, Commit(self._lease, self._queue.name, tag, destinations, "bytes"))
+        self._end.next += 1
+
+    def end(self) -> None:
+        """Whoever pushes is through, or gone. May be repeated."""
+        if not self._is_over:
+            self._is_over = True
+            # where it was committed, that is known no more
+            self._conversation.answer(ReleaseLeases((self._lease,)))
+            self._queues.let_go(self._queue, self._queue.source, self._end, self._conversation)
+
+
+class Pop:
+    """A message that was popped, and is given back where it could not be handed over."""
+
+    def __init__(
+        self, queues: Queues, queue: Queue, end: _End, conversation: TaskConversation, answer: WithSequel | WithDescriptor
+    ) -> None:
+        """Use `Queues.pop`."""
+        self._queues = queues
+        self._queue = queue
+        self._end = end
+        self._conversation = conversation
+        self._answer = answer
+        self._is_over = False
+        self.total_bytes = len(answer.reply.body) if isinstance(answer.reply, GotInline) else _slot(answer).total_bytes
+
+    def read(self) -> bytes:
+        """The message, in whatever thread.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        if isinstance(self._answer.reply, GotInline):
+            return self._answer.reply.body
+        assert isinstance(self._answer, WithDescriptor)
+        place, pieces, at = _slot(self._answer), list[bytes](), 0
+        while at < place.total_bytes:
+            # a call gives 2 GiB less a page at most
+            piece = os.pread(self._answer.descriptor, place.total_bytes - at, place.offset + at)
+            if not piece:
+                raise OSError("the file of a message is cut off")
+            pieces.append(piece)
+            at += len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def end(self, *, handed_over: bool) -> None:
+        """It was handed over, or stays. May be repeated."""
+        if self._is_over:
+            return
+        self._is_over = True
+        if isinstance(self._answer, WithDescriptor):
+            self._answer.close()
+        if not handed_over:
+            self._answer.undo()
+        else:
+            self._end.next += 1
+            if isinstance(self._answer, WithSequel):
+                self._answer.then()
+            else:
+                self._conversation.answer(ReleaseLeases((_slot(self._answer).lease,)))
+        self._queues.let_go(self._queue, self._queue.destination, self._end, self._conversation)
+
+
+class Queues:
+    """Belongs to the event loop's thread.
+
+    Attributes:
+        tasks: of this site, among which parties that use queues are.
+    """
+
+    def __init__(self, tasks: TaskServer) -> None:
+        """
+        Args:
+            tasks: serves them.
+        """
+        self.tasks = tasks
+        self._loop = asyncio.get_running_loop()
+        self._members: OrderedDict[tuple[str, Party], _Member] = OrderedDict()
+        self._ends: OrderedDict[tuple[Queue, str], _End] = OrderedDict()
+        self._released: dict[str, int] = {}
+
+    async def push(self, queue: Queue, body: bytes) -> None:
+        """Send a message of up to INLINE_LIMIT_BYTES.
+
+        Raises:
+            FedRDMAError: it is not sent.
+        """
+        assert len(body) <= INLINE_LIMIT_BYTES
+        end, conversation = await self._take_turn(queue, "push")
+        try:
+            await _reply(conversation, PutInline(queue.name, _tag(end.next), (queue.destination,), "bytes", body))
+            end.next += 1
+        finally:
+            self.let_go(queue, queue.source, end, conversation)
+
+    async def begin_push(self, queue: Queue, total_bytes: int) -> Push:
+        """Wait for memory for a larger one. What comes back has to be ended.
+
+        Raises:
+            FedRDMAError: it cannot be sent.
+        """
+        self.tasks.context.routes.site_of(queue.destination)
+        end, conversation = await self._take_turn(queue, "push")
+        try:
+            lease = await _reply(conversation, LeaseSlot(total_bytes))
+            assert isinstance(lease, Leased)
+        except BaseException:
+            self.let_go(queue, queue.source, end, conversation)
+            raise
+        return Push(self, queue, end, conversation, lease)
+
+    async def pop(self, queue: Queue, seconds: float) -> Pop | None:
+        """Wait for the next message, None after so many seconds. What comes back has to be ended.
+
+        Raises:
+            FedRDMAError: none will come.
+        """
+        self.tasks.context.routes.site_of(queue.source)
+        until = self._loop.time() + seconds
+        try:
+            end, conversation = await self._take_turn(queue, "pop", seconds)
+        except asyncio.TimeoutError:
+            return None
+        try:
+            left = max(0.0, until - self._loop.time())
+            answer = await _reply(conversation, Get(queue.name, _tag(end.next), queue.source, left))
+            assert isinstance(answer, (WithSequel, WithDescriptor))
+            return Pop(self, queue, end, conversation, answer)
+        except BaseException as error:
+            self.let_go(queue, queue.destination, end, conversation)
+            if isinstance(error, GatewayError) and error.code is ErrorCode.PULL_TIMEOUT:
+                return None
+            raise
+
+    def release(self, session: str) -> None:
+        """One of the parties here is through with a session; which one is not said.
+
+        When as many have said so as there are, and none of them calls, they live here no longer: what becomes of the
+        session then is known of tasks that have ended. Until then nothing is taken from the others.
+        """
+        members = [key for key in self._members if key[0] == session]
+        said = self._released.pop(session, 0) + 1
+        if said < len(members):
+            self._released[session] = said
+            return
+        for key in members:
+            if not self._members[key].calls:
+                self._forget(key)
+
+    def let_go(self, queue: Queue, party: Party, end: _End, conversation: TaskConversation) -> None:
+        """A call is over."""
+        end.turn.release()
+        self._leave_call(queue, party, conversation)
+
+    def close(self) -> None:
+        """Nobody calls any more."""
+        for key in list(self._members):
+            self._forget(key)
+
+    async def _take_turn(
+        self, queue: Queue, which: Literal["push", "pop"], seconds: float | None = None
+    ) -> tuple[_End, TaskConversation]:
+        party = queue.source if which == "push" else queue.destination
+        conversation = self._join(queue.session, party)
+        end = self._end_of(queue, which)
+        turn = asyncio.ensure_future(end.turn.acquire())
+        try:
+            await asyncio.wait([turn], timeout=seconds)
+            if not turn.done():
+                raise asyncio.TimeoutError
+        except BaseException:
+            if turn.done():
+                end.turn.release()
+            turn.cancel()
+            self._leave_call(queue, party, conversation)
+            raise
+        return end, conversation
+
+    def _leave_call(self, queue: Queue, party: Party, conversation: TaskConversation) -> None:
+        if (member := self._members.get((queue.session, party))) is not None:
+            member.calls -= 1
+        conversation.end()
+
+    def _join(self, session: str, party: Party) -> TaskConversation:
+        """A call of a party begins."""
+        now = self._loop.time()
+        self._forget_silent(now)
+        key = session, party
+        if (member := self._members.get(key)) is None:
+            secret = secrets.token_bytes(SECRET_BYTES)
+            attach = Attach(CLIENT_PROTOCOL_VERSION, secrets.token_hex(8), session, party, secret=secret)
+            member = self._members[key] = _Member(attach, self._attached(attach), now)
+        conversation = self._attached(member.attach)
+        self._members.move_to_end(key)
+        member.seen = now
+        member.calls += 1
+        return conversation
+
+    def _attached(self, attach: Attach) -> TaskConversation:
+        conversation = self.tasks.begin(os.geteuid(), "osx")
+        answer = conversation.answer(attach)
+        assert isinstance(answer, WithDescriptor)
+        # what it writes, this process writes, which has the region open
+        answer.close()
+        return conversation
+
+    def _forget_silent(self, now: float) -> None:
+        """Of those that have not called for the longest, one where it is time, or there are too many."""
+        idle = next((key for key, member in self._members.items() if not member.calls), None)
+        if idle is None:
+            return
+        if len(self._members) >= MOST_MEMBERS or now - self._members[idle].seen >= SILENT_SECONDS:
+            self._forget(idle)
+
+    def _forget(self, key: tuple[str, Party]) -> None:
+        self._members.pop(key).home.end()
+        if all(session != key[0] for session, _ in self._members):
+            self._released.pop(key[0], None)
+
+    def _end_of(self, queue: Queue, which: str) -> _End:
+        end = self._ends.get((queue, which))
+        if end is None:
+            while len(self._ends) >= MOST_QUEUES:
+                idle = next((key for key, each in self._ends.items() if not each.turn.locked()), None)
+                if idle is None:
+                    break
+                del self._ends[idle]
+            end = self._ends[queue, which] = _End(self._first(queue, which), asyncio.Lock())
+        self._ends.move_to_end((queue, which))
+        return end
+
+    def _first(self, queue: Queue, which: str) -> int:
+        """What an earlier run of the gateway, or calls that are long past, have pushed or popped is not done again."""
+        sessions, number = self.tasks.context.mailbox.sessions, 0
+        while True:
+            key = MessageKey(queue.session, queue.name, _tag(number), queue.source, queue.destination)
+            if not (sessions.was_pulled(key) if which == "pop" else sessions.pushed(key) is not None):
+                return number
+            number += 1
+
+
+def _tag(number: int) -> str:
+    return f"{QUEUE_TAG}{number}"
+
+
+def _slot(answer: WithSequel | WithDescriptor) -> GotSlot:
+    assert isinstance(answer.reply, GotSlot)
+    return answer.reply
+
+
+async def _reply(conversation: TaskConversation, request: Request) -> Answer | None:
+    answer: Answer | Coroutine[Any, Any, Answer | None] | None = conversation.answer(request)
+    return await answer if isinstance(answer, Coroutine) else answer

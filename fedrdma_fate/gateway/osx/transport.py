@@ -1,0 +1,197 @@
+"""`PrivateTransferTransport` of gRPC: push, pop, peek and release of OSX's queues.
+
+Each call has a thread of grpcio's, and a pop has it as long as it waits. All are served as streams of one message, which
+are the same on the wire: so a request is read when there is a turn for it, and a pop hears whether its answer was sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent import futures
+from typing import Any, TypeVar
+
+import grpc
+
+from fedrdma_fate.gateway.osx import requests
+from fedrdma_fate.gateway.osx.queues import Pop, Queues
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError
+from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES
+
+SERVICE = "org.ppc.ptp.PrivateTransferTransport"
+
+MOST_POPS = 512
+"""That wait, each with a thread: a party has one, and one for each partition of a table that it pulls at once."""
+
+MOST_WHOLE = 8
+"""Requests that are read, and large answers that are written, at once: grpcio has each whole in memory, up to 2 GiB."""
+
+MOST_SECONDS = 300.0
+"""For a client to send its request, or to take its answer: 2 GiB at 7 MB/s."""
+
+_STATUS = {
+    ErrorCode.QUEUE_CALL_REFUSED: grpc.StatusCode.INVALID_ARGUMENT,
+    ErrorCode.ENGINES_MIXED: grpc.StatusCode.FAILED_PRECONDITION,
+    ErrorCode.WRONG_PARTY: grpc.StatusCode.PERMISSION_DENIED,
+    ErrorCode.LIMIT_REACHED: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    ErrorCode.PAYLOAD_TOO_LARGE: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    ErrorCode.GATEWAY_STOPPING: grpc.StatusCode.UNAVAILABLE,
+}
+"""Of gRPC; ABORTED for others."""
+
+Result = TypeVar("Result")
+Requests = Iterator[bytes]
+
+
+class _Call:
+    """One call, from a thread of grpcio's."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, context: grpc.ServicerContext) -> None:
+        self._loop = loop
+        self._context = context
+        self._work: asyncio.Future[Any] | None = None
+        self._is_gone = False
+        if not context.add_callback(lambda: self.soon(self._gone)):
+            raise EOFError
+        self.metadata = {str(name): str(value) for name, value in context.invocation_metadata()}
+
+    def do(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Run something on the event loop, as long as the client is there.
+
+        Raises:
+            CancelledError: of concurrent.futures: it is not.
+        """
+        return asyncio.run_coroutine_threadsafe(self._while_there(work), self._loop).result()
+
+    def soon(self, act: Callable[[], object]) -> None:
+        """Have the event loop do something."""
+        # the loop may be over by then
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(act)
+
+    @contextlib.contextmanager
+    def within(self, seconds: float) -> Iterator[None]:
+        """The call ends when this takes longer."""
+        timers: list[asyncio.TimerHandle] = []
+        self.soon(lambda: timers.append(self._loop.call_later(seconds, self._context.cancel)))
+        try:
+            yield
+        finally:
+            self.soon(lambda: [timer.cancel() for timer in timers])
+
+    async def _while_there(self, work: Coroutine[Any, Any, Result]) -> Result:
+        # what has a result keeps it, also where the client has gone away just now: whoever began it sees to that
+        task = self._work = asyncio.ensure_future(work)
+        if self._is_gone:
+            task.cancel()
+        return await task
+
+    def _gone(self) -> None:
+        self._is_gone = True
+        if self._work is not None:
+            self._work.cancel()
+
+
+class QueueTransport:
+    """Belongs to the event loop's thread, but for what grpcio calls."""
+
+    def __init__(self, queues: Queues) -> None:
+        """
+        Args:
+            queues: the queues.
+        """
+        self._queues = queues
+        self._loop = asyncio.get_running_loop()
+        self._whole = threading.BoundedSemaphore(MOST_WHOLE)
+        self._pops = threading.BoundedSemaphore(MOST_POPS)
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """What grpcio calls."""
+        methods = {"push": self._push, "pop": self._pop, "peek": self._peek, "release": self._release}
+        return grpc.method_handlers_generic_handler(
+            SERVICE, {name: grpc.stream_stream_rpc_method_handler(self._told(act)) for name, act in methods.items()}
+        )
+
+    def close(self) -> None:
+        """Nobody calls any more."""
+        self._queues.close()
+
+    def _told(
+        self, act: Callable[[_Call, Requests], Iterator[bytes]]
+    ) -> Callable[[Requests, grpc.ServicerContext], Iterator[bytes]]:
+        """Errors become those of gRPC, with their code in the text."""
+
+        def answer(received: Requests, context: grpc.ServicerContext) -> Iterator[bytes]:
+            try:
+                yield from act(_Call(self._loop, context), received)
+            except FedRDMAError as error:
+                told = f"[{error.code}] {error.message}".encode("ascii", "replace").decode()
+                context.abort(_STATUS.get(error.code, grpc.StatusCode.ABORTED), told)
+            except OSError as error:
+                context.abort(grpc.StatusCode.ABORTED, f"a message cannot be read: {error.strerror or error}")
+            except (EOFError, futures.CancelledError):
+                context.abort(grpc.StatusCode.CANCELLED, "nobody waits for it")
+
+        return answer
+
+    def _request(self, call: _Call, received: Requests) -> memoryview:
+        with call.within(MOST_SECONDS):
+            return memoryview(next(received, b""))
+
+    def _push(self, call: _Call, received: Requests) -> Iterator[bytes]:
+        with self._whole:
+            topic, payload = requests.pushed(self._request(call, received))
+            queue = requests.queue_of(call.metadata, topic, pops=False)
+            if len(payload) <= INLINE_LIMIT_BYTES:
+                call.do(self._queues.push(queue, bytes(payload)))
+            else:
+                push = call.do(self._queues.begin_push(queue, len(payload)))
+                try:
+                    push.write(payload)
+                    call.do(push.commit())
+                finally:
+                    call.soon(push.end)
+        yield requests.answer()
+
+    def _pop(self, call: _Call, received: Requests) -> Iterator[bytes]:
+        if not self._pops.acquire(blocking=False):
+            raise GatewayError(
+                ErrorCode.LIMIT_REACHED, f"{MOST_POPS} pops wait at this gateway.", "Let fewer partitions wait at once."
+            )
+        try:
+            topic, seconds = requests.popped(self._request(call, received))
+            queue = requests.queue_of(call.metadata, topic, pops=True)
+            pop = call.do(self._queues.pop(queue, seconds))
+        finally:
+            self._pops.release()
+        yield from self._handed_over(call, pop)
+
+    def _peek(self, call: _Call, received: Requests) -> Iterator[bytes]:
+        topic, _ = requests.popped(self._request(call, received))
+        pop = call.do(self._queues.pop(requests.queue_of(call.metadata, topic, pops=True), 0.0))
+        yield from self._handed_over(call, pop, stays=True)
+
+    def _handed_over(self, call: _Call, pop: Pop | None, *, stays: bool = False) -> Iterator[bytes]:
+        if pop is None:
+            yield requests.answer(requests.NOTHING_CAME)
+            return
+        is_sent = False
+        is_large = pop.total_bytes > INLINE_LIMIT_BYTES
+        try:
+            with self._whole if is_large else contextlib.nullcontext(), call.within(MOST_SECONDS):
+                yield requests.answer(payload=pop.read())
+                # grpcio asks for more when it has sent this, and never where it could not
+                is_sent = True
+        finally:
+            call.soon(lambda: pop.end(handed_over=is_sent and not stays))
+
+    def _release(self, call: _Call, received: Requests) -> Iterator[bytes]:
+        self._request(call, received)
+        session = requests.session_of(call.metadata)
+        call.do(self._released(session))
+        yield requests.answer()
+
+    async def _released(self, session: str) -> None:
+        self._queues.release(session)

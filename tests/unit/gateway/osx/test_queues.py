@@ -1,0 +1,300 @@
+"""OSX's queues, by FATE's own client against two gateways."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from fedrdma_fate.gateway.osx import transport
+from fedrdma_fate.gateway.osx.transport import SERVICE
+from tests.support.flow import SECONDS, FlowSites, flow_sites
+from tests.support.sites import eventually
+
+federation = pytest.importorskip("fate.arch.federation.backends.osx._federation", reason="FATE is not installed")
+osx_pb2 = pytest.importorskip("fate.arch.federation.backends.osx.osx_pb2", reason="FATE is not installed")
+
+GUEST, HOST, ARBITER = ("guest", "9999"), ("host", "10000"), ("arbiter", "10000")
+LAYOUT = {"a": ["9999"], "b": ["10000"]}
+SITE = {GUEST: "a", HOST: "b", ARBITER: "b"}
+LONG = 60.0
+"""For what has to happen on a loaded machine."""
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlowSites]:
+    with flow_sites(tmp_path_factory.mktemp("sites"), LAYOUT) as made:
+        yield made
+
+
+_sessions = iter(range(10**6))
+
+
+@pytest.fixture
+def session() -> str:
+    """With all that a session may have in its name."""
+    return f"2024-01/job_{next(_sessions)}-fed"
+
+
+def party(two: FlowSites, session: str, who: tuple[str, str], most: int | None = None) -> Any:
+    mq = federation.MQ("127.0.0.1", two.port(SITE[who], "osx"))
+    return federation.OSXFederation(session, None, who, [GUEST, HOST, ARBITER], most, mq)
+
+
+def call(two: FlowSites, site: str, method: str, request: Any, timeout: float = LONG, **metadata: str) -> Any:
+    """One call as FATE makes it; keywords are metadata."""
+    with _calling(two, site, method, request, timeout, metadata) as future:
+        return osx_pb2.TransportOutbound.FromString(future.result())
+
+
+@contextlib.contextmanager
+def _calling(
+    two: FlowSites, site: str, method: str, request: Any, timeout: float, metadata: dict[str, str]
+) -> Iterator[Any]:
+    options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+    with grpc.insecure_channel(f"127.0.0.1:{two.port(site, 'osx')}", options) as channel:
+        raw = request if isinstance(request, bytes) else request.SerializeToString()
+        named = tuple((f"x-ptp-{key.replace('_', '-')}", value) for key, value in metadata.items())
+        yield channel.unary_unary(f"/{SERVICE}/{method}").future(raw, timeout=timeout, metadata=named)
+
+
+def topic(session: str, name: str = "x") -> str:
+    return f"{session}-guest-9999-host-10000-{name}"
+
+
+def message(body: bytes = b"1") -> Any:
+    return osx_pb2.Message(head=json.dumps({"message_id": "x"}).encode(), body=body)
+
+
+def push(two: FlowSites, session: str, body: bytes, name: str = "x", **metadata: str) -> Any:
+    given = {"session_id": session, "from_node_id": "9999", "target_node_id": "10000", **metadata}
+    inbound = osx_pb2.PushInbound(topic=topic(session, name), payload=message(body).SerializeToString())
+    return call(two, "a", "push", inbound, **given)
+
+
+def pop_request(session: str, seconds: float = LONG, name: str = "x") -> Any:
+    return osx_pb2.PopInbound(topic=topic(session, name), timeout=int(seconds * 1000))
+
+
+def pop(two: FlowSites, session: str, seconds: float = LONG, name: str = "x") -> Any:
+    return call(two, "b", "pop", pop_request(session, seconds, name), session_id=session, from_node_id="10000")
+
+
+def body_of(answer: Any) -> bytes:
+    assert answer.code == "E0000000000"
+    return bytes(osx_pb2.Message.FromString(answer.payload).body)
+
+
+def waiting(two: FlowSites, site: str = "b") -> int:
+    gateways: Any = two.sites.runner
+    return int(gateways.gateways[site]._assembly.context.mailbox.waiting_pulls)
+
+
+# -- good flows ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0, 100, 65_500, 65_536, 70_000, 3_000_000])
+def test_what_fates_client_pushes_is_what_it_pulls(two: FlowSites, session: str, size: int) -> None:
+    body = os.urandom(size)
+    party(two, session, GUEST)._push_bytes(body, "a-name/with-all", "tag.0", [HOST])
+    assert party(two, session, HOST)._pull_bytes("a-name/with-all", "tag.0", [GUEST]) == [body]
+
+
+def test_a_pop_before_its_push_waits_for_it(two: FlowSites, session: str) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        pulled = pool.submit(party(two, session, HOST)._pull_bytes, "early", "t", [GUEST])
+        eventually(lambda: waiting(two) > 0, SECONDS)
+        party(two, session, GUEST)._push_bytes(b"late", "early", "t", [HOST])
+        assert pulled.result(LONG) == [b"late"]
+
+
+def test_a_queue_keeps_the_order_of_its_pushes_whatever_their_sizes(two: FlowSites, session: str) -> None:
+    sizes = [1, 200_000, 2, 70_000, 3, 1_000_000, 4]
+    sender, receiver = party(two, session, GUEST), party(two, session, HOST)
+    for number, size in enumerate(sizes):
+        sender._push_bytes(bytes([number]) * size, "n", f"t{number}", [HOST])
+    for number, size in reversed(list(enumerate(sizes))):
+        assert receiver._pull_bytes("n", f"t{number}", [GUEST]) == [bytes([number]) * size]
+
+
+def test_parties_of_one_site_reach_each_other(two: FlowSites, session: str) -> None:
+    party(two, session, HOST)._push_bytes(b"x" * 100_000, "n", "t", [ARBITER])
+    assert party(two, session, ARBITER)._pull_bytes("n", "t", [HOST]) == [b"x" * 100_000]
+
+
+def test_a_large_message_arrives_as_it_was(two: FlowSites, session: str) -> None:
+    body = os.urandom(5_000_000)
+    push(two, session, body)
+    assert hashlib.sha256(body_of(pop(two, session))).digest() == hashlib.sha256(body).digest()
+
+
+def test_a_pop_of_nothing_ends_with_the_code_that_fate_knows(two: FlowSites, session: str) -> None:
+    assert pop(two, session, 0.2).code == "E0000000601"
+    push(two, session, b"then")
+    assert body_of(pop(two, session)) == b"then"
+
+
+def test_a_peek_leaves_the_message_to_the_next_pop(two: FlowSites, session: str) -> None:
+    def peek() -> Any:
+        request = osx_pb2.PeekInbound(topic=topic(session))
+        return call(two, "b", "peek", request, session_id=session, from_node_id="10000")
+
+    assert peek().code == "E0000000601"
+    push(two, session, b"y" * 100_000)
+    eventually(lambda: peek().code == "E0000000000", SECONDS)
+    assert body_of(peek()) == b"y" * 100_000
+    assert body_of(pop(two, session)) == b"y" * 100_000
+
+
+def test_two_pops_of_one_topic_get_one_message_each(two: FlowSites, session: str) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        popped = [pool.submit(pop, two, session) for _ in range(2)]
+        eventually(lambda: waiting(two) > 0, SECONDS)
+        push(two, session, b"1")
+        push(two, session, b"2")
+        assert sorted(body_of(each.result(LONG)) for each in popped) == [b"1", b"2"]
+
+
+def test_a_message_of_a_pop_whose_client_has_died_goes_to_the_next(two: FlowSites, session: str) -> None:
+    given = {"session_id": session, "from_node_id": "10000"}
+    before = waiting(two)
+    with _calling(two, "b", "pop", pop_request(session), LONG, given) as dying:
+        eventually(lambda: waiting(two) == before + 1, SECONDS)
+        dying.cancel()
+    eventually(lambda: waiting(two) == before, SECONDS)
+    push(two, session, b"kept")
+    assert body_of(pop(two, session)) == b"kept"
+
+
+def test_a_release_takes_no_messages_from_the_others_of_its_site(two: FlowSites, session: str) -> None:
+    party(two, session, GUEST)._push_bytes(b"h", "n", "t", [HOST])
+    party(two, session, GUEST)._push_bytes(b"a", "n", "t", [ARBITER])
+    host, arbiter = party(two, session, HOST), party(two, session, ARBITER)
+    assert host._pull_bytes("n", "t", [GUEST]) == [b"h"]
+    host.destroy()
+    assert arbiter._pull_bytes("n", "t", [GUEST]) == [b"a"]
+    arbiter.destroy()
+
+
+def test_a_release_in_the_middle_of_a_pop_and_before_a_push_loses_nothing(two: FlowSites, session: str) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        popped = pool.submit(pop, two, session)
+        eventually(lambda: waiting(two) > 0, SECONDS)
+        for site in ("a", "b"):
+            call(two, site, "release", osx_pb2.ReleaseInbound(), session_id=session)
+        push(two, session, b"still")
+        assert body_of(popped.result(LONG)) == b"still"
+
+
+def test_released_parties_live_here_no_longer(two: FlowSites, session: str) -> None:
+    gateways: Any = two.sites.runner
+    presence = gateways.gateways["a"]._assembly.tasks.sessions.presence
+    push(two, session, b"1")
+    assert presence.has_tasks(session)
+    call(two, "a", "release", osx_pb2.ReleaseInbound(), session_id=session)
+    assert not presence.has_tasks(session)
+
+
+# -- bad input ----------------------------------------------------------------------------------------------------
+
+
+def refusal(two: FlowSites, site: str, method: str, request: Any, **metadata: str) -> str:
+    with pytest.raises(grpc.RpcError) as refused:
+        call(two, site, method, request, **metadata)
+    return str(refused.value.details())  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"session_id": ""}, "FR621"),
+        ({"session_id": "another"}, "FR621"),
+        ({"session_id": "s" * 2000}, "FR621"),
+        ({"from_node_id": "10000"}, "FR621"),
+        ({"from_node_id": ""}, "FR621"),
+        ({"target_node_id": "4711"}, "FR621"),
+        ({"topic": ""}, "FR621"),
+        ({"topic": "s"}, "FR621"),
+        ({"topic": "s-guest-9999-host-10000"}, "FR621"),
+        ({"topic": "s-guest-9999-host-10000-" + "n" * 1500}, "FR610"),
+        ({"topic": "s-guest-9999-host-10000-" + "n" * 5000}, "FR621"),
+        ({"topic": "s-guest-9999-host-4711-n", "target_node_id": "4711"}, "FR602"),
+        ({"topic": "s-host-10000-guest-9999-n", "from_node_id": "10000", "target_node_id": "9999"}, "FR602"),
+        ({"payload": b""}, "FR621"),
+        ({"payload": b"\xff" * 100}, "FR621"),
+        ({"payload": b"\x12\x05[1,2]"}, "FR621"),
+        ({"payload": b"\x12\x03{\"a"}, "FR621"),
+        ({"payload": b"\x12\x80\x80\x08" + b" " * (1 << 17)}, "FR621"),
+    ],
+)
+def test_a_push_that_is_none_is_refused_with_a_code(two: FlowSites, changes: dict[str, Any], code: str) -> None:
+    given: dict[str, Any] = {
+        "session_id": "s",
+        "from_node_id": "9999",
+        "target_node_id": "10000",
+        "topic": "s-guest-9999-host-10000-n",
+        "payload": message().SerializeToString(),
+        **changes,
+    }
+    inbound = osx_pb2.PushInbound(topic=given.pop("topic"), payload=given.pop("payload"))
+    assert f"[{code}]" in refusal(two, "a", "push", inbound, **{key: value for key, value in given.items() if value})
+
+
+@pytest.mark.parametrize("raw", [b"", b"\xff" * 30, b"\x0a\xff", b"\x0a\x01\xff", bytes(100)], ids=range(5))
+@pytest.mark.parametrize("method", ["push", "pop", "peek"])
+def test_what_is_no_request_is_refused_with_a_code(two: FlowSites, method: str, raw: bytes) -> None:
+    metadata = {"session_id": "s", "from_node_id": "9999", "target_node_id": "10000"}
+    assert "[FR621]" in refusal(two, "a", method, raw, **metadata)
+
+
+def test_a_release_without_a_session_is_refused(two: FlowSites) -> None:
+    assert "[FR621]" in refusal(two, "a", "release", b"")
+
+
+def test_a_pop_of_a_party_of_another_site_is_refused(two: FlowSites) -> None:
+    request = osx_pb2.PopInbound(topic="s-guest-9999-host-10000-n", timeout=1000)
+    assert "[FR602]" in refusal(two, "a", "pop", request, session_id="s", from_node_id="10000")
+
+
+def test_a_push_that_is_broken_off_leaves_nothing_and_the_next_one_is_served(
+    two: FlowSites, session: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go = threading.Event(), threading.Event()
+    write = transport.requests.pushed
+
+    def slow(request: memoryview) -> Any:
+        begun.set()
+        go.wait(SECONDS)
+        return write(request)
+
+    given = {"session_id": session, "from_node_id": "9999", "target_node_id": "10000"}
+    inbound = osx_pb2.PushInbound(topic=topic(session), payload=message(b"z" * 100_000).SerializeToString())
+    monkeypatch.setattr(transport.requests, "pushed", slow)
+    with _calling(two, "a", "push", inbound, LONG, given) as dying:
+        assert begun.wait(SECONDS)
+        dying.cancel()
+    go.set()
+    monkeypatch.undo()
+    push(two, session, b"next")
+    assert body_of(pop(two, session)) == b"next"
+
+
+def test_more_pops_than_may_wait_are_refused_with_a_code(
+    tmp_path: Path, session: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "MOST_POPS", 1)
+    given = {"session_id": session, "from_node_id": "10000"}
+    with flow_sites(tmp_path, LAYOUT) as few, _calling(few, "b", "pop", pop_request(session), LONG, given) as first:
+        eventually(lambda: waiting(few) == 1, SECONDS)
+        assert "[FR610]" in refusal(few, "b", "pop", pop_request(session, name="y"), **given)
+        push(few, session, b"1")
+        assert body_of(osx_pb2.TransportOutbound.FromString(first.result())) == b"1"
