@@ -79,7 +79,7 @@ BOUNDS: dict[str, dict[str, str]] = {
     "`limits.outgoing_bytes`": {"gateway/peers/sending.py:Sending": "_inline"},
     "by what own tasks do in sessions that they have not left": {
         "gateway/messages/mailbox.py:Mailbox": "_waiting",
-        "gateway/messages/sessions.py:Sessions": "_open",
+        "gateway/messages/sessions.py:Sessions": "_open _engines",
     },
     "MOST_REMEMBERED; sessions with MOST_FAILURES besides": {
         "gateway/messages/sessions.py:Sessions": "_sessions",
@@ -280,6 +280,10 @@ BOUNDS: dict[str, dict[str, str]] = {
     "MOST_SERVED, MOST_KEPT_ANSWERS and MOST_KEPT_BYTES": {"gateway/flow/serving.py:ServedCalls": "_answers _wanted"},
     "MOST_CALLS": {"gateway/flow/repeats.py:Repeats": "_abandoned _under_way"},
     "MOST_CONNECTIONS": {"gateway/flow/front.py:FlowFront": "_serving"},
+    "MOST_MIXED": {"gateway/messages/mailbox.py:Mailbox": "_mixed"},
+    "MOST_QUEUES, but for those that calls are at": {"gateway/osx/queues.py:Queues": "_ends"},
+    "MOST_MEMBERS, but for those that have calls": {"gateway/osx/queues.py:Queues": "_members _released"},
+    "by gRPC, which takes 8 KiB of metadata": {"gateway/osx/transport.py:_Call": "metadata"},
     "of fixed length": {
         "transport/tcp_streams.py:StreamReader": "_behind _raw_head _scratch",
         "transport/tcp_streams.py:StreamWriter": "_record",

@@ -70,7 +70,7 @@ class ListenConfig(_Section, frozen=True):
         socket: unix socket for the tasks of this site.
         metrics: host:port of the Prometheus endpoint, or null for none.
         flow: host:port, on loopback, of the proxy that FATE Flow sends its scheduling calls to, or null for none.
-        osx: host:port, on loopback, of what FATE Flow takes for OSX when it schedules, by gRPC, or null for none.
+        osx: host:port, on loopback, of what FATE and FATE Flow take for OSX, by gRPC, or null for none.
     """
 
     control: str = "127.0.0.1:9370"

@@ -59,6 +59,28 @@ _STATUS = {
 """Of gRPC; UNAVAILABLE for others."""
 
 
+@contextlib.contextmanager
+def ends_within(loop: asyncio.AbstractEventLoop, context: grpc.ServicerContext, seconds: float) -> Iterator[None]:
+    """In a thread of grpcio's: the call ends when this takes longer."""
+    timers: list[asyncio.TimerHandle] = []
+
+    def begin() -> None:
+        timers.append(loop.call_later(seconds, context.cancel))
+
+    def end() -> None:
+        while timers:
+            timers.pop().cancel()
+
+    # the loop may be over by then
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(begin)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(end)
+
+
 class Service(Protocol):
     """What else is served."""
 
@@ -143,13 +165,8 @@ class OsxFront:
         raise AssertionError("unreachable: abort raises")
 
     def _packet(self, received: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
-        timers: list[asyncio.TimerHandle] = []
-        loop = self._loop
-        loop.call_soon_threadsafe(lambda: timers.append(loop.call_later(CALL_SECONDS, context.cancel)))
-        try:
+        with ends_within(self._loop, context, CALL_SECONDS):
             packet = next(received, b"")
-        finally:
-            loop.call_soon_threadsafe(lambda: [timer.cancel() for timer in timers])
         if len(packet) > MOST_PACKET_BYTES:
             raise refused(f"it has {len(packet)} bytes; {MOST_PACKET_BYTES} is the limit")
         return packet

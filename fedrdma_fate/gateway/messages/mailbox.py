@@ -54,9 +54,7 @@ class Mailbox:
         self._in_doubt: set[MessageKey] = set()
         self._mixed: dict[tuple[str, Party, Party], MessageKey] = {}
 
-    def join(
-        self, session: str, party: Party, parties: Iterable[Party] | None, engine: Engine | None = None
-    ) -> None:
+    def join(self, session: str, party: Party, parties: Iterable[Party] | None, engine: Engine | None = None) -> None:
         """A task attached and names who is in the session: what came before it from others is dropped."""
         self.sessions.join(session, party, parties, engine)
         for key in [key for key in self._messages if key.session == session and key.destination == party]:

@@ -36,7 +36,7 @@ Engine = Literal["fedrdma", "osx"]
 """By what a party's tasks exchange messages: FATE's federation of ours, or FATE's for OSX. Their payloads differ."""
 
 QUEUE_TAG = "osx queue #"
-"""Tags of messages in the queues of FATE's federation for OSX begin so, and a number follows; others have none of these."""
+"""Tags of messages in the queues of FATE's federation for OSX begin so, and a number follows; no others do."""
 
 MOST_FAILURES = 1024
 """Failures of pushes that a party is still to be told, one at each call: the first says what is wrong."""

@@ -1,4 +1,4 @@
-"""OSX's queues on messages of the engine: a push is a put of a task, a pop is a get, and tags number what a queue holds.
+"""OSX's queues on messages of the engine: a push is a put, a pop is a get, and tags number what a queue holds.
 
 A party that uses queues is a task of its site like others: what it pushes lies in the pools by their rules, waits for
 memory, is spilled, and travels in the mode of the peer.
@@ -123,7 +123,12 @@ class Pop:
     """A message that was popped, and is given back where it could not be handed over."""
 
     def __init__(
-        self, queues: Queues, queue: Queue, end: _End, conversation: TaskConversation, answer: WithSequel | WithDescriptor
+        self,
+        queues: Queues,
+        queue: Queue,
+        end: _End,
+        conversation: TaskConversation,
+        answer: WithSequel | WithDescriptor,
     ) -> None:
         """Use `Queues.pop`."""
         self._queues = queues

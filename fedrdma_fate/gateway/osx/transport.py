@@ -1,7 +1,7 @@
 """`PrivateTransferTransport` of gRPC: push, pop, peek and release of OSX's queues.
 
-Each call has a thread of grpcio's, and a pop has it as long as it waits. All are served as streams of one message, which
-are the same on the wire: so a request is read when there is a turn for it, and a pop hears whether its answer was sent.
+Each call has a thread of grpcio's, and a pop has it as long as it waits. All are served as streams of one message, the
+same on the wire: so a request is read when there is a turn for it, and a pop hears whether its answer was sent.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import grpc
 
+from fedrdma_fate.gateway.flow.osx_front import ends_within
 from fedrdma_fate.gateway.osx import requests
 from fedrdma_fate.gateway.osx.queues import Pop, Queues
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError
@@ -26,10 +27,14 @@ MOST_POPS = 512
 """That wait, each with a thread: a party has one, and one for each partition of a table that it pulls at once."""
 
 MOST_WHOLE = 8
-"""Requests that are read, and large answers that are written, at once: grpcio has each whole in memory, up to 2 GiB."""
+"""Pushes at once, and as many large answers: grpcio has each whole in memory, up to 2 GiB. Neither waits for the other,
+for a push may wait for memory that a pop frees."""
 
 MOST_SECONDS = 300.0
 """For a client to send its request, or to take its answer: 2 GiB at 7 MB/s."""
+
+PEEK_SECONDS = 1.0
+"""That a peek waits: so long an answer of the queue may be under way, after which its message is there again."""
 
 _STATUS = {
     ErrorCode.QUEUE_CALL_REFUSED: grpc.StatusCode.INVALID_ARGUMENT,
@@ -71,19 +76,14 @@ class _Call:
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(act)
 
-    @contextlib.contextmanager
-    def within(self, seconds: float) -> Iterator[None]:
+    def within(self, seconds: float) -> contextlib.AbstractContextManager[None]:
         """The call ends when this takes longer."""
-        timers: list[asyncio.TimerHandle] = []
-        self.soon(lambda: timers.append(self._loop.call_later(seconds, self._context.cancel)))
-        try:
-            yield
-        finally:
-            self.soon(lambda: [timer.cancel() for timer in timers])
+        return ends_within(self._loop, self._context, seconds)
 
     async def _while_there(self, work: Coroutine[Any, Any, Result]) -> Result:
         # what has a result keeps it, also where the client has gone away just now: whoever began it sees to that
-        task = self._work = asyncio.ensure_future(work)
+        task: asyncio.Future[Result] = asyncio.ensure_future(work)
+        self._work = task
         if self._is_gone:
             task.cancel()
         return await task
@@ -104,7 +104,8 @@ class QueueTransport:
         """
         self._queues = queues
         self._loop = asyncio.get_running_loop()
-        self._whole = threading.BoundedSemaphore(MOST_WHOLE)
+        self._pushes = threading.BoundedSemaphore(MOST_WHOLE)
+        self._answers = threading.BoundedSemaphore(MOST_WHOLE)
         self._pops = threading.BoundedSemaphore(MOST_POPS)
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -141,7 +142,7 @@ class QueueTransport:
             return memoryview(next(received, b""))
 
     def _push(self, call: _Call, received: Requests) -> Iterator[bytes]:
-        with self._whole:
+        with self._pushes:
             topic, payload = requests.pushed(self._request(call, received))
             queue = requests.queue_of(call.metadata, topic, pops=False)
             if len(payload) <= INLINE_LIMIT_BYTES:
@@ -170,7 +171,7 @@ class QueueTransport:
 
     def _peek(self, call: _Call, received: Requests) -> Iterator[bytes]:
         topic, _ = requests.popped(self._request(call, received))
-        pop = call.do(self._queues.pop(requests.queue_of(call.metadata, topic, pops=True), 0.0))
+        pop = call.do(self._queues.pop(requests.queue_of(call.metadata, topic, pops=True), PEEK_SECONDS))
         yield from self._handed_over(call, pop, stays=True)
 
     def _handed_over(self, call: _Call, pop: Pop | None, *, stays: bool = False) -> Iterator[bytes]:
@@ -180,7 +181,7 @@ class QueueTransport:
         is_sent = False
         is_large = pop.total_bytes > INLINE_LIMIT_BYTES
         try:
-            with self._whole if is_large else contextlib.nullcontext(), call.within(MOST_SECONDS):
+            with self._answers if is_large else contextlib.nullcontext(), call.within(MOST_SECONDS):
                 yield requests.answer(payload=pop.read())
                 # grpcio asks for more when it has sent this, and never where it could not
                 is_sent = True

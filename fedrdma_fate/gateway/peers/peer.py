@@ -447,7 +447,7 @@ class Peer:
 
     def _refuse(self, frame: ControlFrame, why: FedRDMAError) -> None:
         """Do nothing of what a frame asks for; whoever sends a message learns why it is not taken."""
-        if why.code is ErrorCode.ENGINES_MIXED and isinstance(frame, (Offer, Inline, Lend, GrantRequest)):
+        if isinstance(frame, (Offer, Inline, Lend, GrantRequest)) and frame.key is not None:
             self._context.mailbox.note_mixed(frame.key)
         match frame:
             case Offer():

@@ -17,6 +17,8 @@ import pytest
 
 from fedrdma_fate.gateway.osx import transport
 from fedrdma_fate.gateway.osx.transport import SERVICE
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
+from fedrdma_fate.wire.frames import Party
 from tests.support.flow import SECONDS, FlowSites, flow_sites
 from tests.support.sites import eventually
 
@@ -232,7 +234,7 @@ def refusal(two: FlowSites, site: str, method: str, request: Any, **metadata: st
         ({"payload": b""}, "FR621"),
         ({"payload": b"\xff" * 100}, "FR621"),
         ({"payload": b"\x12\x05[1,2]"}, "FR621"),
-        ({"payload": b"\x12\x03{\"a"}, "FR621"),
+        ({"payload": b'\x12\x03{"a'}, "FR621"),
         ({"payload": b"\x12\x80\x80\x08" + b" " * (1 << 17)}, "FR621"),
     ],
 )
@@ -268,21 +270,28 @@ def test_a_pop_of_a_party_of_another_site_is_refused(two: FlowSites) -> None:
 def test_a_push_that_is_broken_off_leaves_nothing_and_the_next_one_is_served(
     two: FlowSites, session: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, go = threading.Event(), threading.Event()
-    write = transport.requests.pushed
+    begun, gone = threading.Event(), threading.Event()
+    read, note_gone = transport.requests.pushed, transport._Call._gone
 
     def slow(request: memoryview) -> Any:
         begun.set()
-        go.wait(SECONDS)
-        return write(request)
+        assert gone.wait(LONG)
+        return read(request)
+
+    def told(call: Any) -> None:
+        note_gone(call)
+        # that of an earlier call may come late
+        if call.metadata.get("x-ptp-session-id") == session:
+            gone.set()
 
     given = {"session_id": session, "from_node_id": "9999", "target_node_id": "10000"}
     inbound = osx_pb2.PushInbound(topic=topic(session), payload=message(b"z" * 100_000).SerializeToString())
     monkeypatch.setattr(transport.requests, "pushed", slow)
+    monkeypatch.setattr(transport._Call, "_gone", told)
     with _calling(two, "a", "push", inbound, LONG, given) as dying:
-        assert begun.wait(SECONDS)
+        assert begun.wait(LONG)
         dying.cancel()
-    go.set()
+        assert gone.wait(LONG)
     monkeypatch.undo()
     push(two, session, b"next")
     assert body_of(pop(two, session)) == b"next"
@@ -298,3 +307,59 @@ def test_more_pops_than_may_wait_are_refused_with_a_code(
         assert "[FR610]" in refusal(few, "b", "pop", pop_request(session, name="y"), **given)
         push(few, session, b"1")
         assert body_of(osx_pb2.TransportOutbound.FromString(first.result())) == b"1"
+
+
+# -- two engines --------------------------------------------------------------------------------------------------
+
+
+def test_a_push_to_a_party_that_uses_fedrdma_is_told_at_both_ends(two: FlowSites, session: str) -> None:
+    with two.sites["b"].client(session, "host:10000") as task, ThreadPoolExecutor(1) as pool:
+        got = pool.submit(task.get, "n", "t", Party(*GUEST), timeout=LONG)
+        eventually(lambda: waiting(two) > 0, SECONDS)
+        push(two, session, b"1")
+        with pytest.raises(FedRDMAError) as refused:
+            got.result(LONG)
+        assert refused.value.code is ErrorCode.ENGINES_MIXED
+        eventually(lambda: "[FR622]" in _pushed(two, session), LONG)
+
+
+def test_a_put_to_a_party_that_uses_queues_is_told_at_both_ends(two: FlowSites, session: str) -> None:
+    given = {"session_id": session, "from_node_id": "10000"}
+    with two.sites["a"].client(session, "guest:9999") as task:
+        with _calling(two, "b", "pop", pop_request(session), LONG, given) as popped:
+            eventually(lambda: waiting(two) > 0, SECONDS)
+            task.put_inline("n", "t", [Party(*HOST)], "bytes", b"1")
+            assert "[FR622]" in str(popped.exception(LONG))
+        eventually(lambda: _put(task) is ErrorCode.ENGINES_MIXED, LONG)
+
+
+def test_a_party_does_not_use_two_engines_in_one_session(two: FlowSites, session: str) -> None:
+    push(two, session, b"1")
+    with pytest.raises(FedRDMAError) as refused, two.sites["a"].client(session, "guest:9999"):
+        pass
+    assert refused.value.code is ErrorCode.ENGINES_MIXED
+
+
+def test_parties_of_one_site_that_use_two_engines_are_told(two: FlowSites, session: str) -> None:
+    with two.sites["b"].client(session, "arbiter:10000"):
+        local = osx_pb2.PushInbound(
+            topic=f"{session}-host-10000-arbiter-10000-n", payload=message().SerializeToString()
+        )
+        given = {"session_id": session, "from_node_id": "10000", "target_node_id": "10000"}
+        assert "[FR622]" in refusal(two, "b", "push", local, **given)
+
+
+def _pushed(two: FlowSites, session: str) -> str:
+    try:
+        push(two, session, b"2")
+    except grpc.RpcError as error:
+        return str(error)
+    return ""
+
+
+def _put(task: Any) -> ErrorCode | None:
+    try:
+        task.put_inline("n", f"t{next(_sessions)}", [Party(*HOST)], "bytes", b"2")
+    except FedRDMAError as error:
+        return error.code
+    return None
