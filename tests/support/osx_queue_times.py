@@ -1,7 +1,7 @@
 """How fast FATE's own client is through OSX's queues of two gateways, beside a front that keeps messages in a dict.
 
 `python -m tests.support.osx_queue_times [--megabytes 100] [--rounds 3] [--whole]` prints a row for each case; `--whole`
-adds one message of 500 MB and one of 1.9 GB, by their hashes, and 10,000 pushes of 100 bytes. Both sites are on this host.
+adds one message of 500 MB and one of 1.9 GB, by their hashes, and 10,000 pushes of 100 bytes. All is on this host.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ import numpy as np
 from tests.support.ports import ports_of_this_process
 from tests.support.sites import InProcesses, start_gateways
 
+READY_SECONDS = 120.0
+"""For gateways to begin: large pools take long on a loaded machine."""
+
 GUEST, HOST = ("guest", "9999"), ("host", "10000")
 LAYOUT = {"a": ["9999"], "b": ["10000"]}
 LARGEST = 2**31 - 2
@@ -46,7 +49,7 @@ def gateways(directory: Path, pool_bytes: int) -> Iterator[dict[str, int]]:
         flow = {"server": "127.0.0.1:1"}
         return {"listen": {"osx": f"127.0.0.1:{ports[name]}"}, "memory": memory, "flow": flow}
 
-    with start_gateways(LAYOUT, directory, runner=InProcesses(), of_site=of_site):
+    with start_gateways(LAYOUT, directory, runner=InProcesses(READY_SECONDS), of_site=of_site):
         yield ports
 
 
@@ -66,17 +69,17 @@ def serve() -> None:
     """Be that server, until it is ended."""
     from fate.arch.federation.backends.osx import osx_pb2, osx_pb2_grpc
 
-    class Front(osx_pb2_grpc.PrivateTransferTransportServicer):  # type: ignore[misc, name-defined]
-        queues: collections.defaultdict[str, queue.Queue[bytes]] = collections.defaultdict(queue.Queue)
+    queues: collections.defaultdict[str, queue.Queue[bytes]] = collections.defaultdict(queue.Queue)
 
-        def push(self, request: Any, context: Any) -> Any:
-            self.queues[request.topic].put(request.payload)
+    class Front(osx_pb2_grpc.PrivateTransferTransportServicer):  # type: ignore[misc, name-defined]
+        def push(self, request: Any, _context: Any) -> Any:
+            queues[request.topic].put(request.payload)
             return osx_pb2.TransportOutbound(code="E0000000000")
 
-        def pop(self, request: Any, context: Any) -> Any:
-            return osx_pb2.TransportOutbound(payload=self.queues[request.topic].get(), code="E0000000000")
+        def pop(self, request: Any, _context: Any) -> Any:
+            return osx_pb2.TransportOutbound(payload=queues[request.topic].get(), code="E0000000000")
 
-        def release(self, request: Any, context: Any) -> Any:
+        def release(self, _request: Any, _context: Any) -> Any:
             return osx_pb2.TransportOutbound(code="E0000000000")
 
     options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
@@ -173,7 +176,8 @@ def main() -> None:
         serve()
         return
     total_bytes = given.megabytes * 10**6
-    with tempfile.TemporaryDirectory() as home, gateways(Path(home), 3 << 30) as ours, dict_front() as dictionary:
+    pool_bytes = 3 << 30 if given.whole else max(256 << 20, 4 * total_bytes)
+    with tempfile.TemporaryDirectory() as home, gateways(Path(home), pool_bytes) as ours, dict_front() as dictionary:
         for most in (None, LARGEST):
             for name, ports in (("dict", dictionary), ("gateways", ours)):
                 times = exchange(ports, most, total_bytes, given.rounds)
