@@ -115,3 +115,8 @@ def amqp_problem(model_bytes: int) -> str | None:
     if find_rabbitmq() is None:
         return f"needs RabbitMQ: python -m {_UNPACK_RABBITMQ} in a clone, or apt-get install rabbitmq-server"
     return None
+
+
+def fate_rabbitmq_problem(model_bytes: int) -> str | None:
+    """Why a model cannot go by FATE's own backend; None when it can."""
+    return missing_module("fate", "pyfate[rabbitmq]") or amqp_problem(model_bytes)

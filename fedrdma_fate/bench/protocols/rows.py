@@ -7,7 +7,14 @@ import enum
 from collections.abc import Callable, Sequence
 
 from fedrdma_fate.bench.incast.rows import GUEST_BYTES, PAYLOADS_PER_SILO, PROCESS_BYTES, SLOT_BYTES
-from fedrdma_fate.bench.protocols.brokers import amqp_note, amqp_problem, find_rabbitmq, mqtt_problem, zmtp_problem
+from fedrdma_fate.bench.protocols.brokers import (
+    amqp_note,
+    amqp_problem,
+    fate_rabbitmq_problem,
+    find_rabbitmq,
+    mqtt_problem,
+    zmtp_problem,
+)
 from fedrdma_fate.bench.protocols.settings import ProtocolSetting
 from fedrdma_fate.bench.selection import select_by_name
 
@@ -17,6 +24,8 @@ PACED_SHARE = 0.97
 
 BROKER_BYTES = 2 * 2**30
 """Of a guest in which RabbitMQ runs: from 40 % of its memory on it would take no more messages."""
+FATE_BYTES = 512 * 2**20
+"""Of FATE with torch in a host's process, and in the worker of its computing engine."""
 BROKER_PAYLOADS = 4
 """Of each silo, that a broker holds and its sockets' buffers."""
 
@@ -41,6 +50,7 @@ class ProtocolRow:
         find_problem: why a model of so many bytes cannot go this way on this machine; None when it can.
         find_note: what is to be said of how a model of so many bytes goes this way; None: nothing.
         needs_rabbitmq: rows that do share a boot of the testbed, and in it the broker.
+        host_bytes: of memory that its program takes at each host, beside what all take.
     """
 
     name: str
@@ -49,6 +59,7 @@ class ProtocolRow:
     find_problem: Callable[[int], str | None] = lambda _: None
     find_note: Callable[[int], str | None] = lambda _: None
     needs_rabbitmq: bool = False
+    host_bytes: int = 0
 
     def program(self, setting: ProtocolSetting, rounds: int, beside: Sequence[ProtocolRow] = ()) -> list[str]:
         """The module and its arguments; further rows come after this one, in the same boot."""
@@ -68,7 +79,7 @@ class ProtocolRow:
 
     def guest_bytes(self, setting: ProtocolSetting) -> int:
         """Memory of the guest: taken as it is used."""
-        per_host = PROCESS_BYTES + SLOT_BYTES + PAYLOADS_PER_SILO * setting.model.size
+        per_host = PROCESS_BYTES + SLOT_BYTES + PAYLOADS_PER_SILO * setting.model.size + self.host_bytes
         broker = BROKER_BYTES + BROKER_PAYLOADS * setting.payload_bytes if self.needs_rabbitmq else 0
         return GUEST_BYTES + (setting.silos + 1) * per_host + broker
 
@@ -87,6 +98,13 @@ def all_protocol_rows() -> list[ProtocolRow]:
         ProtocolRow("zmtp-pub", SentAgainBy.TCP, loses=True, find_problem=zmtp_problem),
         ProtocolRow("zmtp-dealer", SentAgainBy.TCP, find_problem=zmtp_problem),
         ProtocolRow("grpc-stream", SentAgainBy.TCP),
+        ProtocolRow(
+            "fate-rabbitmq",
+            SentAgainBy.TCP,
+            find_problem=fate_rabbitmq_problem,
+            needs_rabbitmq=True,
+            host_bytes=FATE_BYTES,
+        ),
         ProtocolRow("grpc/grpc", SentAgainBy.TCP),
         ProtocolRow("fedrdma-e/verbs", SentAgainBy.DEVICE),
         ProtocolRow("fedrdma-e/udp", SentAgainBy.DEVICE),

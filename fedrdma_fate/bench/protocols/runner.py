@@ -108,7 +108,8 @@ def measure_together(
         RowError: as for `measure`, of any of them.
     """
     first, *others = rows
-    done = hosts.run_all(first.program(setting, rounds, others), first.guest_bytes(setting))
+    memory_bytes = max(row.guest_bytes(setting) for row in rows)
+    done = hosts.run_all(first.program(setting, rounds, others), memory_bytes)
     printed = [line for line in lines_of(SERVER, done.stdout) if line.startswith("[")]
     if len(printed) != len(rows):
         raise RowError(f"the server did not say how long its rounds took: {printed}")

@@ -264,6 +264,7 @@ def test_rabbitmq_is_found_where_it_is_unpacked_and_only_whole(tmp_path: Path, m
 def test_amqp_rows_are_left_out_without_client_or_broker_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(brokers.importlib.util, "find_spec", lambda _: None)
     assert row("amqp-fanout").find_problem(1) == "needs pika: pip install pika"
+    assert row("fate-rabbitmq").find_problem(1) == "needs pyfate[rabbitmq]: pip install pyfate[rabbitmq]"
     monkeypatch.setattr(brokers.importlib.util, "find_spec", lambda _: object())
     monkeypatch.setattr(brokers, "find_rabbitmq", lambda: None)
     assert "apt-get install rabbitmq-server" in (row("amqp-confirm").find_problem(1) or "")
@@ -337,6 +338,20 @@ def test_one_boot_serves_all_rows_of_a_broker() -> None:
     assert [one.name for one in done.runs[0].measurements] == ["tcp-serial", "amqp-fanout", "amqp-confirm"]
     assert not done.failures
     assert row("amqp-fanout").guest_bytes(SETTING) > row("tcp-serial").guest_bytes(SETTING) + 2**30
+
+
+@pytest.mark.usefixtures("rabbitmq_is_there")
+def test_the_guest_has_memory_for_the_largest_row_of_a_boot() -> None:
+    class Weighed(Hosts):
+        def run_all(self, program: Sequence[str], memory_bytes: int) -> TestbedRun:
+            assert memory_bytes == row("fate-rabbitmq").guest_bytes(SETTING) > row("amqp-fanout").guest_bytes(SETTING)
+            return super().run_all(program, memory_bytes)
+
+    hosts = Weighed([told(6.0)])
+    rows = select_protocol_rows(["amqp-fanout", "fate-rabbitmq"])
+    done = run_protocols([SETTING], rows, lambda _: hosts, 1, _log(), lambda _: None)
+    assert [one.name for one in done.runs[0].measurements] == ["amqp-fanout", "fate-rabbitmq"]
+    assert [program[1] for program in hosts.programs] == ["amqp-fanout,fate-rabbitmq"]
 
 
 @pytest.mark.usefixtures("rabbitmq_is_there")

@@ -73,6 +73,10 @@ def ends_of(protocol: str) -> Ends:
 
         confirming = protocol == "amqp-confirm"
         return Ends(amqp_server(confirming), amqp_silo(confirming))
+    if protocol == "fate-rabbitmq":
+        from deploy.softroce.programs.exchange.fate_rabbitmq import fate_server, fate_silo
+
+        return Ends(fate_server, fate_silo)
     from deploy.softroce.programs.exchange.tcp import concurrent_server, serial_server, tcp_silo
 
     if protocol == "tcp-serial":
@@ -108,9 +112,10 @@ def _shared_broker(host: Host, each: Sequence[Options]) -> Iterator[Broker | Non
     if len(by_amqp) < SEVERAL:
         yield None
         return
-    from deploy.softroce.programs.exchange.rabbitmq import running_rabbitmq
+    from deploy.softroce.programs.exchange.rabbitmq import MANAGEMENT, running_rabbitmq
 
-    with running_rabbitmq(host.address) as broker:
+    plugins = [MANAGEMENT] if "fate-rabbitmq" in by_amqp else []
+    with running_rabbitmq(host.address, plugins) as broker:
         yield broker
 
 

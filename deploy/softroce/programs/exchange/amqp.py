@@ -271,12 +271,12 @@ class AmqpSilo:
 
 
 @contextlib.contextmanager
-def broker_of(host: Host, options: Options) -> Iterator[Broker]:
-    """The one that serves all protocols of this run, or one for this protocol alone."""
+def broker_of(host: Host, options: Options, plugins: Sequence[str] = ()) -> Iterator[Broker]:
+    """The one that serves all protocols of this run, or one for this protocol alone, with these plugins."""
     if options.broker is not None:
         yield options.broker
         return
-    with running_rabbitmq(host.address) as broker:
+    with running_rabbitmq(host.address, plugins) as broker:
         yield broker
 
 
