@@ -10,6 +10,7 @@ from fedrdma_fate.gateway.flow.call import Answer, SchedulingCall
 from fedrdma_fate.gateway.flow.packet import call_of, packet_of
 from fedrdma_fate.gateway.flow.request import BadRequestError, read_call
 from fedrdma_fate.gateway.flow.rules import CallRules
+from fedrdma_fate.gateway.osx.requests import FROM_NODE, SESSION, TARGET_NODE, pushed, queue_of
 from fedrdma_fate.gateway.routing import Routes
 from fedrdma_fate.wire.errors import GatewayError
 from tests.fuzz.target import Target, require
@@ -98,6 +99,27 @@ def packets() -> Target:
         return _check(rules, call)
 
     return Target("flow-packets", seeds, read, (GatewayError,), tokens=_TOKENS)
+
+
+def queue_pushes() -> Target:
+    """Pushes to OSX's queues."""
+    topic, metadata = b"s-1-guest-9999-host-10000-a/b-0", {SESSION: "s-1", FROM_NODE: "9999", TARGET_NODE: "10000"}
+    seeds = []
+    for body in (b"", b"body" * 40):
+        head = b'{"message_id": "a/b"}'
+        payload = b"\x12" + _length(head) + head + b"\x1a" + _length(body) + body
+        seeds.append(b"\x0a" + _length(topic) + topic + b"\x12" + _length(payload) + payload)
+
+    def read(data: bytes) -> bool:
+        named, payload = pushed(memoryview(data))
+        queue = queue_of(metadata, named, pops=False)
+        text = f"s-1-guest-{queue.source.party_id}-host-{queue.destination.party_id}-{queue.name}"
+        same_roles = (queue.source.role, queue.destination.role) == ("guest", "host")
+        require(not same_roles or text == named, "a topic is not what it was")
+        require(bytes(payload) in data, "a payload is not what it was")
+        return True
+
+    return Target("queue-pushes", seeds, read, (GatewayError,), tokens=(b"s-1-", b"-", b"{}", b"\x12"))
 
 
 def _length(value: bytes) -> bytes:

@@ -17,6 +17,7 @@ TARGETS: Mapping[str, Callable[[], Target]] = {
     "task-socket": wire.task_socket,
     "flow-requests": flow.requests,
     "flow-packets": flow.packets,
+    "queue-pushes": flow.queue_pushes,
     "objects": payloads.objects,
     "fate-bytes": payloads.fate_bytes,
     "tables": payloads.tables,

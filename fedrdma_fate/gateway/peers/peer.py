@@ -447,7 +447,9 @@ class Peer:
 
     def _refuse(self, frame: ControlFrame, why: FedRDMAError) -> None:
         """Do nothing of what a frame asks for; whoever sends a message learns why it is not taken."""
-        if isinstance(frame, (Offer, Inline, Lend, GrantRequest)) and frame.key is not None:
+        # of a message that is not the peer's to name nothing is noted
+        is_mixed = why.code is ErrorCode.ENGINES_MIXED
+        if is_mixed and isinstance(frame, (Offer, Inline, Lend, GrantRequest, SamePayload)) and frame.key is not None:
             self._context.mailbox.note_mixed(frame.key)
         match frame:
             case Offer():

@@ -18,7 +18,7 @@ import pytest
 from fedrdma_fate.gateway.osx import transport
 from fedrdma_fate.gateway.osx.transport import SERVICE
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
-from fedrdma_fate.wire.frames import Party
+from fedrdma_fate.wire.frames import Inline, MessageKey, Party
 from tests.support.flow import SECONDS, FlowSites, flow_sites
 from tests.support.sites import eventually
 
@@ -347,6 +347,18 @@ def test_parties_of_one_site_that_use_two_engines_are_told(two: FlowSites, sessi
         )
         given = {"session_id": session, "from_node_id": "10000", "target_node_id": "10000"}
         assert "[FR622]" in refusal(two, "b", "push", local, **given)
+
+
+def test_a_peer_that_names_a_message_of_others_breaks_no_session_by_it(two: FlowSites, session: str) -> None:
+    given = {"session_id": session, "from_node_id": "10000"}
+    with _calling(two, "b", "pop", pop_request(session), LONG, given) as popped:
+        eventually(lambda: waiting(two) > 0, SECONDS)
+        gateway = two.sites.runner.gateways["b"]._assembly  # type: ignore[attr-defined]
+        key = MessageKey(session, "x", "t", Party("guest", "4711"), Party(*HOST))
+        two.sites.runner.tell("a", "b", Inline(1 << 40, key, "bytes", b"1"))  # type: ignore[attr-defined]
+        push(two, session, b"1")
+        assert body_of(osx_pb2.TransportOutbound.FromString(popped.result(LONG))) == b"1"
+        assert session not in {pair[0] for pair in gateway.context.mailbox._mixed}
 
 
 def _pushed(two: FlowSites, session: str) -> str:
