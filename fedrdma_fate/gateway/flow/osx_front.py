@@ -35,7 +35,7 @@ CALL_SECONDS = 60
 """For a scheduling call: FATE Flow gives it up after 10 s. One that is begun and not made has a thread for as long."""
 
 IDLE_SECONDS = 30
-"""For a connection without a call: FATE makes one for each call, and keeps one for each queue until it ends. On a machine
+"""For a connection without a call: FATE makes one for each call, and keeps one for each queue to its end. On a machine
 so busy that a call comes later than this behind its connection, grpcio would end it as unavailable: 2 were too few."""
 
 MOST_PACKET_BYTES = 2 * MOST_CALL_BYTES
