@@ -16,6 +16,7 @@ from fedrdma_fate.gateway.path_store import SAVE_SECONDS
 from fedrdma_fate.gateway.peers.peer import Peer
 from fedrdma_fate.gateway.status import status_document
 from fedrdma_fate.gateway.tasks.stopping import stopping_error
+from fedrdma_fate.memory.heap import keep_giving_back
 from fedrdma_fate.obs.complaints import WINDOW_SECONDS, Complaints
 from fedrdma_fate.security.plain import warn_if_reachable
 from fedrdma_fate.wire.errors import ErrorCode
@@ -65,6 +66,7 @@ class Gateway:
         spawn(assembly.context.tasks, _keep_paths(assembly))
         spawn(assembly.context.tasks, assembly.context.journal.keep_short())
         spawn(assembly.context.tasks, assembly.kept.watch_keeper())
+        spawn(assembly.context.tasks, keep_giving_back())
         spawn(assembly.context.tasks, _sum_complaints_up(assembly.context.complaints))
         spawn(assembly.context.tasks, assembly.tasks.held.keep_watch(lambda: _tell_held(assembly)))
         if assembly.identity_watch is not None:

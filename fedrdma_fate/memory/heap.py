@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 
@@ -18,6 +19,11 @@ LARGE_BYTES = 4 << 20
 """From here on a block is mapped, and given back when it is freed, and so is as much at the end of the heap. Left to
 itself, glibc raises that to what was freed, up to 32 MiB, and large blocks leave holes in the heap. Smaller, and each
 message of a data path (1 MiB over gRPC) would take pages that the kernel has to clear first."""
+
+
+GIVE_BACK_SECONDS = 10.0
+"""Between two times that free pages are given back: a millisecond or two in each, and in between a busy gateway fills
+some megabytes of them. Without it, what lies free between what is in use grew for days."""
 
 
 def keep_little() -> None:
@@ -43,3 +49,10 @@ def give_back_free_pages() -> None:
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+async def keep_giving_back() -> None:
+    """Give free pages back now and then, for ever; in a thread, for the event loop has better to do."""
+    while True:
+        await asyncio.sleep(GIVE_BACK_SECONDS)
+        await asyncio.to_thread(give_back_free_pages)

@@ -21,6 +21,7 @@ from fedrdma_fate.engine.path_memory import KnownPath
 from fedrdma_fate.gateway.config.schema import parse_config
 from fedrdma_fate.gateway.daemon import Gateway
 from fedrdma_fate.gateway.path_store import PathStore
+from fedrdma_fate.memory import heap
 from fedrdma_fate.transport.grpc import GrpcSettings, GrpcTransport
 from fedrdma_fate.unix_sockets import address_of
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
@@ -240,6 +241,22 @@ def test_a_gateway_may_be_stopped_before_it_was_started_and_twice(site: Site) ->
         await gateway.stop()
         with pytest.raises(RuntimeError, match="does not run"):
             gateway.status()
+
+    asyncio.run(scenario())
+
+
+def test_a_running_gateway_gives_free_memory_back(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    given_back = threading.Event()
+    monkeypatch.setattr(heap, "GIVE_BACK_SECONDS", 0.01)
+    monkeypatch.setattr(heap, "give_back_free_pages", given_back.set)
+
+    async def scenario() -> None:
+        gateway = Gateway(parse_config(site.config))
+        await gateway.start()
+        try:
+            assert await asyncio.to_thread(given_back.wait, 60)
+        finally:
+            await gateway.stop()
 
     asyncio.run(scenario())
 
