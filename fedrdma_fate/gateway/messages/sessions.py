@@ -20,13 +20,10 @@ from fedrdma_fate.gateway.journal_records import (
     Unpushed,
 )
 from fedrdma_fate.gateway.messages.budget import units
+from fedrdma_fate.gateway.messages.closed_parties import ClosedParties
 from fedrdma_fate.gateway.messages.ended import EndedSessions
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError
 from fedrdma_fate.wire.frames import MOST_PARTIES, MessageKey, Party
-
-REMEMBERED_CLOSED = 4096
-"""Parties that left a session and are still remembered, so that what comes late for them is dropped."""
-
 
 MOST_REMEMBERED = 1 << 18
 """Messages of which it is remembered that they were pushed, or pulled, of all sessions; one with long names counts as
@@ -134,7 +131,7 @@ class Sessions:
         self.ended = EndedSessions()
         self.record: Callable[[SessionRecord], object] = lambda _record: None
         self._sessions: dict[str, _Session] = {}
-        self._closed: OrderedDict[tuple[str, Party], None] = OrderedDict()
+        self._closed = ClosedParties()
         self._open: dict[tuple[str, Party], frozenset[Party] | None] = {}
         self._engines: dict[tuple[str, Party], Engine] = {}
         self._units = 0
@@ -173,7 +170,7 @@ class Sessions:
                     "Set one and the same federation engine for all parties of a job.",
                 )
             self._engines[session, party] = engine
-        self._closed.pop((session, party), None)
+        self._closed.remove(session, party)
         if (session, party) in self._open and named == known:
             return
         self._open[session, party] = named
@@ -203,10 +200,7 @@ class Sessions:
         self.record(Left(session, party))
         self._open.pop((session, party), None)
         self._engines.pop((session, party), None)
-        self._closed[session, party] = None
-        self._closed.move_to_end((session, party))
-        while len(self._closed) > REMEMBERED_CLOSED:
-            self._closed.popitem(last=False)
+        self._closed.add(session, party)
         state = self._sessions.get(session)
         if state is None:
             return
@@ -222,8 +216,9 @@ class Sessions:
         """A session is over: forget all of it but that."""
         self.record(Over(session, reason))
         self.ended.add(session, reason)
+        self._closed.forget(session)
         places: dict[tuple[str, Party], Any]
-        for places in (self._open, self._closed, self._engines):
+        for places in (self._open, self._engines):
             for place in [place for place in places if place[0] == session]:
                 del places[place]
         if (state := self._sessions.pop(session, None)) is not None:
@@ -402,7 +397,7 @@ class Sessions:
 
     def remember_join(self, session: str, party: Party, parties: Iterable[Party] | None) -> None:
         """An earlier run let it join, and this is all that its tasks had named."""
-        self._closed.pop((session, party), None)
+        self._closed.remove(session, party)
         self._open[session, party] = None if parties is None else frozenset(parties)
 
     def records(self) -> Iterator[SessionRecord]:

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from fedrdma_fate.gateway.messages.closed_parties import MOST_CLOSED
 from fedrdma_fate.gateway.messages.mailbox import Mailbox
 from fedrdma_fate.gateway.messages.message import Message
-from fedrdma_fate.gateway.messages.sessions import REMEMBERED_CLOSED, Sessions
+from fedrdma_fate.gateway.messages.sessions import Sessions
 from fedrdma_fate.memory.pool import SlotPool
 from fedrdma_fate.memory.spill import Spilled
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, TransferError
@@ -407,7 +408,7 @@ def test_a_party_may_join_again_after_leaving() -> None:
 
 def test_of_parties_that_have_left_only_the_latest_are_remembered() -> None:
     sessions = Sessions()
-    for number in range(REMEMBERED_CLOSED + 1):
+    for number in range(MOST_CLOSED + 1):
         sessions.leave(f"s{number}", GUEST)
     assert not sessions.is_closed("s0", GUEST)
     assert sessions.is_closed("s1", GUEST)
