@@ -105,7 +105,7 @@ BOUNDS: dict[str, dict[str, str]] = {
         "gateway/messages/ended.py:EndedSessions": "_here _at_peers",
         "gateway/tasks/session_ends.py:SessionEnds": "_to_tell",
     },
-    "MOST_CLOSED": {"gateway/messages/sessions.py:Sessions": "_closed"},
+    "MOST_CLOSED": {"gateway/messages/closed_parties.py:ClosedParties": "_places"},
     "REMEMBERED_CONFIRMED, REMEMBERED_UNDELIVERED": {
         "gateway/peers/sending.py:Sending": "_delivered _notices",
         "gateway/journal/state.py:JournalState": "_confirmed undelivered",
