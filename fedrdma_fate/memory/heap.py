@@ -21,7 +21,7 @@ itself, glibc raises that to what was freed, up to 32 MiB, and large blocks leav
 message of a data path (1 MiB over gRPC) would take pages that the kernel has to clear first."""
 
 
-GIVE_BACK_SECONDS = 10.0
+GIVE_BACK_SECONDS = 5.0
 """Between two times that free pages are given back: a millisecond or two in each, and in between a busy gateway fills
 some megabytes of them. Without it, what lies free between what is in use grew for days."""
 

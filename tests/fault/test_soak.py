@@ -31,7 +31,7 @@ def test_gateways_that_are_struck_again_and_again_carry_every_payload_and_keep_n
             **{**SETTINGS, "memory": {**SETTINGS["memory"], "directory": memory}},
         ) as sites,
     ):
-        soak = Soak(sites, authority, seed=1)
+        soak = Soak(sites, authority, seed=1, settle_seconds=0.0)
         soak.run(ROUNDS, EVERY, kill_until=ROUNDS // 2, deadline=time.monotonic() + 240)
     assert soak.outcome.wrong == []
     assert soak.outcome.rounds == ROUNDS

@@ -15,6 +15,7 @@ from typing import Any, get_args
 
 from fedrdma_fate.client.client import GatewayClient
 from fedrdma_fate.client.sessions import ask_sessions
+from fedrdma_fate.memory.heap import GIVE_BACK_SECONDS
 from fedrdma_fate.wire.errors import FedRDMAError, GatewayError
 from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, Mode
 from tests.soak.measure import Sample, measure
@@ -34,6 +35,9 @@ MOST_ATTEMPTS = 6
 
 QUIET_SECONDS = 60.0
 """Until nothing of what a block has left is held any more: `timeouts.session`, and the time to connect anew."""
+
+SETTLE_SECONDS = GIVE_BACK_SECONDS + 1.0
+"""Until a gateway has given the kernel back what lies free: how much that is depends on what came last."""
 
 START_SECONDS = 120.0
 """For a gateway to start or stop, on a machine that does other things besides."""
@@ -81,18 +85,22 @@ class Outcome:
 class Soak:
     """Belongs to one thread; rounds run in others."""
 
-    def __init__(self, sites: Sites, authority: TestAuthority | None, seed: int) -> None:
+    def __init__(
+        self, sites: Sites, authority: TestAuthority | None, seed: int, settle_seconds: float = SETTLE_SECONDS
+    ) -> None:
         """
         Args:
             sites: running, connected, of `LAYOUT`, in processes of their own.
             authority: which has given them their certificates, if they have any.
             seed: of everything that is drawn.
+            settle_seconds: that gateways have nothing to do before they are measured.
         """
         self.outcome = Outcome()
         self._sites = sites
         self._authority = authority
         self._chance = random.Random(f"faults {seed}")
         self._seed = seed
+        self._settle_seconds = settle_seconds
         self._lives = Counter[str]()
         self._lock = threading.Lock()
         self._struck = False
@@ -265,6 +273,8 @@ class Soak:
                 eventually(lambda site=site: not held_by(site), QUIET_SECONDS)  # type: ignore[misc]
             except AssertionError:
                 self.outcome.wrong.append(f"after round {number}, {name} still holds {held_by(site)}")
+        time.sleep(self._settle_seconds)
+        for name, site in self._sites.items():
             pid = runner_of(self._sites).processes[name].pid
             self.outcome.samples[name].append(measure(pid, site.home, number, self._lives[name]))
 
