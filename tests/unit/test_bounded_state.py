@@ -141,7 +141,7 @@ BOUNDS: dict[str, dict[str, str]] = {
     "MOST_ANNOUNCED, by whoever adds": {"gateway/peers/announced.py:AnnouncedTransfers": "_offers _of_message"},
     "MOST_SUM_ORDERS of each peer": {
         "gateway/sum_orders.py:StandingSumOrders": "_orders",
-        "gateway/tasks/site_sums.py:SiteSums": "_sums",
+        "gateway/tasks/site_sums.py:SiteSums": "_sums _asked _expected",
     },
     "MOST_PARTIES: of one sum": {
         "gateway/tasks/sums.py:_RunningSum": "_here _takes _sum_takes",

@@ -2,16 +2,23 @@
 
 Whatever goes wrong, each message that was kept back is still what it was, and goes alone. What is told to be in the sum
 at the other site is delivered, which ends it here as if it had gone alone.
+
+Who was asked for a sum once is likely asked for one of the same messages in the next round, under another tag. So what
+comes for it before that is kept back, too, and added; it is sent as a sum when it was asked for.
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import logging
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
 
 from fedrdma_fate import memory_files
 from fedrdma_fate.aggregate.jobs import Add, Begin, End, Unfit
@@ -28,7 +35,7 @@ from fedrdma_fate.gateway.tasks.adding import CannotAddError, read_summand
 from fedrdma_fate.memory.pool import Lease
 from fedrdma_fate.memory.shared_slots import hold_range
 from fedrdma_fate.wire.errors import MemoryPoolError
-from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, MOST_PARTIES, MessageKey, Party, SumOrder
+from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, MOST_PARTIES, MOST_SUM_ORDERS, MessageKey, Party, SumOrder
 from fedrdma_fate.wire.site_sum import MOST_TRANSFER, Part, SiteSum, encode_site_sum, site_sum_key
 from fedrdma_fate.wire.summand import NoSummandError, Shape, Summand, planes_bytes
 
@@ -40,6 +47,22 @@ _ID_BITS = 48
 
 LEAST_PARTS = 2
 """One message by itself is no sum."""
+
+_Round = tuple[str, str, Party]
+"""Session, name and destination of messages that are summed round by round."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Likely:
+    """Of a sum that was not asked for yet.
+
+    Attributes:
+        first: whose message it is begun for.
+        unasked: called when it is over, and still was not.
+    """
+
+    first: Party
+    unasked: Callable[[], object]
 
 
 class NoRoomError(Exception):
@@ -60,6 +83,9 @@ class SiteSums:
         self._workers = workers
         self._peers = peers
         self._sums: dict[str, dict[int, _SiteSum]] = {site: {} for site in peers}
+        # what was asked for last of each, and what is kept back to be asked for, by its tag
+        self._asked: dict[str, OrderedDict[_Round, SumOrder]] = {site: OrderedDict() for site in peers}
+        self._expected: dict[str, dict[tuple[_Round, str], _SiteSum]] = {site: {} for site in peers}
         self._ids = itertools.count((1 << _ID_BITS) + secrets.randbits(_ID_BITS))
 
     def on_orders(self, site: str, orders: Sequence[SumOrder]) -> None:
@@ -70,9 +96,48 @@ class SiteSums:
         for number, order in standing.items():
             if number in sums:
                 continue
-            key = site_sum_key(order.session, order.name, order.tag, order.sources[0], order.destination)
-            if key is not None:
-                sums[number] = _SiteSum(self._context, self._workers, self._peers[site], order, key, next(self._ids))
+            key = _key_of(order)
+            if key is None:
+                continue
+            self._remember(site, order)
+            expected = self._expected[site].pop((_round_of(order), order.tag), None)
+            if expected is not None and expected.confirm(order, key):
+                sums[number] = expected
+                continue
+            sums[number] = self._new(site, order, key)
+
+    def _new(self, site: str, order: SumOrder, key: MessageKey, likely: _Likely | None = None) -> _SiteSum:
+        return _SiteSum(self._context, self._workers, self._peers[site], order, key, next(self._ids), likely)
+
+    def _remember(self, site: str, order: SumOrder) -> None:
+        asked = self._asked[site]
+        asked[_round_of(order)] = order
+        asked.move_to_end(_round_of(order))
+        while len(asked) > MOST_SUM_ORDERS:
+            asked.popitem(last=False)
+
+    def _expects(self, site: str, outgoing: Outgoing) -> bool:
+        """Whether its sum is likely to be asked for: then it is kept back until it is."""
+        key, expected = outgoing.key, self._expected[site]
+        round_ = key.session, key.name, key.destination
+        last = self._asked[site].get(round_)
+        if last is None or last.tag == key.tag or (round_, key.tag) in expected or len(expected) >= MOST_SUM_ORDERS:
+            return False
+        order = msgspec.structs.replace(last, tag=key.tag)
+        sum_key = _key_of(order)
+        if sum_key is None:
+            return False
+
+        def unasked() -> None:
+            # it asks no more, or so late that nobody should wait for it
+            expected.pop((round_, key.tag), None)
+            self._asked[site].pop(round_, None)
+
+        each = self._new(site, order, sum_key, _Likely(key.source, unasked))
+        if not each.takes(outgoing):
+            return False
+        expected[round_, key.tag] = each
+        return True
 
     def _allowed(self, site: str, orders: Sequence[SumOrder]) -> Sequence[SumOrder]:
         """Those of messages from parties of this site to one of that site, where they are not too many."""
@@ -95,11 +160,14 @@ class SiteSums:
 
     def keeps_back(self, site: str, outgoing: Outgoing) -> bool:
         """See `SiteSumTalk`."""
-        return any(each.takes(outgoing) for each in self._sums[site].values())
+        return any(each.takes(outgoing) for each in self._all(site)) or self._expects(site, outgoing)
+
+    def _all(self, site: str) -> list[_SiteSum]:
+        return [*self._sums[site].values(), *self._expected[site].values()]
 
     def on_whole(self, site: str, outgoing: Outgoing) -> None:
         """See `SiteSumTalk`."""
-        for each in self._sums[site].values():
+        for each in self._all(site):
             each.on_whole(outgoing)
 
     def standing(self, site: str) -> int:
@@ -123,7 +191,18 @@ class _SiteSum:
         order: SumOrder,
         key: MessageKey,
         sum_id: int,
+        likely: _Likely | None,
     ) -> None:
+        """
+        Args:
+            context: the gateway's.
+            workers: those of its sums.
+            sending: what sends to the site that asks.
+            order: what is asked for, or likely to be.
+            key: in which message it travels.
+            sum_id: its number at a worker.
+            likely: it has not been asked for yet.
+        """
         self._context = context
         self._workers = workers
         self._worker: WorkerHandle | None = None
@@ -131,7 +210,8 @@ class _SiteSum:
         self._order = order
         self._key = key
         self._id = sum_id
-        self._missing = {source for source in order.sources if not self._was_pushed(source)}
+        comes = None if likely is None else likely.first
+        self._missing = {source for source in order.sources if source == comes or not self._was_pushed(source)}
         if len(self._missing) < LEAST_PARTS:
             self._missing.clear()
         self._kept: dict[int, Outgoing] = {}
@@ -143,6 +223,25 @@ class _SiteSum:
         self._transfer: int | None = None
         self._changed = asyncio.Event()
         self._is_running = self._is_over = False
+        self._likely = likely
+
+    def confirm(self, order: SumOrder, key: MessageKey) -> bool:
+        """It is asked for, by this order: whether what is kept back is of it; else that goes alone."""
+        kept = {outgoing.key.source for outgoing in self._kept.values()}
+        self._likely = None
+        # where it has failed, all has gone alone, and nobody takes anything any more
+        if self._is_over or not kept or not kept <= set(order.sources) or order.parties != self._order.parties:
+            self.end()
+            return False
+        # what says whose it is has the room that those take
+        fit = order.sources if self._lease is None else self._order.sources
+        self._missing = {source for source in order.sources if source in fit and self._may_come(source, kept)}
+        self._order, self._key = order, key
+        self._changed.set()
+        return True
+
+    def _may_come(self, source: Party, kept: set[Party]) -> bool:
+        return source not in kept and not self._was_pushed(source)
 
     def _was_pushed(self, source: Party) -> bool:
         """Whether its message is on its way already, or was there before the order came."""
@@ -215,6 +314,9 @@ class _SiteSum:
             logger.exception("%s of %s go one by one, without their sum", self._key.name, self._key.session)
             self._send_alone()
         finally:
+            if self._likely is not None:
+                self._likely.unasked()
+                self._likely = None
             await self._unmap()
             if self._worker is not None:
                 self._workers.give_back(self._worker)
@@ -229,13 +331,16 @@ class _SiteSum:
         while not self._is_over:
             while self._ready and not self._is_over:
                 await self._take_in(self._ready.pop(0))
-            if not self._missing and all(transfer in self._in for transfer in self._kept):
+            if self._likely is None and not self._missing and all(transfer in self._in for transfer in self._kept):
                 break
             self._changed.clear()
             try:
                 await asyncio.wait_for(self._changed.wait(), max(0.0, until - loop.time()))
             except asyncio.TimeoutError:
                 break
+        if self._likely is not None:
+            self._is_over = True
+            self._send_alone()
         self._missing.clear()
         late = [transfer for transfer in self._kept if transfer not in self._in]
         for transfer in late:
@@ -347,3 +452,11 @@ class _SiteSum:
         # before it goes: the answer is about them
         self._sending.note_in_sum(transfers)
         self._transfer = self._sending.put_site_sum(self._key, payload, lease, mode)
+
+
+def _round_of(order: SumOrder) -> _Round:
+    return order.session, order.name, order.destination
+
+
+def _key_of(order: SumOrder) -> MessageKey | None:
+    return site_sum_key(order.session, order.name, order.tag, order.sources[0], order.destination)
