@@ -18,7 +18,7 @@ from fate.arch.protocol.secure_aggregation import SecureAggregatorClient, Secure
 from fedrdma_fate.fate.federation import FedRDMAFederation
 from fedrdma_fate.fate.settings import FederationOptions
 from tests.support.gateways import PartyTuple
-from tests.support.sites import Site, start_gateways
+from tests.support.sites import Site, eventually, start_gateways
 
 pytestmark = pytest.mark.fate
 
@@ -125,6 +125,23 @@ def test_what_a_client_sends_is_summed_by_the_gateway_and_not_got_one_by_one(
 
     assert "model_mixed_client_values" not in asked
     assert caplog.records == []
+
+
+def test_the_aggregate_goes_to_a_site_once_for_all_its_clients(
+    make_job: Any, sites: dict[str, dict[str, Site]], request: pytest.FixtureRequest
+) -> None:
+    # whoever has it keeps it, until all have
+    results = make_job("exact").aggregate(updates())
+
+    assert len(results) == 5
+
+    def transports() -> list[str]:
+        delivered = sites["exact"]["b"].events("delivered")
+        came = [each for each in delivered if each["session"] == request.node.name and "aggregated" in each["name"]]
+        return sorted(each["transport"] for each in came)
+
+    eventually(lambda: len(transports()) == 3)
+    assert transports() == ["", "", "tcp"]
 
 
 def test_by_rank_the_server_has_the_same_bits_as_fate_without_us(
