@@ -12,7 +12,7 @@ import click
 
 from fedrdma_fate.bench.protocols.brokers import provide_rabbitmq
 from fedrdma_fate.bench.protocols.results import read_measurement, to_plot, to_table
-from fedrdma_fate.bench.protocols.rows import ProtocolRow, all_protocol_rows, lacks_rabbitmq, select_protocol_rows
+from fedrdma_fate.bench.protocols.rows import ProtocolRow, lacks_rabbitmq, select_protocol_rows, usual_protocol_rows
 from fedrdma_fate.bench.protocols.runner import Log, ProtocolSweep, run_protocols
 from fedrdma_fate.bench.protocols.settings import LIMITED, ProtocolSetting, parse_protocol_settings
 from fedrdma_fate.bench.report import terminal_table, write_report
@@ -96,7 +96,7 @@ def protocols(
         common = parse_peculiarities(mtu=mtu, nic_rate=nic_rate)
         settings = parse_protocol_settings(silos, model, network, rate, rtt, buffer, loss, limited, common)
         chosen = (
-            all_protocol_rows() if rows == "all" else select_protocol_rows([name.strip() for name in rows.split(",")])
+            usual_protocol_rows() if rows == "all" else select_protocol_rows([name.strip() for name in rows.split(",")])
         )
         repository = find_checkout(checkout)
 

@@ -50,6 +50,7 @@ class ProtocolRow:
         find_problem: why a model of so many bytes cannot go this way on this machine; None when it can.
         find_note: what is to be said of how a model of so many bytes goes this way; None: nothing.
         needs_rabbitmq: rows that do share a boot of the testbed, and in it the broker.
+        by_name: measured only where it is named, and in a boot of its own: it takes longer than all others together.
         host_bytes: of memory that its program takes at each host, beside what all take.
     """
 
@@ -59,6 +60,7 @@ class ProtocolRow:
     find_problem: Callable[[int], str | None] = lambda _: None
     find_note: Callable[[int], str | None] = lambda _: None
     needs_rabbitmq: bool = False
+    by_name: bool = False
     host_bytes: int = 0
 
     def program(self, setting: ProtocolSetting, rounds: int, beside: Sequence[ProtocolRow] = ()) -> list[str]:
@@ -75,7 +77,7 @@ class ProtocolRow:
 
     def shares_boot_with(self, other: ProtocolRow) -> bool:
         """Whether both are measured in one boot of the testbed: the broker takes longer to start than a row takes."""
-        return self.needs_rabbitmq and other.needs_rabbitmq
+        return self.needs_rabbitmq and other.needs_rabbitmq and not (self.by_name or other.by_name)
 
     def guest_bytes(self, setting: ProtocolSetting) -> int:
         """Memory of the guest: taken as it is used."""
@@ -103,6 +105,7 @@ def all_protocol_rows() -> list[ProtocolRow]:
             SentAgainBy.TCP,
             find_problem=fate_rabbitmq_problem,
             needs_rabbitmq=True,
+            by_name=True,
             host_bytes=FATE_BYTES,
         ),
         ProtocolRow("grpc/grpc", SentAgainBy.TCP),
@@ -122,6 +125,11 @@ def _amqp_row(name: str) -> ProtocolRow:
 def lacks_rabbitmq(rows: Sequence[ProtocolRow]) -> bool:
     """Whether one of them needs the broker, and there is none."""
     return any(row.needs_rabbitmq for row in rows) and find_rabbitmq() is None
+
+
+def usual_protocol_rows() -> list[ProtocolRow]:
+    """Those that are measured where none is named."""
+    return [row for row in all_protocol_rows() if not row.by_name]
 
 
 def select_protocol_rows(names: Sequence[str]) -> list[ProtocolRow]:

@@ -23,7 +23,7 @@ from fedrdma_fate.bench.protocols.results import (
     to_plot,
     to_table,
 )
-from fedrdma_fate.bench.protocols.rows import all_protocol_rows, select_protocol_rows
+from fedrdma_fate.bench.protocols.rows import all_protocol_rows, select_protocol_rows, usual_protocol_rows
 from fedrdma_fate.bench.protocols.runner import Log, ProtocolSweep, measure, run_protocols
 from fedrdma_fate.bench.protocols.settings import ProtocolSetting, parse_protocol_settings
 from fedrdma_fate.bench.sweep import INTERRUPTED
@@ -341,17 +341,15 @@ def test_one_boot_serves_all_rows_of_a_broker() -> None:
 
 
 @pytest.mark.usefixtures("rabbitmq_is_there")
-def test_the_guest_has_memory_for_the_largest_row_of_a_boot() -> None:
-    class Weighed(Hosts):
-        def run_all(self, program: Sequence[str], memory_bytes: int) -> TestbedRun:
-            assert memory_bytes == row("fate-rabbitmq").guest_bytes(SETTING) > row("amqp-fanout").guest_bytes(SETTING)
-            return super().run_all(program, memory_bytes)
-
-    hosts = Weighed([told(6.0)])
-    rows = select_protocol_rows(["amqp-fanout", "fate-rabbitmq"])
-    done = run_protocols([SETTING], rows, lambda _: hosts, 1, _log(), lambda _: None)
-    assert [one.name for one in done.runs[0].measurements] == ["amqp-fanout", "fate-rabbitmq"]
-    assert [program[1] for program in hosts.programs] == ["amqp-fanout,fate-rabbitmq"]
+def test_fate_s_own_backend_is_measured_where_it_is_named_and_in_a_boot_of_its_own() -> None:
+    hosts = Hosts([told(6.0)])
+    rows = select_protocol_rows(["amqp-fanout", "fate-rabbitmq", "amqp-confirm"])
+    run_protocols([SETTING], rows, lambda _: hosts, 1, _log(), lambda _: None)
+    assert [program[1] for program in hosts.programs] == ["amqp-fanout,amqp-confirm", "fate-rabbitmq"]
+    assert row("fate-rabbitmq").guest_bytes(SETTING) > row("amqp-fanout").guest_bytes(SETTING)
+    assert {each.name for each in all_protocol_rows()} - {each.name for each in usual_protocol_rows()} == {
+        "fate-rabbitmq"
+    }
 
 
 @pytest.mark.usefixtures("rabbitmq_is_there")
