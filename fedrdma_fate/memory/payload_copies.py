@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from fedrdma_fate.memory.spill import SpillStore
-from fedrdma_fate.memory.writeback import write_for_disk
 from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
 
 DIRECTORY_NAME = "payloads"
@@ -54,9 +53,6 @@ class PayloadCopies(SpillStore):
                 "Point state_directory, or memory.spill_directory, at a directory that the gateway's user may write.",
             ) from error
         super().__init__(parent, earlier=kept)
-
-    def _write(self, fileno: int, payload: memoryview) -> None:
-        write_for_disk(fileno, payload)
 
     def _sync(self, fileno: int) -> None:
         os.fsync(fileno)

@@ -156,7 +156,7 @@ class SpillStore:
             ValueError: the piece does not lie inside the slot.
         """
         payload = slot.part(payload_offset, payload_length).view
-        return self._keep(payload_length, lambda file: self._write(file, payload))
+        return self._keep(payload_length, lambda file: _write(file, payload))
 
     def spill_bytes(self, payload: bytes) -> Spilled:
         """Write a payload to a file of its own; else as `spill`.
@@ -164,7 +164,7 @@ class SpillStore:
         Raises:
             MemoryPoolError: SPILL_FAILED.
         """
-        return self._keep(len(payload), lambda file: self._write(file, memoryview(payload)))
+        return self._keep(len(payload), lambda file: _write(file, memoryview(payload)))
 
     def spill_borrowed(self, borrowed: BorrowedSlot) -> Spilled:
         """Copy a borrowed payload to a file of its own; else as `spill`.
@@ -202,12 +202,6 @@ class SpillStore:
             ) from error
         return Spilled(self.path / name, payload_length, directory)
 
-    def _write(self, fileno: int, payload: memoryview) -> None:
-        written = 0
-        while written < len(payload):
-            # straight from the slot to the page cache, the interpreter free for the other threads meanwhile
-            written += os.write(fileno, payload[written:])
-
     def _sync(self, fileno: int) -> None:
         """What was written there is as safe as it is to be."""
 
@@ -228,6 +222,13 @@ def _new_file(name: str, directory: int) -> Iterator[int]:
         yield fileno
     finally:
         os.close(fileno)
+
+
+def _write(fileno: int, payload: memoryview) -> None:
+    written = 0
+    while written < len(payload):
+        # straight from the slot to the page cache, the interpreter free for the other threads meanwhile
+        written += os.write(fileno, payload[written:])
 
 
 def _copy(fileno: int, borrowed: BorrowedSlot) -> None:

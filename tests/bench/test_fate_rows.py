@@ -72,9 +72,7 @@ def run(ours: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple[dict
     output = tmp_path_factory.mktemp("output") / "new"
     before = shared_memory_directories()
     choice = (
-        []
-        if ours == OURS
-        else ["--rows", ",".join(["memcpy", "raw-tcp", "raw-udp", "disk", "disk-pieces", *ours, "fate-standalone"])]
+        [] if ours == OURS else ["--rows", ",".join(["memcpy", "raw-tcp", "raw-udp", "disk", *ours, "fate-standalone"])]
     )
     done = subprocess.run(
         command("--bytes", str(PAYLOAD_BYTES), "--repeat", "2", "--json", "--output", str(output), *choice),
@@ -96,7 +94,7 @@ def rows(run: tuple[dict[str, Any], Path]) -> Mapping[str, dict[str, Any]]:
 
 
 def test_the_rows_are_each_mode_and_transport_and_each_reference() -> None:
-    references = ["memcpy", "raw-tcp", "raw-udp", "disk", "disk-pieces"]
+    references = ["memcpy", "raw-tcp", "raw-udp", "disk"]
     assert [baseline.name for baseline in all_baselines()] == [*references, *OURS, "fate-standalone"]
 
 
@@ -105,7 +103,7 @@ def test_the_document_has_each_row(
 ) -> None:
     assert run[0].keys() == {"payload_bytes", "rows"}
     assert run[0]["payload_bytes"] == PAYLOAD_BYTES
-    assert list(rows) == ["memcpy", "raw-tcp", "raw-udp", "disk", "disk-pieces", *ours, "fate-standalone"]
+    assert list(rows) == ["memcpy", "raw-tcp", "raw-udp", "disk", *ours, "fate-standalone"]
 
 
 def test_every_row_has_every_number(rows: Mapping[str, dict[str, Any]]) -> None:

@@ -65,7 +65,7 @@ def test_one_unknown_row_stops_all_before_anything_is_measured_or_written(tmp_pa
 
 @pytest.mark.timeout(300)
 def test_a_small_message_that_goes_to_disk_is_measured_beside_the_disk() -> None:
-    rows = ["disk", "disk-pieces", "fedrdma-e/tcp-durable"]
+    rows = ["disk", "fedrdma-e/tcp-durable"]
     done = bench_fate("--bytes", "1KiB", "--rows", ",".join(rows), "--repeat", "1", "--json", seconds=250)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)

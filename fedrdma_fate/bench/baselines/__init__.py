@@ -23,7 +23,6 @@ def all_baselines() -> list[Baseline]:
         RawTcp(),
         RawUdp(),
         Disk(),
-        Disk(in_pieces=True),
         GatewayPair("fedrdma-e", "shm"),
         GatewayPair("fedrdma-e", "shm", lend=False),
         GatewayPair("fedrdma-e", "tcp"),
