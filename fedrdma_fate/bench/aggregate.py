@@ -27,10 +27,10 @@ from fedrdma_fate.bench.aggregate_setting import (
     Sums,
     check,
     make_update,
-    mark,
     pairs_of,
 )
 from fedrdma_fate.bench.aggregate_sites import sites
+from fedrdma_fate.bench.aggregate_update import put_update
 from fedrdma_fate.bench.aggregate_watch import Watch, is_connected, leased, wait, waiting
 from fedrdma_fate.bench.baselines.gateway_process import GatewayProcess
 from fedrdma_fate.bench.baselines.interface import RowError
@@ -39,7 +39,7 @@ from fedrdma_fate.bench.processes import cpu_seconds
 from fedrdma_fate.bench.report import DataTable
 from fedrdma_fate.client.client import GatewayClient, ReceivedSum
 from fedrdma_fate.wire.frames import Party
-from fedrdma_fate.wire.summand import ITEM_BYTES, Summand, encode_footer
+from fedrdma_fate.wire.summand import ITEM_BYTES
 
 MODELS = {"resnet18": 11_689_512, "resnet34": 21_797_672, "resnet152": 60_192_808}
 """Parameters, as torchvision counts them: the models of the LIFL paper."""
@@ -252,15 +252,7 @@ class _Gateways:
 
     def push(self, rank: int, update: npt.NDArray[np.uint8], tag: str) -> None:
         """Put the update of a client."""
-        setting = self._setting
-        footer = encode_footer(Summand((setting.party(rank),), 1.0, setting.shapes))
-        lease = self._hosts[rank].lease(len(update) + len(footer), timeout=_REST_SECONDS)
-        raw: Any = np.frombuffer(lease.buffer, np.uint8)
-        raw[: len(update)] = update
-        raw[len(update) :] = np.frombuffer(footer, np.uint8)
-        mark(raw[: len(update)], setting, rank)
-        del raw
-        lease.commit(_NAME, tag, [_ARBITER], "object")
+        put_update(self._hosts[rank], self._setting, rank, update, _NAME, tag, _ARBITER, _REST_SECONDS)
 
     def await_asked(self) -> None:
         """Wait until a sum is asked for."""

@@ -11,12 +11,12 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fedrdma_fate.bench.aggregate_setting import AggregateRow, AggregateSetting, check, mark, pairs_of
+from fedrdma_fate.bench.aggregate_setting import AggregateRow, AggregateSetting, check, pairs_of
+from fedrdma_fate.bench.aggregate_update import put_update
 from fedrdma_fate.bench.aggregate_watch import Watch, is_connected, leased, wait, waiting
 from fedrdma_fate.bench.baselines.gateway_process import GatewayProcess
 from fedrdma_fate.bench.baselines.interface import RowError
@@ -24,7 +24,6 @@ from fedrdma_fate.bench.ports import free_ports
 from fedrdma_fate.bench.processes import cpu_seconds
 from fedrdma_fate.client.client import GatewayClient, ReceivedSum
 from fedrdma_fate.wire.frames import Party
-from fedrdma_fate.wire.summand import Summand, encode_footer
 
 SITES = ("north", "south")
 
@@ -101,7 +100,7 @@ class _Sites:
             future = pool.submit(self._sum, tag)
             self._await_asked()
             for rank in range(setting.updates):
-                self._push(rank, update, tag)
+                put_update(self._hosts[rank], setting, rank, update, _UP, tag, _ARBITER, _ROUND_SECONDS)
             put = time.monotonic()
             summed = future.result(_ROUND_SECONDS)
             after_last = time.monotonic() - put
@@ -135,17 +134,6 @@ class _Sites:
             return all(any(peer["sum_orders"] for peer in status["peers"]) for status in statuses)
 
         wait(asked, _START_SECONDS, "the sum to be asked for")
-
-    def _push(self, rank: int, update: npt.NDArray[np.uint8], tag: str) -> None:
-        setting = self._setting
-        footer = encode_footer(Summand((setting.party(rank),), 1.0, setting.shapes))
-        lease = self._hosts[rank].lease(len(update) + len(footer), timeout=_ROUND_SECONDS)
-        raw: Any = np.frombuffer(lease.buffer, np.uint8)
-        raw[: len(update)] = update
-        raw[len(update) :] = np.frombuffer(footer, np.uint8)
-        mark(raw[: len(update)], setting, rank)
-        del raw
-        lease.commit(_UP, tag, [_ARBITER], "object")
 
     def _push_down(self, summed: ReceivedSum, tag: str) -> None:
         """One put after the other, by rank, out of one slot, or each out of its own."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError
 from fedrdma_fate.wire.frames import MessageKey, Party
 from tests.support.kept_twin import KeptTwin
+from tests.support.killed_behind import kill_behind_each
 from tests.support.twin import PARTIES, run_virtually
 
 _chance = random.Random(5)
@@ -104,30 +104,13 @@ async def _history(directory: Path, killed: str, behind: int, **settings: Any) -
         twin.close()
 
 
-def _run(killed: str, behind: int, **settings: Any) -> int:
-    with tempfile.TemporaryDirectory() as directory:
-        return run_virtually(_history(Path(directory), killed, behind, **settings))
-
-
 def test_what_a_durable_gateway_has_confirmed_is_there_whole_and_once_when_its_memory_is_gone() -> None:
-    writes = _run("b", 0, durable=True)
-    assert writes > len(SENT)
-    for behind in range(1, writes + 1):
-        try:
-            _run("b", behind, durable=True)
-        except BaseException as error:
-            raise AssertionError(f"killed behind write {behind} of {writes}") from error
+    kill_behind_each(_history, "b", len(SENT) + 1, durable=True)
 
 
 @pytest.mark.parametrize("killed", ["a", "b"])
 def test_a_gateway_killed_behind_any_record_of_its_journal_loses_doubles_and_misreports_nothing(killed: str) -> None:
-    writes = _run(killed, 0)
-    assert writes > len(SENT)
-    for behind in range(1, writes + 1):
-        try:
-            _run(killed, behind)
-        except BaseException as error:
-            raise AssertionError(f"killed behind write {behind} of {writes}") from error
+    kill_behind_each(_history, killed, len(SENT) + 1)
 
 
 async def _both_restarted(directory: Path) -> None:

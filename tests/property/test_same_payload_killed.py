@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,8 @@ import pytest
 
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError
 from tests.support.kept_twin import KeptTwin
-from tests.support.twin import PARTIES, run_virtually
+from tests.support.killed_behind import kill_behind_each
+from tests.support.twin import PARTIES
 
 NAMES = ["m1", "m2", "m3"]
 BODY = random.Random(8).randbytes(150_000)
@@ -70,21 +70,10 @@ async def _history(directory: Path, killed: str, behind: int, **settings: Any) -
         twin.close()
 
 
-def _run(killed: str, behind: int, **settings: Any) -> int:
-    with tempfile.TemporaryDirectory() as directory:
-        return run_virtually(_history(Path(directory), killed, behind, **settings))
-
-
 @pytest.mark.parametrize(
     ("killed", "settings"),
     [("a", {}), ("b", {}), ("b", {"durable": True})],
     ids=["sender", "receiver", "receiver-that-is-durable-and-loses-its-memory"],
 )
 def test_a_gateway_killed_behind_any_record_loses_and_doubles_nothing(killed: str, settings: dict[str, Any]) -> None:
-    writes = _run(killed, 0, **settings)
-    assert writes >= len(NAMES)
-    for behind in range(1, writes + 1):
-        try:
-            _run(killed, behind, **settings)
-        except BaseException as error:
-            raise AssertionError(f"killed behind write {behind} of {writes}") from error
+    kill_behind_each(_history, killed, len(NAMES), **settings)

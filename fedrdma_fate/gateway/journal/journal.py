@@ -25,7 +25,6 @@ from fedrdma_fate.gateway.journal_records import (
     encode_together,
 )
 from fedrdma_fate.gateway.messages.message import Message
-from fedrdma_fate.memory.heap import give_back_free_pages
 from fedrdma_fate.memory.journal_file import JournalFile
 from fedrdma_fate.memory.region_directory import SEND_REGION
 from fedrdma_fate.memory.spill import Spilled as SpilledPayload
@@ -229,7 +228,7 @@ class Journal:
             await asyncio.sleep(COMPACT_LOOK_SECONDS)
             if self._file.wants_compacting:
                 try:
-                    await asyncio.to_thread(_compact, self._file)
+                    await asyncio.to_thread(self._file.compact, summarise)
                 except OSError as error:
                     logger.error("cannot compact the journal, and will try again: %s", error.strerror)
 
@@ -237,14 +236,6 @@ class Journal:
         """Write no more; the file stays. May be repeated."""
         if self._file is not None:
             self._file.close()
-
-
-def _compact(file: JournalFile) -> None:
-    try:
-        file.compact(summarise)
-    finally:
-        # all of its records were there as objects
-        give_back_free_pages()
 
 
 def _name_of(spilled: SpilledPayload | None) -> str:

@@ -30,7 +30,7 @@ from fedrdma_fate.gateway.peers.ended_transfers import EndedTransfers
 from fedrdma_fate.gateway.peers.entitlement import why_not_admitted
 from fedrdma_fate.gateway.peers.kept_transfers import KeptTransfers
 from fedrdma_fate.gateway.peers.probe_transfers import lease_spare
-from fedrdma_fate.gateway.peers.same_payload import SamePayloads
+from fedrdma_fate.gateway.peers.same_payload import SAME_PAYLOAD, SamePayloads
 from fedrdma_fate.gateway.peers.saving import Saving
 from fedrdma_fate.gateway.spilling import keep_small, make_room, why_no_room_for_small
 from fedrdma_fate.memory.pool import Lease
@@ -71,9 +71,6 @@ what it has given up may still be on its way."""
 PACED_ROUND_TRIP_SECONDS = 0.01
 """In the modes that wait for each chunk: while one transfer waits for so long, the other sends a chunk of 16 MiB at up
 to 13 Gbit/s."""
-
-SAME_PAYLOAD = "same-payload"
-"""How a message comes whose payload another one's transfer has brought."""
 
 MOST_ANNOUNCED = 8192
 """Transfers of a peer that were announced and have not ended: more than it can have grants and credits for."""

@@ -10,6 +10,9 @@ from fedrdma_fate.wire.frames import MessageKey, SamePayload
 
 _Name = TypeVar("_Name", int, MessageKey)
 
+SAME_PAYLOAD = "same-payload"
+"""How a message goes, and comes, whose bytes another one's transfer brings, to the same site."""
+
 MOST_HERE = 256
 """Transfers of a peer whose payload is remembered: what has the same is pushed right behind it."""
 

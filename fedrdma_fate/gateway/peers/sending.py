@@ -29,6 +29,7 @@ from fedrdma_fate.gateway.journal.state import REMEMBERED_CONFIRMED, REMEMBERED_
 from fedrdma_fate.gateway.peers.lending import Lending
 from fedrdma_fate.gateway.peers.outgoing_room import MESSAGE_BYTES, MOST_LARGE, OutgoingRoom
 from fedrdma_fate.gateway.peers.path_keys import SEALED_IN_SLOT
+from fedrdma_fate.gateway.peers.same_payload import SAME_PAYLOAD
 from fedrdma_fate.gateway.peers.session_rates import SessionRates
 from fedrdma_fate.gateway.peers.site_sum_talk import SiteSumTalk
 from fedrdma_fate.memory.pool import Lease
@@ -86,10 +87,10 @@ LENT = "lent"
 KEPT_BACK = "in-a-sum"
 """How one goes that is added to others here, and only their sum is sent."""
 
-SAME_PAYLOAD = "same-payload"
-"""How one goes whose bytes another message's transfer brings, to the same site."""
+_WITH_OTHERS = (KEPT_BACK, SAME_PAYLOAD)
+"""How those go that need no transfer of their own, and the peer's answer is for them alone."""
 
-_NOT_ON_A_PATH = ("", LENT, KEPT_BACK, SAME_PAYLOAD)
+_NOT_ON_A_PATH = ("", LENT, *_WITH_OTHERS)
 
 
 @dataclasses.dataclass(slots=True)
@@ -562,7 +563,7 @@ class Sending:
                 each.transfer, each.key, "send", each.mode, path or "waiting-for-peer", each.plan.total_bytes, 0, 0.0
             )
             for each, path in ((waiting.outgoing, waiting.path) for waiting in self._transfers.values())
-            if path in ("", KEPT_BACK, SAME_PAYLOAD)
+            if path in ("", *_WITH_OTHERS)
         ]
 
     def give_up(self, code: ErrorCode, reason: str) -> None:
@@ -615,7 +616,7 @@ class Sending:
                 ErrorCode.MALFORMED_FRAME,
                 f"{pending.outgoing.key} is said to be delivered, and not all of it has been sent.",
             )
-        if pending is not None and pending.path in (KEPT_BACK, SAME_PAYLOAD):
+        if pending is not None and pending.path in _WITH_OTHERS:
             self.sent(pending.outgoing, TransferStats(0.0, 0, 0), "", how=pending.path)
             return True
         if (lent := self.lending.on_delivered(transfer)) is not None:
@@ -644,7 +645,7 @@ class Sending:
                 self._journal.write(records.Dropped(self._peer.site, transfer))
                 self.lending.end(transfer)
             return True
-        if (waiting := self._transfers.get(transfer)) is not None and waiting.path in (KEPT_BACK, SAME_PAYLOAD):
+        if (waiting := self._transfers.get(transfer)) is not None and waiting.path in _WITH_OTHERS:
             self.send_failed(waiting.outgoing, error_from_code(code, reason).code, reason)
             return True
         if self.lending.end(transfer):

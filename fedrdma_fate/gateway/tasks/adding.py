@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 
+from fedrdma_fate.client.protocol import Place
 from fedrdma_fate.gateway.messages.message import Message
+from fedrdma_fate.wire.errors import MemoryPoolError
 from fedrdma_fate.wire.site_sum import SITE_SUM_END_BYTES, SiteSum, decode_site_sum, site_sum_footer_bytes
 from fedrdma_fate.wire.summand import END_BYTES, NoSummandError, Summand, decode_footer, footer_bytes
 
@@ -19,6 +21,18 @@ class CannotAddError(Exception):
     def __init__(self, reason: str, *, expected: bool = False) -> None:
         super().__init__(reason)
         self.expected = expected
+
+
+def locate(message: Message) -> tuple[Place, int, int]:
+    """As `Message.locate`, for adding.
+
+    Raises:
+        CannotAddError: there is no descriptor to be had.
+    """
+    try:
+        return message.locate()
+    except MemoryPoolError as error:
+        raise CannotAddError(str(error)) from error
 
 
 def read_summand(message: Message, descriptor: int, offset: int) -> tuple[Summand, int]:

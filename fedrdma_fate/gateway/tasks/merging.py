@@ -13,10 +13,10 @@ from fedrdma_fate.core.fold import Fold
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.journal_records import EndedTogether, Pulled, SumMerged, SumMerging
 from fedrdma_fate.gateway.messages.message import Message
-from fedrdma_fate.gateway.tasks.adding import CannotAddError, read_site_sum
+from fedrdma_fate.gateway.tasks.adding import CannotAddError, locate, read_site_sum
 from fedrdma_fate.gateway.tasks.ordered_sums import OrderedSums
 from fedrdma_fate.gateway.tasks.sum_slot import SumSlot
-from fedrdma_fate.wire.errors import ErrorCode, GatewayError, MemoryPoolError
+from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 from fedrdma_fate.wire.frames import MessageKey
 from fedrdma_fate.wire.site_sum import SiteSum
 
@@ -120,10 +120,7 @@ class Merging:
         Raises:
             CannotAddError: it is not in the sum, which is as before.
         """
-        try:
-            place, descriptor, offset = message.locate()
-        except MemoryPoolError as error:
-            raise CannotAddError(str(error)) from error
+        place, descriptor, offset = locate(message)
         try:
             _, first = read_site_sum(message, descriptor, offset)
             if self._slot.message is not None and site_sum.shapes != self._slot.shapes:

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.journal_records import Pulled
 from fedrdma_fate.gateway.messages.message import Message
-from fedrdma_fate.gateway.tasks.adding import CannotAddError, read_site_sum
-from fedrdma_fate.wire.errors import MemoryPoolError
+from fedrdma_fate.gateway.tasks.adding import CannotAddError, locate, read_site_sum
 from fedrdma_fate.wire.frames import MessageKey, Party, SumOrder
 from fedrdma_fate.wire.site_sum import SiteSum, site_sum_key
 
@@ -89,10 +88,7 @@ class OrderedSums:
         """
         if message.small_body() is not None:
             raise CannotAddError("it is no sum of a site: it is small")
-        try:
-            _, descriptor, offset = message.locate()
-        except MemoryPoolError as error:
-            raise CannotAddError(str(error)) from error
+        _, descriptor, offset = locate(message)
         try:
             site_sum, _ = read_site_sum(message, descriptor, offset)
         finally:

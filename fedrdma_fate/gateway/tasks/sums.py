@@ -27,14 +27,14 @@ from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.journal_records import Pulled, SumAdded, SumAdding, SumClosed, SumMerged, SumMerging
 from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.summand_grants import ExpectedUpdates
-from fedrdma_fate.gateway.tasks.adding import CannotAddError, read_summand
+from fedrdma_fate.gateway.tasks.adding import CannotAddError, locate, read_summand
 from fedrdma_fate.gateway.tasks.merging import Merging
 from fedrdma_fate.gateway.tasks.ordered_sums import OrderedSums
 from fedrdma_fate.gateway.tasks.returning import EarlierSum
 from fedrdma_fate.gateway.tasks.sum_checkpoints import SumCheckpoints
 from fedrdma_fate.gateway.tasks.sum_outcome import SumOutcome, SumProgress
 from fedrdma_fate.gateway.tasks.sum_slot import SumSlot
-from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, MemoryPoolError
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError
 from fedrdma_fate.wire.frames import MOST_PARTIES, MessageKey
 from fedrdma_fate.wire.summand import Summand, planes_bytes
 
@@ -424,10 +424,7 @@ class _RunningSum:
         if message.missing:
             # a sum of masked updates with a hole is noise there
             raise CannotAddError("some of it is missing, as both tasks let be")
-        try:
-            place, descriptor, offset = message.locate()
-        except MemoryPoolError as error:
-            raise CannotAddError(str(error)) from error
+        place, descriptor, offset = locate(message)
         try:
             summand, first = read_summand(message, descriptor, offset)
             self._check(party, summand)

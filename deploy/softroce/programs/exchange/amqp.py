@@ -19,6 +19,7 @@ from deploy.softroce.programs.exchange.interface import (
     Host,
     Options,
     Received,
+    ResentByKernel,
     Server,
     Silo,
     model_of,
@@ -227,7 +228,7 @@ def _parameters(address: str, port: int, password: str) -> pika.ConnectionParame
     )
 
 
-class AmqpServer:
+class AmqpServer(ResentByKernel):
     """Publishes to all, and takes what silos publish."""
 
     def __init__(self, listener: Listener, publisher: Publisher, host: Host, options: Options) -> None:
@@ -241,13 +242,8 @@ class AmqpServer:
         first, *others = (Received(done.moments[silo]) for silo in self._silos)
         return Exchanged(sent, (Received(first.moment, 0, done.dropped), *others))
 
-    def resent(self, number: int) -> int:
-        """The kernel counts what it sends again."""
-        del number
-        return 0
 
-
-class AmqpSilo:
+class AmqpSilo(ResentByKernel):
     """Takes what the server publishes, and publishes its own."""
 
     def __init__(self, listener: Listener, publisher: Publisher, host: Host, options: Options) -> None:
@@ -263,11 +259,6 @@ class AmqpSilo:
 
     def send(self, number: int) -> None:
         self._publisher.publish(self._model, number, self._host.number)
-
-    def resent(self, number: int) -> int:
-        """The kernel counts what it sends again."""
-        del number
-        return 0
 
 
 @contextlib.contextmanager

@@ -23,6 +23,7 @@ from deploy.softroce.programs.exchange.interface import (
     Host,
     Options,
     Received,
+    ResentByKernel,
     Server,
     Silo,
     model_of,
@@ -141,7 +142,7 @@ def _warm_up(options: Options) -> bytes:
     return bytes(min(options.size, WARM_UP_BYTES))
 
 
-class FateServer:
+class FateServer(ResentByKernel):
     """The arbiter: puts one model for all hosts, and gets theirs one after the other."""
 
     def __init__(self, context: Any, options: Options) -> None:
@@ -154,13 +155,8 @@ class FateServer:
         silos = enumerate(inside.hosts, start=1)
         return Exchanged(sent, tuple(take(party, silo, number, self._size) for silo, party in silos))
 
-    def resent(self, number: int) -> int:
-        """The kernel counts what it sends again."""
-        del number
-        return 0
 
-
-class FateSilo:
+class FateSilo(ResentByKernel):
     """A host."""
 
     def __init__(self, context: Any, host: Host, options: Options) -> None:
@@ -175,11 +171,6 @@ class FateSilo:
 
     def send(self, number: int) -> None:
         give(self._context.indexed_ctx(number).arbiter, self._model, number)
-
-    def resent(self, number: int) -> int:
-        """The kernel counts what it sends again."""
-        del number
-        return 0
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from deploy.softroce.programs.exchange.interface import (
     Host,
     Options,
     Received,
+    ResentByKernel,
     Server,
     Silo,
     model_of,
@@ -65,7 +66,7 @@ class _Round:
             raise SystemExit(f"nothing came from silos {missing} in {NEVER_SECONDS:g} s")
 
 
-class GrpcServer(grpc.GenericRpcHandler):
+class GrpcServer(grpc.GenericRpcHandler, ResentByKernel):
     """Serves both streams; a stream down waits until its round begins."""
 
     def __init__(self, host: Host, options: Options) -> None:
@@ -91,11 +92,6 @@ class GrpcServer(grpc.GenericRpcHandler):
         one.received.clear()
         return Exchanged(max(one.sent.values()), moments)
 
-    def resent(self, number: int) -> int:
-        """The kernel counts what it sends again."""
-        del number
-        return 0
-
     def _round(self, context: Any) -> tuple[_Round, int]:
         told = dict(context.invocation_metadata())
         return self._rounds[int(told["round"])], int(told[_WHOSE])
@@ -119,7 +115,7 @@ class GrpcServer(grpc.GenericRpcHandler):
         return b""
 
 
-class GrpcSilo:
+class GrpcSilo(ResentByKernel):
     """A channel to the server."""
 
     def __init__(self, channel: Any, host: Host, options: Options) -> None:
@@ -140,11 +136,6 @@ class GrpcSilo:
 
     def send(self, number: int) -> None:
         self._up(pieces(self._model), metadata=self._told(number), timeout=NEVER_SECONDS)
-
-    def resent(self, number: int) -> int:
-        """The kernel counts what it sends again."""
-        del number
-        return 0
 
     def _told(self, number: int) -> tuple[tuple[str, str], ...]:
         return (("round", str(number)), (_WHOSE, str(self._host.number)))

@@ -141,6 +141,15 @@ class Silo(Protocol):
         ...
 
 
+class ResentByKernel:
+    """For a server or a silo whose protocol goes over TCP: what is sent again, the kernel counts."""
+
+    def resent(self, number: int) -> int:
+        """As in `Server` and `Silo`: this protocol counts nothing."""
+        del number
+        return 0
+
+
 def model_of(sender: int, number: int, size: int) -> bytes:
     """What a host sends in a round: different for each, so that what is stale or another's shows."""
     block = hashlib.shake_128(f"{sender}/{number}".encode()).digest(_BLOCK_BYTES)

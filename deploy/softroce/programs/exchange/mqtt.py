@@ -21,6 +21,7 @@ from deploy.softroce.programs.exchange.interface import (
     Host,
     Options,
     Received,
+    ResentByKernel,
     Server,
     Silo,
     model_of,
@@ -153,7 +154,7 @@ class Member:
         self._came.put((time.monotonic(), message.payload))
 
 
-class MqttServer:
+class MqttServer(ResentByKernel):
     """Publishes to all, and takes what silos publish."""
 
     def __init__(self, member: Member, host: Host, options: Options) -> None:
@@ -166,13 +167,8 @@ class MqttServer:
         first, *others = (Received(there[silo]) for silo in sorted(there))
         return Exchanged(sent, (Received(first.moment, 0, dropped), *others))
 
-    def resent(self, number: int) -> int:
-        """The kernel counts what it sends again."""
-        del number
-        return 0
 
-
-class MqttSilo:
+class MqttSilo(ResentByKernel):
     """Takes what the server publishes, and publishes its own."""
 
     def __init__(self, member: Member, host: Host, options: Options) -> None:
@@ -188,11 +184,6 @@ class MqttSilo:
 
     def send(self, number: int) -> None:
         self._member.publish(UP, number, self._host.number, self._model)
-
-    def resent(self, number: int) -> int:
-        """The kernel counts what it sends again."""
-        del number
-        return 0
 
 
 def mqtt_server(quality: int) -> Callable[[Host, Chair, Options], contextlib.AbstractContextManager[Server]]:

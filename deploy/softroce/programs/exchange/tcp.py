@@ -13,6 +13,7 @@ from deploy.softroce.programs.exchange.interface import (
     Host,
     Options,
     Received,
+    ResentByKernel,
     Server,
     Silo,
     model_of,
@@ -82,7 +83,7 @@ def _choose(connection: socket.socket, congestion: str | None) -> None:
             raise SystemExit(f"the kernel has no TCP {congestion}") from error
 
 
-class SerialServer:
+class SerialServer(ResentByKernel):
     """FedComm's: `sendall` to one silo after the other, then read one after the other."""
 
     def __init__(self, connections: Sequence[socket.socket], options: Options) -> None:
@@ -100,13 +101,8 @@ class SerialServer:
             received.append(Received(moment))
         return Exchanged(sent, tuple(received))
 
-    def resent(self, number: int) -> int:
-        """The kernel counts what it sends again."""
-        del number
-        return 0
 
-
-class ConcurrentServer:
+class ConcurrentServer(ResentByKernel):
     """All silos at once, a thread for each."""
 
     def __init__(self, connections: Sequence[socket.socket], options: Options, pool: ThreadPoolExecutor) -> None:
@@ -126,13 +122,8 @@ class ConcurrentServer:
             require_whole(got, silo, number, self._size)
         return Exchanged(max(sent for sent, _, _ in served), tuple(Received(moment) for _, moment, _ in served))
 
-    def resent(self, number: int) -> int:
-        """The kernel counts what it sends again."""
-        del number
-        return 0
 
-
-class TcpSilo:
+class TcpSilo(ResentByKernel):
     """One connection to the server."""
 
     def __init__(self, connection: socket.socket, host: Host, options: Options) -> None:
@@ -150,11 +141,6 @@ class TcpSilo:
     def send(self, number: int) -> None:
         del number
         self._connection.sendall(self._model)
-
-    def resent(self, number: int) -> int:
-        """The kernel counts what it sends again."""
-        del number
-        return 0
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from deploy.softroce.programs.exchange.interface import (
     Host,
     Options,
     Received,
+    ResentByKernel,
     Server,
     Silo,
     model_of,
@@ -135,7 +136,7 @@ def _subscriber(
     return made
 
 
-class PublishingServer:
+class PublishingServer(ResentByKernel):
     """Publishes to all, and subscribes to each."""
 
     def __init__(
@@ -156,13 +157,8 @@ class PublishingServer:
 
         return Exchanged(sent, tuple(self._pool.map(take, range(1, len(self._subscribers) + 1))))
 
-    def resent(self, number: int) -> int:
-        """The kernel counts what it sends again."""
-        del number
-        return 0
 
-
-class PublishingSilo:
+class PublishingSilo(ResentByKernel):
     """Publishes to the server, and subscribes to it."""
 
     def __init__(self, publisher: zmq.Socket[bytes], subscriber: Subscriber, host: Host, options: Options) -> None:
@@ -178,11 +174,6 @@ class PublishingSilo:
     def send(self, number: int) -> None:
         del number
         self._publisher.send_multipart(self._model)
-
-    def resent(self, number: int) -> int:
-        """The kernel counts what it sends again."""
-        del number
-        return 0
 
 
 @contextlib.contextmanager
@@ -257,7 +248,7 @@ def _dealer(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
     return sock
 
 
-class DealingServer:
+class DealingServer(ResentByKernel):
     """A socket for each silo, and a thread."""
 
     def __init__(self, sockets: Sequence[zmq.Socket[bytes]], options: Options, pool: ThreadPoolExecutor) -> None:
@@ -277,13 +268,8 @@ class DealingServer:
             require_whole(got, silo, number, self._size)
         return Exchanged(max(sent for sent, _, _ in served), tuple(Received(moment) for _, moment, _ in served))
 
-    def resent(self, number: int) -> int:
-        """The kernel counts what it sends again."""
-        del number
-        return 0
 
-
-class DealingSilo:
+class DealingSilo(ResentByKernel):
     """One socket to the server."""
 
     def __init__(self, sock: zmq.Socket[bytes], host: Host, options: Options) -> None:
@@ -301,11 +287,6 @@ class DealingSilo:
     def send(self, number: int) -> None:
         del number
         send_parts(self._socket, self._model)
-
-    def resent(self, number: int) -> int:
-        """The kernel counts what it sends again."""
-        del number
-        return 0
 
 
 @contextlib.contextmanager

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
+from fedrdma_fate.client.client import GatewayClient, SendLease
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
 from tests.support.sites import Site, eventually, party, start_gateways
 
@@ -35,16 +36,28 @@ def slots_of_messages(sites: dict[str, Site]) -> int:
     return int(sites["b"].pool("receive")["slots"]) - sites["b"].standing_grants(RING_SLOTS)
 
 
+@contextmanager
+def attached(sites: dict[str, Site], session: str) -> Iterator[tuple[GatewayClient, list[GatewayClient]]]:
+    """The task of the arbiter, and one of each party of the other site."""
+    with ExitStack() as stack:
+        arbiter = stack.enter_context(sites["a"].client(session, "arbiter:1"))
+        yield arbiter, [stack.enter_context(sites["b"].client(session, name)) for name in NAMES]
+
+
+def written(arbiter: GatewayClient) -> SendLease:
+    """What all are to get."""
+    lease = arbiter.lease(len(BODY))
+    lease.buffer[:] = BODY
+    return lease
+
+
 @pytest.mark.parametrize("at_once", [True, False], ids=["in one put", "one put after the other"])
 def test_each_party_gets_it_once_and_may_write_to_what_it_has_got(
     sites: dict[str, Site], request: pytest.FixtureRequest, at_once: bool
 ) -> None:
     session = request.node.name
-    with ExitStack() as stack:
-        arbiter = stack.enter_context(sites["a"].client(session, "arbiter:1"))
-        tasks = [stack.enter_context(sites["b"].client(session, name)) for name in NAMES]
-        lease = arbiter.lease(len(BODY))
-        lease.buffer[:] = BODY
+    with attached(sites, session) as (arbiter, tasks):
+        lease = written(arbiter)
         if at_once:
             lease.commit("m", "t", HOSTS, "object")
         else:
@@ -71,11 +84,8 @@ def test_each_party_gets_it_once_and_may_write_to_what_it_has_got(
 
 def test_the_last_task_that_has_it_keeps_its_slot(sites: dict[str, Site], request: pytest.FixtureRequest) -> None:
     session = request.node.name
-    with ExitStack() as stack:
-        arbiter = stack.enter_context(sites["a"].client(session, "arbiter:1"))
-        tasks = [stack.enter_context(sites["b"].client(session, name)) for name in NAMES]
-        lease = arbiter.lease(len(BODY))
-        lease.buffer[:] = BODY
+    with attached(sites, session) as (arbiter, tasks):
+        lease = written(arbiter)
         lease.commit("m", "t", HOSTS, "object")
         received = [task.get("m", "t", ARBITER, timeout=60) for task in tasks]
         eventually(lambda: slots_of_messages(sites) == 1)
@@ -93,11 +103,8 @@ def test_a_party_that_leaves_takes_nothing_from_the_others(
     sites: dict[str, Site], request: pytest.FixtureRequest
 ) -> None:
     session = request.node.name
-    with ExitStack() as stack:
-        arbiter = stack.enter_context(sites["a"].client(session, "arbiter:1"))
-        tasks = [stack.enter_context(sites["b"].client(session, name)) for name in NAMES]
-        lease = arbiter.lease(len(BODY))
-        lease.buffer[:] = BODY
+    with attached(sites, session) as (arbiter, tasks):
+        lease = written(arbiter)
         lease.commit("m", "t", HOSTS, "object")
         eventually(lambda: len(brought(sites, session)) == 4)
         tasks[0].leave()
