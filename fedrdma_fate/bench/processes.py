@@ -28,9 +28,12 @@ def family(pids: Sequence[int]) -> list[int]:
     while pending:
         pid = pending.pop()
         with contextlib.suppress(OSError):
-            for thread in (_PROC / str(pid) / "task").iterdir():
-                pending += map(int, (thread / "children").read_text().split())
+            threads = list((_PROC / str(pid) / "task").iterdir())
             found[pid] = None
+            for thread in threads:
+                # one that has ended meanwhile takes nobody with it: its children are another thread's then
+                with contextlib.suppress(OSError):
+                    pending += map(int, (thread / "children").read_text().split())
     return list(found)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from fedrdma_fate.bench import processes
 from fedrdma_fate.bench.processes import MemoryWatch, anonymous_bytes, cpu_seconds, family
 
 MIB = 2**20
@@ -207,3 +208,14 @@ def test_a_family_is_the_process_and_all_its_descendants(tmp_path: Path) -> None
         members = family([one.pid])
         assert len(members) == 3
         assert one.pid in members
+
+
+def test_a_process_one_of_whose_threads_ends_while_it_is_looked_at_is_there_with_its_children(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for thread, children in (("7/task/7", "8 "), ("8/task/8", ""), ("7/task/9", None)):
+        (tmp_path / thread).mkdir(parents=True)
+        if children is not None:
+            (tmp_path / thread / "children").write_text(children)
+    monkeypatch.setattr(processes, "_PROC", tmp_path)
+    assert sorted(family([7])) == [7, 8]
