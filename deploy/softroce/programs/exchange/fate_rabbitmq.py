@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import secrets
 import sys
@@ -79,6 +80,10 @@ def joined(host: Host, broker: Sequence[Any]) -> Iterator[Any]:
             raise SystemExit(f"the broker makes no user: {type(error).__name__}") from error
         try:
             yield Context(computing=computing, federation=federation)
+        except BaseException:
+            # FATE waits for its workers, and they for what may never come
+            _end_workers()
+            raise
         finally:
             computing.destroy()
 
@@ -135,7 +140,16 @@ def _told_of(number: int, size: int) -> Iterator[None]:
 def _give_up(why: str) -> None:
     # the thread that waits in FATE cannot be interrupted; the broker ends with this process
     print(why, file=sys.stderr, flush=True)
+    _end_workers()
     os._exit(1)
+
+
+def _end_workers() -> None:
+    """Those of the computing engine. By themselves they end only once this process is waited for, and hold its output
+    open until then: who reads that to its end before waiting waits for ever."""
+    for worker in multiprocessing.active_children():
+        worker.kill()
+        worker.join()
 
 
 def _warm_up(options: Options) -> bytes:
@@ -182,9 +196,13 @@ def fate_server(host: Host, chair: Chair, options: Options) -> Iterator[Server]:
         with joined(host, told) as context:
             chair.tell(told)
             chair.hear()
-            # queues are made by who is first at them, and connections to them
+            # Queues are made by who is first at them, in a virtual host that both sides ask for; to the second the
+            # broker says that it is there while it still starts. FATE does not look at whether its queues were made,
+            # and what goes to a queue that is not there is confirmed and thrown away: the other side waits for ever.
+            # So all are made by one side, before the other asks.
             warm = context.sub_ctx("warm")
             give(warm.hosts, _warm_up(options), 0)
+            chair.tell("made")
             for silo, party in enumerate(warm.hosts, start=1):
                 get(party, silo, 0, len(_warm_up(options)))
             yield FateServer(context, options)
@@ -197,6 +215,7 @@ def fate_silo(host: Host, seat: Seat, options: Options) -> Iterator[Silo]:
     """Of `fate-rabbitmq`."""
     with joined(host, seat.hear()) as context:
         seat.say("joined")
+        seat.hear()
         warm = context.sub_ctx("warm")
         get(warm.arbiter, 0, 0, len(_warm_up(options)))
         give(warm.arbiter, _warm_up(options), 0)
