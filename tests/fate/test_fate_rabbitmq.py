@@ -110,6 +110,18 @@ def test_models_go_down_to_a_silo_and_come_back_beside_plain_amqp_by_the_same_br
 
 
 @RABBITMQ
+def test_each_host_has_a_broker_and_models_go_from_one_to_the_other(tmp_path: Path) -> None:
+    processes = started(tmp_path, ["fate-rabbitmq-replication", str(SIZE), "2"], silos=2)
+    try:
+        statuses = [process.wait(PATIENCE_SECONDS) for process in processes]
+    finally:
+        end(processes)
+    assert statuses == [0, 0, 0], [(tmp_path / f"errors-{host}").read_text() for host in range(3)]
+    (by_fate,) = [json.loads(line) for line in (tmp_path / "said-0").read_text().splitlines()]
+    assert [(one["missing_down_bytes"], one["missing_up_bytes"]) for one in by_fate] == [(0, 0)] * 2
+
+
+@RABBITMQ
 def test_a_broker_that_is_killed_in_a_round_fails_it_at_every_host_and_nothing_is_left_running(tmp_path: Path) -> None:
     asked = ["fate-rabbitmq", str(SIZE), "3"]
     processes = started(tmp_path, asked, silos=2, program=("-c", WITHOUT_A_BROKER))
