@@ -36,8 +36,8 @@ PICKLED, INTEGER = 0, 1
 _INTEGER_BYTES = 8  # as FATE writes one
 
 MOST_PARTITIONS = 8192
-"""Of a table. Each is a task of the engine and a message at least, and by default so many messages of one session may
-wait at a gateway (`limits.session_messages`); engines are configured for some hundred."""
+"""Of a table. Each is a task of the engine and a message at least, and by default twice so many messages of one session
+may wait at a gateway (`limits.session_messages`); engines are configured for some hundred."""
 
 _DOES_NOT_LOAD = "a pickle in a table does not load"
 

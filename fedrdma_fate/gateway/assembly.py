@@ -16,6 +16,7 @@ from fedrdma_fate.engine.link_thread import LinkThread, MakeLink
 from fedrdma_fate.gateway.accepting import complain_of_no_room
 from fedrdma_fate.gateway.config.schema import GatewayConfig, split_address
 from fedrdma_fate.gateway.context import GatewayContext
+from fedrdma_fate.gateway.flow.call_watch import CallWatch
 from fedrdma_fate.gateway.flow.calls import FlowCalls
 from fedrdma_fate.gateway.flow.front import FlowFront
 from fedrdma_fate.gateway.flow.osx_front import OsxFront
@@ -157,8 +158,10 @@ def _fronts(
 ) -> tuple[FlowFront | OsxFront, ...]:
     listen = config.listen
     http = () if listen.flow is None else (FlowFront(listen.flow, calls, complaints),)
-    osx = () if listen.osx is None else (OsxFront(listen.osx, calls, [QueueTransport(Queues(tasks))]),)
-    return (*http, *osx)
+    if listen.osx is None:
+        return http
+    watch = CallWatch(complaints)
+    return (*http, OsxFront(listen.osx, calls, watch, [QueueTransport(Queues(tasks), watch)]))
 
 
 def _tell_wanted_whole(peers: dict[str, Peer], message: Message) -> None:

@@ -1,7 +1,8 @@
 """How fast FATE's own client is through OSX's queues of two gateways, beside a front that keeps messages in a dict.
 
-`python -m tests.support.osx_queue_times [--megabytes 100] [--rounds 3] [--whole]` prints a row for each case; `--whole`
-adds one message of 500 MB and one of 1.9 GB, by their hashes, and 10,000 pushes of 100 bytes. All is on this host.
+`python -m tests.support.osx_queue_times [--megabytes 100] [--rounds 3] [--small] [--whole]` prints a row for each case:
+100 MB by ctx.put and ctx.get, not with `--rounds 0`; with `--small` 10,000 pushes of 100 bytes; with `--whole` one
+message of 500 MB and one of 1.9 GB, by their hashes. All is on this host.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ READY_SECONDS = 120.0
 
 GUEST, HOST = ("guest", "9999"), ("host", "10000")
 LAYOUT = {"a": ["9999"], "b": ["10000"]}
+FEW_BYTES = 128 << 20
 LARGEST = 2**31 - 2
 """Bytes: `max_message_size` with which FATE cuts nothing."""
 
@@ -44,7 +46,9 @@ def gateways(directory: Path, pool_bytes: int) -> Iterator[dict[str, int]]:
     ports = dict(zip(LAYOUT, ports_of_this_process(len(LAYOUT)), strict=True))
 
     def of_site(name: str) -> dict[str, Any]:
-        memory = {"send_bytes": pool_bytes, "receive_bytes": pool_bytes}
+        # all goes one way
+        send, receive = (pool_bytes, FEW_BYTES) if name == "a" else (FEW_BYTES, pool_bytes)
+        memory = {"send_bytes": send, "receive_bytes": receive}
         # of scheduling calls, which nobody makes here
         flow = {"server": "127.0.0.1:1"}
         return {"listen": {"osx": f"127.0.0.1:{ports[name]}"}, "memory": memory, "flow": flow}
@@ -152,6 +156,8 @@ def small(ports: dict[str, int], count: int) -> str:
     """So many pushes of 100 bytes, one after the other, each with a connection of its own."""
     session, body = f"small-{secrets.token_hex(4)}", bytes(100)
     guest = federation(session, None, GUEST, ports["a"], None)
+    # the first finds the other party, and imports
+    guest._push_bytes(body, "first", "0", [HOST])
     begun = time.perf_counter()
     for number in range(count):
         guest._push_bytes(body, "n", str(number), [HOST])
@@ -169,6 +175,7 @@ def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__)
     asked.add_argument("--megabytes", type=int, default=100)
     asked.add_argument("--rounds", type=int, default=3)
+    asked.add_argument("--small", action="store_true")
     asked.add_argument("--whole", action="store_true")
     asked.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     given = asked.parse_args()
@@ -176,19 +183,25 @@ def main() -> None:
         serve()
         return
     total_bytes = given.megabytes * 10**6
-    pool_bytes = 3 << 30 if given.whole else max(256 << 20, 4 * total_bytes)
+    # a message of 1.9 GB, and some room
+    pool_bytes = 9 << 28 if given.whole else max(256 << 20, 4 * total_bytes)
     with tempfile.TemporaryDirectory() as home, gateways(Path(home), pool_bytes) as ours, dict_front() as dictionary:
-        for most in (None, LARGEST):
+        for most in (None, LARGEST) if given.rounds else ():
             for name, ports in (("dict", dictionary), ("gateways", ours)):
                 times = exchange(ports, most, total_bytes, given.rounds)
                 put, get = (statistics.median(each) for each in zip(*times, strict=True))
                 rate = statistics.median(total_bytes / 1e6 / sum(each) for each in times)
                 print(f"{name} max_message_size={most}: put {put:.2f} s, get {get:.2f} s, {rate:.1f} MB/s", flush=True)
-        if given.whole:
+        if given.small:
             for name, ports in (("dict", dictionary), ("gateways", ours)):
                 print(f"{name}, 10,000 of 100 B: {small(ports, 10_000)}", flush=True)
-            for size in (500_000_000, 1_900_000_000):
-                print(f"gateways, {size} bytes: {whole(ours, size)}", flush=True)
+        if given.whole:
+            for name, ports, size in (
+                ("dict", dictionary, 500_000_000),
+                ("gateways", ours, 500_000_000),
+                ("gateways", ours, 1_900_000_000),
+            ):
+                print(f"{name}, {size} bytes: {whole(ports, size)}", flush=True)
 
 
 if __name__ == "__main__":

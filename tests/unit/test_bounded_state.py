@@ -278,6 +278,7 @@ BOUNDS: dict[str, dict[str, str]] = {
     },
     "MOST_ASKED": {"gateway/flow/asking.py:AskedCalls": "_calls"},
     "MOST_SERVED, MOST_KEPT_ANSWERS and MOST_KEPT_BYTES": {"gateway/flow/serving.py:ServedCalls": "_answers _wanted"},
+    "MOST_CALLS_AT_ONCE": {"gateway/flow/call_watch.py:CallWatch": "_callers _ends"},
     "MOST_CALLS": {"gateway/flow/repeats.py:Repeats": "_abandoned _under_way"},
     "MOST_CONNECTIONS": {"gateway/flow/front.py:FlowFront": "_serving"},
     "MOST_MIXED": {"gateway/messages/mailbox.py:Mailbox": "_mixed"},

@@ -70,7 +70,8 @@ class ListenConfig(_Section, frozen=True):
         socket: unix socket for the tasks of this site.
         metrics: host:port of the Prometheus endpoint, or null for none.
         flow: host:port, on loopback, of the proxy that FATE Flow sends its scheduling calls to, or null for none.
-        osx: host:port, on loopback, of what FATE and FATE Flow take for OSX, by gRPC, or null for none.
+        osx: host:port, on loopback, of what FATE and FATE Flow take for OSX, by gRPC, or null for none. FATE
+            Flow's calls need `flow.server`.
     """
 
     control: str = "127.0.0.1:9370"
@@ -198,7 +199,7 @@ class LimitsConfig(_Section, frozen=True):
 
     Attributes:
         messages: messages of a peer that nobody has pulled yet, and notices of some that will not come. One whose names
-            are longer than 256 characters counts as several.
+            are longer than 256 characters counts as several: what counts as one takes some 1.4 kB of the heap.
         session_messages: the same of one session of a peer.
         bytes: of those messages, in memory and on disk; null: 64 times `memory.receive_bytes`.
         session_bytes: the same of one session; null: 32 times `memory.receive_bytes`.
@@ -209,8 +210,8 @@ class LimitsConfig(_Section, frozen=True):
         outgoing_bytes: small messages that are kept until a peer has them; a put of more waits.
     """
 
-    messages: Annotated[int, msgspec.Meta(ge=1)] = 16384
-    session_messages: Annotated[int, msgspec.Meta(ge=1)] = 8192
+    messages: Annotated[int, msgspec.Meta(ge=1)] = 32768
+    session_messages: Annotated[int, msgspec.Meta(ge=1)] = 16384
     bytes: ByteCount | None = None
     session_bytes: ByteCount | None = None
     frames_per_second: Annotated[float, msgspec.Meta(ge=100)] = 20000.0
@@ -578,7 +579,8 @@ def _check_flow(config: GatewayConfig) -> None:
             continue
         if not is_loopback(split_address(key, front)[0]):
             raise bad_value(key, front, "", "It has to be an address of loopback.")
-        if config.flow.server is None:
+        # queues need none
+        if key == "listen.flow" and config.flow.server is None:
             raise bad_value(key, front, ", and `flow.server` is missing", "Name the own FATE Flow.")
 
 

@@ -98,8 +98,9 @@ class FlowCalls:
             self._refused("asked", self._site, call, error)
             raise
         try:
+            server = self._own_server
             if site == self._site:
-                answer = await self._own_server.carry_out(call)
+                answer = await server.carry_out(call)
             else:
                 answer = await self._ask_peer(site, call)
         except FedRDMAError as error:

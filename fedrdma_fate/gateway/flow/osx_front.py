@@ -16,6 +16,7 @@ from typing import Protocol
 import grpc
 
 from fedrdma_fate.gateway.flow.call import Answer, SchedulingCall, refused
+from fedrdma_fate.gateway.flow.call_watch import CallWatch
 from fedrdma_fate.gateway.flow.calls import FlowCalls
 from fedrdma_fate.gateway.flow.packet import call_of, packet_of
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, TransportError
@@ -60,28 +61,6 @@ _STATUS = {
 """Of gRPC; UNAVAILABLE for others."""
 
 
-@contextlib.contextmanager
-def ends_within(loop: asyncio.AbstractEventLoop, context: grpc.ServicerContext, seconds: float) -> Iterator[None]:
-    """In a thread of grpcio's: the call ends when this takes longer."""
-    timers: list[asyncio.TimerHandle] = []
-
-    def begin() -> None:
-        timers.append(loop.call_later(seconds, context.cancel))
-
-    def end() -> None:
-        while timers:
-            timers.pop().cancel()
-
-    # the loop may be over by then
-    with contextlib.suppress(RuntimeError):
-        loop.call_soon_threadsafe(begin)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(end)
-
-
 class Service(Protocol):
     """What else is served."""
 
@@ -97,15 +76,17 @@ class Service(Protocol):
 class OsxFront:
     """Belongs to the event loop's thread, but for what grpcio calls."""
 
-    def __init__(self, address: str, calls: FlowCalls, further: Sequence[Service] = ()) -> None:
+    def __init__(self, address: str, calls: FlowCalls, watch: CallWatch, further: Sequence[Service] = ()) -> None:
         """
         Args:
             address: host:port to listen on; port 0 takes a free one.
             calls: carries calls out.
+            watch: of all calls that come here.
             further: what else is served.
         """
         self._address = address
         self._calls = calls
+        self._watch = watch
         self._further = further
         self._loop = asyncio.get_running_loop()
         self._workers: futures.ThreadPoolExecutor | None = None
@@ -135,6 +116,7 @@ class OsxFront:
             )
         server.start()
         self._server, self._workers = server, workers
+        self._watch.start(self.port)
 
     async def stop(self) -> None:
         """Stop listening, and end all calls; may be repeated."""
@@ -142,6 +124,7 @@ class OsxFront:
         if server is None or self._workers is None:
             return
         self._calls.repeats.close()
+        self._watch.stop()
         await asyncio.to_thread(server.stop(None).wait)
         self._workers.shutdown(wait=False)
         for each in self._further:
@@ -150,6 +133,8 @@ class OsxFront:
     def _unary_call(self, received: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
         """In a thread of grpcio's."""
         try:
+            if not self._watch.began(context):
+                raise EOFError
             packet = self._packet(received, context)
             call = call_of(packet, self._calls.further_headers)
             gone = asyncio.Event()
@@ -166,7 +151,7 @@ class OsxFront:
         raise AssertionError("unreachable: abort raises")
 
     def _packet(self, received: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
-        with ends_within(self._loop, context, CALL_SECONDS):
+        with self._watch.within(context, CALL_SECONDS):
             packet = next(received, b"")
         if len(packet) > MOST_PACKET_BYTES:
             raise refused(f"it has {len(packet)} bytes; {MOST_PACKET_BYTES} is the limit")

@@ -367,9 +367,18 @@ class Sessions:
         if is_recorded:
             self.record(Pulled(key, *pull))
         state = self._of(key.session)
-        if key not in state.pulled:
+        if key in state.pulled:
+            state.pulled[key] = pull
+        else:
             state.add_pull(key, pull)
             self._count(key)
+
+    def settle_pull(self, key: MessageKey) -> None:
+        """Whoever it was handed out to has got it: nobody is asked about that after a restart."""
+        state = self._sessions.get(key.session)
+        if state is not None and state.pulled.get(key, _KNOWN) != _KNOWN:
+            self.record(Pulled(key))
+            state.pulled[key] = _KNOWN
 
     def forget_pull(self, key: MessageKey) -> None:
         """It was not handed out after all."""

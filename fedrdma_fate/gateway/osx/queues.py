@@ -43,6 +43,9 @@ MOST_MEMBERS = 1024
 SILENT_SECONDS = LONGEST_POP_SECONDS
 """A party that has not called for so long lives no more: none pops for longer."""
 
+MOST_FREE = 8
+"""Conversations of a party that are kept for its next calls: as many as some workers make at once."""
+
 MOST_QUEUES = 65536
 """Whose next numbers are remembered, in some 30 MB; what was pushed and popped says it anew of the others."""
 
@@ -56,13 +59,13 @@ class _Member:
 
     Attributes:
         attach: as which task.
-        home: keeps it attached between its calls.
+        free: conversations of it that no call has; one at least while there is no call, which keeps it attached.
         seen: when it began its latest call, on the loop's clock.
         calls: under way.
     """
 
     attach: Attach
-    home: TaskConversation
+    free: list[TaskConversation]
     seen: float
     calls: int = 0
 
@@ -74,10 +77,12 @@ class _End:
     Attributes:
         next: number of the next message.
         turn: held by whoever pushes or pops.
+        callers: that hold it, or wait for it.
     """
 
     next: int
     turn: asyncio.Lock
+    callers: int = 0
 
 
 class Push:
@@ -168,7 +173,9 @@ class Pop:
         if not handed_over:
             self._answer.undo()
         else:
+            key = _key(self._queue, self._end.next)
             self._end.next += 1
+            self._queues.tasks.context.mailbox.sessions.settle_pull(key)
             if isinstance(self._answer, WithSequel):
                 self._answer.then()
             else:
@@ -265,6 +272,7 @@ class Queues:
     def let_go(self, queue: Queue, party: Party, end: _End, conversation: TaskConversation) -> None:
         """A call is over."""
         end.turn.release()
+        end.callers -= 1
         self._leave_call(queue, party, conversation)
 
     def close(self) -> None:
@@ -278,6 +286,11 @@ class Queues:
         party = queue.source if which == "push" else queue.destination
         conversation = self._join(queue.session, party)
         end = self._end_of(queue, which)
+        end.callers += 1
+        if end.callers == 1:
+            # nobody is before it: it does not wait
+            await end.turn.acquire()
+            return end, conversation
         turn = asyncio.ensure_future(end.turn.acquire())
         try:
             await asyncio.wait([turn], timeout=seconds)
@@ -287,14 +300,20 @@ class Queues:
             if turn.done():
                 end.turn.release()
             turn.cancel()
+            end.callers -= 1
             self._leave_call(queue, party, conversation)
             raise
         return end, conversation
 
     def _leave_call(self, queue: Queue, party: Party, conversation: TaskConversation) -> None:
-        if (member := self._members.get((queue.session, party))) is not None:
-            member.calls -= 1
-        conversation.end()
+        if (member := self._members.get((queue.session, party))) is None:
+            conversation.end()
+            return
+        member.calls -= 1
+        if len(member.free) < MOST_FREE:
+            member.free.append(conversation)
+        else:
+            conversation.end()
 
     def _join(self, session: str, party: Party) -> TaskConversation:
         """A call of a party begins."""
@@ -304,8 +323,8 @@ class Queues:
         if (member := self._members.get(key)) is None:
             secret = secrets.token_bytes(SECRET_BYTES)
             attach = Attach(CLIENT_PROTOCOL_VERSION, secrets.token_hex(8), session, party, secret=secret)
-            member = self._members[key] = _Member(attach, self._attached(attach), now)
-        conversation = self._attached(member.attach)
+            member = self._members[key] = _Member(attach, [self._attached(attach)], now)
+        conversation = member.free.pop() if member.free else self._attached(member.attach)
         self._members.move_to_end(key)
         member.seen = now
         member.calls += 1
@@ -328,7 +347,8 @@ class Queues:
             self._forget(idle)
 
     def _forget(self, key: tuple[str, Party]) -> None:
-        self._members.pop(key).home.end()
+        for conversation in self._members.pop(key).free:
+            conversation.end()
         if all(session != key[0] for session, _ in self._members):
             self._released.pop(key[0], None)
 
@@ -336,7 +356,7 @@ class Queues:
         end = self._ends.get((queue, which))
         if end is None:
             while len(self._ends) >= MOST_QUEUES:
-                idle = next((key for key, each in self._ends.items() if not each.turn.locked()), None)
+                idle = next((key for key, each in self._ends.items() if not each.callers), None)
                 if idle is None:
                     break
                 del self._ends[idle]
@@ -348,10 +368,14 @@ class Queues:
         """What an earlier run of the gateway, or calls that are long past, have pushed or popped is not done again."""
         sessions, number = self.tasks.context.mailbox.sessions, 0
         while True:
-            key = MessageKey(queue.session, queue.name, _tag(number), queue.source, queue.destination)
+            key = _key(queue, number)
             if not (sessions.was_pulled(key) if which == "pop" else sessions.pushed(key) is not None):
                 return number
             number += 1
+
+
+def _key(queue: Queue, number: int) -> MessageKey:
+    return MessageKey(queue.session, queue.name, _tag(number), queue.source, queue.destination)
 
 
 def _tag(number: int) -> str:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import grpc
 
-from fedrdma_fate.gateway.flow.osx_front import ends_within
+from fedrdma_fate.gateway.flow.call_watch import CallWatch
 from fedrdma_fate.gateway.osx import requests
 from fedrdma_fate.gateway.osx.queues import Pop, Queues
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError
@@ -51,14 +51,19 @@ Requests = Iterator[bytes]
 
 
 class _Call:
-    """One call, from a thread of grpcio's."""
+    """One call, from a thread of grpcio's. Few turns of the event loop: each costs a change of threads.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, context: grpc.ServicerContext) -> None:
+    Attributes:
+        context: grpcio's.
+        metadata: what came with it.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, context: grpc.ServicerContext, watch: CallWatch) -> None:
         self._loop = loop
-        self._context = context
-        self._work: asyncio.Future[Any] | None = None
+        self.context = context
+        self._work: asyncio.Task[Any] | None = None
         self._is_gone = False
-        if not context.add_callback(lambda: self.soon(self._gone)):
+        if not (watch.began(context) and context.add_callback(self._over)):
             raise EOFError
         self.metadata = {str(name): str(value) for name, value in context.invocation_metadata()}
 
@@ -68,7 +73,26 @@ class _Call:
         Raises:
             CancelledError: of concurrent.futures: it is not.
         """
-        return asyncio.run_coroutine_threadsafe(self._while_there(work), self._loop).result()
+        outcome: futures.Future[Result] = futures.Future()
+
+        def begin() -> None:
+            self._work = task = self._loop.create_task(work)
+            task.add_done_callback(end)
+            if self._is_gone:
+                task.cancel()
+
+        def end(task: asyncio.Task[Result]) -> None:
+            # what has a result keeps it, also where the client has gone away just now: whoever began it sees to that
+            self._work = None
+            if task.cancelled():
+                outcome.set_exception(futures.CancelledError())
+            elif (error := task.exception()) is not None:
+                outcome.set_exception(error)
+            else:
+                outcome.set_result(task.result())
+
+        self._loop.call_soon_threadsafe(begin)
+        return outcome.result()
 
     def soon(self, act: Callable[[], object]) -> None:
         """Have the event loop do something."""
@@ -76,20 +100,14 @@ class _Call:
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(act)
 
-    def within(self, seconds: float) -> contextlib.AbstractContextManager[None]:
-        """The call ends when this takes longer."""
-        return ends_within(self._loop, self._context, seconds)
-
-    async def _while_there(self, work: Coroutine[Any, Any, Result]) -> Result:
-        # what has a result keeps it, also where the client has gone away just now: whoever began it sees to that
-        task: asyncio.Future[Result] = asyncio.ensure_future(work)
-        self._work = task
-        if self._is_gone:
-            task.cancel()
-        return await task
-
-    def _gone(self) -> None:
+    def _over(self) -> None:
+        """In a thread of grpcio's: it has ended, or its client has gone."""
         self._is_gone = True
+        # what begins from now on looks itself
+        if self._work is not None:
+            self.soon(self._cancel)
+
+    def _cancel(self) -> None:
         if self._work is not None:
             self._work.cancel()
 
@@ -97,13 +115,15 @@ class _Call:
 class QueueTransport:
     """Belongs to the event loop's thread, but for what grpcio calls."""
 
-    def __init__(self, queues: Queues) -> None:
+    def __init__(self, queues: Queues, watch: CallWatch) -> None:
         """
         Args:
             queues: the queues.
+            watch: of calls.
         """
         self._queues = queues
         self._loop = asyncio.get_running_loop()
+        self._watch = watch
         self._pushes = threading.BoundedSemaphore(MOST_WHOLE)
         self._answers = threading.BoundedSemaphore(MOST_WHOLE)
         self._pops = threading.BoundedSemaphore(MOST_POPS)
@@ -126,7 +146,7 @@ class QueueTransport:
 
         def answer(received: Requests, context: grpc.ServicerContext) -> Iterator[bytes]:
             try:
-                yield from act(_Call(self._loop, context), received)
+                yield from act(_Call(self._loop, context, self._watch), received)
             except FedRDMAError as error:
                 told = f"[{error.code}] {error.message}".encode("ascii", "replace").decode()
                 context.abort(_STATUS.get(error.code, grpc.StatusCode.ABORTED), told)
@@ -138,7 +158,7 @@ class QueueTransport:
         return answer
 
     def _request(self, call: _Call, received: Requests) -> memoryview:
-        with call.within(MOST_SECONDS):
+        with self._watch.within(call.context, MOST_SECONDS):
             return memoryview(next(received, b""))
 
     def _push(self, call: _Call, received: Requests) -> Iterator[bytes]:
@@ -181,7 +201,8 @@ class QueueTransport:
         is_sent = False
         is_large = pop.total_bytes > INLINE_LIMIT_BYTES
         try:
-            with self._answers if is_large else contextlib.nullcontext(), call.within(MOST_SECONDS):
+            deadline = self._watch.within(call.context, MOST_SECONDS)
+            with self._answers if is_large else contextlib.nullcontext(), deadline:
                 yield requests.answer(payload=pop.read())
                 # grpcio asks for more when it has sent this, and never where it could not
                 is_sent = True

@@ -44,6 +44,7 @@ from fedrdma_fate.client.protocol import (
     Written,
 )
 from fedrdma_fate.core.held import bytes_in
+from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.messages.sessions import Engine, Pull
 from fedrdma_fate.gateway.messages.tolerances import Round
@@ -187,7 +188,7 @@ class TaskConversation:
             )
         with self._context.journal.together():
             for missed in task.go_on(request):
-                self._give_back(missed)
+                give_back(self._context, missed)
             for key, got in task.take_pulls(request.unanswered):
                 self._context.mailbox.settle(key, got=got)
         message = "%s goes on in %s after the gateway was restarted"
@@ -382,7 +383,7 @@ class TaskConversation:
                 raise self._server.timed_out(error) from error
             raise
         if message.missing and not request.tolerates:
-            self._give_back(message)
+            give_back(self._context, message)
             raise incomplete_error(message)
         if message.may_miss and not request.tolerates:
             self._context.mailbox.on_wanted_whole(message)
@@ -398,7 +399,7 @@ class TaskConversation:
         try:
             place, descriptor, offset = message.locate()
         except FedRDMAError:
-            self._give_back(message)
+            give_back(self._context, message)
             raise
         task.received[number] = message
         reply = GotSlot(message.kind, number, place, offset, message.total_bytes, message.missing)
@@ -445,12 +446,7 @@ class TaskConversation:
 
     def _not_handed_over(self, task: Task, number: int) -> None:
         if not task.return_sum(number) and (message := task.take_received(number)) is not None:
-            self._give_back(message)
-
-    def _give_back(self, message: Message) -> None:
-        with self._context.journal.together():
-            self._context.journal.returned(message)
-            self._context.mailbox.return_(message)
+            give_back(self._context, message)
 
     def _note_pull(self, message: Message, task: Task, lease: int, asked: int) -> None:
         """A message that was pulled, and is with no task, could not come any more: both are written down, or none."""
@@ -483,3 +479,10 @@ def incomplete_error(message: Message) -> GatewayError:
         f"{missing} of {message.total_bytes} bytes of {message.key} are missing, as this task has let them be.",
         "Get it inside `with federation.tolerating(...)`, as was said before.",
     )
+
+
+def give_back(context: GatewayContext, message: Message) -> None:
+    """A message that was taken was not handed over, and waits again."""
+    with context.journal.together():
+        context.journal.returned(message)
+        context.mailbox.return_(message)

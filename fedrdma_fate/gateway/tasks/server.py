@@ -19,7 +19,7 @@ from fedrdma_fate.gateway.background import spawn
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.messages.sessions import Engine
 from fedrdma_fate.gateway.peers.sending import Sending
-from fedrdma_fate.gateway.tasks.conversation import TaskConversation
+from fedrdma_fate.gateway.tasks.conversation import TaskConversation, give_back
 from fedrdma_fate.gateway.tasks.held_memory import HeldMemory, told_of_peers
 from fedrdma_fate.gateway.tasks.pushing import Pushing
 from fedrdma_fate.gateway.tasks.returning import TASKS_LOOK_SECONDS, Had
@@ -157,6 +157,12 @@ class TaskServer:
         """Tasks of an earlier run may come back, and have this."""
         for each in had:
             task = Task.of_earlier_run(each, self.pushing.abandon, self.context.journal)
+            # whose pop it was has an error, for the gateway was killed before all had gone to it, and pops again
+            popped, pulls = task.take_popped()
+            for message in popped:
+                give_back(self.context, message)
+            for key in pulls:
+                self.context.mailbox.settle(key, got=False)
             attach = task.attach
             if not self.users.is_own(task.user):
                 with contextlib.suppress(GatewayError):

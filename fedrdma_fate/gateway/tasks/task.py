@@ -16,6 +16,7 @@ from fedrdma_fate.gateway.journal.journal import Journal
 from fedrdma_fate.gateway.journal_records import Came, Leased, SumHanded, Unleased, Went
 from fedrdma_fate.gateway.journal_records import Outgoing as OutgoingRecord
 from fedrdma_fate.gateway.messages.message import Message
+from fedrdma_fate.gateway.messages.sessions import engine_of
 from fedrdma_fate.gateway.peers.sending import Sending
 from fedrdma_fate.gateway.tasks.pushing import LeasedPayload
 from fedrdma_fate.gateway.tasks.returning import EarlierSum, Had, digest_of_secret
@@ -232,6 +233,16 @@ class Task:
         """Of slots that it writes to, and of messages that it has got and that lie in a slot or a file here."""
         sending = sum(payload.total_bytes for payload in self.sending.values())
         return sending, sum(message.total_bytes for message in self.received.values())
+
+    def take_popped(self) -> tuple[list[Message], list[MessageKey]]:
+        """Messages of queues that an earlier run had begun to hand over, and those that are not here; the caller's."""
+        popped = {id(each): each for each in (*self.received.values(), *(message for message, _ in self._in_doubt))}
+        popped = {known: each for known, each in popped.items() if engine_of(each.key) == "osx"}
+        self.received = {number: each for number, each in self.received.items() if id(each) not in popped}
+        self._in_doubt = [doubt for doubt in self._in_doubt if id(doubt[0]) not in popped]
+        pulls = [key for key, _ in self._pulls if engine_of(key) == "osx"]
+        self._pulls = [pull for pull in self._pulls if engine_of(pull[0]) != "osx"]
+        return list(popped.values()), pulls
 
     def release_all(self) -> int:
         """The process is gone; how many leases it held."""

@@ -26,7 +26,6 @@ def test_a_front_on_loopback_is_taken(front: str) -> None:
         ("0.0.0.0:9390", SERVER),
         ("10.0.0.1:9390", SERVER),
         ("127.0.0.1", SERVER),
-        ("127.0.0.1:9390", {}),
         ("127.0.0.1:9390", {"server": "9380"}),
         ("127.0.0.1:9390", {**SERVER, "headers": ["Host"]}),
         ("127.0.0.1:9390", {**SERVER, "headers": ["Content-Length"]}),
@@ -41,3 +40,9 @@ def test_what_would_not_do_is_refused_with_its_key(front: str, flow: dict[str, A
             parse_config({**SITE, "listen": {key: front}, "flow": flow})
         assert refused.value.code is ErrorCode.CONFIG_BAD_VALUE
         assert f"listen.{key}" in refused.value.message or "flow." in refused.value.message
+
+
+def test_a_proxy_for_scheduling_alone_needs_a_server_and_queues_need_none() -> None:
+    assert parse_config({**SITE, "listen": {"osx": "127.0.0.1:9390"}}).flow.server is None
+    with pytest.raises(ConfigError, match=r"listen\.flow.*`flow\.server` is missing"):
+        parse_config({**SITE, "listen": {"flow": "127.0.0.1:9390", "osx": "127.0.0.1:9391"}})

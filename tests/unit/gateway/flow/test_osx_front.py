@@ -13,11 +13,14 @@ import pytest
 
 from fedrdma_fate.gateway.flow import osx_front
 from fedrdma_fate.gateway.flow.call import Answer, SchedulingCall
+from fedrdma_fate.gateway.flow.call_watch import CallWatch
 from fedrdma_fate.gateway.flow.osx_front import METHOD, SERVICE
 from fedrdma_fate.gateway.flow.packet import call_of, packet_of
+from fedrdma_fate.obs.complaints import Complaints
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
-from tests.support.flow import SECONDS, FlowSites, body_for, flow_sites
-from tests.support.sites import eventually
+from tests.support.flow import LAYOUT, SECONDS, FlowSites, body_for, flow_sites
+from tests.support.ports import ports_of_this_process
+from tests.support.sites import eventually, start_gateways
 
 client = pytest.importorskip("ofx.api.models.fate_flow.resource", reason="FATE's client is not installed")
 wrapping = pytest.importorskip("ofx.api.utils.grpc_utils", reason="FATE's client is not installed")
@@ -183,12 +186,31 @@ def test_a_packet_with_two_headers_or_bodies_is_refused() -> None:
         assert refused.value.code is ErrorCode.CALL_REFUSED
 
 
+@pytest.mark.parametrize("to", ["9999", "10000"])
+def test_where_no_fate_flow_is_named_scheduling_calls_are_refused(tmp_path: Path, to: str) -> None:
+    fronts = dict(zip(LAYOUT, ports_of_this_process(len(LAYOUT)), strict=True))
+
+    def of_site(name: str) -> dict[str, Any]:
+        return {"listen": {"osx": f"127.0.0.1:{fronts[name]}"}}
+
+    with start_gateways(LAYOUT, tmp_path, of_site=of_site):
+        with grpc.insecure_channel(f"127.0.0.1:{fronts['a']}") as channel:
+            call: Any = channel.unary_unary(f"/{SERVICE}/{METHOD}")
+            with pytest.raises(grpc.RpcError) as refused:
+                call(packet(dst_party_id=to, json_body=body_for("host", to)), timeout=SECONDS)
+        assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED  # type: ignore[attr-defined]
+        assert "FR619" in str(refused.value)
+
+
 def test_a_call_that_is_over_before_it_is_begun_is_not_carried_out() -> None:
     class Over:
         code: object = None
 
         def add_callback(self, _callback: object) -> bool:
             return False
+
+        def peer(self) -> str:
+            return "ipv4:127.0.0.1:40000"
 
         def abort(self, code: object, _details: str) -> None:
             self.code = code
@@ -198,7 +220,7 @@ def test_a_call_that_is_over_before_it_is_begun_is_not_carried_out() -> None:
         further_headers = ()
 
     async def run() -> None:
-        front = osx_front.OsxFront("127.0.0.1:0", Untouched())  # type: ignore[arg-type]
+        front = osx_front.OsxFront("127.0.0.1:0", Untouched(), CallWatch(Complaints()))  # type: ignore[arg-type]
         over = Over()
         with pytest.raises(RuntimeError):
             await asyncio.to_thread(front._unary_call, iter([packet()]), over)

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,12 +16,14 @@ from typing import Any
 import grpc
 import pytest
 
+from fedrdma_fate.gateway.flow import call_watch
 from fedrdma_fate.gateway.osx import transport
 from fedrdma_fate.gateway.osx.transport import SERVICE
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
 from fedrdma_fate.wire.frames import Inline, MessageKey, Party
 from tests.support.flow import SECONDS, FlowSites, flow_sites
-from tests.support.sites import eventually
+from tests.support.ports import ports_of_this_process
+from tests.support.sites import eventually, start_gateways
 
 federation = pytest.importorskip("fate.arch.federation.backends.osx._federation", reason="FATE is not installed")
 osx_pb2 = pytest.importorskip("fate.arch.federation.backends.osx.osx_pb2", reason="FATE is not installed")
@@ -271,7 +274,7 @@ def test_a_push_that_is_broken_off_leaves_nothing_and_the_next_one_is_served(
     two: FlowSites, session: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, gone = threading.Event(), threading.Event()
-    read, note_gone = transport.requests.pushed, transport._Call._gone
+    read, note_over = transport.requests.pushed, transport._Call._over
 
     def slow(request: memoryview) -> Any:
         begun.set()
@@ -279,7 +282,7 @@ def test_a_push_that_is_broken_off_leaves_nothing_and_the_next_one_is_served(
         return read(request)
 
     def told(call: Any) -> None:
-        note_gone(call)
+        note_over(call)
         # that of an earlier call may come late
         if call.metadata.get("x-ptp-session-id") == session:
             gone.set()
@@ -287,7 +290,7 @@ def test_a_push_that_is_broken_off_leaves_nothing_and_the_next_one_is_served(
     given = {"session_id": session, "from_node_id": "9999", "target_node_id": "10000"}
     inbound = osx_pb2.PushInbound(topic=topic(session), payload=message(b"z" * 100_000).SerializeToString())
     monkeypatch.setattr(transport.requests, "pushed", slow)
-    monkeypatch.setattr(transport._Call, "_gone", told)
+    monkeypatch.setattr(transport._Call, "_over", told)
     with _calling(two, "a", "push", inbound, LONG, given) as dying:
         assert begun.wait(LONG)
         dying.cancel()
@@ -310,6 +313,52 @@ def test_more_pops_than_may_wait_are_refused_with_a_code(
 
 
 # -- two engines --------------------------------------------------------------------------------------------------
+
+
+def test_connections_without_a_call_end_where_there_are_too_many_and_calls_go_on(
+    two: FlowSites, session: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most, count = 10, 40
+    monkeypatch.setattr(call_watch, "MOST_CONNECTIONS", most)
+    with contextlib.ExitStack() as stack, ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(pop, two, session)
+        eventually(lambda: waiting(two) > 0, LONG)
+        front = ("127.0.0.1", two.port("b", "osx"))
+        idle = [stack.enter_context(socket.create_connection(front, LONG)) for _ in range(count)]
+        for each in idle:
+            each.setblocking(False)
+        ended: set[int] = set()
+
+        def has_ended() -> bool:
+            ended.update(at for at, each in enumerate(idle) if at not in ended and _is_at_its_end(each))
+            return len(ended) >= count - most
+
+        eventually(has_ended, LONG)
+        stack.pop_all().close()
+        monkeypatch.undo()
+        push(two, session, b"still")
+        assert body_of(waits.result(LONG)) == b"still"
+
+
+def _is_at_its_end(connection: socket.socket) -> bool:
+    try:
+        # settings of HTTP/2 come first
+        while connection.recv(4096):
+            pass
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+    return True
+
+
+def test_queues_need_no_fate_flow(tmp_path: Path) -> None:
+    (front,) = ports_of_this_process(1)
+    with start_gateways({"a": ["guest:9999", "host:10000"]}, tmp_path, listen={"osx": f"127.0.0.1:{front}"}):
+        mq = federation.MQ("127.0.0.1", front)
+        guest, host = (federation.OSXFederation("s", None, who, [GUEST, HOST], None, mq) for who in (GUEST, HOST))
+        guest._push_bytes(b"body", "n", "t", [HOST])
+        assert host._pull_bytes("n", "t", [GUEST]) == [b"body"]
 
 
 def test_a_push_to_a_party_that_uses_fedrdma_is_told_at_both_ends(two: FlowSites, session: str) -> None:
