@@ -56,6 +56,12 @@ def shared_bytes(pid: int) -> int:
     return _resident(pid, "RssShmem:")
 
 
+def peak_resident_bytes(pid: int) -> int:
+    """All memory that a process had resident at once, at most, shared and file pages too (VmHWM); 0 for one that is
+    gone."""
+    return _resident(pid, "VmHWM:")
+
+
 def _resident(pid: int, name: str) -> int:
     try:
         status = (_PROC / str(pid) / "status").read_text()

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import click
 
+from fedrdma_fate.bench.incast.runner import Hosts
 from fedrdma_fate.bench.protocols.brokers import provide_rabbitmq
+from fedrdma_fate.bench.protocols.loopback import Loopback
 from fedrdma_fate.bench.protocols.results import read_measurement, to_plot, to_table
 from fedrdma_fate.bench.protocols.rows import ProtocolRow, lacks_rabbitmq, select_protocol_rows, usual_protocol_rows
 from fedrdma_fate.bench.protocols.runner import Log, ProtocolSweep, run_protocols
@@ -34,6 +36,8 @@ from fedrdma_fate.cli.bench_shared import (
 from fedrdma_fate.cli.failure import told_plainly
 
 LOG_NAME = "bench-protocols.measured.jsonl"
+_OF_THE_NETWORK = ("network", "rate", "rtt", "buffer", "loss", "limited", "mtu", "nic_rate", "seed", "kernel")
+"""Options that say nothing of loopback."""
 
 
 @click.command()
@@ -55,6 +59,7 @@ LOG_NAME = "bench-protocols.measured.jsonl"
 )
 @click.option("--mtu", type=click.IntRange(576, 65535), help="Bytes of an IP packet.  [default: 1500]")
 @click.option("--nic-rate", help="At which the hosts' cards send; ten times --rate by default.")
+@click.option("--loopback", is_flag=True, help="Plain processes, in real time: what a row costs CPU and memory.")
 @click.option("--rounds", default=5, show_default=True, type=click.IntRange(1, 1000), help="One after the other.")
 @click.option("--rows", default="all", show_default=True, help="Names of rows, with commas between.")
 @click.option("--seed", default=1, show_default=True, type=click.IntRange(0, 2**32), help="Of the losses.")
@@ -78,6 +83,7 @@ def protocols(
     limited: str,
     mtu: int | None,
     nic_rate: str | None,
+    loopback: bool,
     rounds: int,
     rows: str,
     seed: int,
@@ -88,22 +94,30 @@ def protocols(
     output: Path | None,
 ) -> None:
     """Time rounds of a federation by protocol, in virtual time: TCP one silo after the other and all at once, UDP,
-    gRPC, brokers, and this project's modes. Silos, model, network, rate, RTT, buffer and loss may be lists with commas:
-    all combinations are measured."""
+    gRPC, brokers, and this project's modes; with --loopback, CPU and memory in real time. Silos, model, network, rate,
+    RTT, buffer and loss may be lists with commas: all combinations are measured."""
     with told_plainly(), ended_in_order():
         if network is not None and (is_given("rate") or is_given("buffer")):
             raise click.UsageError("Give --network, or --rate and --buffer.")
+        if loopback and (given := [name for name in _OF_THE_NETWORK if is_given(name)]):
+            options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+            raise click.UsageError(f"--loopback has no network: without {options}.")
         common = parse_peculiarities(mtu=mtu, nic_rate=nic_rate)
         settings = parse_protocol_settings(silos, model, network, rate, rtt, buffer, loss, limited, common)
+        settings = [dataclasses.replace(setting, loopback=loopback) for setting in settings]
         chosen = (
             usual_protocol_rows() if rows == "all" else select_protocol_rows([name.strip() for name in rows.split(",")])
         )
         repository = find_checkout(checkout)
 
-        def make_hosts(setting: ProtocolSetting) -> Testbed:
+        def make_testbed(setting: ProtocolSetting) -> Testbed:
             return Testbed(repository, setting.network, seed, kernel, limit, more=setting.host_options)
 
-        make_hosts(settings[0]).check()
+        def make_hosts(setting: ProtocolSetting) -> Hosts:
+            return Loopback(repository, setting.silos, limit) if loopback else make_testbed(setting)
+
+        if not loopback:
+            make_testbed(settings[0]).check()
         _provide_brokers(chosen, repository)
         notes = notes_of(settings, chosen)
         for note in notes:
@@ -153,7 +167,8 @@ def _open_log(output: Path | None, conditions: dict[str, object]) -> Log:
 
 
 def _describe(setting: ProtocolSetting, row: str) -> dict[str, object]:
-    told = {"silos": setting.silos, "model_bytes": setting.model.size, "limited": setting.limited, "row": row}
+    told: dict[str, object] = {"loopback": True} if setting.loopback else {}
+    told |= {"silos": setting.silos, "model_bytes": setting.model.size, "limited": setting.limited, "row": row}
     return {**dataclasses.asdict(setting.link), **told}
 
 
@@ -168,7 +183,8 @@ def _show(sweep: ProtocolSweep, as_json: bool) -> None:
 def _write(sweep: ProtocolSweep, notes: Sequence[str], output: Path) -> None:
     path = output / "bench-protocols.json"
     path.write_text(json.dumps(sweep.to_document(), indent=2) + "\n", encoding="utf-8")
-    paragraphs = ["Communication of a round in virtual time, the silos' computing taken off; medians of the rounds."]
+    clock = "real" if sweep.measured[0].setting.loopback else "virtual"
+    paragraphs = [f"Communication of a round in {clock} time, the silos' computing taken off; medians of the rounds."]
     paragraphs += notes
     paragraphs += [f"{name} was not measured: {reason}" for name, reason in sweep.failures.items()]
     tables = [to_table(run.setting, run.measurements) for run in sweep.measured]

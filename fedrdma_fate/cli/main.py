@@ -8,6 +8,7 @@ from fedrdma_fate import __version__
 from fedrdma_fate.cli.lazy import LazyGroup, Subcommand
 
 SUBCOMMANDS = (
+    Subcommand("advise", "fedrdma_fate.cli.advise", "Say which federation and transport to take to a peer."),
     Subcommand("bench", "fedrdma_fate.cli.bench", "Measure transfers against what else there is."),
     Subcommand("certs", "fedrdma_fate.cli.certs", "Make an authority and certificates for a trial."),
     Subcommand("doctor", "fedrdma_fate.cli.doctor", "Check this machine, its RDMA devices, the gateway and FATE."),

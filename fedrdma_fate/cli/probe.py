@@ -48,7 +48,7 @@ LONGEST_SECONDS = 600.0
 def probe(peer: str, address: str, as_json: bool, path: Path | None, most: str, seconds: float) -> None:
     """Measure the path to PEER, a site: round trip, goodput by chunk size, and whether large first chunks survive."""
     with told_plainly():
-        total_bytes = _parse_bytes(most)
+        total_bytes = parse_bytes(most)
         if path is not None:
             _check_names(path, peer)
         report: dict[str, Any] = ask_probe(address, peer, total_bytes, seconds)
@@ -106,7 +106,12 @@ def _chunks(report: Mapping[str, Any]) -> Table:
     return table
 
 
-def _parse_bytes(text: str) -> int:
+def parse_bytes(text: str) -> int:
+    """Of the option `--bytes`.
+
+    Raises:
+        ConfigError: CONFIG_BAD_VALUE: it is none.
+    """
     try:
         return int(parse_byte_count(int(text) if text.isdigit() else text))
     except ValueError as error:

@@ -56,6 +56,18 @@ def test_so_it_does_by_every_other_way(row: str) -> None:
     assert measured["seconds"] > 2 * SIZE * 8 / 20e6
 
 
+def test_on_loopback_a_row_says_what_it_cost_in_real_time() -> None:
+    asked = f"--loopback --silos 1 --model {SIZE} --rounds 2 --rows tcp-cubic,udp-indexed,fedrdma-x/tcp --json"
+    command = [sys.executable, "-m", "fedrdma_fate.cli.main", "bench", "protocols", *asked.split()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["clock"] == "real"
+    for row in result["rows"]:
+        assert row["usage"]["silos_cpu_seconds"] > 0
+        assert row["usage"]["broker_cpu_seconds"] == row["usage"]["broker_peak_bytes"] == 0
+
+
 def test_a_gateway_s_models_arrive_whole_between_plain_processes(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "deploy.softroce.programs.exchange", "fedrdma-x/tcp", str(SIZE), "1"]
     common = {**os.environ, "TESTBED_HOSTS": ",".join(ADDRESSES), MEETING: str(tmp_path / "meeting")}

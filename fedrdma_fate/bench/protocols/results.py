@@ -8,8 +8,11 @@ from collections.abc import Mapping, Sequence
 
 from fedrdma_fate.bench.plots import Series, bar_plot
 from fedrdma_fate.bench.protocols.settings import ProtocolSetting
-from fedrdma_fate.bench.report import DataTable, Plot, format_seconds
+from fedrdma_fate.bench.report import DataTable, Plot, format_bytes, format_seconds
 from fedrdma_fate.bench.wan.results import PER_CENT
+
+GIGA = 1e9
+"""Bytes of a GB."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,8 +46,31 @@ class ProtocolRound:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Usage:
+    """What a round took of the machine, the mean of the rounds.
+
+    Attributes:
+        server_cpu_seconds: user and system time of the server's processes but the broker, less what making and
+            comparing the models takes.
+        silos_cpu_seconds: as much, of all silos.
+        broker_cpu_seconds: of all brokers; 0 where there is none.
+        broker_peak_bytes: resident, of all brokers, each at its largest since it was started.
+    """
+
+    server_cpu_seconds: float
+    silos_cpu_seconds: float
+    broker_cpu_seconds: float
+    broker_peak_bytes: int
+
+    @property
+    def cpu_seconds(self) -> float:
+        """Of all."""
+        return self.server_cpu_seconds + self.silos_cpu_seconds + self.broker_cpu_seconds
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class ProtocolMeasurement:
-    """One row, as measured in one boot of the testbed.
+    """One row, as measured in one boot of the testbed, or on loopback.
 
     Attributes:
         name: of the row.
@@ -52,6 +78,7 @@ class ProtocolMeasurement:
         lost_packets: that the network lost, in all rounds.
         overflowed_packets: that found a buffer full, in all rounds.
         wall_seconds: of this machine, for all rounds and the boot.
+        usage: of CPU and memory, where it was measured in real time; else None.
     """
 
     name: str
@@ -59,6 +86,7 @@ class ProtocolMeasurement:
     lost_packets: int
     overflowed_packets: int
     wall_seconds: float
+    usage: Usage | None = None
 
     @property
     def seconds(self) -> float:
@@ -109,7 +137,9 @@ def read_measurement(document: Mapping[str, object]) -> ProtocolMeasurement:
         ProtocolRound(**{**one, "silo_seconds": tuple(one["silo_seconds"]), "down_seconds": tuple(one["down_seconds"])})
         for one in rounds
     )
-    return ProtocolMeasurement(rounds=made, **told)  # type: ignore[arg-type]
+    used = told.pop("usage", None)
+    usage = Usage(**used) if isinstance(used, dict) else None
+    return ProtocolMeasurement(rounds=made, usage=usage, **told)  # type: ignore[arg-type]
 
 
 def to_document(
@@ -117,12 +147,11 @@ def to_document(
 ) -> dict[str, object]:
     """The result for `--json`; `failures` says by name of a row why it was not measured."""
     return {
-        "link": setting.link.to_document(),
-        "limited": setting.limited,
+        **({} if setting.loopback else {"link": setting.link.to_document(), "limited": setting.limited}),
         "silos": setting.silos,
         "model": setting.model.name,
         "model_bytes": setting.model.size,
-        "clock": "virtual",
+        "clock": "real" if setting.loopback else "virtual",
         "rows": [_to_row(setting, one) for one in measurements],
         "failures": dict(failures),
     }
@@ -140,12 +169,15 @@ def _to_row(setting: ProtocolSetting, measurement: ProtocolMeasurement) -> dict[
         "missing_bytes": measurement.missing_bytes,
         "lost_packets": measurement.lost_packets,
         "overflowed_packets": measurement.overflowed_packets,
+        "usage": None if measurement.usage is None else dataclasses.asdict(measurement.usage),
         "rounds": [dataclasses.asdict(one) for one in measurement.rounds],
     }
 
 
 def to_table(setting: ProtocolSetting, measurements: Sequence[ProtocolMeasurement]) -> DataTable:
     """The result for people."""
+    if setting.loopback:
+        return _to_usage_table(setting, measurements)
     columns = (
         "",
         "communication",
@@ -161,6 +193,37 @@ def to_table(setting: ProtocolSetting, measurements: Sequence[ProtocolMeasuremen
     )
     title = f"{setting}; medians of the rounds, virtual time"
     return DataTable(title, columns, [_cells(setting, one) for one in measurements])
+
+
+def _to_usage_table(setting: ProtocolSetting, measurements: Sequence[ProtocolMeasurement]) -> DataTable:
+    columns = (
+        "",
+        "communication",
+        "CPU s a GB: server",
+        "silos",
+        "broker",
+        "all",
+        "broker's peak memory",
+        "never delivered",
+    )
+    title = f"{setting}; real time, CPU over what went down and up, means of the rounds"
+    return DataTable(title, columns, [_usage_cells(setting, one) for one in measurements])
+
+
+def _usage_cells(setting: ProtocolSetting, measurement: ProtocolMeasurement) -> tuple[str, ...]:
+    payloads = 2 * setting.payload_bytes
+    missing = f"{measurement.missing_bytes / payloads / len(measurement.rounds) * PER_CENT:.2g} %"
+    used = measurement.usage
+    if used is None:
+        return (measurement.name, format_seconds(measurement.seconds), *["not measured"] * 5, missing)
+    seconds = (used.server_cpu_seconds, used.silos_cpu_seconds, used.broker_cpu_seconds, used.cpu_seconds)
+    return (
+        measurement.name,
+        format_seconds(measurement.seconds),
+        *(f"{one / payloads * GIGA:.2f}" for one in seconds),
+        format_bytes(used.broker_peak_bytes) if used.broker_peak_bytes else "none",
+        missing,
+    )
 
 
 def _cells(setting: ProtocolSetting, measurement: ProtocolMeasurement) -> tuple[str, ...]:

@@ -52,6 +52,7 @@ class ProtocolRow:
         needs_rabbitmq: rows that do share a boot of the testbed, and in it the broker.
         by_name: measured only where it is named, and in a boot of its own: it takes longer than all others together.
         host_bytes: of memory that its program takes at each host, beside what all take.
+        broker_at_each: every host has a broker of its own.
     """
 
     name: str
@@ -62,6 +63,7 @@ class ProtocolRow:
     needs_rabbitmq: bool = False
     by_name: bool = False
     host_bytes: int = 0
+    broker_at_each: bool = False
 
     def program(self, setting: ProtocolSetting, rounds: int, beside: Sequence[ProtocolRow] = ()) -> list[str]:
         """The module and its arguments; further rows come after this one, in the same boot."""
@@ -83,7 +85,8 @@ class ProtocolRow:
         """Memory of the guest: taken as it is used."""
         per_host = PROCESS_BYTES + SLOT_BYTES + PAYLOADS_PER_SILO * setting.model.size + self.host_bytes
         broker = BROKER_BYTES + BROKER_PAYLOADS * setting.payload_bytes if self.needs_rabbitmq else 0
-        return GUEST_BYTES + (setting.silos + 1) * per_host + broker
+        brokers = setting.silos + 1 if self.broker_at_each else 1
+        return GUEST_BYTES + (setting.silos + 1) * per_host + brokers * broker
 
 
 def all_protocol_rows() -> list[ProtocolRow]:
@@ -100,14 +103,8 @@ def all_protocol_rows() -> list[ProtocolRow]:
         ProtocolRow("zmtp-pub", SentAgainBy.TCP, loses=True, find_problem=zmtp_problem),
         ProtocolRow("zmtp-dealer", SentAgainBy.TCP, find_problem=zmtp_problem),
         ProtocolRow("grpc-stream", SentAgainBy.TCP),
-        ProtocolRow(
-            "fate-rabbitmq",
-            SentAgainBy.TCP,
-            find_problem=fate_rabbitmq_problem,
-            needs_rabbitmq=True,
-            by_name=True,
-            host_bytes=FATE_BYTES,
-        ),
+        _fate_row("fate-rabbitmq"),
+        _fate_row("fate-rabbitmq-replication", broker_at_each=True),
         ProtocolRow("grpc/grpc", SentAgainBy.TCP),
         ProtocolRow("fedrdma-e/verbs", SentAgainBy.DEVICE),
         ProtocolRow("fedrdma-e/udp", SentAgainBy.DEVICE),
@@ -120,6 +117,18 @@ def all_protocol_rows() -> list[ProtocolRow]:
 
 def _amqp_row(name: str) -> ProtocolRow:
     return ProtocolRow(name, SentAgainBy.TCP, find_problem=amqp_problem, find_note=amqp_note, needs_rabbitmq=True)
+
+
+def _fate_row(name: str, *, broker_at_each: bool = False) -> ProtocolRow:
+    return ProtocolRow(
+        name,
+        SentAgainBy.TCP,
+        find_problem=fate_rabbitmq_problem,
+        needs_rabbitmq=True,
+        by_name=True,
+        host_bytes=FATE_BYTES,
+        broker_at_each=broker_at_each,
+    )
 
 
 def lacks_rabbitmq(rows: Sequence[ProtocolRow]) -> bool:

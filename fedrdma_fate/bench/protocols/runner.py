@@ -10,7 +10,7 @@ from typing import Any
 
 from fedrdma_fate.bench.baselines.interface import RowError
 from fedrdma_fate.bench.incast.runner import Hosts
-from fedrdma_fate.bench.protocols.results import ProtocolMeasurement, ProtocolRound, to_document
+from fedrdma_fate.bench.protocols.results import ProtocolMeasurement, ProtocolRound, Usage, to_document
 from fedrdma_fate.bench.protocols.rows import ProtocolRow, SentAgainBy
 from fedrdma_fate.bench.protocols.settings import ProtocolSetting
 from fedrdma_fate.bench.sweep import SettingRun, Sweep, Tell, sweep_over
@@ -72,7 +72,9 @@ def run_protocols(
     def with_others(run: ProtocolRun, row: ProtocolRow) -> list[ProtocolMeasurement]:
         """The row and those that share its boot; the row alone where one of them fails."""
         setting = run.setting
-        others = [other for other in rows if other is not row and row.shares_boot_with(other)]
+        # on loopback a broker's memory is that of one row
+        sharing = [] if setting.loopback else rows
+        others = [other for other in sharing if other is not row and row.shares_boot_with(other)]
         open_ones = [
             other
             for other in others
@@ -120,8 +122,10 @@ def _measurement(
     row: ProtocolRow, line: str, setting: ProtocolSetting, done: TestbedRun, rounds: int
 ) -> ProtocolMeasurement:
     try:
-        made = tuple(_round(row, one) for one in json.loads(line))
-    except (ValueError, KeyError, TypeError) as error:
+        told = json.loads(line)
+        made = tuple(_round(row, one) for one in told)
+        usage = Usage(**told[0]["usage"]) if setting.loopback else None
+    except (ValueError, KeyError, TypeError, IndexError) as error:
         raise RowError(f"the server did not say how long its rounds took: {line}") from error
     if len(made) != rounds:
         raise RowError(f"the server made {len(made)} rounds instead of {rounds}")
@@ -133,6 +137,7 @@ def _measurement(
         lost_packets=sum(done.counts["lost"].values()),
         overflowed_packets=sum(done.counts["overflowed"].values()),
         wall_seconds=done.wall_seconds,
+        usage=usage,
     )
     if measured.missing_bytes and not row.loses:
         raise RowError(f"{measured.missing_bytes} bytes were never delivered")

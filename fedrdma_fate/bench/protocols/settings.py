@@ -33,12 +33,14 @@ class ProtocolSetting:
         silos: how many.
         model: that is exchanged.
         limited: `all`: the links in front of every host, the server's too; `silos`: what each silo sends, alone.
+        loopback: plain processes of this machine instead, in real time; of the link, `udp-indexed` keeps to its rate.
     """
 
     link: WanLink
     silos: int
     model: Model
     limited: str = "all"
+    loopback: bool = False
 
     @property
     def payload_bytes(self) -> int:
@@ -76,6 +78,8 @@ class ProtocolSetting:
         return (*hosts, *(part for card in cards for part in card))
 
     def __str__(self) -> str:
+        if self.loopback:
+            return f"{self.silos} silos with {self.model.name} ({format_bytes(self.model.size)}) over loopback"
         whose = "" if self.limited == "all" else ", what silos send alone is limited"
         return f"{self.silos} silos with {self.model.name} ({format_bytes(self.model.size)}) over {self.link}{whose}"
 

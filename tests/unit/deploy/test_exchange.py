@@ -161,7 +161,13 @@ def test_a_round_ends_with_the_last_silo_and_computing_is_taken_off_both_clocks(
 
     silo = {"missing": 5, "dropped": 6, "resent": 10, "tcp_resent_bytes": 1}
     moment = time.monotonic()
-    chair._said = iter([["ready"] * 2, [{**silo, "got": moment}, {**silo, "got": moment}], ["left"] * 2])
+    chair._said = iter(
+        [
+            ["ready"] * 2,
+            [{**silo, "got": moment}, {**silo, "got": moment}],
+            [{"own_seconds": 1.0, "broker_seconds": 0.0, "broker_peak_bytes": 0}] * 2,
+        ]
+    )
     (one,) = rounds.run_server(
         Server(), chair, dataclasses.replace(options("tcp-serial", count=1), computing_seconds=3)
     )

@@ -77,6 +77,10 @@ def ends_of(protocol: str) -> Ends:
         from deploy.softroce.programs.exchange.fate_rabbitmq import fate_server, fate_silo
 
         return Ends(fate_server, fate_silo)
+    if protocol == "fate-rabbitmq-replication":
+        from deploy.softroce.programs.exchange.fate_rabbitmq import replicating_server, replicating_silo
+
+        return Ends(replicating_server, replicating_silo)
     from deploy.softroce.programs.exchange.tcp import concurrent_server, serial_server, tcp_silo
 
     if protocol == "tcp-serial":
@@ -108,7 +112,7 @@ def take_part(host: Host, options: Options) -> Iterator[list[dict[str, Any]]]:
 @contextlib.contextmanager
 def _shared_broker(host: Host, each: Sequence[Options]) -> Iterator[Broker | None]:
     """Of several protocols by AMQP; None where they are fewer."""
-    by_amqp = [one.protocol for one in each if one.protocol.startswith(("amqp-", "fate-rabbitmq"))]
+    by_amqp = [one.protocol for one in each if one.protocol in ("amqp-fanout", "amqp-confirm", "fate-rabbitmq")]
     if len(by_amqp) < SEVERAL:
         yield None
         return

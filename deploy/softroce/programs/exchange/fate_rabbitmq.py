@@ -1,8 +1,10 @@
-"""FATE's own backend, unmodified: `ctx.put` and `ctx.get` through its `RabbitmqFederation`, a broker at the server."""
+"""FATE's own RabbitMQ backend, unmodified: `ctx.put` and `ctx.get`, with one broker or with one at each host."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import multiprocessing
 import os
 import secrets
 import sys
@@ -29,7 +31,7 @@ from deploy.softroce.programs.exchange.interface import (
     model_of,
     require_whole,
 )
-from deploy.softroce.programs.exchange.rabbitmq import MANAGEMENT, USER
+from deploy.softroce.programs.exchange.rabbitmq import FEDERATION, MANAGEMENT, USER, Broker, running_rabbitmq
 from deploy.softroce.programs.meeting import Chair, Seat
 
 MODEL = "model"
@@ -45,40 +47,60 @@ def parties_of(silos: int) -> list[tuple[str, str]]:
     return [("arbiter", "0"), *(("host", str(number)) for number in range(1, silos + 1))]
 
 
-@contextlib.contextmanager
-def joined(host: Host, broker: Sequence[Any]) -> Iterator[Any]:
-    """FATE's context of a host.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Way:
+    """How the parties of a job reach each other.
 
-    Args:
-        broker: port, port of the management, password, and the session's id.
+    Attributes:
+        session: of FATE's federation.
+        broker: that this host uses.
+        mode: `client`, one broker for all, or `replication`, one at each host, joined by a plugin of RabbitMQ's.
+        routes: address and port of each party's broker, in the order of the hosts.
+    """
+
+    session: str
+    broker: Broker
+    mode: str
+    routes: Sequence[tuple[str, int]]
+
+
+@contextlib.contextmanager
+def joined(host: Host, way: Way) -> Iterator[Any]:
+    """FATE's context of a host.
 
     Raises:
         SystemExit: the broker does not take it.
     """
-    port, management_port, password, session = broker
-    everyone = parties_of(host.silos)
-    address = host.addresses[0]
+    everyone, broker = parties_of(host.silos), way.broker
+    routes = {
+        party_id: {"host": address, "port": port}
+        for (_, party_id), (address, port) in zip(everyone, way.routes, strict=True)
+    }
     with tempfile.TemporaryDirectory(prefix="fedrdma-fate-rabbitmq-", ignore_cleanup_errors=True) as data:
-        computing = CSession(f"{session}-{host.number}", data_dir=str(Path(data)), options={"task_cores": 1})
+        computing = CSession(f"{way.session}-{host.number}", data_dir=str(Path(data)), options={"task_cores": 1})
         try:
             federation = backend.RabbitmqFederation.from_conf(
-                session,
+                way.session,
                 computing,
                 everyone[host.number],
                 everyone,
-                {party_id: {"host": address, "port": port} for _, party_id in everyone},
-                address,
-                port,
-                management_port,
+                routes,
+                broker.address,
+                broker.port,
+                broker.management_port,
                 USER,
-                password,
-                "client",
+                broker.password,
+                way.mode,
                 None,
             )
         except OSError as error:
             raise SystemExit(f"the broker makes no user: {type(error).__name__}") from error
         try:
             yield Context(computing=computing, federation=federation)
+        except BaseException:
+            # FATE waits for its workers, and they for what may never come
+            _end_workers()
+            raise
         finally:
             computing.destroy()
 
@@ -135,7 +157,16 @@ def _told_of(number: int, size: int) -> Iterator[None]:
 def _give_up(why: str) -> None:
     # the thread that waits in FATE cannot be interrupted; the broker ends with this process
     print(why, file=sys.stderr, flush=True)
+    _end_workers()
     os._exit(1)
+
+
+def _end_workers() -> None:
+    """Those of the computing engine. By themselves they end only once this process is waited for, and hold its output
+    open until then: who reads that to its end before waiting waits for ever."""
+    for worker in multiprocessing.active_children():
+        worker.kill()
+        worker.join()
 
 
 def _warm_up(options: Options) -> bytes:
@@ -174,31 +205,80 @@ class FateSilo(ResentByKernel):
 
 
 @contextlib.contextmanager
-def fate_server(host: Host, chair: Chair, options: Options) -> Iterator[Server]:
-    """Of `fate-rabbitmq`."""
-    with broker_of(host, options, (MANAGEMENT,)) as broker:
-        session = f"bench-{secrets.token_hex(8)}"
-        told = [broker.port, broker.management_port, broker.password, session]
-        with joined(host, told) as context:
-            chair.tell(told)
-            chair.hear()
-            # queues are made by who is first at them, and connections to them
-            warm = context.sub_ctx("warm")
-            give(warm.hosts, _warm_up(options), 0)
-            for silo, party in enumerate(warm.hosts, start=1):
-                get(party, silo, 0, len(_warm_up(options)))
-            yield FateServer(context, options)
-        # nobody is cut off by the broker's end
+def _serving(way: Way, host: Host, chair: Chair, options: Options) -> Iterator[Server]:
+    with joined(host, way) as context:
         chair.hear()
+        # Queues are made by who is first at them, in a virtual host that both sides ask for; to the second the
+        # broker says that it is there while it still starts. FATE does not look at whether its queues were made,
+        # and what goes to a queue that is not there is confirmed and thrown away: the other side waits for ever.
+        # So all are made by one side, before the other asks.
+        warm = context.sub_ctx("warm")
+        give(warm.hosts, _warm_up(options), 0)
+        chair.tell("made")
+        for silo, party in enumerate(warm.hosts, start=1):
+            get(party, silo, 0, len(_warm_up(options)))
+        yield FateServer(context, options)
+    # nobody is cut off by the broker's end
+    chair.hear()
 
 
 @contextlib.contextmanager
-def fate_silo(host: Host, seat: Seat, options: Options) -> Iterator[Silo]:
-    """Of `fate-rabbitmq`."""
-    with joined(host, seat.hear()) as context:
+def _taking_part(way: Way, host: Host, seat: Seat, options: Options) -> Iterator[Silo]:
+    with joined(host, way) as context:
         seat.say("joined")
+        seat.hear()
         warm = context.sub_ctx("warm")
         get(warm.arbiter, 0, 0, len(_warm_up(options)))
         give(warm.arbiter, _warm_up(options), 0)
         yield FateSilo(context, host, options)
     seat.say("away")
+
+
+@contextlib.contextmanager
+def fate_server(host: Host, chair: Chair, options: Options) -> Iterator[Server]:
+    """Of `fate-rabbitmq`: all use the server's broker."""
+    with broker_of(host, options, (MANAGEMENT,)) as broker:
+        session = _new_session()
+        chair.tell([session, dataclasses.asdict(broker)])
+        with _serving(_way_of_all(session, broker, host), host, chair, options) as server:
+            yield server
+
+
+@contextlib.contextmanager
+def fate_silo(host: Host, seat: Seat, options: Options) -> Iterator[Silo]:
+    """Of `fate-rabbitmq`."""
+    session, broker = seat.hear()
+    with _taking_part(_way_of_all(session, Broker(**broker), host), host, seat, options) as silo:
+        yield silo
+
+
+@contextlib.contextmanager
+def replicating_server(host: Host, chair: Chair, options: Options) -> Iterator[Server]:
+    """Of `fate-rabbitmq-replication`: each host uses its own broker, which fetches what the others' hold for it."""
+    with running_rabbitmq(host.address, (MANAGEMENT, FEDERATION)) as broker:
+        routes = [(broker.address, broker.port), *map(tuple, chair.hear())]
+        session = _new_session()
+        chair.tell([session, routes])
+        with _serving(Way(session, broker, "replication", routes), host, chair, options) as server:
+            yield server
+        # nor by that of another host
+        chair.tell("over")
+
+
+@contextlib.contextmanager
+def replicating_silo(host: Host, seat: Seat, options: Options) -> Iterator[Silo]:
+    """Of `fate-rabbitmq-replication`."""
+    with running_rabbitmq(host.address, (MANAGEMENT, FEDERATION)) as broker:
+        seat.say([broker.address, broker.port])
+        session, routes = seat.hear()
+        with _taking_part(Way(session, broker, "replication", routes), host, seat, options) as silo:
+            yield silo
+        seat.hear()
+
+
+def _new_session() -> str:
+    return f"bench-{secrets.token_hex(8)}"
+
+
+def _way_of_all(session: str, broker: Broker, host: Host) -> Way:
+    return Way(session, broker, "client", [(broker.address, broker.port)] * len(host.addresses))

@@ -23,6 +23,8 @@ STOP_WITHIN_SECONDS = 30.0
 """A broker that has not ended by then, when it was asked to, is killed."""
 MANAGEMENT = "rabbitmq_management"
 """The plugin by which users and queues are made over HTTP."""
+FEDERATION = "rabbitmq_federation"
+"""The plugin by which a broker fetches what another holds for its queues."""
 USER = "bench"
 _LOOK_AGAIN_SECONDS = 0.02
 """Between two looks at whether the broker listens."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
+import dataclasses
 import time
 from typing import Any
 
 from deploy.softroce.programs.counters import Counters, read_counters
 from deploy.softroce.programs.exchange.interface import Options, Server, Silo
+from deploy.softroce.programs.exchange.usage import Usage, checking_seconds, in_testbed, summary, usage
 from deploy.softroce.programs.meeting import Chair, Seat
 
 PAUSE_SECONDS = 0.5
@@ -16,14 +17,17 @@ PAUSE_SECONDS = 0.5
 
 def counted() -> Counters:
     """What the kernel has counted of this host; nothing on loopback, where all hosts share one interface."""
-    return read_counters() if "TESTBED_NETDEV" in os.environ else Counters(0, 0)
+    return read_counters() if in_testbed() else Counters(0, 0)
 
 
 def run_server(server: Server, chair: Chair, options: Options) -> list[dict[str, Any]]:
     """All rounds, from the server's end; what each took."""
-    rounds = []
+    rounds: list[dict[str, Any]] = []
+    used = usage()
     for number in range(options.rounds):
         chair.hear()
+        if not number:
+            used = usage()
         begin = time.monotonic() + PAUSE_SECONDS
         before = counted()
         chair.tell(begin)
@@ -49,13 +53,19 @@ def run_server(server: Server, chair: Chair, options: Options) -> list[dict[str,
                 "dropped": sum(one.dropped for one in done.received) + sum(each["dropped"] for each in told),
             }
         )
+    used = usage().since(used)
     chair.tell("done")
-    chair.hear()
-    return rounds
+    silos = [Usage(**told) for told in chair.hear()]
+    if in_testbed():
+        return rounds
+    # one model down, and one of each silo
+    own = used.without(options.rounds * checking_seconds(options.size, 1, len(silos)))
+    return [{**one, "usage": summary(own, silos, options.rounds)} for one in rounds]
 
 
 def run_silo(silo: Silo, seat: Seat, options: Options) -> None:
     """All rounds, from a silo's end."""
+    used = usage()
     for number in range(options.rounds):
         silo.prepare(number)
         before = counted()
@@ -74,5 +84,8 @@ def run_silo(silo: Silo, seat: Seat, options: Options) -> None:
                 "tcp_resent_bytes": counted().since(before).tcp_resent_bytes,
             }
         )
+    # when the server has all: what a silo has handed over may be sent after `send`
     seat.hear()
-    seat.say("left")
+    used = usage().since(used)
+    own = used.without(options.rounds * checking_seconds(options.size, 1, 1))
+    seat.say(dataclasses.asdict(own))

@@ -1,0 +1,109 @@
+"""The same program on plain processes of this machine, in real time: what a protocol costs CPU and memory."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from fedrdma_fate.bench.baselines.interface import RowError
+from fedrdma_fate.bench.wan.testbed import TestbedRun
+
+_LOOK_AGAIN_SECONDS = 0.05
+"""Between two looks at whether a host has ended."""
+_END_SECONDS = 10.0
+"""In which what was killed is gone: nobody may wait for what a host has left behind."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Loopback:
+    """A server and silos, each a process with an address of loopback.
+
+    Attributes:
+        checkout: the repository, which has the program.
+        silos: beside the server.
+        limit_seconds: for one run.
+    """
+
+    checkout: Path
+    silos: int
+    limit_seconds: float
+
+    def run_all(self, program: Sequence[str], memory_bytes: int) -> TestbedRun:
+        """Run a module with arguments at all hosts, to the end. Nothing of them is left, however they end.
+
+        Raises:
+            RowError: a host failed, with what it said last, or it took too long.
+        """
+        del memory_bytes
+        began = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="fedrdma-bench-loopback-") as name:
+            home = Path(name)
+            with self._started(program, home) as hosts:
+                self._wait(hosts, home, began + self.limit_seconds)
+            printed = [f"[0] {line}\n" for line in (home / "said-0").read_text(errors="replace").splitlines()]
+        return TestbedRun("".join(printed), {"lost": {}, "overflowed": {}}, time.monotonic() - began)
+
+    @contextlib.contextmanager
+    def _started(self, program: Sequence[str], home: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
+        addresses = ",".join(f"127.0.0.{number}" for number in range(1, self.silos + 2))
+        paths = [str(self.checkout), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("TESTBED_")},
+            "PYTHONPATH": os.pathsep.join(paths),
+            "TESTBED_HOSTS": addresses,
+            "TESTBED_RATE": "",
+            "TESTBED_MEETING": str(home / "meeting"),
+        }
+        with contextlib.ExitStack() as stack:
+            hosts = []
+            for number in range(self.silos + 1):
+                said, errors = (stack.enter_context((home / f"{kind}-{number}").open("wb")) for kind in _FILES)
+                host = subprocess.Popen(
+                    [sys.executable, "-m", *program],
+                    cwd=self.checkout,
+                    env={**environment, "TESTBED_HOST": str(number)},
+                    stdin=subprocess.DEVNULL,
+                    stdout=said,
+                    stderr=errors,
+                    # so that what it starts is found
+                    start_new_session=True,
+                )
+                stack.callback(_end, host)
+                hosts.append(host)
+            yield hosts
+
+    def _wait(self, hosts: Sequence[subprocess.Popen[bytes]], home: Path, deadline: float) -> None:
+        while None in (ended := [host.poll() for host in hosts]):
+            if any(ended):
+                break
+            if time.monotonic() > deadline:
+                raise RowError(f"the hosts did not end within {self.limit_seconds:g} s")
+            time.sleep(_LOOK_AGAIN_SECONDS)
+        for number, host in enumerate(hosts):
+            if host.returncode:
+                lines = (home / f"errors-{number}").read_text(errors="replace").splitlines()
+                said = [line.strip() for line in lines if line.strip()]
+                raise RowError(f"host {number}: {said[-1] if said else f'it ended with status {host.returncode}'}")
+
+
+_FILES = ("said", "errors")
+
+
+def _end(host: subprocess.Popen[bytes]) -> None:
+    """With all that it has started; returns when nothing of it is left."""
+    gone_by = time.monotonic() + _END_SECONDS
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(host.pid, signal.SIGKILL)
+        host.wait()
+        while time.monotonic() < gone_by:
+            os.killpg(host.pid, signal.SIGKILL)
+            time.sleep(_LOOK_AGAIN_SECONDS)
+    host.wait()
