@@ -14,12 +14,12 @@ TCP, UDP, BBR = "fedrdma-x over tcp", "fedrdma-x over udp", "fedrdma-x over tcp,
 BROKERS, FATE = "MQTT, AMQP, ZeroMQ or gRPC over TCP", "FATE's rabbitmq"
 
 MEASURED: dict[tuple[float, float, float, int], dict[str, float]] = {
-    # Mbit/s, ms, loss, silos; medians or single rounds of docs/results/protocols.md and docs/results/incast.md
+    # Mbit/s, ms, loss, silos; medians of docs/results/protocols.md
     (20, 2, 0.0, 4): {TCP: 4.893, BBR: 4.902, BROKERS: 4.891, UDP: 4.966, FATE: 9.877},
     (20, 2, 0.05, 4): {BBR: 4.899, BROKERS: 6.4},
     (20, 2, 0.0, 1): {BROKERS: 1.956, FATE: 4.037},
-    (20, 20, 0.05, 1): {BBR: 2.14, BROKERS: 19.0},
-    (20, 20, 0.10, 1): {BBR: 2.26, BROKERS: 43.0},
+    (20, 20, 0.05, 1): {TCP: 19.204, BBR: 2.093, BROKERS: 19.089, UDP: 2.130},
+    (20, 20, 0.10, 1): {TCP: 41.508, BBR: 2.177, BROKERS: 54.910, UDP: 2.110},
 }
 
 
@@ -34,10 +34,10 @@ def estimated(rate: float, rtt: float, loss: float, silos: int, size: int = VGG5
 
 @pytest.mark.parametrize("where", MEASURED)
 def test_estimates_are_near_what_was_measured(where: tuple[float, float, float, int]) -> None:
-    told, (_, _, loss, _) = estimated(*where), where
+    told, loss = estimated(*where), where[2]
     for name, seconds in MEASURED[where].items():
         # what losses do to CUBIC varies by as much between two seeds
-        near = 0.3 if loss and name == BROKERS else 0.06 if loss else 0.03
+        near = 0.3 if loss and name in (TCP, BROKERS) else 0.1 if loss else 0.03
         assert told[name] == pytest.approx(seconds, rel=near), name
 
 
