@@ -15,11 +15,12 @@ PATIENCE_SECONDS = 120.0
 class Tail:
     """The lines of a trace as they come."""
 
-    def __init__(self, trace: Path, patience: float = PATIENCE_SECONDS) -> None:
-        """Read from its beginning; wait so many seconds for an event at most."""
+    def __init__(self, trace: Path, patience: float = PATIENCE_SECONDS, poll: float = POLL_SECONDS) -> None:
+        """Read from its beginning; wait so many seconds for an event at most, and so many between two looks."""
         self._file = trace.open()
         self._rest = ""
         self._patience = patience
+        self._poll = poll
 
     def wait_for_end(self, name: str, times: int = 1) -> list[dict[str, Any]]:
         """Wait until a message is known to be there, at so many peers; the events that say so.
@@ -37,7 +38,7 @@ class Tail:
                     found.append(event)
             if len(found) >= times:
                 return found
-            time.sleep(POLL_SECONDS)
+            time.sleep(self._poll)
         raise SystemExit(f"{name} was not delivered in {self._patience:g} s")
 
     def _new(self) -> Iterator[dict[str, Any]]:

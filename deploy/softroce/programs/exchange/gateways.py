@@ -36,6 +36,8 @@ LEAST_PEER_BYTES = 16 * 2**20
 PROBED_SECONDS = SETTLED_SECONDS + 2 * ANSWERED_SECONDS + 0.5
 """After the last path came up: the trains that tell what the server's own link carries have gone, twice at most.
 Gateways run long before a job; one that begins at once finds the link by its first round."""
+POLL_SECONDS = 0.02
+"""Between two looks into a trace for how a round ended; nothing is timed by them, and they cost CPU time."""
 _TAG = "t"
 _PROBING = ("grpc", "udp", "verbs")
 """Transports whose rate is the gateways' to find; beside `grpc` a main data path by one of them is up."""
@@ -81,7 +83,7 @@ class GatewayServer:
     def __init__(self, client: GatewayClient, trace: Path, host: Host, options: Options) -> None:
         self._client, self._trace, self._size = client, trace, options.size
         self._silos = parties(host)[1:]
-        self._tail = Tail(trace, NEVER_SECONDS)
+        self._tail = Tail(trace, NEVER_SECONDS, POLL_SECONDS)
         # the trace has times of the other clock
         self._clocks = time.time() - time.monotonic()
 
@@ -112,7 +114,7 @@ class GatewaySilo:
     def __init__(self, client: GatewayClient, trace: Path, host: Host, options: Options) -> None:
         self._client, self._host, self._size = client, host, options.size
         self._server = parties(host)[0]
-        self._tail = Tail(trace, NEVER_SECONDS)
+        self._tail = Tail(trace, NEVER_SECONDS, POLL_SECONDS)
         self._lease: Any = None
 
     def prepare(self, number: int) -> None:
