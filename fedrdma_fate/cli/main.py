@@ -13,6 +13,7 @@ SUBCOMMANDS = (
     Subcommand("certs", "fedrdma_fate.cli.certs", "Make an authority and certificates for a trial."),
     Subcommand("doctor", "fedrdma_fate.cli.doctor", "Check this machine, its RDMA devices, the gateway and FATE."),
     Subcommand("explain", "fedrdma_fate.cli.explain", "Say what an error's code means, and what to do."),
+    Subcommand("fate", "fedrdma_fate.cli.fate", "Check a FATE Flow against its gateway, and print its settings."),
     Subcommand("gateway", "fedrdma_fate.cli.gateway", "Run the gateway of a site."),
     Subcommand("probe", "fedrdma_fate.cli.probe", "Measure the path to a peer, and choose its settings."),
     Subcommand("sessions", "fedrdma_fate.cli.sessions", "List the sessions at a gateway, or end one at all sites."),

@@ -1,0 +1,248 @@
+"""Checks of a FATE Flow home: what its two files say of engine, proxy and ports, and whether the gateway fits that."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedrdma_fate.doctor.findings import Finding, fine
+from fedrdma_fate.doctor.site import check_gateway, check_peers
+
+SERVICE, LOCAL = "service_conf.yaml", "local.service_conf.yaml"
+"""FATE Flow takes each top-level key from the second where it is there, whole; else from the first."""
+
+MOST_FILE_BYTES = 1 << 20
+"""FATE Flow's own file has 3 kB."""
+
+CONNECT_SECONDS = 3.0
+"""To a proxy of this host or network: what takes longer keeps FATE Flow waiting, too."""
+
+MODES_OF_QUEUES = ("queue", "message_queue")
+"""Of `federation.osx.mode`, as FATE Flow and as FATE call it."""
+
+PEERS_SHARE = 7 / 8
+"""Of the receive region that one payload may take where there are several peers (docs/sizing.md)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FlowHome:
+    """The settings of a FATE Flow.
+
+    Attributes:
+        directory: where the files are.
+        service: what `service_conf.yaml` says.
+        local: what `local.service_conf.yaml` says; empty without one.
+    """
+
+    directory: Path
+    service: Mapping[str, Any]
+    local: Mapping[str, Any]
+
+    def value(self, *keys: str) -> Any:
+        """What FATE Flow takes; None where nothing is said."""
+        found: Any = self.local if keys[0] in self.local else self.service
+        for key in keys:
+            found = found.get(key) if isinstance(found, Mapping) else None
+        return found
+
+    def file_of(self, key: str) -> str:
+        """Which file FATE Flow takes a top-level key from."""
+        return LOCAL if key in self.local else SERVICE
+
+    def proxy(self) -> tuple[str, str, int] | None:
+        """Name, host and port of the proxy that scheduling calls go to, where all three are said."""
+        name = self.value("fateflow", "proxy_name")
+        entry = self.value("federation", str(name))
+        if not isinstance(entry, Mapping):
+            return None
+        host, port = entry.get("host"), entry.get("http_port" if name == "nginx" else "port")
+        return (str(name), host, port) if isinstance(host, str) and isinstance(port, int) else None
+
+    def sockets(self) -> list[str]:
+        """Gateways' sockets that the entry `fedrdma` names."""
+        entry = self.value("federation", "fedrdma")
+        if not isinstance(entry, Mapping):
+            return []
+        several = entry.get("gateways")
+        named = [entry.get("gateway"), *(several.values() if isinstance(several, Mapping) else ())]
+        return sorted({each for each in named if isinstance(each, str)})
+
+
+def read_home(home: Path) -> tuple[Finding, FlowHome | None]:
+    """The files of a home, or of a `conf` directory."""
+    check = "fate flow files"
+    directory = home / "conf" if (home / "conf").is_dir() else home
+    found: list[Mapping[str, Any]] = []
+    for name in (SERVICE, LOCAL):
+        path = directory / name
+        try:
+            with path.open("rb") as file:
+                content = file.read(MOST_FILE_BYTES + 1)
+            document = {} if len(content) > MOST_FILE_BYTES else yaml.safe_load(content)
+        except FileNotFoundError:
+            if name == SERVICE:
+                remedy = "Name what `fate_flow init --home` was given, or the folder fate_flow of the environment."
+                return Finding(check, "error", f"there is no {path}", remedy), None
+            document = {}
+        except (OSError, yaml.YAMLError, RecursionError) as error:
+            told = " ".join(str(error).split())
+            return Finding(check, "error", f"{path} cannot be read: {told}", "Mend the file."), None
+        if len(content) > MOST_FILE_BYTES or not isinstance(document, dict):
+            return Finding(check, "error", f"{path} is no file of settings", "Mend the file."), None
+        found.append({str(key): value for key, value in document.items()})
+    taken = sorted(found[1])
+    told = f"{directory / SERVICE}" + (f"; {', '.join(taken)} from {LOCAL}" if taken else f", no {LOCAL}")
+    return fine(check, told), FlowHome(directory, *found)
+
+
+def check_flow(
+    flow: FlowHome,
+    address: str | None,
+    ask: Callable[[str], Mapping[str, Any]],
+    connect: Callable[[str, int], str],
+    model_bytes: int | None,
+) -> list[Finding]:
+    """All checks of a home whose files could be read.
+
+    Args:
+        flow: its settings.
+        address: of the gateway's socket; None for those that the files name, or the usual one.
+        ask: see `client.client.ask_status`.
+        connect: see `connects`.
+        model_bytes: how long a model is that is to pass; None: that is not looked at.
+    """
+    findings = [_check_engine(flow), *_check_osx_mode(flow), _check_proxy(flow, connect), _check_ports(flow)]
+    for each in [address] if address else flow.sockets() or ["unix:///run/fedrdma/gateway.sock"]:
+        reached, status = check_gateway(each, ask)
+        findings.append(reached)
+        if status is not None:
+            findings += [_check_party(flow, status), *check_peers(status)]
+            findings += [] if model_bytes is None else _check_room(status, model_bytes)
+    return findings
+
+
+def connects(host: str, port: int) -> str:
+    """Why nothing listens at a TCP port, or an empty string."""
+    try:
+        socket.create_connection((host, port), CONNECT_SECONDS).close()
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def _check_engine(flow: FlowHome) -> Finding:
+    check, engine = "fate flow engine", flow.value("default_engines", "federation")
+    found = f"federation {engine}, from {flow.file_of('default_engines')}"
+    if engine in ("fedrdma", "osx"):
+        return fine(check, found)
+    remedy = f"Set `default_engines.federation` to fedrdma, or osx, in {LOCAL}: `fedrdma fate config` prints it."
+    return Finding(check, "warning", f"{found}: its jobs do not pass gateways", remedy)
+
+
+def _check_osx_mode(flow: FlowHome) -> list[Finding]:
+    if flow.value("default_engines", "federation") != "osx":
+        return []
+    check, mode = "fate flow osx.mode", flow.value("federation", "osx", "mode")
+    found = f"{mode}, from {flow.file_of('federation')}"
+    if mode not in MODES_OF_QUEUES:
+        return [Finding(check, "error", f"{found}: that needs Eggroll", "Write `mode: queue`: docs/osx-queues.md.")]
+    if flow.value("federation", "osx", "max_message_size") is None:
+        remedy = "Set `federation.osx.max_message_size: 2147483646`: docs/osx-queues.md."
+        return [Finding(check, "warning", f"{found}; FATE cuts objects into slices of 1 MiB, twice as long", remedy)]
+    return [fine(check, found)]
+
+
+def _check_proxy(flow: FlowHome, connect: Callable[[str, int], str]) -> Finding:
+    check, name = "fate flow proxy", flow.value("fateflow", "proxy_name")
+    files = f"named in {flow.file_of('fateflow')}, with its entry in {flow.file_of('federation')}"
+    proxy = flow.proxy()
+    if proxy is None:
+        remedy = "Give it host and port, under `federation`: `fedrdma fate config` prints the lines."
+        return Finding(check, "error", f"{name}, which has no host or no port; {files}", remedy)
+    _, host, port = proxy
+    found = f"{name} at {host}:{port}; {files}"
+    if problem := connect(host, port):
+        front = "listen.flow" if name == "nginx" else "listen.osx"
+        remedy = f"Start what listens there: the gateway's `{front}`. Every job needs it, those of one site, too."
+        return Finding(check, "error", f"{found}: {problem}", remedy)
+    return fine(check, f"{found}: something listens there")
+
+
+def _check_ports(flow: FlowHome) -> Finding:
+    check = "fate flow ports"
+    here, there = flow.service.get("fateflow"), flow.local.get("fateflow")
+    differ = [
+        f"{key} {here.get(key)} and {there.get(key)}"
+        for key in ("http_port", "grpc_port")
+        if isinstance(here, Mapping) and isinstance(there, Mapping) and here.get(key) != there.get(key)
+    ]
+    if not differ:
+        return fine(check, f"{flow.value('fateflow', 'http_port')} and {flow.value('fateflow', 'grpc_port')}")
+    remedy = "Write the same in both: `fate_flow stop` ends whatever listens at the first, another site's server, too."
+    return Finding(check, "error", f"{', '.join(differ)} in {SERVICE} and {LOCAL}", remedy)
+
+
+def _check_party(flow: FlowHome, status: Mapping[str, Any]) -> Finding:
+    check, party = "fate flow party", str(flow.value("party_id") or "")
+    served = {str(each).rpartition(":")[2] for each in status["parties"]}
+    others = [f"{', '.join(peer['parties'])} at {peer['site']}" for peer in status["peers"]]
+    found = f"{party or 'none'}; at {status['site']}: {', '.join(status['parties'])}; " + (
+        "; ".join(others) or "no peers"
+    )
+    if party in served:
+        return fine(check, found)
+    remedy = (
+        "Set `party_id` in service_conf.yaml, or `parties` in the gateway's configuration: FATE Flow schedules as it."
+    )
+    return Finding(check, "error", found, remedy)
+
+
+def _check_room(status: Mapping[str, Any], model_bytes: int) -> list[Finding]:
+    """Of the own regions; what those of the others hold, their gateways know."""
+    several = len(status["peers"]) > 1
+    return [_check_pool(pool, model_bytes, PEERS_SHARE if several else 1.0) for pool in status["pools"]]
+
+
+def _check_pool(pool: Mapping[str, Any], model_bytes: int, share: float) -> Finding:
+    most = int(pool["length"] * (share if pool["name"] == "receive" else 1.0))
+    check, found = f"room to {pool['name']}", f"{model_bytes} bytes in a region that takes {most} at once"
+    if model_bytes <= most:
+        return fine(check, found)
+    remedy = f"Raise `memory.{pool['name']}_bytes`: docs/sizing.md. Run this at every site."
+    return Finding(check, "error", found, remedy)
+
+
+def lines_to_add(flow: FlowHome, engine: str, socket_address: str, front: tuple[str, int]) -> str:
+    """The three top-level keys for `local.service_conf.yaml`, with all that FATE Flow takes of them today.
+
+    Args:
+        flow: its settings.
+        engine: `fedrdma` or `osx`.
+        socket_address: the gateway's `listen.socket`.
+        front: host and port of `listen.flow` with `fedrdma`, of `listen.osx` with `osx`.
+    """
+    host, port = front
+    kept = {key: _section(flow, key) for key in ("default_engines", "fateflow", "federation")}
+    kept["default_engines"]["federation"] = engine
+    if engine == "osx":
+        kept["fateflow"]["proxy_name"] = "osx"
+        queues = {"host": host, "port": port, "mode": "queue", "max_message_size": 2**31 - 2}
+        kept["federation"]["osx"] = {**_section(flow, "federation", "osx"), **queues}
+    else:
+        kept["fateflow"]["proxy_name"] = "nginx"
+        grpc_port = kept["fateflow"].get("grpc_port")
+        nginx = {"host": host, "http_port": port, "grpc_port": grpc_port, "protocol": "http"}
+        kept["federation"]["nginx"] = {**_section(flow, "federation", "nginx"), **nginx}
+        kept["federation"]["fedrdma"] = {**_section(flow, "federation", "fedrdma"), "gateway": socket_address}
+    text: str = yaml.safe_dump(kept, sort_keys=False)
+    return f"# {LOCAL}, beside {flow.directory / SERVICE}\n{text}"
+
+
+def _section(flow: FlowHome, *keys: str) -> dict[str, Any]:
+    found = flow.value(*keys)
+    return dict(found) if isinstance(found, Mapping) else {}
