@@ -15,8 +15,8 @@ BROKERS, FATE = "MQTT, AMQP, ZeroMQ or gRPC over TCP", "FATE's rabbitmq"
 
 MEASURED: dict[tuple[float, float, float, int], dict[str, float]] = {
     # Mbit/s, ms, loss, silos; medians of docs/results/protocols.md
-    (20, 2, 0.0, 4): {TCP: 4.893, BBR: 4.902, BROKERS: 4.891, UDP: 4.966, FATE: 9.877},
-    (20, 2, 0.05, 4): {BBR: 4.899, BROKERS: 6.4},
+    (20, 2, 0.0, 4): {TCP: 4.893, BBR: 4.924, BROKERS: 4.891, UDP: 4.966, FATE: 9.882},
+    (20, 2, 0.05, 4): {BBR: 4.905, BROKERS: 6.404, UDP: 5.104},
     (20, 2, 0.0, 1): {BROKERS: 1.956, FATE: 4.037},
     (20, 20, 0.05, 1): {TCP: 19.204, BBR: 2.093, BROKERS: 19.089, UDP: 2.130},
     (20, 20, 0.10, 1): {TCP: 41.508, BBR: 2.177, BROKERS: 54.910, UDP: 2.110},
