@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import os
@@ -172,7 +173,8 @@ class KeptTwin(Twin):
     def close(self) -> None:
         super().close()
         for kept in self._sites.values():
-            kept.close()
+            # in the next turn of the loop, when its owner has heard of all slots that its links give back
+            asyncio.get_running_loop().call_soon(kept.close)
 
     # -- killing --------------------------------------------------------------------------------------------------
 
