@@ -66,6 +66,7 @@ class Receiver:
         self.resends = 0
         self._verification = ChunkVerification(plan)
         self._placed: set[int] = set()
+        self._landed = 0
         self._staged: dict[int, ChunkHeader] = {}
         self._staging_bytes = 0
         self._header: ChunkHeader | None = None
@@ -80,6 +81,25 @@ class Receiver:
     def placed_bytes(self) -> int:
         """Payload bytes known to lie at their place."""
         return self.plan.bytes_of(self._placed)
+
+    @property
+    def landed(self) -> tuple[int, int]:
+        """See `ReceivingMachine.landed`."""
+        plan, placed = self.plan, self._placed
+        while self._landed < plan.count - plan.trailer_count and self._in_turn(self._landed) in placed:
+            self._landed += 1
+        if not self._landed:
+            return 0, 0
+        newest = plan.chunk(self._in_turn(self._landed - 1))
+        return (newest.offset, plan.total_bytes) if self._is_backwards else (0, newest.offset + newest.length)
+
+    @property
+    def _is_backwards(self) -> bool:
+        return self.settings.mode == "fedrdma-e"
+
+    def _in_turn(self, position: int) -> int:
+        """The chunk of this position, of all from the last to the first where they come so."""
+        return self.plan.count - 1 - position if self._is_backwards else self.plan.trailer_count + position
 
     @property
     def held(self) -> Held:

@@ -127,6 +127,14 @@ class ReceivingMachine(Protocol):
         """Payload bytes known to lie at their place."""
         ...
 
+    @property
+    def landed(self) -> tuple[int, int]:
+        """Bytes of the payload that lie at their place, from one offset to another, as they come: a stretch that grows.
+
+        A hint, where nothing has vouched for them yet; what has to come again leaves it as it is.
+        """
+        ...
+
     def on_landed(self, offset: int, length: int, digest: int | None = None) -> list[Action]:
         """A hint that a chunk without immediate has landed, perhaps with its digest."""
         ...

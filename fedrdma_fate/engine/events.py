@@ -172,6 +172,25 @@ class TransferKept:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class PayloadLanded:
+    """Bytes of a payload that is still coming lie in its slot, from `start` to `end` of it; see `Landing`.
+
+    Attributes:
+        offer: what announced it.
+        slot: where it comes.
+        payload_at: where in the slot the payload starts.
+        start: where in the payload they begin.
+        end: where they end; 0: what was told of it before is not to be counted on.
+    """
+
+    offer: Offer
+    slot: Slot
+    payload_at: int
+    start: int
+    end: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class TransferNoted:
     """What has come so far of a transfer, besides what was told of it before; see `ArrivalNotes`.
 
@@ -241,6 +260,7 @@ LinkEvent = (
     | SlotsStillOpen
     | TransferKept
     | TransferNoted
+    | PayloadLanded
     | TransferSealed
     | PayloadSent
     | SendFailed

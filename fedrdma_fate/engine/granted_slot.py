@@ -11,6 +11,7 @@ from fedrdma_fate.core.state_machines import ReceivingMachine
 from fedrdma_fate.engine.arrival_notes import ArrivalNotes
 from fedrdma_fate.engine.events import TransferProgress
 from fedrdma_fate.engine.kept_slot import KeptSlot
+from fedrdma_fate.engine.landing import Landing
 from fedrdma_fate.ports import Completion, Slot
 from fedrdma_fate.security.sealing import PathOpener, digest_of_offer
 from fedrdma_fate.wire.errors import WireError
@@ -59,6 +60,7 @@ class Granted:
         counted: arrived and overtaken bytes of it that were counted for its link.
         notes: of what has come, where they are wanted.
         tags: what was told of its table of tags.
+        landing: how far its payload lies there, where that is wanted.
     """
 
     slot: Slot
@@ -76,6 +78,7 @@ class Granted:
     counted: tuple[int, int] = (0, 0)
     notes: ArrivalNotes | None = None
     tags: bytearray | None = None
+    landing: Landing | None = None
 
     def to_keep(self, opener: PathOpener | None = None) -> KeptSlot | None:
         """For another data path to go on in, where it can.

@@ -59,6 +59,7 @@ from fedrdma_fate.engine.granted_slot import (
     wipe,
 )
 from fedrdma_fate.engine.kept_slot import KeptSlot
+from fedrdma_fate.engine.landing import LEAST_BYTES, Landing, may_change_payload
 from fedrdma_fate.engine.link_datagrams import COPIES, LinkDatagrams
 from fedrdma_fate.engine.opening import Opening
 from fedrdma_fate.engine.openings import Openings
@@ -171,6 +172,7 @@ class IncomingTransfers:
             if opener is not None:
                 opener.note_resumed(grant)
             if granted.receiver is not None:
+                self._withdraw_landed(granted)
                 self._carry_out(grant, granted, granted.receiver.restart(), now)
             self._expose(endpoint, grant)
 
@@ -283,6 +285,8 @@ class IncomingTransfers:
         goes_on = self._settings.notes_arrivals and self._settings.continues_sealed and _may_go_on(offer)
         if granted.is_sealed and goes_on and self._opener is not None:
             self._emit(TransferSealed(offer, granted.slot, self._opener, granted.adopted))
+        if self._settings.tells_landed and not granted.is_sealed and _is_told_of_landing(offer):
+            granted.landing = Landing(offer, granted.slot, granted.receiver)
         self._ask_share(granted)
         if self._settings.poll_headers:
             clear_stale_header(granted, granted.receiver)
@@ -584,6 +588,8 @@ class IncomingTransfers:
         queue = deque(actions)
         while queue:
             action = queue.popleft()
+            if granted.landing is not None and may_change_payload(action):
+                self._withdraw_landed(granted)
             match action:
                 case ComputeDigest(chunk):
                     part = granted.slot.part(receiver.layout.payload_at + chunk.offset, chunk.length)
@@ -646,6 +652,12 @@ class IncomingTransfers:
                     self._emit(ReceiveFailed(offer, granted.slot, code, reason))
                 case _:
                     raise RuntimeError(f"a receiver cannot ask for {action}")
+        if granted.landing is not None and (landed := granted.landing.advance()) is not None:
+            self._emit(landed)
+
+    def _withdraw_landed(self, granted: Granted) -> None:
+        if granted.landing is not None and (withdrawn := granted.landing.withdraw()) is not None:
+            self._emit(withdrawn)
 
     @property
     def _is_sealed_by_poster(self) -> bool:
@@ -697,7 +709,12 @@ class IncomingTransfers:
             del self._tagged[grant % TAGS]
         granted = self._granted.pop(grant)
         self._forget_early(granted)
+        granted.landing = None
         return granted
+
+
+def _is_told_of_landing(offer: Offer) -> bool:
+    return offer.total_bytes >= LEAST_BYTES and not offer.loss_share and offer.transfer < PROBE_TRANSFERS_FROM
 
 
 def _may_go_on(offer: Offer) -> bool:

@@ -49,6 +49,7 @@ class LinkSettings:
         leaves_room_for_tags: whether another data path to the peer wants a table of tags in the slot, for a transfer
             may go on there, and the peer can grant one of this length; called on the link's thread.
         notes_arrivals: whether its owner wants to know from time to time what has come, to write it down.
+        tells_landed: whether its owner wants to know how far a payload lies in its slot, while it comes.
         confirms: whether the link tells the peer at once that a payload is kept; else its owner does, later. Probes are
             always confirmed.
         complaints: about what the peer sends.
@@ -76,6 +77,7 @@ class LinkSettings:
     knows_tags: Callable[[], bool] = lambda: False
     leaves_room_for_tags: Callable[[int], bool] = lambda _slot_bytes: False
     notes_arrivals: bool = False
+    tells_landed: bool = False
     confirms: bool = True
     complaints: Complaints = dataclasses.field(default_factory=Complaints)
     site: str = "peer"

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection
+import threading
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from fedrdma_fate.memory.spill import SpillStore
+from fedrdma_fate.memory.direct_write import ALIGNMENT_BYTES, write_payload
+from fedrdma_fate.memory.spill import Spilled, SpillStore, UnfinishedFile
+from fedrdma_fate.ports import Slot
 from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
 
 DIRECTORY_NAME = "payloads"
@@ -54,8 +57,15 @@ class PayloadCopies(SpillStore):
             ) from error
         super().__init__(parent, earlier=kept)
 
+    def begin(self, payload: Slot) -> CopyAhead:
+        """A copy of a payload that is still coming; to be discarded in the end."""
+        return CopyAhead(self, payload)
+
     def _sync(self, fileno: int) -> None:
         os.fsync(fileno)
+
+    def _write_payload(self, fileno: int, payload: Slot) -> None:
+        write_payload(fileno, payload, 0, payload.length)
 
     def leave(self) -> None:
         """Leave it as it is to the next run, when nothing is being written any more."""
@@ -66,6 +76,77 @@ class PayloadCopies(SpillStore):
         """Remove the directory and all in it. May be repeated."""
         self.threads.shutdown(cancel_futures=True)
         super().close()
+
+
+class CopyAhead:
+    """A copy that is written while its payload comes, in whatever order, by one thread after the other.
+
+    Attributes:
+        payload: where it comes.
+    """
+
+    def __init__(self, copies: PayloadCopies, payload: Slot) -> None:
+        """Use `PayloadCopies.begin`."""
+        self._copies = copies
+        self.payload = payload
+        self._file: UnfinishedFile | None = None
+        self._written = (0, 0)
+        self._in_use = threading.Lock()
+        self._is_discarded = False
+
+    def write(self, start: int, end: int) -> None:
+        """These bytes lie in the slot: more of them than the last time, at one end or both. Not once it is discarded.
+
+        Raises:
+            MemoryPoolError: SPILL_FAILED.
+        """
+        # whole blocks, so that all of them go past the page cache
+        start = -(-start // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        if end != self.payload.length:
+            end = end // ALIGNMENT_BYTES * ALIGNMENT_BYTES
+        with self._used():
+            if start < end and not self._is_discarded:
+                self._write(start, end)
+
+    def finish(self) -> Spilled:
+        """Write what is left, now that all has come, and sync it.
+
+        Raises:
+            MemoryPoolError: SPILL_FAILED.
+        """
+        with self._used():
+            return self._copies._finish(self._write(0, self.payload.length), self.payload.length)
+
+    def discard(self) -> None:
+        """Nobody needs it any more; what is finished stays. From any thread, at any time, and more than once."""
+        self._is_discarded = True
+        # else who uses it does this as soon as that is over: a descriptor that is closed may be another file's next
+        if self._in_use.acquire(blocking=False):
+            try:
+                if self._file is not None:
+                    self._file.discard()
+            finally:
+                self._in_use.release()
+
+    @contextlib.contextmanager
+    def _used(self) -> Iterator[None]:
+        try:
+            with self._in_use:
+                yield
+        except OSError as error:
+            raise self._copies._cannot_spill(self.payload.length, error) from error
+        finally:
+            if self._is_discarded:
+                self.discard()
+
+    def _write(self, start: int, end: int) -> UnfinishedFile:
+        if self._file is None:
+            self._file = UnfinishedFile(self._copies._directory.fileno)
+        first, behind = self._written if self._written[1] else (end, end)
+        write_payload(self._file.fileno, self.payload, start, first)
+        write_payload(self._file.fileno, self.payload, behind, end)
+        self._written = start, end
+        return self._file
 
 
 class _Kept:

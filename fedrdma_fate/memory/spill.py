@@ -9,7 +9,7 @@ import logging
 import os
 import secrets
 import stat
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Protocol
 
@@ -155,8 +155,8 @@ class SpillStore:
             MemoryPoolError: SPILL_FAILED when it cannot be written, as on a full disk; no file is left.
             ValueError: the piece does not lie inside the slot.
         """
-        payload = slot.part(payload_offset, payload_length).view
-        return self._keep(payload_length, lambda file: _write(file, payload))
+        payload = slot.part(payload_offset, payload_length)
+        return self._keep(payload_length, lambda file: self._write_payload(file, payload))
 
     def spill_bytes(self, payload: bytes) -> Spilled:
         """Write a payload to a file of its own; else as `spill`.
@@ -184,26 +184,40 @@ class SpillStore:
         return Spilled(self.path / name, spilled.length, directory)
 
     def _keep(self, payload_length: int, write: Callable[[int], None]) -> Spilled:
-        name, directory = secrets.token_hex(16), self._directory.fileno
-        unfinished = f"{name}.part"
         try:
-            with _new_file(unfinished, directory) as fileno:
-                write(fileno)
-                self._sync(fileno)
-            os.rename(unfinished, name, src_dir_fd=directory, dst_dir_fd=directory)
-            self._sync(directory)
+            file = UnfinishedFile(self._directory.fileno)
+            try:
+                write(file.fileno)
+                return self._finish(file, payload_length)
+            finally:
+                file.discard()
         except OSError as error:
-            with contextlib.suppress(OSError):
-                os.unlink(unfinished, dir_fd=directory)
-            raise MemoryPoolError(
-                ErrorCode.SPILL_FAILED,
-                f"cannot spill {payload_length} bytes to {self.path}: {error.strerror}.",
-                "Make room there, point memory.spill_directory elsewhere, or raise memory.receive_bytes.",
-            ) from error
-        return Spilled(self.path / name, payload_length, directory)
+            raise self._cannot_spill(payload_length, error) from error
+
+    def _finish(self, file: UnfinishedFile, payload_length: int) -> Spilled:
+        """All of it is written.
+
+        Raises:
+            OSError: it cannot be had under its name.
+        """
+        self._sync(file.fileno)
+        file.finish()
+        self._sync(self._directory.fileno)
+        return Spilled(self.path / file.name, payload_length, self._directory.fileno)
+
+    def _cannot_spill(self, payload_length: int, error: OSError) -> MemoryPoolError:
+        return MemoryPoolError(
+            ErrorCode.SPILL_FAILED,
+            f"cannot spill {payload_length} bytes to {self.path}: {error.strerror}.",
+            "Make room there, point memory.spill_directory elsewhere, or raise memory.receive_bytes.",
+        )
 
     def _sync(self, fileno: int) -> None:
         """What was written there is as safe as it is to be."""
+
+    def _write_payload(self, fileno: int, payload: Slot) -> None:
+        """All of it."""
+        _write(fileno, payload.view)
 
     def leave(self) -> None:
         """Leave it as it is to the next run, which takes it over."""
@@ -214,14 +228,46 @@ class SpillStore:
         self._directory.close()
 
 
-@contextlib.contextmanager
-def _new_file(name: str, directory: int) -> Iterator[int]:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    fileno = os.open(name, flags, 0o600, dir_fd=directory)
-    try:
-        yield fileno
-    finally:
-        os.close(fileno)
+class UnfinishedFile:
+    """A new file under a name that nobody takes for a payload's; `discard` is to be called in the end, in any case.
+
+    Attributes:
+        name: that it gets.
+        fileno: of the file.
+    """
+
+    def __init__(self, directory: int) -> None:
+        """
+        Args:
+            directory: descriptor of where it lies.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        self.name = secrets.token_hex(16)
+        self._directory = directory
+        self._unfinished = f"{self.name}.part"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        self.fileno = os.open(self._unfinished, flags, 0o600, dir_fd=directory)
+
+    def finish(self) -> None:
+        """It gets its name.
+
+        Raises:
+            OSError: it cannot have it.
+        """
+        os.rename(self._unfinished, self.name, src_dir_fd=self._directory, dst_dir_fd=self._directory)
+        self._unfinished = ""
+
+    def discard(self) -> None:
+        """Close it, and remove it unless it is finished. May be repeated."""
+        if self.fileno >= 0:
+            os.close(self.fileno)
+            self.fileno = -1
+        if self._unfinished:
+            with contextlib.suppress(OSError):
+                os.unlink(self._unfinished, dir_fd=self._directory)
+            self._unfinished = ""
 
 
 def _write(fileno: int, payload: memoryview) -> None:

@@ -41,3 +41,27 @@ def test_all_that_was_confirmed_is_found_whole_and_once_by_the_next_gateway(tmp_
         a.put_inline("last", "t", [B], "bytes", b"")
         # what was pulled is on disk no more
         eventually(lambda: os.listdir(state_of(sites["b"]) / "payloads") == [], 30)
+
+
+def test_a_long_message_whose_copy_was_begun_when_its_gateway_was_killed_comes_whole_and_leaves_nothing(
+    tmp_path: Path,
+) -> None:
+    memory = {**MEMORY, "send_bytes": "128MiB", "receive_bytes": "128MiB", "directory": str(tmp_path / "meet")}
+    (tmp_path / "meet").mkdir()
+    body = os.urandom(96 << 20)
+    with (
+        start_gateways(LAYOUT, tmp_path, runner=InProcesses(), memory=memory, transport="tcp", durable=True) as sites,
+        sites["a"].client(mode="fedrdma-e") as a,
+    ):
+        push(a, "long", body)
+        copies = state_of(sites["b"]) / "payloads"
+        # the first 32 MiB are there; whatever of it is so far, the next gateway has to sort it out
+        eventually(lambda: os.listdir(copies) != [], 60)
+        runner_of(sites).kill(sites["b"])
+        kill_keeper(sites["b"])
+        runner_of(sites).start(sites["b"])
+        with sites["b"].client() as b:
+            received = b.get("long", "t", A, timeout=60)
+            assert bytes(received.buffer) == body
+            del received
+            eventually(lambda: os.listdir(copies) == [], 30)

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from fedrdma_fate.engine import incoming, landing
+from fedrdma_fate.memory.payload_copies import CopyAhead
+from fedrdma_fate.memory.spill import Spilled
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 from fedrdma_fate.wire.frames import MessageKey, Mode
 from tests.support.kept_twin import KeptTwin
@@ -40,6 +43,41 @@ def test_every_message_comes_whole_and_once_or_both_ends_are_told_and_all_memory
         wrong += [f"{sentence} (seed {seed})" for sentence in [*outcome.wrong, *costs]]
     record_property("cell", cell_line(fault, mode, path, count, struck, delivered, told, wrong))
     assert not wrong, "\n".join(wrong[:20])
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_copies_on_disk_that_are_begun_while_a_message_comes_have_its_bytes(
+    fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # as if all messages were long
+    monkeypatch.setattr(incoming, "LEAST_BYTES", 1)
+    monkeypatch.setattr(landing, "STEP_BYTES", 1)
+    begun, finished, other_bytes = 0, 0, list[str]()
+    real_write, real_finish = CopyAhead.write, CopyAhead.finish
+
+    def write(copy: CopyAhead, start: int, end: int) -> None:
+        nonlocal begun
+        begun += 1
+        real_write(copy, start, end)
+
+    def finish(copy: CopyAhead) -> Spilled:
+        nonlocal finished
+        finished += 1
+        spilled = real_finish(copy)
+        if spilled.path.read_bytes() != bytes(copy.payload.view):
+            other_bytes.append(spilled.path.name)
+        return spilled
+
+    monkeypatch.setattr(CopyAhead, "write", write)
+    monkeypatch.setattr(CopyAhead, "finish", finish)
+    wrong = []
+    for cell, mode, path in cells():
+        # the others differ in nothing that copies see
+        if cell == fault and path in ("tcp", "verbs"):
+            wrong += run_once(fault, mode, path, 0, durable=True).wrong
+    assert (wrong, other_bytes) == ([], [])
+    assert begun
+    assert finished
 
 
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault != "none"])

@@ -10,7 +10,7 @@ import hashlib
 import os
 import random
 import tempfile
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -457,10 +457,11 @@ class Run:
                 self.outcome.wrong.append(f"slots: {site} has left {left}")
 
 
-async def _play(directory: Path, fault: Fault, mode: Mode, path: str, chance: random.Random) -> Outcome:
-    twin = MatrixTwin(
-        directory, chance.randrange(1 << 30), transport=path, timeouts={"idle": 60.0, "peer_silence": 500_000.0}
-    )
+async def _play(
+    directory: Path, fault: Fault, mode: Mode, path: str, chance: random.Random, settings: Mapping[str, Any]
+) -> Outcome:
+    timeouts = {"idle": 60.0, "peer_silence": 500_000.0}
+    twin = MatrixTwin(directory, chance.randrange(1 << 30), transport=path, timeouts=timeouts, **settings)
     run = Run(twin, fault, mode, chance)
     spoilt = chance.choice(("a", "b", "ab", "ab"))
     for site, transports in twin.transports.items():
@@ -480,9 +481,9 @@ async def _play(directory: Path, fault: Fault, mode: Mode, path: str, chance: ra
         twin.close()
 
 
-def run_once(fault: str, mode: Mode, path: str, seed: int) -> Outcome:
-    """One run of one cell."""
+def run_once(fault: str, mode: Mode, path: str, seed: int, **settings: Any) -> Outcome:
+    """One run of one cell; both gateways have these settings besides."""
     # cells of one number share nothing
     chance = random.Random(f"{fault}/{mode}/{path}/{seed}")
     with tempfile.TemporaryDirectory(dir=_quick_directory()) as directory:
-        return run_virtually(_play(Path(directory), FAULTS[fault], mode, path, chance))
+        return run_virtually(_play(Path(directory), FAULTS[fault], mode, path, chance, settings))

@@ -96,7 +96,7 @@ BOUNDS: dict[str, dict[str, str]] = {
     "MOST_KEPT": {"gateway/peers/kept_transfers.py:KeptTransfers": "_kept"},
     "MOST_LARGE": {"gateway/peers/sending.py:Sending": "_transfers _brings _with_another _restored"},
     "MOST_HERE, MOST_WAITING": {"gateway/peers/same_payload.py:SamePayloads": "_here _waiting _of _of_message"},
-    "MOST_SMALL_BYTES, and the slots that large messages lie in": {"gateway/peers/saving.py:Saving": "_entries"},
+    "MOST_SMALL_BYTES, and the slots that large messages lie in": {"gateway/peers/saving.py:Saving": "_entries _ahead"},
     "MOST_UNWRITTEN_BYTES": {"memory/journal_file.py:JournalFile": "_unwritten"},
     "MOST_BYTES": {"gateway/messages/unspilled.py:Unspilled": "_messages"},
     "MOST_FAILURES for each party": {"gateway/messages/sessions.py:_Session": "failures"},

@@ -144,6 +144,15 @@ class XReceiver:
         return self.state in (ReceiverState.DELIVERED, ReceiverState.FAILED)
 
     @property
+    def landed(self) -> tuple[int, int]:
+        """See `ReceivingMachine.landed`; what goes behind all other chunks is none of it."""
+        plan, tail = self.plan, self.settings.tail
+        in_turn = plan.count - max(plan.trailer_count, tail.stop if tail else 0)
+        if not (complete := min(self._arrivals.complete, in_turn)):
+            return 0, 0
+        return plan.chunk(plan.count - complete).offset, plan.total_bytes
+
+    @property
     def held(self) -> Held:
         """What it could go on from in the same slot, on another data path."""
         there = [self._order.index(position) for position in self._arrivals]

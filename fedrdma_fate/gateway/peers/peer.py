@@ -19,6 +19,7 @@ from fedrdma_fate.engine.events import (
     PathConnected,
     PathLost,
     PathStalled,
+    PayloadLanded,
     PayloadReceived,
     PayloadSent,
     ReceiveFailed,
@@ -656,6 +657,8 @@ class Peer:
                 self.receiving.slots_still_open(slots)
             case TransferKept(kept):
                 self.receiving.keep(kept)
+            case PayloadLanded():
+                self.receiving.landed(event)
             case TransferNoted():
                 self.receiving.note(event)
             case TransferSealed():

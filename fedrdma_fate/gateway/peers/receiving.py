@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from fedrdma_fate.core.credits import MOST_REQUESTS
 from fedrdma_fate.core.held import Ranges, bytes_in
 from fedrdma_fate.core.plan import HEADER_SPACE_BYTES
-from fedrdma_fate.engine.events import TransferNoted, TransferSealed, TransferStats
+from fedrdma_fate.engine.events import PayloadLanded, TransferNoted, TransferSealed, TransferStats
 from fedrdma_fate.engine.kept_slot import KeptSlot
 from fedrdma_fate.engine.link_thread import LinkHandle
 from fedrdma_fate.gateway.background import spawn
@@ -324,6 +324,7 @@ class Receiving:
         grant.link.grant(self._next_grant, slot, grant.asked_by, kept)
 
     def _take_back(self, slot: Slot) -> Lease:
+        self.saving.drop_ahead(slot)
         grant = self._granted.pop(slot.offset)
         self.kept.take_told(grant.number)
         self._asked_by.pop(grant.asked_by, None)
@@ -378,6 +379,11 @@ class Receiving:
         """So much has come: write it down, where it has not come to its end since."""
         if self._is_coming(noted.slot, noted.offer):
             self.kept.note(noted)
+
+    def landed(self, told: PayloadLanded) -> None:
+        """So much of a payload lies in its slot."""
+        if self._is_coming(told.slot, told.offer):
+            self.saving.landed(told)
 
     def sealed(self, begun: TransferSealed) -> None:
         """What comes into this slot lies there as sealed."""
@@ -441,6 +447,7 @@ class Receiving:
 
     def received(self, offer: Offer, slot: Slot, payload_at: int, stats: TransferStats, missing: Ranges = ()) -> None:
         """A payload lies in its slot, whole, but for what may be missing."""
+        ahead_copy = self.saving.take_ahead(slot)
         lease = self._take_back(slot)
         # what says that it has come, says that it is coming no more
         self.kept.received(slot)
@@ -477,7 +484,8 @@ class Receiving:
             self._announced.discard(offer.transfer)
             self.kept.drop(offer.transfer)
             self._context.sharing.ended(self._peer, offer.transfer)
-            self.saving.begin(message, functools.partial(self._arrived, offer, message, stats), self._not_saved)
+            arrived = functools.partial(self._arrived, offer, message, stats)
+            self.saving.begin(message, arrived, self._not_saved, ahead_copy)
         else:
             self._arrived(offer, message, stats)
 

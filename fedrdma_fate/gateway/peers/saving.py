@@ -6,13 +6,16 @@ import asyncio
 import dataclasses
 import functools
 from collections.abc import Callable
+from typing import TypeVar
 
+from fedrdma_fate.engine.events import PayloadLanded
 from fedrdma_fate.engine.link_thread import LinkHandle
 from fedrdma_fate.gateway.background import spawn
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.messages.message import Message
-from fedrdma_fate.memory.payload_copies import PayloadCopies
+from fedrdma_fate.memory.payload_copies import CopyAhead
 from fedrdma_fate.memory.spill import Spilled
+from fedrdma_fate.ports import Slot
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, MemoryPoolError
 from fedrdma_fate.wire.frames import Delivered, MessageKey, Offer
 
@@ -27,8 +30,27 @@ MOST_SMALL_BYTES = 256 << 20
 MOST_COPYING = 4
 """Messages of one peer that are being copied at once, so that those of others do not wait behind thousands of its."""
 
+Written = TypeVar("Written")
+
 _MESSAGE_BYTES = 1024
 """What each takes besides its payload."""
+
+
+@dataclasses.dataclass(slots=True)
+class _Ahead:
+    """A copy of a message that is still coming.
+
+    Attributes:
+        copy: it.
+        landed: which bytes of the message lie in its slot.
+        is_writing: those that are not in the copy yet are being written.
+        is_over: the copy is another's now, or nobody's.
+    """
+
+    copy: CopyAhead
+    landed: tuple[int, int]
+    is_writing: bool = False
+    is_over: bool = False
 
 
 @dataclasses.dataclass(slots=True)
@@ -38,12 +60,14 @@ class _Entry:
     Attributes:
         message: it; nobody can pull it yet.
         small_bytes: what it takes of `MOST_SMALL_BYTES`.
+        ahead: its copy, where that was begun while it came.
         again: its peer has offered it again, and the data path that this came by.
         given_up: its peer has given it up.
     """
 
     message: Message
     small_bytes: int
+    ahead: CopyAhead | None = None
     again: tuple[Offer, LinkHandle] | None = None
     given_up: bool = False
 
@@ -54,6 +78,8 @@ class Saving:
     def __init__(self, context: GatewayContext) -> None:
         self._context = context
         self._entries: dict[int, _Entry] = {}
+        # by where their slots start
+        self._ahead: dict[int, _Ahead] = {}
         self._small_bytes = 0
         self._copying = asyncio.Semaphore(MOST_COPYING)
 
@@ -65,8 +91,55 @@ class Saving:
         """Whether another small message is one too many."""
         return self._small_bytes >= MOST_SMALL_BYTES
 
+    def landed(self, told: PayloadLanded) -> None:
+        """So much of a payload lies in its slot: it is written to disk while the rest comes."""
+        ahead, copies = self._ahead.get(told.slot.offset), self._context.copies
+        if not told.end:
+            self.drop_ahead(told.slot)
+            return
+        if ahead is None:
+            if copies is None:
+                return
+            copy = copies.begin(told.slot.part(told.payload_at, told.offer.total_bytes))
+            ahead = self._ahead[told.slot.offset] = _Ahead(copy, (0, 0))
+        ahead.landed = told.start, told.end
+        if not ahead.is_writing and not ahead.is_over:
+            ahead.is_writing = True
+            spawn(self._context.tasks, self._write_ahead(ahead))
+
+    async def _write_ahead(self, ahead: _Ahead) -> None:
+        written = (0, 0)
+        try:
+            while not ahead.is_over and ahead.landed != written:
+                written = ahead.landed
+                await self._in_thread(functools.partial(ahead.copy.write, *written))
+        except MemoryPoolError:
+            # it is tried once more when all is there, and told then
+            ahead.is_over = True
+            ahead.copy.discard()
+        finally:
+            ahead.is_writing = False
+
+    def take_ahead(self, slot: Slot) -> CopyAhead | None:
+        """What came into a slot is whole: the copy that was begun meanwhile, to be finished, if there is one."""
+        ahead = self._ahead.pop(slot.offset, None)
+        if ahead is None or ahead.is_over:
+            return None
+        ahead.is_over = True
+        return ahead.copy
+
+    def drop_ahead(self, slot: Slot) -> None:
+        """What comes into a slot does not come to its end there, or not as it was told."""
+        if (ahead := self._ahead.pop(slot.offset, None)) is not None:
+            ahead.is_over = True
+            ahead.copy.discard()
+
     def begin(
-        self, message: Message, arrived: Callable[[], None], failed: Callable[[Message, FedRDMAError], None]
+        self,
+        message: Message,
+        arrived: Callable[[], None],
+        failed: Callable[[Message, FedRDMAError], None],
+        ahead: CopyAhead | None = None,
     ) -> None:
         """Write a message to disk.
 
@@ -74,9 +147,10 @@ class Saving:
             message: it.
             arrived: called when it is there, and its record.
             failed: called with it when that cannot be.
+            ahead: its copy, where that was begun while it came.
         """
         small_bytes = 0 if message.body is None else message.total_bytes + _MESSAGE_BYTES
-        entry = self._entries[message.transfer] = _Entry(message, small_bytes)
+        entry = self._entries[message.transfer] = _Entry(message, small_bytes, ahead)
         self._small_bytes += small_bytes
         spawn(self._context.tasks, self._save(entry, arrived, failed))
 
@@ -95,7 +169,7 @@ class Saving:
     ) -> None:
         message, problem = entry.message, None
         try:
-            await self._write(message)
+            await self._write(message, entry.ahead)
         except FedRDMAError as error:
             problem = error
         except OSError as error:
@@ -116,20 +190,33 @@ class Saving:
                 offer, link = entry.again
                 link.decline(offer, Delivered(message.transfer))
 
-    async def _write(self, message: Message) -> None:
+    async def _write(self, message: Message, ahead: CopyAhead | None) -> None:
         copies, journal = self._context.copies, self._context.journal
         if copies is None:
             raise MemoryPoolError(ErrorCode.JOURNAL_UNUSABLE, "there is no journal.")
         if message.lease is not None:
             where = message.lease.slot, message.payload_at, message.total_bytes
-            message.copy = await self._copy(copies, functools.partial(copies.spill, *where))
+            message.copy = await self._finished(ahead) or await self._in_thread(functools.partial(copies.spill, *where))
             journal.copied(message)
         elif message.body is not None:
             if len(message.body) > IN_JOURNAL_BYTES:
-                message.copy = await self._copy(copies, functools.partial(copies.spill_bytes, message.body))
+                message.copy = await self._in_thread(functools.partial(copies.spill_bytes, message.body))
             journal.keep(message)
         await journal.synced()
 
-    async def _copy(self, copies: PayloadCopies, write: Callable[[], Spilled]) -> Spilled:
+    async def _finished(self, ahead: CopyAhead | None) -> Spilled | None:
+        """None where none was begun, or it cannot be had: then it is written anew, and whoever does says why not."""
+        if ahead is None:
+            return None
+        try:
+            return await self._in_thread(ahead.finish)
+        except MemoryPoolError:
+            return None
+        finally:
+            ahead.discard()
+
+    async def _in_thread(self, write: Callable[[], Written]) -> Written:
+        copies = self._context.copies
+        assert copies is not None
         async with self._copying:
             return await asyncio.get_running_loop().run_in_executor(copies.threads, write)
