@@ -45,6 +45,7 @@ class Gateway:
         self._stop_wanted = asyncio.Event()
         self._undo = contextlib.ExitStack()
         self._assembly: Assembly | None = None
+        self._ending: Assembly | None = None
 
     async def start(self) -> None:
         """Allocate memory, listen, dial the peers.
@@ -117,7 +118,10 @@ class Gateway:
 
         Raises:
             RuntimeError: the gateway does not run.
+            GatewayError: GATEWAY_STOPPING: it is about to run no more.
         """
+        if self._ending is not None:
+            raise stopping_error(self._ending.context)
         if self._assembly is None:
             raise RuntimeError("the gateway does not run")
         assembly = self._assembly
@@ -179,11 +183,13 @@ class Gateway:
         assembly, self._assembly = self._assembly, None
         try:
             if assembly is not None:
+                self._ending = assembly
                 await self._end_assembly(assembly)
                 if orderly:
                     assembly.context.mailbox.discard_all()
                     assembly.kept.forget()
         finally:
+            self._ending = None
             self._undo.close()
 
     async def _end_assembly(self, assembly: Assembly) -> None:

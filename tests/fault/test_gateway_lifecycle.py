@@ -18,13 +18,15 @@ import pytest
 
 from fedrdma_fate.core.path import PathState
 from fedrdma_fate.engine.path_memory import KnownPath
+from fedrdma_fate.gateway import daemon
 from fedrdma_fate.gateway.config.schema import parse_config
 from fedrdma_fate.gateway.daemon import Gateway
 from fedrdma_fate.gateway.path_store import PathStore
+from fedrdma_fate.gateway.tasks.socket import TaskSocket
 from fedrdma_fate.memory import heap
 from fedrdma_fate.transport.grpc import GrpcSettings, GrpcTransport
 from fedrdma_fate.unix_sockets import address_of
-from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError
 from tests.support.ports import ports_of_this_process
 from tests.support.shared_memory import room_for_regions
 from tests.support.sites import (
@@ -243,6 +245,30 @@ def test_a_gateway_may_be_stopped_before_it_was_started_and_twice(site: Site) ->
             gateway.status()
 
     asyncio.run(scenario())
+
+
+def test_whoever_asks_for_the_status_while_a_gateway_ends_is_told_that_it_stops(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[ErrorCode] = []
+
+    async def scenario() -> None:
+        gateway = Gateway(parse_config(site.config))
+        real = TaskSocket.stop
+
+        async def stop(socket: TaskSocket, *, keep: bool = False) -> None:
+            with pytest.raises(GatewayError) as caught:
+                gateway.status()
+            asked.append(caught.value.code)
+            await real(socket, keep=keep)
+
+        monkeypatch.setattr(TaskSocket, "stop", stop)
+        await gateway.start()
+        monkeypatch.setattr(daemon, "_has_something_to_keep", lambda _assembly: True)
+        await gateway.stop(keep=True)
+
+    asyncio.run(scenario())
+    assert asked == [ErrorCode.GATEWAY_STOPPING]
 
 
 def test_a_running_gateway_gives_free_memory_back(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
