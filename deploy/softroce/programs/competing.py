@@ -4,8 +4,8 @@
         .venv/bin/python -m deploy.softroce.programs.competing UNTIL FLOW...
 
 A flow is KIND@START: `x` (two gateways of its own, mode fedrdma-x, payloads of 128 MiB one after the other; `x/16` of
-16 MiB) or a TCP congestion control such as `cubic`, from START until UNTIL. Times are seconds after the programs were
-started, as those of `--at`.
+16 MiB), `x-udp` (the same over UDP) or a TCP congestion control such as `cubic`, from START until UNTIL. Times are
+seconds after the programs were started, as those of `--at`.
 """
 
 from __future__ import annotations
@@ -45,6 +45,9 @@ HEADROOM_BYTES = 32 * 2**20
 BLOCK_BYTES = 2**16
 PATIENCE_SECONDS = 60.0
 
+OURS = {"x": "verbs", "x-udp": "udp"}
+"""Kinds of flows of ours, and the transport of each."""
+
 Arrived = Callable[[], int]
 """Bytes of a flow that have arrived so far."""
 
@@ -55,8 +58,8 @@ class Flow:
 
     Attributes:
         number: counts the flows, from 0.
-        kind: `x`, or a TCP congestion control.
-        payload_bytes: of one message of `x`.
+        kind: one of ours, or a TCP congestion control.
+        payload_bytes: of one message of ours.
         start: seconds after the programs were started.
     """
 
@@ -103,7 +106,7 @@ def gateway(flow: Flow) -> Iterator[tuple[str, Path]]:
             PARTIES,
             port=CONTROL_PORT + flow.number,
             mode="fedrdma-x",
-            transport="verbs",
+            transport=OURS[flow.kind],
             memory={name: most + HEADROOM_BYTES for name, most in room.items()},
             timeouts={"drain": BIN_SECONDS},
         )
@@ -203,7 +206,7 @@ def taking(server: socket.socket) -> Iterator[Arrived]:
 def send(flows: Sequence[Flow], until: float, stack: contextlib.ExitStack) -> None:
     """Host 0's part."""
     for flow in flows:
-        stack.enter_context(pushing(flow, until) if flow.kind == "x" else streaming(flow, until))
+        stack.enter_context(pushing(flow, until) if flow.kind in OURS else streaming(flow, until))
     late = [flow for flow in flows if flow.start < elapsed()]
     if late:
         raise SystemExit(f"ready after {elapsed():.3f} s: too late for {late}")
@@ -213,7 +216,7 @@ def send(flows: Sequence[Flow], until: float, stack: contextlib.ExitStack) -> No
 def receive(servers: dict[int, socket.socket], flows: Sequence[Flow], until: float, stack: contextlib.ExitStack) -> Any:
     """Host 1's part: when it looked, and what had arrived of each flow until then."""
     counters = [
-        stack.enter_context(pulling(flow) if flow.kind == "x" else taking(servers[flow.number])) for flow in flows
+        stack.enter_context(pulling(flow) if flow.kind in OURS else taking(servers[flow.number])) for flow in flows
     ]
     times, arrived = [], []
     for count in range(int(min(flow.start for flow in flows) / BIN_SECONDS), round(until / BIN_SECONDS) + 1):
@@ -236,7 +239,7 @@ def main() -> None:
         servers = {
             flow.number: stack.enter_context(socket.create_server((address, TCP_PORT + flow.number)))
             for flow in flows
-            if flow.kind != "x" and this_host()
+            if flow.kind not in OURS and this_host()
         }
         control.exchange("listening")
         if this_host() == 0:
