@@ -23,7 +23,11 @@ from typing import Any
 import psutil
 import yaml
 
+from fedrdma_fate.doctor.fate_flow import lines_to_add, read_home
 from tests.support.ports import ports_of_this_process
+
+FOR_OSX = {"GRPC_ENABLE_FORK_SUPPORT": "1", "GRPC_POLL_STRATEGY": "poll", "FEDRDMA_FATE_DISABLE": "1"}
+"""Environment of FATE's processes: tables are sent by workers that are forked from one that uses gRPC."""
 
 _READY_SECONDS = 120.0
 _FRAGMENT = Path(__file__).resolve().parents[2] / "conf" / "fate_flow.yaml"
@@ -72,6 +76,7 @@ def running_fate_flow(
     party_id: str = "9999",
     http_port: int | None = None,
     proxy_port: int | None = None,
+    osx_port: int | None = None,
 ) -> Iterator[FateFlow]:
     """Start a server with conf/fate_flow.yaml as it comes, and in the end stop it and the tasks it has started.
 
@@ -81,6 +86,8 @@ def running_fate_flow(
         party_id: of its site.
         http_port: where it listens; None takes a free one.
         proxy_port: where its scheduling calls go on loopback; None: to itself.
+        osx_port: of a gateway's `listen.osx`: scheduling and jobs go there by FATE's own engine `osx`, with nothing of
+            ours in its processes.
 
     Raises:
         AssertionError: it does not answer, with its output.
@@ -97,11 +104,18 @@ def running_fate_flow(
     conf["party_id"] = party_id
     conf["computing"]["standalone"]["cores"] = 8
     path.write_text(yaml.safe_dump(conf))
-    local = yaml.safe_load(_FRAGMENT.read_text())
-    local["fateflow"] |= ports
-    local["federation"]["nginx"] |= {**ports, "http_port": proxy_port or http_port}
-    local["federation"]["fedrdma"] = backend
-    path.with_name("local.service_conf.yaml").write_text(yaml.safe_dump(local))
+    if osx_port is None:
+        local = yaml.safe_load(_FRAGMENT.read_text())
+        local["fateflow"] |= ports
+        local["federation"]["nginx"] |= {**ports, "http_port": proxy_port or http_port}
+        local["federation"]["fedrdma"] = backend
+        lines = yaml.safe_dump(local)
+    else:
+        _, flow = read_home(server.home)
+        assert flow is not None
+        lines = lines_to_add(flow, "osx", "", ("127.0.0.1", osx_port))
+        server.environment |= FOR_OSX
+    path.with_name("local.service_conf.yaml").write_text(lines)
     process = _start(server)
     try:
         _wait_until_up(server, process)

@@ -1,6 +1,7 @@
 """Two organisations, each with a FATE Flow and a gateway: a HomoNN job with nothing between them but the gateways.
 
-By hand, as it takes minutes: `.venv/bin/python -m tests.support.two_fate_flows DIRECTORY`, which does not exist yet.
+By hand, as it takes minutes: `.venv/bin/python -m tests.support.two_fate_flows DIRECTORY [osx]`, a directory that does
+not exist yet. With `osx`, by FATE's own engine of that name, with nothing of ours in FATE's processes.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ PARTY = {"a": "9999", "b": "10000"}
 MEMORY = {"send_bytes": "32MiB", "receive_bytes": "64MiB", "ring_slot_bytes": "1MiB"}
 
 
-def main(directory: Path) -> None:
+def main(directory: Path, engine: str = "fedrdma") -> None:
     """Upload at both, submit at one; print what both gateways show of scheduling calls, whatever comes of it."""
     servers = dict(zip(PARTY, free_ports(2), strict=True))
     fronts = dict(zip(PARTY, free_ports(2), strict=True))
 
     def of_site(name: str) -> dict[str, Any]:
         return {
-            "listen": {"flow": f"127.0.0.1:{fronts[name]}"},
+            "listen": {"osx" if engine == "osx" else "flow": f"127.0.0.1:{fronts[name]}"},
             "flow": {"server": f"127.0.0.1:{servers[name]}"},
         }
 
@@ -52,6 +53,7 @@ def main(directory: Path) -> None:
                     party_id=party_id,
                     http_port=servers[name],
                     proxy_port=fronts[name],
+                    osx_port=fronts[name] if engine == "osx" else None,
                 )
             )
             for name, party_id in PARTY.items()
@@ -70,4 +72,4 @@ def _run(flow: FateFlow, *options: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]).resolve())
+    main(Path(sys.argv[1]).resolve(), *sys.argv[2:])
