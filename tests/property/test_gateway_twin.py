@@ -100,8 +100,12 @@ class _Run:
         await twin.quiesce()
 
     async def _until_all_came(self) -> None:
-        while not all(pull.done() for pull in self.pulls.values()):
-            for site in self.twin.halves:
+        halves = self.twin.halves
+        # of what a restart has made nobody wait for, some may still be on its way, and have a chunk to be sent again
+        while not all(pull.done() for pull in self.pulls.values()) or any(
+            half.peer.sending.pending for half in halves.values()
+        ):
+            for site in halves:
                 await self.twin.turn(site)
                 await self.twin.carry(site)
             await asyncio.sleep(0.01)

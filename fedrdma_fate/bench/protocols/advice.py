@@ -29,6 +29,7 @@ HIGHEST_LOSS = 0.5
 BBR_LOSS = 0.15
 """From which on BBR, too, takes losses for a smaller link; measured up to 10 %."""
 BITS = 8
+"""Of a byte."""
 
 UDP_FACTOR = 1.012
 """`fedrdma-x` over UDP to plain TCP, without loss: 4.951 s to 4.891 s."""

@@ -20,7 +20,7 @@ from fedrdma_fate.obs.complaints import Complaints
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = 1.0
+CALL_LOOK_SECONDS = 1.0
 """By so much later a call may end, where limits are a minute and more; as long too many connections may live."""
 
 MOST_CONNECTIONS = 2048
@@ -51,7 +51,7 @@ class CallWatch:
     def start(self, port: int) -> None:
         """Watch, from now on, what comes to this port."""
         self._port = port
-        self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
+        self._timer = self._loop.call_later(CALL_LOOK_SECONDS, self._look)
 
     def stop(self) -> None:
         """There are no calls any more; may be repeated."""
@@ -87,7 +87,7 @@ class CallWatch:
                 del self._ends[context]
 
     def _look(self) -> None:
-        self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
+        self._timer = self._loop.call_later(CALL_LOOK_SECONDS, self._look)
         now = self._loop.time()
         with self._lock:
             over = [context for context, end in self._ends.items() if end <= now]
