@@ -55,6 +55,7 @@ class Receiver:
         layout: what lies where in the slot.
         state: where the transfer stands.
         resends: how often in a row damage was answered with a request to send again.
+        landed_again: see `ReceivingMachine.landed_again`.
     """
 
     def __init__(self, transfer: int, plan: ChunkPlan, settings: ReceiveSettings) -> None:
@@ -67,6 +68,7 @@ class Receiver:
         self._verification = ChunkVerification(plan)
         self._placed: set[int] = set()
         self._landed = 0
+        self.landed_again = 0
         self._staged: dict[int, ChunkHeader] = {}
         self._staging_bytes = 0
         self._header: ChunkHeader | None = None
@@ -136,6 +138,7 @@ class Receiver:
         chunk = self.plan.chunk_at(offset - self.layout.payload_at)
         if chunk is None or chunk.length != length:
             return []
+        self.landed_again += chunk.index in self._placed
         self._placed.add(chunk.index)
         self._verification.invalidate([chunk.index])
         if digest is None:

@@ -135,6 +135,11 @@ class ReceivingMachine(Protocol):
         """
         ...
 
+    @property
+    def landed_again(self) -> int:
+        """How many chunks were written over with what came again for them."""
+        ...
+
     def on_landed(self, offset: int, length: int, digest: int | None = None) -> list[Action]:
         """A hint that a chunk without immediate has landed, perhaps with its digest."""
         ...

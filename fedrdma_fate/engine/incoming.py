@@ -586,6 +586,8 @@ class IncomingTransfers:
         assert receiver is not None
         assert offer is not None
         queue = deque(actions)
+        if granted.landing is not None and (written_over := granted.landing.look()) is not None:
+            self._emit(written_over)
         while queue:
             action = queue.popleft()
             if granted.landing is not None and may_change_payload(action):

@@ -31,6 +31,10 @@ class Landing:
         self._told_bytes = 0
         self._is_over = False
 
+    def look(self) -> PayloadLanded | None:
+        """Withdraw what was told, if any of it was written over: by the same bytes, unless somebody lies."""
+        return self.withdraw() if self._receiver.landed_again else None
+
     def advance(self) -> PayloadLanded | None:
         """What there is to tell, when enough has come."""
         if self._is_over:

@@ -221,6 +221,7 @@ def test_silos_ask_for_queues_once_the_server_has_made_them(tmp_path: Path, monk
         yield SimpleNamespace(sub_ctx=lambda _: warm)
 
     monkeypatch.setattr(fate_rabbitmq, "joined", joined)
+    monkeypatch.setattr(fate_rabbitmq, "broker_of", lambda *_: contextlib.nullcontext(Broker("127.0.0.1", 1, 2, "", 0)))
     asked = Options("fate-rabbitmq", 0, 0, broker=Broker("127.0.0.1", 1, 2, "", 0))
     hosts = [Host(number, ("127.0.0.1",) * 3, tmp_path / "meeting") for number in range(3)]
     with ThreadPoolExecutor(3) as pool:

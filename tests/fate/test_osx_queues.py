@@ -25,6 +25,9 @@ SECONDS = 300
 """For whatever a loaded machine may hold up."""
 
 
+ATTEMPTS = 3
+"""Now and then one of FATE's workers crashes, forked beside threads of gRPC: seen once, in a run of all tests."""
+
 LAYOUT = {"a": ["9999"], "b": ["10000"]}
 
 # slices and tables are sent by workers that are forked from a process that uses gRPC; nothing of ours is loaded
@@ -96,15 +99,13 @@ def test_a_component_runs_over_osx_and_its_clean_up_releases_the_session(
 
 
 def test_what_is_put_over_osx_is_what_is_got_whole_and_in_slices() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.support.osx_queue_times", "--megabytes", "3", "--rounds", "1"],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=ROOT,
-        env=ENVIRONMENT,
-        timeout=SECONDS,
-    )
+    command = [sys.executable, "-m", "tests.support.osx_queue_times", "--megabytes", "3", "--rounds", "1"]
+    for _ in range(ATTEMPTS):
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, cwd=ROOT, env=ENVIRONMENT, timeout=SECONDS
+        )
+        if "BrokenProcessPool" not in done.stderr:
+            break
     assert done.returncode == 0, done.stderr
     ours = [line for line in done.stdout.splitlines() if line.startswith("gateways ")]
     assert ["max_message_size=None" in line for line in ours] == [True, False]

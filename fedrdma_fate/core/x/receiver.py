@@ -92,6 +92,7 @@ class XReceiver:
         placed_bytes: payload bytes known to lie at their place.
         arrived_bytes: all that has come, what came twice, and repair chunks, included.
         lacks_table: it was delivered without its table of tags: those that were told open what has come.
+        landed_again: see `ReceivingMachine.landed_again`.
         overtaken_bytes: of chunks of which a later one came first: what can have been lost of what was sent once.
     """
 
@@ -112,6 +113,7 @@ class XReceiver:
         self.placed_bytes = 0
         self.arrived_bytes = 0
         self.overtaken_bytes = 0
+        self.landed_again = 0
         self._loss_share = 0.0
         self._spend_holes: SpendHoles = lambda _whole, _total, _ranges: True
         self._is_late = False
@@ -219,6 +221,8 @@ class XReceiver:
         if is_new:
             self.placed_bytes += chunk.length
             self._note_new(now)
+        else:
+            self.landed_again += 1
         if digest is not None:
             # also of one that comes again, for its bytes are those that lie there now
             self._verification.set(index, digest)

@@ -161,6 +161,17 @@ class QueueTransport:
         with self._watch.within(call.context, MOST_SECONDS):
             return memoryview(next(received, b""))
 
+    def _short_request(self, call: _Call, received: Requests) -> memoryview:
+        """One that has no payload.
+
+        Raises:
+            GatewayError: QUEUE_CALL_REFUSED.
+        """
+        request = self._request(call, received)
+        if len(request) > requests.MOST_HEAD_BYTES:
+            raise requests.refused(f"it has {len(request)} bytes, and no payload")
+        return request
+
     def _push(self, call: _Call, received: Requests) -> Iterator[bytes]:
         with self._pushes:
             topic, payload = requests.pushed(self._request(call, received))
@@ -182,7 +193,7 @@ class QueueTransport:
                 ErrorCode.LIMIT_REACHED, f"{MOST_POPS} pops wait at this gateway.", "Let fewer partitions wait at once."
             )
         try:
-            topic, seconds = requests.popped(self._request(call, received))
+            topic, seconds = requests.popped(self._short_request(call, received))
             queue = requests.queue_of(call.metadata, topic, pops=True)
             pop = call.do(self._queues.pop(queue, seconds))
         finally:
@@ -190,7 +201,7 @@ class QueueTransport:
         yield from self._handed_over(call, pop)
 
     def _peek(self, call: _Call, received: Requests) -> Iterator[bytes]:
-        topic, _ = requests.popped(self._request(call, received))
+        topic, _ = requests.popped(self._short_request(call, received))
         pop = call.do(self._queues.pop(requests.queue_of(call.metadata, topic, pops=True), PEEK_SECONDS))
         yield from self._handed_over(call, pop, stays=True)
 
@@ -210,7 +221,7 @@ class QueueTransport:
             call.soon(lambda: pop.end(handed_over=is_sent and not stays))
 
     def _release(self, call: _Call, received: Requests) -> Iterator[bytes]:
-        self._request(call, received)
+        self._short_request(call, received)
         session = requests.session_of(call.metadata)
         call.do(self._released(session))
         yield requests.answer()

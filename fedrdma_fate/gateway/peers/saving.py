@@ -149,6 +149,12 @@ class Saving:
             failed: called with it when that cannot be.
             ahead: its copy, where that was begun while it came.
         """
+        if message.transfer in self._entries:
+            # a peer that sends two of one number: the first is as good
+            message.discard()
+            if ahead is not None:
+                ahead.discard()
+            return
         small_bytes = 0 if message.body is None else message.total_bytes + _MESSAGE_BYTES
         entry = self._entries[message.transfer] = _Entry(message, small_bytes, ahead)
         self._small_bytes += small_bytes

@@ -9,6 +9,8 @@ import pytest
 from fedrdma_fate.core.actions import ClearHeader, SendFrame, WipeChunk
 from fedrdma_fate.core.plan import Chunk, ChunkPlan
 from fedrdma_fate.core.receiver import Receiver, ReceiveSettings
+from fedrdma_fate.core.x.chunking import immediate_of
+from fedrdma_fate.core.x.receiver import XReceiver, XReceiveSettings
 from fedrdma_fate.engine import landing
 from fedrdma_fate.engine.events import PayloadLanded
 from fedrdma_fate.engine.landing import Landing, may_change_payload
@@ -79,3 +81,18 @@ def test_what_wipes_a_chunk_or_asks_for_it_again_may_change_the_payload_and_noth
     assert may_change_payload(SendFrame(ResendChunks(7, (1,))))
     assert not may_change_payload(SendFrame(ChunkAck(7, 1)))
     assert not may_change_payload(ClearHeader(0))
+
+
+def test_where_a_chunk_comes_again_what_was_told_is_withdrawn_before_it_can_be_counted_on(coming: Coming) -> None:
+    coming.lands(4, 5)
+    assert coming.landing.look() is None
+    coming.lands(3, 4)
+    assert stretch(coming.landing.look()) == (0, 0)
+    assert coming.landing.look() is None
+
+
+def test_a_chunk_of_fedrdma_x_that_comes_again_counts_as_such() -> None:
+    receiver = XReceiver(7, ChunkPlan(6 * CHUNK, CHUNK), XReceiveSettings(3))
+    for index in (5, 4, 5):
+        receiver.on_chunk(immediate_of(3, index), 0.0, 0.0)
+    assert receiver.landed_again == 1

@@ -17,7 +17,7 @@ import grpc
 import pytest
 
 from fedrdma_fate.gateway.flow import call_watch
-from fedrdma_fate.gateway.osx import transport
+from fedrdma_fate.gateway.osx import requests, transport
 from fedrdma_fate.gateway.osx.transport import SERVICE
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
 from fedrdma_fate.wire.frames import Inline, MessageKey, Party
@@ -259,6 +259,14 @@ def test_a_push_that_is_none_is_refused_with_a_code(two: FlowSites, changes: dic
 def test_what_is_no_request_is_refused_with_a_code(two: FlowSites, method: str, raw: bytes) -> None:
     metadata = {"session_id": "s", "from_node_id": "9999", "target_node_id": "10000"}
     assert "[FR621]" in refusal(two, "a", method, raw, **metadata)
+
+
+@pytest.mark.parametrize("method", ["pop", "peek", "release"])
+def test_a_long_request_without_a_payload_is_refused_before_it_is_looked_at(two: FlowSites, method: str) -> None:
+    raw = osx_pb2.PopInbound(topic=topic("s")).SerializeToString() + b"\x18\x01" * (requests.MOST_HEAD_BYTES // 2)
+    told = refusal(two, "b", method, raw, session_id="s", from_node_id="10000")
+    assert "[FR621]" in told
+    assert f"{len(raw)} bytes" in told
 
 
 def test_a_release_without_a_session_is_refused(two: FlowSites) -> None:

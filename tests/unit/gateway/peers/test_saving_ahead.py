@@ -14,6 +14,7 @@ import pytest
 from fedrdma_fate.engine import incoming, landing
 from fedrdma_fate.memory.payload_copies import CopyAhead
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
+from fedrdma_fate.wire.frames import Inline, MessageKey
 from tests.support.kept_twin import KeptTwin
 from tests.support.twin import run_virtually
 from tests.support.twin_play import BODY, pull, work
@@ -160,5 +161,27 @@ def test_where_its_end_cannot_be_written_it_is_written_anew(
         assert asked
         assert await pull(twin, key) == BODY
         assert files(twin) == []
+
+    play(scenario)
+
+
+def test_a_peer_that_says_a_small_message_under_the_number_of_one_that_comes_leaks_nothing(
+    play: Callable[[Scenario], None],
+) -> None:
+    async def scenario(twin: KeptTwin) -> None:
+        b = twin.halves["b"]
+        key = twin.push("a", "m", BODY)
+        await some_of_it_comes(twin)
+        (transfer,) = b.peer.receiving._announced
+        other = MessageKey(key.session, "other", key.tag, key.source, key.destination)
+        b.peer.receiving.on_inline(Inline(transfer, other, "bytes", b"x" * 5000))
+        # no time passes, so that the disk has neither
+        await work(twin, 120)
+        assert not b.peer.receiving._announced
+        await the_rest_comes(twin)
+        assert not b.peer.receiving.saving._entries
+        # all that has memory is a message, or granted
+        messages, granted = b.context.mailbox.summary()["messages"], len(b.peer.receiving._granted)
+        assert b.context.receive_pool.stats().slots <= granted + messages
 
     play(scenario)
