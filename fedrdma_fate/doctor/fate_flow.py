@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import os
 import socket
+import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -81,15 +84,15 @@ def read_home(home: Path) -> tuple[Finding, FlowHome | None]:
     for name in (SERVICE, LOCAL):
         path = directory / name
         try:
-            with path.open("rb") as file:
-                content = file.read(MOST_FILE_BYTES + 1)
-            document = {} if len(content) > MOST_FILE_BYTES else yaml.safe_load(content)
+            content = _content(path)
+            document = {} if len(content) > MOST_FILE_BYTES else yaml.load(content, _PlainLoader)  # noqa: S506 - a SafeLoader
         except FileNotFoundError:
             if name == SERVICE:
                 remedy = "Name what `fate_flow init --home` was given, or the folder fate_flow of the environment."
                 return Finding(check, "error", f"there is no {path}", remedy), None
             document = {}
-        except (OSError, yaml.YAMLError, RecursionError) as error:
+        # besides its own errors, what its loader lets through for values that look like dates or numbers and are none
+        except (OSError, yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
             told = " ".join(str(error).split())
             return Finding(check, "error", f"{path} cannot be read: {told}", "Mend the file."), None
         if len(content) > MOST_FILE_BYTES or not isinstance(document, dict):
@@ -98,6 +101,29 @@ def read_home(home: Path) -> tuple[Finding, FlowHome | None]:
     taken = sorted(found[1])
     told = f"{directory / SERVICE}" + (f"; {', '.join(taken)} from {LOCAL}" if taken else f", no {LOCAL}")
     return fine(check, told), FlowHome(directory, *found)
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """Without aliases, which FATE Flow's files have none of: a few of them can stand for more than any memory."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("it has aliases")
+        return super().compose_node(parent, index)
+
+
+def _content(path: Path) -> bytes:
+    """Of a regular file, and no more than one byte too many of it.
+
+    Raises:
+        OSError: it cannot be read, or is no regular file.
+    """
+    # of a pipe, the opening would wait for whoever writes
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "no regular file")
+        return file.read(MOST_FILE_BYTES + 1)
 
 
 def check_flow(
@@ -132,6 +158,8 @@ def connects(host: str, port: int) -> str:
         socket.create_connection((host, port), CONNECT_SECONDS).close()
     except OSError as error:
         return error.strerror or str(error)
+    except UnicodeError:
+        return "no name of a host"
     return ""
 
 

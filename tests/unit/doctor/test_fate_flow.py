@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -165,13 +166,31 @@ def test_a_model_for_which_a_region_is_too_small_is_an_error(tmp_path: Path) -> 
         (SHIPPED, "just text"),
         (SHIPPED, "a: [" * 3000),
         ("#" * (MOST_FILE_BYTES + 1), None),
+        ("a: 2020-13-45", None),
+        ("a: !!int foo", None),
+        ("a: !!bool x", None),
+        ("a: !!timestamp foo", None),
+        ("a: &a [1]\nb: [*a, *a]", None),
     ],
-    ids=["none", "list", "broken", "text", "deep", "long"],
+    ids=["none", "list", "broken", "text", "deep", "long", "no date", "no int", "no bool", "no time", "alias"],
 )
 def test_files_that_cannot_be_read_are_told(tmp_path: Path, service: object, local: object) -> None:
     found, flow = read_home(home(tmp_path, local, service))
     assert (found.level, flow) == ("error", None)
     assert found.remedy
+
+
+def test_a_pipe_in_the_place_of_a_file_is_told_and_not_waited_for(tmp_path: Path) -> None:
+    made = home(tmp_path)
+    os.mkfifo(made / "conf" / LOCAL)
+    found, flow = read_home(made)
+    assert (found.level, flow) == ("error", None)
+    assert "regular" in found.found
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 64 + ".example", "\ud800"], ids=["empty", "long", "surrogate"])
+def test_what_cannot_be_the_name_of_a_host_is_told(host: str) -> None:
+    assert connects(host, 1)
 
 
 @pytest.mark.parametrize(
