@@ -39,7 +39,7 @@ from fedrdma_fate.core.x.loss_detection import (
     RetransmitTimeout,
     SentChunk,
 )
-from fedrdma_fate.core.x.pacing import BURST_SECONDS, LEAST_WAIT_SECONDS, Pacer
+from fedrdma_fate.core.x.pacing import LEAST_WAIT_SECONDS, Pacer
 from fedrdma_fate.core.x.probe_queue import LEAST_QUEUE_BYTES
 from fedrdma_fate.core.x.repair import RepairSender
 from fedrdma_fate.core.x.repair_code import RepairPlan, copies_of_last, copies_of_repeat
@@ -116,6 +116,9 @@ TRAIN_DIVISOR = 4
 
 SAMPLE_DIVISOR = 4
 """But no more than this part of a payload is waited for, so that small ones teach something, too."""
+
+BURST_SECONDS = 0.001
+"""The token bucket holds what the rate gives in this time: BBR.send_quantum, draft-ietf-ccwg-bbr, section 5.6.3."""
 
 FIRST_BURST_BYTES = int(1.5 * LEAST_QUEUE_BYTES)
 """But no more than this at the start, on a path whose rate is known, for the buffer may hold 0.5 MB: enough that the
