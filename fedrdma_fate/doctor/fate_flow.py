@@ -15,6 +15,7 @@ import yaml
 
 from fedrdma_fate.doctor.findings import Finding, fine
 from fedrdma_fate.doctor.site import check_gateway, check_peers
+from fedrdma_fate.gateway.config.strict_yaml import load_with
 
 SERVICE, LOCAL = "service_conf.yaml", "local.service_conf.yaml"
 """FATE Flow takes each top-level key from the second where it is there, whole; else from the first."""
@@ -85,14 +86,13 @@ def read_home(home: Path) -> tuple[Finding, FlowHome | None]:
         path = directory / name
         try:
             content = _content(path)
-            document = {} if len(content) > MOST_FILE_BYTES else yaml.load(content, _PlainLoader)  # noqa: S506 - a SafeLoader
+            document = {} if len(content) > MOST_FILE_BYTES else load_with(_PlainLoader, content)
         except FileNotFoundError:
             if name == SERVICE:
                 remedy = "Name what `fate_flow init --home` was given, or the folder fate_flow of the environment."
                 return Finding(check, "error", f"there is no {path}", remedy), None
             document = {}
-        # besides its own errors, what its loader lets through for values that look like dates or numbers and are none
-        except (OSError, yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
+        except (OSError, yaml.YAMLError) as error:
             told = " ".join(str(error).split())
             return Finding(check, "error", f"{path} cannot be read: {told}", "Mend the file."), None
         if len(content) > MOST_FILE_BYTES or not isinstance(document, dict):

@@ -29,8 +29,17 @@ def load_yaml(text: str) -> Any:
     Raises:
         yaml.YAMLError: it is none, or a key comes twice.
     """
+    return load_with(_StrictLoader, text)
+
+
+def load_with(loader: type[yaml.SafeLoader], text: str | bytes) -> Any:
+    """The document that a text means to a loader that is stricter than the safe one.
+
+    Raises:
+        yaml.YAMLError: it is none.
+    """
     try:
-        return yaml.load(text, Loader=_StrictLoader)  # noqa: S506 - a SafeLoader, only stricter
+        return yaml.load(text, Loader=loader)  # noqa: S506 - a SafeLoader, only stricter
     # what its loader lets through for values that look like dates or numbers and are none, and for nesting without end
     except (ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
         raise yaml.YAMLError(f"a value in it cannot be read ({error})") from error
