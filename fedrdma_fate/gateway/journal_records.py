@@ -349,6 +349,26 @@ class Confirmed(Record, frozen=True, tag=23):
     key: MessageKey
 
 
+class Numbered(Record, frozen=True, tag=60):
+    """How far an end of a queue has come, as a journal is written anew: what it forgets of messages says so no more.
+
+    Attributes:
+        session: the session.
+        name: of what goes through the queue.
+        source: who pushes.
+        destination: who pops.
+        end: which one.
+        next: number of the next message there.
+    """
+
+    session: str
+    name: str
+    source: Party
+    destination: Party
+    end: Literal["push", "pop"]
+    next: int
+
+
 class PushFailed(Record, frozen=True, tag=24):
     """A push came to nothing, and its task is to be told."""
 
@@ -522,7 +542,7 @@ class SumMerged(Record, frozen=True, tag=59):
     transfers: tuple[int, ...]
 
 
-SessionRecord = Joined | Left | Over | Pushed | Unpushed | Pulled | Unpulled | PushFailed | Told
+SessionRecord = Joined | Left | Over | Pushed | Unpushed | Pulled | Unpulled | Numbered | PushFailed | Told
 SendRecord = Outgoing | Whole | Sent | Undelivered | Dropped | Confirmed | Leased | Unleased
 TaskRecord = Came | Went
 PeerRecord = Met

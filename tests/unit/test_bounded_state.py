@@ -282,7 +282,8 @@ BOUNDS: dict[str, dict[str, str]] = {
     "MOST_CALLS": {"gateway/flow/repeats.py:Repeats": "_abandoned _under_way"},
     "MOST_CONNECTIONS": {"gateway/flow/front.py:FlowFront": "_serving"},
     "MOST_MIXED": {"gateway/messages/mailbox.py:Mailbox": "_mixed"},
-    "MOST_QUEUES, but for those that calls are at": {"gateway/osx/queues.py:Queues": "_ends"},
+    "MOST_ENDS, but for those that calls are at": {"gateway/osx/queues.py:Queues": "_ends"},
+    "MOST_QUEUES": {"gateway/messages/queue_numbers.py:QueueNumbers": "_numbers"},
     "MOST_MEMBERS, but for those that have calls": {"gateway/osx/queues.py:Queues": "_members _released"},
     "by gRPC, which takes 8 KiB of metadata": {"gateway/osx/transport.py:_Call": "metadata"},
     "of fixed length": {

@@ -27,6 +27,7 @@ from fedrdma_fate.gateway.journal_records import (
     Left,
     Lost,
     Met,
+    Numbered,
     Outgoing,
     Over,
     Pulled,
@@ -219,6 +220,8 @@ class JournalState:
                 self.sessions.note_pull(key, Pull(client, asked))
             case Unpulled(key=key):
                 self.sessions.forget_pull(key)
+            case Numbered():
+                self.sessions.queues.apply(record)
             case PushFailed(key=key, code=code, reason=reason):
                 self.sessions.push_failed(key, error_from_code(code, reason))
             case Told(session=session, party=party):

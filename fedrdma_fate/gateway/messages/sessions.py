@@ -22,6 +22,7 @@ from fedrdma_fate.gateway.journal_records import (
 from fedrdma_fate.gateway.messages.budget import units
 from fedrdma_fate.gateway.messages.closed_parties import ClosedParties
 from fedrdma_fate.gateway.messages.ended import EndedSessions
+from fedrdma_fate.gateway.messages.queue_numbers import QUEUE_TAG, QueueNumbers
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError
 from fedrdma_fate.wire.frames import MOST_PARTIES, MessageKey, Party
 
@@ -31,9 +32,6 @@ several (`budget.units`). Some 100 MB. Of older ones it is not noticed any more 
 
 Engine = Literal["fedrdma", "osx"]
 """By what a party's tasks exchange messages: FATE's federation of ours, or FATE's for OSX. Their payloads differ."""
-
-QUEUE_TAG = "osx queue #"
-"""Tags of messages in the queues of FATE's federation for OSX begin so, and a number follows; no others do."""
 
 MOST_FAILURES = 1024
 """Failures of pushes that a party is still to be told, one at each call: the first says what is wrong."""
@@ -124,11 +122,13 @@ class Sessions:
 
     Attributes:
         ended: those that are over, and why.
+        queues: how far they have come.
         record: called with each change, for the journal.
     """
 
     def __init__(self) -> None:
         self.ended = EndedSessions()
+        self.queues = QueueNumbers()
         self.record: Callable[[SessionRecord], object] = lambda _record: None
         self._sessions: dict[str, _Session] = {}
         self._closed = ClosedParties()
@@ -201,6 +201,7 @@ class Sessions:
         self._open.pop((session, party), None)
         self._engines.pop((session, party), None)
         self._closed.add(session, party)
+        self.queues.leave(session, party)
         state = self._sessions.get(session)
         if state is None:
             return
@@ -217,6 +218,7 @@ class Sessions:
         self.record(Over(session, reason))
         self.ended.add(session, reason)
         self._closed.forget(session)
+        self.queues.end(session)
         places: dict[tuple[str, Party], Any]
         for places in (self._open, self._engines):
             for place in [place for place in places if place[0] == session]:
@@ -311,6 +313,7 @@ class Sessions:
 
     def remember_push(self, key: MessageKey, push: Push = _UNKNOWN) -> None:
         """It was pushed, also where that is known, but perhaps not its digest."""
+        self.queues.note(key, "push")
         state = self._of(key.session)
         known = state.pushed.get(key)
         if known is None:
@@ -366,6 +369,7 @@ class Sessions:
         """The message was handed out; where that is not recorded yet, a next run does not know of it."""
         if is_recorded:
             self.record(Pulled(key, *pull))
+        self.queues.note(key, "pop")
         state = self._of(key.session)
         if key in state.pulled:
             state.pulled[key] = pull
@@ -383,6 +387,7 @@ class Sessions:
     def forget_pull(self, key: MessageKey) -> None:
         """It was not handed out after all."""
         self.record(Unpulled(key))
+        self.queues.note_returned(key)
         self._forget(key, pulled=True)
 
     def was_pulled(self, key: MessageKey) -> bool:
@@ -425,6 +430,7 @@ class Sessions:
             for failures in state.failures.values():
                 for key, error in failures:
                     yield PushFailed(key, error.code.value, error.message)
+        yield from self.queues.records()
 
     def _count(self, key: MessageKey) -> None:
         """One more is remembered."""

@@ -12,7 +12,7 @@ import os
 import secrets
 from collections import OrderedDict
 from collections.abc import Coroutine
-from typing import Any, Literal
+from typing import Any
 
 from fedrdma_fate.client.protocol import (
     CLIENT_PROTOCOL_VERSION,
@@ -28,7 +28,7 @@ from fedrdma_fate.client.protocol import (
     ReleaseLeases,
     Request,
 )
-from fedrdma_fate.gateway.messages.sessions import QUEUE_TAG
+from fedrdma_fate.gateway.messages.queue_numbers import MOST_QUEUES, QUEUE_TAG, End, QueueNumbers
 from fedrdma_fate.gateway.osx.requests import LONGEST_POP_SECONDS, Queue
 from fedrdma_fate.gateway.tasks.conversation import TaskConversation
 from fedrdma_fate.gateway.tasks.server import TaskServer
@@ -46,8 +46,8 @@ SILENT_SECONDS = LONGEST_POP_SECONDS
 MOST_FREE = 8
 """Conversations of a party that are kept for its next calls: as many as some workers make at once."""
 
-MOST_QUEUES = 65536
-"""Whose next numbers are remembered, in some 30 MB; what was pushed and popped says it anew of the others."""
+MOST_ENDS = 65536
+"""Of queues that nobody uses now, in some 30 MB."""
 
 _COPY_BYTES = 8 * 1024 * 1024
 """At once: other threads wait for some milliseconds."""
@@ -112,8 +112,11 @@ class Push:
             FedRDMAError: it is not sent.
         """
         tag, destinations = _tag(self._end.next), (self._queue.destination,)
-        await _reply(self._conversation, Commit(self._lease, self._queue.name, tag, destinations, "bytes"))
-        self._end.next += 1
+        try:
+            await _reply(self._conversation, Commit(self._lease, self._queue.name, tag, destinations, "bytes"))
+            self._end.next += 1
+        finally:
+            self._queues.note_pushed(self._queue, self._end)
 
     def end(self) -> None:
         """Whoever pushes is through, or gone. May be repeated."""
@@ -198,8 +201,12 @@ class Queues:
         self.tasks = tasks
         self._loop = asyncio.get_running_loop()
         self._members: OrderedDict[tuple[str, Party], _Member] = OrderedDict()
-        self._ends: OrderedDict[tuple[Queue, str], _End] = OrderedDict()
+        self._ends: OrderedDict[tuple[Queue, End], _End] = OrderedDict()
         self._released: dict[str, int] = {}
+
+    @property
+    def _numbers(self) -> QueueNumbers:
+        return self.tasks.context.mailbox.sessions.queues
 
     async def push(self, queue: Queue, body: bytes) -> None:
         """Send a message of up to INLINE_LIMIT_BYTES.
@@ -213,7 +220,12 @@ class Queues:
             await _reply(conversation, PutInline(queue.name, _tag(end.next), (queue.destination,), "bytes", body))
             end.next += 1
         finally:
+            self.note_pushed(queue, end)
             self.let_go(queue, queue.source, end, conversation)
+
+    def note_pushed(self, queue: Queue, end: _End) -> None:
+        """A push was made, or not: also one that was given up, or had an error, may have gone, and has its number."""
+        end.next = max(end.next, self._numbers.next(_key(queue, 0), "push") or 0)
 
     async def begin_push(self, queue: Queue, total_bytes: int) -> Push:
         """Wait for memory for a larger one. What comes back has to be ended.
@@ -280,12 +292,14 @@ class Queues:
         for key in list(self._members):
             self._forget(key)
 
-    async def _take_turn(
-        self, queue: Queue, which: Literal["push", "pop"], seconds: float | None = None
-    ) -> tuple[_End, TaskConversation]:
+    async def _take_turn(self, queue: Queue, which: End, seconds: float | None = None) -> tuple[_End, TaskConversation]:
         party = queue.source if which == "push" else queue.destination
         conversation = self._join(queue.session, party)
-        end = self._end_of(queue, which)
+        try:
+            end = self._end_of(queue, which)
+        except BaseException:
+            self._leave_call(queue, party, conversation)
+            raise
         end.callers += 1
         if end.callers == 1:
             # nobody is before it: it does not wait
@@ -352,26 +366,34 @@ class Queues:
         if all(session != key[0] for session, _ in self._members):
             self._released.pop(key[0], None)
 
-    def _end_of(self, queue: Queue, which: str) -> _End:
+    def _end_of(self, queue: Queue, which: End) -> _End:
         end = self._ends.get((queue, which))
         if end is None:
-            while len(self._ends) >= MOST_QUEUES:
+            first = self._first(queue, which)
+            while len(self._ends) >= MOST_ENDS:
                 idle = next((key for key, each in self._ends.items() if not each.callers), None)
                 if idle is None:
                     break
                 del self._ends[idle]
-            end = self._ends[queue, which] = _End(self._first(queue, which), asyncio.Lock())
+            end = self._ends[queue, which] = _End(first, asyncio.Lock())
         self._ends.move_to_end((queue, which))
         return end
 
-    def _first(self, queue: Queue, which: str) -> int:
-        """What an earlier run of the gateway, or calls that are long past, have pushed or popped is not done again."""
-        sessions, number = self.tasks.context.mailbox.sessions, 0
-        while True:
-            key = _key(queue, number)
-            if not (sessions.was_pulled(key) if which == "pop" else sessions.pushed(key) is not None):
-                return number
-            number += 1
+    def _first(self, queue: Queue, which: End) -> int:
+        """What an earlier run of the gateway, or calls that are long past, have pushed or popped is not done again.
+
+        Raises:
+            GatewayError: LIMIT_REACHED where nothing is known of it, and there are too many of which something is.
+        """
+        key = _key(queue, 0)
+        known = self._numbers.next(key, which)
+        if known is None and not self._numbers.has_room(key, which):
+            raise GatewayError(
+                ErrorCode.LIMIT_REACHED,
+                f"{MOST_QUEUES} ends of queues are remembered, of sessions that go on.",
+                "Let jobs end: sessions whose parties have released them need none.",
+            )
+        return known or 0
 
 
 def _key(queue: Queue, number: int) -> MessageKey:

@@ -24,6 +24,7 @@ from fedrdma_fate.gateway.journal_records import (
     Left,
     Lost,
     Met,
+    Numbered,
     Outgoing,
     Over,
     Pulled,
@@ -62,7 +63,9 @@ names = st.sampled_from(("m", "n"))
 sites = st.sampled_from(("b", ""))
 transfers = st.integers(1, 3)
 parties = st.sampled_from((A, B))
-keys = st.builds(MessageKey, st.sampled_from(("s", "t")), names, st.just("t"), parties, parties)
+tags = st.sampled_from(("t", "osx queue #0", "osx queue #1"))
+keys = st.builds(MessageKey, st.sampled_from(("s", "t")), names, tags, parties, parties)
+ends = st.sampled_from(("push", "pop"))
 codes = st.sampled_from((ErrorCode.MESSAGE_LOST.value, ErrorCode.TRANSFER_ABORTED.value))
 offers = st.builds(
     Offer,
@@ -116,6 +119,7 @@ records = st.one_of(
     st.builds(Met, sites, names),
     st.builds(Pulled, keys, st.sampled_from(("", "task")), transfers),
     st.builds(Unpulled, keys),
+    st.builds(Numbered, st.sampled_from(("s", "t")), names, parties, parties, ends, st.integers(1, 3)),
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import json
@@ -17,7 +18,8 @@ import grpc
 import pytest
 
 from fedrdma_fate.gateway.flow import call_watch
-from fedrdma_fate.gateway.osx import requests, transport
+from fedrdma_fate.gateway.messages import queue_numbers, sessions
+from fedrdma_fate.gateway.osx import queues, requests, transport
 from fedrdma_fate.gateway.osx.transport import SERVICE
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
 from fedrdma_fate.wire.frames import Inline, MessageKey, Party
@@ -80,10 +82,16 @@ def message(body: bytes = b"1") -> Any:
     return osx_pb2.Message(head=json.dumps({"message_id": "x"}).encode(), body=body)
 
 
+def push_request(session: str, body: bytes, name: str = "x") -> Any:
+    return osx_pb2.PushInbound(topic=topic(session, name), payload=message(body).SerializeToString())
+
+
+def pushing(session: str) -> dict[str, str]:
+    return {"session_id": session, "from_node_id": "9999", "target_node_id": "10000"}
+
+
 def push(two: FlowSites, session: str, body: bytes, name: str = "x", **metadata: str) -> Any:
-    given = {"session_id": session, "from_node_id": "9999", "target_node_id": "10000", **metadata}
-    inbound = osx_pb2.PushInbound(topic=topic(session, name), payload=message(body).SerializeToString())
-    return call(two, "a", "push", inbound, **given)
+    return call(two, "a", "push", push_request(session, body, name), **{**pushing(session), **metadata})
 
 
 def pop_request(session: str, seconds: float = LONG, name: str = "x") -> Any:
@@ -209,6 +217,39 @@ def test_released_parties_live_here_no_longer(two: FlowSites, session: str) -> N
     assert not presence.has_tasks(session)
 
 
+def test_queues_go_on_where_they_were_when_all_their_messages_are_forgotten_and_they_are_found_anew(
+    two: FlowSites, session: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "MOST_REMEMBERED", 4)
+    monkeypatch.setattr(queues, "MOST_ENDS", 1)
+    for number in range(12):
+        push(two, session, b"%d" % number)
+        assert body_of(pop(two, session)) == b"%d" % number
+    # takes the place of the first one, and its messages those of it
+    for _ in range(8):
+        push(two, session, b"other", "y")
+        assert body_of(pop(two, session, name="y")) == b"other"
+    push(two, session, b"12")
+    assert body_of(pop(two, session)) == b"12"
+
+
+def test_a_push_that_is_given_up_while_it_is_made_keeps_its_number_from_the_next(
+    two: FlowSites, session: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push(two, session, b"first")
+    reply = queues._reply
+
+    async def given_up(conversation: Any, request: Any) -> Any:
+        await reply(conversation, request)
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(queues, "_reply", given_up)
+    assert refusal(two, "a", "push", push_request(session, b"gone, or not"), **pushing(session))
+    monkeypatch.undo()
+    push(two, session, b"last")
+    assert [body_of(pop(two, session)) for _ in range(3)] == [b"first", b"gone, or not", b"last"]
+
+
 # -- bad input ----------------------------------------------------------------------------------------------------
 
 
@@ -306,6 +347,17 @@ def test_a_push_that_is_broken_off_leaves_nothing_and_the_next_one_is_served(
     monkeypatch.undo()
     push(two, session, b"next")
     assert body_of(pop(two, session)) == b"next"
+
+
+def test_a_queue_beyond_those_that_are_remembered_is_refused_and_known_ones_go_on(
+    two: FlowSites, session: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push(two, session, b"1")
+    assert body_of(pop(two, session)) == b"1"
+    monkeypatch.setattr(queue_numbers, "MOST_QUEUES", 0)
+    assert "[FR610]" in refusal(two, "a", "push", push_request(session, b"n", "new"), **pushing(session))
+    push(two, session, b"2")
+    assert body_of(pop(two, session)) == b"2"
 
 
 def test_more_pops_than_may_wait_are_refused_with_a_code(
