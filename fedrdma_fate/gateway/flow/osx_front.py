@@ -25,11 +25,11 @@ from fedrdma_fate.wire.frames import MOST_CALL_BYTES
 SERVICE = "com.webank.ai.eggroll.api.networking.proxy.DataTransferService"
 METHOD = "unaryCall"
 
-MOST_THREADS = 768
+MOST_THREADS = 1024
 """Calls at once, each with a thread that waits, made when it is needed: a scheduler makes one after the other, for each
-of its jobs; of queues 512 pops may wait."""
+of its jobs; of queues 512 pops may wait, and 384 pushes."""
 
-MOST_CALLS_AT_ONCE = 1024
+MOST_CALLS_AT_ONCE = 1280
 """Of which some wait for a thread; more are refused by grpcio."""
 
 CALL_SECONDS = 60
@@ -45,7 +45,7 @@ MOST_PACKET_BYTES = 2 * MOST_CALL_BYTES
 _OPTIONS = (
     ("grpc.so_reuseport", 0),
     # messages of queues have what gRPC can carry
-    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_receive_message_length", 2**31 - 1),
     ("grpc.max_send_message_length", -1),
     ("grpc.server_handshake_timeout_ms", 5_000),
     ("grpc.max_connection_idle_ms", IDLE_SECONDS * 1000),
@@ -66,6 +66,10 @@ class Service(Protocol):
 
     def handler(self) -> grpc.GenericRpcHandler:
         """What grpcio calls, in threads of its own."""
+        ...
+
+    def wait(self) -> None:
+        """In a thread: all calls are ended, and some may still be at what cannot be broken off; bounded."""
         ...
 
     def close(self) -> None:
@@ -128,6 +132,7 @@ class OsxFront:
         await asyncio.to_thread(server.stop(None).wait)
         self._workers.shutdown(wait=False)
         for each in self._further:
+            await asyncio.to_thread(each.wait)
             each.close()
 
     def _unary_call(self, received: Iterator[bytes], context: grpc.ServicerContext) -> bytes:

@@ -17,6 +17,9 @@ _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _MOST_VARINT_BYTES = 10
 """Of 64 bits, 7 in each."""
 
+MOST_FIELDS = 32
+"""Of a message: those that are read here have up to nine, and each is looked at in Python."""
+
 _HEADER, _BODY = 1, 2
 """Of Packet."""
 
@@ -97,8 +100,11 @@ def walk(raw: Raw) -> Iterator[tuple[int, Raw | int | None]]:
     Raises:
         GatewayError: CALL_REFUSED when it is no message.
     """
-    at = 0
+    at = count = 0
     while at < len(raw):
+        count += 1
+        if count > MOST_FIELDS:
+            raise refused(f"its packet has more than {MOST_FIELDS} fields in one message")
         key, at = _varint(raw, at)
         kind = key & 7
         value: Raw | int | None = None

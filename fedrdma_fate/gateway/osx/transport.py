@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent import futures
@@ -18,20 +19,26 @@ import grpc
 from fedrdma_fate.gateway.flow.call_watch import CallWatch
 from fedrdma_fate.gateway.osx import requests
 from fedrdma_fate.gateway.osx.queues import Pop, Queues
+from fedrdma_fate.gateway.osx.room import AnswerRoom, PushRoom
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError
 from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES
+
+logger = logging.getLogger(__name__)
 
 SERVICE = "org.ppc.ptp.PrivateTransferTransport"
 
 MOST_POPS = 512
-"""That wait, each with a thread: a party has one, and one for each partition of a table that it pulls at once."""
-
-MOST_WHOLE = 8
-"""Pushes at once, and as many large answers: grpcio has each whole in memory, up to 2 GiB. Neither waits for the other,
-for a push may wait for memory that a pop frees."""
+"""That wait or are answered, each with a thread: a party has one, and one for each partition of a table that it
+pulls at once."""
 
 MOST_SECONDS = 300.0
-"""For a client to send its request, or to take its answer: 2 GiB at 7 MB/s."""
+"""For a client to send its push, or to take its answer: 2 GiB at 7 MB/s."""
+
+SHORT_SECONDS = 60.0
+"""For a client to send a request that has no payload."""
+
+STOP_SECONDS = 10.0
+"""That a stop waits for what is just being written or read: 2 GB take one or two."""
 
 PEEK_SECONDS = 1.0
 """That a peek waits: so long an answer of the queue may be under way, after which its message is there again."""
@@ -65,6 +72,7 @@ class _Call:
         self._is_gone = False
         if not (watch.began(context) and context.add_callback(self._over)):
             raise EOFError
+        self.is_gone = lambda: self._is_gone
         self.metadata = {str(name): str(value) for name, value in context.invocation_metadata()}
 
     def do(self, work: Coroutine[Any, Any, Result]) -> Result:
@@ -112,6 +120,31 @@ class _Call:
             self._work.cancel()
 
 
+class Copying:
+    """Counts calls that copy messages from and to the pools. Any thread may call."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._count = 0
+
+    @contextlib.contextmanager
+    def under_way(self) -> Iterator[None]:
+        """One does."""
+        with self._changed:
+            self._count += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._count -= 1
+                self._changed.notify_all()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until none does; False where one still does after so long."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._count, seconds)
+
+
 class QueueTransport:
     """Belongs to the event loop's thread, but for what grpcio calls."""
 
@@ -124,8 +157,9 @@ class QueueTransport:
         self._queues = queues
         self._loop = asyncio.get_running_loop()
         self._watch = watch
-        self._pushes = threading.BoundedSemaphore(MOST_WHOLE)
-        self._answers = threading.BoundedSemaphore(MOST_WHOLE)
+        self._pushes = PushRoom()
+        self._answers = AnswerRoom()
+        self._copying = Copying()
         self._pops = threading.BoundedSemaphore(MOST_POPS)
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -134,6 +168,11 @@ class QueueTransport:
         return grpc.method_handlers_generic_handler(
             SERVICE, {name: grpc.stream_stream_rpc_method_handler(self._told(act)) for name, act in methods.items()}
         )
+
+    def wait(self) -> None:
+        """All calls are ended: wait in a thread until none has memory of the pools any more, `STOP_SECONDS` at most."""
+        if not self._copying.wait(STOP_SECONDS):
+            logger.error("calls of OSX's queues still copy messages %s s after they were ended", STOP_SECONDS)
 
     def close(self) -> None:
         """Nobody calls any more."""
@@ -157,8 +196,8 @@ class QueueTransport:
 
         return answer
 
-    def _request(self, call: _Call, received: Requests) -> memoryview:
-        with self._watch.within(call.context, MOST_SECONDS):
+    def _request(self, call: _Call, received: Requests, seconds: float) -> memoryview:
+        with self._watch.within(call.context, seconds):
             return memoryview(next(received, b""))
 
     def _short_request(self, call: _Call, received: Requests) -> memoryview:
@@ -167,25 +206,31 @@ class QueueTransport:
         Raises:
             GatewayError: QUEUE_CALL_REFUSED.
         """
-        request = self._request(call, received)
+        request = self._request(call, received, SHORT_SECONDS)
         if len(request) > requests.MOST_HEAD_BYTES:
             raise requests.refused(f"it has {len(request)} bytes, and no payload")
         return request
 
     def _push(self, call: _Call, received: Requests) -> Iterator[bytes]:
-        with self._pushes:
-            topic, payload = requests.pushed(self._request(call, received))
+        with self._pushes.place(self._site(call), call.is_gone, call.context.cancel) as place:
+            request = self._request(call, received, MOST_SECONDS)
+            self._pushes.has_read(place, len(request))
+            topic, payload = requests.pushed(request)
             queue = requests.queue_of(call.metadata, topic, pops=False)
             if len(payload) <= INLINE_LIMIT_BYTES:
                 call.do(self._queues.push(queue, bytes(payload)))
             else:
-                push = call.do(self._queues.begin_push(queue, len(payload)))
-                try:
-                    push.write(payload)
-                    call.do(push.commit())
-                finally:
-                    call.soon(push.end)
+                self._push_large(call, queue, payload)
         yield requests.answer()
+
+    def _push_large(self, call: _Call, queue: requests.Queue, payload: memoryview) -> None:
+        with self._copying.under_way():
+            push = call.do(self._queues.begin_push(queue, len(payload)))
+            try:
+                push.write(payload)
+                call.do(push.commit())
+            finally:
+                call.soon(push.end)
 
     def _pop(self, call: _Call, received: Requests) -> Iterator[bytes]:
         if not self._pops.acquire(blocking=False):
@@ -195,30 +240,39 @@ class QueueTransport:
         try:
             topic, seconds = requests.popped(self._short_request(call, received))
             queue = requests.queue_of(call.metadata, topic, pops=True)
-            pop = call.do(self._queues.pop(queue, seconds))
+            yield from self._handed_over(call, queue, call.do(self._queues.pop(queue, seconds)))
         finally:
             self._pops.release()
-        yield from self._handed_over(call, pop)
 
     def _peek(self, call: _Call, received: Requests) -> Iterator[bytes]:
         topic, _ = requests.popped(self._short_request(call, received))
-        pop = call.do(self._queues.pop(requests.queue_of(call.metadata, topic, pops=True), PEEK_SECONDS))
-        yield from self._handed_over(call, pop, stays=True)
+        queue = requests.queue_of(call.metadata, topic, pops=True)
+        yield from self._handed_over(call, queue, call.do(self._queues.pop(queue, PEEK_SECONDS)), stays=True)
 
-    def _handed_over(self, call: _Call, pop: Pop | None, *, stays: bool = False) -> Iterator[bytes]:
+    def _handed_over(
+        self, call: _Call, queue: requests.Queue, pop: Pop | None, *, stays: bool = False
+    ) -> Iterator[bytes]:
         if pop is None:
             yield requests.answer(requests.NOTHING_CAME)
             return
         is_sent = False
-        is_large = pop.total_bytes > INLINE_LIMIT_BYTES
+        who = queue.session, queue.destination
         try:
-            deadline = self._watch.within(call.context, MOST_SECONDS)
-            with self._answers if is_large else contextlib.nullcontext(), deadline:
-                yield requests.answer(payload=pop.read())
+            room = self._answers.taken(who, pop.total_bytes, call.is_gone)
+            with room, self._watch.within(call.context, MOST_SECONDS):
+                with self._copying.under_way():
+                    answer = requests.answer(payload=pop.read())
+                yield answer
                 # grpcio asks for more when it has sent this, and never where it could not
                 is_sent = True
         finally:
             call.soon(lambda: pop.end(handed_over=is_sent and not stays))
+
+    def _site(self, call: _Call) -> str:
+        """Where a push is for, as far as its metadata say so."""
+        return " ".join(
+            sorted(self._queues.tasks.context.routes.sites_of_id(call.metadata.get(requests.TARGET_NODE, "")))
+        )
 
     def _release(self, call: _Call, received: Requests) -> Iterator[bytes]:
         self._short_request(call, received)

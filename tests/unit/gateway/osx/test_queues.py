@@ -1,4 +1,7 @@
-"""OSX's queues, by FATE's own client against two gateways."""
+"""OSX's queues, by FATE's own client against two gateways.
+
+More than 500 lines: every flow of a queue, good and bad, by the same calls against the same gateways.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,9 @@ from typing import Any
 import grpc
 import pytest
 
-from fedrdma_fate.gateway.flow import call_watch
+from fedrdma_fate.gateway.flow import call_watch, packet
 from fedrdma_fate.gateway.messages import queue_numbers, sessions
-from fedrdma_fate.gateway.osx import queues, requests, transport
+from fedrdma_fate.gateway.osx import queues, requests, room, transport
 from fedrdma_fate.gateway.osx.transport import SERVICE
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
 from fedrdma_fate.wire.frames import Inline, MessageKey, Party
@@ -347,6 +350,102 @@ def test_a_push_that_is_broken_off_leaves_nothing_and_the_next_one_is_served(
     monkeypatch.undo()
     push(two, session, b"next")
     assert body_of(pop(two, session)) == b"next"
+
+
+def test_large_pushes_that_wait_for_memory_for_one_site_hold_up_none_to_another(
+    two: FlowSites, session: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, go, waiting_for = queues.Queues.begin_push, threading.Event(), list[str]()
+
+    async def wait(self: Any, queue: Any, total_bytes: int) -> Any:
+        if queue.destination == Party(*HOST):
+            waiting_for.append(queue.name)
+            while not go.is_set():
+                await asyncio.sleep(0.02)
+        return await begin(self, queue, total_bytes)
+
+    monkeypatch.setattr(queues.Queues, "begin_push", wait)
+    body = b"z" * 100_000
+    with ThreadPoolExecutor(room.MOST_READ) as pool:
+        waits = [pool.submit(push, two, session, body, f"n{number}") for number in range(room.MOST_READ)]
+        eventually(lambda: len(waiting_for) == room.MOST_READ, SECONDS)
+        given = {"session_id": session, "from_node_id": "9999", "target_node_id": "9999"}
+        own = osx_pb2.PushInbound(topic=f"{session}-guest-9999-host-9999-n", payload=message(body).SerializeToString())
+        assert call(two, "a", "push", own, **given).code == "E0000000000"
+        assert not any(each.done() for each in waits)
+        go.set()
+        assert all(each.result(LONG).code == "E0000000000" for each in waits)
+
+
+def test_pushes_that_are_begun_and_not_sent_hold_up_no_other(
+    two: FlowSites, session: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "PATIENT_SECONDS", 0.2)
+    never = threading.Event()
+
+    def nothing() -> Iterator[bytes]:
+        never.wait(LONG)
+        yield from ()
+
+    metadata = tuple((f"x-ptp-{key.replace('_', '-')}", value) for key, value in pushing(session).items())
+    with grpc.insecure_channel(f"127.0.0.1:{two.port('a', 'osx')}") as channel:
+        half: Any = channel.stream_unary(f"/{SERVICE}/push")
+        begun = [half.future(nothing(), metadata=metadata) for _ in range(room.MOST_READ + 1)]
+        push(two, session, b"whole")
+        assert body_of(pop(two, session)) == b"whole"
+        assert not any(each.done() for each in begun)
+        for each in begun:
+            each.cancel()
+        never.set()
+
+
+def test_pushes_beyond_what_may_lie_in_memory_are_refused_with_a_code(
+    two: FlowSites, session: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "MOST_PUSH_BYTES", 50_000)
+    assert "[FR610]" in refusal(two, "a", "push", push_request(session, b"z" * 60_000), **pushing(session))
+    push(two, session, b"short")
+    assert body_of(pop(two, session)) == b"short"
+
+
+def test_a_push_of_many_fields_is_refused_before_they_are_looked_at(two: FlowSites, session: str) -> None:
+    raw = push_request(session, b"1").SerializeToString()
+    assert "[FR621]" in refusal(two, "a", "push", raw + b"\x18\x01" * packet.MOST_FIELDS, **pushing(session))
+    nested = osx_pb2.PushInbound(
+        topic=topic(session), payload=message().SerializeToString() + b"\x18\x01" * packet.MOST_FIELDS
+    )
+    assert "[FR621]" in refusal(two, "a", "push", nested, **pushing(session))
+
+
+def test_a_stop_waits_for_a_push_that_is_being_written(
+    tmp_path: Path, session: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, written, events = queues.Push.write, threading.Event(), list[str]()
+
+    def slow(self: Any, payload: memoryview) -> None:
+        events.append("writes")
+        written.wait(LONG)
+        write(self, payload)
+        events.append("has written")
+
+    monkeypatch.setattr(queues.Push, "write", slow)
+    close = transport.QueueTransport.close
+    monkeypatch.setattr(transport.QueueTransport, "close", lambda self: (events.append("closed"), close(self)))
+    with ThreadPoolExecutor(1) as pool:
+        with flow_sites(tmp_path, LAYOUT) as few:
+            pushed = pool.submit(push, few, session, b"z" * 100_000)
+            eventually(lambda: events == ["writes"], SECONDS)
+            threading.Timer(0.5, written.set).start()
+        assert isinstance(pushed.exception(LONG), grpc.RpcError)
+    assert events[:3] == ["writes", "has written", "closed"]
+
+
+def test_a_stop_waits_for_no_push_for_ever() -> None:
+    copying = transport.Copying()
+    assert copying.wait(0.01)
+    with copying.under_way():
+        assert not copying.wait(0.01)
+    assert copying.wait(0.01)
 
 
 def test_a_queue_beyond_those_that_are_remembered_is_refused_and_known_ones_go_on(
