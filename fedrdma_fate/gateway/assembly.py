@@ -55,7 +55,7 @@ from fedrdma_fate.security.grpc_credentials import GrpcCredentials
 from fedrdma_fate.security.plain import is_loopback
 from fedrdma_fate.security.reloading import SiteCredentials
 from fedrdma_fate.security.scraping import ScrapeSecurity
-from fedrdma_fate.wire.errors import GatewayError
+from fedrdma_fate.wire.errors import FedRDMAError, GatewayError
 from fedrdma_fate.wire.frames import MessageKey
 
 logger = logging.getLogger(__name__)
@@ -149,19 +149,28 @@ def assemble(
         tasks=tasks,
         socket=TaskSocket(socket_path(config.listen.socket), tasks, context.complaints, shared=not users.only_own),
         calls=calls,
-        fronts=_fronts(config, calls, context.complaints, tasks),
+        fronts=_fronts(config, calls, context, peers, tasks),
     )
 
 
 def _fronts(
-    config: GatewayConfig, calls: FlowCalls, complaints: Complaints, tasks: TaskServer
+    config: GatewayConfig, calls: FlowCalls, context: GatewayContext, peers: dict[str, Peer], tasks: TaskServer
 ) -> tuple[FlowFront | OsxFront, ...]:
     listen = config.listen
-    http = () if listen.flow is None else (FlowFront(listen.flow, calls, complaints),)
+    http = () if listen.flow is None else (FlowFront(listen.flow, calls, context.complaints),)
     if listen.osx is None:
         return http
-    watch = CallWatch(complaints)
-    return (*http, OsxFront(listen.osx, calls, watch, [QueueTransport(Queues(tasks), watch)]))
+    watch = CallWatch(context.complaints)
+    queues = Queues(tasks, lambda message, error: _tell_dropped(context, peers, message, error))
+    return (*http, OsxFront(listen.osx, calls, watch, [QueueTransport(queues, watch)]))
+
+
+def _tell_dropped(context: GatewayContext, peers: dict[str, Peer], message: Message, error: FedRDMAError) -> None:
+    """Nobody will get a message that is here: its sender is told by its next push."""
+    if (peer := peers.get(message.origin)) is not None:
+        peer.receiving.drop(message, error.code, error.message)
+    elif not message.origin:
+        context.mailbox.sessions.push_failed(message.key, error)
 
 
 def _tell_wanted_whole(peers: dict[str, Peer], message: Message) -> None:

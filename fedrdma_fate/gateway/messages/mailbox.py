@@ -238,6 +238,18 @@ class Mailbox:
             )
         return future.result()
 
+    def pass_by(self, key: MessageKey) -> bool:
+        """Whoever waited for it was told that it will not come, and waits for another: as if it was pulled.
+
+        Returns:
+            whether there is a notice that it will not come.
+        """
+        if key not in self._failed:
+            return False
+        self.sessions.note_pull(key)
+        self._forget_failure(key)
+        return True
+
     def return_(self, message: Message) -> None:
         """A message that was taken could not be handed over: it waits again, for the same pull made anew."""
         key = message.key

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 import os
 import secrets
 from collections import OrderedDict
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from fedrdma_fate.client.protocol import (
@@ -28,14 +29,17 @@ from fedrdma_fate.client.protocol import (
     ReleaseLeases,
     Request,
 )
+from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.messages.queue_numbers import MOST_QUEUES, QUEUE_TAG, End, QueueNumbers
-from fedrdma_fate.gateway.osx.requests import LONGEST_POP_SECONDS, Queue
+from fedrdma_fate.gateway.osx.requests import LONGEST_POP_SECONDS, MOST_PAYLOAD_BYTES, Queue
 from fedrdma_fate.gateway.tasks.conversation import TaskConversation
 from fedrdma_fate.gateway.tasks.server import TaskServer
 from fedrdma_fate.gateway.tasks.socket import Answer, WithDescriptor, WithSequel
 from fedrdma_fate.ports import Slot
-from fedrdma_fate.wire.errors import ErrorCode, GatewayError
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, MemoryPoolError
 from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, MessageKey, Party
+
+logger = logging.getLogger(__name__)
 
 MOST_MEMBERS = 1024
 """Parties of sessions that count as living here between their calls; of the longest silent ones it is forgotten."""
@@ -193,12 +197,14 @@ class Queues:
         tasks: of this site, among which parties that use queues are.
     """
 
-    def __init__(self, tasks: TaskServer) -> None:
+    def __init__(self, tasks: TaskServer, drop: Callable[[Message, FedRDMAError], object]) -> None:
         """
         Args:
             tasks: serves them.
+            drop: tells who has sent a message that nobody will get it.
         """
         self.tasks = tasks
+        self._drop = drop
         self._loop = asyncio.get_running_loop()
         self._members: OrderedDict[tuple[str, Party], _Member] = OrderedDict()
         self._ends: OrderedDict[tuple[Queue, End], _End] = OrderedDict()
@@ -243,11 +249,18 @@ class Queues:
             raise
         return Push(self, queue, end, conversation, lease)
 
-    async def pop(self, queue: Queue, seconds: float) -> Pop | None:
+    async def pop(self, queue: Queue, seconds: float, *, stays: bool = False) -> Pop | None:
         """Wait for the next message, None after so many seconds. What comes back has to be ended.
 
+        One that will not come, or is too large, is told by an error, and the next pop is for the one behind it.
+
+        Args:
+            queue: the queue.
+            seconds: to wait.
+            stays: only look: that error, too, comes again.
+
         Raises:
-            FedRDMAError: none will come.
+            FedRDMAError: none will come; PAYLOAD_TOO_LARGE.
         """
         self.tasks.context.routes.site_of(queue.source)
         until = self._loop.time() + seconds
@@ -259,12 +272,44 @@ class Queues:
             left = max(0.0, until - self._loop.time())
             answer = await _reply(conversation, Get(queue.name, _tag(end.next), queue.source, left))
             assert isinstance(answer, (WithSequel, WithDescriptor))
-            return Pop(self, queue, end, conversation, answer)
         except BaseException as error:
+            if isinstance(error, FedRDMAError) and not stays:
+                self._pass_by(queue, end)
             self.let_go(queue, queue.destination, end, conversation)
             if isinstance(error, GatewayError) and error.code is ErrorCode.PULL_TIMEOUT:
                 return None
             raise
+        pop = Pop(self, queue, end, conversation, answer)
+        if pop.total_bytes > MOST_PAYLOAD_BYTES:
+            raise self._too_large(pop, queue, answer, conversation, stays=stays)
+        return pop
+
+    def _pass_by(self, queue: Queue, end: _End) -> None:
+        """Where the next message will not come, it is the next one no more."""
+        if self.tasks.context.mailbox.pass_by(_key(queue, end.next)):
+            end.next += 1
+
+    def _too_large(
+        self,
+        pop: Pop,
+        queue: Queue,
+        answer: WithSequel | WithDescriptor,
+        conversation: TaskConversation,
+        *,
+        stays: bool,
+    ) -> FedRDMAError:
+        """Drop a message that cannot be handed over, and tell who has sent it."""
+        error = MemoryPoolError(
+            ErrorCode.PAYLOAD_TOO_LARGE,
+            f"{queue.source} has sent {pop.total_bytes} bytes as {queue.name!r}; a message of a queue has at most "
+            f"{MOST_PAYLOAD_BYTES}.",
+            "Send it by FATE's federation for OSX, with a max_message_size of 2147483646 or less.",
+        )
+        if not stays and (message := conversation.message_of(_slot(answer).lease)) is not None:
+            logger.error("dropped %s: [%s] %s", message.key, error.code.value, error.message)
+            self._drop(message, error)
+        pop.end(handed_over=not stays)
+        return error
 
     def release(self, session: str) -> None:
         """One of the parties here is through with a session; which one is not said.

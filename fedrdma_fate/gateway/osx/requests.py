@@ -38,6 +38,11 @@ _PAYLOAD, _CODE = 2, 3
 """Of TransportOutbound."""
 
 
+MOST_PAYLOAD_BYTES = 2**31 - 1 - 32
+"""Of a message that an answer can bring: gRPC's limit, less what stands before it, 19 bytes. What a push brings is no
+longer, for its topic takes as much; what a peer sends may be."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Queue:
     """One of the queues of a session.

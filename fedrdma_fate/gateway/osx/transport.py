@@ -247,7 +247,9 @@ class QueueTransport:
     def _peek(self, call: _Call, received: Requests) -> Iterator[bytes]:
         topic, _ = requests.popped(self._short_request(call, received))
         queue = requests.queue_of(call.metadata, topic, pops=True)
-        yield from self._handed_over(call, queue, call.do(self._queues.pop(queue, PEEK_SECONDS)), stays=True)
+        yield from self._handed_over(
+            call, queue, call.do(self._queues.pop(queue, PEEK_SECONDS, stays=True)), stays=True
+        )
 
     def _handed_over(
         self, call: _Call, queue: requests.Queue, pop: Pop | None, *, stays: bool = False

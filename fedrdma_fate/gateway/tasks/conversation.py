@@ -88,6 +88,10 @@ class TaskConversation:
         """Whether its user may know what tasks of this party have."""
         return self._server.users.may_run_for(self._user, party)
 
+    def message_of(self, lease: int) -> Message | None:
+        """What its task has got under this lease, None where that is nothing."""
+        return None if self._task is None else self._task.received.get(lease)
+
     def holds_memory_of(self, pools: Iterable[SlotPool]) -> bool:
         """Whether its task has got messages that lie in one of these."""
         received = () if self._task is None else self._task.received.values()

@@ -25,7 +25,7 @@ from fedrdma_fate.gateway.messages import queue_numbers, sessions
 from fedrdma_fate.gateway.osx import queues, requests, room, transport
 from fedrdma_fate.gateway.osx.transport import SERVICE
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
-from fedrdma_fate.wire.frames import Inline, MessageKey, Party
+from fedrdma_fate.wire.frames import Inline, MessageKey, Party, Undeliverable
 from tests.support.flow import SECONDS, FlowSites, flow_sites
 from tests.support.ports import ports_of_this_process
 from tests.support.sites import eventually, start_gateways
@@ -446,6 +446,50 @@ def test_a_stop_waits_for_no_push_for_ever() -> None:
     with copying.under_way():
         assert not copying.wait(0.01)
     assert copying.wait(0.01)
+
+
+@pytest.mark.parametrize(("receiver", "site"), [(HOST, "a"), (ARBITER, "b")])
+def test_a_message_that_no_answer_can_bring_is_told_at_both_ends_and_the_next_pop_goes_on(
+    two: FlowSites, session: str, receiver: tuple[str, str], site: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender = GUEST if site == "a" else HOST
+    named = f"{session}-{'-'.join(sender)}-{'-'.join(receiver)}-n"
+    pushed = {"session_id": session, "from_node_id": sender[1], "target_node_id": receiver[1]}
+    popped = {"session_id": session, "from_node_id": receiver[1]}
+    for body in (b"z" * 200_000, b"next"):
+        inbound = osx_pb2.PushInbound(topic=named, payload=message(body).SerializeToString())
+        call(two, site, "push", inbound, **pushed)
+    eventually(lambda: call(two, "b", "peek", osx_pb2.PeekInbound(topic=named), **popped).payload, SECONDS)
+    monkeypatch.setattr(queues, "MOST_PAYLOAD_BYTES", 100_000)
+    for _ in range(2):
+        assert "[FR402]" in refusal(two, "b", "peek", osx_pb2.PeekInbound(topic=named), **popped)
+    request = osx_pb2.PopInbound(topic=named, timeout=int(LONG * 1000))
+    assert "[FR402]" in refusal(two, "b", "pop", request, **popped)
+    assert body_of(call(two, "b", "pop", request, **popped)) == b"next"
+
+    def told() -> str:
+        try:
+            call(two, site, "push", inbound, **pushed)
+        except grpc.RpcError as error:
+            return str(error)
+        return ""
+
+    eventually(lambda: "[FR402]" in told(), LONG)
+
+
+def test_a_message_that_will_not_come_is_told_once_and_the_next_pop_goes_on(two: FlowSites, session: str) -> None:
+    push(two, session, b"first")
+    assert body_of(pop(two, session)) == b"first"
+    key = MessageKey(session, "x", f"{queue_numbers.QUEUE_TAG}1", Party(*GUEST), Party(*HOST))
+    runner: Any = two.sites.runner
+    runner.tell("a", "b", Undeliverable(key, ErrorCode.MESSAGE_LOST.value, "it was lost"))
+    mailbox = runner.gateways["b"]._assembly.context.mailbox
+    eventually(lambda: key in mailbox._failed, SECONDS)
+    given = {"session_id": session, "from_node_id": "10000"}
+    for _ in range(2):
+        assert "[FR612]" in refusal(two, "b", "peek", osx_pb2.PeekInbound(topic=topic(session)), **given)
+    assert "[FR612]" in refusal(two, "b", "pop", pop_request(session), **given)
+    assert pop(two, session, 0.2).code == "E0000000601"
 
 
 def test_a_queue_beyond_those_that_are_remembered_is_refused_and_known_ones_go_on(
