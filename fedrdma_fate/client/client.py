@@ -37,7 +37,7 @@ from fedrdma_fate.client.protocol import (
 )
 from fedrdma_fate.client.rpc import AnyReply, call_once, expect, expect_with_descriptor
 from fedrdma_fate.memory.mapping import map_copy_on_write
-from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, MemoryPoolError
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, MemoryPoolError
 from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, MessageKind, Mode, Party
 
 _STATUS_SECONDS = 10.0
@@ -437,7 +437,7 @@ def ask_status(address: str) -> dict[str, object]:
     """The status document of the gateway at `unix:///path`, without attaching to a session.
 
     Raises:
-        GatewayError: GATEWAY_UNREACHABLE.
+        GatewayError: GATEWAY_UNREACHABLE; CLIENT_PROTOCOL where the answer is none.
     """
     return _document(expect(call_once(socket_path(address), AskStatus(), _STATUS_SECONDS), StatusReport))
 
@@ -452,4 +452,11 @@ def _mapped(own: Connections, descriptor: int, lease: int, offset: int, length: 
 
 
 def _document(report: StatusReport) -> dict[str, object]:
-    return msgspec.json.decode(report.document, type=dict[str, object])
+    try:
+        return msgspec.json.decode(report.document, type=dict[str, object])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise GatewayError(
+            ErrorCode.CLIENT_PROTOCOL,
+            f"the gateway's answer is no status: {error}.",
+            "See what listens at its socket; run the same fedrdma-fate version here and there.",
+        ) from error

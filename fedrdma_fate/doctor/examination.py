@@ -104,7 +104,7 @@ def examine(machine: Machine, config_path: Path | None, address: str | None) -> 
     socket = address or (ListenConfig() if config is None else config.listen).socket
     reached, status = check_gateway(socket, machine.ask_status)
     memory = MemoryConfig() if config is None else config.memory
-    runs = status is not None and (config is None or status["site"] == config.site)
+    runs = status is not None and (config is None or status.site == config.site)
     report = machine.ask_fate()
     return [
         check_python(machine.python, machine.system, machine.processor),

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from fedrdma_fate.doctor.findings import Finding, fine
+from fedrdma_fate.doctor.gateway_status import GatewayStatus, PoolStatus
 from fedrdma_fate.doctor.site import check_gateway, check_peers
 from fedrdma_fate.gateway.config.strict_yaml import load_with
 
@@ -215,13 +216,11 @@ def _check_ports(flow: FlowHome) -> Finding:
     return Finding(check, "error", f"{', '.join(differ)} in {SERVICE} and {LOCAL}", remedy)
 
 
-def _check_party(flow: FlowHome, status: Mapping[str, Any]) -> Finding:
+def _check_party(flow: FlowHome, status: GatewayStatus) -> Finding:
     check, party = "fate flow party", str(flow.value("party_id") or "")
-    served = {str(each).rpartition(":")[2] for each in status["parties"]}
-    others = [f"{', '.join(peer['parties'])} at {peer['site']}" for peer in status["peers"]]
-    found = f"{party or 'none'}; at {status['site']}: {', '.join(status['parties'])}; " + (
-        "; ".join(others) or "no peers"
-    )
+    served = {each.rpartition(":")[2] for each in status.parties}
+    others = [f"{', '.join(peer.parties)} at {peer.site}" for peer in status.peers]
+    found = f"{party or 'none'}; at {status.site}: {', '.join(status.parties)}; " + ("; ".join(others) or "no peers")
     if party in served:
         return fine(check, found)
     remedy = (
@@ -230,18 +229,18 @@ def _check_party(flow: FlowHome, status: Mapping[str, Any]) -> Finding:
     return Finding(check, "error", found, remedy)
 
 
-def _check_room(status: Mapping[str, Any], model_bytes: int) -> list[Finding]:
+def _check_room(status: GatewayStatus, model_bytes: int) -> list[Finding]:
     """Of the own regions; what those of the others hold, their gateways know."""
-    several = len(status["peers"]) > 1
-    return [_check_pool(pool, model_bytes, PEERS_SHARE if several else 1.0) for pool in status["pools"]]
+    several = len(status.peers) > 1
+    return [_check_pool(pool, model_bytes, PEERS_SHARE if several else 1.0) for pool in status.pools]
 
 
-def _check_pool(pool: Mapping[str, Any], model_bytes: int, share: float) -> Finding:
-    most = int(pool["length"] * (share if pool["name"] == "receive" else 1.0))
-    check, found = f"room to {pool['name']}", f"{model_bytes} bytes in a region that takes {most} at once"
+def _check_pool(pool: PoolStatus, model_bytes: int, share: float) -> Finding:
+    most = int(pool.length * (share if pool.name == "receive" else 1.0))
+    check, found = f"room to {pool.name}", f"{model_bytes} bytes in a region that takes {most} at once"
     if model_bytes <= most:
         return fine(check, found)
-    remedy = f"Raise `memory.{pool['name']}_bytes`: docs/sizing.md. Run this at every site."
+    remedy = f"Raise `memory.{pool.name}_bytes`: docs/sizing.md. Run this at every site."
     return Finding(check, "error", found, remedy)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from fedrdma_fate import __version__
 from fedrdma_fate.doctor.findings import Finding, failure, fine
+from fedrdma_fate.doctor.gateway_status import GatewayStatus, PeerStatus, read_status
 from fedrdma_fate.doctor.host import VerbsNeed
 from fedrdma_fate.gateway.config.schema import GatewayConfig, load_config
 from fedrdma_fate.gateway.config.wishes import may_use_udp, wished_transports
@@ -40,36 +41,36 @@ def uses_udp(config: GatewayConfig | None) -> bool:
     return config is not None and may_use_udp(config)
 
 
-def check_gateway(address: str, ask: Callable[[str], Mapping[str, Any]]) -> tuple[Finding, Mapping[str, Any] | None]:
-    """Whether a gateway answers at `unix:///path`; its status document, if one does."""
+def check_gateway(address: str, ask: Callable[[str], Mapping[str, Any]]) -> tuple[Finding, GatewayStatus | None]:
+    """Whether a gateway answers at `unix:///path`; its status, if one does."""
     try:
-        document = ask(address)
+        status = read_status(ask(address))
     except FedRDMAError as error:
         return failure("gateway", error), None
-    found = f"site {document['site']} answers at {address}, version {document['version']}"
-    if document["version"] != __version__:
+    found = f"site {status.site} answers at {address}, version {status.version}"
+    if status.version != __version__:
         remedy = f"Restart it: the installed version is {__version__}."
-        return Finding("gateway", "warning", found, remedy), document
-    return fine("gateway", found), document
+        return Finding("gateway", "warning", found, remedy), status
+    return fine("gateway", found), status
 
 
-def check_peers(document: Mapping[str, Any]) -> list[Finding]:
-    """One finding for each peer in a gateway's status document."""
-    return [_check_peer(peer, document["version"]) for peer in document["peers"]]
+def check_peers(status: GatewayStatus) -> list[Finding]:
+    """One finding for each peer in a gateway's status."""
+    return [_check_peer(peer, status.version) for peer in status.peers]
 
 
-def _check_peer(peer: Mapping[str, Any], own_version: str) -> Finding:
-    check = f"peer {peer['site']}"
-    if not peer["connected"]:
+def _check_peer(peer: PeerStatus, own_version: str) -> Finding:
+    check = f"peer {peer.site}"
+    if not peer.connected:
         remedy = "Start its gateway; check its address, the firewall, and that both sites name each other."
-        return Finding(check, "warning", f"not connected: {peer['last_error']}", remedy)
-    up = [path for path in peer["paths"] if path["up"]]
+        return Finding(check, "warning", f"not connected: {peer.last_error}", remedy)
+    up = [path for path in peer.paths if path.up]
     if not up:
-        errors = "; ".join(path["last_error"] for path in peer["paths"] if path["last_error"]) or "none was made yet"
+        errors = "; ".join(path.last_error for path in peer.paths if path.last_error) or "none was made yet"
         remedy = "Open its data ports, or set listen.advertise behind address translation: see docs/troubleshooting.md."
         return Finding(check, "warning", f"connected, but without a data path: {errors}", remedy)
-    found = "connected; " + "; ".join(f"{path['transport']} ({path['reason']})" for path in up)
-    if peer["version"] != own_version:
+    found = "connected; " + "; ".join(f"{path.transport} ({path.reason})" for path in up)
+    if peer.version != own_version:
         remedy = "Run the same version at all sites."
-        return Finding(check, "warning", f"{found}; its version is {peer['version']}", remedy)
+        return Finding(check, "warning", f"{found}; its version is {peer.version}", remedy)
     return fine(check, found)

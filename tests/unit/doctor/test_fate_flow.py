@@ -126,6 +126,18 @@ def test_a_party_that_the_gateway_does_not_serve_is_an_error(tmp_path: Path, par
     assert levels(found) == {"fate flow party": "error"}
 
 
+@pytest.mark.parametrize(
+    "status",
+    [{}, {**STATUS, "peers": [{"site": "b"}]}, {**STATUS, "parties": [9999]}, {**STATUS, "pools": [None]}],
+)
+def test_a_gateway_whose_answer_is_no_status_is_one_error_and_breaks_no_other_check(
+    tmp_path: Path, status: dict[str, Any]
+) -> None:
+    found = findings(home(tmp_path, QUEUES), status, model_bytes=500)
+    assert levels(found) == {"gateway": "error"}
+    assert found["gateway"].found.startswith("[FR608]")
+
+
 def test_a_peer_that_is_away_or_of_another_version_is_told(tmp_path: Path) -> None:
     away = {**PEER, "connected": False, "last_error": "it speaks protocol 1"}
     found = findings(home(tmp_path, QUEUES), {**STATUS, "peers": [away]})

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fedrdma_fate import __version__
+from fedrdma_fate.doctor.gateway_status import read_status
 from fedrdma_fate.doctor.site import check_config, check_gateway, check_peers, verbs_need
 from fedrdma_fate.gateway.config.schema import parse_config
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
@@ -72,7 +73,7 @@ def test_a_gateway_that_answers_is_fine() -> None:
     finding, document = check_gateway("unix:///s", lambda _: status())
     assert finding.level == "ok"
     assert "site a answers at unix:///s" in finding.found
-    assert document == status()
+    assert document == read_status(status())
 
 
 def test_a_gateway_that_does_not_answer_is_an_error_with_the_remedy() -> None:
@@ -85,6 +86,33 @@ def test_a_gateway_that_does_not_answer_is_an_error_with_the_remedy() -> None:
     assert finding.found.startswith("[FR601]")
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        {"site": "a"},
+        {**status(), "site": 3},
+        {**status(), "version": None},
+        {**status(), "peers": {"b": 1}},
+        {**status(), "peers": [7]},
+        {**status(), "parties": "9999"},
+        {**status(), "pools": [{"name": "send"}]},
+        {**status(), "pools": [{"name": "send", "length": -1}]},
+        {**status(), "pools": [{"name": "send", "length": "8"}]},
+        status(paths=None),
+        status(paths=[{"transport": "tcp"}]),
+        status(version=[]),
+        status(connected="yes"),
+    ],
+)
+def test_an_answer_that_is_no_status_is_told_with_a_code(answer: dict[str, Any]) -> None:
+    finding, document = check_gateway("unix:///s", lambda _: answer)
+    assert document is None
+    assert finding.level == "error"
+    assert finding.found.startswith("[FR608]")
+    assert finding.remedy
+
+
 def test_a_gateway_of_another_version_than_the_installed_one_is_warned_of() -> None:
     finding, _ = check_gateway("unix:///s", lambda _: {**status(), "version": "0.0.9"})
     assert finding.level == "warning"
@@ -95,7 +123,7 @@ def test_a_gateway_of_another_version_than_the_installed_one_is_warned_of() -> N
 
 
 def test_a_connected_peer_is_shown_with_its_transport_and_why() -> None:
-    (finding,) = check_peers(status())
+    (finding,) = check_peers(read_status(status()))
     assert (finding.check, finding.level, finding.found) == ("peer b", "ok", "connected; tcp (reachable by TCP)")
 
 
@@ -109,7 +137,7 @@ def test_a_connected_peer_is_shown_with_its_transport_and_why() -> None:
     ],
 )
 def test_a_peer_in_trouble_is_warned_of_with_what_to_do(changes: dict[str, Any], word: str) -> None:
-    (finding,) = check_peers(status(**changes))
+    (finding,) = check_peers(read_status(status(**changes)))
     assert finding.level == "warning"
     assert word in finding.found
     assert finding.remedy

@@ -1,0 +1,66 @@
+"""What the checks read of a gateway's status document; whoever answers may say anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+
+from fedrdma_fate.wire.errors import ErrorCode, GatewayError
+
+Length = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+"""Of a region, in bytes."""
+
+
+class PathStatus(msgspec.Struct, frozen=True):
+    """A data path to a peer."""
+
+    transport: str
+    up: bool
+    reason: str = ""
+    last_error: str = ""
+
+
+class PeerStatus(msgspec.Struct, frozen=True):
+    """Another site."""
+
+    site: str
+    connected: bool
+    version: str | None = None
+    last_error: str = ""
+    parties: tuple[str, ...] = ()
+    paths: tuple[PathStatus, ...] = ()
+
+
+class PoolStatus(msgspec.Struct, frozen=True):
+    """A region of the gateway: `send` or `receive`."""
+
+    name: str
+    length: Length
+
+
+class GatewayStatus(msgspec.Struct, frozen=True):
+    """The document, as far as it is looked at."""
+
+    site: str
+    version: str
+    peers: tuple[PeerStatus, ...]
+    parties: tuple[str, ...] = ()
+    pools: tuple[PoolStatus, ...] = ()
+
+
+def read_status(document: Mapping[str, Any]) -> GatewayStatus:
+    """A document as it came.
+
+    Raises:
+        GatewayError: CLIENT_PROTOCOL where it is no status of a gateway.
+    """
+    try:
+        return msgspec.convert(document, GatewayStatus)
+    except msgspec.ValidationError as error:
+        raise GatewayError(
+            ErrorCode.CLIENT_PROTOCOL,
+            f"the gateway's answer is no status: {error}.",
+            "See what listens at its socket; run the same fedrdma-fate version here and there.",
+        ) from error
