@@ -8,15 +8,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from fedrdma_fate.bench.incast.settings import MOST_SILOS
 from fedrdma_fate.bench.protocols.advice import HIGHEST_LOSS, Estimate, Path, estimate_ways, rate_with_headers
 from fedrdma_fate.bench.protocols.models import parse_model
 from fedrdma_fate.bench.report import format_seconds
-from fedrdma_fate.cli.failure import told_plainly
+from fedrdma_fate.cli.failure import tell, told_plainly
 from fedrdma_fate.cli.probe import LONGEST_SECONDS, parse_bytes
+from fedrdma_fate.cli.terminal import Terminal
 from fedrdma_fate.client.client import ask_status
 from fedrdma_fate.client.probe import ask_probe
 from fedrdma_fate.quantities import QuantityError, parse_loss, parse_rate, parse_time
@@ -108,10 +108,10 @@ def advise(
             click.echo(json.dumps(to_document(known, path, silos, payload.size, estimates, notes), indent=2))
             return
         for line in heading(known, path, silos, payload.name):
-            click.echo(line)
-        Console().print(to_table(estimates))
+            tell(line)
+        Terminal().print(to_table(estimates))
         for note in notes:
-            click.echo(note)
+            tell(note)
 
 
 def findings(report: Mapping[str, Any], state: Mapping[str, Any], mtu: int) -> tuple[dict[str, Known], list[str]]:

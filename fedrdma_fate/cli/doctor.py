@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from fedrdma_fate import __version__
+from fedrdma_fate.cli.terminal import Terminal
 from fedrdma_fate.doctor.examination import Machine, examine
 from fedrdma_fate.doctor.findings import Finding, Level, worst
 
@@ -34,7 +35,7 @@ def doctor(path: Path | None, address: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(to_document(findings), indent=2))
     else:
-        Console().print(render(findings))
+        Terminal().print(render(findings))
     sys.exit(1 if worst(findings) == "error" else 0)
 
 

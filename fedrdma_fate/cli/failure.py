@@ -8,7 +8,13 @@ from collections.abc import Iterator
 
 import click
 
+from fedrdma_fate.obs.log import escaped
 from fedrdma_fate.wire.errors import FedRDMAError
+
+
+def tell(text: str, *, err: bool = False) -> None:
+    """Lines of text, some of which may be somebody else's: none acts on the terminal."""
+    click.echo(escaped(text), err=err)
 
 
 @contextlib.contextmanager
@@ -17,6 +23,6 @@ def told_plainly() -> Iterator[None]:
     try:
         yield
     except FedRDMAError as error:
-        click.echo(f"fedrdma: {error}", err=True)
-        click.echo(error.code.explanation, err=True)
+        tell(f"fedrdma: {error}", err=True)
+        tell(error.code.explanation, err=True)
         sys.exit(1)

@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from fedrdma_fate.cli.doctor import render, to_document
 from fedrdma_fate.cli.failure import told_plainly
+from fedrdma_fate.cli.terminal import Terminal
 from fedrdma_fate.client.client import ask_status
 from fedrdma_fate.doctor.fate_flow import check_flow, connects, lines_to_add, read_home
 from fedrdma_fate.doctor.findings import worst
@@ -41,7 +41,7 @@ def check(home: Path, address: str | None, model_bytes: int | None, as_json: boo
     if as_json:
         click.echo(json.dumps(to_document(findings), indent=2))
     else:
-        Console().print(render(findings))
+        Terminal().print(render(findings))
     sys.exit(1 if worst(findings) == "error" else 0)
 
 

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fedrdma_fate.cli.failure import told_plainly
+from fedrdma_fate.cli.failure import tell, told_plainly
 from fedrdma_fate.cli.status import size
+from fedrdma_fate.cli.terminal import Terminal
 from fedrdma_fate.client.probe import ask_probe
 from fedrdma_fate.gateway.config.edit import set_peer_settings
 from fedrdma_fate.gateway.config.schema import load_config
@@ -55,7 +56,7 @@ def probe(peer: str, address: str, as_json: bool, path: Path | None, most: str, 
         if as_json:
             click.echo(json.dumps({**report, "settings": settings(report)}, indent=2))
         else:
-            Console().print(render(report))
+            Terminal().print(render(report))
         if path is not None:
             _write(path, report)
 
@@ -136,10 +137,10 @@ def _write(path: Path, report: Mapping[str, Any]) -> None:
         )
     found = settings(report)
     if not found:
-        click.echo(f"{path} is as it was: nothing was found to write.", err=True)
+        tell(f"{path} is as it was: nothing was found to write.", err=True)
         return
     set_peer_settings(path, report["peer"], _as_yaml(found))
-    click.echo(f"wrote {', '.join(found)} of {report['peer']} to {path}; restart the gateway to use it.", err=True)
+    tell(f"wrote {', '.join(found)} of {report['peer']} to {path}; restart the gateway to use it.", err=True)
 
 
 def _as_yaml(found: Mapping[str, str | float]) -> dict[str, str]:

@@ -6,12 +6,12 @@ import json
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedrdma_fate.cli.failure import told_plainly
+from fedrdma_fate.cli.failure import tell, told_plainly
 from fedrdma_fate.cli.status import size
+from fedrdma_fate.cli.terminal import Terminal
 from fedrdma_fate.client.sessions import ask_sessions, drop_session
 from fedrdma_fate.obs.complaints import cut
 
@@ -36,7 +36,7 @@ def sessions(context: click.Context, address: str, as_json: bool) -> None:
         if as_json:
             click.echo(json.dumps(document, indent=2))
         else:
-            Console().print(render(document))
+            Terminal().print(render(document))
 
 
 @sessions.command()
@@ -53,7 +53,7 @@ def drop(context: click.Context, session: str) -> None:
     told = f"told {', '.join(document['told'])}" if document["told"] else "no other site was to be told"
     later = f"; {', '.join(document['untold'])} will be when connected again" if document["untold"] else ""
     dropped = f"{document['messages']} messages ({size(document['total_bytes'])}) dropped here"
-    click.echo(f"{cut(session)} has ended: {dropped}; {told}{later}")
+    tell(f"{cut(session)} has ended: {dropped}; {told}{later}")
 
 
 def render(document: dict[str, Any]) -> Table:

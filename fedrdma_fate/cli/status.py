@@ -14,6 +14,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from fedrdma_fate.cli.failure import told_plainly
+from fedrdma_fate.cli.terminal import Terminal
 from fedrdma_fate.client.client import ask_status
 from fedrdma_fate.obs.complaints import cut
 
@@ -30,7 +31,7 @@ from fedrdma_fate.obs.complaints import cut
 @click.option("--watch", type=click.FloatRange(min=0.1), help="Show it anew every so many seconds, until Ctrl-C.")
 def status(address: str, as_json: bool, watch: float | None) -> None:
     """Show peers, their certificates and transports and why these were chosen, pools, and transfers in progress."""
-    console = Console()
+    console = Terminal()
     with told_plainly():
         document: dict[str, Any] = ask_status(address)
         if as_json:

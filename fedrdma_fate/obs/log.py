@@ -62,7 +62,9 @@ class JsonFormatter(logging.Formatter):
         entry.update((name, value) for name, value in _fields(record) if name not in entry)
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
-        return json.dumps(entry, default=str, ensure_ascii=False)
+        # what JSON leaves as it is, and a terminal may obey
+        line = json.dumps(entry, default=str, ensure_ascii=False)
+        return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in line)
 
 
 class HumanFormatter(logging.Formatter):
@@ -72,7 +74,7 @@ class HumanFormatter(logging.Formatter):
         parts = [_timestamp(record), record.levelname, f"{record.name}:", _one_line(record.getMessage())]
         parts += [f"{name}={_quoted(str(value))}" for name, value in _fields(record)]
         line = " ".join(parts)
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        return f"{line}\n{escaped(self.formatException(record.exc_info))}" if record.exc_info else line
 
 
 def _fields(record: logging.LogRecord) -> Iterator[tuple[str, object]]:
@@ -85,6 +87,13 @@ def _fields(record: logging.LogRecord) -> Iterator[tuple[str, object]]:
 def _timestamp(record: logging.LogRecord) -> str:
     moment = datetime.datetime.fromtimestamp(record.created, datetime.timezone.utc)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def escaped(text: str) -> str:
+    """As it may be shown on a terminal: lines stay, and of other control characters their escapes are shown."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char in "\n\t" else repr(char)[1:-1] for char in text)
 
 
 def _one_line(text: str) -> str:
