@@ -34,7 +34,7 @@ else:
 DOCS = ROOT / "docs"
 PACKAGE = ROOT / "fedrdma_fate"
 FOLDERS = ("fedrdma_fate", "scripts", "deploy", "examples", "tests")
-PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md"), *(ROOT / "deploy").glob("*.md")])
+PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md"), *(ROOT / "deploy").rglob("*.md")])
 
 
 def _read(name: str) -> str:
