@@ -23,6 +23,9 @@ class PathState:
         policed_seconds: for how much longer, in seconds of sending, a policer is known to let no more through.
         window_bytes: that were under way at last, on a path too short to be paced; 0 while unknown.
         window_found: more than that was too much.
+        recent_rate: the most that the path gave lately; 0 when it is the rate.
+        held_bytes: the longest queue of ours that lost nothing.
+        left_at: when the transfer that found this last sent anything, seconds of its sender's clock; 0: not known.
     """
 
     rate: float
@@ -36,6 +39,9 @@ class PathState:
     policed_seconds: float = 0.0
     window_bytes: float = 0.0
     window_found: bool = False
+    recent_rate: float = 0.0
+    held_bytes: float = 0.0
+    left_at: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

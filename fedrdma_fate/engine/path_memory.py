@@ -88,7 +88,11 @@ class PathMemory:
             return self._make_controller()
         capacity = max(known.capacity, known.rate)
         window = known.window_bytes / self._users
-        share = dataclasses.replace(known, rate=known.rate / self._users, capacity=capacity, window_bytes=window)
+        # what the path lately gave is for who has it for itself
+        recent = known.recent_rate if self._users == 1 else 0.0
+        share = dataclasses.replace(
+            known, rate=known.rate / self._users, capacity=capacity, window_bytes=window, recent_rate=recent
+        )
         return self._make_controller(share, proved=self.proved)
 
     def end(self, control: Controller) -> None:
@@ -96,5 +100,6 @@ class PathMemory:
         found = control.state()
         if found is not None and control.sampled:
             rate, window = found.rate * self._users, found.window_bytes * self._users
-            self.learn(dataclasses.replace(found, rate=rate, window_bytes=window), "measured")
+            recent = found.recent_rate if self._users == 1 or self.state is None else self.state.recent_rate
+            self.learn(dataclasses.replace(found, rate=rate, window_bytes=window, recent_rate=recent), "measured")
         self._users -= 1

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+BURST_SECONDS = 0.001
+"""The token bucket holds what the rate gives in this time: BBR.send_quantum, draft-ietf-ccwg-bbr, section 5.6.3."""
+
 MISSING_SHARE = 1e-3
 """Of a write may be missing in the bucket: it owes them afterwards, and nobody wakes up for a few bytes."""
 

@@ -36,10 +36,11 @@ from fedrdma_fate.core.x.cycle_times import (
 from fedrdma_fate.core.x.estimators import DELIVERY_WINDOW_SECONDS, MOST_RATE, MaxRateFilter, RttFilter
 from fedrdma_fate.core.x.loss_rounds import LEAST_ROUND_CHUNKS, LossRound, LossRounds
 from fedrdma_fate.core.x.newcomer import FIRST_SIGN_SECONDS, Newcomer, Sign
+from fedrdma_fate.core.x.opening import Opening
 from fedrdma_fate.core.x.phases import Phase
 from fedrdma_fate.core.x.probe_queue import LatestProbe, ProbeQueue
 from fedrdma_fate.core.x.queue_delay import QueueDelay
-from fedrdma_fate.core.x.queue_detection import LongerPathCheck, Overload, StandingQueue
+from fedrdma_fate.core.x.queue_detection import OVERLOAD_LOSS, LongerPathCheck, Overload, StandingQueue
 from fedrdma_fate.core.x.raised_rate import RaisedRate
 from fedrdma_fate.core.x.short_path import SHORT_ROUND_TRIP_SECONDS, ReportClockedWindow
 
@@ -95,9 +96,11 @@ class RateController:
         self._queue_delay = QueueDelay(known.min_rtt, known.rtt_variation, known.least_mean_rtt)
         self._probe_queue = ProbeQueue(known.queue_bytes)
         self._latest_queue = math.inf
+        self._left_at, self._now = known.left_at, 0.0
         self._rounds = LossRounds(known.loss, measured=proved)
         self._window = ReportClockedWindow(known.window_bytes, found=known.window_found)
         self._raised_rate = RaisedRate(known.policed_seconds, known.rate)
+        self._opening = Opening(known.recent_rate, known.held_bytes, known.rate)
         self._competition = Competition(max(known.capacity, known.rate), known.shared_seconds)
         self._standing_queue = StandingQueue()
         self._overload = Overload()
@@ -201,12 +204,16 @@ class RateController:
             self._raised_rate.held_seconds,
             self._window.remembered_bytes if self.report_clocked else 0.0,
             self.report_clocked and self._window.is_found,
+            self._opening.remembered_rate(self._bandwidth),
+            self._opening.held_bytes,
+            self._now,
         )
 
     # -- the cycle ------------------------------------------------------------------------------------------------
 
     def on_time(self, now: float) -> None:
         """Move on to the next phase when this one is over."""
+        self._now = now
         self._competition.on_time(now)
         self._raised_rate.on_time(now)
         if self.report_clocked:
@@ -214,18 +221,30 @@ class RateController:
         if self.phase is Phase.STARTUP or now < self._phase_ends:
             return
         if self._phase_ends == 0.0:
-            self._maybe_own_queue_until = max(self._uncertain_until(now), now + FIRST_BURST_SECONDS)
-            self._enter(self.phase, now, self._times.cruise if self._proved else self._times.probe)
+            self._begin(now)
             return
         if self.phase is Phase.PROBE_UP:
             # no more than was queued has to drain
-            self._enter(Phase.PROBE_DOWN, now, self._times.probe, 2 - self._gain)
+            self._enter(Phase.PROBE_DOWN, now, self._times.probe, max(2 - self._gain, Phase.PROBE_DOWN.pacing_gain))
         elif not self._proved:
             self._prove(now)
         elif self.phase is Phase.PROBE_DOWN:
             self._enter(Phase.CRUISE, now, self._times.cruise)
         else:
             self._on_cruise_end(now)
+
+    def _begin(self, now: float) -> None:
+        self._maybe_own_queue_until = max(self._uncertain_until(now), now + FIRST_BURST_SECONDS)
+        opening = None
+        # what was delivered just now is not doubted
+        is_stale = now - self._left_at > self._times.max_rate
+        if is_stale and self._proved and not self._competition.shared_seconds and not self._raised_rate.held_seconds:
+            opening = self._opening.begin(self._bandwidth, self._probe_queue.most_bytes, self._times.round)
+        if opening is not None:
+            gain, seconds = opening
+            self._enter(Phase.PROBE_UP, now, seconds, gain)
+        else:
+            self._enter(self.phase, now, self._times.cruise if self._proved else self._times.probe)
 
     def _on_cruise_end(self, now: float) -> None:
         competition = self._competition
@@ -249,6 +268,7 @@ class RateController:
         elif self._raised_rate.is_held(now):
             self._enter(Phase.CRUISE, now, self._times.cruise)
         else:
+            self._opening.on_cycle(self._bandwidth)
             self._enter(Phase.PROBE_UP, now, self._times.probe)
 
     def _prove(self, now: float) -> None:
@@ -269,7 +289,7 @@ class RateController:
         if phase is Phase.PROBE_UP:
             capacity = self._competition.capacity
             self._raised_rate.on_probe(self._bandwidth)
-            self._gain = self._probe_queue.gain(self._bandwidth, capacity, seconds, phase.pacing_gain)
+            self._gain = self._probe_queue.gain(self._bandwidth, capacity, seconds, self._gain)
             queued = (self.rate - self._bandwidth) * seconds
             due = self._phase_ends + self._rtt.latest + 2 * DELIVERY_WINDOW_SECONDS
             self._probe_queue.start(queued, self.chunk_bytes, due)
@@ -328,6 +348,7 @@ class RateController:
         if ended is not None:
             self._on_round(ended, now)
         if queue is not None:
+            self._opening.on_queue(queue * min(self._delivered, self._bandwidth), lost=sample.lost > 0)
             self._on_queue(queue, now)
 
     def on_overdue(self, chunks: int, now: float) -> None:
@@ -407,6 +428,8 @@ class RateController:
         self._check_for_longer_path(share, now)
         self._check_for_overload(share, may_be_queued, now)
         is_heavy = rounds.is_heavy(ended)
+        if may_be_queued and share > rounds.chunk_loss + OVERLOAD_LOSS:
+            self._opening.on_full()
         if not may_be_queued:
             # where packets count one by one, and a burst takes many of few chunks, these tell too little;
             # and where the probe has queued, a buffer overflows that may be others' as well
@@ -473,9 +496,9 @@ class RateController:
             self._competition.on_queue(queue if queue > self._least_queue else 0.0)
         ignored = now < self._ignore_congestion_until
         is_standing = self._standing_queue.update(queue, now, self._rtt.least, self._times.chunk, ignored=ignored)
-        if not is_standing or self.competing:
+        if not is_standing or self.competing or not self.sampled:
             return
-        rate = min(self._delivered or self._bandwidth, self._bandwidth)
+        rate = min(self._delivered, self._bandwidth)
         is_steady = rate > STEADY_SHARE * self._bandwidth
         if is_steady and not self._proved:
             # the queue of our own first probe, at a rate that suits the path

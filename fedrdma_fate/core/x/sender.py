@@ -39,7 +39,7 @@ from fedrdma_fate.core.x.loss_detection import (
     RetransmitTimeout,
     SentChunk,
 )
-from fedrdma_fate.core.x.pacing import LEAST_WAIT_SECONDS, Pacer
+from fedrdma_fate.core.x.pacing import BURST_SECONDS, LEAST_WAIT_SECONDS, Pacer
 from fedrdma_fate.core.x.probe_queue import LEAST_QUEUE_BYTES
 from fedrdma_fate.core.x.repair import RepairSender
 from fedrdma_fate.core.x.repair_code import RepairPlan, copies_of_last, copies_of_repeat
@@ -111,14 +111,15 @@ class XSendSettings:
 LEAST_DELIVERY_CHUNKS = 4
 """Chunks that must arrive for a delivery rate to mean something. Ours: of fewer the spacing of single chunks shows."""
 
+TRAIN_FACTOR = 2
+"""After a train that arrived whole, with no rate to be seen for it was all found at one moment, the next is so many
+times as long: as BBR's Startup sends twice as much in each round (draft, section 5.3.1)."""
+
 TRAIN_DIVISOR = 4
 """After a train of which nothing arrived in time, so much less goes unpaced: 1 MiB. Ours: the buffer may be small."""
 
 SAMPLE_DIVISOR = 4
 """But no more than this part of a payload is waited for, so that small ones teach something, too."""
-
-BURST_SECONDS = 0.001
-"""The token bucket holds what the rate gives in this time: BBR.send_quantum, draft-ietf-ccwg-bbr, section 5.6.3."""
 
 FIRST_BURST_BYTES = int(1.5 * LEAST_QUEUE_BYTES)
 """But no more than this at the start, on a path whose rate is known, for the buffer may hold 0.5 MB: enough that the
@@ -204,10 +205,10 @@ class XSender(SenderBase):
         self._delivery = DeliveryRateEstimator(LEAST_DELIVERY_CHUNKS * plan.longest_bytes)
         self._own_arrived_bytes = 0
         self._latest_trip = math.inf
-        self._train_bytes = TRAIN_BYTES
+        self._first_train_bytes = TRAIN_BYTES
         if settings.is_probing:
-            self._train_bytes = max(UNANSWERED_TRAIN_BYTES, UNANSWERED_TRAIN_CHUNKS * plan.chunk_bytes)
-        self._train_left = self._train_bytes
+            self._first_train_bytes = max(UNANSWERED_TRAIN_BYTES, UNANSWERED_TRAIN_CHUNKS * plan.chunk_bytes)
+        self._train_bytes = self._train_left = self._first_train_bytes
         self._trained_at = -math.inf
         self._timeout = RetransmitTimeout()
         self._repairs = None if settings.repairs is None else RepairSender(settings.repairs, self._order)
@@ -493,7 +494,7 @@ class XSender(SenderBase):
             self.control.on_overdue(len(lost), now)
         self._delivery.restart()
         if not self.control.known:
-            self._train_left = self._train_bytes // TRAIN_DIVISOR
+            self._train_bytes = self._train_left = self._first_train_bytes // TRAIN_DIVISOR
 
     def _delivery_rate(self, arrived_at: float, received_bytes: int) -> float | None:
         wanted = min(self.control.least_sample_bytes, self.plan.total_bytes // SAMPLE_DIVISOR)
@@ -587,11 +588,20 @@ class XSender(SenderBase):
         while (position := self._queue.head(self._arrivals)) is not None:
             chunk = self._queue.chunk(position)
             cost = self._cost(position, chunk)
-            if self._train_left < cost and self._in_flight.bytes_in_flight > 0:
-                return
+            if self._train_left < cost:
+                if self._in_flight.bytes_in_flight > 0:
+                    return
+                self._lengthen_train(cost)
             self._train_left -= cost
             self._trained_at = now
             self._send(position, chunk, actions, now)
+
+    def _lengthen_train(self, least_bytes: int) -> None:
+        """All of it has come, and told nothing: a chunk in each round trip would look like a path as slow as that."""
+        self._train_bytes = min(max(TRAIN_FACTOR * self._train_bytes, least_bytes), max(TRAIN_BYTES, least_bytes))
+        self._train_left = self._train_bytes
+        # nothing was sent between the two
+        self._delivery.restart()
 
     def _send_paced(self, actions: list[Action], now: float) -> None:
         self.control.on_time(now)

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from fedrdma_fate.core.path import PathState
+from fedrdma_fate.core.path import PathState, Sample
+from fedrdma_fate.core.x.controller import Controller
 from fedrdma_fate.engine.path_memory import PathMemory
+
+
+def state_of(control: Controller) -> PathState:
+    state = control.state()
+    assert state is not None
+    return state
 
 
 def test_transfers_that_run_together_begin_with_a_share_and_the_whole_is_remembered() -> None:
@@ -23,3 +30,16 @@ def test_a_transfer_that_learnt_nothing_leaves_the_memory_as_it_is() -> None:
     memory = PathMemory()
     memory.end(memory.begin())
     assert memory.state is None
+
+
+def test_what_the_path_lately_gave_is_for_a_transfer_alone_and_outlives_those_that_run_together() -> None:
+    memory = PathMemory()
+    memory.learn(PathState(8e6, 0.02, 0.0, recent_rate=2e7, held_bytes=1e6), "measured")
+    alone = memory.begin()
+    assert state_of(alone).recent_rate == 2e7
+    beside = memory.begin()
+    assert state_of(beside).recent_rate == 0.0
+    beside.on_sample(Sample(0.02, 4e6, 10, 0, 4), 0.1)
+    memory.end(beside)
+    assert memory.state is not None
+    assert memory.state.recent_rate == 2e7

@@ -14,6 +14,8 @@ from fedrdma_fate.core.x.rate_control import RateController
 
 RTT = 0.02
 RATE = 100e6
+LATER = 1.0
+"""After another transfer."""
 
 
 def controller(**remembered: float) -> RateController:
@@ -333,3 +335,42 @@ def test_it_lasts_where_few_are_overdue_the_last_were_queued_or_packets_count(
     rate = settled(control).rate
     control.on_overdue(chunks, now + RTT)
     assert settled(control).rate == rate
+
+
+def test_a_queue_before_any_rate_was_seen_to_arrive_says_nothing_of_the_rate() -> None:
+    control = controller()
+    control.on_time(0.0)
+    control.on_sample(Sample(RTT + 0.01, None, 1, 0, 4), RTT)
+    assert (control.phase, control.rate) == (Phase.CRUISE, pytest.approx(0.99 * RATE))
+    control.on_sample(Sample(RTT + 0.012, RATE / 2, 10, 0, 4), RTT + 0.002)
+    assert settled(control).rate == pytest.approx(RATE / 2)
+
+
+def test_a_transfer_begins_at_what_the_path_lately_gave_and_goes_on_at_what_that_finds() -> None:
+    control = controller(recent_rate=3 * RATE, held_bytes=1e6)
+    control.on_time(LATER)
+    assert (control.phase, control.rate) == (Phase.PROBE_UP, pytest.approx(3 * RATE))
+    control.on_time(LATER + RTT)
+    assert control.rate == pytest.approx(Phase.PROBE_DOWN.pacing_gain * RATE), "what was queued drains"
+    play(control, LATER + RTT, LATER + 2 * RTT, RTT)
+    control.on_sample(Sample(RTT, 3 * RATE, 10, 0, 4), LATER + 2 * RTT)
+    found = settled(control)
+    assert (found.rate, found.recent_rate) == (pytest.approx(3 * RATE), 0.0)
+
+
+@pytest.mark.parametrize(
+    "remembered",
+    [
+        pytest.param({"capacity": 3 * RATE, "shared_seconds": SHARED_SECONDS}, id="others are there"),
+        pytest.param({"policed_seconds": 5.0}, id="a policer is there"),
+        pytest.param({"held_bytes": 0.0}, id="nothing was queued"),
+        pytest.param({"left_at": LATER - RTT}, id="the last one was just now"),
+    ],
+)
+def test_not_so_where_the_rate_is_fresh_or_others_a_policer_or_no_buffer_would_have_to_bear_it(
+    remembered: dict[str, float],
+) -> None:
+    control = controller(**({"recent_rate": 3 * RATE, "held_bytes": 1e6} | remembered))
+    control.on_time(LATER)
+    assert control.phase is Phase.CRUISE
+    assert settled(control).recent_rate == 3 * RATE

@@ -280,3 +280,40 @@ def test_what_the_transport_has_not_sent_is_not_sent_again_however_long_it_takes
     assert 1.0 < due < 1.1
     assert {post.chunk for post in posted(sender.on_timer(due))} == {first.chunk}
     assert second.chunk != first.chunk
+
+
+LOOK_SECONDS = 0.01
+"""Between two looks of a busy receiver."""
+
+
+def trains_found_at_once(settings: XSendSettings, size: int, until: float) -> tuple[XSender, list[int]]:
+    """A fast path of which nothing is known, to a receiver that finds all that comes between two looks at one moment:
+    the sender, and how many chunks went in each interval in which any did."""
+    sender = XSender(1, ChunkPlan(size, CHUNK), settings, RateController())
+    under_way, arrived, now = len(posted(sender.start(0.0))), 0, 0.0
+    sent = [under_way]
+    while now < until and arrived < sender.plan.count:
+        now += 2 * LOOK_SECONDS
+        arrived, under_way = arrived + under_way, 0
+        looked_at = now - LOOK_SECONDS / 2
+        report = Report(1, 0, arrived, b"", arrived - 1, looked_at, LOOK_SECONDS / 4, arrived * CHUNK)
+        under_way += len(posted(sender.on_report(report, now)))
+        while (due := sender.timer()) is not None and due < now + LOOK_SECONDS:
+            under_way += len(posted(sender.on_timer(due)))
+        sent.append(under_way)
+    return sender, sent
+
+
+def test_a_train_that_was_found_at_one_moment_is_followed_by_one_twice_as_long_and_not_by_single_chunks() -> None:
+    # a chunk in each round trip arrived at 0.8 MB/s, which was then taken for the path's rate
+    sender, sent = trains_found_at_once(XSendSettings(tag=1, is_probing=True), 64 * COUNT * CHUNK, 0.25)
+    assert sent[:6] == [16, 32, 64, 128, 256, 256], "no longer than the longest train"
+    assert not sender.control.known, "nothing tells a rate, and the pause between two trains is none"
+
+
+def test_a_train_of_which_nothing_came_is_followed_by_shorter_ones_however_long_it_was() -> None:
+    sender, _ = trains_found_at_once(XSendSettings(tag=1, is_probing=True), 64 * COUNT * CHUNK, 0.1)
+    due, again = sender.timer(), 0
+    while due is not None and not again:
+        again, due = len(posted(sender.on_timer(due))), sender.timer()
+    assert again == 16 // 4
