@@ -23,6 +23,7 @@ from fedrdma_fate.gateway.flow.osx_front import OsxFront
 from fedrdma_fate.gateway.flow.server import FlowServer
 from fedrdma_fate.gateway.kept_memory import KeptMemory, boot_identity
 from fedrdma_fate.gateway.messages.budget import Budget, Limits
+from fedrdma_fate.gateway.messages.late_messages import PARTY_HAD_LEFT, LateMessage
 from fedrdma_fate.gateway.messages.mailbox import Mailbox
 from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.messages.stragglers import Stragglers
@@ -55,7 +56,7 @@ from fedrdma_fate.security.grpc_credentials import GrpcCredentials
 from fedrdma_fate.security.plain import is_loopback
 from fedrdma_fate.security.reloading import SiteCredentials
 from fedrdma_fate.security.scraping import ScrapeSecurity
-from fedrdma_fate.wire.errors import FedRDMAError, GatewayError
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError
 from fedrdma_fate.wire.frames import MessageKey
 
 logger = logging.getLogger(__name__)
@@ -130,6 +131,7 @@ def assemble(
         peer.site_sums = peer.sending.site_sums = tasks.site_sums
     undo.callback(tasks.close)
     context.mailbox.on_turned_away = lambda message: _turn_away(context, peers, message)
+    context.mailbox.on_back = lambda late: _party_is_back(context, peers, late)
     context.mailbox.on_wanted_whole = lambda message: _tell_wanted_whole(peers, message)
     Stragglers(context.mailbox.tolerances, lambda key: _look_again(context, peers, key))
     if kept.earlier is not None:
@@ -258,6 +260,19 @@ def _turn_away(context: GatewayContext, peers: dict[str, Peer], message: Message
     )
     text = f"an earlier push, {key}, was not delivered: {error.message}"
     context.mailbox.sessions.push_failed(key, GatewayError(error.code, text))
+
+
+def _party_is_back(context: GatewayContext, peers: dict[str, Peer], late: LateMessage) -> None:
+    if late.origin:
+        if (peer := peers.get(late.origin)) is not None:
+            peer.receiving.party_is_back(late)
+        return
+    # of this site
+    sessions = context.mailbox.sessions
+    if sessions.pushed(late.key) is not None:
+        context.mailbox.fail(late.key, ErrorCode.MESSAGE_LOST.value, PARTY_HAD_LEFT)
+        text = f"an earlier push, {late.key}, was not delivered: {PARTY_HAD_LEFT}"
+        sessions.push_failed(late.key, GatewayError(ErrorCode.MESSAGE_LOST, text))
 
 
 def limits_of(config: GatewayConfig) -> Limits:

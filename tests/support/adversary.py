@@ -19,6 +19,7 @@ from fedrdma_fate.gateway.flow.call import Answer, SchedulingCall
 from fedrdma_fate.gateway.flow.calls import FlowCalls
 from fedrdma_fate.gateway.flow.serving import MOST_KEPT_ANSWERS, MOST_KEPT_BYTES, MOST_SERVED
 from fedrdma_fate.gateway.journal.state import REMEMBERED_TRANSFERS
+from fedrdma_fate.gateway.messages.late_messages import LateMessage
 from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.peers.borrowing import MOST_BORROWED, MOST_EARLY
 from fedrdma_fate.gateway.peers.control_stream import ControlStream
@@ -83,6 +84,7 @@ class Besieged(Twin):
         b = self.halves["b"]
         self.evil = Peer(b.context.config.peers[1], b.context)
         b.context.mailbox.on_turned_away = self._turned_away
+        b.context.mailbox.on_back = self._party_is_back
         self.chance = random.Random(seed)
         self.stream: ControlStream | None = None
         self.grants: list[Grant] = []
@@ -104,6 +106,10 @@ class Besieged(Twin):
     def _turned_away(self, message: Message) -> None:
         peer = self.evil if message.origin == "m" else self.halves["b"].peer
         peer.receiving.turned_away(message)
+
+    def _party_is_back(self, late: LateMessage) -> None:
+        peer = self.evil if late.origin == "m" else self.halves["b"].peer
+        peer.receiving.party_is_back(late)
 
     async def carry_out(self, call: SchedulingCall) -> Answer:
         """What b's FATE Flow does: it answers after a while, and notes how much it has to do at once."""

@@ -165,6 +165,7 @@ class Twin:
         context = self._context(site)
         peer = Peer(context.config.peers[0], context)
         context.mailbox.on_turned_away = peer.receiving.turned_away
+        context.mailbox.on_back = peer.receiving.party_is_back
         return Half(site, context, peer)
 
     def _context(self, site: str) -> GatewayContext:

@@ -106,6 +106,7 @@ BOUNDS: dict[str, dict[str, str]] = {
         "gateway/tasks/session_ends.py:SessionEnds": "_to_tell",
     },
     "MOST_CLOSED": {"gateway/messages/closed_parties.py:ClosedParties": "_places"},
+    "MOST_LATE": {"gateway/messages/late_messages.py:LateMessages": "_late"},
     "REMEMBERED_CONFIRMED, REMEMBERED_UNDELIVERED": {
         "gateway/peers/sending.py:Sending": "_delivered _notices",
         "gateway/journal/state.py:JournalState": "_confirmed undelivered",

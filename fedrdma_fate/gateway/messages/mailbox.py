@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 
 from fedrdma_fate.gateway.messages.budget import Budget
+from fedrdma_fate.gateway.messages.late_messages import LateMessage, LateMessages
 from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.messages.sessions import Engine, Sessions, mixed_error
 from fedrdma_fate.gateway.messages.tolerances import Round, Tolerances
@@ -30,6 +31,7 @@ class Mailbox:
         on_waiting: called with session and party when something begins to wait for them.
         on_wanted_whole: called with a message of which nothing was let be missing by who gets it, but by who sent it.
         on_turned_away: called with a message that was dropped because its destination's tasks do not know its source.
+        on_back: called with a message that was dropped because its party had left, when that joins the session again.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class Mailbox:
         self.budget = budget or Budget()
         self._complaints = complaints or Complaints()
         self.on_turned_away: Callable[[Message], object] = lambda _message: None
+        self.on_back: Callable[[LateMessage], object] = lambda _late: None
         self.on_wanted_whole: Callable[[Message], object] = lambda _message: None
         self.on_waiting: Callable[[str, Party], object] = lambda _session, _party: None
         self.sessions = sessions or Sessions()
@@ -53,6 +56,7 @@ class Mailbox:
         self._waiting: dict[MessageKey, asyncio.Future[Message]] = {}
         self._in_doubt: set[MessageKey] = set()
         self._mixed: dict[tuple[str, Party, Party], MessageKey] = {}
+        self._late = LateMessages()
 
     def join(self, session: str, party: Party, parties: Iterable[Party] | None, engine: Engine | None = None) -> None:
         """A task attached and names who is in the session: what came before it from others is dropped."""
@@ -63,6 +67,8 @@ class Mailbox:
         for key in [key for key in self._failed if key.session == session and key.destination == party]:
             if not self.sessions.admits(key):
                 self._forget_failure(key)
+        for late in self._late.take(session, party):
+            self.on_back(late)
 
     def tolerate(self, round_: Round) -> None:
         """A task lets something be missing of messages that it will get."""
@@ -104,6 +110,7 @@ class Mailbox:
         """A session is over: drop what waits of it, refuse who waits for it; how many messages and bytes that were."""
         self.sessions.end(session, reason)
         self.tolerances.end(session)
+        self._late.end(session)
         self._mixed = {pair: key for pair, key in self._mixed.items() if pair[0] != session}
         self._in_doubt = {each for each in self._in_doubt if each.session != session}
         dropped = self._drop(lambda key, _: key.session == session)
@@ -139,6 +146,8 @@ class Mailbox:
             self._complaints.add(
                 logger, "dropped message", origin, told, key, reason, level=logging.INFO, lines=EACH_TELLS
             )
+            if closed:
+                self._late.add(LateMessage(key, message.origin, message.transfer))
             message.discard()
             return False
         self._forget_failure(key)

@@ -23,6 +23,7 @@ from fedrdma_fate.engine.link_thread import LinkHandle
 from fedrdma_fate.gateway.background import spawn
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.journal.state import REMEMBERED_LOST
+from fedrdma_fate.gateway.messages.late_messages import PARTY_HAD_LEFT, LateMessage
 from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.peers.announced import AnnouncedTransfers
 from fedrdma_fate.gateway.peers.borrowing import Borrowing
@@ -763,9 +764,19 @@ class Receiving:
         self._complain("turned away", told, key, self._peer, error.code.value, error.message, level=logging.ERROR)
         self.drop(message, error.code, error.message)
 
+    def party_is_back(self, late: LateMessage) -> None:
+        """A message was dropped when its party had left the session, and that has joined it again.
+
+        Its sender knows whether it is of this use of the session or an earlier one, and answers where it is missed.
+        """
+        self._refuse_delivered(late.transfer, ErrorCode.SESSION_CLOSED, PARTY_HAD_LEFT)
+
     def drop(self, message: Message, code: ErrorCode, reason: str) -> None:
         """Nobody will get a message of the peer's that is here: its task is told."""
-        refused = Refused(message.transfer, code.value, reason)
+        self._refuse_delivered(message.transfer, code, reason)
+
+    def _refuse_delivered(self, transfer: int, code: ErrorCode, reason: str) -> None:
+        refused = Refused(transfer, code.value, reason)
         self._remember(refused)
         # its sender was told that it is here: without a channel now, it has to hear of this by the next
         self._lost.append(refused)

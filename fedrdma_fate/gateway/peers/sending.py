@@ -638,6 +638,9 @@ class Sending:
         """The peer will not have a message; whether it went by no data path."""
         if (encoded := self._delivered.pop(transfer, None)) is not None:
             late = _decode_key(encoded)
+            if code == ErrorCode.SESSION_CLOSED.value:
+                self._missed(transfer, late, reason)
+                return True
             # it was not to wait for any task there after all
             self._complain("turned away", "%s is dropped at %s: [%s] %s", late, self._peer.site, code, reason)
             with self._journal.together():
@@ -661,6 +664,19 @@ class Sending:
             self._undeliverable(transfer, inline.key, known, reason)
             self._tell_task(inline.key, known, reason)
         return True
+
+    def _missed(self, transfer: int, key: MessageKey, reason: str) -> None:
+        """A message came when its party had left the session, and that is back now, and may wait for it.
+
+        A session's name may be used again: what was pushed before its own party left has nobody who waits.
+        """
+        with self._journal.together():
+            if self._context.mailbox.sessions.pushed(key) is not None:
+                self._undeliverable(transfer, key, ErrorCode.MESSAGE_LOST, reason)
+                self._tell_task(key, ErrorCode.MESSAGE_LOST, reason)
+            else:
+                self._journal.write(records.Dropped(self._peer.site, transfer))
+            self.lending.end(transfer)
 
     def on_lend_declined(self, transfer: int, reason: str) -> None:
         """The peer cannot use a message where it lies: it is sent."""
