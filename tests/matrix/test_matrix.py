@@ -96,6 +96,12 @@ def test_what_a_path_acknowledged_and_its_end_did_not_live_to_tell_costs_no_mess
     assert (outcome.why, outcome.wrong) == ([], [])
 
 
+def test_a_replayed_frame_that_offers_no_address_ends_no_link() -> None:
+    # a seed in which one comes
+    outcome = run_once("control replayed", "fedrdma", "udp", 27)
+    assert outcome.wrong == []
+
+
 @pytest.mark.parametrize(
     ("fault", "mode", "path", "seed"),
     [

@@ -28,6 +28,7 @@ from fedrdma_fate.ports import (
     Sealer,
     Slot,
 )
+from fedrdma_fate.transport.endpoint_base import address_number
 from fedrdma_fate.wire.datagrams import DATAGRAM_BYTES
 from fedrdma_fate.wire.errors import ErrorCode, TransportError
 from fedrdma_fate.wire.sealed import RECORD_OVERHEAD
@@ -337,7 +338,8 @@ class MemoryDraft:
             raise TransportError(ErrorCode.TRANSPORT_UNAVAILABLE, f"no way through within {timeout:g} s.")
         if self._token is not None:
             return self._transport.wires[self._token].ends[0]
-        return self._transport.wires[int(peer["token"])].ends[1]
+        token = address_number(self._transport.name, peer, "token", max(1, len(self._transport.wires)))
+        return self._transport.wires[token].ends[1]
 
     def close(self) -> None:
         """Nothing is held."""

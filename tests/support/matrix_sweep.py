@@ -45,7 +45,11 @@ def run_block(block: Block) -> dict[str, Any]:
     wrong: list[str] = []
     struck = delivered = told = 0
     for seed in range(first, first + count):
-        outcome = run_once(fault, mode, path, seed)
+        try:
+            outcome = run_once(fault, mode, path, seed)
+        except Exception as error:  # whatever it is, the other runs go on
+            wrong.append(f"error: {error!r} (seed {seed})")
+            continue
         struck, delivered, told = struck + outcome.struck, delivered + outcome.delivered, told + outcome.told
         costs = outcome.why if fault in HARMLESS else []
         wrong += [f"{sentence} (seed {seed})" for sentence in [*outcome.wrong, *costs]]

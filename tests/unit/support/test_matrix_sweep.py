@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from fedrdma_fate.wire.frames import Mode
 from tests.support import matrix_sweep
-from tests.support.matrix import cells
+from tests.support.matrix import MESSAGES, Outcome, cells
 
 
 def test_each_seed_of_each_cell_is_run_once_and_no_seed_waits_for_the_last_one() -> None:
@@ -48,3 +49,17 @@ def test_what_is_wrong_in_a_run_fails_the_sweep_and_is_told_with_its_seed(
     told, _, row, _ = capsys.readouterr().out.splitlines()
     assert told == "silent; fedrdma; tcp; lost: m1 (seed 3)"
     assert row.split() == ["silent", "1", "1", "7", "0", "0", "1", "0", "0", "0", "0"]
+
+
+def test_a_run_that_raises_is_an_error_of_its_seed_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = matrix_sweep.run_once
+
+    def run_once(fault: str, mode: Mode, path: str, seed: int) -> Outcome:
+        if seed == 1:
+            raise KeyError("token")
+        return real(fault, mode, path, seed)
+
+    monkeypatch.setattr(matrix_sweep, "run_once", run_once)
+    result = matrix_sweep.run_block((0, 3, "none", "fedrdma", "tcp"))
+    assert result["wrong"] == ["error: KeyError('token') (seed 1)"]
+    assert result["cell"].split(";")[5] == str(2 * MESSAGES)
