@@ -13,8 +13,8 @@ QUEUE_TAG = "osx queue #"
 """Tags of messages in the queues of FATE's federation for OSX begin so, and a number follows; no others do."""
 
 MOST_QUEUES = 1 << 17
-"""Ends of queues, of sessions that their parties have not left, one with a long name as several: some 40 MB. None is
-forgotten for another: its next messages would be taken for those that were, and be lost."""
+"""Ends of queues, of sessions that their parties have not left, one with a long name as several: some 65 MB.
+None is forgotten for another: its next messages would be taken for those that were, and be lost."""
 
 _MOST_DIGITS = 18
 """Of a number: it is one of 64 bits in the journal."""
