@@ -17,7 +17,7 @@ from fedrdma_fate.gateway.config.schema import GatewayConfig, load_config
 from fedrdma_fate.gateway.daemon import Gateway
 from fedrdma_fate.gateway.peers.channel_security import credentials_of
 from fedrdma_fate.gateway.tasks.users import TaskUsers
-from fedrdma_fate.memory.heap import keep_little
+from fedrdma_fate.memory.heap import keep_little, look_only_for_new_cycles
 from fedrdma_fate.obs.log import LogFormat, LogLevel, configure
 from fedrdma_fate.security.grpc_credentials import ONLY_TLS_1_3
 
@@ -68,6 +68,7 @@ async def _serve(config: GatewayConfig) -> None:
         loop.add_signal_handler(wanted, _stop, server, keep, wanted is signal.SIGTERM)
     loop.add_signal_handler(signal.SIGHUP, server.reopen_trace)
     await server.start()
+    look_only_for_new_cycles()
     click.echo(f"gateway of {config.site} is up", err=True)
     await server.wait()
     await server.stop(keep=keep == {True})
