@@ -56,7 +56,7 @@ def look_only_for_new_cycles() -> None:
     """Take all objects that there are out of Python's search for unused cycles; to be called when all has begun.
 
     It looks at everything only when there is a quarter more than the last time, and a gateway begins with some hundred
-    thousand objects. So calls of grpcio that had ended, which refer to themselves, kept closed sockets for hours.
+    thousand objects: what refers to itself, and to other things, would be kept for hours.
     """
     gc.collect()
     gc.freeze()

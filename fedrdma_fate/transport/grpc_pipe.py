@@ -130,6 +130,8 @@ class MessagePipe:
             # on the client side the error is the call, and has details
             details = getattr(error, "details", None)
             reason = (details() if callable(details) else None) or "the peer is gone"
+            # grpcio's call keeps the error, and the error these frames, which hold the call, and so its socket
+            error.__traceback__ = None
         self.end(reason)
 
     def _deliver(self, message: bytes) -> bool:
