@@ -37,7 +37,9 @@ def test_escapes_are_shown_and_lines_stay() -> None:
 
 def shown(*renderables: object, colour: bool = False) -> str:
     out = io.StringIO()
-    terminal = Terminal(file=out, width=200, force_terminal=colour, color_system="standard" if colour else None)
+    terminal = Terminal(
+        file=out, width=200, force_terminal=colour, color_system="standard" if colour else None, no_color=False
+    )
     terminal.print(*renderables)
     return out.getvalue()
 
