@@ -191,6 +191,10 @@ class MemoryEndpoint:
     def lent_region(self) -> LentRegion | None:
         return None
 
+    def opens_at_peer(self, key: int) -> bool:
+        """Whether the peer lets us write by this key now."""
+        return key in self.peer._exposed
+
     @property
     def chunk_service(self) -> ChunkService:
         """As the wire says."""

@@ -325,8 +325,10 @@ class FaultyEndpoint:
         """The target, or one behind another key where this post is to name one that is not valid."""
         if self._plan.withdrawn_key_at == self._tried:
             self._on_strike()
-            # the first one it ever had, or none that was ever given out
-            withdrawn = next((key for key in self._seen_keys if key != target.key), target.key ^ 0x7FFF_FFFF)
+            # the first one it ever had, or none that was ever given out: one that still opens a slot is not withdrawn,
+            # and who writes there after a message was looked at changes a message of its own
+            opens = getattr(self._inner, "opens_at_peer", lambda key: key == target.key)
+            withdrawn = next((key for key in self._seen_keys if not opens(key)), target.key ^ 0x7FFF_FFFF)
             return dataclasses.replace(target, key=withdrawn)
         if target.key not in self._seen_keys[:1]:
             self._seen_keys.append(target.key)

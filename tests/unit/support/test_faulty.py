@@ -264,6 +264,15 @@ def test_a_withdrawn_key_is_one_that_was_in_use_where_there_was_one(slot: Slot) 
     endpoint.close()
 
 
+def test_a_key_that_still_opens_a_slot_is_none_that_was_withdrawn(slot: Slot, monkeypatch: pytest.MonkeyPatch) -> None:
+    endpoint, inner = faulty(FaultPlan(withdrawn_key_at=2))
+    monkeypatch.setattr(type(inner), "opens_at_peer", lambda _inner, key: key == TARGET.key, raising=False)
+    endpoint.post_write(1, slot, TARGET, 0)
+    endpoint.post_write(2, slot, dataclasses.replace(TARGET, key=9), 0)
+    assert inner.posted[1][2].key not in (TARGET.key, 9)  # type: ignore[attr-defined]
+    endpoint.close()
+
+
 def test_only_chunks_and_datagrams_overtake_each_other() -> None:
     endpoint, inner = faulty(FaultPlan(seed=1, reorder_share=1.0))
     chunks = [Completion(CompletionKind.CHUNK_IMMEDIATE, immediate=number) for number in range(3)]
