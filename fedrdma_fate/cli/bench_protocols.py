@@ -15,9 +15,16 @@ from fedrdma_fate.bench.protocols.brokers import provide_rabbitmq
 from fedrdma_fate.bench.protocols.loopback import Loopback
 from fedrdma_fate.bench.protocols.results import read_measurement, to_plot, to_table
 from fedrdma_fate.bench.protocols.rows import ProtocolRow, lacks_rabbitmq, select_protocol_rows, usual_protocol_rows
-from fedrdma_fate.bench.protocols.runner import Log, ProtocolSweep, run_protocols
+from fedrdma_fate.bench.protocols.runner import Log, ProtocolRun, ProtocolSweep, run_protocols
 from fedrdma_fate.bench.protocols.settings import LIMITED, ProtocolSetting, parse_protocol_settings
-from fedrdma_fate.bench.report import terminal_table, write_report
+from fedrdma_fate.bench.protocols.training import (
+    STATE_BYTES,
+    Training,
+    check_pictures,
+    training_plot,
+    training_table,
+)
+from fedrdma_fate.bench.report import DataTable, Plot, terminal_table, write_report
 from fedrdma_fate.bench.wan.checkpoint import KeptMeasurements
 from fedrdma_fate.bench.wan.settings import parse_peculiarities
 from fedrdma_fate.bench.wan.testbed import Testbed, find_checkout
@@ -60,9 +67,17 @@ _OF_THE_NETWORK = ("network", "rate", "rtt", "buffer", "loss", "limited", "mtu",
 @click.option("--mtu", type=click.IntRange(576, 65535), help="Bytes of an IP packet.  [default: 1500]")
 @click.option("--nic-rate", help="At which the hosts' cards send; ten times --rate by default.")
 @click.option("--loopback", is_flag=True, help="Plain processes, in real time: what a row costs CPU and memory.")
+@click.option("--train", type=click.Choice(list(STATE_BYTES)), help="Train FedComm's model, and exchange that.")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    help="Directory with CIFAR-10 to train on, binary or Python version; a small stand-in without.",
+)
 @click.option("--rounds", default=5, show_default=True, type=click.IntRange(1, 1000), help="One after the other.")
 @click.option("--rows", default="all", show_default=True, help="Names of rows, with commas between.")
-@click.option("--seed", default=1, show_default=True, type=click.IntRange(0, 2**32), help="Of the losses.")
+@click.option(
+    "--seed", default=1, show_default=True, type=click.IntRange(0, 2**32), help="Of the losses, and of training."
+)
 @kernel_option
 @click.option("--limit", default=1800.0, show_default=True, type=click.FloatRange(1), help="Wall seconds for one row.")
 @checkout_option
@@ -84,6 +99,8 @@ def protocols(
     mtu: int | None,
     nic_rate: str | None,
     loopback: bool,
+    train: str | None,
+    data: Path | None,
     rounds: int,
     rows: str,
     seed: int,
@@ -99,16 +116,26 @@ def protocols(
     with told_plainly(), ended_in_order():
         if network is not None and (is_given("rate") or is_given("buffer")):
             raise click.UsageError("Give --network, or --rate and --buffer.")
-        if loopback and (given := [name for name in _OF_THE_NETWORK if is_given(name)]):
+        given = [name for name in _OF_THE_NETWORK if is_given(name) and not (name == "seed" and train is not None)]
+        if loopback and given:
             options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
             raise click.UsageError(f"--loopback has no network: without {options}.")
+        if train is not None and is_given("model"):
+            raise click.UsageError("Give --model, or --train.")
+        if train is None and data is not None:
+            raise click.UsageError("--data is what is trained on: give --train, too.")
+        training = None if train is None else Training(train, None if data is None else data.absolute(), seed)
         common = parse_peculiarities(mtu=mtu, nic_rate=nic_rate)
         settings = parse_protocol_settings(silos, model, network, rate, rtt, buffer, loss, limited, common)
         settings = [dataclasses.replace(setting, loopback=loopback) for setting in settings]
+        if training is not None:
+            settings = [dataclasses.replace(one, model=training.model, training=training) for one in settings]
         chosen = (
             usual_protocol_rows() if rows == "all" else select_protocol_rows([name.strip() for name in rows.split(",")])
         )
         repository = find_checkout(checkout)
+        if training is not None and training.data is not None:
+            check_pictures(repository, training.data)
 
         def make_testbed(setting: ProtocolSetting) -> Testbed:
             return Testbed(repository, setting.network, seed, kernel, limit, more=setting.host_options)
@@ -168,6 +195,8 @@ def _open_log(output: Path | None, conditions: dict[str, object]) -> Log:
 
 def _describe(setting: ProtocolSetting, row: str) -> dict[str, object]:
     told: dict[str, object] = {"loopback": True} if setting.loopback else {}
+    if setting.training is not None:
+        told |= setting.training.to_document()
     told |= {"silos": setting.silos, "model_bytes": setting.model.size, "limited": setting.limited, "row": row}
     return {**dataclasses.asdict(setting.link), **told}
 
@@ -177,7 +206,22 @@ def _show(sweep: ProtocolSweep, as_json: bool) -> None:
         click.echo(json.dumps(sweep.to_document(), indent=2))
         return
     for run in sweep.measured:
-        console().print(terminal_table(to_table(run.setting, run.measurements)))
+        for table in _tables(run):
+            console().print(terminal_table(table))
+
+
+def _tables(run: ProtocolRun) -> list[DataTable]:
+    tables = [to_table(run.setting, run.measurements)]
+    if run.setting.training is not None:
+        tables.append(training_table(f"{run.setting}", run.measurements))
+    return tables
+
+
+def _plots(number: int, run: ProtocolRun) -> list[Plot]:
+    plots = [to_plot(f"bench-protocols-{number}", run.setting, run.measurements)]
+    if run.setting.training is not None:
+        plots.append(training_plot(f"bench-protocols-training-{number}", f"{run.setting}", run.measurements))
+    return plots
 
 
 def _write(sweep: ProtocolSweep, notes: Sequence[str], output: Path) -> None:
@@ -187,11 +231,8 @@ def _write(sweep: ProtocolSweep, notes: Sequence[str], output: Path) -> None:
     paragraphs = [f"Communication of a round in {clock} time, the silos' computing taken off; medians of the rounds."]
     paragraphs += notes
     paragraphs += [f"{name} was not measured: {reason}" for name, reason in sweep.failures.items()]
-    tables = [to_table(run.setting, run.measurements) for run in sweep.measured]
-    plots = [
-        to_plot(f"bench-protocols-{number}", run.setting, run.measurements)
-        for number, run in enumerate(sweep.measured, start=1)
-    ]
+    tables = [table for run in sweep.measured for table in _tables(run)]
+    plots = [plot for number, run in enumerate(sweep.measured, start=1) for plot in _plots(number, run)]
     page = output / "bench-protocols.html"
     for written in [path, *write_report(page, "fedrdma bench protocols", paragraphs, tables, plots)]:
         click.echo(f"wrote {written}", err=True)

@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from deploy.softroce.programs.exchange.__main__ import take_part
-from deploy.softroce.programs.exchange.interface import MEETING, Host, Options, model_of
+from deploy.softroce.programs.exchange.interface import MEETING, Host, MadeModels, Options, model_of
 from deploy.softroce.programs.exchange.rabbitmq import Broker
 from fedrdma_fate.bench.protocols.brokers import fate_rabbitmq_problem
 
@@ -46,13 +46,13 @@ from deploy.softroce.programs.exchange import __main__ as program, fate_rabbitmq
 
 take = fate_rabbitmq.take
 
-def late(party, sender, number, size):
+def late(party, sender, number, models):
     if number == 1:
         for child in psutil.Process().children():
             if child.name() == "beam.smp":
                 child.kill()
                 child.wait()
-    return take(party, sender, number, size)
+    return take(party, sender, number, models)
 
 fate_rabbitmq.take = late
 program.main()
@@ -157,17 +157,17 @@ def fails(*_: object) -> Any:
 def test_what_fate_fails_with_is_told_of_with_the_round_and_the_bytes() -> None:
     said = r"FATE's backend failed \(ConnectionResetError\): 7 bytes of round 3 were not delivered"
     with pytest.raises(SystemExit, match=said):
-        fate_rabbitmq.take(party(get=fails), 1, 2, 7)
+        fate_rabbitmq.take(party(get=fails), 1, 2, MadeModels(0, 7))
     with pytest.raises(SystemExit, match=said):
         fate_rabbitmq.give(party(put=fails), bytes(7), 2)
 
 
 def test_something_else_than_a_model_ends_the_round() -> None:
     with pytest.raises(SystemExit, match="host 1 sent no model in round 3"):
-        fate_rabbitmq.take(party(get=lambda _: [1, 2]), 1, 2, 7)
+        fate_rabbitmq.take(party(get=lambda _: [1, 2]), 1, 2, MadeModels(0, 7))
     with pytest.raises(SystemExit, match="of what host 1 sent in round 3, 7 bytes came as something else"):
-        fate_rabbitmq.take(party(get=lambda _: model_of(2, 2, 7)), 1, 2, 7)
-    assert fate_rabbitmq.take(party(get=lambda _: model_of(1, 2, 7)), 1, 2, 7).missing_bytes == 0
+        fate_rabbitmq.take(party(get=lambda _: model_of(2, 2, 7)), 1, 2, MadeModels(0, 7))
+    assert fate_rabbitmq.take(party(get=lambda _: model_of(1, 2, 7)), 1, 2, MadeModels(0, 7)).missing_bytes == 0
 
 
 def test_a_party_that_waits_for_ever_ends_its_process_with_what_was_not_delivered(

@@ -31,6 +31,8 @@ class ProtocolRound:
         missing_down_bytes: of models that silos should have received, that never came.
         missing_up_bytes: of the silos' models.
         dropped: datagrams that were not believed.
+        accuracy: of the average after the round, where a model is trained: the share of the test that it tells rightly.
+        digest: SHA-256 of that average.
     """
 
     seconds: float
@@ -43,6 +45,8 @@ class ProtocolRound:
     missing_down_bytes: int
     missing_up_bytes: int
     dropped: int
+    accuracy: float | None = None
+    digest: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -151,6 +155,7 @@ def to_document(
         "silos": setting.silos,
         "model": setting.model.name,
         "model_bytes": setting.model.size,
+        **({} if setting.training is None else setting.training.to_document()),
         "clock": "real" if setting.loopback else "virtual",
         "rows": [_to_row(setting, one) for one in measurements],
         "failures": dict(failures),

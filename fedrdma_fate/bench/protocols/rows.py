@@ -16,6 +16,7 @@ from fedrdma_fate.bench.protocols.brokers import (
     zmtp_problem,
 )
 from fedrdma_fate.bench.protocols.settings import ProtocolSetting
+from fedrdma_fate.bench.protocols.training import TORCH_BYTES
 from fedrdma_fate.bench.selection import select_by_name
 
 EXCHANGE = "deploy.softroce.programs.exchange"
@@ -75,7 +76,8 @@ class ProtocolRow:
         )
         mtu = ("--mtu", str(setting.link.mtu_bytes))
         names = ",".join(row.name for row in (self, *beside))
-        return [EXCHANGE, names, str(setting.model.size), str(rounds), *rates, *mtu]
+        train = () if setting.training is None else setting.training.arguments
+        return [EXCHANGE, names, str(setting.model.size), str(rounds), *rates, *mtu, *train]
 
     def shares_boot_with(self, other: ProtocolRow) -> bool:
         """Whether both are measured in one boot of the testbed: the broker takes longer to start than a row takes."""
@@ -84,6 +86,8 @@ class ProtocolRow:
     def guest_bytes(self, setting: ProtocolSetting) -> int:
         """Memory of the guest: taken as it is used."""
         per_host = PROCESS_BYTES + SLOT_BYTES + PAYLOADS_PER_SILO * setting.model.size + self.host_bytes
+        if setting.training is not None:
+            per_host += TORCH_BYTES
         broker = BROKER_BYTES + BROKER_PAYLOADS * setting.payload_bytes if self.needs_rabbitmq else 0
         brokers = setting.silos + 1 if self.broker_at_each else 1
         return GUEST_BYTES + (setting.silos + 1) * per_host + brokers * broker

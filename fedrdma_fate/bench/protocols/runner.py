@@ -13,6 +13,7 @@ from fedrdma_fate.bench.incast.runner import Hosts
 from fedrdma_fate.bench.protocols.results import ProtocolMeasurement, ProtocolRound, Usage, to_document
 from fedrdma_fate.bench.protocols.rows import ProtocolRow, SentAgainBy
 from fedrdma_fate.bench.protocols.settings import ProtocolSetting
+from fedrdma_fate.bench.protocols.training import differing_weights
 from fedrdma_fate.bench.sweep import SettingRun, Sweep, Tell, sweep_over
 from fedrdma_fate.bench.wan.checkpoint import KeptMeasurements
 from fedrdma_fate.bench.wan.testbed import TestbedRun, lines_of
@@ -87,7 +88,12 @@ def run_protocols(
                 return measure_together([row, *open_ones], setting, make_hosts(setting), rounds)
         return [measure(row, setting, make_hosts(setting), rounds)]
 
-    return sweep_over([ProtocolRun(setting) for setting in settings], lambda _: rows, measure_row, tell)
+    sweep = sweep_over([ProtocolRun(setting) for setting in settings], lambda _: rows, measure_row, tell)
+    loses = {row.name: row.loses for row in rows}
+    for run in sweep.runs:
+        if run.setting.training is not None:
+            run.failures.update(differing_weights(run.measurements, loses))
+    return sweep
 
 
 def measure(row: ProtocolRow, setting: ProtocolSetting, hosts: Hosts, rounds: int) -> ProtocolMeasurement:
@@ -131,6 +137,8 @@ def _measurement(
         raise RowError(f"the server made {len(made)} rounds instead of {rounds}")
     if any(len(one.silo_seconds) != setting.silos or len(one.down_seconds) != setting.silos for one in made):
         raise RowError(f"the server did not say when the model of each of {setting.silos} silos was there")
+    if setting.training is not None and any(one.accuracy is None or one.digest is None for one in made):
+        raise RowError("the server did not say what came of training")
     measured = ProtocolMeasurement(
         name=row.name,
         rounds=made,
@@ -160,4 +168,6 @@ def _round(row: ProtocolRow, told: Mapping[str, Any]) -> ProtocolRound:
         missing_down_bytes=int(told["missing_down_bytes"]),
         missing_up_bytes=int(told["missing_up_bytes"]),
         dropped=int(told["dropped"]),
+        accuracy=None if told.get("accuracy") is None else float(told["accuracy"]),
+        digest=None if told.get("digest") is None else str(told["digest"]),
     )

@@ -6,6 +6,7 @@ import dataclasses
 
 from fedrdma_fate.bench.incast.settings import NIC_SPEEDUP, parse_silos
 from fedrdma_fate.bench.protocols.models import Model, parse_model
+from fedrdma_fate.bench.protocols.training import Training
 from fedrdma_fate.bench.report import format_bytes
 from fedrdma_fate.bench.wan.settings import Peculiarities, parse_settings
 from fedrdma_fate.bench.wan.wan_link import WanLink
@@ -34,6 +35,7 @@ class ProtocolSetting:
         model: that is exchanged.
         limited: `all`: the links in front of every host, the server's too; `silos`: what each silo sends, alone.
         loopback: plain processes of this machine instead, in real time; of the link, `udp-indexed` keeps to its rate.
+        training: what silos train, and so exchange; None: models are made up.
     """
 
     link: WanLink
@@ -41,6 +43,7 @@ class ProtocolSetting:
     model: Model
     limited: str = "all"
     loopback: bool = False
+    training: Training | None = None
 
     @property
     def payload_bytes(self) -> int:

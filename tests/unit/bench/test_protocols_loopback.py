@@ -13,8 +13,9 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
+from deploy.softroce.programs.exchange.interface import MadeModels
 from deploy.softroce.programs.exchange.usage import Usage as HostUsage
-from deploy.softroce.programs.exchange.usage import checking_seconds, summary, usage
+from deploy.softroce.programs.exchange.usage import summary, usage
 from fedrdma_fate.bench.baselines.interface import RowError
 from fedrdma_fate.bench.protocols.loopback import Loopback
 from fedrdma_fate.bench.protocols.models import Model
@@ -141,7 +142,8 @@ def test_what_a_round_cost_is_the_mean_without_the_checking_of_models() -> None:
         "broker_peak_bytes": 200,
     }
     assert HostUsage(1.0, 0.0, 0).without(2.0).own_seconds == 0.0
-    assert checking_seconds(1_000_000, 10, 10) > checking_seconds(1_000_000, 1, 0) > 0
+    made = MadeModels(0, 1_000_000)
+    assert made.cpu_seconds(1, 10, 10) > made.cpu_seconds(1, 1, 0) > 0
 
 
 # --- what is shown ---

@@ -34,6 +34,7 @@ from deploy.softroce.programs.exchange.interface import (
     MEETING,
     Exchanged,
     Host,
+    MadeModels,
     Options,
     Received,
     differing_bytes,
@@ -225,13 +226,13 @@ SENDER = ("127.0.0.2", 4000)
 def inbox(kind: Kind, size: int = SIZE) -> Inbox:
     """Which takes what its tests give it."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        made = Inbox(sock, TOKEN, {SENDER: 1}, kind, size)
+        made = Inbox(sock, TOKEN, {SENDER: 1}, kind, MadeModels(0, size))
     made.open(0)
     return made
 
 
 def _datagrams(number: int = 0, sender: int = 1, token: bytes = TOKEN, positions: bool = True) -> list[bytes]:
-    return list(datagrams_of(model_of(1, 0, SIZE), token, number, sender, positions))
+    return list(datagrams_of(model_of(1, 0, SIZE), (SIZE,), token, number, sender, positions))
 
 
 def test_datagrams_in_any_order_make_the_model() -> None:
@@ -275,7 +276,7 @@ def test_a_datagram_that_comes_twice_counts_once() -> None:
 
 
 def test_without_positions_a_lost_piece_shifts_what_is_behind_it_and_zeros_are_at_the_end() -> None:
-    assembly, model = Assembly(FEDCOMM, SIZE, b""), model_of(1, 0, SIZE)
+    assembly, model = Assembly(FEDCOMM, (SIZE,), b""), model_of(1, 0, SIZE)
     pieces = [model[at : at + PIECE_BYTES] for at in range(0, SIZE, PIECE_BYTES)]
     for piece in (*pieces[:2], *pieces[3:]):
         assert assembly.add(0, piece)
@@ -288,7 +289,7 @@ def test_without_positions_a_lost_piece_shifts_what_is_behind_it_and_zeros_are_a
 
 def test_with_positions_what_is_missing_stays_as_the_receiver_had_it() -> None:
     before, model = model_of(1, 0, SIZE), model_of(1, 1, SIZE)
-    assembly = Assembly(INDEXED, SIZE, before)
+    assembly = Assembly(INDEXED, (SIZE,), before)
     assert assembly.add(1, model[PIECE_BYTES : 2 * PIECE_BYTES])
     assert assembly.model[:PIECE_BYTES] == before[:PIECE_BYTES]
     assert assembly.model[PIECE_BYTES : 2 * PIECE_BYTES] == model[PIECE_BYTES : 2 * PIECE_BYTES]
@@ -333,7 +334,7 @@ def subscriber() -> Iterator[tuple[Any, Any]]:
         port = publisher.bind_to_random_port("tcp://127.0.0.1")
         sock.subscribe(b"")
         sock.connect(f"tcp://127.0.0.1:{port}")
-        made = Subscriber(sock, SIZE)
+        made = Subscriber(sock, MadeModels(0, SIZE))
         with _greeting(publisher):
             made.greeted()
         yield publisher, made
@@ -353,7 +354,11 @@ def test_messages_that_are_no_models_of_the_round_are_dropped_and_counted(subscr
     from deploy.softroce.programs.exchange.zmtp import published
 
     publisher, made = subscriber
-    for frames in ([b"x"], [b"x", b"y", b"z"], published(1, 1, SIZE), published(0, 7, SIZE), published(0, 1, SIZE)):
+    for frames in (
+        [b"x"],
+        [b"x", b"y", b"z"],
+        *(published(number, sender, model_of(sender, number, SIZE)) for number, sender in ((1, 1), (0, 7), (0, 1))),
+    ):
         publisher.send_multipart(frames)
     (received,) = made.receive(0, [1])
     assert (received.missing_bytes, received.dropped) == (0, 4)
@@ -403,7 +408,7 @@ def test_a_broker_that_is_killed_in_a_round_fails_it_with_what_was_not_delivered
         with contextlib.closing(member):
             brokers[0].kill()
             with pytest.raises(SystemExit, match="the broker is gone: 2 models of round 4 were not delivered"):
-                member.receive(3, 2, SIZE, lambda _: True)
+                member.receive(3, 2, MadeModels(0, SIZE), lambda _: True)
     assert brokers[0].returncode is not None
 
 
@@ -419,7 +424,7 @@ def test_messages_of_strangers_or_of_another_round_are_dropped_and_counted() -> 
         member.publish(mqtt.UP, 1, 1, model_of(1, 1, SIZE))
         member.publish(mqtt.UP, 0, 9, model_of(9, 0, SIZE))
         member.publish(mqtt.UP, 0, 1, model_of(1, 0, SIZE))
-        there, dropped = member.receive(0, 1, SIZE, lambda who: who == 1)
+        there, dropped = member.receive(0, 1, MadeModels(0, SIZE), lambda who: who == 1)
     assert (list(there), dropped) == ([1], 3)
 
 

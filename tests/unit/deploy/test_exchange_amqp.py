@@ -19,7 +19,7 @@ import pytest
 
 from deploy.softroce.programs.exchange import rabbitmq, rounds
 from deploy.softroce.programs.exchange.__main__ import take_part
-from deploy.softroce.programs.exchange.interface import Host, Options, model_of
+from deploy.softroce.programs.exchange.interface import Host, MadeModels, Options, model_of
 from deploy.softroce.programs.exchange.rabbitmq import MANAGEMENT, USER, Broker, running_rabbitmq
 from fedrdma_fate.bench.protocols.brokers import RabbitMq, amqp_problem
 
@@ -109,12 +109,12 @@ def test_a_broker_that_is_killed_in_a_round_fails_it_with_what_was_not_delivered
         with joined(broker, confirming=True) as (listener, publisher):
             publisher.publish(b"of another round", 2, 1)
             publisher.publish(model_of(1, 3, SIZE), 3, 1)
-            assert listener.receive(3, [1], SIZE).dropped == 1
+            assert listener.receive(3, [1], MadeModels(0, SIZE)).dropped == 1
             os.kill(broker.pid, signal.SIGKILL)
             with pytest.raises(
                 SystemExit, match=r"the broker is gone: 2 models \(40,000 bytes\) of round 4 were not d"
             ):
-                listener.receive(3, [1, 2], SIZE)
+                listener.receive(3, [1, 2], MadeModels(0, SIZE))
             with pytest.raises(
                 SystemExit, match=r"the broker is gone \(.*\): 20,000 bytes of round 5 were not delivered"
             ):
@@ -206,7 +206,7 @@ def messages(number: int = 0, sender: int = 1) -> list[bytes]:
 
 
 def assembly() -> Any:
-    return amqp.Assembly(0, [1, 2], SIZE, 8_000)
+    return amqp.Assembly(0, [1, 2], MadeModels(0, SIZE), 8_000)
 
 
 def test_a_model_that_no_message_carries_is_cut_and_put_together_in_any_order() -> None:

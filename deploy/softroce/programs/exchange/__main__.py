@@ -17,9 +17,17 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from deploy.softroce.programs.exchange.interface import Host, Options, Server, Silo, host_of_environment
+from deploy.softroce.programs.exchange.interface import (
+    Host,
+    MadeModels,
+    Options,
+    Server,
+    Silo,
+    host_of_environment,
+)
 from deploy.softroce.programs.exchange.rounds import run_server, run_silo
 from deploy.softroce.programs.meeting import Chair, Seat, chaired, seated
 
@@ -93,13 +101,13 @@ def ends_of(protocol: str) -> Ends:
 
 def take_part(host: Host, options: Options) -> Iterator[list[dict[str, Any]]]:
     """A host's part in one protocol after the other; at the server, what the rounds of each took."""
-    each = [dataclasses.replace(options, protocol=name) for name in options.protocol.split(",")]
+    each = [_with_models(dataclasses.replace(options, protocol=name), host) for name in options.protocol.split(",")]
     opened = [(ends_of(one.protocol), one) for one in each]
     if host.number:
         with seated(host.number, host.meeting) as seat:
             for ends, one in opened:
                 with ends.silo(host, seat, one) as silo:
-                    run_silo(silo, seat, one)
+                    run_silo(silo, seat, host, one)
         return
     with chaired(host.silos, host.meeting) as chair, _shared_broker(host, each) as broker:
         for ends, one in opened:
@@ -107,6 +115,15 @@ def take_part(host: Host, options: Options) -> Iterator[list[dict[str, Any]]]:
             with ends.server(host, chair, asked) as server:
                 made = run_server(server, chair, asked)
             yield made
+
+
+def _with_models(options: Options, host: Host) -> Options:
+    if options.train is None:
+        return options if options.models else dataclasses.replace(options, models=MadeModels(host.number, options.size))
+    # torch takes seconds to import
+    from deploy.softroce.programs.exchange.trained import train_options
+
+    return train_options(options, host.number, host.silos)
 
 
 @contextlib.contextmanager
@@ -132,6 +149,9 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
     parser.add_argument("--down-bps", type=float, default=1e9, help="for udp-indexed: to each silo, bit/s")
     parser.add_argument("--up-bps", type=float, default=1e9, help="for udp-indexed: from each silo, bit/s")
     parser.add_argument("--computing-seconds", type=float, default=1.0, help="of a silo in each round")
+    parser.add_argument("--train", help="vgg5 or vgg8: what is exchanged is trained, and tried after each round")
+    parser.add_argument("--data", type=Path, help="directory with CIFAR-10; a stand-in without")
+    parser.add_argument("--seed", type=int, default=1, help="of training and of the stand-in")
     parser.add_argument("--mtu", type=int, default=1500, help="bytes of an IP packet")
     return Options(**vars(parser.parse_args(arguments)))
 

@@ -17,13 +17,13 @@ from pika.exceptions import AMQPError
 from deploy.softroce.programs.exchange.interface import (
     Exchanged,
     Host,
+    Models,
     Options,
     Received,
     ResentByKernel,
     Server,
     Silo,
-    model_of,
-    require_whole,
+    models_of,
 )
 from deploy.softroce.programs.exchange.rabbitmq import START_WITHIN_SECONDS, USER, Broker, running_rabbitmq
 from deploy.softroce.programs.exchange.tcp import NEVER_SECONDS
@@ -50,8 +50,8 @@ def parts_of(model: bytes, number: int, sender: int, most: int = MOST_CARRIED_BY
 class Assembly:
     """Parts of models of one round; none is taken twice, or at another length than its own."""
 
-    def __init__(self, number: int, senders: Sequence[int], size: int, most: int = MOST_CARRIED_BYTES) -> None:
-        self._number, self._size, self._most = number, size, most
+    def __init__(self, number: int, senders: Sequence[int], models: Models, most: int = MOST_CARRIED_BYTES) -> None:
+        self._number, self._models, self._size, self._most = number, models, models.size, most
         self._parts: dict[int, dict[int, bytes]] = {sender: {} for sender in senders}
         self._whole: dict[int, float] = {}
         self.dropped = 0
@@ -90,7 +90,7 @@ class Assembly:
             return
         parts[part] = carried
         if sum(map(len, parts.values())) == self._size:
-            require_whole(b"".join(parts[at] for at in sorted(parts)), sender, self._number, self._size)
+            self._models.take(b"".join(parts[at] for at in sorted(parts)), sender, self._number)
             self._whole[sender] = moment
             parts.clear()
 
@@ -118,13 +118,13 @@ class Listener:
         if problem is not None:
             raise SystemExit(f"the broker takes no subscription: {problem}")
 
-    def receive(self, number: int, senders: Sequence[int], size: int) -> Assembly:
+    def receive(self, number: int, senders: Sequence[int], models: Models) -> Assembly:
         """The round's models of these hosts, whole.
 
         Raises:
             SystemExit: the broker is gone, or nothing comes; with what was not delivered.
         """
-        assembly = Assembly(number, senders, size)
+        assembly = Assembly(number, senders, models)
         deadline = time.monotonic() + NEVER_SECONDS
         while assembly.missing:
             try:
@@ -232,13 +232,13 @@ class AmqpServer(ResentByKernel):
     """Publishes to all, and takes what silos publish."""
 
     def __init__(self, listener: Listener, publisher: Publisher, host: Host, options: Options) -> None:
-        self._listener, self._publisher, self._size = listener, publisher, options.size
+        self._listener, self._publisher, self._models = listener, publisher, models_of(0, options)
         self._silos = range(1, host.silos + 1)
 
     def exchange(self, number: int) -> Exchanged:
-        self._publisher.publish(model_of(0, number, self._size), number, 0)
+        self._publisher.publish(self._models.own(number), number, 0)
         sent = time.monotonic()
-        done = self._listener.receive(number, self._silos, self._size)
+        done = self._listener.receive(number, self._silos, self._models)
         first, *others = (Received(done.moments[silo]) for silo in self._silos)
         return Exchanged(sent, (Received(first.moment, 0, done.dropped), *others))
 
@@ -247,18 +247,18 @@ class AmqpSilo(ResentByKernel):
     """Takes what the server publishes, and publishes its own."""
 
     def __init__(self, listener: Listener, publisher: Publisher, host: Host, options: Options) -> None:
-        self._listener, self._publisher, self._host, self._size = listener, publisher, host, options.size
-        self._model = b""
+        self._listener, self._publisher, self._host = listener, publisher, host
+        self._models = models_of(host.number, options)
 
     def prepare(self, number: int) -> None:
-        self._model = model_of(self._host.number, number, self._size)
+        """Nothing."""
 
     def receive(self, number: int) -> Received:
-        done = self._listener.receive(number, [0], self._size)
+        done = self._listener.receive(number, [0], self._models)
         return Received(done.moments[0], 0, done.dropped)
 
     def send(self, number: int) -> None:
-        self._publisher.publish(self._model, number, self._host.number)
+        self._publisher.publish(self._models.own(number), number, self._host.number)
 
 
 @contextlib.contextmanager

@@ -16,7 +16,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from deploy.softroce.programs.exchange.interface import Exchanged, Host, Options, Received, Server, Silo, model_of
+from deploy.softroce.programs.exchange.interface import (
+    Exchanged,
+    Host,
+    Models,
+    Options,
+    Received,
+    Server,
+    Silo,
+    models_of,
+)
 from deploy.softroce.programs.exchange.tcp import accepted, connected, receive_exactly
 from deploy.softroce.programs.meeting import Chair, Seat
 
@@ -36,7 +45,7 @@ _POLL_SECONDS = 0.1
 _LOOK_SECONDS = 0.01
 """Between two looks at whether a model is whole; when it was is noted by who takes its datagrams."""
 _HEADER = struct.Struct("!8sIHI")
-"""Token of the run, round, sender, position in pieces (0 where there are no positions)."""
+"""Token of the run, round, sender, position in pieces; where there are none, the number of the tensor."""
 _END = struct.Struct("!I")
 
 
@@ -61,14 +70,17 @@ INDEXED = Kind(True, LAST_SECONDS)
 class Assembly:
     """What has come of one model."""
 
-    def __init__(self, kind: Kind, size: int, kept: bytes) -> None:
+    def __init__(self, kind: Kind, parts: Sequence[int], kept: bytes) -> None:
         """
         Args:
+            parts: lengths of the model's tensors, bytes; what is missing of one is closed up in it alone.
             kept: what the receiver has where nothing comes, if there are positions.
         """
-        self._kind, self._size = kind, size
+        self._kind, self._size, self._parts = kind, sum(parts), tuple(parts)
         self._model = bytearray(kept if kind.has_positions else b"")
-        self._seen = bytearray(-(-size // PIECE_BYTES))
+        self._closed_up = [bytearray() for _ in parts]
+        self._pieces = pieces_of(parts) if kind.has_positions else []
+        self._seen = bytearray(len(self._pieces))
         self._came = 0
         self.latest = time.monotonic()
 
@@ -79,55 +91,75 @@ class Assembly:
 
     @property
     def model(self) -> bytes:
-        """As it is used: with zeros at its end where pieces were closed up."""
-        return bytes(self._model) + bytes(self._size - len(self._model))
+        """As it is used: with zeros at the end of each tensor whose pieces were closed up."""
+        if self._kind.has_positions:
+            return bytes(self._model)
+        return b"".join(
+            got + bytes(length - len(got)) for got, length in zip(self._closed_up, self._parts, strict=True)
+        )
 
     def add(self, position: int, piece: bytes) -> bool:
-        """Whether a piece belongs here; it is taken then."""
+        """Whether a piece belongs here; it is taken then.
+
+        Args:
+            position: of the piece; where there are no positions, of its tensor.
+        """
         if not self._kind.has_positions:
-            if not piece or self._came + len(piece) > self._size:
+            if position >= len(self._parts) or not piece:
                 return False
-            self._model += piece
+            if len(self._closed_up[position]) + len(piece) > self._parts[position]:
+                return False
+            self._closed_up[position] += piece
         else:
-            wanted = min(PIECE_BYTES, self._size - position * PIECE_BYTES)
-            if position >= len(self._seen) or len(piece) != wanted or self._seen[position]:
+            if position >= len(self._pieces) or self._seen[position]:
+                return False
+            _, begin, end = self._pieces[position]
+            if len(piece) != end - begin:
                 return False
             self._seen[position] = 1
-            at = position * PIECE_BYTES
-            self._model[at : at + len(piece)] = piece
+            self._model[begin:end] = piece
         self._came += len(piece)
         self.latest = time.monotonic()
         return True
+
+
+def pieces_of(parts: Sequence[int]) -> list[tuple[int, int, int]]:
+    """A model's datagrams: the number of the tensor, and where the piece begins and ends in the model."""
+    pieces, begin = [], 0
+    for number, length in enumerate(parts):
+        end = begin + length
+        pieces += [(number, at, min(at + PIECE_BYTES, end)) for at in range(begin, end, PIECE_BYTES)]
+        begin = end
+    return pieces
 
 
 class Inbox:
     """A socket's datagrams, sorted by their senders; one round is open at a time."""
 
     def __init__(
-        self, sock: socket.socket, token: bytes, senders: Mapping[tuple[str, int], int], kind: Kind, size: int
+        self, sock: socket.socket, token: bytes, senders: Mapping[tuple[str, int], int], kind: Kind, models: Models
     ) -> None:
         """
         Args:
             senders: addresses, and which host's each is.
         """
-        self._socket, self._token, self._senders, self._kind, self._size = sock, token, senders, kind, size
+        self._socket, self._token, self._senders, self._kind, self._models = sock, token, senders, kind, models
         self._lock = threading.Lock()
         self._number = -1
         self._assemblies: dict[int, Assembly] = {}
         self._dropped = dict.fromkeys(senders.values(), 0)
         self._strangers = 0
+        self._closed: set[int] = set()
         self._ends = threading.Event()
         sock.settimeout(_POLL_SECONDS)
 
     def open(self, number: int) -> None:
-        """From now on datagrams of this round are taken; what came before stays where nothing comes."""
+        """From now on datagrams of this round are taken; what the receiver has stays where nothing comes."""
         with self._lock:
             self._number = number
-            before = self._assemblies
+            self._closed.clear()
             self._assemblies = {
-                sender: Assembly(
-                    self._kind, self._size, before[sender].model if sender in before else bytes(self._size)
-                )
+                sender: Assembly(self._kind, self._models.parts, self._models.held(sender))
                 for sender in self._senders.values()
             }
             self._dropped = dict.fromkeys(self._dropped, 0)
@@ -146,7 +178,11 @@ class Inbox:
             # what no sender's name is on is counted once
             strangers, self._strangers = self._strangers, 0
             dropped = self._dropped[sender] + strangers
+            # late datagrams change nothing any more
+            self._closed.add(sender)
+            model = assembly.model
         moment = max(told, assembly.latest) if whole else time.monotonic()
+        self._models.take(model, sender, self._number, whole=False)
         return Received(moment, assembly.missing_bytes, dropped)
 
     def take(self, datagram: bytes, address: tuple[str, int]) -> None:
@@ -158,6 +194,7 @@ class Inbox:
                 return
             token, number, sender, position = _HEADER.unpack_from(datagram)
             ours = secrets.compare_digest(token, self._token) and sender == host and number == self._number
+            ours = ours and host not in self._closed
             if not ours or not self._assemblies[host].add(position, datagram[_HEADER.size :]):
                 self._dropped[host] += 1
 
@@ -181,11 +218,13 @@ def wire_bytes(datagram_bytes: int, mtu: int) -> int:
     return datagram_bytes + UDP_HEADER_BYTES + packets * PACKET_OVERHEAD_BYTES
 
 
-def datagrams_of(model: bytes, token: bytes, number: int, sender: int, has_positions: bool) -> Iterator[bytes]:
-    """A model as datagrams."""
-    for position, at in enumerate(range(0, len(model), PIECE_BYTES)):
-        place = position if has_positions else 0
-        yield _HEADER.pack(token, number, sender, place) + model[at : at + PIECE_BYTES]
+def datagrams_of(
+    model: bytes, parts: Sequence[int], token: bytes, number: int, sender: int, has_positions: bool
+) -> Iterator[bytes]:
+    """A model of tensors of these lengths as datagrams."""
+    for position, (part, begin, end) in enumerate(pieces_of(parts)):
+        place = position if has_positions else part
+        yield _HEADER.pack(token, number, sender, place) + model[begin:end]
 
 
 def send_paced(
@@ -209,12 +248,13 @@ class _Ends:
     inbox: Inbox
     token: bytes
     options: Options
+    models: Models
 
     def send(self, number: int, sender: int, addresses: Sequence[tuple[str, int]], rate_bps: float) -> None:
-        model = model_of(sender, number, self.options.size)
+        model = self.models.own(number)
 
         def datagrams() -> Iterator[bytes]:
-            return datagrams_of(model, self.token, number, sender, self.kind.has_positions)
+            return datagrams_of(model, self.models.parts, self.token, number, sender, self.kind.has_positions)
 
         # a blocking socket: the card holds the sender back
         self.sock.settimeout(None)
@@ -315,10 +355,11 @@ def datagram_server(kind: Kind) -> Callable[[Host, Chair, Options], contextlib.A
             chair.tell([token.hex(), sending.getsockname()[1], receiving.getsockname()[1]])
             ports = chair.hear()
             senders = {(host.addresses[silo], told[0]): silo for silo, told in enumerate(ports, start=1)}
-            inbox = Inbox(receiving, token, senders, kind, options.size)
+            models = models_of(0, options)
+            inbox = Inbox(receiving, token, senders, kind, models)
             addresses = [(host.addresses[silo], told[1]) for silo, told in enumerate(ports, start=1)]
             with _reading(inbox), ThreadPoolExecutor(host.silos) as pool:
-                yield DatagramServer(_Ends(kind, sending, inbox, token, options), connections, addresses, pool)
+                yield DatagramServer(_Ends(kind, sending, inbox, token, options, models), connections, addresses, pool)
 
     return opened
 
@@ -332,8 +373,11 @@ def datagram_silo(kind: Kind) -> Callable[[Host, Seat, Options], contextlib.Abst
             token_text, from_port, to_port = seat.hear()
             seat.say([sending.getsockname()[1], receiving.getsockname()[1]])
             server, token = host.addresses[0], bytes.fromhex(token_text)
-            inbox = Inbox(receiving, token, {(server, from_port): 0}, kind, options.size)
+            models = models_of(host.number, options)
+            inbox = Inbox(receiving, token, {(server, from_port): 0}, kind, models)
             with _reading(inbox):
-                yield DatagramSilo(_Ends(kind, sending, inbox, token, options), connection, host, (server, to_port))
+                yield DatagramSilo(
+                    _Ends(kind, sending, inbox, token, options, models), connection, host, (server, to_port)
+                )
 
     return opened

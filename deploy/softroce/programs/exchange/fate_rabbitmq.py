@@ -23,13 +23,13 @@ from deploy.softroce.programs.exchange.amqp import broker_of
 from deploy.softroce.programs.exchange.interface import (
     Exchanged,
     Host,
+    Models,
     Options,
     Received,
     ResentByKernel,
     Server,
     Silo,
-    model_of,
-    require_whole,
+    models_of,
 )
 from deploy.softroce.programs.exchange.rabbitmq import FEDERATION, MANAGEMENT, USER, Broker, running_rabbitmq
 from deploy.softroce.programs.meeting import Chair, Seat
@@ -118,14 +118,14 @@ def get(party: Any, sender: int, number: int, size: int) -> tuple[bytes, float]:
     return got, moment
 
 
-def take(party: Any, sender: int, number: int, size: int) -> Received:
+def take(party: Any, sender: int, number: int, models: Models) -> Received:
     """As `get`, and it is what its sender had sent.
 
     Raises:
         SystemExit: it is not.
     """
-    got, moment = get(party, sender, number, size)
-    require_whole(got, sender, number, size)
+    got, moment = get(party, sender, number, models.size)
+    models.take(got, sender, number)
     return Received(moment)
 
 
@@ -177,31 +177,30 @@ class FateServer(ResentByKernel):
     """The arbiter: puts one model for all hosts, and gets theirs one after the other."""
 
     def __init__(self, context: Any, options: Options) -> None:
-        self._context, self._size = context, options.size
+        self._context, self._models = context, models_of(0, options)
 
     def exchange(self, number: int) -> Exchanged:
         inside = self._context.indexed_ctx(number)
-        give(inside.hosts, model_of(0, number, self._size), number)
+        give(inside.hosts, self._models.own(number), number)
         sent = time.monotonic()
         silos = enumerate(inside.hosts, start=1)
-        return Exchanged(sent, tuple(take(party, silo, number, self._size) for silo, party in silos))
+        return Exchanged(sent, tuple(take(party, silo, number, self._models) for silo, party in silos))
 
 
 class FateSilo(ResentByKernel):
     """A host."""
 
     def __init__(self, context: Any, host: Host, options: Options) -> None:
-        self._context, self._host, self._size = context, host, options.size
-        self._model = b""
+        self._context, self._models = context, models_of(host.number, options)
 
     def prepare(self, number: int) -> None:
-        self._model = model_of(self._host.number, number, self._size)
+        """Nothing."""
 
     def receive(self, number: int) -> Received:
-        return take(self._context.indexed_ctx(number).arbiter, 0, number, self._size)
+        return take(self._context.indexed_ctx(number).arbiter, 0, number, self._models)
 
     def send(self, number: int) -> None:
-        give(self._context.indexed_ctx(number).arbiter, self._model, number)
+        give(self._context.indexed_ctx(number).arbiter, self._models.own(number), number)
 
 
 @contextlib.contextmanager

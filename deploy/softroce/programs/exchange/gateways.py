@@ -17,8 +17,7 @@ from deploy.softroce.programs.exchange.interface import (
     Received,
     Server,
     Silo,
-    model_of,
-    require_whole,
+    models_of,
 )
 from deploy.softroce.programs.exchange.tcp import NEVER_SECONDS
 from deploy.softroce.programs.gateways import gateway_document, running_gateway, text_of, wait_for_path
@@ -81,20 +80,20 @@ class GatewayServer:
     """Hands over one model for all silos, and pulls theirs one after the other, as FATE's arbiter does."""
 
     def __init__(self, client: GatewayClient, trace: Path, host: Host, options: Options) -> None:
-        self._client, self._trace, self._size = client, trace, options.size
+        self._client, self._trace, self._models = client, trace, models_of(0, options)
         self._silos = parties(host)[1:]
         self._tail = Tail(trace, NEVER_SECONDS, POLL_SECONDS)
         # the trace has times of the other clock
         self._clocks = time.time() - time.monotonic()
 
     def exchange(self, number: int) -> Exchanged:
-        lease = self._client.lease(self._size)
-        lease.buffer[:] = model_of(0, number, self._size)
+        lease = self._client.lease(self._models.size)
+        lease.buffer[:] = self._models.own(number)
         lease.commit(f"down{number}", _TAG, self._silos, "object")
         sent, name = time.monotonic(), f"up{number}"
         for silo, party in enumerate(self._silos, start=1):
             got = self._client.get(name, _TAG, party, timeout=NEVER_SECONDS)
-            require_whole(got.buffer, silo, number, self._size)
+            self._models.take(got.buffer, silo, number)
         events = map(json.loads, text_of(self._trace).splitlines())
         there = {
             event["source"]: event["time"] - self._clocks
@@ -112,22 +111,23 @@ class GatewaySilo:
     """A task that pulls the server's model, and pushes its own."""
 
     def __init__(self, client: GatewayClient, trace: Path, host: Host, options: Options) -> None:
-        self._client, self._host, self._size = client, host, options.size
+        self._client, self._models = client, models_of(host.number, options)
         self._server = parties(host)[0]
         self._tail = Tail(trace, NEVER_SECONDS, POLL_SECONDS)
         self._lease: Any = None
 
     def prepare(self, number: int) -> None:
-        self._lease = self._client.lease(self._size)
-        self._lease.buffer[:] = model_of(self._host.number, number, self._size)
+        del number
+        self._lease = self._client.lease(self._models.size)
 
     def receive(self, number: int) -> Received:
         got = self._client.get(f"down{number}", _TAG, self._server, timeout=NEVER_SECONDS)
         moment = time.monotonic()
-        require_whole(got.buffer, 0, number, self._size)
+        self._models.take(got.buffer, 0, number)
         return Received(moment)
 
     def send(self, number: int) -> None:
+        self._lease.buffer[:] = self._models.own(number)
         self._lease.commit(f"up{number}", _TAG, [self._server], "object")
 
     def resent(self, number: int) -> int:

@@ -19,8 +19,7 @@ from deploy.softroce.programs.exchange.interface import (
     ResentByKernel,
     Server,
     Silo,
-    model_of,
-    require_whole,
+    models_of,
 )
 from deploy.softroce.programs.exchange.tcp import NEVER_SECONDS
 from deploy.softroce.programs.meeting import Chair, Seat
@@ -70,7 +69,7 @@ class GrpcServer(grpc.GenericRpcHandler, ResentByKernel):
     """Serves both streams; a stream down waits until its round begins."""
 
     def __init__(self, host: Host, options: Options) -> None:
-        self._size = options.size
+        self._models = models_of(0, options)
         self._rounds = [_Round(host.silos) for _ in range(options.rounds)]
 
     def service(self, handler_call_details: Any) -> Any:
@@ -83,11 +82,11 @@ class GrpcServer(grpc.GenericRpcHandler, ResentByKernel):
 
     def exchange(self, number: int) -> Exchanged:
         one = self._rounds[number]
-        one.model = model_of(0, number, self._size)
+        one.model = self._models.own(number)
         one.begun.set()
         one.wait()
         for silo, (_, got) in sorted(one.received.items()):
-            require_whole(got, silo, number, self._size)
+            self._models.take(got, silo, number)
         moments = tuple(Received(moment) for _, (moment, _) in sorted(one.received.items()))
         one.received.clear()
         return Exchanged(max(one.sent.values()), moments)
@@ -108,8 +107,8 @@ class GrpcServer(grpc.GenericRpcHandler, ResentByKernel):
         one, silo = self._round(context)
         got = bytearray()
         for message in messages:
-            if len(got) + len(message) > self._size:
-                raise ValueError(f"silo {silo} sends more than {self._size} bytes")
+            if len(got) + len(message) > self._models.size:
+                raise ValueError(f"silo {silo} sends more than {self._models.size} bytes")
             got += message
         one.has_received(silo, time.monotonic(), bytes(got))
         return b""
@@ -121,21 +120,20 @@ class GrpcSilo(ResentByKernel):
     def __init__(self, channel: Any, host: Host, options: Options) -> None:
         self._down = channel.unary_stream(f"/{_SERVICE}/down")
         self._up = channel.stream_unary(f"/{_SERVICE}/up")
-        self._host, self._size = host, options.size
-        self._model, self._stream = b"", iter(())
+        self._host, self._models = host, models_of(host.number, options)
+        self._stream: Iterator[bytes] = iter(())
 
     def prepare(self, number: int) -> None:
-        self._model = model_of(self._host.number, number, self._size)
         self._stream = self._down(b"", metadata=self._told(number), timeout=NEVER_SECONDS, wait_for_ready=True)
 
     def receive(self, number: int) -> Received:
         got = b"".join(self._stream)
         moment = time.monotonic()
-        require_whole(got, 0, number, self._size)
+        self._models.take(got, 0, number)
         return Received(moment)
 
     def send(self, number: int) -> None:
-        self._up(pieces(self._model), metadata=self._told(number), timeout=NEVER_SECONDS)
+        self._up(pieces(self._models.own(number)), metadata=self._told(number), timeout=NEVER_SECONDS)
 
     def _told(self, number: int) -> tuple[tuple[str, str], ...]:
         return (("round", str(number)), (_WHOSE, str(self._host.number)))

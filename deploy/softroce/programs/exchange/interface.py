@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -65,6 +66,10 @@ class Options:
         computing_seconds: between a silo's receiving and its sending.
         mtu: of the network, bytes of an IP packet.
         broker: at the server, where one serves several protocols; None: a protocol that needs one starts its own.
+        train: `vgg5` or `vgg8`, which is trained, and so what is sent; None: bytes are made up.
+        data: directory with the pictures that it is trained on; None: a stand-in, made from the seed.
+        seed: of all that is drawn by chance in training.
+        models: of this host in this protocol; None: as `models_of` makes them.
     """
 
     protocol: str
@@ -75,6 +80,10 @@ class Options:
     computing_seconds: float = 1.0
     mtu: int = 1500
     broker: Broker | None = None
+    train: str | None = None
+    data: Path | None = None
+    seed: int = 1
+    models: Models | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -103,6 +112,60 @@ class Exchanged:
 
     sent: float
     received: tuple[Received, ...]
+
+
+class Models(Protocol):
+    """What one host sends, and what becomes of what it receives. Protocols may call it from several threads."""
+
+    @property
+    def size(self) -> int:
+        """Of a model, bytes."""
+        ...
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """Lengths of a model's tensors, which FedComm's datagrams do not cross; bytes."""
+        ...
+
+    def prepare(self, number: int) -> None:
+        """Have ready what a round needs before its clock starts."""
+        ...
+
+    def own(self, number: int) -> bytes:
+        """What this host sends in a round."""
+        ...
+
+    def held(self, sender: int) -> bytes:
+        """What stays where nothing of a sender's next model comes."""
+        ...
+
+    def take(self, got: bytes | bytearray | memoryview, sender: int, number: int, *, whole: bool = True) -> None:
+        """A model has come from a host.
+
+        Args:
+            whole: by a protocol that loses nothing; else some of it may be missing or displaced.
+
+        Raises:
+            SystemExit: it should be whole, and is not what was sent.
+        """
+        ...
+
+    def compute(self, number: int) -> None:
+        """A silo's work, between receiving and sending."""
+        ...
+
+    def finish(self, number: int) -> dict[str, Any]:
+        """The server's work after a round; what is to be told of it."""
+        ...
+
+    def cpu_seconds(self, rounds: int, made: int, compared: int) -> float:
+        """Of this process, that all rounds took beside the protocol.
+
+        Args:
+            made: models that the host sends in a round.
+            compared: models that it takes in a round.
+        """
+        ...
 
 
 class Server(Protocol):
@@ -154,6 +217,64 @@ def model_of(sender: int, number: int, size: int) -> bytes:
     """What a host sends in a round: different for each, so that what is stale or another's shows."""
     block = hashlib.shake_128(f"{sender}/{number}".encode()).digest(_BLOCK_BYTES)
     return (block * -(-size // _BLOCK_BYTES))[:size]
+
+
+@dataclasses.dataclass(slots=True)
+class MadeModels:
+    """Bytes that are made up, and compared with what they should be.
+
+    Attributes:
+        host: whose they are.
+        size: of each, bytes.
+    """
+
+    host: int
+    size: int
+    _ready: tuple[int, bytes] = (-1, b"")
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        return (self.size,)
+
+    def prepare(self, number: int) -> None:
+        self._ready = number, model_of(self.host, number, self.size)
+
+    def own(self, number: int) -> bytes:
+        ready, model = self._ready
+        return model if ready == number else model_of(self.host, number, self.size)
+
+    def held(self, sender: int) -> bytes:
+        del sender
+        return bytes(self.size)
+
+    def take(self, got: bytes | bytearray | memoryview, sender: int, number: int, *, whole: bool = True) -> None:
+        if whole:
+            require_whole(got, sender, number, self.size)
+
+    def compute(self, number: int) -> None:
+        """Nothing."""
+
+    def finish(self, number: int) -> dict[str, Any]:
+        """Nothing."""
+        del number
+        return {}
+
+    def cpu_seconds(self, rounds: int, made: int, compared: int) -> float:
+        """As it takes here, now, to make so many models and to compare as many."""
+        began = time.process_time()
+        for number in range(made):
+            model_of(0, number, self.size)
+        half = time.process_time()
+        model = model_of(0, 0, self.size)
+        ready = time.process_time()
+        for _ in range(compared):
+            require_whole(model, 0, 0, self.size)
+        return rounds * (half - began + time.process_time() - ready)
+
+
+def models_of(host: int, options: Options) -> Models:
+    """Of a host: those that were made for it, or such as are made up."""
+    return options.models if options.models is not None else MadeModels(host, options.size)
 
 
 def differing_bytes(got: bytes | bytearray | memoryview, sender: int, number: int, size: int) -> int:

@@ -19,13 +19,13 @@ from paho.mqtt.enums import CallbackAPIVersion
 from deploy.softroce.programs.exchange.interface import (
     Exchanged,
     Host,
+    Models,
     Options,
     Received,
     ResentByKernel,
     Server,
     Silo,
-    model_of,
-    require_whole,
+    models_of,
 )
 from deploy.softroce.programs.exchange.tcp import NEVER_SECONDS
 from deploy.softroce.programs.meeting import Chair, Seat
@@ -118,7 +118,9 @@ class Member:
         """One message; returns when the client has taken it."""
         self._client.publish(topic, _HEADER.pack(number, sender) + model, self._quality)
 
-    def receive(self, number: int, senders: int, size: int, of: Callable[[int], bool]) -> tuple[dict[int, float], int]:
+    def receive(
+        self, number: int, senders: int, models: Models, of: Callable[[int], bool]
+    ) -> tuple[dict[int, float], int]:
         """The round's models of so many hosts: when each was there, and how many messages were dropped.
 
         Raises:
@@ -140,7 +142,7 @@ class Member:
             if told[0] != number or not of(told[1]) or told[1] in there:
                 dropped += 1
                 continue
-            require_whole(payload[_HEADER.size :], told[1], number, size)
+            models.take(payload[_HEADER.size :], told[1], number)
             there[told[1]] = moment
         return there, dropped
 
@@ -158,12 +160,12 @@ class MqttServer(ResentByKernel):
     """Publishes to all, and takes what silos publish."""
 
     def __init__(self, member: Member, host: Host, options: Options) -> None:
-        self._member, self._silos, self._size = member, host.silos, options.size
+        self._member, self._silos, self._models = member, host.silos, models_of(0, options)
 
     def exchange(self, number: int) -> Exchanged:
-        self._member.publish(DOWN, number, 0, model_of(0, number, self._size))
+        self._member.publish(DOWN, number, 0, self._models.own(number))
         sent = time.monotonic()
-        there, dropped = self._member.receive(number, self._silos, self._size, lambda who: 1 <= who <= self._silos)
+        there, dropped = self._member.receive(number, self._silos, self._models, lambda who: 1 <= who <= self._silos)
         first, *others = (Received(there[silo]) for silo in sorted(there))
         return Exchanged(sent, (Received(first.moment, 0, dropped), *others))
 
@@ -172,18 +174,17 @@ class MqttSilo(ResentByKernel):
     """Takes what the server publishes, and publishes its own."""
 
     def __init__(self, member: Member, host: Host, options: Options) -> None:
-        self._member, self._host, self._size = member, host, options.size
-        self._model = b""
+        self._member, self._host, self._models = member, host, models_of(host.number, options)
 
     def prepare(self, number: int) -> None:
-        self._model = model_of(self._host.number, number, self._size)
+        """Nothing."""
 
     def receive(self, number: int) -> Received:
-        there, dropped = self._member.receive(number, 1, self._size, lambda who: who == 0)
+        there, dropped = self._member.receive(number, 1, self._models, lambda who: who == 0)
         return Received(there[0], 0, dropped)
 
     def send(self, number: int) -> None:
-        self._member.publish(UP, number, self._host.number, self._model)
+        self._member.publish(UP, number, self._host.number, self._models.own(number))
 
 
 def mqtt_server(quality: int) -> Callable[[Host, Chair, Options], contextlib.AbstractContextManager[Server]]:

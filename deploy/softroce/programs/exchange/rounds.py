@@ -7,8 +7,8 @@ import time
 from typing import Any
 
 from deploy.softroce.programs.counters import Counters, read_counters
-from deploy.softroce.programs.exchange.interface import Options, Server, Silo
-from deploy.softroce.programs.exchange.usage import Usage, checking_seconds, in_testbed, summary, usage
+from deploy.softroce.programs.exchange.interface import Host, Options, Server, Silo, models_of
+from deploy.softroce.programs.exchange.usage import Usage, in_testbed, summary, usage
 from deploy.softroce.programs.meeting import Chair, Seat
 
 PAUSE_SECONDS = 0.5
@@ -23,8 +23,10 @@ def counted() -> Counters:
 def run_server(server: Server, chair: Chair, options: Options) -> list[dict[str, Any]]:
     """All rounds, from the server's end; what each took."""
     rounds: list[dict[str, Any]] = []
+    models = models_of(0, options)
     used = usage()
     for number in range(options.rounds):
+        models.prepare(number)
         chair.hear()
         if not number:
             used = usage()
@@ -51,6 +53,7 @@ def run_server(server: Server, chair: Chair, options: Options) -> list[dict[str,
                 "missing_down_bytes": sum(each["missing"] for each in told),
                 "missing_up_bytes": sum(one.missing_bytes for one in done.received),
                 "dropped": sum(one.dropped for one in done.received) + sum(each["dropped"] for each in told),
+                **models.finish(number),
             }
         )
     used = usage().since(used)
@@ -59,19 +62,22 @@ def run_server(server: Server, chair: Chair, options: Options) -> list[dict[str,
     if in_testbed():
         return rounds
     # one model down, and one of each silo
-    own = used.without(options.rounds * checking_seconds(options.size, 1, len(silos)))
+    own = used.without(models.cpu_seconds(options.rounds, 1, len(silos)))
     return [{**one, "usage": summary(own, silos, options.rounds)} for one in rounds]
 
 
-def run_silo(silo: Silo, seat: Seat, options: Options) -> None:
+def run_silo(silo: Silo, seat: Seat, host: Host, options: Options) -> None:
     """All rounds, from a silo's end."""
+    models = models_of(host.number, options)
     used = usage()
     for number in range(options.rounds):
+        models.prepare(number)
         silo.prepare(number)
         before = counted()
         seat.say("ready")
         seat.hear()
         got = silo.receive(number)
+        models.compute(number)
         time.sleep(options.computing_seconds)
         silo.send(number)
         resent = silo.resent(number)
@@ -87,5 +93,5 @@ def run_silo(silo: Silo, seat: Seat, options: Options) -> None:
     # when the server has all: what a silo has handed over may be sent after `send`
     seat.hear()
     used = usage().since(used)
-    own = used.without(options.rounds * checking_seconds(options.size, 1, 1))
+    own = used.without(models.cpu_seconds(options.rounds, 1, 1))
     seat.say(dataclasses.asdict(own))

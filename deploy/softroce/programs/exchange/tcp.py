@@ -16,8 +16,7 @@ from deploy.softroce.programs.exchange.interface import (
     ResentByKernel,
     Server,
     Silo,
-    model_of,
-    require_whole,
+    models_of,
 )
 from deploy.softroce.programs.meeting import Chair, Seat
 
@@ -87,17 +86,17 @@ class SerialServer(ResentByKernel):
     """FedComm's: `sendall` to one silo after the other, then read one after the other."""
 
     def __init__(self, connections: Sequence[socket.socket], options: Options) -> None:
-        self._connections, self._size = connections, options.size
+        self._connections, self._models = connections, models_of(0, options)
 
     def exchange(self, number: int) -> Exchanged:
-        model = model_of(0, number, self._size)
+        model = self._models.own(number)
         for connection in self._connections:
             connection.sendall(model)
         sent = time.monotonic()
         received = []
         for silo, connection in enumerate(self._connections, start=1):
-            got, moment = receive_exactly(connection, self._size), time.monotonic()
-            require_whole(got, silo, number, self._size)
+            got, moment = receive_exactly(connection, self._models.size), time.monotonic()
+            self._models.take(got, silo, number)
             received.append(Received(moment))
         return Exchanged(sent, tuple(received))
 
@@ -106,20 +105,20 @@ class ConcurrentServer(ResentByKernel):
     """All silos at once, a thread for each."""
 
     def __init__(self, connections: Sequence[socket.socket], options: Options, pool: ThreadPoolExecutor) -> None:
-        self._connections, self._size, self._pool = connections, options.size, pool
+        self._connections, self._models, self._pool = connections, models_of(0, options), pool
 
     def exchange(self, number: int) -> Exchanged:
-        model = model_of(0, number, self._size)
+        model = self._models.own(number)
 
         def serve(connection: socket.socket) -> tuple[float, float, bytearray]:
             connection.sendall(model)
             sent = time.monotonic()
-            got = receive_exactly(connection, self._size)
+            got = receive_exactly(connection, self._models.size)
             return sent, time.monotonic(), got
 
         served = list(self._pool.map(serve, self._connections))
         for silo, (_, _, got) in enumerate(served, start=1):
-            require_whole(got, silo, number, self._size)
+            self._models.take(got, silo, number)
         return Exchanged(max(sent for sent, _, _ in served), tuple(Received(moment) for _, moment, _ in served))
 
 
@@ -127,20 +126,18 @@ class TcpSilo(ResentByKernel):
     """One connection to the server."""
 
     def __init__(self, connection: socket.socket, host: Host, options: Options) -> None:
-        self._connection, self._host, self._size = connection, host, options.size
-        self._model = b""
+        self._connection, self._models = connection, models_of(host.number, options)
 
     def prepare(self, number: int) -> None:
-        self._model = model_of(self._host.number, number, self._size)
+        """Nothing."""
 
     def receive(self, number: int) -> Received:
-        got, moment = receive_exactly(self._connection, self._size), time.monotonic()
-        require_whole(got, 0, number, self._size)
+        got, moment = receive_exactly(self._connection, self._models.size), time.monotonic()
+        self._models.take(got, 0, number)
         return Received(moment)
 
     def send(self, number: int) -> None:
-        del number
-        self._connection.sendall(self._model)
+        self._connection.sendall(self._models.own(number))
 
 
 @contextlib.contextmanager

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import time
 from collections.abc import Sequence
 from typing import Any
 
 import psutil
 
-from deploy.softroce.programs.exchange.interface import model_of, require_whole
 from fedrdma_fate.bench.processes import cpu_seconds, family, peak_resident_bytes
 
 BROKERS = ("beam.smp", "mosquitto")
@@ -55,20 +53,6 @@ def usage() -> Usage:
     theirs = cpu_seconds(brokers)
     peak = sum(map(peak_resident_bytes, family(brokers)))
     return Usage(cpu_seconds([os.getpid()]) - theirs, theirs, peak)
-
-
-def checking_seconds(size: int, made: int, compared: int) -> float:
-    """Of CPU, that it takes here to make so many models and to compare as many with what they should be: each host does
-    so in every round, whatever the protocol."""
-    began = time.process_time()
-    for number in range(made):
-        model_of(0, number, size)
-    half = time.process_time()
-    model = model_of(0, 0, size)
-    ready = time.process_time()
-    for _ in range(compared):
-        require_whole(model, 0, 0, size)
-    return half - began + time.process_time() - ready
 
 
 def summary(server: Usage, silos: Sequence[Usage], rounds: int) -> dict[str, Any]:

@@ -15,13 +15,13 @@ import zmq
 from deploy.softroce.programs.exchange.interface import (
     Exchanged,
     Host,
+    Models,
     Options,
     Received,
     ResentByKernel,
     Server,
     Silo,
-    model_of,
-    require_whole,
+    models_of,
 )
 from deploy.softroce.programs.exchange.tcp import NEVER_SECONDS
 from deploy.softroce.programs.meeting import Chair, Seat
@@ -39,16 +39,16 @@ _HEADER = struct.Struct("!IH")
 _HELLO = b"hello"
 
 
-def published(number: int, sender: int, size: int) -> list[bytes]:
+def published(number: int, sender: int, model: bytes) -> list[bytes]:
     """A model as a message of two frames: round and sender, and all its bytes."""
-    return [_HEADER.pack(number, sender), model_of(sender, number, size)]
+    return [_HEADER.pack(number, sender), model]
 
 
 class Subscriber:
     """Models from publishers; what is not one of those that are waited for is dropped and counted."""
 
-    def __init__(self, sock: zmq.Socket[bytes], size: int) -> None:
-        self._socket, self._size = sock, size
+    def __init__(self, sock: zmq.Socket[bytes], models: Models) -> None:
+        self._socket, self._models = sock, models
 
     def greeted(self) -> None:
         """Wait for a publisher's greeting: the subscription has come to it.
@@ -75,11 +75,11 @@ class Subscriber:
             if sender is None or sender not in senders or sender in there:
                 dropped += 1
                 continue
-            require_whole(frames[1], sender, number, self._size)
+            self._models.take(frames[1], sender, number)
             there[sender] = moment
         late = time.monotonic()
         received = [
-            Received(there[sender]) if sender in there else Received(late, missing_bytes=self._size)
+            Received(there[sender]) if sender in there else Received(late, missing_bytes=self._models.size)
             for sender in senders
         ]
         return [Received(received[0].moment, received[0].missing_bytes, dropped), *received[1:]]
@@ -121,18 +121,16 @@ def _sockets(host: Host) -> Iterator[tuple[zmq.Context[zmq.Socket[bytes]], zmq.S
         context.destroy(linger=0)
 
 
-def _subscriber(
-    context: zmq.Context[zmq.Socket[bytes]], addresses: Sequence[str], options: Options
-) -> list[Subscriber]:
+def _subscriber(context: zmq.Context[zmq.Socket[bytes]], addresses: Sequence[str], models: Models) -> list[Subscriber]:
     """One for each publisher."""
     made = []
     for address in addresses:
         sock = context.socket(zmq.SUB)
         sock.subscribe(b"")
         # a frame that is longer ends its connection
-        sock.setsockopt(zmq.MAXMSGSIZE, options.size + _HEADER.size)
+        sock.setsockopt(zmq.MAXMSGSIZE, models.size + _HEADER.size)
         sock.connect(address)
-        made.append(Subscriber(sock, options.size))
+        made.append(Subscriber(sock, models))
     return made
 
 
@@ -146,10 +144,11 @@ class PublishingServer(ResentByKernel):
         options: Options,
         pool: ThreadPoolExecutor,
     ) -> None:
-        self._publisher, self._subscribers, self._size, self._pool = publisher, subscribers, options.size, pool
+        self._publisher, self._subscribers, self._pool = publisher, subscribers, pool
+        self._models = models_of(0, options)
 
     def exchange(self, number: int) -> Exchanged:
-        self._publisher.send_multipart(published(number, 0, self._size))
+        self._publisher.send_multipart(published(number, 0, self._models.own(number)))
         sent = time.monotonic()
 
         def take(silo: int) -> Received:
@@ -162,18 +161,17 @@ class PublishingSilo(ResentByKernel):
     """Publishes to the server, and subscribes to it."""
 
     def __init__(self, publisher: zmq.Socket[bytes], subscriber: Subscriber, host: Host, options: Options) -> None:
-        self._publisher, self._subscriber, self._host, self._size = publisher, subscriber, host, options.size
-        self._model: list[bytes] = []
+        self._publisher, self._subscriber, self._host = publisher, subscriber, host
+        self._models = models_of(host.number, options)
 
     def prepare(self, number: int) -> None:
-        self._model = published(number, self._host.number, self._size)
+        """Nothing."""
 
     def receive(self, number: int) -> Received:
         return self._subscriber.receive(number, [0])[0]
 
     def send(self, number: int) -> None:
-        del number
-        self._publisher.send_multipart(self._model)
+        self._publisher.send_multipart(published(number, self._host.number, self._models.own(number)))
 
 
 @contextlib.contextmanager
@@ -183,7 +181,7 @@ def publishing_server(host: Host, chair: Chair, options: Options) -> Iterator[Se
         chair.tell(port)
         ports = chair.hear()
         addresses = [f"tcp://{host.addresses[silo]}:{told}" for silo, told in enumerate(ports, start=1)]
-        subscribers = _subscriber(context, addresses, options)
+        subscribers = _subscriber(context, addresses, models_of(0, options))
         with _greeting(publisher):
             for subscriber in subscribers:
                 subscriber.greeted()
@@ -196,7 +194,8 @@ def publishing_server(host: Host, chair: Chair, options: Options) -> Iterator[Se
 def publishing_silo(host: Host, seat: Seat, options: Options) -> Iterator[Silo]:
     """Of `zmtp-pub`."""
     with _sockets(host) as (context, publisher, port):
-        (subscriber,) = _subscriber(context, [f"tcp://{host.addresses[0]}:{int(seat.hear())}"], options)
+        address = f"tcp://{host.addresses[0]}:{int(seat.hear())}"
+        (subscriber,) = _subscriber(context, [address], models_of(host.number, options))
         seat.say(port)
         with _greeting(publisher):
             subscriber.greeted()
@@ -252,20 +251,20 @@ class DealingServer(ResentByKernel):
     """A socket for each silo, and a thread."""
 
     def __init__(self, sockets: Sequence[zmq.Socket[bytes]], options: Options, pool: ThreadPoolExecutor) -> None:
-        self._sockets, self._size, self._pool = sockets, options.size, pool
+        self._sockets, self._models, self._pool = sockets, models_of(0, options), pool
 
     def exchange(self, number: int) -> Exchanged:
-        model = model_of(0, number, self._size)
+        model = self._models.own(number)
 
         def serve(sock: zmq.Socket[bytes]) -> tuple[float, float, bytes]:
             send_parts(sock, model)
             sent = time.monotonic()
-            got = receive_parts(sock, self._size)
+            got = receive_parts(sock, self._models.size)
             return sent, time.monotonic(), got
 
         served = list(self._pool.map(serve, self._sockets))
         for silo, (_, _, got) in enumerate(served, start=1):
-            require_whole(got, silo, number, self._size)
+            self._models.take(got, silo, number)
         return Exchanged(max(sent for sent, _, _ in served), tuple(Received(moment) for _, moment, _ in served))
 
 
@@ -273,20 +272,18 @@ class DealingSilo(ResentByKernel):
     """One socket to the server."""
 
     def __init__(self, sock: zmq.Socket[bytes], host: Host, options: Options) -> None:
-        self._socket, self._host, self._size = sock, host, options.size
-        self._model = b""
+        self._socket, self._models = sock, models_of(host.number, options)
 
     def prepare(self, number: int) -> None:
-        self._model = model_of(self._host.number, number, self._size)
+        """Nothing."""
 
     def receive(self, number: int) -> Received:
-        got, moment = receive_parts(self._socket, self._size), time.monotonic()
-        require_whole(got, 0, number, self._size)
+        got, moment = receive_parts(self._socket, self._models.size), time.monotonic()
+        self._models.take(got, 0, number)
         return Received(moment)
 
     def send(self, number: int) -> None:
-        del number
-        send_parts(self._socket, self._model)
+        send_parts(self._socket, self._models.own(number))
 
 
 @contextlib.contextmanager
