@@ -11,7 +11,7 @@ import pytest
 from fedrdma_fate.wire.frames import Mode
 from tests.support.gateway_faults import GATEWAY_FAULTS, Place
 from tests.support.gateway_matrix import gateway_cells, run_gateways, running_place, some_gateway_cells
-from tests.support.matrix_table import cell_line
+from tests.support.matrix_table import CellResult
 
 
 class Places:
@@ -52,15 +52,13 @@ def test_with_real_gateways_every_message_comes_whole_and_once_or_both_ends_are_
     record_property: Callable[[str, object], None],
 ) -> None:
     first, count = request.config.getoption("--matrix-seed"), max(1, request.config.getoption("--gateway-seeds"))
-    wrong: list[str] = []
-    struck = delivered = told = 0
+    result = CellResult(f"gateways: {fault}", mode, path)
     for seed in range(first, first + count):
         outcome = run_gateways(places[path], fault, mode, seed)
-        struck, delivered, told = struck + outcome.struck, delivered + outcome.delivered, told + outcome.told
         costs = [f"lost: {why}" for why in outcome.why] if GATEWAY_FAULTS[fault].harmless else []
-        wrong += [f"{sentence} (seed {seed})" for sentence in [*outcome.wrong, *costs]]
-        if wrong:
+        result.add(outcome, seed, costs)
+        if result.wrong:
             # what it has left would be the next run's
             break
-    record_property("cell", cell_line(f"gateways: {fault}", mode, path, count, struck, delivered, told, wrong))
-    assert not wrong, "\n".join(wrong[:20])
+    record_property("cell", result.line(count))
+    assert not result.wrong, "\n".join(result.wrong[:20])

@@ -16,7 +16,7 @@ from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 from fedrdma_fate.wire.frames import MessageKey, Mode
 from tests.support.kept_twin import KeptTwin
 from tests.support.matrix import FAULTS, HARMLESS, MatrixTwin, Outcome, cells, run_once
-from tests.support.matrix_table import cell_line, table
+from tests.support.matrix_table import CellResult, cell_line, table
 from tests.support.twin import run_virtually
 
 BODY = bytes(range(256)) * 1200
@@ -34,15 +34,12 @@ def test_every_message_comes_whole_and_once_or_both_ends_are_told_and_all_memory
     fault: str, mode: Mode, path: str, request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
 ) -> None:
     first, count = request.config.getoption("--matrix-seed"), request.config.getoption("--matrix-seeds")
-    wrong: list[str] = []
-    struck = delivered = told = 0
+    result = CellResult(fault, mode, path)
     for seed in range(first, first + count):
         outcome = run_once(fault, mode, path, seed)
-        struck, delivered, told = struck + outcome.struck, delivered + outcome.delivered, told + outcome.told
-        costs = outcome.why if fault in HARMLESS else []
-        wrong += [f"{sentence} (seed {seed})" for sentence in [*outcome.wrong, *costs]]
-    record_property("cell", cell_line(fault, mode, path, count, struck, delivered, told, wrong))
-    assert not wrong, "\n".join(wrong[:20])
+        result.add(outcome, seed, outcome.why if fault in HARMLESS else [])
+    record_property("cell", result.line(count))
+    assert not result.wrong, "\n".join(result.wrong[:20])
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -18,7 +18,7 @@ from typing import Any
 
 from fedrdma_fate.wire.frames import Mode
 from tests.support.matrix import HARMLESS, cells, run_once
-from tests.support.matrix_table import cell_line, table
+from tests.support.matrix_table import CellResult, table
 
 BLOCK_SEEDS = 20
 """Of one cell, run in a row: about half a second, which is lost when a sweep is stopped."""
@@ -42,21 +42,18 @@ def blocks(first: int, count: int) -> Iterator[Block]:
 def run_block(block: Block) -> dict[str, Any]:
     """Run a block, and say what came of it: the block, its line for the table, and each thing that is wrong."""
     first, count, fault, mode, path = block
-    wrong: list[str] = []
-    struck = delivered = told = 0
+    result = CellResult(fault, mode, path)
     for seed in range(first, first + count):
         try:
             outcome = run_once(fault, mode, path, seed)
         except Exception as error:  # whatever it is, the other runs go on
-            wrong.append(f"error: {error!r} (seed {seed})")
+            result.wrong.append(f"error: {error!r} (seed {seed})")
             continue
-        struck, delivered, told = struck + outcome.struck, delivered + outcome.delivered, told + outcome.told
-        costs = outcome.why if fault in HARMLESS else []
-        wrong += [f"{sentence} (seed {seed})" for sentence in [*outcome.wrong, *costs]]
+        result.add(outcome, seed, outcome.why if fault in HARMLESS else [])
     return {
         "block": list(block),
-        "cell": cell_line(fault, mode, path, count, struck, delivered, told, wrong),
-        "wrong": wrong,
+        "cell": result.line(count),
+        "wrong": result.wrong,
     }
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
+from tests.support.matrix import Outcome
+
 VERDICTS = ("corrupt", "lost", "doubled", "hung", "slots", "error")
 """First words of what may be wrong with a run."""
 
@@ -16,6 +18,30 @@ class _Row:
     delivered: int = 0
     told: int = 0
     wrong: dict[str, int] = dataclasses.field(default_factory=lambda: dict.fromkeys(VERDICTS, 0))
+
+
+@dataclasses.dataclass(slots=True)
+class CellResult:
+    """What came of the runs of one cell so far; each thing that is wrong has its seed."""
+
+    fault: str
+    mode: str
+    path: str
+    struck: int = 0
+    delivered: int = 0
+    told: int = 0
+    wrong: list[str] = dataclasses.field(default_factory=list)
+
+    def add(self, outcome: Outcome, seed: int, costs: Iterable[str] = ()) -> None:
+        """One more run, and what it cost where it may cost nothing."""
+        self.struck += outcome.struck
+        self.delivered += outcome.delivered
+        self.told += outcome.told
+        self.wrong += [f"{sentence} (seed {seed})" for sentence in [*outcome.wrong, *costs]]
+
+    def line(self, runs: int) -> str:
+        """See `cell_line`."""
+        return cell_line(self.fault, self.mode, self.path, runs, self.struck, self.delivered, self.told, self.wrong)
 
 
 def cell_line(
