@@ -56,7 +56,7 @@ from fedrdma_fate.security.grpc_credentials import GrpcCredentials
 from fedrdma_fate.security.plain import is_loopback
 from fedrdma_fate.security.reloading import SiteCredentials
 from fedrdma_fate.security.scraping import ScrapeSecurity
-from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
 from fedrdma_fate.wire.frames import MessageKey
 
 logger = logging.getLogger(__name__)
@@ -258,8 +258,7 @@ def _turn_away(context: GatewayContext, peers: dict[str, Peer], message: Message
     context.complaints.add(
         logger, "turned away", message.counts_as, told, key, error.code.value, error.message, level=logging.ERROR
     )
-    text = f"an earlier push, {key}, was not delivered: {error.message}"
-    context.mailbox.sessions.push_failed(key, GatewayError(error.code, text))
+    context.mailbox.sessions.push_not_delivered(key, error.code, error.message)
 
 
 def _party_is_back(context: GatewayContext, peers: dict[str, Peer], late: LateMessage) -> None:
@@ -271,8 +270,7 @@ def _party_is_back(context: GatewayContext, peers: dict[str, Peer], late: LateMe
     sessions = context.mailbox.sessions
     if sessions.pushed(late.key) is not None:
         context.mailbox.fail(late.key, ErrorCode.MESSAGE_LOST.value, PARTY_HAD_LEFT)
-        text = f"an earlier push, {late.key}, was not delivered: {PARTY_HAD_LEFT}"
-        sessions.push_failed(late.key, GatewayError(ErrorCode.MESSAGE_LOST, text))
+        sessions.push_not_delivered(late.key, ErrorCode.MESSAGE_LOST, PARTY_HAD_LEFT)
 
 
 def limits_of(config: GatewayConfig) -> Limits:

@@ -320,10 +320,9 @@ class _Restoration:
         why = f"{record.peer} is no peer of this site any more"
         logger.error("[%s] %s is not sent: %s", ErrorCode.MESSAGE_LOST.value, record.key, why)
         sessions = self._context.mailbox.sessions
-        text = f"an earlier push, {record.key}, was not delivered: {why}"
         with self._context.journal.together():
             sessions.forget_push(record.key)
-            sessions.push_failed(record.key, GatewayError(ErrorCode.MESSAGE_LOST, text))
+            sessions.push_not_delivered(record.key, ErrorCode.MESSAGE_LOST, why)
             self._context.journal.write(Dropped(record.peer, record.transfer))
 
     def _restore_leases(self) -> None:

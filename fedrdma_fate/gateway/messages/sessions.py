@@ -23,7 +23,7 @@ from fedrdma_fate.gateway.messages.budget import units
 from fedrdma_fate.gateway.messages.closed_parties import ClosedParties
 from fedrdma_fate.gateway.messages.ended import EndedSessions
 from fedrdma_fate.gateway.messages.queue_numbers import QUEUE_TAG, QueueNumbers
-from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, error_from_code
 from fedrdma_fate.wire.frames import MOST_PARTIES, MessageKey, Party
 
 MOST_REMEMBERED = 1 << 18
@@ -342,6 +342,10 @@ class Sessions:
             if len(failures) < MOST_FAILURES and all(key != known for known, _ in failures):
                 failures.append((key, error))
                 self.record(PushFailed(key, error.code.value, error.message))
+
+    def push_not_delivered(self, key: MessageKey, code: ErrorCode, reason: str) -> None:
+        """As `push_failed`, in the words that a task is told."""
+        self.push_failed(key, error_from_code(code.value, f"an earlier push, {key}, was not delivered: {reason}"))
 
     def raise_push_failure(self, session: str, party: Party) -> None:
         """Raise, once, that an earlier push of this party failed.

@@ -777,8 +777,7 @@ class Sending:
         )
 
     def _tell_task(self, key: MessageKey, code: ErrorCode, reason: str) -> None:
-        told = error_from_code(code.value, f"an earlier push, {key}, was not delivered: {reason}")
-        self._context.mailbox.sessions.push_failed(key, told)
+        self._context.mailbox.sessions.push_not_delivered(key, code, reason)
 
     def _mode(self, asked: Mode | None) -> Mode:
         return self._context.config.mode_for(self._peer.site, asked)
