@@ -326,9 +326,10 @@ def test_who_asks_and_goes_away_ends_the_probe_and_disturbs_no_path(
     with socket.socket(socket.AF_UNIX) as asker:
         with address_of(socket_path(sites["a"].address)) as address:
             asker.connect(address)
-        monkeypatch.setattr(probing, "COLD_SECONDS", 5.0)
+        # left alone, the probe would last for a minute: longer than anything here is waited for
+        monkeypatch.setattr(probing, "COLD_SECONDS", 60.0)
         asker.sendall(encode_message(AskProbe("b", 48 * MIB, 60.0)))
-        eventually(lambda: sites["a"].pool("send")["total_leases"] == 1)
+        eventually(lambda: probe_is_under_way(sites["a"]))
     monkeypatch.setattr(probing, "COLD_SECONDS", 0.01)
     eventually(lambda: all_memory_is_back(*sites.values()))
     assert eventually(lambda: _probed_again(sites["a"]))["chunks"]
