@@ -17,6 +17,10 @@ from fedrdma_fate.cli.failure import told_plainly
 from fedrdma_fate.cli.terminal import Terminal
 from fedrdma_fate.client.client import ask_status
 from fedrdma_fate.obs.complaints import cut
+from fedrdma_fate.wire.errors import ErrorCode, GatewayError
+
+_OTHER_SHAPE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, OSError)
+"""What is raised where a document has not what is looked for, or another type: the last two by dates and sizes."""
 
 
 @click.command()
@@ -53,7 +57,23 @@ def _watch(console: Console, address: str, document: dict[str, Any], seconds: fl
 
 
 def render(document: dict[str, Any]) -> RenderableType:
-    """The status document as tables."""
+    """The status document as tables.
+
+    Raises:
+        GatewayError: CLIENT_PROTOCOL where it has another shape.
+    """
+    try:
+        return _rendered(document)
+    except _OTHER_SHAPE as error:
+        what = f"no {error}" if isinstance(error, KeyError) else str(error)
+        raise GatewayError(
+            ErrorCode.CLIENT_PROTOCOL,
+            f"the gateway's status has another shape than this version shows: {cut(what)}.",
+            "Run the same fedrdma-fate version here and in the gateway; `--json` prints it as it is.",
+        ) from error
+
+
+def _rendered(document: dict[str, Any]) -> RenderableType:
     head = Text.assemble(
         (f"gateway of {document['site']}", "bold"),
         f"  fedrdma-fate {document['version']}, up {document['uptime_seconds']:.0f} s, mode {document['mode']}, "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import importlib
 import io
 import json
 import os
@@ -20,6 +22,7 @@ from fedrdma_fate.cli.status import render, size
 from tests.support.certificates import TestAuthority
 from tests.support.sites import Sites, eventually, party, start_gateways
 
+status_command = importlib.import_module("fedrdma_fate.cli.status")
 LAYOUT = {"a": ["guest:1"], "b": ["host:2"]}
 
 
@@ -190,6 +193,45 @@ def test_without_a_gateway_it_ends_with_status_1_and_what_to_do(tmp_path: Path) 
     assert result.exit_code == 1
     assert "[FR601] no gateway answers" in result.output
     assert "fedrdma gateway --config FILE" in result.output
+
+
+def without(document: Any, way: tuple[Any, ...], value: Any) -> Any:
+    """The document with another value there."""
+    changed = copy.deepcopy(document)
+    place = changed
+    for key in way[:-1]:
+        place = place[key]
+    if value is None:
+        del place[way[-1]]
+    else:
+        place[way[-1]] = value
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("way", "value"),
+    [
+        (("site",), None),
+        (("peers",), 3),
+        (("peers", 0, "paths"), None),
+        (("pools", 0, "length"), "much"),
+        (("pools",), {"send": 1}),
+        (("uptime_seconds",), "long"),
+        (("parties",), [1]),
+        (("mailbox",), []),
+        (("flow",), ["x"]),
+    ],
+)
+def test_a_status_of_another_shape_is_told_with_a_code_and_what_to_do(
+    sites: Sites, monkeypatch: pytest.MonkeyPatch, way: tuple[Any, ...], value: Any
+) -> None:
+    document = without(sites["a"].status(), way, value)
+    monkeypatch.setattr(status_command, "ask_status", lambda _address: document)
+    result = CliRunner().invoke(main, ["status", "--socket", sites["a"].address])
+    assert (result.exit_code, type(result.exception)) == (1, SystemExit)
+    assert "[FR608]" in result.output
+    assert "--json" in result.output
+    assert status(sites["a"].address, "--json").startswith("{")
 
 
 def test_an_address_that_is_none_is_refused() -> None:
