@@ -17,6 +17,7 @@ from fedrdma_fate.bench.protocols.results import read_measurement, to_plot, to_t
 from fedrdma_fate.bench.protocols.rows import ProtocolRow, lacks_rabbitmq, select_protocol_rows, usual_protocol_rows
 from fedrdma_fate.bench.protocols.runner import Log, ProtocolRun, ProtocolSweep, run_protocols
 from fedrdma_fate.bench.protocols.settings import LIMITED, ProtocolSetting, parse_protocol_settings
+from fedrdma_fate.bench.protocols.stress import FLOWS, STRESS, parse_stress
 from fedrdma_fate.bench.protocols.training import (
     STATE_BYTES,
     Training,
@@ -67,6 +68,18 @@ _OF_THE_NETWORK = ("network", "rate", "rtt", "buffer", "loss", "limited", "mtu",
 @click.option("--mtu", type=click.IntRange(576, 65535), help="Bytes of an IP packet.  [default: 1500]")
 @click.option("--nic-rate", help="At which the hosts' cards send; ten times --rate by default.")
 @click.option("--loopback", is_flag=True, help="Plain processes, in real time: what a row costs CPU and memory.")
+@click.option(
+    "--stress",
+    type=click.Choice(STRESS),
+    help="A busy core at each silo, with --loopback; other TCP flows on the network; or both.",
+)
+@click.option(
+    "--flows",
+    default=FLOWS[0],
+    show_default=True,
+    type=click.Choice(FLOWS),
+    help="Of --stress net: between silos 1 and 2, 3 and 4, or from each into the server.",
+)
 @click.option("--train", type=click.Choice(list(STATE_BYTES)), help="Train FedComm's model, and exchange that.")
 @click.option(
     "--data",
@@ -99,6 +112,8 @@ def protocols(
     mtu: int | None,
     nic_rate: str | None,
     loopback: bool,
+    stress: str | None,
+    flows: str,
     train: str | None,
     data: Path | None,
     rounds: int,
@@ -125,9 +140,12 @@ def protocols(
         if train is None and data is not None:
             raise click.UsageError("--data is what is trained on: give --train, too.")
         training = None if train is None else Training(train, None if data is None else data.absolute(), seed)
+        if is_given("flows") and stress not in ("net", "both"):
+            raise click.UsageError("--flows are those of --stress net: give that, too.")
         common = parse_peculiarities(mtu=mtu, nic_rate=nic_rate)
         settings = parse_protocol_settings(silos, model, network, rate, rtt, buffer, loss, limited, common)
-        settings = [dataclasses.replace(setting, loopback=loopback) for setting in settings]
+        harder = parse_stress(stress, flows, min(one.silos for one in settings), loopback=loopback)
+        settings = [dataclasses.replace(setting, loopback=loopback, stress=harder) for setting in settings]
         if training is not None:
             settings = [dataclasses.replace(one, model=training.model, training=training) for one in settings]
         chosen = (
@@ -141,15 +159,17 @@ def protocols(
             return Testbed(repository, setting.network, seed, kernel, limit, more=setting.host_options)
 
         def make_hosts(setting: ProtocolSetting) -> Hosts:
-            return Loopback(repository, setting.silos, limit) if loopback else make_testbed(setting)
+            if not loopback:
+                return make_testbed(setting)
+            return Loopback(repository, setting.silos, limit, busy_cores=harder is not None and harder.cpu)
 
         if not loopback:
             make_testbed(settings[0]).check()
-        _provide_brokers(chosen, repository)
+        provide_brokers(chosen, repository)
         notes = notes_of(settings, chosen)
         for note in notes:
             click.echo(f"fedrdma: {note}", err=True)
-        log = _open_log(output, {"rounds": rounds, "seed": seed, "kernel": kernel})
+        log = open_log(output, {"rounds": rounds, "seed": seed, "kernel": kernel})
         with progress() as tell:
             sweep = run_protocols(settings, chosen, make_hosts, rounds, log, tell)
         _show(sweep, as_json)
@@ -162,7 +182,7 @@ def protocols(
     end_with(sweep.failures)
 
 
-def _provide_brokers(rows: Sequence[ProtocolRow], checkout: Path) -> None:
+def provide_brokers(rows: Sequence[ProtocolRow], checkout: Path) -> None:
     """Unpack RabbitMQ for the first who asks for one of its rows; without it they are left out."""
     if not lacks_rabbitmq(rows):
         return
@@ -182,21 +202,25 @@ def notes_of(settings: Sequence[ProtocolSetting], rows: Sequence[ProtocolRow]) -
     return list(told)
 
 
-def _open_log(output: Path | None, conditions: dict[str, object]) -> Log:
+def open_log(output: Path | None, conditions: dict[str, object]) -> Log:
+    """What a directory holds of earlier runs, and what is measured from now on; without one only the latter."""
     path = None
     if output is not None:
         make_directory(output)
         path = output / LOG_NAME
-    log: Log = KeptMeasurements(path, conditions, _describe, read_measurement)
+    log: Log = KeptMeasurements(path, conditions, describe_setting, read_measurement)
     if not log.is_empty:
         click.echo(f"fedrdma: {path} holds measurements, which are not made again; remove it to make them", err=True)
     return log
 
 
-def _describe(setting: ProtocolSetting, row: str) -> dict[str, object]:
+def describe_setting(setting: ProtocolSetting, row: str) -> dict[str, object]:
+    """All that a measurement of a row depends on, beside the conditions of the log."""
     told: dict[str, object] = {"loopback": True} if setting.loopback else {}
     if setting.training is not None:
         told |= setting.training.to_document()
+    if setting.stress is not None:
+        told |= setting.stress.to_document()
     told |= {"silos": setting.silos, "model_bytes": setting.model.size, "limited": setting.limited, "row": row}
     return {**dataclasses.asdict(setting.link), **told}
 

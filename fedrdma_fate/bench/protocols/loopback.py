@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fedrdma_fate.bench.baselines.interface import RowError
+from fedrdma_fate.bench.protocols.stress import busy_core, core_of, on_core
 from fedrdma_fate.bench.wan.testbed import TestbedRun
 
 _LOOK_AGAIN_SECONDS = 0.05
@@ -30,11 +31,13 @@ class Loopback:
         checkout: the repository, which has the program.
         silos: beside the server.
         limit_seconds: for one run.
+        busy_cores: each silo has one core, and a program that keeps it busy.
     """
 
     checkout: Path
     silos: int
     limit_seconds: float
+    busy_cores: bool = False
 
     def run_all(self, program: Sequence[str], memory_bytes: int) -> TestbedRun:
         """Run a module with arguments at all hosts, to the end. Nothing of them is left, however they end.
@@ -66,16 +69,20 @@ class Loopback:
             hosts = []
             for number in range(self.silos + 1):
                 said, errors = (stack.enter_context((home / f"{kind}-{number}").open("wb")) for kind in _FILES)
-                host = subprocess.Popen(
-                    [sys.executable, "-m", *program],
-                    cwd=self.checkout,
-                    env={**environment, "TESTBED_HOST": str(number)},
-                    stdin=subprocess.DEVNULL,
-                    stdout=said,
-                    stderr=errors,
-                    # so that what it starts is found
-                    start_new_session=True,
-                )
+                with contextlib.ExitStack() as started:
+                    if number and self.busy_cores:
+                        stack.enter_context(busy_core(core_of(number), self.limit_seconds + _END_SECONDS))
+                        started.enter_context(on_core(core_of(number)))
+                    host = subprocess.Popen(
+                        [sys.executable, "-m", *program],
+                        cwd=self.checkout,
+                        env={**environment, "TESTBED_HOST": str(number)},
+                        stdin=subprocess.DEVNULL,
+                        stdout=said,
+                        stderr=errors,
+                        # so that what it starts is found
+                        start_new_session=True,
+                    )
                 stack.callback(_end, host)
                 hosts.append(host)
             yield hosts

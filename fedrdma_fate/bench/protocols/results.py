@@ -13,6 +13,8 @@ from fedrdma_fate.bench.wan.results import PER_CENT
 
 GIGA = 1e9
 """Bytes of a GB."""
+MEGA = 1e6
+"""Bit/s of a Mbit/s."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -33,6 +35,8 @@ class ProtocolRound:
         dropped: datagrams that were not believed.
         accuracy: of the average after the round, where a model is trained: the share of the test that it tells rightly.
         digest: SHA-256 of that average.
+        flow_bps: that another TCP flow had beside the models, with stress of the network: the mean of all flows, while
+            models came to where they go.
     """
 
     seconds: float
@@ -47,6 +51,7 @@ class ProtocolRound:
     dropped: int
     accuracy: float | None = None
     digest: str | None = None
+    flow_bps: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -114,6 +119,12 @@ class ProtocolMeasurement:
         return sum(counts) if len(counts) == len(self.rounds) else None
 
     @property
+    def flow_bps(self) -> float | None:
+        """That another flow had, the mean of the rounds; None: there was none."""
+        rates = [one.flow_bps for one in self.rounds if one.flow_bps is not None]
+        return statistics.fmean(rates) if rates else None
+
+    @property
     def missing_bytes(self) -> int:
         """Never delivered, of all rounds, either way."""
         return sum(one.missing_down_bytes + one.missing_up_bytes for one in self.rounds)
@@ -156,6 +167,7 @@ def to_document(
         "model": setting.model.name,
         "model_bytes": setting.model.size,
         **({} if setting.training is None else setting.training.to_document()),
+        **({} if setting.stress is None else setting.stress.to_document()),
         "clock": "real" if setting.loopback else "virtual",
         "rows": [_to_row(setting, one) for one in measurements],
         "failures": dict(failures),
@@ -172,6 +184,7 @@ def _to_row(setting: ProtocolSetting, measurement: ProtocolMeasurement) -> dict[
         "received_over_payload": measurement.received_over_payload(setting.payload_bytes),
         "resent_bytes": measurement.resent_bytes,
         "missing_bytes": measurement.missing_bytes,
+        **({} if measurement.flow_bps is None else {"flow_bps": measurement.flow_bps}),
         "lost_packets": measurement.lost_packets,
         "overflowed_packets": measurement.overflowed_packets,
         "usage": None if measurement.usage is None else dataclasses.asdict(measurement.usage),
@@ -197,7 +210,17 @@ def to_table(setting: ProtocolSetting, measurements: Sequence[ProtocolMeasuremen
         "lost",
     )
     title = f"{setting}; medians of the rounds, virtual time"
-    return DataTable(title, columns, [_cells(setting, one) for one in measurements])
+    return _with_flows(DataTable(title, columns, [_cells(setting, one) for one in measurements]), measurements)
+
+
+def _with_flows(table: DataTable, measurements: Sequence[ProtocolMeasurement]) -> DataTable:
+    """A column more where other flows were beside the models."""
+    rates = [one.flow_bps for one in measurements]
+    if not any(rate is not None for rate in rates):
+        return table
+    cells = ["none" if rate is None else f"{rate / MEGA:.1f}" for rate in rates]
+    rows = [(*row, cell) for row, cell in zip(table.rows, cells, strict=True)]
+    return DataTable(table.title, (*table.columns, "another flow, Mbit/s"), rows)
 
 
 def _to_usage_table(setting: ProtocolSetting, measurements: Sequence[ProtocolMeasurement]) -> DataTable:
@@ -212,7 +235,7 @@ def _to_usage_table(setting: ProtocolSetting, measurements: Sequence[ProtocolMea
         "never delivered",
     )
     title = f"{setting}; real time, CPU over what went down and up, means of the rounds"
-    return DataTable(title, columns, [_usage_cells(setting, one) for one in measurements])
+    return _with_flows(DataTable(title, columns, [_usage_cells(setting, one) for one in measurements]), measurements)
 
 
 def _usage_cells(setting: ProtocolSetting, measurement: ProtocolMeasurement) -> tuple[str, ...]:

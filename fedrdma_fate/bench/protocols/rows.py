@@ -77,7 +77,8 @@ class ProtocolRow:
         mtu = ("--mtu", str(setting.link.mtu_bytes))
         names = ",".join(row.name for row in (self, *beside))
         train = () if setting.training is None else setting.training.arguments
-        return [EXCHANGE, names, str(setting.model.size), str(rounds), *rates, *mtu, *train]
+        stress = () if setting.stress is None else setting.stress.arguments
+        return [EXCHANGE, names, str(setting.model.size), str(rounds), *rates, *mtu, *train, *stress]
 
     def shares_boot_with(self, other: ProtocolRow) -> bool:
         """Whether both are measured in one boot of the testbed: the broker takes longer to start than a row takes."""

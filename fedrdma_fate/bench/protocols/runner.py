@@ -157,6 +157,9 @@ def _round(row: ProtocolRow, told: Mapping[str, Any]) -> ProtocolRound:
     if row.sent_again_by is not SentAgainBy.DEVICE:
         counts = {SentAgainBy.NOBODY: 0, SentAgainBy.TCP: int(told["tcp_resent_bytes"])}
         resent = counts.get(row.sent_again_by, int(told["resent_bytes"]))
+    # the kernel counts the other flows' segments with the models'
+    if told.get("flow_bps") is not None and row.sent_again_by is SentAgainBy.TCP:
+        resent = None
     return ProtocolRound(
         seconds=float(told["seconds"]),
         fedcomm_seconds=float(told["fedcomm_seconds"]),
@@ -170,4 +173,5 @@ def _round(row: ProtocolRow, told: Mapping[str, Any]) -> ProtocolRound:
         dropped=int(told["dropped"]),
         accuracy=None if told.get("accuracy") is None else float(told["accuracy"]),
         digest=None if told.get("digest") is None else str(told["digest"]),
+        flow_bps=None if told.get("flow_bps") is None else float(told["flow_bps"]),
     )

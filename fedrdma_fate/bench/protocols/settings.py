@@ -6,6 +6,7 @@ import dataclasses
 
 from fedrdma_fate.bench.incast.settings import NIC_SPEEDUP, parse_silos
 from fedrdma_fate.bench.protocols.models import Model, parse_model
+from fedrdma_fate.bench.protocols.stress import Stress
 from fedrdma_fate.bench.protocols.training import Training
 from fedrdma_fate.bench.report import format_bytes
 from fedrdma_fate.bench.wan.settings import Peculiarities, parse_settings
@@ -36,6 +37,7 @@ class ProtocolSetting:
         limited: `all`: the links in front of every host, the server's too; `silos`: what each silo sends, alone.
         loopback: plain processes of this machine instead, in real time; of the link, `udp-indexed` keeps to its rate.
         training: what silos train, and so exchange; None: models are made up.
+        stress: what makes the rounds harder; None: nothing.
     """
 
     link: WanLink
@@ -44,6 +46,7 @@ class ProtocolSetting:
     limited: str = "all"
     loopback: bool = False
     training: Training | None = None
+    stress: Stress | None = None
 
     @property
     def payload_bytes(self) -> int:
@@ -81,10 +84,12 @@ class ProtocolSetting:
         return (*hosts, *(part for card in cards for part in card))
 
     def __str__(self) -> str:
+        harder = "" if self.stress is None else f", {self.stress}"
         if self.loopback:
-            return f"{self.silos} silos with {self.model.name} ({format_bytes(self.model.size)}) over loopback"
+            return f"{self.silos} silos with {self.model.name} ({format_bytes(self.model.size)}) over loopback{harder}"
         whose = "" if self.limited == "all" else ", what silos send alone is limited"
-        return f"{self.silos} silos with {self.model.name} ({format_bytes(self.model.size)}) over {self.link}{whose}"
+        exchanged = f"{self.silos} silos with {self.model.name} ({format_bytes(self.model.size)})"
+        return f"{exchanged} over {self.link}{whose}{harder}"
 
 
 def network_options(network: str) -> tuple[str, str]:

@@ -307,9 +307,9 @@ def test_the_first_who_asks_for_rabbitmq_has_it_unpacked_and_is_told_of_it(
     asked: list[Path] = []
     monkeypatch.setattr("fedrdma_fate.bench.protocols.rows.find_rabbitmq", lambda: None)
     monkeypatch.setattr(command, "provide_rabbitmq", lambda checkout: asked.append(checkout) or reason)
-    command._provide_brokers([row("tcp-serial"), row("mqtt-0")], tmp_path)
+    command.provide_brokers([row("tcp-serial"), row("mqtt-0")], tmp_path)
     assert (asked, capsys.readouterr().err) == ([], "")
-    command._provide_brokers([row("tcp-serial"), row("amqp-fanout")], tmp_path)
+    command.provide_brokers([row("tcp-serial"), row("amqp-fanout")], tmp_path)
     assert asked == [tmp_path]
     said = capsys.readouterr().err
     assert "unpacking RabbitMQ and Erlang" in said
@@ -386,7 +386,7 @@ def test_a_row_that_is_measured_already_is_not_measured_beside_another(tmp_path:
 
 
 def _log(path: Path | None = None, **conditions: object) -> Log:
-    return KeptMeasurements(path, conditions or {"rounds": 1}, command._describe, read_measurement)
+    return KeptMeasurements(path, conditions or {"rounds": 1}, command.describe_setting, read_measurement)
 
 
 def sweep(hosts: Hosts, log: Log | None = None) -> ProtocolSweep:

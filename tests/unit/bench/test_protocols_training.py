@@ -19,7 +19,7 @@ from fedrdma_fate.bench.protocols.training import Training, check_pictures, trai
 from fedrdma_fate.bench.wan.checkpoint import KeptMeasurements
 from fedrdma_fate.bench.wan.testbed import TestbedRun
 from fedrdma_fate.bench.wan.wan_link import WanLink
-from fedrdma_fate.cli.bench_protocols import _describe
+from fedrdma_fate.cli.bench_protocols import describe_setting
 from fedrdma_fate.cli.main import main
 from fedrdma_fate.wire.errors import ConfigError
 from tests.support.repository import ROOT
@@ -46,7 +46,7 @@ class Told:
 
 def sweep(hosts: Told) -> Any:
     rows = select_protocol_rows(list(hosts.digests))
-    log: Any = KeptMeasurements(None, {}, _describe, lambda _: None)
+    log: Any = KeptMeasurements(None, {}, describe_setting, lambda _: None)
     return run_protocols([SETTING], rows, lambda _: hosts, 2, log, lambda _: None)
 
 
@@ -93,7 +93,7 @@ def test_accuracy_is_shown_by_round_with_the_beginning_of_the_digest() -> None:
 def test_what_was_measured_with_other_pictures_or_without_training_is_another_measurement(tmp_path: Path) -> None:
     plain = dataclasses.replace(SETTING, training=None)
     other = dataclasses.replace(SETTING, training=dataclasses.replace(TRAINING, data=tmp_path))
-    told = [json.dumps(_describe(one, "tcp-cubic"), sort_keys=True) for one in (plain, other, SETTING)]
+    told = [json.dumps(describe_setting(one, "tcp-cubic"), sort_keys=True) for one in (plain, other, SETTING)]
     assert len(set(told)) == 3
 
 

@@ -20,6 +20,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from deploy.softroce.programs.exchange.flows import SERVER, SILOS, flowing
 from deploy.softroce.programs.exchange.interface import (
     Host,
     MadeModels,
@@ -104,16 +105,20 @@ def take_part(host: Host, options: Options) -> Iterator[list[dict[str, Any]]]:
     each = [_with_models(dataclasses.replace(options, protocol=name), host) for name in options.protocol.split(",")]
     opened = [(ends_of(one.protocol), one) for one in each]
     if host.number:
-        with seated(host.number, host.meeting) as seat:
+        with seated(host.number, host.meeting) as seat, flowing(host, options, seat) as taken:
             for ends, one in opened:
                 with ends.silo(host, seat, one) as silo:
-                    run_silo(silo, seat, host, one)
+                    run_silo(silo, seat, host, one, taken)
         return
-    with chaired(host.silos, host.meeting) as chair, _shared_broker(host, each) as broker:
+    with (
+        chaired(host.silos, host.meeting) as chair,
+        _shared_broker(host, each) as broker,
+        flowing(host, options, chair) as taken,
+    ):
         for ends, one in opened:
             asked = dataclasses.replace(one, broker=broker)
             with ends.server(host, chair, asked) as server:
-                made = run_server(server, chair, asked)
+                made = run_server(server, chair, asked, taken)
             yield made
 
 
@@ -152,6 +157,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
     parser.add_argument("--train", help="vgg5 or vgg8: what is exchanged is trained, and tried after each round")
     parser.add_argument("--data", type=Path, help="directory with CIFAR-10; a stand-in without")
     parser.add_argument("--seed", type=int, default=1, help="of training and of the stand-in")
+    parser.add_argument("--flows", choices=(SILOS, SERVER), help="other TCP flows meanwhile: where they go")
     parser.add_argument("--mtu", type=int, default=1500, help="bytes of an IP packet")
     return Options(**vars(parser.parse_args(arguments)))
 

@@ -70,6 +70,7 @@ class Options:
         data: directory with the pictures that it is trained on; None: a stand-in, made from the seed.
         seed: of all that is drawn by chance in training.
         models: of this host in this protocol; None: as `models_of` makes them.
+        flows: other TCP flows meanwhile: `silos`, between them, or `server`, from each silo into it; None: none.
     """
 
     protocol: str
@@ -84,6 +85,7 @@ class Options:
     data: Path | None = None
     seed: int = 1
     models: Models | None = None
+    flows: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 import time
 from typing import Any
 
 from deploy.softroce.programs.counters import Counters, read_counters
+from deploy.softroce.programs.exchange.flows import Taken
 from deploy.softroce.programs.exchange.interface import Host, Options, Server, Silo, models_of
 from deploy.softroce.programs.exchange.usage import Usage, in_testbed, summary, usage
 from deploy.softroce.programs.meeting import Chair, Seat
@@ -20,16 +22,21 @@ def counted() -> Counters:
     return read_counters() if in_testbed() else Counters(0, 0)
 
 
-def run_server(server: Server, chair: Chair, options: Options) -> list[dict[str, Any]]:
-    """All rounds, from the server's end; what each took."""
+def run_server(server: Server, chair: Chair, options: Options, taken: Taken | None = None) -> list[dict[str, Any]]:
+    """All rounds, from the server's end; what each took.
+
+    Args:
+        taken: what other flows bring meanwhile, where there are such.
+    """
+    taken = taken or Taken()
     rounds: list[dict[str, Any]] = []
     models = models_of(0, options)
-    used = usage()
+    used, by_flows = usage(), 0.0
     for number in range(options.rounds):
         models.prepare(number)
         chair.hear()
         if not number:
-            used = usage()
+            used, by_flows = usage(), taken.cpu_seconds()
         begin = time.monotonic() + PAUSE_SECONDS
         before = counted()
         chair.tell(begin)
@@ -39,6 +46,9 @@ def run_server(server: Server, chair: Chair, options: Options) -> list[dict[str,
         told = chair.hear()
         since = counted().since(before)
         last = max(one.moment for one in done.received)
+        # into the server: from when the first silo sends
+        own_rate = taken.rate(min(each["got"] for each in told) + options.computing_seconds, last)
+        rates = [rate for rate in (own_rate, *(each.get("flow_bps") for each in told)) if rate is not None]
         rounds.append(
             {
                 "begun": begin,
@@ -53,29 +63,35 @@ def run_server(server: Server, chair: Chair, options: Options) -> list[dict[str,
                 "missing_down_bytes": sum(each["missing"] for each in told),
                 "missing_up_bytes": sum(one.missing_bytes for one in done.received),
                 "dropped": sum(one.dropped for one in done.received) + sum(each["dropped"] for each in told),
+                "flow_bps": statistics.fmean(rates) if rates else None,
                 **models.finish(number),
             }
         )
-    used = usage().since(used)
+    used, by_flows = usage().since(used), taken.cpu_seconds() - by_flows
     chair.tell("done")
     silos = [Usage(**told) for told in chair.hear()]
     if in_testbed():
         return rounds
     # one model down, and one of each silo
-    own = used.without(models.cpu_seconds(options.rounds, 1, len(silos)))
+    own = used.without(models.cpu_seconds(options.rounds, 1, len(silos)) + by_flows)
     return [{**one, "usage": summary(own, silos, options.rounds)} for one in rounds]
 
 
-def run_silo(silo: Silo, seat: Seat, host: Host, options: Options) -> None:
-    """All rounds, from a silo's end."""
+def run_silo(silo: Silo, seat: Seat, host: Host, options: Options, taken: Taken | None = None) -> None:
+    """All rounds, from a silo's end.
+
+    Args:
+        taken: what other flows bring meanwhile, where there are such.
+    """
+    taken = taken or Taken()
     models = models_of(host.number, options)
-    used = usage()
+    used, by_flows = usage(), taken.cpu_seconds()
     for number in range(options.rounds):
         models.prepare(number)
         silo.prepare(number)
         before = counted()
         seat.say("ready")
-        seat.hear()
+        begin = float(seat.hear())
         got = silo.receive(number)
         models.compute(number)
         time.sleep(options.computing_seconds)
@@ -88,10 +104,11 @@ def run_silo(silo: Silo, seat: Seat, host: Host, options: Options) -> None:
                 "dropped": got.dropped,
                 "resent": resent,
                 "tcp_resent_bytes": counted().since(before).tcp_resent_bytes,
+                "flow_bps": taken.rate(begin, got.moment),
             }
         )
     # when the server has all: what a silo has handed over may be sent after `send`
     seat.hear()
-    used = usage().since(used)
-    own = used.without(models.cpu_seconds(options.rounds, 1, 1))
+    used, by_flows = usage().since(used), taken.cpu_seconds() - by_flows
+    own = used.without(models.cpu_seconds(options.rounds, 1, 1) + by_flows)
     seat.say(dataclasses.asdict(own))
