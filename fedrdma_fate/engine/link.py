@@ -34,7 +34,7 @@ from fedrdma_fate.engine.settings import LinkSettings
 from fedrdma_fate.ports import Completion, CompletionKind, Draft, Endpoint, EndpointAddress, Slot
 from fedrdma_fate.security.datagram_tags import DatagramKeys
 from fedrdma_fate.security.sealing import PathOpener, PathSealing
-from fedrdma_fate.wire.datagrams import Header, PathEcho, PathEchoAnswer, PathProbe, PathProbeAnswer
+from fedrdma_fate.wire.datagrams import Header, PathEcho, PathEchoAnswer, PathLongEcho, PathProbe, PathProbeAnswer
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, MemoryPoolError, error_from_code
 from fedrdma_fate.wire.frames import (
     Abort,
@@ -446,7 +446,7 @@ class Link:
                 self._outgoing.on_share(datagram, now)
             case PathProbe() | PathProbeAnswer():
                 self._probing.on_datagram(datagram, now)
-            case PathEcho() | PathEchoAnswer():
+            case PathEcho() | PathLongEcho() | PathEchoAnswer():
                 self._watch.on_datagram(datagram)
 
     def frame(self, frame: ControlFrame) -> None:

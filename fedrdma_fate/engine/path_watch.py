@@ -8,7 +8,14 @@ from fedrdma_fate.core.packet_fate import MOST_PACKETS, Fate, PacketTest
 from fedrdma_fate.engine.events import Emit, PathStalled
 from fedrdma_fate.engine.link_datagrams import LinkDatagrams
 from fedrdma_fate.ports import Endpoint
-from fedrdma_fate.wire.datagrams import DATAGRAM_BYTES, PADDED_DATAGRAM_BYTES, PathEcho, PathEchoAnswer
+from fedrdma_fate.wire.datagrams import (
+    DATAGRAM_BYTES,
+    PADDED_DATAGRAM_BYTES,
+    PathEcho,
+    PathEchoAnswer,
+    PathLongEcho,
+    long_echo,
+)
 
 STILL_SECONDS = 0.5
 """Without any chunk that arrives, though some are under way: then it is tested why. With the second that a test takes,
@@ -65,9 +72,9 @@ class PathWatch:
     def _begin_anew(self) -> None:
         self._silent, self._pause, self._not_before = 0, FIRST_PAUSE_SECONDS, 0.0
 
-    def on_datagram(self, datagram: PathEcho | PathEchoAnswer) -> None:
+    def on_datagram(self, datagram: PathEcho | PathLongEcho | PathEchoAnswer) -> None:
         """The peer tests the path, or has got what was sent to test it."""
-        if isinstance(datagram, PathEcho):
+        if isinstance(datagram, PathEcho | PathLongEcho):
             self._datagrams.post(PathEchoAnswer(datagram.number))
         elif self._test is not None:
             self._test.on_answer(datagram.number)
@@ -98,7 +105,12 @@ class PathWatch:
         if self._test is None:
             self._test = PacketTest(self._number, now)
         for number, is_long in self._test.on_time(now):
-            self._datagrams.post(PathEcho(number), padding=_padding(mtu_bytes) if is_long else 0)
+            if is_long:
+                posted = self._datagrams.post(long_echo(number), padding=_padding(mtu_bytes))
+            else:
+                posted = self._datagrams.post(PathEcho(number))
+            if not posted:
+                self._test.on_unsent(number)
         if (fate := self._test.fate(now, _packets(mtu_bytes))) is not None:
             self._end_test()
             if arrives and fate is not Fate.LONG_ONES_FAIL:

@@ -66,13 +66,25 @@ class PathProbeAnswer(Frame, frozen=True, tag="path-probe-answer"):
 
 
 class PathEcho(Frame, frozen=True, tag="path-echo"):
-    """Asks for one answer: whether messages come at all, and long ones, padded on their way, as short ones do.
+    """Asks for one answer: whether messages come at all.
 
     Attributes:
-        number: counts those of this data path.
+        number: counts those of this data path, with the long ones.
     """
 
     number: int
+
+
+class PathLongEcho(Frame, frozen=True, tag="path-long-echo"):
+    """Asks for one answer: whether long messages come as short ones do. It may be stretched on its way.
+
+    Attributes:
+        number: counts with those of PathEcho.
+        padding: makes the datagram as long as one may be: of a shorter one nothing may be behind.
+    """
+
+    number: int
+    padding: bytes
 
 
 class PathEchoAnswer(Frame, frozen=True, tag="path-echo-answer"):
@@ -113,6 +125,7 @@ Datagram = (
     | PathProbe
     | PathProbeAnswer
     | PathEcho
+    | PathLongEcho
     | PathEchoAnswer
 )
 """Delivered, DigestRun, Offer, Grant, GrantRequest, GrantReturn and Share come by frames, too, before or after."""
@@ -138,3 +151,9 @@ def padded_probe(train: int, count: int) -> bytes:
     """An encoded PathProbe that has DATAGRAM_BYTES when it is sealed."""
     empty = len(encode_datagram(PathProbe(train, count, bytes(256)))) - 256
     return encode_datagram(PathProbe(train, count, bytes(DATAGRAM_BYTES - SEAL_BYTES - empty)))
+
+
+def long_echo(number: int) -> PathLongEcho:
+    """A PathLongEcho that has DATAGRAM_BYTES when it is sealed."""
+    empty = len(encode_datagram(PathLongEcho(number, bytes(256)))) - 256
+    return PathLongEcho(number, bytes(DATAGRAM_BYTES - SEAL_BYTES - empty))

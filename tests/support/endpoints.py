@@ -214,9 +214,9 @@ class MemoryEndpoint:
 
     def post_datagram(self, data: bytes, copies: int = 1, padding: int = 0) -> bool:
         """Hand it to the peer, where the wire has datagrams so long."""
-        self._wire.paddings.append(padding)
-        if len(data) > DATAGRAM_BYTES:
+        if len(data) > DATAGRAM_BYTES or (padding and len(data) < DATAGRAM_BYTES):
             return False
+        self._wire.paddings.append(padding)
         if self._wire.has_datagrams:
             for _ in range(copies):
                 self.peer._take_datagram(Completion(CompletionKind.DATAGRAM, data=data), self._wire.trouble)

@@ -7,7 +7,15 @@ from collections.abc import Callable
 
 import pytest
 
-from fedrdma_fate.core.packet_fate import ANSWER_SECONDS, INTERVAL_SECONDS, SINGLES, Fate, PacketTest, least_chance
+from fedrdma_fate.core.packet_fate import (
+    ANSWER_SECONDS,
+    INTERVAL_SECONDS,
+    MOMENTS,
+    MOST_PACKETS,
+    Fate,
+    PacketTest,
+    least_chance,
+)
 
 Way = Callable[[int], bool]
 """Whether a message of so many packets comes through, one way."""
@@ -71,6 +79,46 @@ def test_nor_is_one_that_loses_in_bursts(share: float, length: float) -> None:
 
 
 @pytest.mark.parametrize("packets", [5, 8])
+@pytest.mark.parametrize("room", range(MOST_PACKETS * 2 + 1))
+def test_a_busy_host_that_takes_in_only_so_many_packets_at_a_time_speaks_for_no_fault(packets: int, room: int) -> None:
+    test, now = PacketTest(1, 10.0), 10.0
+    while (fate := test.fate(now, packets)) is None:
+        left = room
+        for number, is_long in test.on_time(now):
+            wanted = packets if is_long else 1
+            if wanted <= left:
+                test.on_answer(number)
+            left = max(left - wanted, 0)
+        now = test.due
+    assert fate is (Fate.PASSES if room else Fate.SILENT)
+
+
+@pytest.mark.parametrize("kept", [0.2, 0.5, 0.8])
+def test_nor_does_one_that_is_away_at_some_moments_or_cannot_send_at_others(kept: float) -> None:
+    chance = random.Random(f"busy {kept}")
+    for _ in range(200):
+        test, now = PacketTest(1, 10.0), 10.0
+        while (fate := test.fate(now, 8)) is None:
+            goes, comes = chance.random() < kept, chance.random() < kept
+            for number, is_long in test.on_time(now):
+                if is_long and not goes:
+                    test.on_unsent(number)
+                elif comes:
+                    test.on_answer(number)
+            now = test.due
+        assert fate is not Fate.LONG_ONES_FAIL
+
+
+def test_what_could_not_be_sent_is_not_lost() -> None:
+    test, now = PacketTest(1, 10.0), 10.0
+    while (fate := test.fate(now, 8)) is None:
+        for number, _ in test.on_time(now):
+            test.on_unsent(number)
+        now = test.due
+    assert fate is Fate.SILENT
+
+
+@pytest.mark.parametrize("packets", [5, 8])
 @pytest.mark.parametrize("share", [0.0, 0.001])
 def test_where_packets_overtake_each_other_it_is_found_out(share: float, packets: int) -> None:
     chance = random.Random(f"overtaking {share} {packets}")
@@ -92,7 +140,7 @@ def test_a_test_is_over_within_one_and_a_half_seconds() -> None:
     while test.fate(now, 8) is None:
         test.on_time(now)
         now = test.due
-    assert now == pytest.approx((SINGLES - 1) * INTERVAL_SECONDS + ANSWER_SECONDS)
+    assert now == pytest.approx((MOMENTS - 1) * INTERVAL_SECONDS + ANSWER_SECONDS)
     assert now < 1.5
 
 
@@ -100,11 +148,11 @@ def test_answers_to_what_was_not_asked_or_twice_count_for_nothing() -> None:
     test, now = PacketTest(100, 0.0), 0.0
     while test.fate(now, 8) is None:
         for number, _ in test.on_time(now):
-            for made_up in (number - 100, number + 1000, -number):
+            for made_up in (number - 1000, number + 1000, -number):
                 test.on_answer(made_up)
         now = test.due
     assert test.fate(now, 8) is Fate.SILENT
-    assert test.next_number == 100 + SINGLES + SINGLES // 3
+    assert test.next_number == 100 + MOMENTS * (MOST_PACKETS + 1)
 
 
 def test_the_least_chance_is_below_what_was_seen_and_no_less_than_nothing() -> None:

@@ -7,16 +7,27 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from fedrdma_fate.core.packet_fate import MOMENTS, MOST_PACKETS
 from fedrdma_fate.engine.events import LinkEvent, PathStalled
 from fedrdma_fate.engine.link_datagrams import LinkDatagrams
 from fedrdma_fate.engine.path_watch import LONGEST_PAUSE_SECONDS, STILL_SECONDS, PathWatch
 from fedrdma_fate.ports import ChunkService
-from fedrdma_fate.wire.datagrams import DATAGRAM_BYTES, PADDED_DATAGRAM_BYTES, PathEcho, PathEchoAnswer
+from fedrdma_fate.wire.datagrams import (
+    DATAGRAM_BYTES,
+    PADDED_DATAGRAM_BYTES,
+    SEAL_BYTES,
+    PathEcho,
+    PathEchoAnswer,
+    PathLongEcho,
+    encode_datagram,
+    long_echo,
+)
 from tests.support.endpoints import MemoryWire
 from tests.support.engine import DATAGRAM_KEYS
 
 UNRELIABLE = ChunkService(reliable=False, self_paced=False, mtu_bytes=1024)
 STEP_SECONDS = 0.01
+TEST_MESSAGES = MOMENTS * (MOST_PACKETS + 1)
 
 
 class World:
@@ -39,6 +50,13 @@ class World:
         self.told.append(event)
         self.told_at.append(self.now)
 
+    def send_no_long_ones(self) -> None:
+        """This host has no room for them."""
+        post = self.wire.ends[0].post_datagram
+        self.wire.ends[0].post_datagram = (  # type: ignore[method-assign]
+            lambda data, copies=1, padding=0: not padding and post(data, copies, padding)
+        )
+
     def connect(self, attempt: int = 7) -> None:
         for number, watch in enumerate((self.watch, self.other)):
             self.datagrams[number].path_up(self.wire.ends[number], DATAGRAM_KEYS.reversed if number else DATAGRAM_KEYS)
@@ -57,7 +75,7 @@ class World:
             arrived = self.wire.ends[1].progress()
             for padding, completion in zip(self.wire.paddings[before:], arrived, strict=True):
                 echo = self.datagrams[1].open(completion.data)
-                assert isinstance(echo, PathEcho)
+                assert isinstance(echo, PathEcho | PathLongEcho)
                 self.echoes += 1
                 if comes(padding > 0):
                     self.other.on_datagram(echo)
@@ -83,6 +101,14 @@ def test_long_messages_that_never_come_are_told_of_within_two_seconds(world: Wor
     assert (told.attempt, told.silent) == (7, False)
     assert "overtake each other" in told.reason
     assert world.told_at[0] - began < 2
+
+
+def test_long_messages_that_this_host_could_not_send_say_nothing_of_the_path(world: World) -> None:
+    world.send_no_long_ones()
+    world.since = world.now
+    world.run(20, lambda _: True)
+    assert world.told == []
+    assert not any(world.wire.paddings)
 
 
 def test_as_long_as_anything_arrives_nothing_is_tested(world: World) -> None:
@@ -124,7 +150,7 @@ def test_what_arrives_during_a_test_speaks_for_a_path_that_was_silent_before(wor
     for _ in range(20):
         world.since = world.now
         world.run(STILL_SECONDS - 2 * STEP_SECONDS, lambda _: comes)
-    assert world.echoes == 64
+    assert world.echoes == TEST_MESSAGES
     assert world.told == []
 
 
@@ -132,7 +158,7 @@ def test_where_long_messages_come_as_well_the_path_is_left_alone_and_tested_less
     world.since = world.now
     world.run(120, lambda _: True)
     assert world.told == []
-    tests = world.echoes / 64
+    tests = world.echoes / TEST_MESSAGES
     assert 120 / (LONGEST_PAUSE_SECONDS + 2) <= tests <= 10
 
 
@@ -189,3 +215,8 @@ def test_a_long_message_has_several_packets_and_is_no_longer_than_one_may_be(wor
     lengths = {DATAGRAM_BYTES + padding for padding in world.wire.paddings if padding}
     assert len(lengths) == 1
     assert 4 * mtu_bytes < max(lengths) <= PADDED_DATAGRAM_BYTES
+
+
+@pytest.mark.parametrize("number", [0, 1, 127, 128, 65536, 2**32])
+def test_a_long_message_fills_a_datagram_for_behind_a_shorter_one_nothing_may_follow(number: int) -> None:
+    assert len(encode_datagram(long_echo(number))) + SEAL_BYTES == DATAGRAM_BYTES
