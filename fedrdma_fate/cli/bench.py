@@ -17,6 +17,7 @@ from fedrdma_fate.cli.bench_aggregate import aggregate
 from fedrdma_fate.cli.bench_cpu import cpu
 from fedrdma_fate.cli.bench_incast import incast
 from fedrdma_fate.cli.bench_paper import paper
+from fedrdma_fate.cli.bench_paper_fedcomm import fedcomm
 from fedrdma_fate.cli.bench_protocols import protocols
 from fedrdma_fate.cli.bench_shared import console, end_with, ended_in_order, json_option, make_directory, progress
 from fedrdma_fate.cli.bench_unifl import unifl
@@ -36,6 +37,7 @@ def bench() -> None:
 bench.add_command(wan)
 bench.add_command(incast)
 bench.add_command(protocols)
+paper.add_command(fedcomm)
 bench.add_command(paper)
 bench.add_command(cpu)
 bench.add_command(aggregate)

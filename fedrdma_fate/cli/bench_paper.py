@@ -50,7 +50,7 @@ _RANKS = "4,8,16,32,64,128,256,512,1024"
 
 @click.group()
 def paper() -> None:
-    """Repeat the FedRDMA paper's measurements in the testbed; show them beside the paper's."""
+    """Repeat the FedRDMA paper's measurements in the testbed, and FedComm's; show them beside the paper's."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -253,13 +253,14 @@ def _show(make: Callable[[Tell], Evaluation], shown: Shown) -> None:
         if shown.as_json:
             click.echo(document)
         else:
-            _print(evaluation)
+            print_evaluation(evaluation)
         if shown.output is not None:
-            _write(evaluation, document, shown.output)
+            write_evaluation(evaluation, document, shown.output)
     end_with(evaluation.failures)
 
 
-def _print(evaluation: Evaluation) -> None:
+def print_evaluation(evaluation: Evaluation) -> None:
+    """For people at a terminal."""
     screen = console()
     for table in evaluation.tables:
         screen.print(terminal_table(table))
@@ -267,7 +268,8 @@ def _print(evaluation: Evaluation) -> None:
         click.echo(note)
 
 
-def _write(evaluation: Evaluation, document: str, output: Path) -> None:
+def write_evaluation(evaluation: Evaluation, document: str, output: Path) -> None:
+    """A document, a report and its plots, into a directory that is there."""
     path = output / f"paper-{evaluation.name}.json"
     path.write_text(f"{document}\n", encoding="utf-8")
     said = [*evaluation.notes, *(f"{what} was not measured: {why}" for what, why in evaluation.failures.items())]

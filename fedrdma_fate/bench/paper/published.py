@@ -1,4 +1,4 @@
-"""What the FedRDMA paper states in its text and tables, and nothing read off a plot."""
+"""What the papers state in their text and tables, and nothing read off a plot: FedRDMA's, at the end FedComm's."""
 
 from __future__ import annotations
 
@@ -99,3 +99,21 @@ TABLE_4 = {
     "fedrdma-e": CostRow("FedRDMA-E", 0.025, 6.0, RDMA_CARD_WATTS, 112.6),
 }
 """By the mode that is ours."""
+
+AMQP_FACTORS = {"3g": 1.75, "4g": 2.15, "wifi": 2.5}
+"""FedComm, Figure 8: how much faster AMQP is than TCP. For which model is not said."""
+CPU_STRESS_ADDS = {
+    ("tcp-serial", "vgg5"): 16.82,
+    ("udp-fedcomm", "vgg5"): 2.72,
+    ("tcp-serial", "vgg8"): 22.61,
+    ("udp-fedcomm", "vgg8"): 49.19,
+}
+"""FedComm, Figure 4: seconds of communication, the sum of its networks, by our rows that are its TCP and UDP."""
+CPU_STRESS_ADDS_VGG8 = {"tcp-serial": 22.5, "mqtt-0": 40.6, "amqp-fanout": 42.3}
+"""FedComm, Figure 9: the same of its brokers, with VGG-8."""
+NETWORK_STRESS_ADDS_VGG8 = {"tcp-serial": 158.0, "mqtt-0": 123.0, "amqp-fanout": 114.0}
+"""FedComm, Figure 10, with VGG-8."""
+ACCURACY_DIFFERS = 0.005
+"""FedComm, Figure 11: less than this between TCP and its application layer protocols."""
+TCP_ACCURACY_VGG5 = {1: 0.4448, 5: 0.6448, 10: 0.7089, 50: 0.7965, 100: 0.8151}
+"""Of FedComm's repository, `TestSuite/IntegrationTest.py`: by round, on CIFAR-10."""
