@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from psutil import process_iter
 
 from deploy.softroce.programs.exchange.interface import MEETING
+from fedrdma_fate.bench.wan.rows import find_program
 from tests.support.repository import ROOT
 from tests.support.testbed import why_no_testbed
 
@@ -19,13 +21,13 @@ SIZE = 200_000
 ADDRESSES = ("127.0.0.1", "127.0.0.2")
 
 
-def bench_protocols(rows: str) -> dict[str, Any]:
+def bench_protocols(rows: str, *more: str) -> dict[str, Any]:
     """The document of one run."""
     missing = why_no_testbed()
     if missing is not None:
         pytest.skip(missing)
     asked = f"--silos 2 --network 4g --model {SIZE} --rounds 2 --rows {rows} --json"
-    command = [sys.executable, "-m", "fedrdma_fate.cli.main", "bench", "protocols", *asked.split()]
+    command = [sys.executable, "-m", "fedrdma_fate.cli.main", "bench", "protocols", *asked.split(), *more]
     done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout)
@@ -54,6 +56,32 @@ def test_so_it_does_by_every_other_way(row: str) -> None:
     (measured,) = bench_protocols(row)["rows"]
     assert measured["missing_bytes"] == 0
     assert measured["seconds"] > 2 * SIZE * 8 / 20e6
+
+
+@pytest.mark.nic
+@pytest.mark.sweep
+@pytest.mark.xdist_group("bench protocols")
+@pytest.mark.parametrize("flows", ["silos", "server"])
+def test_beside_other_flows_models_arrive_whole_and_flows_have_a_part_of_the_link(flows: str) -> None:
+    (measured,) = bench_protocols("tcp-cubic", "--stress", "net", "--flows", flows)["rows"]
+    assert measured["missing_bytes"] == 0
+    assert 0 < measured["flow_bps"] < 20e6
+    assert measured["resent_bytes"] is None
+
+
+@pytest.mark.skipif(find_program("stress-ng") is None, reason="stress-ng is not on this machine")
+def test_beside_a_busy_core_models_arrive_whole_in_real_time_and_it_is_idle_again() -> None:
+    asked = f"--loopback --silos 1 --model {SIZE} --rounds 1 --rows tcp-cubic --stress cpu --limit 1234 --json"
+    command = [sys.executable, "-m", "fedrdma_fate.cli.main", "bench", "protocols", *asked.split()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert (result["clock"], result["stress"]) == ("real", {"cpu": True, "flows": None})
+    (measured,) = result["rows"]
+    assert measured["missing_bytes"] == 0
+    assert not any(
+        "--cpu 1 --timeout 1244s" in " ".join(one.info["cmdline"] or ()) for one in process_iter(["cmdline"])
+    )
 
 
 def test_on_loopback_a_row_says_what_it_cost_in_real_time() -> None:
