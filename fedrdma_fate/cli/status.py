@@ -92,6 +92,8 @@ def _rendered(document: dict[str, Any]) -> RenderableType:
         parts.append(_sums(document))
     if document["flow"]:
         parts.append(_calls(document))
+    if document["brokers"]:
+        parts.append(_brokers(document))
     parts += [_held(holding) for holding in document["held"]]
     parts += [_held_there(peer) for peer in document["peers"] if peer["held_there"]]
     mailbox = document["mailbox"]
@@ -183,6 +185,15 @@ def _calls(document: dict[str, Any]) -> Table:
     for calls in document["flow"]:
         counts = (str(calls[name]) for name in ("answered", "refused", "under_way"))
         _add(table, calls["site"], calls["direction"], *counts, f"{calls['slowest_seconds']:.2f} s")
+    return table
+
+
+def _brokers(document: dict[str, Any]) -> Table:
+    """Peers that have an OSX broker."""
+    table = Table("site", "address", "parties", "took", "failed", "trouble", title="OSX brokers")
+    for each in document["brokers"]:
+        counts = (str(each[name]) for name in ("pushed", "failed"))
+        _add(table, each["site"], each["address"], ", ".join(each["parties"]), *counts, each["last_error"])
     return table
 
 

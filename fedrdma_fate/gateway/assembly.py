@@ -19,7 +19,7 @@ from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.flow.call_watch import CallWatch
 from fedrdma_fate.gateway.flow.calls import FlowCalls
 from fedrdma_fate.gateway.flow.front import FlowFront
-from fedrdma_fate.gateway.flow.osx_front import OsxFront
+from fedrdma_fate.gateway.flow.osx_front import OsxFront, OwnScheduling
 from fedrdma_fate.gateway.flow.server import FlowServer
 from fedrdma_fate.gateway.kept_memory import KeptMemory, boot_identity
 from fedrdma_fate.gateway.messages.budget import Budget, Limits
@@ -27,6 +27,8 @@ from fedrdma_fate.gateway.messages.late_messages import PARTY_HAD_LEFT, LateMess
 from fedrdma_fate.gateway.messages.mailbox import Mailbox
 from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.messages.stragglers import Stragglers
+from fedrdma_fate.gateway.osx.broker_front import BrokerScheduling, BrokerService
+from fedrdma_fate.gateway.osx.brokers import Broker, BrokerSites
 from fedrdma_fate.gateway.osx.queues import Queues
 from fedrdma_fate.gateway.osx.transport import QueueTransport
 from fedrdma_fate.gateway.path_store import PathStore
@@ -83,7 +85,8 @@ class Assembly:
         socket: accepts them.
         kept: what outlives a gateway that is killed.
         calls: FATE Flow's scheduling calls.
-        fronts: take them from the own server.
+        fronts: take them from the own server, and from brokers.
+        brokers: OSX brokers of peers, by site.
     """
 
     context: GatewayContext
@@ -97,6 +100,7 @@ class Assembly:
     socket: TaskSocket
     calls: FlowCalls
     fronts: tuple[FlowFront | OsxFront, ...]
+    brokers: dict[str, Broker]
 
 
 def assemble(
@@ -117,7 +121,7 @@ def assemble(
     metrics = GatewayMetrics()
     transports = contextlib.ExitStack()
     context, kept = _make_context(config, undo, transports, metrics, credentials, make_link)
-    peers = {peer.site: Peer(peer, context) for peer in config.peers}
+    peers = {peer.site: Peer(peer, context) for peer in config.gateways}
     security: Callable[[], TlsChannel | None] = (
         (lambda: None) if credentials is None else functools.partial(TlsChannel, credentials)
     )
@@ -139,7 +143,8 @@ def assemble(
         tasks.expect(restore(context, kept.earlier, peers))
     _serve_metrics(config, undo, metrics, context, credentials, tasks.sums)
     server = None if config.flow.server is None else FlowServer(*split_address("flow.server", config.flow.server))
-    calls = FlowCalls(context, peers, server)
+    brokers = _brokers(config, credentials, undo)
+    calls = FlowCalls(context, peers, server, brokers)
     return Assembly(
         context=context,
         kept=kept,
@@ -151,20 +156,52 @@ def assemble(
         tasks=tasks,
         socket=TaskSocket(socket_path(config.listen.socket), tasks, context.complaints, shared=not users.only_own),
         calls=calls,
-        fronts=_fronts(config, calls, context, peers, tasks),
+        fronts=_fronts(context, calls, peers, tasks, brokers, credentials),
+        brokers=brokers,
     )
 
 
+def _brokers(
+    config: GatewayConfig, credentials: SiteCredentials | None, undo: contextlib.ExitStack
+) -> dict[str, Broker]:
+    made = {}
+    for peer in config.brokers:
+        address, secure = peer.address or "", None
+        if credentials is not None and config.brokers_use_tls:
+            host, port = split_address("peers.address", address)
+            grpc_credentials = GrpcCredentials(lambda: credentials.current)
+            secure = functools.partial(grpc_credentials.for_site, peer.site, host, port, config.timeouts.connect)
+        broker = made[peer.site] = Broker(peer.site, address, secure)
+        undo.callback(broker.close)
+    return made
+
+
 def _fronts(
-    config: GatewayConfig, calls: FlowCalls, context: GatewayContext, peers: dict[str, Peer], tasks: TaskServer
+    context: GatewayContext,
+    calls: FlowCalls,
+    peers: dict[str, Peer],
+    tasks: TaskServer,
+    brokers: dict[str, Broker],
+    credentials: SiteCredentials | None,
 ) -> tuple[FlowFront | OsxFront, ...]:
-    listen = config.listen
-    http = () if listen.flow is None else (FlowFront(listen.flow, calls, context.complaints),)
-    if listen.osx is None:
-        return http
-    watch = CallWatch(context.complaints)
+    listen, complaints = context.config.listen, context.complaints
+    fronts: list[FlowFront | OsxFront] = [] if listen.flow is None else [FlowFront(listen.flow, calls, complaints)]
+    if listen.osx is None and listen.brokers is None:
+        return tuple(fronts)
+    watch = CallWatch(complaints)
     queues = Queues(tasks, lambda message, error: _tell_dropped(context, peers, message, error))
-    return (*http, OsxFront(listen.osx, calls, watch, [QueueTransport(queues, watch)]))
+    transport = QueueTransport(queues, watch, brokers)
+    if listen.osx is not None:
+        fronts.append(OsxFront("listen.osx", listen.osx, OwnScheduling(calls), watch, [transport]))
+    if listen.brokers is not None and brokers:
+        sites = BrokerSites(brokers, tls=context.config.brokers_use_tls)
+        watch = CallWatch(complaints, "listen.brokers")
+        secure = None
+        if credentials is not None and context.config.brokers_use_tls:
+            secure = GrpcCredentials(lambda: credentials.current).for_server
+        scheduling, service = BrokerScheduling(calls, sites), BrokerService(transport, sites, watch)
+        fronts.append(OsxFront("listen.brokers", listen.brokers, scheduling, watch, [service], secure))
+    return tuple(fronts)
 
 
 def _tell_dropped(context: GatewayContext, peers: dict[str, Peer], message: Message, error: FedRDMAError) -> None:
@@ -214,7 +251,7 @@ def _make_context(
     )
     for transport in transports.values():
         opened.callback(transport.close)
-    sharers = [pool_owner(peer.site) for peer in config.peers]
+    sharers = [pool_owner(peer.site) for peer in config.gateways]
     complaints = Complaints(count=metrics.complained)
     context = GatewayContext(
         config=config,

@@ -134,6 +134,7 @@ class Gateway:
             assembly.tasks.held.holdings,
             assembly.tasks.sums,
             assembly.calls,
+            assembly.brokers,
             self._started,
             certificate,
             may_know,

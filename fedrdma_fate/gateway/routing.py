@@ -13,6 +13,7 @@ class Routes:
     def __init__(self, config: GatewayConfig) -> None:
         self._own = config.site
         self._sites: dict[str, str] = dict.fromkeys(config.parties, config.site)
+        self._brokers = frozenset(peer.site for peer in config.brokers)
         for peer in config.peers:
             self._sites.update(dict.fromkeys(peer.parties, peer.site))
 
@@ -38,6 +39,10 @@ class Routes:
     def sites_of_id(self, party_id: str) -> set[str]:
         """The sites that serve a party id, in whatever role."""
         return {site for party, site in self._sites.items() if party.rpartition(":")[2] == party_id}
+
+    def is_of_broker(self, party: Party) -> bool:
+        """Whether the site that serves the party has an OSX broker."""
+        return self.find(party) in self._brokers
 
     def is_local(self, party: Party) -> bool:
         """Whether this gateway serves the party."""

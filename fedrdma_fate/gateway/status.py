@@ -13,6 +13,7 @@ from fedrdma_fate import __version__
 from fedrdma_fate.engine.events import TransferProgress
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.flow.calls import FlowCalls
+from fedrdma_fate.gateway.osx.brokers import Broker
 from fedrdma_fate.gateway.peers.paths import DataPath
 from fedrdma_fate.gateway.peers.peer import Peer
 from fedrdma_fate.gateway.tasks.held_memory import Holding
@@ -32,6 +33,7 @@ def status_document(
     holdings: Sequence[Holding],
     sums: Sums,
     calls: FlowCalls,
+    brokers: Mapping[str, Broker],
     started: float,
     certificate: x509.Certificate | None,
     may_know: Callable[[Party], bool],
@@ -45,6 +47,7 @@ def status_document(
         holdings: pools in which somebody waits, and nobody gets room, because of what tasks hold.
         sums: those that are under way.
         calls: FATE Flow's scheduling calls.
+        brokers: OSX brokers of peers.
         started: when it started, by time.monotonic.
         certificate: the gateway's own; None with `security: off`.
         may_know: whether it may show transfers of this party of the site.
@@ -69,6 +72,7 @@ def status_document(
         "sums": [_sum(each) for each in sums.progress() if may_know(each.key.destination)],
         "sum_workers": {"processes": sums.worker_processes, "restarts": sums.worker_restarts},
         "flow": _flow(calls),
+        "brokers": [_broker(context, broker) for broker in brokers.values()],
         "transfers": [
             _transfer(peer, progress)
             for peer in peers.values()
@@ -96,6 +100,13 @@ def _holding(holding: Holding, may_know: Callable[[Party], bool]) -> dict[str, o
     ]
     held = sum(count for _, _, count in holding.parties)
     return {"pool": holding.pool, "waiting": holding.waiting, "bytes": held, "parties": parties}
+
+
+def _broker(context: GatewayContext, broker: Broker) -> dict[str, object]:
+    """A peer that has an OSX broker, and what became of what went to it."""
+    parties = next(peer.parties for peer in context.config.brokers if peer.site == broker.site)
+    said = {"site": broker.site, "address": broker.address, "parties": list(parties)}
+    return {**said, **dataclasses.asdict(broker.state)}
 
 
 def _flow(calls: FlowCalls) -> list[dict[str, object]]:

@@ -6,6 +6,7 @@ checked the very certificate, so it is the one that counts here.
 
 from __future__ import annotations
 
+import socket
 import ssl
 from collections.abc import Callable
 
@@ -47,6 +48,33 @@ class GrpcCredentials:
         chain, key, _ = self._current().pem
         pinned = ssl.DER_cert_to_PEM_cert(certificate).encode()
         return grpc.ssl_channel_credentials(pinned, key, chain), _host_name(certificate)
+
+    def for_site(self, site: str, host: str, port: int, seconds: float) -> tuple[grpc.ChannelCredentials, str]:
+        """For a channel to who has no control channel: it is asked for its certificate first, which may block.
+
+        Args:
+            site: that the certificate has to name.
+            host: where it listens.
+            port: likewise.
+            seconds: for the connection, and for each part of the handshake.
+
+        Raises:
+            TransportError: PEER_IDENTITY where it names another, TRANSPORT_UNAVAILABLE; see `for_channel`.
+            OSError: it cannot be reached, or shows none that we believe.
+        """
+        current = self._current()
+        with (
+            socket.create_connection((host, port), seconds) as connection,
+            current.client.wrap_socket(connection) as tls,
+        ):
+            shown = tls.getpeercert(binary_form=True) or b""
+            if (named := current.site_at(tls)) != site:
+                raise TransportError(
+                    ErrorCode.PEER_IDENTITY,
+                    f"the certificate at {host}:{port} is of the site {named!r}, not of {site!r}.",
+                    "Correct `peers[].address`, or have a certificate made for it.",
+                )
+        return self.for_channel(shown)
 
     @staticmethod
     def peer_certificate(context: grpc.ServicerContext) -> bytes | None:

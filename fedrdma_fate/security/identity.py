@@ -56,6 +56,15 @@ def site_of(certificate: x509.Certificate) -> str:
     return site
 
 
+def site_of_pem(pem: bytes) -> str:
+    """The site that a certificate in PEM names.
+
+    Raises:
+        ValueError: see `site_of`; or it is no certificate.
+    """
+    return site_of(x509.load_pem_x509_certificate(pem))
+
+
 def _uris(certificate: x509.Certificate) -> list[str]:
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value

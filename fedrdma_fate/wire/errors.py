@@ -70,6 +70,7 @@ class ErrorCode(str, enum.Enum):
     CALL_IN_DOUBT = "FR620"
     QUEUE_CALL_REFUSED = "FR621"
     ENGINES_MIXED = "FR622"
+    BROKER_FAILED = "FR623"
     # 7: FATE
     FATE_VERSION = "FR701"
     FATE_ABSENT = "FR702"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 
 from fedrdma_fate.gateway.config.schema import parse_config
@@ -10,7 +11,8 @@ from fedrdma_fate.gateway.flow.call import Answer, SchedulingCall
 from fedrdma_fate.gateway.flow.packet import call_of, packet_of
 from fedrdma_fate.gateway.flow.request import BadRequestError, read_call
 from fedrdma_fate.gateway.flow.rules import CallRules
-from fedrdma_fate.gateway.osx.requests import FROM_NODE, SESSION, TARGET_NODE, pushed, queue_of
+from fedrdma_fate.gateway.osx.envelope import answer_in, inbound, outbound, outcome_of, pushed_by
+from fedrdma_fate.gateway.osx.requests import FROM_NODE, SESSION, TARGET_NODE, pushed, queue_by_broker, queue_of
 from fedrdma_fate.gateway.routing import Routes
 from fedrdma_fate.wire.errors import GatewayError
 from tests.fuzz.target import Target, require
@@ -120,6 +122,28 @@ def queue_pushes() -> Target:
         return True
 
     return Target("queue-pushes", seeds, read, (GatewayError,), tokens=(b"s-1-", b"-", b"{}", b"\x12"))
+
+
+def broker_pushes() -> Target:
+    """Pushes that OSX brokers bring, and what they answer."""
+    topic = b"s-1-host-10000-guest-9999-a"
+    payload = b"\x12" + _length(b"{}") + b"{}"
+    push = b"\x0a" + _length(topic) + topic + b"\x12" + _length(payload) + payload
+    seeds = [inbound(push), outbound("E0000000000") + b"\x22\x04gone"]
+    metadata = {SESSION: "s-1", TARGET_NODE: "9999"}
+
+    def read(data: bytes) -> bool:
+        with contextlib.suppress(ValueError):
+            outcome_of(data)
+        with contextlib.suppress(ValueError):
+            answer_in(data)
+        named, payload = pushed(pushed_by(memoryview(data)))
+        queue = queue_by_broker(metadata, named)
+        require(queue.destination.party_id == "9999", "a push is for another party than it says")
+        require(bytes(payload) in data, "a payload is not what it was")
+        return True
+
+    return Target("broker-pushes", seeds, read, (GatewayError,), tokens=(b"s-1-", b"-", b"{}", b"\x12", b"\x1a"))
 
 
 def _length(value: bytes) -> bytes:

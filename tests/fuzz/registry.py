@@ -18,6 +18,7 @@ TARGETS: Mapping[str, Callable[[], Target]] = {
     "flow-requests": flow.requests,
     "flow-packets": flow.packets,
     "queue-pushes": flow.queue_pushes,
+    "broker-pushes": flow.broker_pushes,
     "objects": payloads.objects,
     "fate-bytes": payloads.fate_bytes,
     "tables": payloads.tables,

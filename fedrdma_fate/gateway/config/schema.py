@@ -28,6 +28,7 @@ ChunkServiceName = Literal["auto", "rc", "uc"]
 VerbsPoll = Literal["event", "busy"]
 Security = Literal["mtls", "off"]
 Seal = Literal["on", "integrity", "off"]
+PeerKind = Literal["gateway", "osx"]
 PathMtu = Literal[256, 512, 1024, 2048, 4096]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 
@@ -48,6 +49,9 @@ _HEADERS_OF_HTTP = {
     "upgrade",
 }
 """They are of one connection, and each end makes its own."""
+
+_OF_DATA_PATHS = ("data_hosts", "mode", "transport", "chunk", "link_enable", "rate", "window")
+"""What is said of a peer, and has no meaning where it has an OSX broker."""
 
 _IF_MISSING = {
     "site": "Give the site a name, for example `site: bank-a`.",
@@ -72,6 +76,8 @@ class ListenConfig(_Section, frozen=True):
         flow: host:port, on loopback, of the proxy that FATE Flow sends its scheduling calls to, or null for none.
         osx: host:port, on loopback, of what FATE and FATE Flow take for OSX, by gRPC, or null for none. FATE
             Flow's calls need `flow.server`.
+        brokers: host:port, of what OSX brokers of peers take for one of theirs, or null for none; needed where a peer
+            has `kind: osx`.
     """
 
     control: str = "127.0.0.1:9370"
@@ -82,6 +88,7 @@ class ListenConfig(_Section, frozen=True):
     metrics: str | None = None
     flow: str | None = None
     osx: str | None = None
+    brokers: str | None = None
 
 
 class TlsConfig(_Section, frozen=True):
@@ -292,7 +299,7 @@ class PeerConfig(_Section, frozen=True):
     Attributes:
         site: its name, as its own configuration spells it.
         parties: the parties it serves: `9999` for every role of that party, or `host:10000` for one.
-        address: host:port of its control channel; null when only it can reach us.
+        address: host:port of its control channel; null when only it can reach us. Of an OSX broker, its gRPC port.
         data_hosts: further hosts that its data paths may lead to, beside that of `address`: names or addresses. Where
             there are some, the GIDs of its RDMA device are held against both, too.
         mode: overrides the gateway's mode for this peer.
@@ -301,6 +308,10 @@ class PeerConfig(_Section, frozen=True):
         link_enable: overrides the gateway's Link-Enable for this peer.
         rate: bottleneck rate to this peer, bits a second, when known: decides chunk size and Link-Enable.
         window: overrides the gateway's window for this peer.
+        kind: `gateway`, or `osx` where it still has FATE's own broker: messages of OSX's queues and scheduling calls go
+            there as between brokers, and `mode`, `transport` and what else is said of data paths is not for it.
+        tls: of an OSX broker: TLS both ways, with the certificates of `tls`; null: as `security` says. `false` with
+            `security: mtls`: what goes to it and comes from it is not protected.
     """
 
     site: str
@@ -313,6 +324,8 @@ class PeerConfig(_Section, frozen=True):
     link_enable: LinkEnable | None = None
     rate: Annotated[float, msgspec.Meta(gt=0)] | None = None
     window: ByteCount | None = None
+    kind: PeerKind = "gateway"
+    tls: bool | None = None
 
 
 class TaskUserConfig(_Section, frozen=True):
@@ -415,6 +428,22 @@ class GatewayConfig(_Section, frozen=True):
         """Whether messages of gateways on this host are used where they lie; what is to be on disk is copied."""
         return self.shm.lend and not self.durable
 
+    @property
+    def gateways(self) -> tuple[PeerConfig, ...]:
+        """Peers that have a gateway."""
+        return tuple(peer for peer in self.peers if peer.kind == "gateway")
+
+    @property
+    def brokers(self) -> tuple[PeerConfig, ...]:
+        """Peers that have an OSX broker."""
+        return tuple(peer for peer in self.peers if peer.kind == "osx")
+
+    @property
+    def brokers_use_tls(self) -> bool:
+        """Whether TLS is spoken with brokers, which is the same for all."""
+        wishes = {peer.tls for peer in self.brokers} - {None}
+        return wishes.pop() is True if wishes else self.security == "mtls"
+
     def mode_for(self, site: str, asked: Mode | None = None) -> Mode:
         """How payloads to or from a peer travel, of a job that asks for `asked`."""
         return next((peer.mode for peer in self.peers if peer.site == site), None) or asked or self.mode
@@ -495,6 +524,7 @@ def _check_meaning(config: GatewayConfig) -> None:
     _check_timeouts(config.timeouts)
     _check_durable(config)
     _check_flow(config)
+    _check_brokers(config)
     _check_parties(config)
     _check_rings(config)
     _check_task_users(config)
@@ -538,7 +568,7 @@ def _check_security(config: GatewayConfig) -> None:
                     "`fedrdma certs` makes a set for a trial; `security: off`, on one host, does without.",
                 )
         return
-    for key in ("control", "data", "grpc", "metrics"):
+    for key in ("control", "data", "grpc", "metrics", "brokers"):
         address = getattr(config.listen, key)
         if address is None or config.security_off_beyond_loopback:
             continue
@@ -582,6 +612,35 @@ def _check_flow(config: GatewayConfig) -> None:
         # queues need none
         if key == "listen.flow" and config.flow.server is None:
             raise bad_value(key, front, ", and `flow.server` is missing", "Name the own FATE Flow.")
+
+
+def _check_brokers(config: GatewayConfig) -> None:
+    """What makes no sense of a peer that has an OSX broker, or of one that has none."""
+    for peer in config.peers:
+        if peer.kind == "gateway":
+            if peer.tls is not None:
+                raise bad_value("peers.tls", peer.tls, f" for the gateway of {peer.site!r}", "`security` says it.")
+            continue
+        if peer.address is None:
+            raise bad_value("peers.address", None, f" for the broker of {peer.site!r}", "Write host:port of its gRPC.")
+        for key in _OF_DATA_PATHS:
+            if getattr(peer, key) != getattr(PeerConfig(peer.site, peer.parties), key):
+                raise bad_value(
+                    f"peers.{key}", getattr(peer, key), f" for the broker of {peer.site!r}", "Only gateways have it."
+                )
+    listen = config.listen.brokers
+    if listen is not None:
+        split_address("listen.brokers", listen)
+    if not config.brokers:
+        return
+    if listen is None:
+        raise bad_value(
+            "listen.brokers", None, ", and a peer has `kind: osx`", "Write host:port at which its broker reaches us."
+        )
+    if len({peer.tls for peer in config.brokers} - {None}) > 1:
+        raise bad_value("peers.tls", False, " for some brokers only", "It is the same for all: they share one port.")
+    if config.security == "off" and config.brokers_use_tls:
+        raise bad_value("peers.tls", True, ", and `security` is `off`", "Set up certificates.")
 
 
 def _check_timeouts(timeouts: TimeoutConfig) -> None:
@@ -634,12 +693,12 @@ def _check_task_users(config: GatewayConfig) -> None:
 
 
 def _check_rings(config: GatewayConfig) -> None:
-    ring = config.memory.ring_slots * config.memory.ring_slot_bytes * len(config.peers)
+    ring = config.memory.ring_slots * config.memory.ring_slot_bytes * len(config.gateways)
     if ring > config.memory.receive_bytes // 2:
         raise bad_value(
             "memory.ring_slots",
             config.memory.ring_slots,
-            f": with {len(config.peers)} peers the rings take {ring} of memory.receive_bytes = "
+            f": with {len(config.gateways)} peers the rings take {ring} of memory.receive_bytes = "
             f"{config.memory.receive_bytes}",
             "Rings may take half of it: lower ring_slots or ring_slot_bytes, or raise receive_bytes.",
         )

@@ -33,12 +33,14 @@ _DESCRIPTORS = "/proc/self/fd"
 class CallWatch:
     """`began` and `within` are for threads of grpcio's; the rest belongs to the event loop's."""
 
-    def __init__(self, complaints: Complaints) -> None:
+    def __init__(self, complaints: Complaints, key: str = "listen.osx") -> None:
         """In the event loop's thread.
 
         Args:
             complaints: about connections that are ended.
+            key: of the configuration, where the port is from.
         """
+        self._key = key
         self._complaints = complaints
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
@@ -120,8 +122,8 @@ class CallWatch:
                     connection.shutdown(socket.SHUT_RDWR)
                     ended += 1
         if ended:
-            told = "ended %s connections to listen.osx that had no call: %s is the limit"
-            self._complaints.add(logger, "too many connections", "listen.osx", told, ended, most)
+            told = "ended %s connections to %s that had no call: %s is the limit"
+            self._complaints.add(logger, "too many connections", self._key, told, ended, self._key, most)
 
 
 @contextlib.contextmanager

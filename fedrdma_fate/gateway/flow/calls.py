@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from fedrdma_fate.gateway.context import GatewayContext
@@ -61,23 +61,31 @@ class FlowCalls:
         repeats: those of the own FATE Flow, where one that is made again is the same.
     """
 
-    def __init__(self, context: GatewayContext, peers: Mapping[str, Peer], server: CarriesOut | None) -> None:
+    def __init__(
+        self,
+        context: GatewayContext,
+        peers: Mapping[str, Peer],
+        server: CarriesOut | None,
+        brokers: Mapping[str, CarriesOut] | None = None,
+    ) -> None:
         """
         Args:
             context: the gateway's.
             peers: the other sites, by name.
             server: the own FATE Flow; None where there is none.
+            brokers: of peers that have no gateway, by name.
         """
         config = context.config
         self._context = context
         self._site = config.site
         self._server = server
+        self._brokers = brokers or {}
         self._rules = CallRules(context.routes, config.flow.headers)
         self._reads_long = asyncio.Lock()
         self.repeats = Repeats(self.ask)
         self._clock = asyncio.get_running_loop().time
         self.peers = {site: PeerCalls(site, peer, self, context) for site, peer in peers.items()}
-        sites = (config.site, *peers)
+        sites = (config.site, *peers, *self._brokers)
         self.counts = {direction: {site: CallCounts() for site in sites} for direction in ("asked", "served")}
 
     @property
@@ -130,6 +138,20 @@ class FlowCalls:
         self._answered("served", site, began)
         return answer
 
+    async def serve_one_of(self, sites: Sequence[str], call: SchedulingCall) -> Answer:
+        """Carry out a call of one of these peers; whose it is its parties tell.
+
+        Raises:
+            FedRDMAError: see `ask`.
+        """
+        for site in sites[:-1]:
+            try:
+                await self._checked(call, site)
+            except GatewayError:
+                continue
+            return await self.serve(site, call)
+        return await self.serve(sites[-1], call)
+
     def under_way(self, direction: str, site: str) -> int:
         """Calls with a peer that have no answer yet."""
         peer = self.peers.get(site)
@@ -141,7 +163,10 @@ class FlowCalls:
         return await self._read(call.body, lambda: self._rules.check(call, asking))
 
     async def _ask_peer(self, site: str, call: SchedulingCall) -> Answer:
-        answer = await self.peers[site].asked.ask(call)
+        if (broker := self._brokers.get(site)) is not None:
+            answer = await broker.carry_out(call)
+        else:
+            answer = await self.peers[site].asked.ask(call)
         if not await self._read(answer.body, lambda: is_json(answer.body)):
             raise GatewayError(ErrorCode.FLOW_UNUSABLE, f"{site} has answered what is no JSON.")
         return answer

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from typing import Protocol
 
@@ -19,6 +19,7 @@ from fedrdma_fate.gateway.flow.call import Answer, SchedulingCall, refused
 from fedrdma_fate.gateway.flow.call_watch import CallWatch
 from fedrdma_fate.gateway.flow.calls import FlowCalls
 from fedrdma_fate.gateway.flow.packet import call_of, packet_of
+from fedrdma_fate.gateway.flow.repeats import Repeats
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, TransportError
 from fedrdma_fate.wire.frames import MOST_CALL_BYTES
 
@@ -52,6 +53,7 @@ _OPTIONS = (
 )
 
 _STATUS = {
+    ErrorCode.QUEUE_CALL_REFUSED: grpc.StatusCode.PERMISSION_DENIED,
     ErrorCode.CALL_REFUSED: grpc.StatusCode.PERMISSION_DENIED,
     ErrorCode.WRONG_PARTY: grpc.StatusCode.PERMISSION_DENIED,
     ErrorCode.LIMIT_REACHED: grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -77,21 +79,74 @@ class Service(Protocol):
         ...
 
 
+class Scheduling(Protocol):
+    """Who carries scheduling calls out, by who makes them."""
+
+    @property
+    def further_headers(self) -> tuple[str, ...]:
+        """Names of headers that travel besides those of FATE Flow, in lower case."""
+        ...
+
+    def of(self, context: grpc.ServicerContext) -> Repeats:
+        """What carries out those of a caller, in whatever thread; raises FedRDMAError where it may make none."""
+        ...
+
+    def close(self) -> None:
+        """Nobody calls any more."""
+        ...
+
+
+class OwnScheduling:
+    """Of the own FATE Flow, which alone reaches loopback."""
+
+    def __init__(self, calls: FlowCalls) -> None:
+        """
+        Args:
+            calls: carries them out.
+        """
+        self._calls = calls
+
+    @property
+    def further_headers(self) -> tuple[str, ...]:
+        """See `Scheduling`."""
+        return self._calls.further_headers
+
+    def of(self, _context: grpc.ServicerContext) -> Repeats:
+        """See `Scheduling`."""
+        return self._calls.repeats
+
+    def close(self) -> None:
+        """See `Scheduling`."""
+        self._calls.repeats.close()
+
+
 class OsxFront:
     """Belongs to the event loop's thread, but for what grpcio calls."""
 
-    def __init__(self, address: str, calls: FlowCalls, watch: CallWatch, further: Sequence[Service] = ()) -> None:
+    def __init__(
+        self,
+        key: str,
+        address: str,
+        scheduling: Scheduling,
+        watch: CallWatch,
+        further: Sequence[Service] = (),
+        credentials: Callable[[], grpc.ServerCredentials] | None = None,
+    ) -> None:
         """
         Args:
+            key: of the configuration, where the address is from.
             address: host:port to listen on; port 0 takes a free one.
-            calls: carries calls out.
+            scheduling: carries scheduling calls out.
             watch: of all calls that come here.
             further: what else is served.
+            credentials: for TLS; None for none.
         """
+        self._key = key
         self._address = address
-        self._calls = calls
+        self._scheduling = scheduling
         self._watch = watch
         self._further = further
+        self._credentials = credentials
         self._loop = asyncio.get_running_loop()
         self._workers: futures.ThreadPoolExecutor | None = None
         self._server: grpc.Server | None = None
@@ -110,13 +165,16 @@ class OsxFront:
         scheduling = grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler})
         server.add_generic_rpc_handlers((scheduling, *(each.handler() for each in self._further)))
         try:
-            self.port = server.add_insecure_port(self._address)
+            if self._credentials is None:
+                self.port = server.add_insecure_port(self._address)
+            else:
+                self.port = server.add_secure_port(self._address, self._credentials())
         except RuntimeError:
             self.port = 0
         if not self.port:
             workers.shutdown(wait=False)
             raise TransportError(
-                ErrorCode.TRANSPORT_UNAVAILABLE, f"cannot listen on {self._address}.", "Check `listen.osx`."
+                ErrorCode.TRANSPORT_UNAVAILABLE, f"cannot listen on {self._address}.", f"Check `{self._key}`."
             )
         server.start()
         self._server, self._workers = server, workers
@@ -127,7 +185,7 @@ class OsxFront:
         server, self._server = self._server, None
         if server is None or self._workers is None:
             return
-        self._calls.repeats.close()
+        self._scheduling.close()
         self._watch.stop()
         await asyncio.to_thread(server.stop(None).wait)
         self._workers.shutdown(wait=False)
@@ -140,13 +198,14 @@ class OsxFront:
         try:
             if not self._watch.began(context):
                 raise EOFError
+            repeats = self._scheduling.of(context)
             packet = self._packet(received, context)
-            call = call_of(packet, self._calls.further_headers)
+            call = call_of(packet, self._scheduling.further_headers)
             gone = asyncio.Event()
             if not context.add_callback(lambda: self._tell(gone)):
                 # it is over: what was begun now could not be found again by who makes the call again
                 raise EOFError
-            answer = asyncio.run_coroutine_threadsafe(self._outcome(call, gone), self._loop).result()
+            answer = asyncio.run_coroutine_threadsafe(self._outcome(repeats, call, gone), self._loop).result()
             return packet_of(call, answer)
         except FedRDMAError as error:
             told = f"[{error.code}] {error.message}".encode("ascii", "replace").decode()
@@ -162,8 +221,8 @@ class OsxFront:
             raise refused(f"it has {len(packet)} bytes; {MOST_PACKET_BYTES} is the limit")
         return packet
 
-    async def _outcome(self, call: SchedulingCall, gone: asyncio.Event) -> Answer:
-        return await self._calls.repeats.outcome(call, gone.wait())
+    async def _outcome(self, repeats: Repeats, call: SchedulingCall, gone: asyncio.Event) -> Answer:
+        return await repeats.outcome(call, gone.wait())
 
     def _tell(self, gone: asyncio.Event) -> None:
         # the loop may be over by then

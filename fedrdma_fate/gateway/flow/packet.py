@@ -62,6 +62,22 @@ def packet_of(call: SchedulingCall, answer: Answer) -> bytes:
     return _field(_BODY, _field(_KEY, call.path.encode()) + _field(_VALUE, answer.body))
 
 
+def request_packet(call: SchedulingCall) -> bytes:
+    """The packet that takes a call to a broker, as FATE Flow writes it."""
+    party = call.header("dest-party-id").encode()
+    topic = _field(_PARTY_ID, party) + _field(_ROLE, FLOW_ROLE.encode())
+    source = call.header("src-party-id").encode() or party
+    source_topic = _field(_PARTY_ID, source) + _field(_ROLE, FLOW_ROLE.encode())
+    # the party is in the topic, and so not among the headers
+    headers = {name: value for name, value in call.headers if name.lower() != "dest-party-id"}
+    task = _field(_MODEL, _field(_DATA_KEY, json.dumps(headers).encode()))
+    header = (
+        _field(_TASK, task) + _field(_SOURCE, source_topic) + _field(_DESTINATION, topic) + _field(_OPERATOR, b"POST")
+    )
+    body = _field(_KEY, call.path.encode()) + _field(_VALUE, call.body)
+    return _field(_HEADER, header) + _field(_BODY, body)
+
+
 def _headers(data_key: bytes) -> Iterator[tuple[str, str]]:
     try:
         document = json.loads(data_key.decode() or "{}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import logging
 import os
 import secrets
@@ -249,6 +250,29 @@ class Queues:
             raise
         return Push(self, queue, end, conversation, lease)
 
+    def check_own(self, party: Party) -> None:
+        """See that a party is of this site. Any thread may call.
+
+        Raises:
+            GatewayError: WRONG_PARTY.
+        """
+        context = self.tasks.context
+        if not context.routes.is_local(party):
+            raise GatewayError(
+                ErrorCode.WRONG_PARTY,
+                f"{party} is not served at site {context.config.site!r}.",
+                f"Parties here: {', '.join(context.config.parties)}.",
+            )
+
+    async def begin_turn(self, queue: Queue) -> Callable[[], None]:
+        """Wait for the turn of a push that goes another way; what comes back ends the turn.
+
+        Raises:
+            FedRDMAError: the party may not push in this session.
+        """
+        end, conversation = await self._take_turn(queue, "push")
+        return functools.partial(self.let_go, queue, queue.source, end, conversation)
+
     async def pop(self, queue: Queue, seconds: float, *, stays: bool = False) -> Pop | None:
         """Wait for the next message, None after so many seconds. What comes back has to be ended.
 
@@ -315,11 +339,12 @@ class Queues:
         """One of the parties here is through with a session; which one is not said.
 
         When as many have said so as there are, and none of them calls, they live here no longer: what becomes of the
-        session then is known of tasks that have ended. Until then nothing is taken from the others.
+        session then is known of tasks that have ended. Until then nothing is taken from the others. Parties of a
+        broker's site, in whose name something was pushed, say nothing here, and end with those of this site.
         """
         members = [key for key in self._members if key[0] == session]
         said = self._released.pop(session, 0) + 1
-        if said < len(members):
+        if said < sum(self.tasks.context.routes.is_local(party) for _, party in members):
             self._released[session] = said
             return
         for key in members:

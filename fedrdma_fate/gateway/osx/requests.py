@@ -16,6 +16,9 @@ from fedrdma_fate.wire.frames import MOST_NAME_CHARACTERS, MOST_PARTY_CHARACTERS
 SESSION, FROM_NODE, TARGET_NODE = "x-ptp-session-id", "x-ptp-from-node-id", "x-ptp-target-node-id"
 """Metadata of a call. Nodes are party ids without a role."""
 
+SOURCE_NODE = "x-ptp-source-node-id"
+"""Between brokers. FATE's client says from-node-id, which a broker neither reads nor hands on, and then names none."""
+
 OK, NOTHING_CAME = "E0000000000", "E0000000601"
 """Codes of an answer: FATE raises LookupError at the second."""
 
@@ -71,7 +74,35 @@ def queue_of(metadata: Mapping[str, str], topic: str, *, pops: bool) -> Queue:
     Raises:
         GatewayError: QUEUE_CALL_REFUSED.
     """
-    session = session_of(metadata)
+    queue = _queue_in(session_of(metadata), topic)
+    caller = queue.destination if pops else queue.source
+    if metadata.get(FROM_NODE) != caller.party_id:
+        raise refused(f"it comes from node {metadata.get(FROM_NODE, '')!r:.80}, and its topic is of {caller}")
+    if not pops:
+        _check_target(metadata, queue)
+    return queue
+
+
+def queue_by_broker(metadata: Mapping[str, str], topic: str) -> Queue:
+    """The queue of a push that another site's broker brings: it need not say who has pushed.
+
+    Raises:
+        GatewayError: QUEUE_CALL_REFUSED.
+    """
+    queue = _queue_in(session_of(metadata), topic)
+    source = metadata.get(SOURCE_NODE, queue.source.party_id)
+    if source != queue.source.party_id:
+        raise refused(f"it comes from node {source!r:.80}, and its topic is of {queue.source}")
+    _check_target(metadata, queue)
+    return queue
+
+
+def _check_target(metadata: Mapping[str, str], queue: Queue) -> None:
+    if metadata.get(TARGET_NODE) != queue.destination.party_id:
+        raise refused(f"it is for node {metadata.get(TARGET_NODE, '')!r:.80}, and its topic for {queue.destination}")
+
+
+def _queue_in(session: str, topic: str) -> Queue:
     if not topic:
         raise refused("it names no topic")
     if len(topic) > 2 * MOST_NAME_CHARACTERS + 4 * (MOST_PARTY_CHARACTERS + 1) + 1:
@@ -82,11 +113,6 @@ def queue_of(metadata: Mapping[str, str], topic: str, *, pops: bool) -> Queue:
     if len(named) < 5 or not all(named) or max(map(len, named[:4])) > MOST_PARTY_CHARACTERS:
         raise refused(f"its topic {topic!r:.200} does not name two parties and a name behind its session")
     source, destination = Party(named[0], named[1]), Party(named[2], named[3])
-    caller = destination if pops else source
-    if metadata.get(FROM_NODE) != caller.party_id:
-        raise refused(f"it comes from node {metadata.get(FROM_NODE, '')!r:.80}, and its topic is of {caller}")
-    if not pops and metadata.get(TARGET_NODE) != destination.party_id:
-        raise refused(f"it is for node {metadata.get(TARGET_NODE, '')!r:.80}, and its topic for {destination}")
     return Queue(session, named[4], source, destination)
 
 

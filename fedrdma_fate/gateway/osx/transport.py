@@ -10,14 +10,15 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent import futures
 from typing import Any, TypeVar
 
 import grpc
 
 from fedrdma_fate.gateway.flow.call_watch import CallWatch
-from fedrdma_fate.gateway.osx import requests
+from fedrdma_fate.gateway.osx import envelope, requests
+from fedrdma_fate.gateway.osx.brokers import Broker, BrokerSites
 from fedrdma_fate.gateway.osx.queues import Pop, Queues
 from fedrdma_fate.gateway.osx.room import AnswerRoom, PushRoom
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError
@@ -62,12 +63,14 @@ class _Call:
 
     Attributes:
         context: grpcio's.
+        watch: ends it where it takes too long.
         metadata: what came with it.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, context: grpc.ServicerContext, watch: CallWatch) -> None:
         self._loop = loop
         self.context = context
+        self.watch = watch
         self._work: asyncio.Task[Any] | None = None
         self._is_gone = False
         if not (watch.began(context) and context.add_callback(self._over)):
@@ -148,15 +151,19 @@ class Copying:
 class QueueTransport:
     """Belongs to the event loop's thread, but for what grpcio calls."""
 
-    def __init__(self, queues: Queues, watch: CallWatch) -> None:
+    def __init__(self, queues: Queues, watch: CallWatch, brokers: Mapping[str, Broker]) -> None:
         """
         Args:
             queues: the queues.
-            watch: of calls.
+            watch: of the calls of this site.
+            brokers: of peers that have no gateway.
         """
         self._queues = queues
+        self._routes = queues.tasks.context.routes
+        self._own_site = queues.tasks.context.config.site
         self._loop = asyncio.get_running_loop()
         self._watch = watch
+        self._brokers = brokers
         self._pushes = PushRoom()
         self._answers = AnswerRoom()
         self._copying = Copying()
@@ -165,8 +172,21 @@ class QueueTransport:
     def handler(self) -> grpc.GenericRpcHandler:
         """What grpcio calls."""
         methods = {"push": self._push, "pop": self._pop, "peek": self._peek, "release": self._release}
+        told = {name: self._told(act, self._watch) for name, act in methods.items()}
         return grpc.method_handlers_generic_handler(
-            SERVICE, {name: grpc.stream_stream_rpc_method_handler(self._told(act)) for name, act in methods.items()}
+            SERVICE, {name: grpc.stream_stream_rpc_method_handler(act) for name, act in told.items()}
+        )
+
+    def broker_handler(self, sites: BrokerSites, watch: CallWatch) -> grpc.GenericRpcHandler:
+        """What grpcio calls where OSX brokers of peers push to parties here.
+
+        Args:
+            sites: who they are.
+            watch: of their calls.
+        """
+        invoke = self._told(lambda call, received: self._invoked(call, received, sites), watch)
+        return grpc.method_handlers_generic_handler(
+            envelope.SERVICE, {envelope.METHOD: grpc.stream_stream_rpc_method_handler(invoke)}
         )
 
     def wait(self) -> None:
@@ -179,13 +199,13 @@ class QueueTransport:
         self._queues.close()
 
     def _told(
-        self, act: Callable[[_Call, Requests], Iterator[bytes]]
+        self, act: Callable[[_Call, Requests], Iterator[bytes]], watch: CallWatch
     ) -> Callable[[Requests, grpc.ServicerContext], Iterator[bytes]]:
         """Errors become those of gRPC, with their code in the text."""
 
         def answer(received: Requests, context: grpc.ServicerContext) -> Iterator[bytes]:
             try:
-                yield from act(_Call(self._loop, context, self._watch), received)
+                yield from act(_Call(self._loop, context, watch), received)
             except FedRDMAError as error:
                 told = f"[{error.code}] {error.message}".encode("ascii", "replace").decode()
                 context.abort(_STATUS.get(error.code, grpc.StatusCode.ABORTED), told)
@@ -197,7 +217,7 @@ class QueueTransport:
         return answer
 
     def _request(self, call: _Call, received: Requests, seconds: float) -> memoryview:
-        with self._watch.within(call.context, seconds):
+        with call.watch.within(call.context, seconds):
             return memoryview(next(received, b""))
 
     def _short_request(self, call: _Call, received: Requests) -> memoryview:
@@ -217,11 +237,45 @@ class QueueTransport:
             self._pushes.has_read(place, len(request))
             topic, payload = requests.pushed(request)
             queue = requests.queue_of(call.metadata, topic, pops=False)
-            if len(payload) <= INLINE_LIMIT_BYTES:
-                call.do(self._queues.push(queue, bytes(payload)))
+            self._queues.check_own(queue.source)
+            broker = self._brokers.get(self._routes.find(queue.destination) or "")
+            if broker is not None:
+                self._forward(call, broker, queue, topic, request)
             else:
-                self._push_large(call, queue, payload)
+                self._take(call, queue, payload)
         yield requests.answer()
+
+    def _invoked(self, call: _Call, received: Requests, sites: BrokerSites) -> Iterator[bytes]:
+        """A broker brings what a party at its site has pushed."""
+        calling = sites.calling(call.context)
+        envelope.check_uri(call.metadata)
+        with self._pushes.place(self._own_site, call.is_gone, call.context.cancel) as place:
+            request = self._request(call, received, MOST_SECONDS)
+            self._pushes.has_read(place, len(request))
+            topic, payload = requests.pushed(envelope.pushed_by(request))
+            queue = requests.queue_by_broker(call.metadata, topic)
+            if self._routes.find(queue.source) not in calling:
+                raise GatewayError(
+                    ErrorCode.WRONG_PARTY,
+                    f"the broker of {' or '.join(calling)} pushes in the name of {queue.source}, which is not there.",
+                    "See `parties` of that peer.",
+                )
+            self._queues.check_own(queue.destination)
+            self._take(call, queue, payload)
+        yield envelope.outbound(requests.OK)
+
+    def _take(self, call: _Call, queue: requests.Queue, payload: memoryview) -> None:
+        if len(payload) <= INLINE_LIMIT_BYTES:
+            call.do(self._queues.push(queue, bytes(payload)))
+        else:
+            self._push_large(call, queue, payload)
+
+    def _forward(self, call: _Call, broker: Broker, queue: requests.Queue, topic: str, request: memoryview) -> None:
+        turn = call.do(self._queues.begin_turn(queue))
+        try:
+            broker.push(queue, topic, request, call.context.add_callback)
+        finally:
+            call.soon(turn)
 
     def _push_large(self, call: _Call, queue: requests.Queue, payload: memoryview) -> None:
         with self._copying.under_way():
@@ -240,6 +294,7 @@ class QueueTransport:
         try:
             topic, seconds = requests.popped(self._short_request(call, received))
             queue = requests.queue_of(call.metadata, topic, pops=True)
+            self._queues.check_own(queue.destination)
             yield from self._handed_over(call, queue, call.do(self._queues.pop(queue, seconds)))
         finally:
             self._pops.release()
@@ -247,6 +302,7 @@ class QueueTransport:
     def _peek(self, call: _Call, received: Requests) -> Iterator[bytes]:
         topic, _ = requests.popped(self._short_request(call, received))
         queue = requests.queue_of(call.metadata, topic, pops=True)
+        self._queues.check_own(queue.destination)
         yield from self._handed_over(
             call, queue, call.do(self._queues.pop(queue, PEEK_SECONDS, stays=True)), stays=True
         )
@@ -261,7 +317,7 @@ class QueueTransport:
         who = queue.session, queue.destination
         try:
             room = self._answers.taken(who, pop.total_bytes, call.is_gone)
-            with room, self._watch.within(call.context, MOST_SECONDS):
+            with room, call.watch.within(call.context, MOST_SECONDS):
                 with self._copying.under_way():
                     answer = requests.answer(payload=pop.read())
                 yield answer
@@ -272,9 +328,7 @@ class QueueTransport:
 
     def _site(self, call: _Call) -> str:
         """Where a push is for, as far as its metadata say so."""
-        return " ".join(
-            sorted(self._queues.tasks.context.routes.sites_of_id(call.metadata.get(requests.TARGET_NODE, "")))
-        )
+        return " ".join(sorted(self._routes.sites_of_id(call.metadata.get(requests.TARGET_NODE, ""))))
 
     def _release(self, call: _Call, received: Requests) -> Iterator[bytes]:
         self._short_request(call, received)

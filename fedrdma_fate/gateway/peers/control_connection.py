@@ -35,6 +35,10 @@ KERNEL_BYTES = 64 * 1024
 _TLS_HANDSHAKE = 22
 """First byte of a connection of TLS (RFC 8446, section 5.1); none of a frame that a stranger may send."""
 
+_SETTINGS = b"\x04\x00\x00\x00\x00\x00"
+"""What a connection of HTTP/2 begins with behind a length of three bytes (RFC 9113, sections 3.4 and 6.5): no greeting,
+which has something in its first five bytes."""
+
 FAREWELL_SECONDS = 10.0
 """For what was queued when the stream was closed to be sent: what matters of it is said again on the next channel."""
 
@@ -247,6 +251,12 @@ class ControlConnection(asyncio.BufferedProtocol):
                     ErrorCode.MALFORMED_FRAME,
                     "the other side speaks TLS; here `security` is `off`.",
                     "Set `security` alike at both sites.",
+                )
+            if not self.stream.known and self._unparsed[3:9] == _SETTINGS:
+                raise WireError(
+                    ErrorCode.MALFORMED_FRAME,
+                    "the other side speaks HTTP/2, as brokers of OSX do, and no gateway.",
+                    "If it is a broker, say `kind: osx` of this peer.",
                 )
             length = int.from_bytes(self._unparsed[:LENGTH_BYTES], "big")
             most = MOST_FRAME_BYTES if self.stream.known else GREETING_BYTES

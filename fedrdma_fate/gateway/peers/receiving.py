@@ -197,7 +197,7 @@ class Receiving:
         # cold memory is not taken before it is needed
         if config.mode_for(self._peer) != "fedrdma-x" or not goes_far or not config.memory.warm:
             return 0
-        length = int(self._context.receive_pool.region.length * FIRST_AHEAD_FRACTION) // len(config.peers)
+        length = int(self._context.receive_pool.region.length * FIRST_AHEAD_FRACTION) // len(config.gateways)
         return length if length > int(config.memory.ring_slot_bytes) else 0
 
     def on_grant_request(self, request: GrantRequest, link: LinkHandle) -> None:

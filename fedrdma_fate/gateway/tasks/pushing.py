@@ -303,10 +303,18 @@ class Pushing:
         """What sends to the site that serves a party, None when it is served here.
 
         Raises:
-            GatewayError: WRONG_PARTY.
+            GatewayError: WRONG_PARTY, or ENGINES_MIXED where that has an OSX broker.
         """
         site = self._context.routes.site_of(destination)
-        return None if site == self._context.config.site else self._peers[site]
+        if site == self._context.config.site:
+            return None
+        if (peer := self._peers.get(site)) is None:
+            raise GatewayError(
+                ErrorCode.ENGINES_MIXED,
+                f"{destination} is at {site}, which has an OSX broker: it takes nothing of the engine fedrdma.",
+                "Set the federation engine osx, mode queue, for all parties of the job.",
+            )
+        return peer
 
     def _keep(self, message: Message, mode: str) -> bool:
         """Both parties are served here: the message is delivered where it lies; whether it was kept."""

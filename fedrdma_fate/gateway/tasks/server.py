@@ -127,7 +127,7 @@ class TaskServer:
             GatewayError: CLIENT_PROTOCOL, WRONG_PARTY, LIMIT_REACHED, SESSION_ENDED, ENGINES_MIXED or
                 GATEWAY_STOPPING.
         """
-        self._check_attach(attach, user)
+        self._check_attach(attach, user, engine)
         self.sessions.check_open(attach.session, attach.parties)
         task = self._tasks.get(attach.client)
         if task is None:
@@ -265,7 +265,7 @@ class TaskServer:
             + error.remedy,
         )
 
-    def _check_attach(self, attach: Attach, user: int) -> None:
+    def _check_attach(self, attach: Attach, user: int, engine: Engine) -> None:
         if attach.protocol != CLIENT_PROTOCOL_VERSION:
             raise GatewayError(
                 ErrorCode.CLIENT_PROTOCOL,
@@ -277,7 +277,9 @@ class TaskServer:
             raise refused(user, f"attach as a task of user {known.user}")
         if known is not None and not known.is_of(attach, user):
             raise GatewayError(ErrorCode.CLIENT_PROTOCOL, "one client attaches to two sessions, or as two users.")
-        if not self.context.routes.is_local(attach.party):
+        routes = self.context.routes
+        # what comes from an OSX broker is pushed here in the name of its parties
+        if not routes.is_local(attach.party) and not (engine == "osx" and routes.is_of_broker(attach.party)):
             raise GatewayError(
                 ErrorCode.WRONG_PARTY,
                 f"{attach.party} is not served at site {self.context.config.site!r}.",

@@ -220,7 +220,7 @@ def test_a_call_that_is_over_before_it_is_begun_is_not_carried_out() -> None:
         further_headers = ()
 
     async def run() -> None:
-        front = osx_front.OsxFront("127.0.0.1:0", Untouched(), CallWatch(Complaints()))  # type: ignore[arg-type]
+        front = osx_front.OsxFront("listen.osx", "127.0.0.1:0", Untouched(), CallWatch(Complaints()))  # type: ignore[arg-type]
         over = Over()
         with pytest.raises(RuntimeError):
             await asyncio.to_thread(front._unary_call, iter([packet()]), over)
