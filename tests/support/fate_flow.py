@@ -77,6 +77,7 @@ def running_fate_flow(
     http_port: int | None = None,
     proxy_port: int | None = None,
     osx_port: int | None = None,
+    grpc_port: int | None = None,
 ) -> Iterator[FateFlow]:
     """Start a server with conf/fate_flow.yaml as it comes, and in the end stop it and the tasks it has started.
 
@@ -88,11 +89,13 @@ def running_fate_flow(
         proxy_port: where its scheduling calls go on loopback; None: to itself.
         osx_port: of a gateway's `listen.osx`: scheduling and jobs go there by FATE's own engine `osx`, with nothing of
             ours in its processes.
+        grpc_port: where brokers reach it; None takes a free one.
 
     Raises:
         AssertionError: it does not answer, with its output.
     """
-    free_port, grpc_port = ports_of_this_process(2)
+    free_port, free_grpc_port = ports_of_this_process(2)
+    grpc_port = grpc_port or free_grpc_port
     http_port = http_port or free_port
     server = FateFlow(directory, http_port)
     _make_environment(server.python.parents[1])

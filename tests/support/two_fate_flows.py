@@ -1,7 +1,8 @@
 """Two organisations, each with a FATE Flow and a gateway: a HomoNN job with nothing between them but the gateways.
 
-By hand, as it takes minutes: `.venv/bin/python -m tests.support.two_fate_flows DIRECTORY [osx]`, a directory that does
-not exist yet. With `osx`, by FATE's own engine of that name, with nothing of ours in FATE's processes.
+By hand, as it takes minutes: `.venv/bin/python -m tests.support.two_fate_flows DIRECTORY [osx | BUILT]`, a directory
+that does not exist yet. With `osx`, by FATE's own engine of that name, with nothing of ours in FATE's processes. With a
+path, one of the two has no gateway, but FATE's own broker, of `java/osx` of FATE's source after `mvn package`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 from fedrdma_fate.bench.ports import free_ports
 from tests.support.certificates import TestAuthority
 from tests.support.fate_flow import FateFlow, running_fate_flow
+from tests.support.osx_broker import built_broker
 from tests.support.sites import InProcesses, start_gateways
 
 JOB = Path(__file__).resolve().parents[1] / "fate" / "jobs" / "homo_nn.py"
@@ -25,6 +27,9 @@ MEMORY = {"send_bytes": "32MiB", "receive_bytes": "64MiB", "ring_slot_bytes": "1
 
 def main(directory: Path, engine: str = "fedrdma") -> None:
     """Upload at both, submit at one; print what both gateways show of scheduling calls, whatever comes of it."""
+    if engine not in ("fedrdma", "osx"):
+        with_broker(directory, Path(engine))
+        return
     servers = dict(zip(PARTY, free_ports(2), strict=True))
     fronts = dict(zip(PARTY, free_ports(2), strict=True))
 
@@ -59,11 +64,51 @@ def main(directory: Path, engine: str = "fedrdma") -> None:
             for name, party_id in PARTY.items()
         }
         stack.callback(lambda: [print(name, json.dumps(site.status()["flow"])) for name, site in sites.items()])
-        for name, flow in flows.items():
-            data = directory / f"data-{name}"
-            data.mkdir()
-            _run(flow, "--data", str(data), "--upload-only")
-        _run(flows["a"])
+        _run_job(directory, flows)
+
+
+def with_broker(directory: Path, built: Path) -> None:
+    """The same with a gateway at a, and FATE's own broker at b."""
+    osx, front, broker, grpc_port, *servers = free_ports(6)
+    peer = {"site": "b", "kind": "osx", "parties": [PARTY["b"]], "address": f"127.0.0.1:{broker}"}
+    listen = {"osx": f"127.0.0.1:{osx}", "brokers": f"127.0.0.1:{front}"}
+    # its own party as a route: where its FATE Flow is
+    routes = {PARTY["a"]: f"127.0.0.1:{front}", PARTY["b"]: f"127.0.0.1:{grpc_port}"}
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(built_broker(built, directory / "broker", (PARTY["b"],), routes, broker))
+        sites = stack.enter_context(
+            start_gateways(
+                {"a": [PARTY["a"]]},
+                directory / "gateways",
+                runner=InProcesses(),
+                strangers=[peer],
+                listen=listen,
+                flow={"server": f"127.0.0.1:{servers[0]}"},
+                memory=MEMORY,
+            )
+        )
+        stack.callback(lambda: print(json.dumps([sites["a"].status()[what] for what in ("flow", "brokers")])))
+        flows = {}
+        for name, port, osx_port in (("a", servers[0], osx), ("b", servers[1], broker)):
+            flows[name] = stack.enter_context(
+                running_fate_flow(
+                    directory / f"flow-{name}",
+                    {},
+                    party_id=PARTY[name],
+                    http_port=port,
+                    osx_port=osx_port,
+                    grpc_port=grpc_port if name == "b" else None,
+                )
+            )
+        _run_job(directory, flows)
+
+
+def _run_job(directory: Path, flows: dict[str, FateFlow]) -> None:
+    for name, flow in flows.items():
+        data = directory / f"data-{name}"
+        data.mkdir()
+        _run(flow, "--data", str(data), "--upload-only")
+    _run(flows["a"])
 
 
 def _run(flow: FateFlow, *options: str) -> None:

@@ -25,7 +25,8 @@ MOST_SITE_BYTES = 2 << 30
 """Of those to one site that are in memory: while they are more, no other is read."""
 
 MOST_PUSH_BYTES = 16 << 30
-"""Of all that are in memory; what comes beyond is refused."""
+"""Of all that are in memory: while they are as much, no other is read; one that was being read, and is found to be too
+much, is refused."""
 
 PATIENT_SECONDS = 2.0
 """Whoever is not read by then keeps nobody else from being read: it may have sent half, and never send the rest."""
@@ -139,7 +140,11 @@ class PushRoom:
         """Let those be read for which there is room."""
         while site.waiting:
             held = [place for place in site.current if not self._is_slow(place)]
-            if len(held) >= MOST_READ or sum(place.total_bytes for place in held) >= MOST_SITE_BYTES:
+            if (
+                self._bytes >= MOST_PUSH_BYTES
+                or len(held) >= MOST_READ
+                or sum(place.total_bytes for place in held) >= MOST_SITE_BYTES
+            ):
                 return
             if len(held) < len(site.current) and len(self._slow()) > MOST_SLOW:
                 return

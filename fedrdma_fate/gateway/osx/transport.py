@@ -249,7 +249,9 @@ class QueueTransport:
         """A broker brings what a party at its site has pushed."""
         calling = sites.calling(call.context)
         envelope.check_uri(call.metadata)
-        with self._pushes.place(self._own_site, call.is_gone, call.context.cancel) as place:
+        # what a broker begins and does not send keeps out none of this site's clients
+        way = f"{self._own_site} from {' or '.join(calling)}"
+        with self._pushes.place(way, call.is_gone, call.context.cancel) as place:
             request = self._request(call, received, MOST_SECONDS)
             self._pushes.has_read(place, len(request))
             topic, payload = requests.pushed(envelope.pushed_by(request))

@@ -173,6 +173,19 @@ def test_more_than_may_lie_in_memory_are_refused_and_leave_their_place(
     fill(callers, pushes, "c", 1, 100)
 
 
+def test_while_as_much_is_in_memory_as_may_none_is_read_whatever_site_it_is_for(
+    pushes: PushRoom, callers: Callers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "MOST_PUSH_BYTES", 1000)
+    (full,) = fill(callers, pushes, "a", 1, total_bytes=1000)
+    waits = callers.come("b")
+    # nothing is to happen for as long as its next look takes
+    assert not threading.Event().wait(2 * room._LOOK_SECONDS)
+    assert waits not in callers.places
+    callers.leave(full)
+    eventually(lambda: waits in callers.places, SECONDS)
+
+
 def test_a_site_has_no_more_pushes_than_it_leaves_to_others(callers: Callers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "MOST_PUSHES", 8)
     for count in range(4):
