@@ -129,11 +129,12 @@ class SendSharing(LinkSharing):
         if len(arrived) != peers:
             return
         rate = joint_rate(arrived)
-        if self._shares.wants_more(rate) and not more:
-            self._probe_jointly(True)
-            return
+        wants_more = not more and self._shares.wants_more(rate)
+        # it carries no less, whatever longer trains tell; they may overrun a buffer, and not be answered
         self._shares.on_joint_train(rate, self._now)
         self._tell()
+        if wants_more:
+            self._probe_jointly(True)
 
 
 def _is_short(link: LinkHandle) -> bool:

@@ -31,7 +31,10 @@ class Link:
     Attributes:
         limits: what it was limited to.
         trains: how long the trains were that it was to send.
+        longest: of trains that are answered.
     """
+
+    longest = 1000
 
     def __init__(self, number: int, own: float | None, round_trip: float = RTT, *, known: bool = True) -> None:
         self.known_path = KnownPath(PathState(LINK, round_trip, None), "probed") if known else None
@@ -48,7 +51,8 @@ class Link:
 
     def probe_jointly(self, began: float, count: int) -> None:
         self.trains.append(count)
-        if self._own is not None:
+        self.joint = None
+        if self._own is not None and count <= self.longest:
             own = count * DATAGRAM_BYTES / LINK
             before = (self._place * count * DATAGRAM_BYTES) / self._own
             self.joint = JointAnswer(began, RTT + before + own, own, count)
@@ -142,6 +146,35 @@ def test_trains_to_all_at_once_leave_when_nothing_goes_and_tell_what_the_own_lin
         assert site.limits() == [math.inf] * PEERS
         status: Any = site.sharing.status()
         assert status["bits_per_second"] == pytest.approx(8 * PEERS * LINK)
+
+    run_virtually(scenario())
+
+
+def test_what_short_trains_have_told_stays_where_longer_ones_are_not_answered() -> None:
+    async def scenario() -> None:
+        site = Site(own=10 * LINK)
+        site.links["3"].longest = 16
+        site.join()
+        await answered()
+        assert [link.trains for link in site.links.values()] == [[16, 64]] * PEERS
+        site.begin(*site.links)
+        assert min(site.limits()) > 0.9 * LINK
+
+    run_virtually(scenario())
+
+
+def test_and_where_longer_ones_overrun_a_buffer_and_tell_less() -> None:
+    async def scenario() -> None:
+        site = Site(own=10 * LINK)
+        site.join()
+        await asyncio.sleep(SETTLED_SECONDS + 1.5 * ANSWERED_SECONDS)
+        for link in site.links.values():
+            assert link.joint is not None
+            # a third of it came
+            link.joint = link.joint._replace(came=link.joint.came // 3)
+        await answered()
+        site.begin(*site.links)
+        assert min(site.limits()) > 0.9 * LINK
 
     run_virtually(scenario())
 
