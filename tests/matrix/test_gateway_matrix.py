@@ -10,8 +10,7 @@ import pytest
 
 from fedrdma_fate.wire.frames import Mode
 from tests.support.gateway_faults import GATEWAY_FAULTS, Place
-from tests.support.gateway_matrix import gateway_cells, run_gateways, running_place, some_gateway_cells
-from tests.support.matrix_table import CellResult
+from tests.support.gateway_matrix import gateway_cells, run_cell, running_place, some_gateway_cells
 
 
 class Places:
@@ -52,13 +51,6 @@ def test_with_real_gateways_every_message_comes_whole_and_once_or_both_ends_are_
     record_property: Callable[[str, object], None],
 ) -> None:
     first, count = request.config.getoption("--matrix-seed"), max(1, request.config.getoption("--gateway-seeds"))
-    result = CellResult(f"gateways: {fault}", mode, path)
-    for seed in range(first, first + count):
-        outcome = run_gateways(places[path], fault, mode, seed)
-        costs = [f"lost: {why}" for why in outcome.why] if GATEWAY_FAULTS[fault].harmless else []
-        result.add(outcome, seed, costs)
-        if result.wrong:
-            # what it has left would be the next run's
-            break
+    result = run_cell(places[path], GATEWAY_FAULTS, fault, mode, path, range(first, first + count))
     record_property("cell", result.line(count))
     assert not result.wrong, "\n".join(result.wrong[:20])

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,14 +21,15 @@ from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
 from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, MessageKey, Mode
 from tests.soak.runner import RING_SLOTS, held_by
 from tests.support.certificates import TestAuthority
-from tests.support.gateway_faults import GATEWAY_FAULTS, PEER_SILENCE_SECONDS, Heal, Place
+from tests.support.gateway_faults import GATEWAY_FAULTS, PEER_SILENCE_SECONDS, GatewayFault, Heal, Place
 from tests.support.matrix import MODES, Outcome
+from tests.support.matrix_table import CellResult
 from tests.support.private_disks import private_disks
 from tests.support.repository import ROOT
 from tests.support.sites import InProcesses, Site, Sites, eventually, linked_sites, party
 
 PATHS = ("shm", "tcp", "udp")
-"""`verbs` is in tests/nic, for it needs the testbed."""
+"""`verbs` needs the testbed: `verbs_matrix.py`."""
 
 LAYOUT = {"a": ["guest:1"], "b": ["host:2"]}
 SIZES = (10, 3000, INLINE_LIMIT_BYTES + 1, 300_000, 1 << 20, 3 << 20)
@@ -44,6 +45,8 @@ QUIET_SECONDS = 60.0
 """Until nothing is held any more: time-outs, and the time to connect anew."""
 START_SECONDS = 120.0
 """For a gateway to start or stop, on a machine that does other things besides."""
+DISK_SIZE, SHARED_MEMORY_SIZE = "96m", "8m"
+"""Of their own file systems, in mount's words: quick to fill."""
 MOST_ATTEMPTS = 2 * MESSAGES
 """Of a push: each may hear of another message that failed, and is then not made."""
 
@@ -75,7 +78,7 @@ def running_place(directory: Path, path: str) -> Iterator[Place]:
         each.mkdir(parents=True)
     authority = TestAuthority(directory / "tls")
     with (
-        private_disks({disk: "96m", shared_memory: "8m"}) as disks,
+        private_disks({disk: DISK_SIZE, shared_memory: SHARED_MEMORY_SIZE}) as disks,
         tempfile.TemporaryDirectory(prefix="fr") as sockets,
     ):
         settings = {**SETTINGS, "memory": {**SETTINGS["memory"], "directory": str(shared_memory)}, "transport": path}
@@ -90,21 +93,21 @@ def running_place(directory: Path, path: str) -> Iterator[Place]:
 class GatewayRun:
     """One run; what is random in it comes of its seed, and what the fault meets does not."""
 
-    def __init__(self, place: Place, fault: str, mode: Mode, seed: int, session: str) -> None:
+    def __init__(self, place: Place, fault: GatewayFault, mode: Mode, chance: random.Random, session: str) -> None:
         """
         Args:
             place: gateways that hold nothing.
-            fault: a name in `GATEWAY_FAULTS`.
+            fault: that strikes.
             mode: of all messages.
-            seed: of what is drawn.
+            chance: draws what is drawn.
             session: one that has not been.
         """
         self._place = place
         self._sites = place.sites
-        self._fault = GATEWAY_FAULTS[fault]
+        self._fault = fault
         self._mode = mode
         self._session = session
-        self._chance = random.Random(f"gateways/{fault}/{mode}/{seed}")
+        self._chance = chance
         self.outcome = Outcome()
         self._ends = {"a": party(LAYOUT["a"][0]), "b": party(LAYOUT["b"][0])}
         self._keys: dict[MessageKey, bytes] = {}
@@ -312,9 +315,22 @@ class GatewayRun:
 _sessions = itertools.count(1)
 
 
-def run_gateways(place: Place, fault: str, mode: Mode, seed: int) -> Outcome:
-    """One run of one cell; its gateways hold nothing before and, where it is right, after."""
-    return GatewayRun(place, fault, mode, seed, f"run-{next(_sessions)}").play()
+def run_cell(
+    place: Place, faults: Mapping[str, GatewayFault], fault: str, mode: Mode, path: str, seeds: range
+) -> CellResult:
+    """Runs of one cell: its gateways hold nothing before one of them and, where it is right, after.
+
+    One that is not right is the last: what it has left would be the next one's.
+    """
+    result = CellResult(f"gateways: {fault}", mode, path)
+    for seed in seeds:
+        chance = random.Random(f"gateways/{fault}/{mode}/{seed}")
+        outcome = GatewayRun(place, faults[fault], mode, chance, f"run-{next(_sessions)}").play()
+        costs = [f"lost: {why}" for why in outcome.why] if faults[fault].harmless else []
+        result.add(outcome, seed, costs)
+        if result.wrong:
+            break
+    return result
 
 
 def gateway_cells() -> list[tuple[str, Mode, str]]:

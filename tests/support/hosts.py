@@ -7,12 +7,12 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tests.support.certificates import TestAuthority
-from tests.support.sites import InProcesses, Site, Sites, gateway_site
+from tests.support.sites import READY_SECONDS, InProcesses, Site, Sites, gateway_site
 
 CONTROL_PORT = 9370
 PARTIES = ("guest:1", "host:2")
@@ -41,6 +41,27 @@ def run(command: Sequence[str]) -> str:
     return result.stdout
 
 
+def remove_device(host: int) -> None:
+    """Take a host's RDMA device away."""
+    run(on_host(host, "rdma", "link", "delete", f"rxe{host}"))
+
+
+def add_device(host: int) -> None:
+    """Give it one again."""
+    run(on_host(host, "rdma", "link", "add", f"rxe{host}", "type", "rxe", "netdev", "eth0"))
+    run(from_outside("rdma", "dev", "set", f"rxe{host}", "netns", f"host{host}"))
+
+
+def set_link(host: int, state: str) -> None:
+    """A host's network interface: `up` or `down`."""
+    run(on_host(host, "ip", "link", "set", "eth0", state))
+
+
+def set_packets(host: int, *netem: str) -> None:
+    """What becomes of the packets that a host sends, in tc's words: `loss 20%`; nothing: all arrive at once."""
+    run(from_outside("tc", "qdisc", "replace", "dev", f"delay{host}", "root", "netem", *(netem or ("delay", "0"))))
+
+
 class OnHosts(InProcesses):
     """Runs the gateway of site `a` on host 0 and that of `b` on host 1; SIGUSR1 breaks one of its queue pairs."""
 
@@ -49,12 +70,20 @@ class OnHosts(InProcesses):
 
 
 @contextlib.contextmanager
-def gateways_on_hosts(directory: Path, authority: TestAuthority | None = None, **settings: Any) -> Iterator[Sites]:
+def gateways_on_hosts(
+    directory: Path,
+    authority: TestAuthority | None = None,
+    of_site: Callable[[str], Mapping[str, Any]] = lambda _name: {},
+    ready_seconds: float = READY_SECONDS,
+    **settings: Any,
+) -> Iterator[Sites]:
     """A gateway on each of two hosts, connected by verbs.
 
     Args:
         directory: for configurations, traces and logs.
         authority: gives both a certificate, with which they seal; without, `security` is off.
+        of_site: further settings of one, by its name; those of a section are merged into it.
+        ready_seconds: for a gateway to start, and to stop.
         **settings: keys of the configuration, over the defaults of the tests.
     """
     addresses = os.environ["TESTBED_HOSTS"].split(",")
@@ -81,10 +110,12 @@ def gateways_on_hosts(directory: Path, authority: TestAuthority | None = None, *
                 security_off_beyond_loopback=True,
                 **{"transport": "verbs", **settings},
             )
+            for key, value in of_site(name).items():
+                sites[name].config[key] = {**sites[name].config.get(key, {}), **value}
             if authority is not None:
                 authority.issue(name)
                 sites[name].config.update(security="mtls", tls=authority.settings(name))
                 del sites[name].config["security_off_beyond_loopback"]
-        with Sites.running(sites, OnHosts()) as running:
+        with Sites.running(sites, OnHosts(ready_seconds)) as running:
             running.wait_until_connected()
             yield running

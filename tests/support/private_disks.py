@@ -1,11 +1,11 @@
-"""Small file systems that only the processes of a test see, and that it can fill: by a mount namespace of theirs."""
+"""Small file systems that a test can fill and only its processes see: by a mount namespace of theirs, or in a guest."""
 
 from __future__ import annotations
 
 import contextlib
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 _BLOCK_BYTES = 1 << 16
@@ -18,9 +18,14 @@ class PrivateDisks:
         enter: what to put before a command; it keeps its process id.
     """
 
-    def __init__(self, holder: int) -> None:
-        self._root = Path("/proc") / str(holder) / "root"
-        self.enter = ["nsenter", "--target", str(holder), "--user", "--mount", "--preserve-credentials"]
+    def __init__(self, root: Path = Path("/"), enter: Sequence[str] = ()) -> None:
+        """
+        Args:
+            root: under which this process sees them.
+            enter: what to put before a command.
+        """
+        self._root = root
+        self.enter = list(enter)
 
     def fill(self, directory: Path) -> None:
         """Take all the room that there is in one of them."""
@@ -51,6 +56,23 @@ def private_disks(sizes: Mapping[Path, str]) -> Iterator[PrivateDisks | None]:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as holder:
         assert holder.stdout is not None
         try:
-            yield PrivateDisks(holder.pid) if holder.stdout.readline() == b"ready\n" else None
+            enter = ["nsenter", "--target", str(holder.pid), "--user", "--mount", "--preserve-credentials"]
+            root = Path("/proc") / str(holder.pid) / "root"
+            yield PrivateDisks(root, enter) if holder.stdout.readline() == b"ready\n" else None
         finally:
             holder.kill()
+
+
+@contextlib.contextmanager
+def disks_of_guest(sizes: Mapping[Path, str]) -> Iterator[PrivateDisks]:
+    """The same in a guest, where a test is root: this process and all that it starts see them.
+
+    Raises:
+        subprocess.CalledProcessError: they cannot be mounted.
+    """
+    with contextlib.ExitStack() as stack:
+        for directory, size in sizes.items():
+            subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(directory)], check=True)
+            # even where a process that has not ended yet still has a file there
+            stack.callback(subprocess.run, ["umount", "--lazy", str(directory)], check=True)
+        yield PrivateDisks()

@@ -24,8 +24,10 @@ def break_on_signal() -> None:
         links.append(weakref.ref(pairs))
 
     def fail(number: int, _: object) -> None:
-        pairs = links[-1]()
-        assert pairs is not None
+        pairs = links[-1]() if links else None
+        if pairs is None:
+            # it has just been started, or its link has just been lost
+            return
         pair = (pairs.data if number == signal.SIGUSR1 else pairs.chunks.pairs)[-1]
         assert isinstance(pair, QueuePair)
         pair.fail()

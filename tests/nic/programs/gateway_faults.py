@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.certificates import TestAuthority
-from tests.support.hosts import OnHosts, from_outside, gateways_on_hosts, on_host, run
+from tests.support.hosts import OnHosts, add_device, gateways_on_hosts, remove_device, set_link
 from tests.support.sites import Sites, eventually, party
 
 SIZE = 16 << 20
@@ -48,18 +48,17 @@ def broken_pair(sites: Sites, site: str, number: signal.Signals = signal.SIGUSR1
 @contextlib.contextmanager
 def removed_device(_: Sites, host: int) -> Iterator[None]:
     """The host's device is removed, and added again."""
-    run(on_host(host, "rdma", "link", "delete", f"rxe{host}"))
+    remove_device(host)
     yield
-    run(on_host(host, "rdma", "link", "add", f"rxe{host}", "type", "rxe", "netdev", "eth0"))
-    run(from_outside("rdma", "dev", "set", f"rxe{host}", "netns", f"host{host}"))
+    add_device(host)
 
 
 @contextlib.contextmanager
 def link_down(_: Sites, host: int) -> Iterator[None]:
     """The host's network interface goes down, and up again."""
-    run(on_host(host, "ip", "link", "set", "eth0", "down"))
+    set_link(host, "down")
     yield
-    run(on_host(host, "ip", "link", "set", "eth0", "up"))
+    set_link(host, "up")
 
 
 @contextlib.contextmanager
