@@ -179,8 +179,11 @@ class Connections:
                 if until is None:
                     until = now + self._patience
                     until = until if ends is None else min(until, ends)
+                    # its words alone: whoever keeps what is logged would keep the frames of the error's traceback, and
+                    # with them the arrays that callers have got, until it lets go of its log
+                    reason = str(error)
                     logger.warning(
-                        "%s waits up to %.0f s for its gateway: %s", self._membership.party, until - now, error
+                        "%s waits up to %.0f s for its gateway: %s", self._membership.party, until - now, reason
                     )
                 if now >= until:
                     raise

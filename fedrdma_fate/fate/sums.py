@@ -210,7 +210,7 @@ class ExpectedSum(Generic[Unwrapped]):
             accumulator.add(len(summed.parties_in) + 1, message.buffer, first)
         except UnfitError as error:
             # it is out of the sum again
-            logger.warning("FATE adds the update of %s itself: %s", party, error)
+            logger.warning("FATE adds the update of %s itself: %s", party, str(error))
             self._apart[party] = message
             return
         self._in.add(party)

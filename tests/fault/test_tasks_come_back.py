@@ -176,6 +176,25 @@ def test_what_a_task_was_writing_when_its_gateway_was_killed_is_sent_when_it_is_
         eventually(lambda: sites["a"].pool("send")["slots"] == 0)
 
 
+def test_what_a_task_let_go_of_after_a_restart_is_free_whoever_keeps_its_log(
+    sites: Sites, session: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def got_whole() -> bool:
+        received = b.get("m", "t", A, timeout=20)
+        return bytes(received.buffer) == BODY
+
+    with sites["a"].client(session) as a, sites["b"].client(session) as b:
+        got = Doing(got_whole)
+        eventually(lambda: sites["b"].status()["mailbox"]["waiting_pulls"] == 1)
+        restart(sites, "b")
+        push(a, "m")
+        assert got.result()
+        assert any("waits up to" in record.getMessage() for record in caplog.records)
+        # its gateway asks the kernel whether anybody has the slot still
+        restart(sites, "b")
+        eventually(lambda: sites["b"].pool("receive")["leased_bytes"] < len(BODY))
+
+
 def test_a_get_whose_gateway_does_not_come_back_says_so_in_its_time(sites: Sites, session: str) -> None:
     with sites["b"].client(session) as b:
         got = Doing(b.get, "never", "t", A, timeout=2.0)
