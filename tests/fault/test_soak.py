@@ -59,3 +59,12 @@ def test_growth_is_that_of_one_process_and_not_of_its_successor() -> None:
     lives += [sample(number, 50_000, life=1) for number in range(200, 1000, 20)]
     assert grown(lives).early == 50_000
     assert growth("a", lives[:2]) == []
+
+
+def test_growth_is_judged_from_the_end_of_a_warm_up_that_was_asked_for() -> None:
+    fills_up = [sample(number, 40_000 + min(number, 800) * 10) for number in range(0, 2000, 20)]
+    assert not grown(fills_up).flat
+    (judged, *_) = growth("a", fills_up, warm_up=800)
+    assert judged.flat
+    assert judged.rounds == 1180
+    assert growth("a", fills_up, warm_up=2000) == []

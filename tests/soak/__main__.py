@@ -27,6 +27,9 @@ def main() -> int:
         "--kills", type=float, default=0.5, help="of the rounds have kills; then each lives on (default: 0.5)"
     )
     parser.add_argument("--seconds", type=float, default=math.inf, help="end after so many (default: never)")
+    parser.add_argument(
+        "--warm-up", type=int, help="rounds after the last kill that are not judged yet (default: a fifth of the rest)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the random numbers (default: 0)")
     parser.add_argument("--transport", default="tcp", help="of the gateways (default: tcp)")
     parser.add_argument("--keep", type=Path, help="keep the gateways' files here")
@@ -37,7 +40,7 @@ def main() -> int:
         tempfile.TemporaryDirectory(prefix="soak") as scratch,
     ):
         outcome = _run(options, options.keep or Path(scratch), memory)
-    grown = [each for site, samples in outcome.samples.items() for each in growth(site, samples)]
+    grown = [each for site, samples in outcome.samples.items() for each in growth(site, samples, options.warm_up)]
     print(table(outcome, grown))
     if options.json:
         document = {

@@ -15,7 +15,8 @@ MOST_GROWTH = 0.02
 """After warm-up: what the project holds itself to."""
 
 WARM_UP = 1 / 5
-"""Of the rounds that a process lives: caches and what is remembered of each peer fill up."""
+"""Of the rounds that a process lives, where nothing else was asked for: caches and what is remembered of each peer fill
+up."""
 
 SLACK = {"memory_kib": 512, "keeper_kib": 256, "descriptors": 2, "threads": 1, "disk_kib": 64, "mappings": 4}
 """What is no growth however small the whole is: a block of the allocator, a worker of a pool, a page of a file."""
@@ -135,18 +136,22 @@ class Growth:
         return self.late - self.early <= max(MOST_GROWTH * self.early, SLACK[self.what])
 
 
-def growth(site: str, samples: Sequence[Sample]) -> list[Growth]:
+def growth(site: str, samples: Sequence[Sample], warm_up: int | None = None) -> list[Growth]:
     """In the longest life of a gateway; empty where none has been long enough to tell.
 
     Args:
         site: its name.
         samples: of all its lives, in their order.
+        warm_up: rounds of that life before those that are compared; by default a fifth of them.
     """
     lives: dict[int, list[Sample]] = {}
     for sample in samples:
         lives.setdefault(sample.life, []).append(sample)
     longest = max(lives.values(), key=len, default=[])
-    warm = longest[int(len(longest) * WARM_UP) :]
+    if warm_up is None:
+        warm = longest[int(len(longest) * WARM_UP) :]
+    else:
+        warm = [sample for sample in longest if sample.round >= longest[0].round + warm_up]
     quarter = len(warm) // 4
     if not quarter:
         return []

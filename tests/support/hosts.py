@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from deploy.softroce.netem import ENDLESS_PACKETS
 from tests.support.certificates import TestAuthority
 from tests.support.sites import READY_SECONDS, InProcesses, Site, Sites, gateway_site
 
@@ -59,7 +60,10 @@ def set_link(host: int, state: str) -> None:
 
 def set_packets(host: int, *netem: str) -> None:
     """What becomes of the packets that a host sends, in tc's words: `loss 20%`; nothing: all arrive at once."""
-    run(from_outside("tc", "qdisc", "replace", "dev", f"delay{host}", "root", "netem", *(netem or ("delay", "0"))))
+    device = ("dev", f"delay{host}", "root")
+    # a queue that is only changed goes on with what it is not told of
+    run(from_outside("tc", "qdisc", "del", *device))
+    run(from_outside("tc", "qdisc", "add", *device, "netem", "limit", str(ENDLESS_PACKETS), *netem))
 
 
 class OnHosts(InProcesses):
