@@ -30,6 +30,9 @@ CONNECT_SECONDS = 3.0
 MODES_OF_QUEUES = ("queue", "message_queue")
 """Of `federation.osx.mode`, as FATE Flow and as FATE call it."""
 
+BROKER_BYTES = 64 << 20
+"""Of a message, where a peer has an OSX broker: half of what that keeps (docs/osx-bridge.md)."""
+
 PEERS_SHARE = 7 / 8
 """Of the receive region that one payload may take where there are several peers (docs/sizing.md)."""
 
@@ -148,7 +151,7 @@ def check_flow(
         reached, status = check_gateway(each, ask)
         findings.append(reached)
         if status is not None:
-            findings += [_check_party(flow, status), *check_peers(status)]
+            findings += [_check_party(flow, status), *check_peers(status), *_check_message_size(flow, status)]
             findings += [] if model_bytes is None else _check_room(status, model_bytes)
     return findings
 
@@ -219,7 +222,11 @@ def _check_ports(flow: FlowHome) -> Finding:
 def _check_party(flow: FlowHome, status: GatewayStatus) -> Finding:
     check, party = "fate flow party", str(flow.value("party_id") or "")
     served = {each.rpartition(":")[2] for each in status.parties}
-    others = [f"{', '.join(peer.parties)} at {peer.site}" for peer in status.peers]
+    sites = [
+        *((peer.site, peer.parties) for peer in status.peers),
+        *((each.site, each.parties) for each in status.brokers),
+    ]
+    others = [f"{', '.join(parties)} at {site}" for site, parties in sites]
     found = f"{party or 'none'}; at {status.site}: {', '.join(status.parties)}; " + ("; ".join(others) or "no peers")
     if party in served:
         return fine(check, found)
@@ -227,6 +234,16 @@ def _check_party(flow: FlowHome, status: GatewayStatus) -> Finding:
         "Set `party_id` in service_conf.yaml, or `parties` in the gateway's configuration: FATE Flow schedules as it."
     )
     return Finding(check, "error", found, remedy)
+
+
+def _check_message_size(flow: FlowHome, status: GatewayStatus) -> list[Finding]:
+    """Whether FATE cuts what goes to an OSX broker."""
+    size, brokers = flow.value("federation", "osx", "max_message_size"), [broker.site for broker in status.brokers]
+    if not brokers or not isinstance(size, int) or size <= BROKER_BYTES:
+        return []
+    found = f"federation.osx.max_message_size is {size}, and {', '.join(brokers)} has an OSX broker"
+    remedy = f"Write {BROKER_BYTES} or less, as long as it has one: a broker keeps no message of 128 MiB."
+    return [Finding("fate flow messages", "error", found, remedy)]
 
 
 def _check_room(status: GatewayStatus, model_bytes: int) -> list[Finding]:

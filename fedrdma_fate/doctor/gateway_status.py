@@ -33,6 +33,16 @@ class PeerStatus(msgspec.Struct, frozen=True):
     paths: tuple[PathStatus, ...] = ()
 
 
+class BrokerStatus(msgspec.Struct, frozen=True):
+    """Another site, which has an OSX broker."""
+
+    site: str
+    address: str
+    pushed: int = 0
+    last_error: str = ""
+    parties: tuple[str, ...] = ()
+
+
 class PoolStatus(msgspec.Struct, frozen=True):
     """A region of the gateway: `send` or `receive`."""
 
@@ -48,6 +58,7 @@ class GatewayStatus(msgspec.Struct, frozen=True):
     peers: tuple[PeerStatus, ...]
     parties: tuple[str, ...] = ()
     pools: tuple[PoolStatus, ...] = ()
+    brokers: tuple[BrokerStatus, ...] = ()
 
 
 def read_status(document: Mapping[str, Any]) -> GatewayStatus:

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedrdma_fate import __version__
 from fedrdma_fate.doctor.findings import Finding, failure, fine
-from fedrdma_fate.doctor.gateway_status import GatewayStatus, PeerStatus, read_status
+from fedrdma_fate.doctor.gateway_status import BrokerStatus, GatewayStatus, PeerStatus, read_status
 from fedrdma_fate.doctor.host import VerbsNeed
 from fedrdma_fate.gateway.config.schema import GatewayConfig, load_config
 from fedrdma_fate.gateway.config.wishes import may_use_udp, wished_transports
@@ -56,7 +56,17 @@ def check_gateway(address: str, ask: Callable[[str], Mapping[str, Any]]) -> tupl
 
 def check_peers(status: GatewayStatus) -> list[Finding]:
     """One finding for each peer in a gateway's status."""
-    return [_check_peer(peer, status.version) for peer in status.peers]
+    peers = [_check_peer(peer, status.version) for peer in status.peers]
+    return [*peers, *(_check_broker(broker) for broker in status.brokers)]
+
+
+def _check_broker(broker: BrokerStatus) -> Finding:
+    """By the latest call: a gateway makes none of its own."""
+    check, found = f"OSX broker of {broker.site}", f"{broker.address}, took {broker.pushed} messages"
+    if broker.last_error:
+        remedy = "See that it runs, its address, and its log: docs/osx-bridge.md."
+        return Finding(check, "warning", f"{found}; the latest call: {broker.last_error}", remedy)
+    return fine(check, found)
 
 
 def _check_peer(peer: PeerStatus, own_version: str) -> Finding:

@@ -108,6 +108,17 @@ def test_stream_mode_and_slices_are_told(tmp_path: Path) -> None:
     assert levels(findings(home(tmp_path, without_size))) == {"fate flow osx.mode": "warning"}
 
 
+@pytest.mark.parametrize(("size", "wrong"), [(2**31 - 2, True), (2**26, False)])
+def test_messages_that_no_osx_broker_of_a_peer_keeps_are_an_error(tmp_path: Path, size: int, wrong: bool) -> None:
+    queues = {**QUEUES["federation"]["osx"], "max_message_size": size}
+    directory = home(tmp_path, {**QUEUES, "federation": {**QUEUES["federation"], "osx": queues}})
+    broker = {"site": "c", "address": "10.0.0.3:9370", "parties": ["3"]}
+    found = findings(directory, {**STATUS, "brokers": [broker]})
+    assert levels(found) == ({"fate flow messages": "error"} if wrong else {})
+    assert "3 at c" in found["fate flow party"].found
+    assert levels(findings(directory)) == {}
+
+
 def test_ports_that_differ_between_the_files_are_an_error(tmp_path: Path) -> None:
     local = {**QUEUES, "fateflow": {**SHIPPED["fateflow"], "http_port": 9381}}
     found = findings(home(tmp_path, local))

@@ -141,3 +141,12 @@ def test_a_peer_in_trouble_is_warned_of_with_what_to_do(changes: dict[str, Any],
     assert finding.level == "warning"
     assert word in finding.found
     assert finding.remedy
+
+
+@pytest.mark.parametrize(("trouble", "level"), [("", "ok"), ("did not answer: UNAVAILABLE", "warning")])
+def test_an_osx_broker_of_a_peer_is_told_with_the_latest_trouble(trouble: str, level: str) -> None:
+    broker = {"site": "c", "address": "10.0.0.3:9370", "pushed": 7, "last_error": trouble, "parties": ["3"]}
+    _, finding = check_peers(read_status({**status(), "brokers": [broker]}))
+    assert (finding.check, finding.level) == ("OSX broker of c", level)
+    assert finding.found.startswith("10.0.0.3:9370, took 7 messages")
+    assert trouble in finding.found
