@@ -98,8 +98,13 @@ class SendSharing(LinkSharing):
 
     # -- trains to all at one moment ------------------------------------------------------------------------------
 
-    def _probe_jointly(self, more: bool) -> None:
-        """Where nothing goes, and more peers are there than before: what the link carries to all of them at once."""
+    def _probe_jointly(self, more: bool, told: float = 0.0) -> None:
+        """Where nothing goes, and more peers are there than before: what the link carries to all of them at once.
+
+        Args:
+            more: by longer trains than before.
+            told: what the shorter ones have told, bytes a second.
+        """
         self._settled = None
         peers = len(self._links)
         for site in self._links:
@@ -107,34 +112,45 @@ class SendSharing(LinkSharing):
         loop, began = asyncio.get_running_loop(), self._now
         is_known = all(link.known_path is not None for link in self._links.values())
         if peers < 2 or not is_known or (peers <= self._probed_peers and not more):
+            self._believe(told)
             return
         if self._shares.active:
+            self._believe(told)
             self._settled = loop.call_later(SETTLED_SECONDS, self._probe_jointly, False)
             return
         self._probed_peers = peers
         for link in self._links.values():
             link.probe_jointly(began, datagrams_each(peers, more=more))
-        self._settled = loop.call_later(ANSWERED_SECONDS, self._on_probed, began, peers, more)
+        self._settled = loop.call_later(ANSWERED_SECONDS, self._on_probed, began, peers, more, told)
 
-    def _on_probed(self, began: float, peers: int, more: bool) -> None:
+    def _on_probed(self, began: float, peers: int, more: bool, told: float) -> None:
         self._settled = None
+        arrived = self._arrived(began, peers)
+        rate = joint_rate(arrived) if arrived else 0.0
+        if arrived and not more and self._shares.wants_more(rate):
+            self._probe_jointly(True, rate)
+            return
+        # longer ones may overrun a queue: then they tell less than the link carries, or nothing
+        is_whole = all(train.came == datagrams_each(peers, more=more) for train in arrived)
+        self._believe(rate if arrived and is_whole else max(rate, told))
+
+    def _arrived(self, began: float, peers: int) -> list[Arrived]:
+        """The trains of this moment; none where not all are answered."""
         arrived = []
         for site, link in self._links.items():
             known, joint, round_trip = link.known_path, link.joint, self._shares.senders[site].round_trip
             if known is None or joint is None or joint.began != began:
                 # who has lost its path meanwhile, or joined, or does not answer: nothing is known
-                return
+                return []
             trip = known.state.min_rtt if round_trip is None else min(known.state.min_rtt, round_trip)
             arrived.append(Arrived(joint.seconds, trip, known.state.rate, joint.came, joint.spread))
-        if len(arrived) != peers:
-            return
-        rate = joint_rate(arrived)
-        wants_more = not more and self._shares.wants_more(rate)
-        # it carries no less, whatever longer trains tell; they may overrun a buffer, and not be answered
-        self._shares.on_joint_train(rate, self._now)
-        self._tell()
-        if wants_more:
-            self._probe_jointly(True)
+        return arrived if len(arrived) == peers else []
+
+    def _believe(self, rate: float) -> None:
+        """The link carries so many bytes a second; 0: nothing was told."""
+        if rate:
+            self._shares.on_joint_train(rate, self._now)
+            self._tell()
 
 
 def _is_short(link: LinkHandle) -> bool:

@@ -179,6 +179,36 @@ def test_and_where_longer_ones_overrun_a_buffer_and_tell_less() -> None:
     run_virtually(scenario())
 
 
+def test_where_longer_ones_come_whole_what_they_tell_is_believed_though_it_is_less() -> None:
+    async def scenario() -> None:
+        site = Site(own=10 * LINK)
+        site.join()
+        await asyncio.sleep(SETTLED_SECONDS + 1.5 * ANSWERED_SECONDS)
+        for link in site.links.values():
+            assert link.joint is not None
+            link.joint = link.joint._replace(seconds=link.joint.seconds * 100)
+        await answered()
+        site.begin(*site.links)
+        assert min(site.limits()) == pytest.approx(0.98 * LINK / PEERS)
+
+    run_virtually(scenario())
+
+
+def test_what_short_trains_have_told_stays_where_something_is_sent_before_the_longer_ones() -> None:
+    async def scenario() -> None:
+        site = Site(own=10 * LINK)
+        site.join()
+        await asyncio.sleep(SETTLED_SECONDS + ANSWERED_SECONDS / 2)
+        site.begin("0")
+        await asyncio.sleep(ANSWERED_SECONDS)
+        assert [link.trains for link in site.links.values()] == [[16]] * PEERS
+        site.sharing.ended("0", 1)
+        site.begin(*site.links, transfer=2)
+        assert min(site.limits()) > 0.9 * LINK
+
+    run_virtually(scenario())
+
+
 def test_where_the_own_link_is_what_all_ways_lead_over_short_trains_do() -> None:
     async def scenario() -> None:
         site = Site(own=LINK)
