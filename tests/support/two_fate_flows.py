@@ -11,6 +11,7 @@ import contextlib
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -104,10 +105,13 @@ def with_broker(directory: Path, built: Path) -> None:
 
 
 def _run_job(directory: Path, flows: dict[str, FateFlow]) -> None:
-    for name, flow in flows.items():
+    def upload(name: str) -> None:
         data = directory / f"data-{name}"
         data.mkdir()
-        _run(flow, "--data", str(data), "--upload-only")
+        _run(flows[name], "--data", str(data), "--upload-only")
+
+    with ThreadPoolExecutor(len(flows)) as pool:
+        list(pool.map(upload, flows))
     _run(flows["a"])
 
 

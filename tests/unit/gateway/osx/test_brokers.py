@@ -25,7 +25,7 @@ from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 from fedrdma_fate.wire.frames import Party
 from tests.support.certificates import TestAuthority
 from tests.support.flow import FakeFlow, body_for, call, fake_flows
-from tests.support.osx_broker import PROTOCOL, PUSH_URI, StandIn, stand_in
+from tests.support.osx_broker import DATA_TRANSFER, PROTOCOL, PUSH_URI, StandIn, stand_in
 from tests.support.ports import ports_of_this_process
 from tests.support.sites import Sites, eventually, start_gateways
 
@@ -265,8 +265,7 @@ def scheduled(gateway: Bridged, headers: dict[str, str]) -> bytes:
     wrapping = pytest.importorskip("ofx.api.utils.grpc_utils", reason="FATE's client is not installed")
     path, body = "/v2/partner/job/create", body_for("guest", "9999")
     packet = wrapping.wrap_proxy_grpc_packet(body, "POST", path, "10000", "9999", "1", headers)
-    service = "com.webank.ai.eggroll.api.networking.proxy.DataTransferService"
-    return calling(gateway.brokers, f"/{service}/unaryCall", packet.SerializeToString(), {})
+    return calling(gateway.brokers, f"/{DATA_TRANSFER}/unaryCall", packet.SerializeToString(), {})
 
 
 # -- bad flows ----------------------------------------------------------------------------------------------------
@@ -511,6 +510,15 @@ def test_with_certificates_both_know_each_other_and_another_site_is_refused(tmp_
             # who it is now was not asked for the call that found the connection gone
             assert "'c', not of 'b'" in push(made, session, b"3")
             assert kept(another, session) == []
+        said = (("x-ptp-session-id", session), ("x-ptp-target-node-id", "9999"), ("x-ptp-uri", PUSH_URI))
+        pushed = osx_pb2.PushInbound(topic=topic(session), payload=message(b"1")).SerializeToString()
+        inbound = osx_pb2.Inbound(payload=pushed).SerializeToString()
+        with channel_of("c")(f"127.0.0.1:{made.brokers}") as stranger:
+            for method, raw in ((f"/{PROTOCOL}/invoke", inbound), (f"/{DATA_TRANSFER}/unaryCall", b"")):
+                with pytest.raises(grpc.RpcError, match=r"\[FR621\]"):
+                    stranger.unary_unary(method)(raw, timeout=LONG, metadata=said)
+        assert bring(made, session).startswith("UNAVAILABLE")
+        assert pop(made, session, 0.1) is None
 
 
 def by_client(gateway: Bridged, session: str) -> str:
