@@ -46,6 +46,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--matrix-seeds", type=int, default=1, help="runs of each cell in tests/matrix (default: 1)")
     parser.addoption("--matrix-seed", type=int, default=0, help="seed of the first of them (default: 0)")
     parser.addoption(
+        "--matrix-results", help="a file in which cells that have passed are kept; they are not run again with it"
+    )
+    parser.addoption(
         "--gateway-seeds",
         type=int,
         default=0,
