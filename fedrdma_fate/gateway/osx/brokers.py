@@ -15,6 +15,7 @@ import grpc
 
 from fedrdma_fate.gateway.flow.call import Answer, SchedulingCall
 from fedrdma_fate.gateway.flow.osx_front import METHOD as FLOW_METHOD
+from fedrdma_fate.gateway.flow.osx_front import MOST_PACKET_BYTES
 from fedrdma_fate.gateway.flow.osx_front import SERVICE as FLOW_SERVICE
 from fedrdma_fate.gateway.flow.packet import request_packet
 from fedrdma_fate.gateway.osx import envelope, requests
@@ -33,7 +34,8 @@ CALL_SECONDS = 30.0
 """For a scheduling call: as long as the three tries of FATE Flow take together."""
 
 _OPTIONS = (
-    ("grpc.max_receive_message_length", 2**31 - 1),
+    # of an answer: it says how it went, or is a packet of scheduling
+    ("grpc.max_receive_message_length", MOST_PACKET_BYTES),
     ("grpc.max_send_message_length", -1),
     # whoever pushes decides whether it goes again
     ("grpc.enable_retries", 0),

@@ -423,12 +423,19 @@ class Queues:
         return conversation
 
     def _forget_silent(self, now: float) -> None:
-        """Of those that have not called for the longest, one where it is time, or there are too many."""
+        """Of those that have not called for the longest, one where it is time, or there are too many.
+
+        Of too many, one of a broker's site first: that may name as many as it likes, and those of this site live on.
+        """
         idle = next((key for key, member in self._members.items() if not member.calls), None)
         if idle is None:
             return
-        if len(self._members) >= MOST_MEMBERS or now - self._members[idle].seen >= SILENT_SECONDS:
+        if now - self._members[idle].seen >= SILENT_SECONDS:
             self._forget(idle)
+        elif len(self._members) >= MOST_MEMBERS:
+            is_local = self.tasks.context.routes.is_local
+            others = (key for key, member in self._members.items() if not member.calls and not is_local(key[1]))
+            self._forget(next(others, idle))
 
     def _forget(self, key: tuple[str, Party]) -> None:
         for conversation in self._members.pop(key).free:

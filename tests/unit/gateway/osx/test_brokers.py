@@ -20,7 +20,8 @@ from typing import Any
 import grpc
 import pytest
 
-from fedrdma_fate.gateway.osx import brokers
+from fedrdma_fate.gateway.flow.osx_front import MOST_PACKET_BYTES
+from fedrdma_fate.gateway.osx import brokers, queues
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 from fedrdma_fate.wire.frames import Party
 from tests.support.certificates import TestAuthority
@@ -339,6 +340,37 @@ def test_a_call_for_a_broker_that_is_away_is_answered_with_a_code(gateway: Bridg
     told = call(gateway.front)
     assert told.status >= 500
     assert "FR623" in json.dumps(told.document)
+
+
+def test_an_answer_that_is_far_too_long_is_not_read_into_memory(
+    gateway: Bridged, broker: StandIn, monkeypatch: pytest.MonkeyPatch, session: str
+) -> None:
+    long = bytes(MOST_PACKET_BYTES + 1)
+    broker.unary = lambda _packet: long
+    told = call(gateway.front)
+    assert told.status >= 500
+    assert "FR623" in json.dumps(told.document)
+    monkeypatch.setattr(broker, "invoke", lambda _raw, _context: long)
+    assert push(gateway, session).startswith("ABORTED [FR623]")
+    assert "RESOURCE_EXHAUSTED" in gateway.state()["last_error"]
+
+
+def test_a_broker_that_names_very_many_parties_costs_none_of_this_site_its_life(
+    gateway: Bridged, session: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queues, "MOST_MEMBERS", 3)
+    assert pop(gateway, session, 0.1) is None
+    for number in range(6):
+        named = topic(session, (f"role{number}", "10000"))
+        assert bring(gateway, session, named=named) == "E0000000000"
+    assert lives(gateway, session, GUEST)
+    assert not lives(gateway, session, ("role0", "10000"))
+
+
+def lives(gateway: Bridged, session: str, who: tuple[str, str]) -> bool:
+    runner: Any = gateway.sites.runner
+    presence = runner.gateways["a"]._assembly.tasks.sessions.presence
+    return Party(*who) in presence.tasks(session)
 
 
 @pytest.mark.usefixtures("broker")
