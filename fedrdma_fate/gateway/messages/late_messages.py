@@ -1,4 +1,4 @@
-"""Messages that came for a party that had left their session: should it join again, their senders are asked."""
+"""Messages that waited for a party when it left their session, or came later: should it be back, senders are asked."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedrdma_fate.wire.frames import MessageKey, Party
 MOST_LATE = 1024
 """Of all sessions; some 300 bytes each. Most parties that leave never come back, and then nobody asks for these."""
 
-PARTY_HAD_LEFT = "its party had left the session when it came, and joined it again"
+PARTY_HAD_LEFT = "its party left the session before it had pulled it, and joined it again"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

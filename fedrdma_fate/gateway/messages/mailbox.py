@@ -31,7 +31,7 @@ class Mailbox:
         on_waiting: called with session and party when something begins to wait for them.
         on_wanted_whole: called with a message of which nothing was let be missing by who gets it, but by who sent it.
         on_turned_away: called with a message that was dropped because its destination's tasks do not know its source.
-        on_back: called with a message that was dropped because its party had left, when that joins the session again.
+        on_back: called with a message that was dropped because its party left, when that joins the session again.
     """
 
     def __init__(
@@ -100,6 +100,10 @@ class Mailbox:
         self.tolerances.leave(session, party)
         self._mixed = {pair: key for pair, key in self._mixed.items() if pair[:2] != (session, party)}
         self._in_doubt = {each for each in self._in_doubt if (each.session, each.destination) != (session, party)}
+        for message in self._messages.values():
+            if (message.key.session, message.key.destination) == (session, party):
+                # nobody has pulled it: should the party be back, it is missed as one that comes from now on is
+                self._late.add(LateMessage(message.key, message.origin, message.transfer))
         dropped, _ = self._drop(lambda key, _: key.session == session and key.destination == party)
         for key, future in self._waiting.items():
             if key.session == session and key.destination == party and not future.done():

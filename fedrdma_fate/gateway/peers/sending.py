@@ -666,17 +666,26 @@ class Sending:
         return True
 
     def _missed(self, transfer: int, key: MessageKey, reason: str) -> None:
-        """A message came when its party had left the session, and that is back now, and may wait for it.
+        """A message was dropped because its party had left the session, and that is back now, and may wait for it.
 
         A session's name may be used again: what was pushed before its own party left has nobody who waits.
         """
         with self._journal.together():
-            if self._context.mailbox.sessions.pushed(key) is not None:
+            if self._context.mailbox.sessions.pushed(key) is not None and not self._was_pushed_after(transfer, key):
                 self._undeliverable(transfer, key, ErrorCode.MESSAGE_LOST, reason)
                 self._tell_task(key, ErrorCode.MESSAGE_LOST, reason)
             else:
                 self._journal.write(records.Dropped(self._peer.site, transfer))
             self.lending.end(transfer)
+
+    def _was_pushed_after(self, transfer: int, key: MessageKey) -> bool:
+        """Whether a later transfer is of the same message: then it is that one's push that is remembered."""
+        encoded = _encode_key(key)
+        return (
+            any(each > transfer and inline.key == key for each, inline in self._inline.items())
+            or any(each > transfer and pending.outgoing.key == key for each, pending in self._transfers.items())
+            or any(each > transfer and known == encoded for each, known in self._delivered.items())
+        )
 
     def on_lend_declined(self, transfer: int, reason: str) -> None:
         """The peer cannot use a message where it lies: it is sent."""

@@ -1,4 +1,4 @@
-"""A party that left its session and joins it again is told what was dropped meanwhile, and so is its sender."""
+"""A party that left its session and joins it again is told what was dropped by then, and so is its sender."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedrdma_fate.gateway.messages.sessions import Push
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
 from fedrdma_fate.wire.frames import MessageKey, Refused
 from tests.support.twin import PARTIES, Twin
-from tests.support.twin_play import BODY, Play, pull, sent_by, work
+from tests.support.twin_play import BODY, Play, peer_of, pull, sent_by, work
 
 SIZES = [100, len(BODY)]
 
@@ -58,6 +58,49 @@ def test_both_ends_are_told_of_a_message_that_came_while_its_party_was_away(play
     play(scenario)
 
 
+@pytest.mark.parametrize("size", SIZES)
+def test_both_ends_are_told_of_a_message_that_waited_when_its_party_left(play: Play, size: int) -> None:
+    async def scenario(twin: Twin) -> None:
+        await twin.connect()
+        join(twin, "a")
+        join(twin, "b")
+        key = push(twin, size)
+        await work(twin)
+        leave(twin, "b")
+        await work(twin)
+        # nobody waits for it
+        sessions(twin, "a").raise_push_failure("s", key.source)
+        join(twin, "b")
+        waits = pull(twin, key)
+        await work(twin)
+        with pytest.raises(FedRDMAError) as told:
+            await waits
+        assert told.value.code is ErrorCode.MESSAGE_LOST
+        with pytest.raises(FedRDMAError) as told:
+            sessions(twin, "a").raise_push_failure("s", key.source)
+        assert told.value.code is ErrorCode.MESSAGE_LOST
+
+    play(scenario)
+
+
+def test_nobody_is_told_of_a_message_that_its_party_had_before_it_left(play: Play) -> None:
+    async def scenario(twin: Twin) -> None:
+        await twin.connect()
+        join(twin, "a")
+        join(twin, "b")
+        key = push(twin, 100)
+        waits = pull(twin, key)
+        await work(twin)
+        assert await waits == BODY[:100]
+        leave(twin, "b")
+        join(twin, "b")
+        await work(twin)
+        sessions(twin, "a").raise_push_failure("s", key.source)
+        assert not peer_of(twin, "a").sending.has_to_tell
+
+    play(scenario)
+
+
 def test_they_are_told_by_the_next_channel_where_there_was_none_when_the_party_came_back(play: Play) -> None:
     async def scenario(twin: Twin) -> None:
         await twin.connect()
@@ -95,6 +138,28 @@ def test_what_came_too_late_in_an_earlier_use_of_the_session_is_no_failure_of_th
         await work(twin)
         assert await waits == BODY[:size]
         sessions(twin, "a").raise_push_failure("s", PARTIES["a"])
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_message_of_the_next_use_that_is_on_its_way_by_then_is_not_told_to_be_lost(play: Play, size: int) -> None:
+    async def scenario(twin: Twin) -> None:
+        await twin.connect()
+        join(twin, "a")
+        leave(twin, "b")
+        push(twin, size)
+        await work(twin)
+        leave(twin, "a")
+        join(twin, "a")
+        key = push(twin, size)
+        # before that has come, and after b asks about the one before it
+        join(twin, "b")
+        waits = pull(twin, key)
+        await work(twin)
+        assert await waits == BODY[:size]
+        sessions(twin, "a").raise_push_failure("s", PARTIES["a"])
+        assert not peer_of(twin, "a").sending.has_to_tell
 
     play(scenario)
 
