@@ -34,7 +34,7 @@ BOUNDS: dict[str, dict[str, str]] = {
     "by the configuration": {
         "gateway/routing.py:Routes": "_sites",
         "gateway/flow/calls.py:FlowCalls": "counts peers",
-        "gateway/osx/broker_front.py:BrokerScheduling": "_repeats",
+        "gateway/osx/broker_front.py:BrokerScheduling": "_reading _repeats",
         "gateway/sum_orders.py:StandingSumOrders": "_sites",
         "gateway/link_sharing.py:LinkSharing": "_links",
         "gateway/journal/state.py:JournalState": "met",

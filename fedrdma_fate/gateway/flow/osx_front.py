@@ -91,6 +91,10 @@ class Scheduling(Protocol):
         """What carries out those of a caller, in whatever thread; raises FedRDMAError where it may make none."""
         ...
 
+    def reading(self, context: grpc.ServicerContext) -> contextlib.AbstractContextManager[None]:
+        """Held while a call of a caller is read; raises FedRDMAError where too many are."""
+        ...
+
     def close(self) -> None:
         """Nobody calls any more."""
         ...
@@ -114,6 +118,10 @@ class OwnScheduling:
     def of(self, _context: grpc.ServicerContext) -> Repeats:
         """See `Scheduling`."""
         return self._calls.repeats
+
+    def reading(self, _context: grpc.ServicerContext) -> contextlib.AbstractContextManager[None]:
+        """See `Scheduling`; it may make as many as it likes."""
+        return contextlib.nullcontext()
 
     def close(self) -> None:
         """See `Scheduling`."""
@@ -215,7 +223,7 @@ class OsxFront:
         raise AssertionError("unreachable: abort raises")
 
     def _packet(self, received: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
-        with self._watch.within(context, CALL_SECONDS):
+        with self._scheduling.reading(context), self._watch.within(context, CALL_SECONDS):
             packet = next(received, b"")
         if len(packet) > MOST_PACKET_BYTES:
             raise refused(f"it has {len(packet)} bytes; {MOST_PACKET_BYTES} is the limit")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import contextlib
+import threading
+from collections.abc import Awaitable, Callable, Iterator
 
 import grpc
 
@@ -12,6 +14,14 @@ from fedrdma_fate.gateway.flow.calls import FlowCalls
 from fedrdma_fate.gateway.flow.repeats import Repeats
 from fedrdma_fate.gateway.osx.brokers import BrokerSites
 from fedrdma_fate.gateway.osx.transport import QueueTransport
+from fedrdma_fate.wire.errors import ErrorCode, GatewayError
+
+MOST_READING = 4
+"""Scheduling calls of a broker that are read at once: grpcio reads all of one, up to 2 GiB, before anybody sees its
+length, and one as it should be has some kB."""
+
+READING_SECONDS = 10.0
+"""That the next one waits for its turn to be read: then FATE Flow has given it up."""
 
 Carry = Callable[[SchedulingCall], Awaitable[Answer]]
 
@@ -57,6 +67,7 @@ class BrokerScheduling:
         self._sites = sites
         # a call that is made again is the same only where it is the same site's; all where none shows a certificate
         self._repeats = {each: Repeats(self._carry(each)) for each in sites.groups}
+        self._reading = {each: threading.BoundedSemaphore(MOST_READING) for each in sites.groups}
 
     @property
     def further_headers(self) -> tuple[str, ...]:
@@ -66,6 +77,21 @@ class BrokerScheduling:
     def of(self, context: grpc.ServicerContext) -> Repeats:
         """See `Scheduling`."""
         return self._repeats[self._sites.calling(context)]
+
+    @contextlib.contextmanager
+    def reading(self, context: grpc.ServicerContext) -> Iterator[None]:
+        """See `Scheduling`: a broker that sends none to its end, or long ones, holds up its own alone."""
+        reading = self._reading[self._sites.calling(context)]
+        if not reading.acquire(timeout=READING_SECONDS):
+            raise GatewayError(
+                ErrorCode.LIMIT_REACHED,
+                f"{MOST_READING} scheduling calls of this broker are being read.",
+                "See why its calls do not come to their end.",
+            )
+        try:
+            yield
+        finally:
+            reading.release()
 
     def close(self) -> None:
         """See `Scheduling`."""

@@ -21,7 +21,7 @@ import grpc
 import pytest
 
 from fedrdma_fate.gateway.flow.osx_front import MOST_PACKET_BYTES
-from fedrdma_fate.gateway.osx import brokers, queues
+from fedrdma_fate.gateway.osx import broker_front, brokers, queues
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 from fedrdma_fate.wire.frames import Party
 from tests.support.certificates import TestAuthority
@@ -334,6 +334,33 @@ def test_a_call_in_the_name_of_a_party_that_is_not_the_brokers_reaches_no_fate_f
     with pytest.raises(grpc.RpcError, match=r"\[FR602\]"):
         scheduled(gateway, {"src-party-id": "9999"})
     assert not gateway.flow.calls
+
+
+def test_a_broker_that_begins_scheduling_calls_and_sends_none_has_few_read_and_holds_up_its_own_alone(
+    gateway: Bridged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_front, "READING_SECONDS", 0.2)
+    over = threading.Event()
+
+    def nothing() -> Iterator[bytes]:
+        over.wait()
+        yield from ()
+
+    def refused() -> bool:
+        try:
+            scheduled(gateway, {"src-party-id": "10000"})
+        except grpc.RpcError as error:
+            return "[FR610]" in told_by(error)
+        return False
+
+    with grpc.insecure_channel(f"127.0.0.1:{gateway.brokers}") as channel:
+        begin = channel.stream_unary(f"/{DATA_TRANSFER}/unaryCall")
+        begun = [begin.future(nothing()) for _ in range(broker_front.MOST_READING)]
+        eventually(refused, LONG)
+        for each in begun:
+            each.cancel()
+        over.set()
+        eventually(lambda: not refused(), LONG)
 
 
 def test_a_call_for_a_broker_that_is_away_is_answered_with_a_code(gateway: Bridged) -> None:
