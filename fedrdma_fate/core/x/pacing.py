@@ -31,6 +31,10 @@ class Pacer:
         self._rate = rate
         self._tokens = min(self._tokens, self.burst_bytes)
 
+    def bound(self, most_bytes: float) -> None:
+        """There was nothing to send: of what was earned meanwhile no more than this may go at once."""
+        self._tokens = min(self._tokens, most_bytes)
+
     def grant_at(self, length: int, now: float) -> float:
         """When `length` bytes may go: now, or later. A write longer than the bucket waits for a full one."""
         self._refill(now)

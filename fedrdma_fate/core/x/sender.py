@@ -210,6 +210,7 @@ class XSender(SenderBase):
             self._first_train_bytes = max(UNANSWERED_TRAIN_BYTES, UNANSWERED_TRAIN_CHUNKS * plan.chunk_bytes)
         self._train_bytes = self._train_left = self._first_train_bytes
         self._trained_at = -math.inf
+        self._was_idle = False
         self._timeout = RetransmitTimeout()
         self._repairs = None if settings.repairs is None else RepairSender(settings.repairs, self._order)
         self._ready_at: float | None = None
@@ -594,6 +595,7 @@ class XSender(SenderBase):
                 self._lengthen_train(cost)
             self._train_left -= cost
             self._trained_at = now
+            self._was_idle = True
             self._send(position, chunk, actions, now)
 
     def _lengthen_train(self, least_bytes: int) -> None:
@@ -609,6 +611,10 @@ class XSender(SenderBase):
         burst = max(min(rate * BURST_SECONDS, self.control.burst_bytes), rate * WAKE_SECONDS)
         self._pacer.burst_bytes = max(int(burst), self.plan.chunk_bytes)
         self._pacer.set_rate(rate, now)
+        if self._was_idle:
+            # as at the start: a buffer that holds a train need not hold 1 ms of a fast path's rate
+            self._pacer.bound(max(FIRST_BURST_BYTES, self.plan.chunk_bytes))
+        self._was_idle = False
         wake_bytes = max(int(rate * WAKE_SECONDS), 1)
         window = self._window()
         while (position := self._queue.head(self._arrivals)) is not None:
@@ -622,6 +628,7 @@ class XSender(SenderBase):
                 return
             self._pacer.take(length, now)
             self._send(position, chunk, actions, now)
+        self._was_idle = self._queue.all_sent
         if self._queue.all_sent and self._repairs is not None:
             self._send_repairs(self._repairs, actions, now)
 

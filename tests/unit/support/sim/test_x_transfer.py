@@ -16,6 +16,7 @@ from fedrdma_fate.core.x.chunking import FIRST_CHUNK_BYTES, best_chunk_bytes
 from tests.support.sim.bottleneck import Bottleneck, BottleneckProfile
 from tests.support.sim.clock import VirtualClock
 from tests.support.sim.cubic import CubicFlow
+from tests.support.sim.unanswered import first_transfer
 from tests.support.sim.x_flow import XFlow
 
 pytestmark = pytest.mark.slow
@@ -265,3 +266,14 @@ def test_a_path_that_is_probed_begins_at_its_rate() -> None:
     clock.run(60)
     assert transfer.outcome == Finished()
     assert 64 * MIB * 8 / (transfer.ended_at - began) >= 0.85 * link.profile.rate_bps
+
+
+@pytest.mark.parametrize(("rate", "most"), [(10e9, 2.1), (25e9, 4.5)])
+@pytest.mark.parametrize("rtt", [0.0025, 0.02])
+def test_a_first_transfer_that_begins_before_the_probe_is_answered_overruns_no_small_buffer(
+    rate: float, most: float, rtt: float
+) -> None:
+    # it takes a round trip for its train; 1 ms of the rate, sent at once after it, was two buffers, and 5 to 10 times
+    first = first_transfer(rate, rtt, 0.5e6, 4 * MIB, answered=False)
+    assert first.seconds <= most
+    assert first.resent <= 0.2
