@@ -30,6 +30,7 @@ from fedrdma_fate.client.protocol import (
     ReleaseLeases,
     Request,
 )
+from fedrdma_fate.gateway.journal_records import Told
 from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.messages.queue_numbers import MOST_QUEUES, QUEUE_TAG, End, QueueNumbers
 from fedrdma_fate.gateway.osx.requests import LONGEST_POP_SECONDS, MOST_PAYLOAD_BYTES, Queue
@@ -412,6 +413,11 @@ class Queues:
         self._members.move_to_end(key)
         member.seen = now
         member.calls += 1
+        sessions, is_local = self.tasks.context.mailbox.sessions, self.tasks.context.routes.is_local(party)
+        # nobody at a broker hears of it by the answer to the next push, and that would be lost, too
+        while not is_local and (failed := sessions.note_told(session, party)) is not None:
+            sessions.record(Told(session, party))
+            logger.error("of what a broker has brought: [%s] %s", failed.code.value, failed.message)
         return conversation
 
     def _attached(self, attach: Attach) -> TaskConversation:

@@ -23,7 +23,7 @@ import pytest
 from fedrdma_fate.gateway.flow.osx_front import MOST_PACKET_BYTES
 from fedrdma_fate.gateway.osx import broker_front, brokers, queues
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
-from fedrdma_fate.wire.frames import Party
+from fedrdma_fate.wire.frames import MessageKey, Party
 from tests.support.certificates import TestAuthority
 from tests.support.flow import FakeFlow, body_for, call, fake_flows
 from tests.support.osx_broker import DATA_TRANSFER, PROTOCOL, PUSH_URI, StandIn, stand_in
@@ -334,6 +334,21 @@ def test_a_call_in_the_name_of_a_party_that_is_not_the_brokers_reaches_no_fate_f
     with pytest.raises(grpc.RpcError, match=r"\[FR602\]"):
         scheduled(gateway, {"src-party-id": "9999"})
     assert not gateway.flow.calls
+
+
+def test_a_push_that_came_to_nothing_later_costs_a_broker_none_of_its_next_ones(gateway: Bridged, session: str) -> None:
+    runner: Any = gateway.sites.runner
+    sessions = runner.gateways["a"]._assembly.context.mailbox.sessions
+    assert bring(gateway, session, b"1") == "E0000000000"
+    key = MessageKey(session, "x", "osx queue #0", Party(*HOST), Party(*GUEST))
+    lost = GatewayError(ErrorCode.MESSAGE_LOST, "it was here, and is lost")
+
+    async def fail() -> None:
+        sessions.push_failed(key, lost)
+
+    runner.run(fail())
+    assert bring(gateway, session, b"2") == "E0000000000"
+    assert [pop(gateway, session) for _ in range(2)] == [b"1", b"2"]
 
 
 def test_a_broker_that_begins_scheduling_calls_and_sends_none_has_few_read_and_holds_up_its_own_alone(
