@@ -36,6 +36,7 @@ class BottleneckProfile:
         mtu_bytes: payload of a packet.
         bursts: packets lost in a row, besides those lost at random.
         policer: in front of the queue; drops what it has no tokens for.
+        drops_whole_packets: of what does not fit a packet takes no room; else its beginning does.
         burst_bytes: that an idle link lets pass at once, as a token bucket does (the testbed's holds two packets).
     """
 
@@ -50,6 +51,7 @@ class BottleneckProfile:
     bursts: BurstLoss | None = None
     policer: Policer | None = None
     burst_bytes: float = 0.0
+    drops_whole_packets: bool = False
 
 
 class Nic:
@@ -167,8 +169,15 @@ class Bottleneck:
         self._drain(now)
         rate = profile.rate_bps / 8
         # what came in drained meanwhile is not in the queue; a part of the message always passes straight through
-        fits = self._queue + wire - min(span * rate, wire) <= profile.buffer_bytes
-        self._queue = self._queue + wire if fits else max(self._queue, profile.buffer_bytes)
+        room = profile.buffer_bytes - self._queue + min(span * rate, wire)
+        fits = wire <= room
+        if fits:
+            self._queue += wire
+        elif profile.drops_whole_packets:
+            packet = profile.mtu_bytes + PACKET_OVERHEAD_BYTES
+            self._queue += max(room, 0.0) // packet * packet
+        else:
+            self._queue = max(self._queue, profile.buffer_bytes)
         self.deepest_queue_bytes = max(self.deepest_queue_bytes, min(self._queue, profile.buffer_bytes))
         arrival = now + max(self._queue, 0.0) / rate + profile.rtt / 2 - profile.jitter
         if fits and not spoilt:

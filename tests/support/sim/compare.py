@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import itertools
 import random
 import statistics
@@ -25,6 +26,7 @@ from tests.support.sim.incast import Case as IncastCase
 from tests.support.sim.incast import print_incast, print_slow
 from tests.support.sim.outcast import Case as OutcastCase
 from tests.support.sim.outcast import print_outcast
+from tests.support.sim.streams import Bbr, EndlessStream
 from tests.support.sim.x_flow import XFlow
 
 MIB = 1 << 20
@@ -193,6 +195,8 @@ class Shared:
         rtt: of both flows, seconds.
         jobs: flows of ours are transfers of PAYLOAD_BYTES, idle for PAUSE_SECONDS in between; else they always have
             something to send.
+        chunk_bytes: of flows of ours; None: what suits the path.
+        drops_whole_packets: see `BottleneckProfile`.
     """
 
     rate_bps: float
@@ -200,6 +204,8 @@ class Shared:
     jitter: float = 0.0
     rtt: float = 0.02
     jobs: bool = False
+    chunk_bytes: int | None = None
+    drops_whole_packets: bool = False
 
     def shares(self, first: str, later: str, start: int) -> Shares:
         """Two flows, the later one a second after the first and a little more with each start."""
@@ -210,6 +216,7 @@ class Shared:
             buffer_bytes=self.buffer_bytes,
             jitter=self.jitter,
             nic_bps=10 * self.rate_bps,
+            drops_whole_packets=self.drops_whole_packets,
         )
         link = Bottleneck(clock, profile, random.Random(start + 1))
         begins = 1 + START_SECONDS * start
@@ -230,17 +237,20 @@ class Shared:
 
     def _flow(
         self, name: str, clock: VirtualClock, link: Bottleneck, until: float, number: int
-    ) -> CoreFlow | CubicFlow:
+    ) -> CoreFlow | CubicFlow | EndlessStream:
         if name == "cubic":
             return CubicFlow(clock, link, until=until)
+        if name == "bbr1":
+            return EndlessStream(clock, link, Bbr())
         payload_bytes = int(PAYLOAD_BYTES * self.rate_bps / 1e9)
         if self.jobs:
             chance = random.Random(number)
             payloads: Iterator[int] = itertools.repeat(payload_bytes)
-            return CoreFlow(clock, link, payloads, CONTROLLERS[name], lambda: chance.uniform(*PAUSE_SECONDS))
+            pause = functools.partial(chance.uniform, *PAUSE_SECONDS)
+            return CoreFlow(clock, link, payloads, CONTROLLERS[name], pause, self.chunk_bytes)
         # the first transfer finds the path, and its loss, so that chunks are as long as they are for the rest
         endless = itertools.chain([payload_bytes], itertools.repeat(int(self.rate_bps * until / 8)))
-        return CoreFlow(clock, link, endless, CONTROLLERS[name])
+        return CoreFlow(clock, link, endless, CONTROLLERS[name], chunk_bytes=self.chunk_bytes)
 
 
 def print_single(names: Sequence[str], pattern: str) -> None:
@@ -263,7 +273,15 @@ def print_single(names: Sequence[str], pattern: str) -> None:
 
 
 def print_sharing(
-    starts: int, rate_bps: float, pairs: Sequence[str], pattern: str, *, jobs: bool = False, rtt: float = 0.02
+    starts: int,
+    rate_bps: float,
+    pairs: Sequence[str],
+    pattern: str,
+    *,
+    jobs: bool = False,
+    rtt: float = 0.02,
+    chunk_bytes: int | None = None,
+    drops_whole_packets: bool = False,
 ) -> None:
     """The table of two flows that share a link, over different starts; shares are of what is fair, half of the link."""
     print("| buffer, jitter | first, later | the first: least, median | the later: least, median | used |")
@@ -272,7 +290,7 @@ def print_sharing(
         where = f"{buffer_bytes / 1e6:g} MB, {jitter * 1e3:g} ms"
         if pattern not in where:
             continue
-        link = Shared(rate_bps, buffer_bytes * rate_bps / 1e9, jitter, rtt, jobs)
+        link = Shared(rate_bps, buffer_bytes * rate_bps / 1e9, jitter, rtt, jobs, chunk_bytes, drops_whole_packets)
         for pair in pairs:
             first, later = pair.split("+")
             runs = [link.shares(first, later, start) for start in range(starts)]
@@ -301,7 +319,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--only", default="", help="rows whose path has this in its name")
     parser.add_argument("--controllers", default="ours,bbr3", help="of `single`")
-    parser.add_argument("--pairs", default=",".join(PAIRS), help="of `sharing`")
+    parser.add_argument("--pairs", default=",".join(PAIRS), help="of `sharing`; `bbr1` is a rival, too")
+    parser.add_argument("--whole-packets", action="store_true", help="of `sharing`: what does not fit takes no room")
+    parser.add_argument("--chunk", type=int, help="of `sharing`: bytes of each chunk of ours")
     parser.add_argument("--starts", type=int, default=24, help="of `sharing`, 37 ms apart")
     parser.add_argument("--rate", type=float, default=1e9, help="bits a second; buffers of `sharing` scale with it")
     parser.add_argument("--rtt", type=float, default=0.02, help="of `sharing`, `incast` and `outcast`, seconds")
@@ -355,7 +375,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_outcast(down, chosen.order.split(","), chosen.rounds)
     else:
         pairs = chosen.pairs.split(",")
-        print_sharing(chosen.starts, chosen.rate, pairs, chosen.only, jobs=chosen.jobs, rtt=chosen.rtt)
+        parts = {"jobs": chosen.jobs, "rtt": chosen.rtt, "chunk_bytes": chosen.chunk}
+        parts["drops_whole_packets"] = chosen.whole_packets
+        print_sharing(chosen.starts, chosen.rate, pairs, chosen.only, **parts)
     return 0
 
 

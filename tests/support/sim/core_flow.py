@@ -42,6 +42,7 @@ class CoreFlow:
         payloads: Iterable[int],
         make_controller: MakeController = RateController,
         pause: Callable[[], float] = lambda: 0.0,
+        chunk_bytes: int | None = None,
     ) -> None:
         """
         Args:
@@ -50,6 +51,7 @@ class CoreFlow:
             payloads: bytes of each transfer; without end.
             make_controller: makes what finds the rate.
             pause: seconds until the next transfer.
+            chunk_bytes: of each chunk; None: what suits the path.
         """
         profile = link.profile
         probed = PathState(0.985 * profile.rate_bps / 8, profile.rtt, None)
@@ -59,6 +61,7 @@ class CoreFlow:
         self._payloads = iter(payloads)
         self._payload_bytes = 0
         self._pause = pause
+        self._chunk_bytes = chunk_bytes
         self._memory = PathMemory(KnownPath(probed, "probed"), make_controller)
         self._count = self._done_bytes = 0
         self._wakes_at = self._reports_at = math.inf
@@ -88,7 +91,7 @@ class CoreFlow:
         assert known is not None
         self._count += 1
         total = self._payload_bytes = next(self._payloads)
-        plan = ChunkPlan(total, best_chunk_bytes(known.rate, known.loss, mtu_bytes, total))
+        plan = ChunkPlan(total, self._chunk_bytes or best_chunk_bytes(known.rate, known.loss, mtu_bytes, total))
         tag, pairs = self._count % TAGS, best_queue_pairs(known, QUEUE_PAIRS)
         settings = XSendSettings(tag, queue_pairs=pairs, mtu_bytes=mtu_bytes)
         self._sender = XSender(self._count, plan, settings, self._memory.begin())

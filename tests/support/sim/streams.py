@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
@@ -283,3 +284,21 @@ class Stream:
         self._over += 1
         if self._over == self._segments:
             self.on_received()
+
+
+class EndlessStream(Stream):
+    """Always has something to send."""
+
+    def __init__(self, clock: VirtualClock, way: Bottleneck, control: Control) -> None:
+        """
+        Args:
+            clock: virtual time.
+            way: the path.
+            control: of its window.
+        """
+        super().__init__(clock, way, sys.maxsize, control)
+
+    @property
+    def arrived_bytes(self) -> int:
+        """All that landed."""
+        return self.came

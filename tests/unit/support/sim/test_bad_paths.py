@@ -46,6 +46,20 @@ def test_what_a_policer_drops_does_not_arrive_and_is_in_no_queue() -> None:
     assert link.deepest_queue_bytes < 15_000
 
 
+def test_a_packet_that_does_not_fit_takes_no_room_from_those_that_do() -> None:
+    clock = VirtualClock()
+    profile = BottleneckProfile(1e9, buffer_bytes=100e3, nic_bps=10e9, drops_whole_packets=True)
+    link, nic, landed = Bottleneck(clock, profile, random.Random(1)), Nic(), list[float]()
+    # a seventh more than it can carry: between two packets there is room for a part of one
+    seconds = 10_000 * 4196 * 8 / 1.143e9
+    for number in range(10_000):
+        clock.at(number / 10_000 * seconds, lambda: link.post(nic, 4096, lambda: landed.append(clock.now)))
+    clock.run()
+    assert link.dropped_messages > 0
+    assert len(landed) * 4196 * 8 / 1e9 >= 0.99 * seconds
+    assert link.deepest_queue_bytes <= 100e3
+
+
 def test_an_idle_link_with_a_token_bucket_lets_its_bytes_pass_at_once() -> None:
     clock = VirtualClock()
     profile = BottleneckProfile(1e6, rtt=0.0, nic_bps=1e12, burst_bytes=3_300)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from tests.support.sim.bad_paths import Policer
 from tests.support.sim.bottleneck import BottleneckProfile
-from tests.support.sim.compare import CONTROLLERS, Case, Shared, cubic_seconds, main, transfers
+from tests.support.sim.compare import CONTROLLERS, FAIR_SHARE, Case, Shared, cubic_seconds, main, transfers
 
 
 @pytest.mark.parametrize("name", CONTROLLERS)
@@ -46,3 +48,16 @@ def test_a_table_has_a_row_for_each_path_that_was_asked_for(capsys: pytest.Captu
     rows = capsys.readouterr().out.splitlines()
     assert rows[0].startswith("| path | bbr3")
     assert [row.split("|")[1].strip() for row in rows[2:]] == ["5M 2 ms, 0 % lost"]
+
+
+def test_a_rival_that_minds_no_loss_drives_long_chunks_out_of_a_small_buffer_and_not_out_of_a_large_one() -> None:
+    small, large = (Shared(200e6, size, drops_whole_packets=True).shares("ours", "bbr1", 1) for size in (100e3, 800e3))
+    assert small.first < 0.2 * FAIR_SHARE
+    assert large.first > 0.7 * FAIR_SHARE
+    assert min(small.used, large.used) > 0.9
+
+
+def test_chunks_of_ours_may_have_another_size() -> None:
+    link = Shared(200e6, 100e3, drops_whole_packets=True)
+    short = dataclasses.replace(link, chunk_bytes=4096)
+    assert short.shares("ours", "bbr1", 1).first > 1.5 * link.shares("ours", "bbr1", 1).first
