@@ -244,11 +244,13 @@ class Pushed(Record, frozen=True, tag=10):
         key: the message.
         client: id of the task that pushes it.
         digest: xxh3-64 of the payload, where that is known.
+        failed: code of why it came to nothing, where it did.
     """
 
     key: MessageKey
     client: str = ""
     digest: int | None = None
+    failed: str = ""
 
 
 class Unpushed(Record, frozen=True, tag=11):

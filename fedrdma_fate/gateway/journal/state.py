@@ -212,8 +212,8 @@ class JournalState:
                         del self.lost[name]
                 for name in [name for name, each in self.coming.items() if each.offer.key.session == session]:
                     del self.coming[name]
-            case Pushed(key=key, client=client, digest=digest):
-                self.sessions.remember_push(key, Push(client, digest))
+            case Pushed(key=key, client=client, digest=digest, failed=failed):
+                self.sessions.remember_push(key, Push(client, digest, failed))
             case Unpushed(key=key):
                 self.sessions.forget_push(key)
             case Pulled(key=key, client=client, asked=asked):

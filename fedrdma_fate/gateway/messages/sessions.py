@@ -38,10 +38,12 @@ MOST_FAILURES = 1024
 
 
 class Push(NamedTuple):
-    """How a message was pushed: by which task, and the digest of its payload where that is known."""
+    """How a message was pushed: by which task, the digest of its payload where that is known, and where it came to
+    nothing the code of why."""
 
     client: str = ""
     digest: int | None = None
+    failed: str = ""
 
 
 _UNKNOWN = Push()
@@ -287,6 +289,7 @@ class Sessions:
         Raises:
             GatewayError: DUPLICATE_PUSH when one of them was pushed with other bytes, or comes twice; then none is
                 noted.
+            FedRDMAError: one of them was pushed before, and not delivered; likewise.
         """
         known = self.pushed
         if len(set(keys)) < len(keys):
@@ -294,6 +297,9 @@ class Sessions:
         for key in keys:
             if (before := known(key)) is None:
                 continue
+            if before.failed:
+                # its receiver was told that it does not come
+                raise error_from_code(before.failed, f"{key} was pushed before, and was not delivered.")
             if push.digest is None or before.digest is None:
                 if again and before.client and before.client == push.client:
                     continue
@@ -338,7 +344,10 @@ class Sessions:
     def push_failed(self, key: MessageKey, error: FedRDMAError) -> None:
         """A push could not be delivered: its party is told at its next call. May be repeated until then."""
         if not self.is_closed(key.session, key.source):
-            failures = self._of(key.session).failures.setdefault(key.source, [])
+            state = self._of(key.session)
+            if (push := state.pushed.get(key)) is not None:
+                state.pushed[key] = push._replace(failed=error.code.value)
+            failures = state.failures.setdefault(key.source, [])
             if len(failures) < MOST_FAILURES and all(key != known for known, _ in failures):
                 failures.append((key, error))
                 self.record(PushFailed(key, error.code.value, error.message))
