@@ -266,7 +266,7 @@ class Mailbox:
     def return_(self, message: Message) -> None:
         """A message that was taken could not be handed over: it waits again, for the same pull made anew."""
         key = message.key
-        if self.sessions.is_closed(key.session, key.destination):
+        if self._is_replaced(message):
             message.discard()
             return
         self.sessions.forget_pull(key)
@@ -298,10 +298,15 @@ class Mailbox:
         if not future.done() or future.exception() is not None:
             return
         message = future.result()
-        if self.sessions.is_closed(message.key.session, message.key.destination):
+        if self._is_replaced(message):
             message.discard()
         else:
             self._keep(message)
+
+    def _is_replaced(self, message: Message) -> bool:
+        """Nobody is left to pull it, or its party has left, and come back, and another one of its name is here."""
+        key = message.key
+        return self.sessions.is_closed(key.session, key.destination) or key in self._messages
 
     def _keep(self, message: Message) -> None:
         self._messages[message.key] = message

@@ -353,6 +353,22 @@ def test_only_messages_in_the_region_that_nobody_spills_are_offered_for_spilling
     run(scenario())
 
 
+def test_what_comes_back_of_an_earlier_use_of_its_name_takes_no_place_of_the_message_that_is_here(desk: Desk) -> None:
+    async def scenario() -> None:
+        earlier, later = desk.message(), desk.message()
+        desk.mailbox.deliver(earlier)
+        assert await desk.mailbox.take(key(), None) is earlier
+        desk.mailbox.sessions.leave("s", HOST)
+        desk.mailbox.sessions.join("s", HOST)
+        assert desk.mailbox.deliver(later)
+        # its task went away before it had it
+        desk.mailbox.return_(earlier)
+        assert desk.slots == 1
+        assert await desk.mailbox.take(key(), None) is later
+
+    run(scenario())
+
+
 # --- sessions ---
 
 
