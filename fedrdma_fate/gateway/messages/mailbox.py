@@ -142,7 +142,7 @@ class Mailbox:
             self._turn_away(message)
             return False
         future = self._waiting.get(key)
-        answered = future is not None and future.done()
+        answered = _has_message(future)
         closed = self.sessions.is_closed(key.session, key.destination)
         if closed or answered or key in self._messages or self._is_pulled(key):
             reason = "its party has left" if closed else "it is here already"
@@ -156,9 +156,10 @@ class Mailbox:
             return False
         self._forget_failure(key)
         self.tolerances.came(key, message.seconds)
-        if future is not None:
+        if future is not None and not future.done():
             future.set_result(message)
         else:
+            # a pull that was refused, and has not had its turn yet, does not get it: it is for the next one
             self._keep(message)
             self.on_waiting(key.session, key.destination)
         return True
@@ -173,7 +174,7 @@ class Mailbox:
         if closed or key in self._messages or self._is_pulled(key) or not self.sessions.admits(key):
             return ""
         future = self._waiting.get(key)
-        if future is not None and future.done() and future.exception() is None:
+        if _has_message(future):
             # it is here, and its pull has only not had its turn yet
             return ""
         self._forget_failure(key)
@@ -415,6 +416,11 @@ class Mailbox:
         """Drop every message: the gateway is going away."""
         for key in list(self._messages):
             self._remove(key).discard()
+
+
+def _has_message(pull: asyncio.Future[Message] | None) -> bool:
+    """Whether a pull has got its message, and at most had no turn since."""
+    return pull is not None and pull.done() and not pull.cancelled() and pull.exception() is None
 
 
 def _failure(key: MessageKey, code: str, reason: str) -> FedRDMAError:

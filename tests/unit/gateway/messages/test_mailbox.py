@@ -353,6 +353,24 @@ def test_only_messages_in_the_region_that_nobody_spills_are_offered_for_spilling
     run(scenario())
 
 
+def test_a_message_that_comes_in_the_moment_in_which_its_pull_is_refused_waits_for_the_next_pull(desk: Desk) -> None:
+    async def scenario() -> None:
+        refused = asyncio.create_task(desk.mailbox.take(key(), None))
+        await settle()
+        desk.mailbox.refuse_all(GatewayError(ErrorCode.GATEWAY_STOPPING, "the gateway stops"))
+        message = desk.message()
+        assert desk.mailbox.deliver(message)
+        # it is here, and is not here twice
+        assert not desk.mailbox.deliver(desk.message())
+        with pytest.raises(GatewayError) as caught:
+            await refused
+        assert caught.value.code is ErrorCode.GATEWAY_STOPPING
+        assert list(desk.mailbox.all_messages()) == [message]
+        assert desk.slots == 1
+
+    run(scenario())
+
+
 def test_what_comes_back_of_an_earlier_use_of_its_name_takes_no_place_of_the_message_that_is_here(desk: Desk) -> None:
     async def scenario() -> None:
         earlier, later = desk.message(), desk.message()
