@@ -38,8 +38,7 @@ MOST_FAILURES = 1024
 
 
 class Push(NamedTuple):
-    """How a message was pushed: by which task, the digest of its payload where that is known, and where it came to
-    nothing the code of why."""
+    """How a message was pushed: by which task, the payload's digest where known, and why it failed, where it did."""
 
     client: str = ""
     digest: int | None = None
@@ -287,8 +286,7 @@ class Sessions:
             those that are to be sent: one that was pushed before, with the same bytes, is the same message.
 
         Raises:
-            GatewayError: DUPLICATE_PUSH when one of them was pushed with other bytes, or comes twice; then none is
-                noted.
+            GatewayError: DUPLICATE_PUSH when one of them was pushed with other bytes, or comes twice; none is noted.
             FedRDMAError: one of them was pushed before, and not delivered; likewise.
         """
         known = self.pushed

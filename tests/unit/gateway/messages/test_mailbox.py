@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fedrdma_fate.gateway.journal.state import replay
-from fedrdma_fate.gateway.journal_records import AnyRecord, encode_record
 from fedrdma_fate.gateway.messages.closed_parties import MOST_CLOSED
 from fedrdma_fate.gateway.messages.mailbox import Mailbox
 from fedrdma_fate.gateway.messages.message import Message
-from fedrdma_fate.gateway.messages.sessions import Push, Sessions
+from fedrdma_fate.gateway.messages.sessions import Sessions
 from fedrdma_fate.memory.pool import SlotPool
 from fedrdma_fate.memory.spill import Spilled
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, TransferError
@@ -418,32 +416,6 @@ def test_a_failed_push_is_told_once_to_its_party_in_its_session() -> None:
         sessions.raise_push_failure("s", GUEST)
     assert caught.value is failure
     sessions.raise_push_failure("s", GUEST)
-
-
-def test_a_push_that_was_not_delivered_is_refused_when_it_is_made_again_also_after_its_task_was_told() -> None:
-    records: list[AnyRecord] = []
-    sessions = Sessions()
-    sessions.record = records.append
-    push = Push("task", 7)
-    assert sessions.note_push((key(), key("whole")), push) == (key(), key("whole"))
-    sessions.push_not_delivered(key(), ErrorCode.MESSAGE_LOST, "its memory is gone")
-    # this run, the next one, and one whose journal was written anew
-    for of_run in (sessions, replayed(records), replayed(replayed(records).records())):
-        with pytest.raises(FedRDMAError):
-            of_run.raise_push_failure("s", GUEST)
-        for again in (False, True):
-            with pytest.raises(FedRDMAError) as caught:
-                of_run.note_push((key(),), push, again=again)
-            assert caught.value.code is ErrorCode.MESSAGE_LOST
-        # the run after that, which has nobody to tell
-        with pytest.raises(FedRDMAError):
-            replayed(of_run.records()).note_push((key(),), push)
-        assert of_run.note_push((key("whole"),), push) == ()
-
-
-def replayed(records: Iterable[AnyRecord]) -> Sessions:
-    """What the next run knows."""
-    return replay(list(map(encode_record, records))).sessions
 
 
 def test_a_session_is_forgotten_when_its_last_party_has_left() -> None:

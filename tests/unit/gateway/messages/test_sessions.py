@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 
+from fedrdma_fate.gateway.journal.state import replay
+from fedrdma_fate.gateway.journal_records import AnyRecord, encode_record
 from fedrdma_fate.gateway.messages import sessions
-from fedrdma_fate.gateway.messages.sessions import Sessions
-from fedrdma_fate.wire.errors import ErrorCode, GatewayError
+from fedrdma_fate.gateway.messages.sessions import Push, Sessions
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError
 from fedrdma_fate.wire.frames import MOST_NAME_CHARACTERS, MessageKey, Party
 
 GUEST, HOST = Party("guest", "1"), Party("host", "2")
@@ -91,3 +95,29 @@ def test_a_push_that_came_to_nothing_may_be_made_again_also_when_many_followed()
     made.note_push((message(0),))
     with pytest.raises(GatewayError):
         made.note_push((message(0),))
+
+
+def test_a_push_that_was_not_delivered_is_refused_when_it_is_made_again_also_after_its_task_was_told() -> None:
+    records: list[AnyRecord] = []
+    sessions = Sessions()
+    sessions.record = records.append
+    push = Push("task", 7)
+    assert sessions.note_push((message(1), message(2)), push) == (message(1), message(2))
+    sessions.push_not_delivered(message(1), ErrorCode.MESSAGE_LOST, "its memory is gone")
+    # this run, the next one, and one whose journal was written anew
+    for of_run in (sessions, replayed(records), replayed(replayed(records).records())):
+        with pytest.raises(FedRDMAError):
+            of_run.raise_push_failure("s", GUEST)
+        for again in (False, True):
+            with pytest.raises(FedRDMAError) as caught:
+                of_run.note_push((message(1),), push, again=again)
+            assert caught.value.code is ErrorCode.MESSAGE_LOST
+        # the run after that, which has nobody to tell
+        with pytest.raises(FedRDMAError):
+            replayed(of_run.records()).note_push((message(1),), push)
+        assert of_run.note_push((message(2),), push) == ()
+
+
+def replayed(records: Iterable[AnyRecord]) -> Sessions:
+    """What the next run knows."""
+    return replay(list(map(encode_record, records))).sessions
