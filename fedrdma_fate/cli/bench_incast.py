@@ -25,8 +25,10 @@ from fedrdma_fate.cli.bench_shared import (
     ended_in_order,
     json_option,
     kernel_option,
-    make_directory,
+    limit_option,
+    open_log,
     progress,
+    resumed_output_option,
 )
 from fedrdma_fate.cli.failure import told_plainly
 
@@ -51,14 +53,10 @@ LOG_NAME = "bench-incast.measured.jsonl"
 @click.option("--rows", default="all", show_default=True, help="Names of rows, with commas between.")
 @click.option("--seed", default=1, show_default=True, type=click.IntRange(0, 2**32), help="Of the losses.")
 @kernel_option
-@click.option("--limit", default=1800.0, show_default=True, type=click.FloatRange(1), help="Wall seconds for one row.")
+@limit_option(1800.0)
 @checkout_option
 @json_option
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Directory for a plot and a report; what it holds of an earlier run is not measured again.",
-)
+@resumed_output_option("a plot and a report")
 def incast(
     silos: str,
     rate: str,
@@ -111,14 +109,7 @@ def _asked(settings: list[IncastSetting], rows: list[IncastRow]) -> int:
 
 
 def _open_log(output: Path | None, conditions: dict[str, object]) -> Log:
-    path = None
-    if output is not None:
-        make_directory(output)
-        path = output / LOG_NAME
-    log: Log = KeptMeasurements(path, conditions, _describe, read_measurement)
-    if not log.is_empty:
-        click.echo(f"fedrdma: {path} holds measurements, which are not made again; remove it to make them", err=True)
-    return log
+    return open_log(output, LOG_NAME, lambda path: KeptMeasurements(path, conditions, _describe, read_measurement))
 
 
 def _describe(setting: IncastSetting, row: str) -> dict[str, object]:

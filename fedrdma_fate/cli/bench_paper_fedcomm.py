@@ -23,7 +23,7 @@ from fedrdma_fate.bench.sweep import Tell
 from fedrdma_fate.bench.wan.settings import Peculiarities
 from fedrdma_fate.bench.wan.testbed import Testbed, find_checkout
 from fedrdma_fate.cli.bench_paper import print_evaluation, write_evaluation
-from fedrdma_fate.cli.bench_protocols import open_log, provide_brokers
+from fedrdma_fate.cli.bench_protocols import protocols_log, provide_brokers
 from fedrdma_fate.cli.bench_shared import (
     INTERRUPTED_STATUS,
     checkout_option,
@@ -31,8 +31,10 @@ from fedrdma_fate.cli.bench_shared import (
     ended_in_order,
     json_option,
     kernel_option,
+    limit_option,
     make_directory,
     progress,
+    resumed_output_option,
 )
 from fedrdma_fate.cli.failure import told_plainly
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
@@ -118,14 +120,10 @@ class Asked:
 @click.option("--data", type=click.Path(path_type=Path), help="Directory with CIFAR-10; a small stand-in without.")
 @click.option("--seed", default=1, show_default=True, type=click.IntRange(0, 2**32), help="Of losses and training.")
 @kernel_option
-@click.option("--limit", default=1800.0, show_default=True, type=click.FloatRange(1), help="Wall seconds for one row.")
+@limit_option(1800.0)
 @checkout_option
 @json_option
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Directory for plots and reports; what it holds of an earlier run is not measured again.",
-)
+@resumed_output_option("plots and reports")
 def fedcomm(
     figures: Sequence[str],
     network: str,
@@ -173,7 +171,7 @@ def fedcomm(
             make_testbed(networked[0]).check()
         provide_brokers([row for _, _, each in planned for row in each], repository)
         logs = {
-            count: open_log(output, {"rounds": count, "seed": seed, "kernel": kernel})
+            count: protocols_log(output, {"rounds": count, "seed": seed, "kernel": kernel})
             for count in {asked.rounds_of(figure) for figure in chosen}
         }
         made: list[Evaluation] = []

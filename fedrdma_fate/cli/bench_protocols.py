@@ -38,8 +38,10 @@ from fedrdma_fate.cli.bench_shared import (
     is_given,
     json_option,
     kernel_option,
-    make_directory,
+    limit_option,
+    open_log,
     progress,
+    resumed_output_option,
 )
 from fedrdma_fate.cli.failure import told_plainly
 
@@ -92,14 +94,10 @@ _OF_THE_NETWORK = ("network", "rate", "rtt", "buffer", "loss", "limited", "mtu",
     "--seed", default=1, show_default=True, type=click.IntRange(0, 2**32), help="Of the losses, and of training."
 )
 @kernel_option
-@click.option("--limit", default=1800.0, show_default=True, type=click.FloatRange(1), help="Wall seconds for one row.")
+@limit_option(1800.0)
 @checkout_option
 @json_option
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Directory for a plot and a report; what it holds of an earlier run is not measured again.",
-)
+@resumed_output_option("a plot and a report")
 def protocols(
     silos: str,
     model: str,
@@ -169,7 +167,7 @@ def protocols(
         notes = notes_of(settings, chosen)
         for note in notes:
             click.echo(f"fedrdma: {note}", err=True)
-        log = open_log(output, {"rounds": rounds, "seed": seed, "kernel": kernel})
+        log = protocols_log(output, {"rounds": rounds, "seed": seed, "kernel": kernel})
         with progress() as tell:
             sweep = run_protocols(settings, chosen, make_hosts, rounds, log, tell)
         _show(sweep, as_json)
@@ -202,16 +200,11 @@ def notes_of(settings: Sequence[ProtocolSetting], rows: Sequence[ProtocolRow]) -
     return list(told)
 
 
-def open_log(output: Path | None, conditions: dict[str, object]) -> Log:
-    """What a directory holds of earlier runs, and what is measured from now on; without one only the latter."""
-    path = None
-    if output is not None:
-        make_directory(output)
-        path = output / LOG_NAME
-    log: Log = KeptMeasurements(path, conditions, describe_setting, read_measurement)
-    if not log.is_empty:
-        click.echo(f"fedrdma: {path} holds measurements, which are not made again; remove it to make them", err=True)
-    return log
+def protocols_log(output: Path | None, conditions: dict[str, object]) -> Log:
+    """See `open_log`."""
+    return open_log(
+        output, LOG_NAME, lambda path: KeptMeasurements(path, conditions, describe_setting, read_measurement)
+    )
 
 
 def describe_setting(setting: ProtocolSetting, row: str) -> dict[str, object]:

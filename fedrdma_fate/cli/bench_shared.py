@@ -8,12 +8,20 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
 from rich.console import Console
 
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
+
+if TYPE_CHECKING:
+    from fedrdma_fate.bench.wan.checkpoint import KeptMeasurements
+
+Command = TypeVar("Command", bound=Callable[..., object])
+"""What options are put to."""
+Log = TypeVar("Log", bound="KeptMeasurements[Any, Any]")
 
 INTERRUPTED_STATUS = 130
 """As of a program that Ctrl-C has ended in a shell: 128 and the number of SIGINT."""
@@ -25,6 +33,43 @@ kernel_option = click.option("--kernel", default="nic", show_default=True, help=
 checkout_option = click.option(
     "--checkout", type=click.Path(path_type=Path), help="The repository, where this is not a part of it."
 )
+
+
+def limit_option(seconds: float) -> Callable[[Command], Command]:
+    """How long one row may take, by default."""
+    return click.option(
+        "--limit", default=seconds, show_default=True, type=click.FloatRange(1), help="Wall seconds for one row."
+    )
+
+
+def resumed_output_option(what: str) -> Callable[[Command], Command]:
+    """Where a sweep puts its results, and goes on from: a directory for `what`."""
+    return click.option(
+        "--output",
+        type=click.Path(path_type=Path, file_okay=False),
+        help=f"Directory for {what}; what it holds of an earlier run is not measured again.",
+    )
+
+
+def open_log(output: Path | None, name: str, read: Callable[[Path | None], Log]) -> Log:
+    """What a directory holds of earlier runs, and what is measured from now on; without one only the latter.
+
+    Args:
+        output: the directory.
+        name: of the file in it.
+        read: makes the log of that file; of None one that is kept nowhere.
+
+    Raises:
+        ConfigError: CONFIG_BAD_VALUE: it cannot be written, or holds something else.
+    """
+    if output is None:
+        return read(None)
+    make_directory(output)
+    path = output / name
+    log = read(path)
+    if not log.is_empty:
+        click.echo(f"fedrdma: {path} holds measurements, which are not made again; remove it to make them", err=True)
+    return log
 
 
 def console() -> Console:

@@ -28,8 +28,10 @@ from fedrdma_fate.cli.bench_shared import (
     is_given,
     json_option,
     kernel_option,
-    make_directory,
+    limit_option,
+    open_log,
     progress,
+    resumed_output_option,
 )
 from fedrdma_fate.cli.failure import told_plainly
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
@@ -86,14 +88,10 @@ _LINK_OPTIONS = (
 @click.option("--repeat", default=3, show_default=True, type=click.IntRange(1, 1000), help="Transfers after the first.")
 @click.option("--seed", default=1, show_default=True, type=click.IntRange(0, 2**32), help="Of the losses.")
 @kernel_option
-@click.option("--limit", default=600.0, show_default=True, type=click.FloatRange(1), help="Wall seconds for one row.")
+@limit_option(600.0)
 @checkout_option
 @json_option
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Directory for plots and a report; what it holds of an earlier run is not measured again.",
-)
+@resumed_output_option("plots and a report")
 def wan(
     rate: str,
     rate_trace: str | None,
@@ -149,7 +147,8 @@ def wan(
             return Testbed(repository, setting.link, seed, kernel, limit)
 
         make_hosts(settings[0]).check()
-        log = _open_log(output, Conditions(repeat, seed, kernel))
+        conditions = Conditions(repeat, seed, kernel)
+        log = open_log(output, LOG_NAME, lambda path: MeasurementLog(path, conditions))
         with progress() as tell:
             sweep = run_sweep(settings, chosen, make_hosts, repeat, log, tell)
         shown = _zoo_shown(sweep) if zoo is not None else _shown(sweep)
@@ -191,17 +190,6 @@ def _choose(names: str) -> list[WanRow]:
         else:
             click.echo(f"fedrdma: {row.name} is left out: {row.needs} is not on this machine", err=True)
     return chosen
-
-
-def _open_log(output: Path | None, conditions: Conditions) -> MeasurementLog:
-    if output is None:
-        return MeasurementLog(None, conditions)
-    make_directory(output)
-    path = output / LOG_NAME
-    log = MeasurementLog(path, conditions)
-    if not log.is_empty:
-        click.echo(f"fedrdma: {path} holds measurements, which are not made again; remove it to make them", err=True)
-    return log
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
