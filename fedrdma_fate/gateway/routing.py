@@ -47,3 +47,18 @@ class Routes:
     def is_local(self, party: Party) -> bool:
         """Whether this gateway serves the party."""
         return self.find(party) == self._own
+
+
+def not_served(party: Party, config: GatewayConfig, further: str = "") -> GatewayError:
+    """The error for a party that is of no use here, for this site does not serve it.
+
+    Args:
+        party: of another site, or of none.
+        config: of this gateway.
+        further: what may be done, beside looking at what parties there are.
+    """
+    return GatewayError(
+        ErrorCode.WRONG_PARTY,
+        f"{party} is not served at site {config.site!r}.",
+        f"Parties here: {', '.join(config.parties)}.{further}",
+    )

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from fedrdma_fate.gateway.flow.call import Answer, SchedulingCall, carried, refused
+from fedrdma_fate.wire.errors import GatewayError
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 """Types of fields on the wire; the others are none of proto3."""
@@ -76,6 +77,20 @@ def request_packet(call: SchedulingCall) -> bytes:
     )
     body = _field(_KEY, call.path.encode()) + _field(_VALUE, call.body)
     return _field(_HEADER, header) + _field(_BODY, body)
+
+
+def answer_in(packet: bytes) -> Answer:
+    """What FATE Flow behind a broker has answered; a packet has no status of HTTP.
+
+    Raises:
+        ValueError: it is no Packet.
+    """
+    try:
+        (body,) = parts(packet, _BODY)
+        (value,) = parts(body, _VALUE)
+    except GatewayError as error:
+        raise ValueError("it answered what is no packet of proxy.proto") from error
+    return Answer(200, value)
 
 
 def _headers(data_key: bytes) -> Iterator[tuple[str, str]]:

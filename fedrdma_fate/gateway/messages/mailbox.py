@@ -100,11 +100,8 @@ class Mailbox:
         self.tolerances.leave(session, party)
         self._mixed = {pair: key for pair, key in self._mixed.items() if pair[:2] != (session, party)}
         self._in_doubt = {each for each in self._in_doubt if (each.session, each.destination) != (session, party)}
-        for message in self._messages.values():
-            if (message.key.session, message.key.destination) == (session, party):
-                # nobody has pulled it: should the party be back, it is missed as one that comes from now on is
-                self._late.add(LateMessage(message.key, message.origin, message.transfer))
-        dropped, _ = self._drop(lambda key, _: key.session == session and key.destination == party)
+        # nobody has pulled them: should the party be back, they are missed as those that come from now on are
+        dropped, _ = self._drop(lambda key, _: key.session == session and key.destination == party, self._note_late)
         for key, future in self._waiting.items():
             if key.session == session and key.destination == party and not future.done():
                 future.set_exception(self.sessions.closed_error(session, party))
@@ -123,10 +120,17 @@ class Mailbox:
                 future.set_exception(self.sessions.ended.error(session))
         return dropped
 
-    def _drop(self, is_over: Callable[[MessageKey, str], bool]) -> tuple[int, int]:
-        """Drop messages, and notices of such as will not come, by key and origin; how many messages and bytes."""
+    def _note_late(self, message: Message) -> None:
+        self._late.add(LateMessage(message.key, message.origin, message.transfer))
+
+    def _drop(
+        self, is_over: Callable[[MessageKey, str], bool], note: Callable[[Message], object] = lambda _message: None
+    ) -> tuple[int, int]:
+        """Drop messages, each noted before, and notices of such as will not come, by key and origin; how many messages
+        and bytes."""
         gone = [message for key, message in self._messages.items() if is_over(key, message.origin)]
         for message in gone:
+            note(message)
             self._remove(message.key).discard()
         for key in [key for key, (*_, origin) in self._failed.items() if is_over(key, origin)]:
             self._forget_failure(key)
@@ -151,7 +155,7 @@ class Mailbox:
                 logger, "dropped message", origin, told, key, reason, level=logging.INFO, lines=EACH_TELLS
             )
             if closed:
-                self._late.add(LateMessage(key, message.origin, message.transfer))
+                self._note_late(message)
             message.discard()
             return False
         self._forget_failure(key)

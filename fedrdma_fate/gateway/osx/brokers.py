@@ -17,7 +17,7 @@ from fedrdma_fate.gateway.flow.call import Answer, SchedulingCall
 from fedrdma_fate.gateway.flow.osx_front import METHOD as FLOW_METHOD
 from fedrdma_fate.gateway.flow.osx_front import MOST_PACKET_BYTES
 from fedrdma_fate.gateway.flow.osx_front import SERVICE as FLOW_SERVICE
-from fedrdma_fate.gateway.flow.packet import request_packet
+from fedrdma_fate.gateway.flow.packet import answer_in, request_packet
 from fedrdma_fate.gateway.osx import envelope, requests
 from fedrdma_fate.gateway.osx.requests import Queue
 from fedrdma_fate.obs.complaints import cut
@@ -159,7 +159,7 @@ class Broker:
         finally:
             under_way.cancel()
         try:
-            answer = envelope.answer_in(under_way.result())
+            answer = answer_in(under_way.result())
         except grpc.RpcError as error:
             self._forget_channel()
             raise self._failed(_why(error), "See that it runs, and its route table and log.") from error

@@ -1,11 +1,9 @@
-"""What brokers of OSX say to each other: `Inbound` and `Outbound` of osx.proto around what a client has pushed, and
-`Packet` of proxy.proto around a scheduling call."""
+"""What brokers of OSX say to each other: `Inbound` and `Outbound` of osx.proto around what a client has pushed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fedrdma_fate.gateway.flow.call import Answer
 from fedrdma_fate.gateway.flow.packet import field_head, parts
 from fedrdma_fate.gateway.osx.requests import SESSION, SOURCE_NODE, TARGET_NODE, Queue, refused
 from fedrdma_fate.wire.errors import GatewayError
@@ -21,9 +19,6 @@ _PUSH_URI = "grpcs://fedai.org/org.ppc.ptp.PrivateTransferTransport/push"
 
 _IN_PAYLOAD, _OUT_CODE, _OUT_MESSAGE = 2, 3, 4
 """Fields of Inbound and of Outbound."""
-
-_BODY, _VALUE = 2, 2
-"""Of Packet and of its Data."""
 
 
 def metadata_of(queue: Queue, topic: str) -> tuple[tuple[str, str], ...]:
@@ -86,17 +81,3 @@ def outbound(code: str) -> bytes:
     """An Outbound that says how it went."""
     coded = code.encode()
     return field_head(_OUT_CODE, len(coded)) + coded
-
-
-def answer_in(packet: bytes) -> Answer:
-    """What FATE Flow behind a broker has answered; a packet has no status of HTTP.
-
-    Raises:
-        ValueError: it is no Packet.
-    """
-    try:
-        (body,) = parts(packet, _BODY)
-        (value,) = parts(body, _VALUE)
-    except GatewayError as error:
-        raise ValueError("it answered what is no packet of proxy.proto") from error
-    return Answer(200, value)

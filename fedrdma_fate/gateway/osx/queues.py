@@ -34,6 +34,7 @@ from fedrdma_fate.gateway.journal_records import Told
 from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.messages.queue_numbers import MOST_QUEUES, QUEUE_TAG, End, QueueNumbers
 from fedrdma_fate.gateway.osx.requests import LONGEST_POP_SECONDS, MOST_PAYLOAD_BYTES, Queue
+from fedrdma_fate.gateway.routing import not_served
 from fedrdma_fate.gateway.tasks.conversation import TaskConversation
 from fedrdma_fate.gateway.tasks.server import TaskServer
 from fedrdma_fate.gateway.tasks.socket import Answer, WithDescriptor, WithSequel
@@ -259,11 +260,7 @@ class Queues:
         """
         context = self.tasks.context
         if not context.routes.is_local(party):
-            raise GatewayError(
-                ErrorCode.WRONG_PARTY,
-                f"{party} is not served at site {context.config.site!r}.",
-                f"Parties here: {', '.join(context.config.parties)}.",
-            )
+            raise not_served(party, context.config)
 
     async def begin_turn(self, queue: Queue) -> Callable[[], None]:
         """Wait for the turn of a push that goes another way; what comes back ends the turn.

@@ -19,6 +19,7 @@ from fedrdma_fate.gateway.background import spawn
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.messages.sessions import Engine
 from fedrdma_fate.gateway.peers.sending import Sending
+from fedrdma_fate.gateway.routing import not_served
 from fedrdma_fate.gateway.tasks.conversation import TaskConversation, give_back
 from fedrdma_fate.gateway.tasks.held_memory import HeldMemory, told_of_peers
 from fedrdma_fate.gateway.tasks.pushing import Pushing
@@ -280,11 +281,7 @@ class TaskServer:
         routes = self.context.routes
         # what comes from an OSX broker is pushed here in the name of its parties
         if not routes.is_local(attach.party) and not (engine == "osx" and routes.is_of_broker(attach.party)):
-            raise GatewayError(
-                ErrorCode.WRONG_PARTY,
-                f"{attach.party} is not served at site {self.context.config.site!r}.",
-                f"Parties here: {', '.join(self.context.config.parties)}. Point the task at its own site's gateway.",
-            )
+            raise not_served(attach.party, self.context.config, " Point the task at its own site's gateway.")
         self.users.check(user, attach.party)
         if self.stopping:
             raise stopping_error(self.context)
