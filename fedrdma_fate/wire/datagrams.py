@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import msgspec
@@ -149,11 +150,16 @@ def decode_datagram(raw: bytes) -> Datagram:
 
 def padded_probe(train: int, count: int) -> bytes:
     """An encoded PathProbe that has DATAGRAM_BYTES when it is sealed."""
-    empty = len(encode_datagram(PathProbe(train, count, bytes(256)))) - 256
-    return encode_datagram(PathProbe(train, count, bytes(DATAGRAM_BYTES - SEAL_BYTES - empty)))
+    return encode_datagram(PathProbe(train, count, _padding(lambda padding: PathProbe(train, count, padding))))
 
 
 def long_echo(number: int) -> PathLongEcho:
     """A PathLongEcho that has DATAGRAM_BYTES when it is sealed."""
-    empty = len(encode_datagram(PathLongEcho(number, bytes(256)))) - 256
-    return PathLongEcho(number, bytes(DATAGRAM_BYTES - SEAL_BYTES - empty))
+    return PathLongEcho(number, _padding(lambda padding: PathLongEcho(number, padding)))
+
+
+def _padding(padded: Callable[[bytes], Datagram]) -> bytes:
+    """What makes a datagram have DATAGRAM_BYTES when it is sealed."""
+    # msgpack heads 256 bytes as it does all up to 64 KiB
+    some = bytes(256)
+    return bytes(DATAGRAM_BYTES - SEAL_BYTES - len(encode_datagram(padded(some))) + len(some))
