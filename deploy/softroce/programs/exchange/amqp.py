@@ -19,6 +19,7 @@ from deploy.softroce.programs.exchange.interface import (
     Host,
     Models,
     Options,
+    PlainSilo,
     Received,
     ResentByKernel,
     Server,
@@ -243,15 +244,12 @@ class AmqpServer(ResentByKernel):
         return Exchanged(sent, (Received(first.moment, 0, done.dropped), *others))
 
 
-class AmqpSilo(ResentByKernel):
+class AmqpSilo(PlainSilo):
     """Takes what the server publishes, and publishes its own."""
 
     def __init__(self, listener: Listener, publisher: Publisher, host: Host, options: Options) -> None:
         self._listener, self._publisher, self._host = listener, publisher, host
         self._models = models_of(host.number, options)
-
-    def prepare(self, number: int) -> None:
-        """Nothing."""
 
     def receive(self, number: int) -> Received:
         done = self._listener.receive(number, [0], self._models)

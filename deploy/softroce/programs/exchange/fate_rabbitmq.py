@@ -25,6 +25,7 @@ from deploy.softroce.programs.exchange.interface import (
     Host,
     Models,
     Options,
+    PlainSilo,
     Received,
     ResentByKernel,
     Server,
@@ -187,14 +188,11 @@ class FateServer(ResentByKernel):
         return Exchanged(sent, tuple(take(party, silo, number, self._models) for silo, party in silos))
 
 
-class FateSilo(ResentByKernel):
+class FateSilo(PlainSilo):
     """A host."""
 
     def __init__(self, context: Any, host: Host, options: Options) -> None:
         self._context, self._models = context, models_of(host.number, options)
-
-    def prepare(self, number: int) -> None:
-        """Nothing."""
 
     def receive(self, number: int) -> Received:
         return take(self._context.indexed_ctx(number).arbiter, 0, number, self._models)

@@ -215,6 +215,13 @@ class ResentByKernel:
         return 0
 
 
+class PlainSilo(ResentByKernel):
+    """A silo of such a protocol that has nothing to prepare beside its models."""
+
+    def prepare(self, number: int) -> None:
+        """Nothing."""
+
+
 def model_of(sender: int, number: int, size: int) -> bytes:
     """What a host sends in a round: different for each, so that what is stale or another's shows."""
     block = hashlib.shake_128(f"{sender}/{number}".encode()).digest(_BLOCK_BYTES)

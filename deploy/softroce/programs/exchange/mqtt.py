@@ -21,6 +21,7 @@ from deploy.softroce.programs.exchange.interface import (
     Host,
     Models,
     Options,
+    PlainSilo,
     Received,
     ResentByKernel,
     Server,
@@ -170,14 +171,11 @@ class MqttServer(ResentByKernel):
         return Exchanged(sent, (Received(first.moment, 0, dropped), *others))
 
 
-class MqttSilo(ResentByKernel):
+class MqttSilo(PlainSilo):
     """Takes what the server publishes, and publishes its own."""
 
     def __init__(self, member: Member, host: Host, options: Options) -> None:
         self._member, self._host, self._models = member, host, models_of(host.number, options)
-
-    def prepare(self, number: int) -> None:
-        """Nothing."""
 
     def receive(self, number: int) -> Received:
         there, dropped = self._member.receive(number, 1, self._models, lambda who: who == 0)

@@ -12,6 +12,7 @@ from deploy.softroce.programs.exchange.interface import (
     Exchanged,
     Host,
     Options,
+    PlainSilo,
     Received,
     ResentByKernel,
     Server,
@@ -122,14 +123,11 @@ class ConcurrentServer(ResentByKernel):
         return Exchanged(max(sent for sent, _, _ in served), tuple(Received(moment) for _, moment, _ in served))
 
 
-class TcpSilo(ResentByKernel):
+class TcpSilo(PlainSilo):
     """One connection to the server."""
 
     def __init__(self, connection: socket.socket, host: Host, options: Options) -> None:
         self._connection, self._models = connection, models_of(host.number, options)
-
-    def prepare(self, number: int) -> None:
-        """Nothing."""
 
     def receive(self, number: int) -> Received:
         got, moment = receive_exactly(self._connection, self._models.size), time.monotonic()

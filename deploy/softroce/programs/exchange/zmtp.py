@@ -17,6 +17,7 @@ from deploy.softroce.programs.exchange.interface import (
     Host,
     Models,
     Options,
+    PlainSilo,
     Received,
     ResentByKernel,
     Server,
@@ -157,15 +158,12 @@ class PublishingServer(ResentByKernel):
         return Exchanged(sent, tuple(self._pool.map(take, range(1, len(self._subscribers) + 1))))
 
 
-class PublishingSilo(ResentByKernel):
+class PublishingSilo(PlainSilo):
     """Publishes to the server, and subscribes to it."""
 
     def __init__(self, publisher: zmq.Socket[bytes], subscriber: Subscriber, host: Host, options: Options) -> None:
         self._publisher, self._subscriber, self._host = publisher, subscriber, host
         self._models = models_of(host.number, options)
-
-    def prepare(self, number: int) -> None:
-        """Nothing."""
 
     def receive(self, number: int) -> Received:
         return self._subscriber.receive(number, [0])[0]
@@ -268,14 +266,11 @@ class DealingServer(ResentByKernel):
         return Exchanged(max(sent for sent, _, _ in served), tuple(Received(moment) for _, moment, _ in served))
 
 
-class DealingSilo(ResentByKernel):
+class DealingSilo(PlainSilo):
     """One socket to the server."""
 
     def __init__(self, sock: zmq.Socket[bytes], host: Host, options: Options) -> None:
         self._socket, self._models = sock, models_of(host.number, options)
-
-    def prepare(self, number: int) -> None:
-        """Nothing."""
 
     def receive(self, number: int) -> Received:
         got, moment = receive_parts(self._socket, self._models.size), time.monotonic()
