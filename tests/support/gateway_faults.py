@@ -65,8 +65,8 @@ Strike = Callable[[Place, random.Random], Heal | None]
 """Does it, and returns what undoes it; None where it could not happen."""
 
 
-def _nothing() -> None:
-    return
+def nothing() -> None:
+    """Undoes what is done for good."""
 
 
 # -- connections ------------------------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ def _streams(place: Place, chance: random.Random, which: str, what: Callable[[so
                 with contextlib.suppress(OSError):
                     what(each)
                     count += 1
-    return _nothing if count else None
+    return nothing if count else None
 
 
 def _packets(place: Place, chance: random.Random, what: Callable[[socket.socket], None]) -> Heal | None:
@@ -135,7 +135,7 @@ def _replayed(place: Place, chance: random.Random) -> Heal | None:
                         count += replay(each, other)
     finally:
         runner.signal(place.sites[target], signal.SIGCONT)
-    return _nothing if count else None
+    return nothing if count else None
 
 
 def _other_end(each: socket.socket, others: Sequence[socket.socket]) -> socket.socket | None:
@@ -168,14 +168,14 @@ def _killed(place: Place, chance: random.Random, who: str = "", full: bool = Fal
         place.disks.clear(place.disk)
     for name in struck:
         runner.start(place.sites[name])
-    return _nothing
+    return nothing
 
 
 def _stopped_in_order(place: Place, chance: random.Random) -> Heal | None:
     site = place.sites[chance.choice("ab")]
     runner_of(place.sites).stop(site)
     runner_of(place.sites).start(site)
-    return _nothing
+    return nothing
 
 
 def _suspended(place: Place, chance: random.Random, seconds: float, who: str = "") -> Heal | None:
@@ -187,7 +187,7 @@ def _suspended(place: Place, chance: random.Random, seconds: float, who: str = "
     time.sleep(seconds)
     for site in struck:
         runner.signal(site, signal.SIGCONT)
-    return _nothing
+    return nothing
 
 
 # -- what runs out ----------------------------------------------------------------------------------------------------

@@ -8,18 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.kept_lines import keep_whole_lines, kept_lines
+
 CELL = "cell"
 """Name of the property in which a test tells what came of a cell; it may have several."""
 
 
 def kept_in(results: Path) -> Iterator[tuple[str, list[str]]]:
     """Tests that have passed, by their names, and their cells; a line that was being written counts for nothing."""
-    if not results.exists():
-        return
-    for line in results.read_text().splitlines(keepends=True):
-        if line.endswith("\n"):
-            kept = json.loads(line)
-            yield kept["test"], kept["cells"]
+    for kept in kept_lines(results):
+        yield kept["test"], kept["cells"]
 
 
 class KeptCells:
@@ -27,10 +25,7 @@ class KeptCells:
 
     def __init__(self, results: Path) -> None:
         self._results = results
-        if results.exists():
-            text = results.read_text()
-            # not behind half a line
-            results.write_text(text[: text.rfind("\n") + 1])
+        keep_whole_lines(results)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep its cells."""

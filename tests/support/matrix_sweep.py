@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fedrdma_fate.wire.frames import Mode
+from tests.support.kept_lines import keep_whole_lines
 from tests.support.matrix import HARMLESS, cells, run_once
 from tests.support.matrix_table import CellResult, table
 
@@ -57,17 +58,6 @@ def run_block(block: Block) -> dict[str, Any]:
     }
 
 
-def kept(file: Path) -> list[dict[str, Any]]:
-    """What an earlier sweep has run; a last line that was cut off is none.
-
-    Args:
-        file: that it wrote; there need be none yet.
-    """
-    if not file.exists():
-        return []
-    return [json.loads(line) for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
-
-
 def _prepare() -> None:
     logging.getLogger("fedrdma_fate").setLevel(logging.CRITICAL + 1)
     # a run leaves little that is not freed by counting: to look for more each few hundred objects costs a tenth of it
@@ -83,10 +73,9 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="seed of the first of them (default: 0)")
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="at once (default: one a core)")
     options = parser.parse_args()
-    results = kept(options.file)
+    results = keep_whole_lines(options.file)
     done = {json.dumps(result["block"]) for result in results}
     todo = [block for block in blocks(options.first, options.seeds) if json.dumps(list(block)) not in done]
-    options.file.write_text("".join(json.dumps(result) + "\n" for result in results))
     with multiprocessing.Pool(options.processes, _prepare) as pool, options.file.open("a", buffering=1) as file:
         for count, result in enumerate(pool.imap(run_block, todo), start=1):
             file.write(json.dumps(result) + "\n")

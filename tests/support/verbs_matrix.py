@@ -1,6 +1,6 @@
 """The matrix of faults over real verbs: what can be done to two hosts of a testbed, and their gateways there.
 
-Everything but `verbs_cells` runs in a guest, on host 0; `tests/nic/programs/verbs_matrix.py` does.
+It is done in a guest, from host 0, by `tests/nic/programs/verbs_matrix.py`.
 """
 
 from __future__ import annotations
@@ -12,26 +12,20 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedrdma_fate.wire.frames import Mode
 from tests.support.certificates import TestAuthority
-from tests.support.gateway_faults import GATEWAY_FAULTS, GatewayFault, Heal, Place
+from tests.support.gateway_faults import GATEWAY_FAULTS, GatewayFault, Heal, Place, nothing
 from tests.support.gateway_matrix import DISK_SIZE, SETTINGS, SHARED_MEMORY_SIZE, START_SECONDS
 from tests.support.hosts import add_device, gateways_on_hosts, remove_device, set_link, set_packets
-from tests.support.matrix import MODES
 from tests.support.private_disks import disks_of_guest
 from tests.support.sites import runner_of
 
 HOSTS = (0, 1)
 
 
-def _nothing() -> None:
-    return
-
-
 def _pair_broken(place: Place, chance: random.Random, number: signal.Signals) -> Heal:
     """A queue pair of one gateway is in the error state; it makes another one."""
     runner_of(place.sites).signal(place.sites[chance.choice("ab")], number)
-    return _nothing
+    return nothing
 
 
 def _device_gone(_place: Place, chance: random.Random) -> Heal:
@@ -93,8 +87,3 @@ def place_on_hosts(directory: Path) -> Iterator[Place]:
         ) as sites,
     ):
         yield Place(sites, authority, disks, disk, shared_memory)
-
-
-def verbs_cells() -> list[tuple[str, Mode]]:
-    """Fault and mode of every cell."""
-    return [(fault, mode) for fault in FAULTS_OVER_VERBS for mode in MODES]

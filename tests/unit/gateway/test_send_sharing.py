@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -163,17 +164,23 @@ def test_what_short_trains_have_told_stays_where_longer_ones_are_not_answered() 
     run_virtually(scenario())
 
 
+async def sharing_after_longer_trains(changed: Callable[[JointAnswer], JointAnswer]) -> Site:
+    """All send, when their longer trains have told what becomes of them by `changed`."""
+    site = Site(own=10 * LINK)
+    site.join()
+    await asyncio.sleep(SETTLED_SECONDS + 1.5 * ANSWERED_SECONDS)
+    for link in site.links.values():
+        assert link.joint is not None
+        link.joint = changed(link.joint)
+    await answered()
+    site.begin(*site.links)
+    return site
+
+
 def test_and_where_longer_ones_overrun_a_buffer_and_tell_less() -> None:
     async def scenario() -> None:
-        site = Site(own=10 * LINK)
-        site.join()
-        await asyncio.sleep(SETTLED_SECONDS + 1.5 * ANSWERED_SECONDS)
-        for link in site.links.values():
-            assert link.joint is not None
-            # a third of it came
-            link.joint = link.joint._replace(came=link.joint.came // 3)
-        await answered()
-        site.begin(*site.links)
+        # a third of it came
+        site = await sharing_after_longer_trains(lambda train: train._replace(came=train.came // 3))
         assert min(site.limits()) > 0.9 * LINK
 
     run_virtually(scenario())
@@ -181,14 +188,7 @@ def test_and_where_longer_ones_overrun_a_buffer_and_tell_less() -> None:
 
 def test_where_longer_ones_come_whole_what_they_tell_is_believed_though_it_is_less() -> None:
     async def scenario() -> None:
-        site = Site(own=10 * LINK)
-        site.join()
-        await asyncio.sleep(SETTLED_SECONDS + 1.5 * ANSWERED_SECONDS)
-        for link in site.links.values():
-            assert link.joint is not None
-            link.joint = link.joint._replace(seconds=link.joint.seconds * 100)
-        await answered()
-        site.begin(*site.links)
+        site = await sharing_after_longer_trains(lambda train: train._replace(seconds=train.seconds * 100))
         assert min(site.limits()) == pytest.approx(0.98 * LINK / PEERS)
 
     run_virtually(scenario())

@@ -35,6 +35,21 @@ def join(twin: Twin, site: str) -> None:
     twin.halves[site].context.mailbox.join("s", PARTIES[site], PARTIES.values())
 
 
+async def both_are_told_when_it_is_back(twin: Twin, key: MessageKey) -> None:
+    """The message's party joins its session again, and pulls; before, nobody is told anything."""
+    # nobody waits for it
+    sessions(twin, "a").raise_push_failure("s", key.source)
+    join(twin, "b")
+    waits = pull(twin, key)
+    await work(twin)
+    with pytest.raises(FedRDMAError) as told:
+        await waits
+    assert told.value.code is ErrorCode.MESSAGE_LOST
+    with pytest.raises(FedRDMAError) as told:
+        sessions(twin, "a").raise_push_failure("s", key.source)
+    assert told.value.code is ErrorCode.MESSAGE_LOST
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_both_ends_are_told_of_a_message_that_came_while_its_party_was_away(play: Play, size: int) -> None:
     async def scenario(twin: Twin) -> None:
@@ -43,17 +58,7 @@ def test_both_ends_are_told_of_a_message_that_came_while_its_party_was_away(play
         leave(twin, "b")
         key = push(twin, size)
         await work(twin)
-        # nobody waits for it
-        sessions(twin, "a").raise_push_failure("s", key.source)
-        join(twin, "b")
-        waits = pull(twin, key)
-        await work(twin)
-        with pytest.raises(FedRDMAError) as told:
-            await waits
-        assert told.value.code is ErrorCode.MESSAGE_LOST
-        with pytest.raises(FedRDMAError) as told:
-            sessions(twin, "a").raise_push_failure("s", key.source)
-        assert told.value.code is ErrorCode.MESSAGE_LOST
+        await both_are_told_when_it_is_back(twin, key)
 
     play(scenario)
 
@@ -68,17 +73,7 @@ def test_both_ends_are_told_of_a_message_that_waited_when_its_party_left(play: P
         await work(twin)
         leave(twin, "b")
         await work(twin)
-        # nobody waits for it
-        sessions(twin, "a").raise_push_failure("s", key.source)
-        join(twin, "b")
-        waits = pull(twin, key)
-        await work(twin)
-        with pytest.raises(FedRDMAError) as told:
-            await waits
-        assert told.value.code is ErrorCode.MESSAGE_LOST
-        with pytest.raises(FedRDMAError) as told:
-            sessions(twin, "a").raise_push_failure("s", key.source)
-        assert told.value.code is ErrorCode.MESSAGE_LOST
+        await both_are_told_when_it_is_back(twin, key)
 
     play(scenario)
 
