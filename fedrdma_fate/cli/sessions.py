@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 import click
-from rich.table import Table
+from rich.console import Group
+from rich.table import Column, Table
 from rich.text import Text
 
 from fedrdma_fate.cli.failure import tell, told_plainly
@@ -41,10 +42,13 @@ def sessions(context: click.Context, address: str, as_json: bool) -> None:
 
 @sessions.command()
 @click.argument("session")
+@click.option("--socket", "own_address", help="As before `drop`.")
+@click.option("--json", "own_json", is_flag=True, help="As before `drop`.")
 @click.pass_context
-def drop(context: click.Context, session: str) -> None:
+def drop(context: click.Context, session: str, own_address: str | None, own_json: bool) -> None:
     """End SESSION at all sites: its messages go, and tasks that still use it get an error."""
     address, as_json = context.obj
+    address, as_json = own_address or address, own_json or as_json
     with told_plainly():
         document: dict[str, Any] = drop_session(address, session)
     if as_json:
@@ -56,33 +60,34 @@ def drop(context: click.Context, session: str) -> None:
     tell(f"{cut(session)} has ended: {dropped}; {told}{later}")
 
 
-def render(document: dict[str, Any]) -> Table:
-    """The sessions as a table, a row for each party of this site."""
-    table = Table("session", "party", "tasks", "age", "idle", "waits", "on disk", "to be sent", "tasks hold", "with")
-    for session in document["sessions"]:
-        state = "ended" if session["ended"] is not None else _time(session["idle_seconds"])
-        for party in session["parties"]:
-            cells = (
-                session["session"],
-                party["party"],
-                str(party["tasks"]),
-                _time(session["age_seconds"]),
-                state,
-                size(party["waiting_bytes"]),
-                size(party["spilled_bytes"]),
-                size(party["outgoing_bytes"]),
-                size(party["task_bytes"]),
-                ", ".join(session["sites"]),
-            )
-            # ids are what tasks have chosen: neither markup nor for the terminal
-            table.add_row(*(Text(cut(cell)) for cell in cells))
-    return table
+def render(document: dict[str, Any]) -> Group:
+    """Each session by a line with its whole id, which `drop` takes, and a table of the parties of this site."""
+    if not document["sessions"]:
+        return Group(Text("no sessions"))
+    return Group(*(part for session in document["sessions"] for part in _one(session)))
+
+
+def _one(session: dict[str, Any]) -> tuple[Text, Table]:
+    """What is said of one session; in 80 columns nothing of it is left out."""
+    if session["ended"] is not None:
+        state = "ended"
+    elif session["idle_seconds"]:
+        state = f"without a task for {_time(session['idle_seconds'])}"
+    else:
+        state = "has tasks"
+    with_whom = f"; with {', '.join(session['sites'])}" if session["sites"] else ""
+    # ids are what tasks have chosen: neither markup nor for the terminal
+    heading = Text(cut(session["session"]), style="bold", overflow="fold")
+    heading.append(f"\n{_time(session['age_seconds'])} old; {state}{cut(with_whom)}", style="not bold")
+    table = Table(Column("party", overflow="fold"), "tasks", "waits", "on disk", "to be sent", "tasks hold")
+    for party in session["parties"]:
+        sizes = (party[of] for of in ("waiting_bytes", "spilled_bytes", "outgoing_bytes", "task_bytes"))
+        table.add_row(Text(cut(party["party"])), str(party["tasks"]), *map(size, sizes))
+    return heading, table
 
 
 def _time(seconds: float) -> str:
-    """Seconds for people; a dash for none."""
-    if seconds < 1:
-        return "-"
+    """Seconds for people."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -173,14 +173,18 @@ def test_a_session_that_is_dropped_ends_at_all_sites_and_its_tasks_are_told(tmp_
 
 
 def test_the_command_lists_sessions_for_people_and_programs(tmp_path: Path) -> None:
-    with start_gateways(LAYOUT, tmp_path) as sites, sites["a"].client("job"):
+    job = "202401010000_an-id-as-flow-makes-them_0_homo_nn_0"
+    with start_gateways(LAYOUT, tmp_path) as sites:
         base = ["sessions", "--socket", sites["a"].address]
-        shown = CliRunner().invoke(main, base, env={"COLUMNS": "200"})
+        assert CliRunner().invoke(main, base).output == "no sessions\n"
+        with sites["a"].client(job):
+            shown = CliRunner().invoke(main, base, env={"COLUMNS": "80"})
+            document = json.loads(CliRunner().invoke(main, [*base, "--json"]).output)
         assert shown.exit_code == 0, shown.output
-        assert "job" in shown.output
+        assert f"{job}\n" in shown.output, "whole, for `drop` takes it"
         assert "guest:1" in shown.output
-        document = json.loads(CliRunner().invoke(main, [*base, "--json"]).output)
-        assert [each["session"] for each in document["sessions"]] == ["job"]
-        refused = CliRunner().invoke(main, [*base, "drop", "none"])
+        assert [each["session"] for each in document["sessions"]] == [job]
+        # the options may stand behind `drop` as well
+        refused = CliRunner().invoke(main, ["sessions", "drop", "none", "--socket", sites["a"].address])
         assert refused.exit_code == 1
-        assert "FR614" in refused.output
+        assert "[FR614] this gateway knows no session 'none'" in refused.output

@@ -383,8 +383,9 @@ class GatewayConfig(_Section, frozen=True):
         trace: file for the JSON-lines trace, or null for none.
         trace_bytes: when the trace would become longer, it is renamed to its name with `.1` behind, in the place of an
             earlier one, and begun anew; null: never.
-        state_directory: where rate, round trip and loss of the paths to the peers are kept across restarts, so that a
-            first transfer starts from them; null keeps them in `memory.spill_directory`.
+        state_directory: where the journal lies, from which the next run of a gateway that was killed goes on, and rate,
+            round trip and loss of the paths to the peers, so that a first transfer starts from them; null keeps all
+            of it in `memory.spill_directory`.
     """
 
     site: str

@@ -326,7 +326,7 @@ def _read(directory: StateDirectory, site: str) -> tuple[JournalState, str]:
         try:
             records, torn = read_records(directory.fileno)
         except DamagedJournalError as error:
-            logger.error("%s %s", error, directory.path)
+            logger.error("%s It is in %s.", error, directory.path)
             records, lacking = error.records, error.why
         state = replay(records)
     except FileNotFoundError:

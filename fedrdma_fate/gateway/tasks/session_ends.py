@@ -18,6 +18,7 @@ from fedrdma_fate.gateway.peers.peer import Peer
 from fedrdma_fate.gateway.tasks.presence import Presence
 from fedrdma_fate.gateway.tasks.user_sessions import UserSessions
 from fedrdma_fate.obs.complaints import EACH_TELLS, cut
+from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 from fedrdma_fate.wire.frames import Party, SessionAsk, SessionEnd, SessionIdle
 
 logger = logging.getLogger(__name__)
@@ -160,7 +161,11 @@ class SessionEnds:
         if ended.reason(session) is not None:
             raise ended.error(session)
         if session not in self.presence and not self._is_held(session):
-            raise ended_error(session, "this gateway knows none of that id")
+            raise GatewayError(
+                ErrorCode.SESSION_ENDED,
+                f"this gateway knows no session {cut(session)!r}.",
+                "`fedrdma sessions` lists those that it knows; one that is over everywhere is not listed any more.",
+            )
         return self._end(session, f"it was dropped at {self._context.config.site}")
 
     # -- sites ----------------------------------------------------------------------------------------------------

@@ -20,4 +20,7 @@ def test_every_code_is_explained_by_its_page(code: ErrorCode) -> None:
 
 @pytest.mark.parametrize("code", ["FR999", "index", "../index", ""])
 def test_what_is_no_code_is_refused(code: str) -> None:
-    assert CliRunner().invoke(main, ["explain", code]).exit_code == 2
+    result = CliRunner().invoke(main, ["explain", code])
+    assert result.exit_code == 2
+    assert "is no code of an error" in result.output
+    assert len(result.output) < 300
