@@ -21,6 +21,7 @@ import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 
+from fedrdma_fate.memory.disk_room import take_room
 from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
 
 logger = logging.getLogger(__name__)
@@ -48,6 +49,10 @@ MOST_FILE_BYTES = 1 << 30
 COMPACT_FROM_BYTES = 16 << 20
 """A file is compacted when it has so many bytes and twice as many as after the last time: what is written anew is then
 less than what was appended."""
+
+RESERVED_BYTES = 4 << 20
+"""Of the disk, taken behind the end of the file before they are needed: some ten thousand records go on to be written
+where others have filled the disk, and few jobs need more of them until somebody has seen to it."""
 
 MOST_UNWRITTEN_BYTES = 4 << 20
 """Kept for a disk that is full just now; beyond, the file is emptied: part of the truth would be worse than none."""
@@ -167,6 +172,8 @@ class JournalFile:
         self._synced = synced
         self._fileno, self._size = _write_new(directory, self._salt, records)
         self._compacted_size = self._size
+        self._reserve_from = 0
+        self._reserve()
         if synced:
             os.fsync(self._fileno)
         _rename(directory, _NEW_NAME, _NAME)
@@ -207,6 +214,8 @@ class JournalFile:
                 self._keep(data, error)
                 return False
             self._unwritten.clear()
+            if self._size >= self._reserve_from:
+                self._reserve()
             return True
 
     def sync(self) -> None:
@@ -283,6 +292,7 @@ class JournalFile:
             os.close(self._fileno)
             self._fileno = fresh
             self._size = self._compacted_size = size + len(later)
+            self._reserve()
 
     def _since(self, end: int) -> memoryview:
         """What was appended behind `end`; to be asked with the lock held."""
@@ -310,6 +320,12 @@ class JournalFile:
         if written != len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._size += written
+
+    def _reserve(self) -> None:
+        """Take room on the disk for what comes next, so that a disk that others fill keeps nothing out."""
+        take_room(self._fileno, self._size, RESERVED_BYTES)
+        # where there was none, a try costs too much for each record
+        self._reserve_from = self._size + RESERVED_BYTES // 2
 
     def _keep(self, data: bytes, error: OSError) -> None:
         """A disk is full: what was written in part must not stand before what is written later."""

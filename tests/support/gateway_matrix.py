@@ -115,7 +115,7 @@ class GatewayRun:
             source, target = self._chance.choice(("ab", "ab", "ba"))
             key = MessageKey(session, f"m{number}", "t", self._ends[source], self._ends[target])
             self._keys[key] = body_of(self._chance.randrange(1 << 30), self._chance.choice(SIZES))
-        self._told: dict[str, list[str]] = {"a": [], "b": []}
+        self._told: dict[str, list[FedRDMAError]] = {"a": [], "b": []}
         self._unsent: dict[MessageKey, str] = {}
         self._begun, self._on = threading.Event(), threading.Event()
         self._clients: dict[str, GatewayClient] = {}
@@ -236,7 +236,7 @@ class GatewayRun:
                     self._unsent.pop(key, None)
                     # the task that was killed has pushed it, and nobody knows any more with which bytes: that one comes
                     return
-                self._told[site].append(str(error))
+                self._told[site].append(error)
                 self._unsent[key] = str(error)
                 time.sleep(0.05)
 
@@ -262,13 +262,20 @@ class GatewayRun:
                 try:
                     client.lease(4096).release()
                 except FedRDMAError as error:
-                    self._told[site].append(str(error))
+                    self._told[site].append(error)
             if all(self._was_told(key) for key in failed):
                 return
             time.sleep(0.05)
 
     def _was_told(self, key: MessageKey) -> bool:
-        return any(str(key) in told for told in self._told[self._site_of(key.source)])
+        """Of it, or of the end of its session, whatever became of its messages."""
+        return self._was_named(key) or self._has_ended(self._site_of(key.source))
+
+    def _was_named(self, key: MessageKey) -> bool:
+        return any(str(key) in str(told) for told in self._told[self._site_of(key.source)])
+
+    def _has_ended(self, site: str) -> bool:
+        return any(told.code is ErrorCode.SESSION_ENDED for told in self._told[site])
 
     # -- the verdict ----------------------------------------------------------------------------------------------
 
@@ -292,14 +299,16 @@ class GatewayRun:
         if pull.result() != self._keys[key]:
             wrong.append(f"corrupt: {key.name} came with other bytes")
             return
-        if self._was_told(key):
+        if self._was_named(key):
             wrong.append(f"error: {key.name} came, and its sender was told that it did not: {self._told}")
             return
         try:
             self._client_of(key.destination).get(key.name, key.tag, key.source, timeout=1.0)
             wrong.append(f"doubled: {key.name} came twice")
         except FedRDMAError as again:
-            if again.code is not ErrorCode.DUPLICATE_PULL:
+            if again.code is ErrorCode.SESSION_ENDED:
+                self.outcome.why.append(str(again))
+            elif again.code is not ErrorCode.DUPLICATE_PULL:
                 wrong.append(f"doubled: {key.name}, asked for again: {again}")
         self.outcome.delivered += 1
 

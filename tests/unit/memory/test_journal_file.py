@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 from fedrdma_fate.memory import journal_file
 from fedrdma_fate.memory.journal_file import HEADER_BYTES, MAGIC, DamagedJournalError, JournalFile, read_records
 from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
+from tests.support.private_disks import private_disks
 
 
 @pytest.fixture
@@ -268,6 +271,36 @@ class _Disk:
         if len(data) < 2:
             raise OSError(errno.ENOSPC, "No space left on device")
         return self._write(fileno, bytes(data)[: len(data) // 2])
+
+
+def test_a_disk_that_others_fill_keeps_no_record_out_for_long(tmp_path: Path) -> None:
+    """There is room for 4 MiB of them, taken before."""
+    with private_disks({tmp_path: "32m"}) as disks:
+        if disks is None:
+            pytest.skip("this user may mount nothing, with unshare and nsenter or without")
+        script = [sys.executable, "-c", _FULL_DISK, str(tmp_path)]
+        with subprocess.Popen(
+            [*disks.enter, *script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            assert process.stdout.readline() == "begun\n"
+            disks.fill(tmp_path)
+            said, _ = process.communicate("full\n", timeout=30)
+    assert said.split() == ["True"] * 300 + ["journal"]
+
+
+_FULL_DISK = """
+import os, sys
+from fedrdma_fate.memory.journal_file import JournalFile
+os.chdir(sys.argv[1])
+file = JournalFile(os.open(".", os.O_RDONLY), [b"first"])
+print("begun", flush=True)
+sys.stdin.readline()
+for _ in range(300):
+    print(file.append(bytes(10_000)))
+print(*sorted(name for name in os.listdir() if name.startswith("journal")))
+"""
 
 
 def test_records_that_a_full_disk_does_not_take_are_written_when_there_is_room(
