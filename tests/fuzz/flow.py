@@ -8,10 +8,10 @@ import json
 
 from fedrdma_fate.gateway.config.schema import parse_config
 from fedrdma_fate.gateway.flow.call import Answer, SchedulingCall
-from fedrdma_fate.gateway.flow.packet import call_of, packet_of
+from fedrdma_fate.gateway.flow.packet import answer_in, call_of, packet_of
 from fedrdma_fate.gateway.flow.request import BadRequestError, read_call
 from fedrdma_fate.gateway.flow.rules import CallRules
-from fedrdma_fate.gateway.osx.envelope import answer_in, inbound, outbound, outcome_of, pushed_by
+from fedrdma_fate.gateway.osx.envelope import inbound, outbound, outcome_of, pushed_by
 from fedrdma_fate.gateway.osx.requests import FROM_NODE, SESSION, TARGET_NODE, pushed, queue_by_broker, queue_of
 from fedrdma_fate.gateway.routing import Routes
 from fedrdma_fate.wire.errors import GatewayError
