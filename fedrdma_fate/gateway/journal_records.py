@@ -33,6 +33,7 @@ class Began(Record, frozen=True, tag=0):
         send_region_bytes: its length.
         spill: path of the directory of spilled messages.
         journal: random id, the same as long as each run finds what the one before it has left.
+        synced: what was confirmed outlives the machine, too.
     """
 
     site: str
@@ -43,6 +44,7 @@ class Began(Record, frozen=True, tag=0):
     send_region_bytes: int
     spill: str
     journal: str = ""
+    synced: bool = False
 
 
 class Received(Record, frozen=True, tag=1):

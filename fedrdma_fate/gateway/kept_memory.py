@@ -129,6 +129,7 @@ class KeptMemory:
             int(self._config.memory.send_bytes),
             str(spill.path),
             earlier.journal_identity or secrets.token_hex(8),
+            self._config.durable,
         )
         earlier.give_up_what_is_gone()
         is_durable = self._config.durable

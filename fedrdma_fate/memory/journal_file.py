@@ -3,9 +3,10 @@
 Before each record stand its length and a checksum of both (as in the logs of databases), so a record that was being
 written when the process was killed is told from a whole one. The checksum begins from a salt of the file's own (as in
 SQLite's write-ahead log), so a payload in a record cannot pass for records where a file is damaged and searched for the
-next one: who sent it does not know the salt. What was written lives in the kernel, which outlives the process; it
-outlives the machine only where it was synced (`JournalFile.sync`), which may take seconds and holds up nobody who
-appends.
+next one: who sent it does not know the salt. The header says where the last whole record ends, and is written after it:
+so a journal that somebody has cut short is told from one whose last record was never finished. What was written lives
+in the kernel, which outlives the process; it outlives the machine only where it was synced (`JournalFile.sync`), which
+may take seconds and holds up nobody who appends.
 """
 
 from __future__ import annotations
@@ -26,13 +27,18 @@ from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
 
 logger = logging.getLogger(__name__)
 
-MAGIC = b"fedrdma journal 2\n"
+MAGIC = b"fedrdma journal 3\n"
 """First in the file; the number is the version of all that follows."""
 
 _SALT_BYTES = 8
 """Behind it: more than the checksum has."""
 
-HEADER_BYTES = len(MAGIC) + _SALT_BYTES
+_END = struct.Struct("<Q")
+"""Behind the salt: where the last record ended that was written whole, or an earlier one where that was not noted."""
+
+_END_AT = len(MAGIC) + _SALT_BYTES
+
+HEADER_BYTES = _END_AT + _END.size
 """Before the first record."""
 
 _HEAD = struct.Struct("<II")
@@ -97,6 +103,10 @@ class DamagedJournalError(MemoryPoolError):
         self.records = records
 
 
+class ShortenedJournalError(DamagedJournalError):
+    """Its last records were whole once, and are gone or damaged; where the machine crashed, they never were on disk."""
+
+
 def read_records(directory: int) -> tuple[list[bytes], int]:
     """The records of the journal in a directory, as far as they are whole, and how many bytes follow them.
 
@@ -107,6 +117,7 @@ def read_records(directory: int) -> tuple[list[bytes], int]:
         FileNotFoundError: there is none.
         MemoryPoolError: JOURNAL_UNUSABLE when it is of another version, or is no journal.
         DamagedJournalError: a record is damaged, and others follow; or it lacks what was written last.
+        ShortenedJournalError: it ends before what was written whole.
     """
     is_behind = _is_there(directory, _BEHIND_NAME)
     path = _BEHIND_NAME if is_behind else _NAME
@@ -126,7 +137,7 @@ def read_records(directory: int) -> tuple[list[bytes], int]:
     if len(data) < HEADER_BYTES:
         # one that was cut within its first bytes has nothing in it
         return [], len(data)
-    seed = zlib.crc32(data[len(MAGIC) : HEADER_BYTES])
+    seed = zlib.crc32(data[len(MAGIC) : _END_AT])
     records, end = _whole(data, HEADER_BYTES, seed)
     damaged_at = end
     while (at := _next_frame(data, end, seed)) is not None:
@@ -137,6 +148,9 @@ def read_records(directory: int) -> tuple[list[bytes], int]:
         raise DamagedJournalError(f"it is damaged at byte {damaged_at:,}, and goes on behind that", records)
     if is_behind:
         raise DamagedJournalError(_BEHIND, records)
+    (written,) = _END.unpack_from(data, _END_AT)
+    if end < written:
+        raise ShortenedJournalError(f"it was cut short, or damaged, behind byte {end:,} of {written:,}", records)
     return records, len(data) - end
 
 
@@ -214,6 +228,7 @@ class JournalFile:
                 self._keep(data, error)
                 return False
             self._unwritten.clear()
+            _note_end(self._fileno, self._size)
             if self._size >= self._reserve_from:
                 self._reserve()
             return True
@@ -281,6 +296,7 @@ class JournalFile:
         with self._lock:
             later = self._since(end)
             _write_all(fresh, later)
+            _note_end(fresh, size + len(later))
             return self._size, size + len(later)
 
     def _replace(self, fresh: int, end: int, size: int) -> None:
@@ -288,6 +304,7 @@ class JournalFile:
         with self._lock:
             later = self._since(end)
             _write_all(fresh, later)
+            _note_end(fresh, size + len(later))
             _rename(self._directory, _NEW_NAME, _BEHIND_NAME if self._unwritten else _NAME)
             os.close(self._fileno)
             self._fileno = fresh
@@ -333,6 +350,7 @@ class JournalFile:
         self._unwritten[:] = data
         try:
             os.ftruncate(self._fileno, self._size)
+            os.lseek(self._fileno, self._size, os.SEEK_SET)
             if first:
                 _rename(self._directory, _NAME, _BEHIND_NAME)
             is_safe = len(data) <= MOST_UNWRITTEN_BYTES
@@ -410,19 +428,27 @@ def _write_new(directory: int, salt: bytes, records: Iterable[bytes]) -> tuple[i
     """A new file with these records, not yet in the place of the old one: its descriptor, and how many bytes it has."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(_NEW_NAME, dir_fd=directory)
-    fileno = _open(directory, _NEW_NAME, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND)
+    # not O_APPEND: with that, the kernel would write the header's end behind the records
+    fileno = _open(directory, _NEW_NAME, os.O_RDWR | os.O_CREAT | os.O_EXCL)
     try:
         seed = zlib.crc32(salt)
         bodies = list(records)
         if any(len(body) > MOST_RECORD_BYTES for body in bodies):
             # nobody would read it, nor what stands behind it
             raise OSError(errno.EFBIG, f"a record would be longer than {MOST_RECORD_BYTES} bytes")
-        data = MAGIC + salt + b"".join(_framed(body, seed) for body in bodies)
+        frames = b"".join(_framed(body, seed) for body in bodies)
+        data = MAGIC + salt + _END.pack(HEADER_BYTES + len(frames)) + frames
         _write_all(fileno, memoryview(data))
     except BaseException:
         os.close(fileno)
         raise
     return fileno, len(data)
+
+
+def _note_end(fileno: int, end: int) -> None:
+    """All before it is whole; never raises, for an earlier end is true as well."""
+    with contextlib.suppress(OSError):
+        os.pwrite(fileno, _END.pack(end), _END_AT)
 
 
 def _write_all(fileno: int, data: memoryview) -> None:

@@ -23,7 +23,7 @@ from fedrdma_fate.gateway.journal.kept_sums import KeptSum
 from fedrdma_fate.gateway.journal.state import JournalState, replay
 from fedrdma_fate.gateway.journal_records import Began, Lost, Received, encode_record
 from fedrdma_fate.memory import journal_file
-from fedrdma_fate.memory.journal_file import DamagedJournalError, JournalFile, read_records
+from fedrdma_fate.memory.journal_file import DamagedJournalError, JournalFile, ShortenedJournalError, read_records
 from fedrdma_fate.memory.keeper import NEW_SOCKET_NAME, SOCKET_NAME, Keeper
 from fedrdma_fate.memory.owned_directory import OwnedDirectory
 from fedrdma_fate.memory.region import SharedRegion
@@ -145,7 +145,7 @@ class EarlierRun:
                 that its messages lie in is to have another length now; then they stay there.
         """
         run = cls()
-        run.state, run.lacking = _read(directory, site)
+        run.state, run.lacking = _read(directory, site, boot)
         taken = Keeper.take_over(directory.path)
         run.keeper, held = (None, {}) if taken is None else taken
         try:
@@ -164,6 +164,9 @@ class EarlierRun:
                 return run
             if began.boot != boot:
                 run.why_gone = "the machine was started anew"
+                if not began.synced:
+                    # the end of the journal may have been on no disk, and nobody sees that it is not there
+                    run.lacking = run.why_gone
                 return run
             adopt = functools.partial(run._adopt, held, regions, warm=memory.warm)
             received, sent = int(memory.receive_bytes), int(memory.send_bytes)
@@ -315,19 +318,23 @@ def start_keeper(directory: StateDirectory, seconds: float, held: Mapping[str, i
         return None
 
 
-def _read(directory: StateDirectory, site: str) -> tuple[JournalState, str]:
+def _read(directory: StateDirectory, site: str, boot: str) -> tuple[JournalState, str]:
     """What the journal there says, and why it does not say all.
+
+    Args:
+        directory: where it lies.
+        site: whose it has to be.
+        boot: of the machine, now.
 
     Raises:
         MemoryPoolError: JOURNAL_UNUSABLE where it cannot be read, or is of another site; it is left as it is.
     """
-    torn, lacking = 0, ""
+    torn, damage = 0, None
     try:
         try:
             records, torn = read_records(directory.fileno)
         except DamagedJournalError as error:
-            logger.error("%s It is in %s.", error, directory.path)
-            records, lacking = error.records, error.why
+            records, damage = error.records, error
         state = replay(records)
     except FileNotFoundError:
         return JournalState(), ""
@@ -353,4 +360,11 @@ def _read(directory: StateDirectory, site: str) -> tuple[JournalState, str]:
             torn,
             directory.path,
         )
-    return state, lacking
+    if damage is None:
+        return state, ""
+    is_crash = state.began is not None and state.began.boot != boot and state.began.synced
+    if is_crash and isinstance(damage, ShortenedJournalError):
+        # nobody is told of what is not synced yet
+        return state, ""
+    logger.error("%s It is in %s.", damage, directory.path)
+    return state, damage.why

@@ -16,7 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedrdma_fate.memory import journal_file
-from fedrdma_fate.memory.journal_file import HEADER_BYTES, MAGIC, DamagedJournalError, JournalFile, read_records
+from fedrdma_fate.memory.journal_file import (
+    HEADER_BYTES,
+    MAGIC,
+    DamagedJournalError,
+    JournalFile,
+    ShortenedJournalError,
+    read_records,
+)
 from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
 from tests.support.private_disks import private_disks
 
@@ -30,7 +37,9 @@ def directory(tmp_path: Path) -> Iterator[int]:
 
 @settings(max_examples=30)
 @given(bodies=st.lists(st.binary(max_size=40), min_size=1, max_size=6))
-def test_a_journal_that_is_cut_at_any_byte_holds_all_records_before(bodies: list[bytes]) -> None:
+def test_a_journal_that_is_cut_at_any_byte_holds_all_records_before_and_says_that_there_were_more(
+    bodies: list[bytes],
+) -> None:
     with tempfile.TemporaryDirectory() as name:
         fileno = os.open(name, os.O_RDONLY | os.O_DIRECTORY)
         file = JournalFile(fileno, bodies[:1])
@@ -43,12 +52,30 @@ def test_a_journal_that_is_cut_at_any_byte_holds_all_records_before(bodies: list
         whole = path.read_bytes()
         for length in range(len(whole) + 1):
             path.write_bytes(whole[:length])
-            records, torn = read_records(fileno)
             kept = sum(end <= length for end in ends)
-            assert records == bodies[:kept]
-            at = length - (ends[kept - 1] if kept else HEADER_BYTES if length >= HEADER_BYTES else 0)
-            assert torn == at
+            if length < HEADER_BYTES:
+                assert read_records(fileno) == ([], length)
+            elif kept == len(bodies):
+                assert read_records(fileno) == (bodies, 0)
+            else:
+                with pytest.raises(ShortenedJournalError, match=f"of {ends[-1]}") as caught:
+                    read_records(fileno)
+                assert caught.value.records == bodies[:kept]
         os.close(fileno)
+
+
+@pytest.mark.parametrize("written", range(1, 9 + len(b"third")))
+def test_a_record_that_was_being_written_is_ignored(tmp_path: Path, directory: int, written: int) -> None:
+    file = JournalFile(directory, [b"first"])
+    file.append(b"second")
+    before = (tmp_path / "journal").read_bytes()
+    file.append(b"third")
+    file.close()
+    last = (tmp_path / "journal").read_bytes()[len(before) :]
+    (tmp_path / "journal").write_bytes(before + last[:written])
+    # all of it is there, and its end is not noted yet
+    whole = written == len(last)
+    assert read_records(directory) == ([b"first", b"second", *[b"third"] * whole], 0 if whole else written)
 
 
 @settings(max_examples=60)
@@ -68,12 +95,12 @@ def test_a_record_that_is_damaged_is_told_from_one_that_was_cut_short(bodies: li
         raw[at] ^= data.draw(st.integers(1, 255))
         path.write_bytes(raw)
         damaged = sum(end <= at for end in ends) - 1
-        if damaged == len(bodies) - 1:
-            assert read_records(fileno)[0] == bodies[:-1]
-        else:
-            with pytest.raises(DamagedJournalError, match=f"damaged at byte {ends[damaged]}") as caught:
-                read_records(fileno)
-            assert caught.value.records == bodies[:damaged] + bodies[damaged + 1 :]
+        is_last = damaged == len(bodies) - 1
+        what = "cut short, or damaged, behind byte" if is_last else "damaged at byte"
+        with pytest.raises(DamagedJournalError, match=f"{what} {ends[damaged]}") as caught:
+            read_records(fileno)
+        assert caught.value.records == bodies[:damaged] + bodies[damaged + 1 :]
+        assert isinstance(caught.value, ShortenedJournalError) == is_last
         os.close(fileno)
 
 

@@ -82,10 +82,11 @@ class Runs:
             }
         )
 
-    def left(self, *records: Any) -> None:
+    def left(self, *records: Any, synced: bool = False) -> None:
         """A run was killed that had written these, and its keeper was killed as well."""
         state = StateDirectory(self.directory, "a")
-        began = Began("a", boot_identity(), 1, LENGTH, 2, LENGTH, str(self.directory / "none"))
+        nowhere = str(self.directory / "none")
+        began = Began("a", boot_identity(), 1, LENGTH, 2, LENGTH, nowhere, "its journal", synced)
         JournalFile(state.fileno, map(encode_record, (began, *records))).close()
         state.close()
 
@@ -291,6 +292,24 @@ def test_what_is_on_disk_is_not_lost_when_the_machine_was_started_anew_and_what_
         assert kept.earlier.state.ended("b") == [on_disk.transfer, 13]
 
 
+@pytest.mark.parametrize("synced", [False, True])
+@pytest.mark.parametrize("shortened", [False, True])
+def test_a_journal_that_was_not_synced_does_not_say_all_when_the_machine_was_started_anew(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, *, synced: bool, shortened: bool
+) -> None:
+    """What was written last may be on no disk; what was synced is, and of the rest nobody was told."""
+    runs.left(SMALL, Gone("b", 100), synced=synced)
+    if shortened:
+        (path,) = runs.directory.glob("journal-*/journal")
+        os.truncate(path, path.stat().st_size - 1)
+    monkeypatch.setattr(kept_memory, "boot_identity", lambda: "another")
+    with runs.run() as (kept, _):
+        assert kept.earlier is not None
+        assert (kept.journal_identity == "its journal") is synced
+        assert list(kept.earlier.state.messages.values()) == [SMALL] * synced
+        assert len(kept.earlier.state.lost) == (not synced)
+
+
 def test_a_durable_gateway_does_not_start_without_a_journal(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     runs.config = msgspec.structs.replace(runs.config, durable=True)
     with monkeypatch.context() as full:
@@ -301,7 +320,7 @@ def test_a_durable_gateway_does_not_start_without_a_journal(runs: Runs, monkeypa
 
 
 def _another_version(path: Path) -> None:
-    path.write_bytes(MAGIC.replace(b"2", b"9") + path.read_bytes()[len(MAGIC) :])
+    path.write_bytes(MAGIC[:-2] + b"9\n" + path.read_bytes()[len(MAGIC) :])
 
 
 def _another_site(path: Path) -> None:
