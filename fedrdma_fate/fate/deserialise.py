@@ -18,6 +18,7 @@ from fedrdma_fate.fate.layout import ObjectView, decode_object
 from fedrdma_fate.fate.malformed import malformed, refuse
 from fedrdma_fate.fate.missing import MissingElements, missing_elements
 from fedrdma_fate.fate.segments import check_truth_values, restore
+from fedrdma_fate.fate.small_tables import MOST_BYTES
 from fedrdma_fate.fate.unpickler import unpickle
 from fedrdma_fate.wire.errors import FedRDMAError
 
@@ -44,6 +45,7 @@ class _PersistentIds:
         self._party = party
         self._content = content
         self._restored: dict[int, Any] = {}
+        self._tables: set[int] = set()
 
     @property
     def hold_arrays(self) -> bool:
@@ -97,13 +99,26 @@ class _PersistentIds:
         key, meta = described.get("key"), described.get("table_meta")
         fields = ("num_partitions", "key_serdes_type", "value_serdes_type", "partitioner_type")
         whole = type(meta) is TableMeta and all(type(vars(meta).get(field)) is int for field in fields)
-        if type(key) is not str or not whole:
+        if type(key) not in (str, int) or not whole:
             raise malformed("a table in it is not described as FATE describes one")
         try:
+            if type(key) is int:
+                return self._federation.make_table(self._small_table(key), meta)
             return self._federation.pull_table(key, self._tag, [self._party], table_metas=[meta])[0]
         except BaseException as error:
             self.failure = error
             raise
+
+    def _small_table(self, number: int) -> memoryview:
+        # a stream may name one as often as it likes, and all of them together are bounded
+        if not 0 <= number < len(self._content.segments) or number in self._tables:
+            raise malformed("a table in it is in no segment, or in the same as another")
+        if self._content.segments[number].kind != "bytes":
+            raise malformed("a table in it is in a segment of another kind")
+        self._tables.add(number)
+        if sum(self._content.segments[each].length for each in self._tables) > MOST_BYTES:
+            raise malformed(f"the tables in it are longer than {MOST_BYTES} bytes")
+        return self._content.body(number)
 
 
 def load_object(

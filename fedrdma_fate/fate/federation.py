@@ -31,6 +31,7 @@ from fedrdma_fate.fate.missing import MissingElements
 from fedrdma_fate.fate.outbox import Outbox
 from fedrdma_fate.fate.serialise import plan_object
 from fedrdma_fate.fate.settings import FederationOptions
+from fedrdma_fate.fate.small_tables import make_small
 from fedrdma_fate.fate.sums import ExpectedSum, PulledSummand, footer_for, install_sums
 from fedrdma_fate.fate.unpickler import names_with
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode, GatewayError
@@ -309,6 +310,16 @@ class FedRDMAFederation(Federation):  # type: ignore[misc]
         self._refuse_second_pull(name, tag, parties)
         received: list[Any] = super().pull_table(name, tag, parties, table_metas)
         return received
+
+    def make_table(self, content: memoryview, meta: Any) -> Any:
+        """A small table that came inside an object, described by FATE's TableMeta.
+
+        Raises:
+            FateError: PAYLOAD_MALFORMED or NAME_FORBIDDEN.
+        """
+        table = make_small(content, self._computing, meta, self._options.allowed_names)
+        table.mask_federated_received()
+        return table
 
     def _push_bytes(self, v: bytes, name: str, tag: str, parties: Sequence[PartyTuple]) -> None:
         started = time.monotonic()

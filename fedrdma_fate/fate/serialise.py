@@ -8,12 +8,15 @@ import pickle
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from fate.arch.federation.api import TableRemotePersistentPickler
+from fate.arch.computing.api import KVTable
+from fate.arch.federation.api import TableMeta, TableRemotePersistentPickler
+from fate.arch.federation.api._serdes import _TablePersistentId
 from safetensors import SafetensorError  # type: ignore[attr-defined]
 
 from fedrdma_fate.fate.copying import Placement, Progress, raw_placement, write_backwards
 from fedrdma_fate.fate.layout import Segment, encode_prefix
 from fedrdma_fate.fate.segments import Source, bytes_source, describe
+from fedrdma_fate.fate.small_tables import MOST_BYTES, read_small
 from fedrdma_fate.wire.errors import ErrorCode, FateError, FedRDMAError
 
 _NEVER_PERSISTENT = frozenset((type(None), bool, int, float, str, tuple, list, dict))
@@ -130,6 +133,7 @@ class SegmentPickler(TableRemotePersistentPickler):  # type: ignore[misc]
         self._places = places
         self._numbers: dict[int, int] = {}
         self._byte_strings: list[object] = []
+        self._small_table_room = MOST_BYTES
 
     def persistent_id(self, value: Any) -> Any:
         """The segment number of a raw buffer, else what FATE says; called by pickle for every object."""
@@ -140,15 +144,27 @@ class SegmentPickler(TableRemotePersistentPickler):  # type: ignore[misc]
             return known
         source = describe(value)
         if source is None:
-            return super().persistent_id(value)
-        self.sources.append(source)
-        met = len(self.sources) - 1
-        number = met if self._places is None else self._places[met]
+            return self._table_id(value) if isinstance(value, KVTable) else super().persistent_id(value)
+        number = self._number_of(source)
         # pickle keeps the identity of byte strings, while FATE makes an object of its own of each tensor it meets
         if source.kind in ("bytes", "bytearray"):
             self._numbers[id(value)] = number
             self._byte_strings.append(value)
         return number
+
+    def _number_of(self, source: Source) -> int:
+        self.sources.append(source)
+        met = len(self.sources) - 1
+        return met if self._places is None else self._places[met]
+
+    def _table_id(self, table: Any) -> Any:
+        """FATE's, with the number of a segment in place of the name of messages where the table is small."""
+        content = read_small(table, self._small_table_room)
+        if content is None:
+            return super().persistent_id(table)
+        self._small_table_room -= len(content)
+        meta = TableMeta(table.num_partitions, table.key_serdes_type, table.value_serdes_type, table.partitioner_type)
+        return _TablePersistentId(key=self._number_of(bytes_source(content)), table_meta=meta)
 
     def reducer_override(self, value: Any) -> Any:
         """A member of an enumeration by its value on every Python, as pickle wants it.

@@ -25,11 +25,10 @@ from typing import Any
 
 from fedrdma_fate.fate.allowed_names import Name
 from fedrdma_fate.fate.malformed import malformed, refuse
+from fedrdma_fate.fate.table_batches import Pair
 from fedrdma_fate.fate.table_names import table_names_with
 from fedrdma_fate.fate.unpickler import NameWantedError, unpickle_named, unpickle_unnamed
 from fedrdma_fate.wire.errors import FedRDMAError
-
-Pair = tuple[bytes, bytes]
 
 PICKLED, INTEGER = 0, 1
 """FATE's types of serialisation for keys and values."""

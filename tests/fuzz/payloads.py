@@ -18,12 +18,13 @@ from fate.arch.tensor.phe import PHETensorCoder
 
 from fedrdma_fate.fate.allowed_names import ALLOWED_NAMES
 from fedrdma_fate.fate.deserialise import load_fate_bytes, load_object
-from fedrdma_fate.fate.layout import HEADER_BYTES, ObjectView, decode_object, encode_prefix
+from fedrdma_fate.fate.layout import HEADER_BYTES, ObjectView, Segment, decode_object, encode_prefix
 from fedrdma_fate.fate.malformed import malformed
 from fedrdma_fate.fate.serialise import plan_object
+from fedrdma_fate.fate.small_tables import decode_small, encode_small
+from fedrdma_fate.fate.table_batches import batch_bytes, decode_batch, encode_batch
 from fedrdma_fate.fate.table_check import checked_pairs
 from fedrdma_fate.fate.table_names import TABLE_NAMES
-from fedrdma_fate.fate.tables import batch_bytes, decode_batch, encode_batch
 from fedrdma_fate.fate.tensor_stream import load_storage
 from fedrdma_fate.wire.errors import ErrorCode, FateError
 from tests.fuzz.target import Target, require
@@ -42,10 +43,18 @@ class _NoTables:
     def pull_table(self, name: str, tag: str, *_arguments: Any, **_keywords: Any) -> Any:
         raise malformed(f"no table {name!r} {tag!r}")
 
+    def make_table(self, content: memoryview, meta: TableMeta) -> Any:
+        counts, pairs = decode_small(content, meta.num_partitions)
+        batch = list(pairs)
+        partitions = [[next(left) for _ in range(count)] for left in [iter(batch)] for count in counts]
+        again = encode_small(partitions)
+        require(decode_small(memoryview(again), len(counts))[0] == counts, "a small table does not come back as it was")
+        return batch
 
-def _table_id() -> Any:
+
+def _table_id(key: str | int = "t") -> Any:
     pid = _serdes._TablePersistentId.__new__(_serdes._TablePersistentId)
-    pid.__dict__.update(key="t", table_meta=TableMeta(2, 0, 0, 0))
+    pid.__dict__.update(key=key, table_meta=TableMeta(2, 0, 0, 0))
     return pid
 
 
@@ -175,6 +184,13 @@ def _with_arrays(value: Any) -> bytes:
     return bytes(body)
 
 
+def _with_small_table() -> bytes:
+    body = encode_small([[(pickle.dumps(1), pickle.dumps(2))], []])
+    segment = Segment("bytes", "", (len(body),), 0, len(body))
+    pid = pickle.dumps(_table_id(0), 2)[2:-1]
+    return bytes(encode_prefix([segment], stream(pid + pickle.BINPERSID))) + body
+
+
 def _with_length(prefix: bytes, content: ObjectView) -> bytearray:
     end = content.segments[-1].offset + content.segments[-1].length if content.segments else 0
     return bytearray(prefix + bytes(end))
@@ -211,7 +227,7 @@ def objects() -> Target:
         head[_CHECK_AT:HEADER_BYTES] = checked.to_bytes(4, "little")
         return bytes(head)
 
-    seeds = [_object(each) for each in _streams()] + [_with_arrays(_arrays())]
+    seeds = [_object(each) for each in _streams()] + [_with_arrays(_arrays()), _with_small_table()]
     return Target("objects", seeds, read, (FateError,), repair, tokens=_TOKENS)
 
 

@@ -27,7 +27,8 @@ from fate.arch.histogram._histogram_splits import HistogramSplits
 from fate.arch.protocol.phe.paillier import keygen
 
 from fedrdma_fate.fate.gateway_client import to_party
-from fedrdma_fate.fate.tables import Pair, PartitionReceiver, batch_bytes, encode_batch
+from fedrdma_fate.fate.table_batches import Pair, batch_bytes, encode_batch
+from fedrdma_fate.fate.tables import PartitionReceiver
 from fedrdma_fate.wire.errors import ErrorCode, FateError, FedRDMAError
 from tests.support.comparison import assert_same
 from tests.support.fake_gateway import FakeConnector

@@ -18,12 +18,12 @@ from fate.arch.context import Context
 from fate.arch.dataframe import PandasReader
 from fate.arch.federation.api import TableMeta
 
-from fedrdma_fate.fate import tables
+from fedrdma_fate.fate import small_tables, tables
 from fedrdma_fate.fate.federation import FedRDMAFederation
 from fedrdma_fate.fate.gateway_client import to_party
 from fedrdma_fate.fate.settings import FederationOptions
+from fedrdma_fate.fate.table_batches import Pair, batch_bytes, decode_batch, encode_batch
 from fedrdma_fate.fate.table_check import MOST_PARTITIONS
-from fedrdma_fate.fate.tables import Pair, batch_bytes, decode_batch, encode_batch
 from fedrdma_fate.wire.errors import ErrorCode, FateError, GatewayError
 from tests.support.fake_gateway import FakeConnector
 
@@ -77,8 +77,22 @@ def test_a_partition_is_cut_into_batches_of_bounded_size(monkeypatch: pytest.Mon
     assert [pair for batch, _ in batches for pair in batch] == pairs
 
 
+@pytest.fixture(params=["by-workers", "in-the-object"])
+def make_context(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[MakeContext]:
+    if request.param == "by-workers":
+        monkeypatch.setattr(small_tables, "MOST_PARTITIONS", 0)
+    yield from contexts(tmp_path)
+
+
 @pytest.fixture
-def make_context(tmp_path: Path) -> Iterator[MakeContext]:
+def make_context_of_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeContext]:
+    monkeypatch.setattr(small_tables, "MOST_PARTITIONS", 0)
+    yield from contexts(tmp_path)
+
+
+def contexts(tmp_path: Path) -> Iterator[MakeContext]:
     sessions: list[CSession] = []
     everybody = tuple(map(to_party, EVERYBODY))
     messages = tmp_path / "messages"
@@ -153,7 +167,8 @@ def test_large_values_and_several_tables_in_one_object_arrive_at_two_parties(mak
         assert found["pair"][1] == 3
 
 
-def test_every_batch_is_in_the_journals_of_both_sides(make_context: MakeContext, tmp_path: Path) -> None:
+def test_every_batch_is_in_the_journals_of_both_sides(make_context_of_workers: MakeContext, tmp_path: Path) -> None:
+    make_context = make_context_of_workers
     sent, received = tmp_path / "sent", tmp_path / "received"
     guest, host = make_context(GUEST, journal=str(sent)), make_context(HOST, journal=str(received))
 
@@ -300,8 +315,8 @@ def test_a_data_frame_arrives_as_it_was_sent(make_context: MakeContext) -> None:
     pd.testing.assert_frame_equal(found[["x0", "x1"]].as_pd_df(), frame[["x0", "x1"]].as_pd_df())
 
 
-def test_a_part_of_a_table_is_no_object(make_context: MakeContext) -> None:
-    guest, host = make_context(GUEST), make_context(HOST)
+def test_a_part_of_a_table_is_no_object(make_context_of_workers: MakeContext) -> None:
+    guest, host = make_context_of_workers(GUEST), make_context_of_workers(HOST)
     guest.hosts.put("t", guest.computing.parallelize([(1, 1)], partition=1))
 
     with pytest.raises(FateError) as caught:
