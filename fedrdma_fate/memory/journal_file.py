@@ -97,7 +97,7 @@ class DamagedJournalError(MemoryPoolError):
         super().__init__(
             ErrorCode.JOURNAL_UNUSABLE,
             f"the journal of an earlier run lacks records: {why}.",
-            "Both ends are told of the messages that it names. See to the disk.",
+            "Both ends are told of the messages that it names, and its sessions end at all sites. See to the disk.",
         )
         self.why = why
         self.records = records

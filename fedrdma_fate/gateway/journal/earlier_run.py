@@ -167,6 +167,12 @@ class EarlierRun:
                 if not began.synced:
                     # the end of the journal may have been on no disk, and nobody sees that it is not there
                     run.lacking = run.why_gone
+                    logger.warning(
+                        "[%s] the machine was started anew, and the end of the journal in %s may never have been on "
+                        "disk: the peers end the sessions that it speaks of",
+                        ErrorCode.JOURNAL_UNUSABLE.value,
+                        directory.path,
+                    )
                 return run
             adopt = functools.partial(run._adopt, held, regions, warm=memory.warm)
             received, sent = int(memory.receive_bytes), int(memory.send_bytes)

@@ -295,7 +295,12 @@ def test_what_is_on_disk_is_not_lost_when_the_machine_was_started_anew_and_what_
 @pytest.mark.parametrize("synced", [False, True])
 @pytest.mark.parametrize("shortened", [False, True])
 def test_a_journal_that_was_not_synced_does_not_say_all_when_the_machine_was_started_anew(
-    runs: Runs, monkeypatch: pytest.MonkeyPatch, *, synced: bool, shortened: bool
+    runs: Runs,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    synced: bool,
+    shortened: bool,
 ) -> None:
     """What was written last may be on no disk; what was synced is, and of the rest nobody was told."""
     runs.left(SMALL, Gone("b", 100), synced=synced)
@@ -308,6 +313,7 @@ def test_a_journal_that_was_not_synced_does_not_say_all_when_the_machine_was_sta
         assert (kept.journal_identity == "its journal") is synced
         assert list(kept.earlier.state.messages.values()) == [SMALL] * synced
         assert len(kept.earlier.state.lost) == (not synced)
+    assert ("[FR406]" in caplog.text) is not synced
 
 
 def test_a_durable_gateway_does_not_start_without_a_journal(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
