@@ -84,7 +84,10 @@ def table(outcome: Outcome, grown: list[Growth]) -> str:
         step = max(1, len(samples) // 12)
         for sample in samples[::step]:
             lines.append("     " + " ".join(f"{getattr(sample, name):>11}" for name in fields))
-    lines.append("\nsite what          rounds      early       late  growth")
+    if grown:
+        lines.append("\nsite what          rounds      early       late  growth")
+    else:
+        lines.append("\ngrowth is not judged: no gateway has lived long enough after its warm-up")
     for each in grown:
         verdict = "" if each.flat else "  TOO MUCH"
         lines.append(

@@ -119,7 +119,8 @@ def test_a_page_of_results_names_the_commits_and_the_commands(page: Path) -> Non
     assert re.search(r"[Mm]easured[^.]*`[0-9a-f]{7}`", text)
     assert re.search(
         r"^(fedrdma bench|scripts/testbed run|"
-        r"\.venv/bin/python -m tests\.(soak|support\.(sim\.(compare|bounded)|osx_queue_times|matrix_sweep|table_times))) ",
+        r"\.venv/bin/python -m tests\.(soak|"
+        r"support\.(sim\.(compare|bounded)|osx_queue_times|matrix_sweep|table_times))) ",
         text,
         flags=re.MULTILINE,
     )
