@@ -8,7 +8,7 @@ import functools
 import logging
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from fedrdma_fate.client.address import socket_path
@@ -59,7 +59,7 @@ from fedrdma_fate.security.plain import is_loopback
 from fedrdma_fate.security.reloading import SiteCredentials
 from fedrdma_fate.security.scraping import ScrapeSecurity
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
-from fedrdma_fate.wire.frames import MessageKey
+from fedrdma_fate.wire.frames import MessageKey, Party
 
 logger = logging.getLogger(__name__)
 
@@ -135,6 +135,7 @@ def assemble(
         peer.site_sums = peer.sending.site_sums = tasks.site_sums
     undo.callback(tasks.close)
     context.mailbox.on_turned_away = lambda message: _turn_away(context, peers, message)
+    context.mailbox.on_rejoined = functools.partial(on_rejoined, context, peers)
     context.mailbox.on_back = lambda late: _party_is_back(context, peers, late)
     context.mailbox.on_wanted_whole = lambda message: _tell_wanted_whole(peers, message)
     Stragglers(context.mailbox.tolerances, lambda key: _look_again(context, peers, key))
@@ -298,6 +299,17 @@ def _turn_away(context: GatewayContext, peers: dict[str, Peer], message: Message
     context.mailbox.sessions.push_not_delivered(key, error.code, error.message)
 
 
+def on_rejoined(context: GatewayContext, peers: Mapping[str, Peer], session: str, party: Party) -> None:
+    """A party of this site is in a session again that it had left: see `Mailbox`."""
+    sessions = context.mailbox.sessions
+    # others need not know of it
+    sites = {context.routes.find(other) for other in sessions.others(session)}
+    for site, peer in peers.items():
+        peer.sending.forget_notices(session, party)
+        if site in sites or sessions.admits_all(session):
+            peer.ask_for_notices(session, party)
+
+
 def _party_is_back(context: GatewayContext, peers: dict[str, Peer], late: LateMessage) -> None:
     if late.origin:
         if (peer := peers.get(late.origin)) is not None:
@@ -305,9 +317,10 @@ def _party_is_back(context: GatewayContext, peers: dict[str, Peer], late: LateMe
         return
     # of this site
     sessions = context.mailbox.sessions
-    if sessions.pushed(late.key) is not None:
+    if (push := sessions.pushed(late.key)) is not None:
         context.mailbox.fail(late.key, ErrorCode.MESSAGE_LOST.value, PARTY_HAD_LEFT)
-        sessions.push_not_delivered(late.key, ErrorCode.MESSAGE_LOST, PARTY_HAD_LEFT)
+        if not push.failed:
+            sessions.push_not_delivered(late.key, ErrorCode.MESSAGE_LOST, PARTY_HAD_LEFT)
 
 
 def limits_of(config: GatewayConfig) -> Limits:

@@ -163,6 +163,7 @@ class Hello(Frame, frozen=True, tag="hello"):
         flow_calls: whether it knows frames of FATE Flow's scheduling calls.
         site_sums: whether it obeys SumOrders.
         same_payload: whether it knows SamePayload.
+        party_back: whether it knows PartyBack.
     """
 
     site: PartyText
@@ -190,6 +191,7 @@ class Hello(Frame, frozen=True, tag="hello"):
     flow_calls: bool = False
     site_sums: bool = False
     same_payload: bool = False
+    party_back: bool = False
 
 
 class Connect(Frame, frozen=True, tag="connect"):
@@ -651,6 +653,16 @@ class SessionEnd(Frame, frozen=True, tag="session-end"):
     reason: Reason
 
 
+class PartyBack(Frame, frozen=True, tag="party-back"):
+    """A party of the sender's site that had left a session is in it again: what of its messages will not come?
+
+    Answered by an Undeliverable for each, where there are any. To who has said in Hello to know it.
+    """
+
+    session: Name
+    party: Party
+
+
 class FlowCall(Frame, frozen=True, tag="flow-call"):
     """FATE Flow at the sender's site calls that at the receiver's; answered by FlowAnswer or FlowRefused.
 
@@ -752,6 +764,7 @@ ControlFrame = (
     | SessionAsk
     | SessionIdle
     | SessionEnd
+    | PartyBack
     | FlowCall
     | FlowAnswer
     | FlowRefused

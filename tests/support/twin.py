@@ -16,7 +16,7 @@ from fedrdma_fate.engine.events import Emit
 from fedrdma_fate.engine.link_thread import LinkHandle
 from fedrdma_fate.engine.payload import Payload
 from fedrdma_fate.engine.settings import LinkSettings
-from fedrdma_fate.gateway.assembly import limits_of
+from fedrdma_fate.gateway.assembly import limits_of, on_rejoined
 from fedrdma_fate.gateway.config.schema import parse_config
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.messages.budget import Budget
@@ -165,6 +165,7 @@ class Twin:
         context = self._context(site)
         peer = Peer(context.config.peers[0], context)
         context.mailbox.on_turned_away = peer.receiving.turned_away
+        context.mailbox.on_rejoined = functools.partial(on_rejoined, context, {peer.config.site: peer})
         context.mailbox.on_back = peer.receiving.party_is_back
         return Half(site, context, peer)
 

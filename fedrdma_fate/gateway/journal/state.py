@@ -198,6 +198,11 @@ class JournalState:
             case SumMerging() | SumMerged():
                 self.sums.apply(record)
             case Joined(session=session, party=party, parties=parties):
+                if self.sessions.is_closed(session, party):
+                    # what it pushed before it left may come anew
+                    for notices in self.undelivered.values():
+                        for key in [key for key in notices if (key.session, key.source) == (session, party)]:
+                            del notices[key]
                 self.sessions.remember_join(session, party, parties)
             case Left(session=session, party=party):
                 self.sessions.leave(session, party)

@@ -31,6 +31,7 @@ class Mailbox:
         on_waiting: called with session and party when something begins to wait for them.
         on_wanted_whole: called with a message of which nothing was let be missing by who gets it, but by who sent it.
         on_turned_away: called with a message that was dropped because its destination's tasks do not know its source.
+        on_rejoined: called with session and party when that is in a session again that it had left.
         on_back: called with a message that was dropped because its party left, when that joins the session again.
     """
 
@@ -46,6 +47,7 @@ class Mailbox:
         self.budget = budget or Budget()
         self._complaints = complaints or Complaints()
         self.on_turned_away: Callable[[Message], object] = lambda _message: None
+        self.on_rejoined: Callable[[str, Party], object] = lambda _session, _party: None
         self.on_back: Callable[[LateMessage], object] = lambda _late: None
         self.on_wanted_whole: Callable[[Message], object] = lambda _message: None
         self.on_waiting: Callable[[str, Party], object] = lambda _session, _party: None
@@ -60,6 +62,7 @@ class Mailbox:
 
     def join(self, session: str, party: Party, parties: Iterable[Party] | None, engine: Engine | None = None) -> None:
         """A task attached and names who is in the session: what came before it from others is dropped."""
+        had_left = self.sessions.is_closed(session, party)
         self.sessions.join(session, party, parties, engine)
         for key in [key for key in self._messages if key.session == session and key.destination == party]:
             if not self.sessions.admits(key):
@@ -69,6 +72,8 @@ class Mailbox:
                 self._forget_failure(key)
         for late in self._late.take(session, party):
             self.on_back(late)
+        if had_left:
+            self.on_rejoined(session, party)
 
     def tolerate(self, round_: Round) -> None:
         """A task lets something be missing of messages that it will get."""
@@ -100,6 +105,10 @@ class Mailbox:
         self.tolerances.leave(session, party)
         self._mixed = {pair: key for pair, key in self._mixed.items() if pair[:2] != (session, party)}
         self._in_doubt = {each for each in self._in_doubt if (each.session, each.destination) != (session, party)}
+        for key, (*_, origin) in self._failed.items():
+            if not origin and (key.session, key.destination) == (session, party):
+                # of this site: other sites are asked about theirs
+                self._late.add(LateMessage(key, "", 0))
         # nobody has pulled them: should the party be back, they are missed as those that come from now on are
         dropped, _ = self._drop(lambda key, _: key.session == session and key.destination == party, self._note_late)
         for key, future in self._waiting.items():
@@ -174,8 +183,11 @@ class Mailbox:
         Returns:
             why a notice of a peer's is not kept for whoever will wait, or an empty string.
         """
-        closed = self.sessions.is_closed(key.session, key.destination)
-        if closed or key in self._messages or self._is_pulled(key) or not self.sessions.admits(key):
+        if self.sessions.is_closed(key.session, key.destination):
+            if not origin:
+                self._late.add(LateMessage(key, "", 0))
+            return ""
+        if key in self._messages or self._is_pulled(key) or not self.sessions.admits(key):
             return ""
         future = self._waiting.get(key)
         if _has_message(future):

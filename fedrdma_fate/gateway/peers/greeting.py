@@ -51,4 +51,5 @@ def own_hello(peer: PeerConfig, context: GatewayContext, keys: PeerKeys) -> Hell
         flow_calls=True,
         site_sums=config.aggregate.site_sums,
         same_payload=True,
+        party_back=True,
     )

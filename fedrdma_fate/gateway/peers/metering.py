@@ -79,6 +79,10 @@ class FrameMeter:
         pause = -level / self._rate
         return pause if pause >= SHORTEST_PAUSE_SECONDS else 0.0
 
+    def charge(self, frames: int) -> None:
+        """What has come made us send so many frames: they count as well."""
+        self._bucket.level -= frames
+
     @property
     def floods(self) -> bool:
         """Whether the peer has wanted more for so long that it is to be cut off."""
@@ -124,6 +128,10 @@ class Pace:
         if self._is_behind:
             return self._catch_up()
         return asyncio.sleep(0) if self._frames % TURN_FRAMES == 0 else None
+
+    def charge(self, frames: int) -> None:
+        """A frame that is acted upon leads to so many of ours, which the peer has to answer for."""
+        self._meter.charge(frames)
 
     @property
     def _is_behind(self) -> bool:

@@ -92,6 +92,7 @@ from fedrdma_fate.wire.frames import (
     MessageKey,
     Offer,
     Party,
+    PartyBack,
     PathUse,
     Ping,
     Pong,
@@ -416,6 +417,8 @@ class Peer:
             case SessionAsk() | SessionIdle() | SessionEnd():
                 if self.session_talk is not None:
                     self.session_talk.on_frame(self.config.site, frame)
+            case PartyBack(session=session, party=party):
+                self._pace.charge(self.sending.party_is_back(session, party))
             case FlowCall() | FlowAnswer() | FlowRefused() | FlowHeard():
                 if self.flow_talk is not None:
                     self.flow_talk.on_frame(frame)
@@ -603,6 +606,11 @@ class Peer:
         if told != self._told_held and self.hello is not None and self.hello.memory_held:
             self._told_held = told
             self.send(MemoryHeld(told))
+
+    def ask_for_notices(self, session: str, party: Party) -> None:
+        """A party of this site is in a session again; without a channel, the next one tells all that is to be told."""
+        if self.hello is not None and self.hello.party_back:
+            self.send(PartyBack(session, party))
 
     # -- sums of a site -------------------------------------------------------------------------------------------
 

@@ -534,6 +534,30 @@ class Sending:
             self._send(notice)
         self.lending.resend()
 
+    def party_is_back(self, session: str, party: Party) -> int:
+        """A party of the peer's is in a session again that it had left, and was told of nothing meanwhile.
+
+        It is told once more what will not come. Where whoever pushed that has left by now, it may be of an earlier use
+        of the session's name, and nobody is told.
+
+        Returns:
+            how many notices were sent.
+        """
+        is_closed = self._context.mailbox.sessions.is_closed
+        told = [
+            notice
+            for key, notice in self._notices.items()
+            if (key.session, key.destination) == (session, party) and not is_closed(session, key.source)
+        ]
+        for notice in told:
+            self._send(notice)
+        return len(told)
+
+    def forget_notices(self, session: str, party: Party) -> None:
+        """A party of this site is in a session again that it had left: what it pushed before may come anew."""
+        for key in [key for key in self._notices if (key.session, key.source) == (session, party)]:
+            del self._notices[key]
+
     def peer_restarted(self) -> None:
         """The peer has forgotten what was lent to it."""
         self._take_back(self.lending.peer_restarted())
@@ -641,11 +665,16 @@ class Sending:
             if code == ErrorCode.SESSION_CLOSED.value:
                 self._missed(transfer, late, reason)
                 return True
-            # it was not to wait for any task there after all
             self._complain("turned away", "%s is dropped at %s: [%s] %s", late, self._peer.site, code, reason)
+            known = error_from_code(code, reason).code
             with self._journal.together():
-                self._tell_task(late, error_from_code(code, reason).code, reason)
-                self._journal.write(records.Dropped(self._peer.site, transfer))
+                self._tell_task(late, known, reason)
+                if known is ErrorCode.MESSAGE_LOST and not self._was_pushed_after(transfer, late):
+                    # its party knows it already, but not once it has left and is back
+                    self._undeliverable(transfer, late, known, reason)
+                else:
+                    # it was not to wait for any task there after all
+                    self._journal.write(records.Dropped(self._peer.site, transfer))
                 self.lending.end(transfer)
             return True
         if (waiting := self._transfers.get(transfer)) is not None and waiting.path in _WITH_OTHERS:

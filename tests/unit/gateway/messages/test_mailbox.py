@@ -472,3 +472,17 @@ def test_a_failure_that_is_told_before_the_pull_has_had_its_turn_leaves_nothing(
         assert not desk.mailbox._failed
 
     run(scenario())
+
+
+def test_of_a_failure_at_its_own_site_a_party_that_is_back_is_told_once_more() -> None:
+    mailbox, back = Mailbox(), []
+    mailbox.on_back = back.append
+    for moment in ("before", "after"):
+        key = MessageKey("s", moment, "t", GUEST, HOST)
+        if moment == "after":
+            mailbox.leave("s", HOST)
+        mailbox.fail(key, "FR612", "the test lost it")
+        # of other sites' theirs know
+        mailbox.fail(MessageKey("s", f"{moment}-2", "t", GUEST, HOST), "FR612", "the test lost it", "a")
+    mailbox.join("s", HOST, None)
+    assert [late.key.name for late in back] == ["before", "after"]

@@ -279,7 +279,7 @@ def test_every_frame_is_about_a_message_a_transfer_a_session_or_the_channel() ->
     # the last two are for people
     about_the_channel = {"Hello", "Connect", "PathUse", "Share", "Ping", "Pong", "Goodbye", "MemoryHeld", "WantedWhole"}
     # who may say what of a session: tests/unit/gateway/tasks/test_session_ends.py
-    about_sessions = {"SessionAsk", "SessionIdle", "SessionEnd"}
+    about_sessions = {"SessionAsk", "SessionIdle", "SessionEnd", "PartyBack"}
     # who may call whom: tests/unit/gateway/flow
     about_calls = {"FlowCall", "FlowAnswer", "FlowRefused", "FlowHeard"}
     # what may be asked of whose messages: tests/unit/gateway/tasks/test_site_sums.py
