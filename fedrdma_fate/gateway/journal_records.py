@@ -546,7 +546,21 @@ class SumMerged(Record, frozen=True, tag=59):
     transfers: tuple[int, ...]
 
 
-SessionRecord = Joined | Left | Over | Pushed | Unpushed | Pulled | Unpulled | Numbered | PushFailed | Told
+class Missed(Record, frozen=True, tag=61):
+    """A message was dropped, for its party had left the session: its sender is asked about it when that is back.
+
+    Attributes:
+        origin: the site that it came from; empty for one of this site.
+        transfer: its transfer there.
+        key: the message.
+    """
+
+    origin: str
+    transfer: int
+    key: MessageKey
+
+
+SessionRecord = Joined | Left | Over | Pushed | Unpushed | Pulled | Unpulled | Numbered | PushFailed | Told | Missed
 SendRecord = Outgoing | Whole | Sent | Undelivered | Dropped | Confirmed | Leased | Unleased
 TaskRecord = Came | Went
 PeerRecord = Met

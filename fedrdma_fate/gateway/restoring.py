@@ -120,6 +120,8 @@ class _Restoration:
         # after those, of which they are some: who asks for one again is told that it is lost
         for lost in run.state.lost.values():
             self._tell(lost)
+        for late in run.state.late:
+            context.mailbox.restore_late(late)
         # before any message that one of them is
         for key, pull in run.state.sessions.pulls():
             if (had := self.tasks.get(pull.client)) is not None:

@@ -38,6 +38,7 @@ BOUNDS: dict[str, dict[str, str]] = {
         "gateway/sum_orders.py:StandingSumOrders": "_sites",
         "gateway/link_sharing.py:LinkSharing": "_links",
         "gateway/journal/state.py:JournalState": "met",
+        "gateway/messages/late_messages.py:LateMessages": "_sites",
         "gateway/send_sharing.py:SendSharing": "_by_datagrams",
         "core/shares/receive_shares.py:ReceiveShares": "senders _told",
         "gateway/accepting.py:Acceptor": "_listening _pauses",
@@ -107,7 +108,7 @@ BOUNDS: dict[str, dict[str, str]] = {
         "gateway/tasks/session_ends.py:SessionEnds": "_to_tell",
     },
     "MOST_CLOSED": {"gateway/messages/closed_parties.py:ClosedParties": "_places"},
-    "MOST_LATE": {"gateway/messages/late_messages.py:LateMessages": "_late"},
+    "MOST_LATE": {"gateway/messages/late_messages.py:_OfSite": "messages"},
     "REMEMBERED_CONFIRMED, REMEMBERED_UNDELIVERED": {
         "gateway/peers/sending.py:Sending": "_delivered _notices",
         "gateway/journal/state.py:JournalState": "_confirmed undelivered",

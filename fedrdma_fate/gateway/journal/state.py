@@ -27,6 +27,7 @@ from fedrdma_fate.gateway.journal_records import (
     Left,
     Lost,
     Met,
+    Missed,
     Numbered,
     Outgoing,
     Over,
@@ -57,6 +58,7 @@ from fedrdma_fate.gateway.journal_records import (
     decode_record,
     encode_record,
 )
+from fedrdma_fate.gateway.messages.late_messages import LateMessage, LateMessages
 from fedrdma_fate.gateway.messages.sessions import Pull, Push, Sessions
 from fedrdma_fate.wire.errors import error_from_code
 from fedrdma_fate.wire.frames import MessageKey
@@ -89,6 +91,8 @@ class JournalState:
         undelivered: messages that will not come, which peers are to be told, by site and message.
         leases: slots that tasks have, by client and number.
         tasks: those that were attached, by client.
+        late: messages that were dropped, for their parties had left; those of parties that are back stay as long as
+            nothing comes in their place, for nobody confirms that senders were asked.
         sums: those that were being added, or that tasks have.
         met: which journals the peers go on with.
     """
@@ -103,6 +107,7 @@ class JournalState:
         self.undelivered: dict[str, OrderedDict[MessageKey, Undelivered]] = {}
         self.leases: dict[tuple[str, int], Leased] = {}
         self.tasks: dict[str, Came] = {}
+        self.late = LateMessages()
         self.sums = KeptSums()
         self.met: dict[str, str] = {}
         self._confirmed: dict[str, OrderedDict[int, MessageKey]] = {}
@@ -131,6 +136,7 @@ class JournalState:
                 self.began = record
             case Received(origin=origin, transfer=transfer):
                 self.coming.pop((origin, transfer), None)
+                self.late.forget(origin, record.key)
                 if not record.pending:
                     self._note_ended(origin, transfer)
                 self.messages.setdefault((origin, transfer), record)
@@ -211,6 +217,7 @@ class JournalState:
                         del self.lost[name]
             case Over(session=session, reason=reason):
                 self.sessions.end(session, reason)
+                self.late.end(session)
                 self._forget_told(session)
                 for name, lost in list(self.lost.items()):
                     if lost.key.session == session:
@@ -229,6 +236,10 @@ class JournalState:
                 self.sessions.queues.apply(record)
             case PushFailed(key=key, code=code, reason=reason):
                 self.sessions.push_failed(key, error_from_code(code, reason))
+            case Missed(origin=origin, transfer=transfer, key=key):
+                self._note_ended(origin, transfer)
+                if self.sessions.ended.reason(key.session) is None:
+                    self.late.add(LateMessage(key, origin, transfer))
             case Told(session=session, party=party):
                 self.sessions.note_told(session, party)
 
@@ -249,6 +260,9 @@ class JournalState:
                 yield Confirmed(peer, transfer, key)
         yield from self.lost.values()
         yield from self.messages.values()
+        # behind those, which would take their place
+        for late in self.late:
+            yield Missed(late.origin, late.transfer, late.key)
         yield from self.coming.values()
         yield from self.outgoing.values()
         yield from self.leases.values()

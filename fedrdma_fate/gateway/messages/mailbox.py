@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
 
+from fedrdma_fate.gateway.journal_records import Missed
 from fedrdma_fate.gateway.messages.budget import Budget
 from fedrdma_fate.gateway.messages.late_messages import LateMessage, LateMessages
 from fedrdma_fate.gateway.messages.message import Message
@@ -75,6 +76,13 @@ class Mailbox:
         if had_left:
             self.on_rejoined(session, party)
 
+    def restore_late(self, late: LateMessage) -> None:
+        """An earlier run has noted it; where its party is back, that run may have asked about it, or not."""
+        if self.sessions.has_joined(late.key.session, late.key.destination):
+            self.on_back(late)
+        else:
+            self._late.add(late)
+
     def tolerate(self, round_: Round) -> None:
         """A task lets something be missing of messages that it will get."""
         self.tolerances.begin(round_)
@@ -108,7 +116,7 @@ class Mailbox:
         for key, (*_, origin) in self._failed.items():
             if not origin and (key.session, key.destination) == (session, party):
                 # of this site: other sites are asked about theirs
-                self._late.add(LateMessage(key, "", 0))
+                self.note_late(LateMessage(key, "", 0))
         # nobody has pulled them: should the party be back, they are missed as those that come from now on are
         dropped, _ = self._drop(lambda key, _: key.session == session and key.destination == party, self._note_late)
         for key, future in self._waiting.items():
@@ -129,8 +137,13 @@ class Mailbox:
                 future.set_exception(self.sessions.ended.error(session))
         return dropped
 
+    def note_late(self, late: LateMessage) -> None:
+        """Nobody of its party has pulled it, and that has left."""
+        self._late.add(late)
+        self.sessions.record(Missed(late.origin, late.transfer, late.key))
+
     def _note_late(self, message: Message) -> None:
-        self._late.add(LateMessage(message.key, message.origin, message.transfer))
+        self.note_late(LateMessage(message.key, message.origin, message.transfer))
 
     def _drop(
         self, is_over: Callable[[MessageKey, str], bool], note: Callable[[Message], object] = lambda _message: None
@@ -185,7 +198,7 @@ class Mailbox:
         """
         if self.sessions.is_closed(key.session, key.destination):
             if not origin:
-                self._late.add(LateMessage(key, "", 0))
+                self.note_late(LateMessage(key, "", 0))
             return ""
         if key in self._messages or self._is_pulled(key) or not self.sessions.admits(key):
             return ""

@@ -289,6 +289,6 @@ def test_nobody_is_asked_about_messages_of_a_session_that_is_over_or_of_a_party_
         mailbox.join("other", PARTIES["b"], None)
         assert sent_by(twin, "b", Refused) == []
         mailbox.end("s", "the test ended it")
-        assert len(mailbox._late) == 0
+        assert not list(mailbox._late)
 
     play(scenario)

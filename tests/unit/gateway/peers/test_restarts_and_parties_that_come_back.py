@@ -124,3 +124,53 @@ def test_what_failed_in_an_earlier_use_of_the_session_is_forgotten_by_the_journa
         assert await waits == BODY
 
     play(scenario)
+
+
+@pytest.mark.parametrize("moment", ["before it left", "while it was away"])
+@pytest.mark.parametrize("back_in", ["the first run", "the next run"])
+@pytest.mark.parametrize("size", SIZES)
+def test_what_was_dropped_for_a_party_that_had_left_is_asked_about_after_a_restart_too(
+    play: KeptPlay, size: int, back_in: str, moment: str
+) -> None:
+    async def scenario(twin: KeptTwin) -> None:
+        if moment == "while it was away":
+            leave(twin, "b")
+        key = twin.push("a", "m", BODY[:size])
+        await work(twin)
+        if moment == "before it left":
+            leave(twin, "b")
+            await work(twin)
+        if back_in == "the first run":
+            # which dies before it has told anybody
+            await twin.lose_control("a")
+            await twin.lose_control("b")
+            join(twin, "b")
+        await killed(twin, "b")
+        if back_in == "the next run":
+            join(twin, "b")
+        waits = pull(twin, key)
+        await connected(twin)
+        assert await outcome_of_pull(twin, waits) is ErrorCode.MESSAGE_LOST
+        assert failure_of_push(twin) is ErrorCode.MESSAGE_LOST
+
+    play(scenario)
+
+
+def test_a_message_that_comes_in_the_place_of_one_that_was_dropped_is_not_asked_about(play: KeptPlay) -> None:
+    async def scenario(twin: KeptTwin) -> None:
+        key = twin.push("a", "m", BODY)
+        await work(twin)
+        for site in PARTIES:
+            leave(twin, site)
+        for site in PARTIES:
+            join(twin, site)
+        await work(twin)
+        twin.push("a", "m", BODY)
+        await work(twin)
+        await killed(twin, "b")
+        waits = pull(twin, key)
+        await connected(twin)
+        assert await waits == BODY
+        assert failure_of_push(twin) is None
+
+    play(scenario)
