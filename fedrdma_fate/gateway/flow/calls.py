@@ -126,6 +126,27 @@ class FlowCalls:
         began = self._clock()
         try:
             destination = await self._checked(call, site)
+        except FedRDMAError as error:
+            self._refused("served", site, call, error)
+            raise
+        return await self._serve_checked(site, call, destination, began)
+
+    async def serve_one_of(self, sites: Sequence[str], call: SchedulingCall) -> Answer:
+        """Carry out a call of one of these peers; whose it is its parties tell.
+
+        Raises:
+            FedRDMAError: see `ask`.
+        """
+        began = self._clock()
+        try:
+            site, destination = await self._read(call.body, lambda: self._rules.check_one_of(call, sites))
+        except FedRDMAError as error:
+            self._refused("served", sites[-1], call, error)
+            raise
+        return await self._serve_checked(site, call, destination, began)
+
+    async def _serve_checked(self, site: str, call: SchedulingCall, destination: str, began: float) -> Answer:
+        try:
             if destination != self._site:
                 party = call.header("dest-party-id")
                 raise GatewayError(
@@ -137,20 +158,6 @@ class FlowCalls:
             raise
         self._answered("served", site, began)
         return answer
-
-    async def serve_one_of(self, sites: Sequence[str], call: SchedulingCall) -> Answer:
-        """Carry out a call of one of these peers; whose it is its parties tell.
-
-        Raises:
-            FedRDMAError: see `ask`.
-        """
-        for site in sites[:-1]:
-            try:
-                await self._checked(call, site)
-            except GatewayError:
-                continue
-            return await self.serve(site, call)
-        return await self.serve(sites[-1], call)
 
     def under_way(self, direction: str, site: str) -> int:
         """Calls with a peer that have no answer yet."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -48,6 +49,14 @@ class CallRules:
         Raises:
             GatewayError: CALL_REFUSED, or WRONG_PARTY when its parties do not fit each other or the site that asks.
         """
+        return self.check_one_of(call, (asking,))[1]
+
+    def check_one_of(self, call: SchedulingCall, asking: Sequence[str]) -> tuple[str, str]:
+        """Which of several sites asks, as the parties of a call tell, and the site that it is for.
+
+        Raises:
+            GatewayError: as `check`, of the last of them.
+        """
         check_path(call.path)
         check_headers(call.headers, self.further_headers)
         document = document_of(call.body)
@@ -55,6 +64,13 @@ class CallRules:
         destination = call.header("dest-party-id")
         if not destination:
             raise refused("it has no header dest-party-id")
+        for each in asking[:-1]:
+            # a long body is read once for all of them
+            with contextlib.suppress(GatewayError):
+                return each, self._checked(call, document, destination, each)
+        return asking[-1], self._checked(call, document, destination, asking[-1])
+
+    def _checked(self, call: SchedulingCall, document: dict[str, object], destination: str, asking: str) -> str:
         for role, party_id in _asking_parties(call, document):
             if not self._serves(asking, role, party_id):
                 raise _wrong(f"{asking} asks in the name of the party {party_id!r}, which is none of its own")

@@ -195,9 +195,11 @@ class Broker:
                 raise self._failed(f"cannot be reached by TLS: {what}", "See `peers[].tls`, and its log.") from error
             made = grpc.secure_channel(self.address, credentials, (*options, ("grpc.ssl_target_name_override", name)))
         with self._lock:
-            if self._channel is None:
-                self._channel = made
-            return self._channel
+            kept = self._channel = self._channel or made
+        if kept is not made:
+            # of two calls that connected at once, the other one's serves both
+            made.close()
+        return kept
 
     def _forget_channel(self) -> None:
         """The next call connects anew, and with TLS asks for the certificate, which may be another by now."""

@@ -384,6 +384,32 @@ def test_a_call_for_a_broker_that_is_away_is_answered_with_a_code(gateway: Bridg
     assert "FR623" in json.dumps(told.document)
 
 
+def test_of_two_calls_that_connect_at_once_one_channel_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = brokers.Broker("b", "127.0.0.1:1", None)
+    made = list[_Channel]()
+
+    def connect(*_: object) -> _Channel:
+        made.append(channel := _Channel())
+        if len(made) == 1:
+            # the other one is faster
+            assert broker._get_channel() is made[1]
+        return channel
+
+    monkeypatch.setattr(brokers.grpc, "insecure_channel", connect)
+    assert broker._get_channel() is made[1]
+    assert [channel.is_closed for channel in made] == [True, False]
+    broker.close()
+    assert made[1].is_closed
+
+
+@dataclasses.dataclass
+class _Channel:
+    is_closed: bool = False
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
 def test_an_answer_that_is_far_too_long_is_not_read_into_memory(
     gateway: Bridged, broker: StandIn, monkeypatch: pytest.MonkeyPatch, session: str
 ) -> None:
