@@ -30,6 +30,10 @@ MOST_SMALL_BYTES = 256 << 20
 MOST_COPYING = 4
 """Messages of one peer that are being copied at once, so that those of others do not wait behind thousands of its."""
 
+MOST_AHEAD = 16
+"""Copies of one peer that are begun while their messages come, each with a descriptor: four times what is written at
+once. Of others nothing is written before one of these is whole, or gone."""
+
 Written = TypeVar("Written")
 
 _MESSAGE_BYTES = 1024
@@ -80,6 +84,8 @@ class Saving:
         self._entries: dict[int, _Entry] = {}
         # by where their slots start
         self._ahead: dict[int, _Ahead] = {}
+        # copies that were begun, of messages that are whole by now
+        self._to_finish = 0
         self._small_bytes = 0
         self._copying = asyncio.Semaphore(MOST_COPYING)
 
@@ -98,7 +104,8 @@ class Saving:
             self.drop_ahead(told.slot)
             return
         if ahead is None:
-            if copies is None:
+            if copies is None or len(self._ahead) + self._to_finish >= MOST_AHEAD:
+                # it is told again when more of it is there
                 return
             copy = copies.begin(told.slot.part(told.payload_at, told.offer.total_bytes))
             ahead = self._ahead[told.slot.offset] = _Ahead(copy, (0, 0))
@@ -158,6 +165,7 @@ class Saving:
         small_bytes = 0 if message.body is None else message.total_bytes + _MESSAGE_BYTES
         entry = self._entries[message.transfer] = _Entry(message, small_bytes, ahead)
         self._small_bytes += small_bytes
+        self._to_finish += ahead is not None
         spawn(self._context.tasks, self._save(entry, arrived, failed))
 
     def offered_again(self, offer: Offer, link: LinkHandle) -> None:
@@ -175,7 +183,10 @@ class Saving:
     ) -> None:
         message, problem = entry.message, None
         try:
-            await self._write(message, entry.ahead)
+            try:
+                await self._write(message, entry.ahead)
+            finally:
+                self._to_finish -= entry.ahead is not None
         except FedRDMAError as error:
             problem = error
         except OSError as error:

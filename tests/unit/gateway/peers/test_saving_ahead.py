@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from fedrdma_fate.engine import incoming, landing
+from fedrdma_fate.gateway.peers import saving
 from fedrdma_fate.memory.payload_copies import CopyAhead
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 from fedrdma_fate.wire.frames import Inline, MessageKey
@@ -115,6 +116,30 @@ def test_a_message_that_goes_on_by_another_data_path_has_a_copy_with_its_bytes(
         assert copies is not None
         assert (copies.path / name).read_bytes() == BODY
         assert await pull(twin, key) == BODY
+
+    play(scenario)
+
+
+def test_no_more_copies_are_begun_than_may_be_and_each_message_is_on_disk_in_the_end(
+    play: Callable[[Scenario], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most, body = 2, BODY[:100_000]
+    monkeypatch.setattr(saving, "MOST_AHEAD", most)
+    begun: list[int] = []
+
+    async def scenario(twin: KeptTwin) -> None:
+        keys = [twin.push("a", f"m{number}", body) for number in range(6)]
+        for _ in range(400):
+            await work(twin, 1)
+            begun.append(sum(name.endswith(".part") for name in files(twin)))
+            if not twin.halves["a"].peer.sending.pending:
+                break
+            await asyncio.sleep(0.001)
+        assert max(begun) == most
+        for key in keys:
+            assert await pull(twin, key) == body
+        saves = twin.halves["b"].peer.receiving.saving
+        assert (saves._ahead, saves._to_finish) == ({}, 0)
 
     play(scenario)
 
