@@ -107,6 +107,7 @@ BOUNDS: dict[str, dict[str, str]] = {
         "gateway/messages/ended.py:EndedSessions": "_here _at_peers",
         "gateway/tasks/session_ends.py:SessionEnds": "_to_tell",
     },
+    "MOST_UNTOLD": {"gateway/messages/mailbox.py:Mailbox": "_untold"},
     "MOST_CLOSED": {"gateway/messages/closed_parties.py:ClosedParties": "_places"},
     "MOST_LATE": {"gateway/messages/late_messages.py:_OfSite": "messages"},
     "REMEMBERED_CONFIRMED, REMEMBERED_UNDELIVERED": {

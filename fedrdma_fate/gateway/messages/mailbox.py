@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 
 from fedrdma_fate.gateway.journal_records import Missed
@@ -21,6 +22,9 @@ logger = logging.getLogger(__name__)
 
 MOST_MIXED = 1024
 """Pairs of parties that are remembered to use two engines: one has said it already in any job that is set up so."""
+
+MOST_UNTOLD = 1024
+"""Pairs of parties of which more messages failed than there is room to remember one by one; the oldest goes."""
 
 
 class Mailbox:
@@ -59,6 +63,7 @@ class Mailbox:
         self._waiting: dict[MessageKey, asyncio.Future[Message]] = {}
         self._in_doubt: set[MessageKey] = set()
         self._mixed: dict[tuple[str, Party, Party], MessageKey] = {}
+        self._untold: OrderedDict[tuple[str, Party, Party], tuple[str, str]] = OrderedDict()
         self._late = LateMessages()
 
     def join(self, session: str, party: Party, parties: Iterable[Party] | None, engine: Engine | None = None) -> None:
@@ -95,10 +100,9 @@ class Mailbox:
         if not self.sessions.is_of_another_engine(key):
             return
         if len(self._mixed) < MOST_MIXED:
-            self._mixed[key.session, key.destination, key.source] = key
+            self._mixed[_pair(key)] = key
         for waits, future in self._waiting.items():
-            is_same = (waits.session, waits.destination, waits.source) == (key.session, key.destination, key.source)
-            if is_same and not future.done():
+            if _pair(waits) == _pair(key) and not future.done():
                 future.set_exception(mixed_error(key))
 
     def _turn_away(self, message: Message) -> None:
@@ -112,6 +116,8 @@ class Mailbox:
         self.sessions.leave(session, party)
         self.tolerances.leave(session, party)
         self._mixed = {pair: key for pair, key in self._mixed.items() if pair[:2] != (session, party)}
+        for pair in [pair for pair in self._untold if pair[:2] == (session, party)]:
+            del self._untold[pair]
         self._in_doubt = {each for each in self._in_doubt if (each.session, each.destination) != (session, party)}
         for key, (*_, origin) in self._failed.items():
             if not origin and (key.session, key.destination) == (session, party):
@@ -130,6 +136,8 @@ class Mailbox:
         self.tolerances.end(session)
         self._late.end(session)
         self._mixed = {pair: key for pair, key in self._mixed.items() if pair[0] != session}
+        for pair in [pair for pair in self._untold if pair[0] == session]:
+            del self._untold[pair]
         self._in_doubt = {each for each in self._in_doubt if each.session != session}
         dropped = self._drop(lambda key, _: key.session == session)
         for key, future in self._waiting.items():
@@ -194,7 +202,8 @@ class Mailbox:
         """A message will never come: tell whoever waits for it, or will. May be repeated.
 
         Returns:
-            why a notice of a peer's is not kept for whoever will wait, or an empty string.
+            why a notice of a peer's is not kept for whoever will wait, or an empty string. Then whoever waits for any
+            message of that source which is not here is told.
         """
         if self.sessions.is_closed(key.session, key.destination):
             if not origin:
@@ -210,6 +219,9 @@ class Mailbox:
         if future is not None and not future.done():
             future.set_exception(_failure(key, code, reason))
         if objection := self.budget.objection(origin, key, 0):
+            self._untold[_pair(key)] = code, reason
+            if len(self._untold) > MOST_UNTOLD:
+                self._untold.popitem(last=False)
             return objection
         self._failed[key] = (code, reason, origin)
         self.budget.add(origin, key, 0)
@@ -236,6 +248,7 @@ class Mailbox:
             self._check_pull(key)
             message = self._messages.get(key)
             if message is None:
+                self._check_untold(key)
                 message = await self._wait(key, timeout)
             elif message.moving is not None:
                 await asyncio.wait([message.moving])
@@ -256,11 +269,21 @@ class Mailbox:
             raise self.sessions.closed_error(key.session, key.destination)
         if key in self._waiting or self.sessions.was_pulled(key):
             raise GatewayError(ErrorCode.DUPLICATE_PULL, f"{key} was pulled before.", "Pull each message once.")
-        if (mixed := self._mixed.get((key.session, key.destination, key.source))) is not None:
+        if (mixed := self._mixed.get(_pair(key))) is not None:
             raise mixed_error(mixed)
         if key in self._failed:
             code, reason, _ = self._failed[key]
             raise _failure(key, code, reason)
+
+    def _check_untold(self, key: MessageKey) -> None:
+        """It is not here, and nobody knows any more whether it is one of those that will not come."""
+        if (failure := self._untold.get(_pair(key))) is not None:
+            code, reason = failure
+            raise error_from_code(
+                code,
+                f"{key} is not here. Of {key.source} more messages in this session failed than can be kept in mind "
+                f"here, and it may be one of them: {reason}",
+            )
 
     async def _wait(self, key: MessageKey, timeout: float | None) -> Message:
         future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
@@ -445,6 +468,10 @@ class Mailbox:
         """Drop every message: the gateway is going away."""
         for key in list(self._messages):
             self._remove(key).discard()
+
+
+def _pair(key: MessageKey) -> tuple[str, Party, Party]:
+    return key.session, key.destination, key.source
 
 
 def _has_message(pull: asyncio.Future[Message] | None) -> bool:

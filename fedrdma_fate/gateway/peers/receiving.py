@@ -595,7 +595,8 @@ class Receiving:
 
     def _fail(self, key: MessageKey, code: str, reason: str) -> None:
         if objection := self._context.mailbox.fail(key, code, reason, self._peer):
-            self._complain("notice dropped", "nobody will be told that %s does not come: %s", key, objection)
+            message = "no room to remember that %s does not come: who waits for its source is told. %s"
+            self._complain("notice dropped", message, key, objection)
 
     def peer_restarted(self, *, resumes: bool = False) -> None:
         """What the peer had announced, and had not been received, is gone with its memory, unless it says otherwise."""

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from fedrdma_fate.core.credits import MOST_CREDITS
+from fedrdma_fate.gateway.messages import mailbox as mailboxes
 from fedrdma_fate.gateway.peers.metering import FLOOD_SECONDS, FrameMeter
 from fedrdma_fate.gateway.peers.outgoing_room import OutgoingRoom
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
@@ -93,6 +94,59 @@ def test_notices_of_failure_count_as_messages_and_are_forgotten_with_them(play: 
         b.context.mailbox.leave("s", PARTIES["b"])
         assert b.context.mailbox._failed == {}
         assert b.context.mailbox.budget._uses == {}
+
+    play(scenario, **FEW)
+
+
+def test_who_waits_for_a_message_that_had_no_room_is_told_though_there_was_none_for_its_notice_either(
+    play: Play,
+) -> None:
+    async def scenario(twin: Twin) -> None:
+        await twin.connect()
+        keys = [twin.put("a", f"m{number}", b"x") for number in range(15)]
+        await work(twin)
+        for each in keys[:10]:
+            assert await pull(twin, each) == b"x"
+        for each in keys[10:]:
+            with pytest.raises(GatewayError) as told:
+                await asyncio.wait_for(pull(twin, each), 1)
+            assert told.value.code is ErrorCode.LIMIT_REACHED
+        # what is there is pulled all the same, and other sessions have nothing to do with it
+        assert twin.put("a", "more", b"y") is not None
+        waits = pull(twin, twin.put("a", "m0", b"z", session="s2"))
+        await work(twin)
+        assert await pull(twin, key("more")) == b"y"
+        assert await waits == b"z"
+
+    play(scenario, **FEW)
+
+
+def test_a_session_that_is_used_again_knows_nothing_of_notices_that_had_no_room_before(play: Play) -> None:
+    async def scenario(twin: Twin) -> None:
+        await twin.connect()
+        mailbox = twin.halves["b"].context.mailbox
+        for over in (lambda: mailbox.leave("s", PARTIES["b"]), lambda: mailbox.end("s", "the test ends it")):
+            for number in range(11):
+                mailbox.fail(key(f"m{number}"), "FR303", "the test says so", "a")
+            assert len(mailbox._untold) == 1
+            over()
+            assert not mailbox._untold
+            if not mailbox.sessions.ended.reason("s"):
+                mailbox.join("s", PARTIES["b"], None)
+
+    play(scenario, **FEW)
+
+
+def test_of_few_pairs_of_parties_it_is_known_that_notices_had_no_room(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mailboxes, "MOST_UNTOLD", 3)
+
+    async def scenario(twin: Twin) -> None:
+        mailbox = twin.halves["b"].context.mailbox
+        for number in range(100):
+            mailbox.fail(key("m", f"s{number}"), "FR303", "the test says so", "a")
+        assert [pair[0] for pair in mailbox._untold] == ["s97", "s98", "s99"]
 
     play(scenario, **FEW)
 
