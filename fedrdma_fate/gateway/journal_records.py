@@ -282,10 +282,17 @@ class Unpulled(Record, frozen=True, tag=13):
 
 
 class Over(Record, frozen=True, tag=19):
-    """A session has ended, and why."""
+    """A session has ended.
+
+    Attributes:
+        session: which.
+        reason: why.
+        sites: that are told so on each new channel, also by the next run.
+    """
 
     session: str
     reason: str
+    sites: tuple[str, ...] = ()
 
 
 class Outgoing(Record, frozen=True, tag=14):

@@ -215,8 +215,8 @@ class JournalState:
                 for name, lost in list(self.lost.items()):
                     if lost.key.session == session and lost.key.destination == party:
                         del self.lost[name]
-            case Over(session=session, reason=reason):
-                self.sessions.end(session, reason)
+            case Over(session=session, reason=reason, sites=sites):
+                self.sessions.end(session, reason, sites)
                 self.late.end(session)
                 self._forget_told(session)
                 for name, lost in list(self.lost.items()):

@@ -25,11 +25,16 @@ class EndedSessions:
         """
         self._clock = clock
         self._here: OrderedDict[str, tuple[float, str]] = OrderedDict()
+        self._sites: dict[str, tuple[str, ...]] = {}
         self._at_peers: dict[str, OrderedDict[str, tuple[float, str]]] = {}
 
-    def add(self, session: str, reason: str) -> None:
-        """A session has ended here."""
+    def add(self, session: str, reason: str, sites: tuple[str, ...] = ()) -> None:
+        """A session has ended here, and these sites are told so."""
         self._remember(self._here, session, reason)
+        self._sites[session] = sites
+        if len(self._sites) > len(self._here):
+            for gone in self._sites.keys() - self._here.keys():
+                del self._sites[gone]
 
     def add_of_peer(self, site: str, session: str, reason: str) -> None:
         """A peer says that a session has ended, of which it is not known here whether the peer is in it."""
@@ -39,9 +44,9 @@ class EndedSessions:
         """Why a session has ended here; None where it has not, or that was long ago."""
         return self._known(self._here, session)
 
-    def here(self) -> list[tuple[str, str]]:
-        """Sessions that have ended here, and why."""
-        return [(session, reason) for session, (_, reason) in self._here.items()]
+    def here(self) -> list[tuple[str, str, tuple[str, ...]]]:
+        """Sessions that have ended here, why, and which sites are told so."""
+        return [(session, reason, self._sites.get(session, ())) for session, (_, reason) in self._here.items()]
 
     def reason_of_peers(self, session: str, sites: Collection[str] | None) -> str | None:
         """Why it has ended at one of these sites, as that one said; None as the sites: at any."""

@@ -130,9 +130,13 @@ class Mailbox:
                 future.set_exception(self.sessions.closed_error(session, party))
         return dropped
 
-    def end(self, session: str, reason: str) -> tuple[int, int]:
-        """A session is over: drop what waits of it, refuse who waits for it; how many messages and bytes that were."""
-        self.sessions.end(session, reason)
+    def end(self, session: str, reason: str, sites: tuple[str, ...] = ()) -> tuple[int, int]:
+        """A session is over, and these sites are told so: drop what waits of it, refuse who waits for it.
+
+        Returns:
+            how many messages and bytes that were.
+        """
+        self.sessions.end(session, reason, sites)
         self.tolerances.end(session)
         self._late.end(session)
         self._mixed = {pair: key for pair, key in self._mixed.items() if pair[0] != session}

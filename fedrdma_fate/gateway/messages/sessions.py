@@ -214,10 +214,10 @@ class Sessions:
         if state.empty:
             del self._sessions[session]
 
-    def end(self, session: str, reason: str) -> None:
-        """A session is over: forget all of it but that."""
-        self.record(Over(session, reason))
-        self.ended.add(session, reason)
+    def end(self, session: str, reason: str, sites: tuple[str, ...] = ()) -> None:
+        """A session is over, and these sites are told so: forget all of it but that."""
+        self.record(Over(session, reason, sites))
+        self.ended.add(session, reason, sites)
         self._closed.forget(session)
         self.queues.end(session)
         places: dict[tuple[str, Party], Any]
@@ -427,8 +427,8 @@ class Sessions:
 
     def records(self) -> Iterator[SessionRecord]:
         """As few records as say what is known here."""
-        for session, reason in self.ended.here():
-            yield Over(session, reason)
+        for session, reason, sites in self.ended.here():
+            yield Over(session, reason, sites)
         for session, party in self._closed:
             yield Left(session, party)
         for (session, party), named in self._open.items():

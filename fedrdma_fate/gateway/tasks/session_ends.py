@@ -98,6 +98,10 @@ class SessionEnds:
         for session in self._of_earlier_run:
             # whose tasks may never come back
             self.presence.expect(session)
+        for session, reason, sites in context.mailbox.sessions.ended.here():
+            # of an earlier run, which may not have told all of them
+            for site in peers.keys() & {*sites}:
+                self._keep_telling(site, SessionEnd(session, reason))
         for peer in peers.values():
             peer.session_talk = self
 
@@ -147,9 +151,7 @@ class SessionEnds:
             return
         reason = _lost_journal(self._context.config.site)
         others = set() if self.sites(session) else set(self._peers)
-        self._end(session, reason)
-        for site in others:
-            self._tell(site, SessionEnd(session, reason))
+        self._end(session, reason, others=others)
 
     def drop(self, session: str) -> Dropped:
         """Somebody who may drops a session, at all sites.
@@ -319,9 +321,9 @@ class SessionEnds:
 
     # -- ending ---------------------------------------------------------------------------------------------------
 
-    def _end(self, session: str, reason: str, told_by: str = "") -> Dropped:
-        sites = self.sites(session) - {told_by}
-        messages, total_bytes = self._context.mailbox.end(session, reason)
+    def _end(self, session: str, reason: str, told_by: str = "", others: Collection[str] = ()) -> Dropped:
+        sites = (self.sites(session) | {*others}) - {told_by}
+        messages, total_bytes = self._context.mailbox.end(session, reason, tuple(sorted(sites)))
         for peer in self._peers.values():
             peer.sending.end_session(session)
         self.users.end(session)
@@ -347,11 +349,14 @@ class SessionEnds:
 
     def _tell(self, site: str, end: SessionEnd) -> bool:
         """Tell a site, now and on each new channel; whether it is there."""
+        self._keep_telling(site, end)
+        return self._send_end(site, end)
+
+    def _keep_telling(self, site: str, end: SessionEnd) -> None:
         to_tell = self._to_tell.setdefault(site, {})
         to_tell[end.session] = self._clock() + REMEMBERED_SECONDS, end
         while len(to_tell) > REMEMBERED_ENDED:
             del to_tell[next(iter(to_tell))]
-        return self._send_end(site, end)
 
     def _send_end(self, site: str, end: SessionEnd) -> bool:
         return self._knows_sessions(site) and self._peers[site].send(end)

@@ -96,7 +96,7 @@ records = st.one_of(
     st.builds(Lost, sites, transfers, keys, st.just("why")),
     st.builds(Joined, st.sampled_from(("s", "t")), parties, st.none() | st.just((A, B))),
     st.builds(Left, st.sampled_from(("s", "t")), parties),
-    st.builds(Over, st.sampled_from(("s", "t")), st.just("why")),
+    st.builds(Over, st.sampled_from(("s", "t")), st.just("why"), st.sampled_from(((), ("b",), ("b", "c")))),
     st.builds(Outgoing, sites, transfers, keys, st.just("object"), st.just(5), st.just("grpc"), whole=st.booleans()),
     st.builds(Whole, sites, transfers),
     st.builds(Sent, sites, transfers),
