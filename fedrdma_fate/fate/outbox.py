@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import threading
-import time
 from collections.abc import Sequence
 
 from fedrdma_fate.client.client import WHOLE, LossTolerance, SendLease
 from fedrdma_fate.client.protocol import DIGESTED_AT_COMMIT_BYTES, DIGESTED_BY_TASKS_BYTES
 from fedrdma_fate.core.digest import block_digest, blocks_of
 from fedrdma_fate.fate.gateway_client import Client, Connector
+from fedrdma_fate.fate.leasing import lease_visibly
 from fedrdma_fate.fate.serialise import ObjectPlan
-from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
 from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, MessageKind, Party
-
-logger = logging.getLogger(__name__)
-
-QUIET_WAIT_SECONDS = 5.0
-"""A put that waits longer than this for room says so in the log."""
-
 
 EARLY_FROM_BYTES = 16 * 2**20
 """Objects from this size on are sent while they are being written."""
@@ -185,23 +177,3 @@ class Outbox:
         kept, self._kept = self._kept, None
         if kept is not None:
             kept.lease.release()
-
-
-def lease_visibly(client: Client, total_bytes: int, timeout: float | None, name: str) -> SendLease:
-    """A send slot; a long wait for room is logged.
-
-    Raises:
-        MemoryPoolError: POOL_TIMEOUT when there is no room in `timeout` seconds, PAYLOAD_TOO_LARGE when never.
-    """
-    if timeout is not None and timeout <= QUIET_WAIT_SECONDS:
-        return client.lease(total_bytes, timeout=timeout)
-    started = time.monotonic()
-    try:
-        return client.lease(total_bytes, timeout=QUIET_WAIT_SECONDS)
-    except MemoryPoolError as error:
-        if error.code is not ErrorCode.POOL_TIMEOUT:
-            raise
-    logger.warning("put of %r waits for %d bytes in the gateway's send pool", name, total_bytes)
-    lease = client.lease(total_bytes, timeout=None if timeout is None else timeout - QUIET_WAIT_SECONDS)
-    logger.warning("put of %r went on after %.1f s", name, time.monotonic() - started)
-    return lease

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from fedrdma_fate.fate import tensor_stream
 from fedrdma_fate.fate.allowed_names import ALLOWED_NAMES, Name, Use, are_items, is_unfilled
 from fedrdma_fate.fate.shapes import is_shape
 from fedrdma_fate.fate.unpickler import names_with
@@ -52,6 +51,31 @@ def _scalar(arguments: tuple[Any, ...]) -> bool:
     return len(arguments) == 2 and _fits(arguments[0], 1, arguments[1])
 
 
+# torch takes a second to import, which a worker of an engine need not spend on a table without tensors
+
+
+def _is_tensor(arguments: tuple[Any, ...]) -> bool:
+    from fedrdma_fate.fate import tensor_stream
+
+    return tensor_stream.is_tensor(arguments)
+
+
+def _rebuild_tensor(*arguments: Any) -> Any:
+    from fedrdma_fate.fate import tensor_stream
+
+    return tensor_stream.rebuild_tensor(*arguments)
+
+
+def _is_bytes(arguments: tuple[Any, ...]) -> bool:
+    return len(arguments) == 1 and type(arguments[0]) is bytes
+
+
+def _load_storage(content: bytes) -> Any:
+    from fedrdma_fate.fate import tensor_stream
+
+    return tensor_stream.load_storage(content)
+
+
 _HISTOGRAMS = (
     # SecureBoost: what a host sends of its splits
     Name("fate.arch.histogram._histogram_splits", "HistogramSplits", Use.INSTANCE),
@@ -67,15 +91,15 @@ _ARRAYS_AND_TENSORS = (
         "torch._utils",
         "_rebuild_tensor_v2",
         Use.CALL,
-        tensor_stream.is_tensor,
-        stand_in=tensor_stream.rebuild_tensor,
+        _is_tensor,
+        stand_in=_rebuild_tensor,
     ),
     Name(
         "torch.storage",
         "_load_from_bytes",
         Use.CALL,
-        tensor_stream.is_bytes,
-        stand_in=tensor_stream.load_storage,
+        _is_bytes,
+        stand_in=_load_storage,
     ),
 )
 

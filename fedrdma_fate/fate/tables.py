@@ -14,8 +14,8 @@ from typing import Any
 
 from fedrdma_fate.fate.gateway_client import Client, Connector
 from fedrdma_fate.fate.journal import Journal
+from fedrdma_fate.fate.leasing import lease_visibly
 from fedrdma_fate.fate.malformed import malformed
-from fedrdma_fate.fate.outbox import lease_visibly
 from fedrdma_fate.fate.table_batches import Pair, batch_bytes, decode_batch, encode_batch
 from fedrdma_fate.fate.table_check import check_partitions, check_serdes_types, checked_pairs
 from fedrdma_fate.wire.errors import error_from_code

@@ -65,11 +65,6 @@ class Storage:
         self.used = False
 
 
-def is_bytes(arguments: tuple[Any, ...]) -> bool:
-    """Whether `load_storage` may be called with these."""
-    return len(arguments) == 1 and type(arguments[0]) is bytes
-
-
 def load_storage(content: bytes) -> Storage:
     """Instead of `torch.storage._load_from_bytes`.
 

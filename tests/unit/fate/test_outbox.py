@@ -12,6 +12,7 @@ import pytest
 from fedrdma_fate.core.digest import block_digest, blocks_of
 from fedrdma_fate.fate import outbox as outbox_module
 from fedrdma_fate.fate.copying import Progress
+from fedrdma_fate.fate.leasing import QUIET_WAIT_SECONDS
 from fedrdma_fate.fate.outbox import Outbox
 from fedrdma_fate.fate.serialise import ObjectPlan, plan_object
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError, MemoryPoolError
@@ -247,7 +248,7 @@ def test_a_long_wait_for_room_is_told_and_then_goes_on(
     with caplog.at_level(logging.WARNING):
         outbox.put_object(plan(np.zeros(20_000)), "model", "1", [GUEST])
 
-    assert client.waits == [outbox_module.QUIET_WAIT_SECONDS, 60.0 - outbox_module.QUIET_WAIT_SECONDS]
+    assert client.waits == [QUIET_WAIT_SECONDS, 60.0 - QUIET_WAIT_SECONDS]
     assert "'model' waits for 160" in caplog.text
     assert "went on" in caplog.text
 

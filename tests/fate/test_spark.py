@@ -1,0 +1,164 @@
+"""Tables between FATE's Spark engine, `local[2]`, and its standalone one, through two gateways.
+
+Skipped where pyspark or a Java is missing; `pip install pyspark==3.5.3` and a Java 17 are all it takes.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fate.arch.computing.backends.standalone import CSession
+from fate.arch.context import Context
+
+from fedrdma_fate.fate import tables
+from fedrdma_fate.fate.federation import FedRDMAFederation
+from fedrdma_fate.fate.gateway_client import to_party
+from tests.support.repository import ROOT
+from tests.support.sites import InProcesses, start_gateways
+from tests.support.spark import SenderKilledOnce, imported
+
+
+def missing() -> str:
+    """What Spark wants and is not here, or empty."""
+    if importlib.util.find_spec("pyspark") is None:
+        return "pyspark is not installed: `python -c 'import pyspark'` fails"
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=f"{home}/bin" if home else None)
+    if java is None:
+        return "no Java: `$JAVA_HOME/bin/java -version` fails" if home else "no Java: `java -version` fails"
+    told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    if '"17' not in told and '"11' not in told:
+        return f"Spark 3.5 runs on Java 11 or 17, {java} is {told.partition(os.linesep)[0]}"
+    return ""
+
+
+pytestmark = [pytest.mark.fate, pytest.mark.skipif(bool(missing()), reason=missing())]
+
+GUEST, HOST = ("guest", "9999"), ("host", "10000")
+SITE_OF = {GUEST: "a", HOST: "b"}
+ROWS = {number: bytes([number]) * (number * 100) for number in range(100)}
+LARGE = {number: bytes([number]) * 50_000 for number in range(20)}
+"""More than a gateway takes inline: each partition lies in a slot."""
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    """Two threads that run workers, which try each task four times."""
+    from pyspark import SparkConf, SparkContext
+
+    settings = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    with pytest.MonkeyPatch.context() as patch:
+        # the workers are Python processes of Spark's own
+        patch.setenv("PYTHONPATH", str(ROOT))
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        context = SparkContext(conf=SparkConf().setMaster("local[2,4]").setAll(list(settings.items())))
+        yield context
+        context.stop()
+
+
+@pytest.fixture(scope="module")
+def parties(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, str], Context]]:
+    """The guest computes with the standalone engine, the host with Spark."""
+    del spark
+    from fate.arch.computing.backends.spark import CSession as SparkSession
+
+    directory = tmp_path_factory.mktemp("spark")
+    session = f"spark-{secrets.token_hex(4)}"
+    standalone = CSession(f"{session}-guest", data_dir=str(directory / "data"), options={"task_cores": 2})
+    layout = {site: [party[1]] for party, site in SITE_OF.items()}
+    with start_gateways(layout, directory, runner=InProcesses()) as sites:
+        made = {}
+        for party, computing in ((GUEST, standalone), (HOST, SparkSession(session))):
+            address = sites[SITE_OF[party]].address
+            federation = FedRDMAFederation(session, computing, party, list(SITE_OF), gateway=address)
+            made[party] = Context(computing=computing, federation=federation)
+        yield made
+        standalone.destroy()
+
+
+def sent_by_spark(parties: dict[tuple[str, str], Context], rows: dict[int, bytes], name: str) -> dict[int, bytes]:
+    """What the guest finds of a table of the host's."""
+    table = parties[HOST].computing.parallelize(list(rows.items()), include_key=True, partition=3)
+    parties[HOST].guest.put(name, table)
+    found = parties[GUEST].hosts[0].get(name)
+    assert found.num_partitions == 3
+    assert found.count() == len(rows)
+    return dict(found.collect())
+
+
+@pytest.mark.parametrize("rows", [ROWS, LARGE], ids=["many", "large"])
+def test_a_table_of_sparks_arrives(parties: dict[tuple[str, str], Context], rows: dict[int, bytes]) -> None:
+    assert sent_by_spark(parties, rows, f"of-spark-{len(rows)}") == rows
+
+
+@pytest.mark.parametrize("rows", [{1: b"one", 2: b"two"}, LARGE], ids=["small", "large"])
+def test_a_table_comes_to_spark_and_is_joined_there(
+    parties: dict[tuple[str, str], Context], rows: dict[int, bytes]
+) -> None:
+    guest, host = parties[GUEST], parties[HOST]
+    name = f"to-spark-{len(rows)}"
+    guest.hosts.put(name, guest.computing.parallelize(list(rows.items()), include_key=True, partition=3))
+    local = host.computing.parallelize([(key, b"!") for key in rows], include_key=True, partition=3)
+
+    found = host.guest.get(name)
+
+    assert found.num_partitions == 3
+    assert dict(local.join(found, lambda mine, theirs: theirs + mine).collect()) == {
+        key: value + b"!" for key, value in rows.items()
+    }
+
+
+def test_a_table_whose_workers_are_killed_after_they_sent_arrives_once(
+    parties: dict[tuple[str, str], Context], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "PartitionSender", functools.partial(SenderKilledOnce, killed=tmp_path))
+
+    assert sent_by_spark(parties, LARGE, "sent-again") == LARGE
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "2"]
+
+
+def test_a_task_that_sends_other_bytes_under_the_same_name_is_refused(
+    parties: dict[tuple[str, str], Context],
+) -> None:
+    host = parties[HOST]
+    first, other = (
+        host.computing.parallelize([(1, value)], include_key=True, partition=1) for value in (b"first", b"other")
+    )
+    push = functools.partial(
+        tables.push_table,
+        name="same",
+        tag="0",
+        destinations=[to_party(GUEST)],
+        connector=host.federation._connector,
+        put_timeout=None,
+        journal=None,
+    )
+    push(first)
+    push(first)
+
+    with pytest.raises(Exception, match="FR603"):
+        push(other)
+
+    [found] = parties[GUEST].federation.pull_table("same", "0", [HOST], [first])
+    assert dict(found.collect()) == {1: b"first"}
+
+
+def test_workers_that_move_partitions_import_neither_torch_nor_grpc(
+    spark: Any, parties: dict[tuple[str, str], Context]
+) -> None:
+    assert sent_by_spark(parties, ROWS, "slim") == ROWS
+
+    found = spark.parallelize(range(2), 2).mapPartitionsWithIndex(imported).collect()
+
+    assert found == ["", ""]
