@@ -39,6 +39,7 @@ BOUNDS: dict[str, dict[str, str]] = {
         "gateway/link_sharing.py:LinkSharing": "_links",
         "gateway/journal/state.py:JournalState": "met",
         "gateway/messages/late_messages.py:LateMessages": "_sites",
+        "gateway/journal/lost_messages.py:LostMessages": "_sites",
         "gateway/send_sharing.py:SendSharing": "_by_datagrams",
         "core/shares/receive_shares.py:ReceiveShares": "senders _told",
         "gateway/accepting.py:Acceptor": "_listening _pauses",
@@ -121,7 +122,6 @@ BOUNDS: dict[str, dict[str, str]] = {
     },
     "REMEMBERED_LOST": {
         "gateway/peers/receiving.py:Receiving": "_lost",
-        "gateway/journal/state.py:JournalState": "lost",
     },
     "by the messages that the gateway had, and REMEMBERED_TRANSFERS of each peer": {
         "gateway/journal/state.py:JournalState": "messages outgoing leases _ended",

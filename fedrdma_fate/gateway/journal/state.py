@@ -9,6 +9,7 @@ import msgspec
 
 from fedrdma_fate.core.recent_numbers import RecentNumbers
 from fedrdma_fate.gateway.journal.kept_sums import KeptSums
+from fedrdma_fate.gateway.journal.lost_messages import LostMessages
 from fedrdma_fate.gateway.journal_records import (
     AnyRecord,
     Began,
@@ -66,9 +67,6 @@ from fedrdma_fate.wire.frames import MessageKey
 REMEMBERED_TRANSFERS = 16384
 """Delivered transfers of each peer that are remembered, so that one sent again is not taken twice."""
 
-REMEMBERED_LOST = 1024
-"""Lost messages that both ends are told of; of more, the log tells."""
-
 REMEMBERED_CONFIRMED = 4096
 """Messages that each peer has: a task that comes after them may not know their source, and they are dropped there, or
 its gateway is killed and loses them."""
@@ -85,7 +83,7 @@ class JournalState:
         began: what the journal says of itself; None as long as nothing was read.
         sessions: what was pushed and pulled, and who has left.
         messages: those that are here, by site and transfer.
-        lost: those that were, likewise.
+        lost: those that were.
         coming: those that were under way, likewise.
         outgoing: messages that are to be sent, by site and transfer.
         undelivered: messages that will not come, which peers are to be told, by site and message.
@@ -101,7 +99,7 @@ class JournalState:
         self.began: Began | None = None
         self.sessions = Sessions()
         self.messages: dict[tuple[str, int], Received] = {}
-        self.lost: OrderedDict[tuple[str, int], Lost] = OrderedDict()
+        self.lost = LostMessages()
         self.coming: dict[tuple[str, int], Coming | ComingSealed] = {}
         self.outgoing: dict[tuple[str, int], Outgoing] = {}
         self.undelivered: dict[str, OrderedDict[MessageKey, Undelivered]] = {}
@@ -164,9 +162,7 @@ class JournalState:
                     self._note_ended(origin, transfer)
             case Lost(origin=origin, transfer=transfer):
                 self.messages.pop((origin, transfer), None)
-                self.lost[origin, transfer] = record
-                while len(self.lost) > REMEMBERED_LOST:
-                    self.lost.popitem(last=False)
+                self.lost.add(record)
             case Outgoing(peer=peer, transfer=transfer):
                 self.outgoing[peer, transfer] = record
             case Whole(peer=peer, transfer=transfer):
@@ -212,16 +208,13 @@ class JournalState:
                 self.sessions.remember_join(session, party, parties)
             case Left(session=session, party=party):
                 self.sessions.leave(session, party)
-                for name, lost in list(self.lost.items()):
-                    if lost.key.session == session and lost.key.destination == party:
-                        del self.lost[name]
+                place = session, party
+                self.lost.forget(lambda lost: (lost.key.session, lost.key.destination) == place)
             case Over(session=session, reason=reason, sites=sites):
                 self.sessions.end(session, reason, sites)
                 self.late.end(session)
                 self._forget_told(session)
-                for name, lost in list(self.lost.items()):
-                    if lost.key.session == session:
-                        del self.lost[name]
+                self.lost.forget(lambda lost: lost.key.session == session)
                 for name in [name for name, each in self.coming.items() if each.offer.key.session == session]:
                     del self.coming[name]
             case Pushed(key=key, client=client, digest=digest, failed=failed):

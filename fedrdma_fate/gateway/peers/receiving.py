@@ -22,7 +22,7 @@ from fedrdma_fate.engine.kept_slot import KeptSlot
 from fedrdma_fate.engine.link_thread import LinkHandle
 from fedrdma_fate.gateway.background import spawn
 from fedrdma_fate.gateway.context import GatewayContext
-from fedrdma_fate.gateway.journal.state import REMEMBERED_LOST
+from fedrdma_fate.gateway.journal.lost_messages import REMEMBERED_LOST
 from fedrdma_fate.gateway.messages.late_messages import PARTY_HAD_LEFT, LateMessage
 from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.peers.announced import AnnouncedTransfers
