@@ -260,7 +260,8 @@ class Mailbox:
             if self._messages.get(key) is message:
                 self._remove(key)
             if self.sessions.is_closed(key.session, key.destination):
-                message.discard()
+                # its party left before this had its turn
+                self._discard_unpulled(message)
                 continue
             if note is None:
                 self.sessions.note_pull(key)
@@ -324,7 +325,7 @@ class Mailbox:
         """A message that was taken could not be handed over: it waits again, for the same pull made anew."""
         key = message.key
         if self._is_replaced(message):
-            message.discard()
+            self._discard_unpulled(message)
             return
         self.sessions.forget_pull(key)
         self._keep(message)
@@ -356,9 +357,15 @@ class Mailbox:
             return
         message = future.result()
         if self._is_replaced(message):
-            message.discard()
+            self._discard_unpulled(message)
         else:
             self._keep(message)
+
+    def _discard_unpulled(self, message: Message) -> None:
+        key = message.key
+        if self.sessions.is_closed(key.session, key.destination) and self.sessions.ended.reason(key.session) is None:
+            self._note_late(message)
+        message.discard()
 
     def _is_replaced(self, message: Message) -> bool:
         """Nobody is left to pull it, or its party has left, and come back, and another one of its name is here."""

@@ -486,3 +486,41 @@ def test_of_a_failure_at_its_own_site_a_party_that_is_back_is_told_once_more() -
         mailbox.fail(MessageKey("s", f"{moment}-2", "t", GUEST, HOST), "FR612", "the test lost it", "a")
     mailbox.join("s", HOST, None)
     assert [late.key.name for late in back] == ["before", "after"]
+
+
+@pytest.mark.parametrize("moment", ["before the pull has its turn", "as the pull ends", "before it is given back"])
+def test_what_a_party_leaves_in_the_moment_of_its_pull_is_asked_about_when_it_is_back(desk: Desk, moment: str) -> None:
+    async def scenario() -> None:
+        mailbox, back, message = desk.mailbox, list[Any](), desk.message()
+        mailbox.on_back = back.append
+        pull = asyncio.create_task(mailbox.take(key(), None))
+        await settle()
+        mailbox.deliver(message)
+        if moment == "before it is given back":
+            assert await pull is message
+            mailbox.leave("s", HOST)
+            mailbox.return_(message)
+        else:
+            mailbox.leave("s", HOST)
+            if moment == "as the pull ends":
+                pull.cancel()
+            with pytest.raises((FedRDMAError, asyncio.CancelledError)):
+                await pull
+        assert desk.slots == 0
+        mailbox.join("s", HOST, None)
+        assert [late.key for late in back] == [key()]
+
+    run(scenario())
+
+
+def test_what_is_dropped_with_its_session_is_asked_about_by_nobody(desk: Desk) -> None:
+    async def scenario() -> None:
+        pull = asyncio.create_task(desk.mailbox.take(key(), None))
+        await settle()
+        desk.mailbox.deliver(desk.message())
+        desk.mailbox.end("s", "a test ends it")
+        with pytest.raises(FedRDMAError):
+            await pull
+        assert not list(desk.mailbox._late)
+
+    run(scenario())
