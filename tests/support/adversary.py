@@ -227,6 +227,7 @@ class Besieged(Twin):
             "parties": lambda: (str(EVIL), str(PARTIES["a"])),
             # rarely one of its own, of which nothing more would be taken
             "session": lambda: chance.choices((*SESSIONS, "none"), (10, 0.1, 0.1, 10))[0],
+            "party": lambda: chance.choice((EVIL, NOBODY, *PARTIES.values())),
             "holders": lambda: tuple((EVIL, chance.choice((0, 1 << 62))) for _ in range(chance.randrange(9))),
             "orders": self._orders,
             "seconds": lambda: chance.choice((0.0, 1.0, 1e12, -1e12)),
