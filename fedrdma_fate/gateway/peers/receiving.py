@@ -205,7 +205,7 @@ class Receiving:
         transfer = request.transfer
         # it comes by itself now
         self.same.drop(transfer)
-        if transfer in self._ended:
+        if self._has_ended(transfer, request.key):
             self._send(self._ended.answer(transfer))
         elif transfer not in self._requests and transfer not in self._asked_by and transfer not in self.saving:
             if len(self._requests) + len(self._asked_by) >= MOST_REQUESTS_KEPT:
@@ -222,7 +222,7 @@ class Receiving:
     def on_early_grant_request(self, request: GrantRequest, link: LinkHandle) -> None:
         """The same by a datagram, before or after the frame: it gets what is free, and the frame does all else."""
         transfer, slot_bytes = request.transfer, request.slot_bytes
-        known = transfer in self._ended or transfer in self._requests or transfer in self._asked_by
+        known = self._has_ended(transfer, request.key) or transfer in self._requests or transfer in self._asked_by
         if known or transfer in self.saving or transfer >= PROBE_TRANSFERS_FROM or slot_bytes < HEADER_SPACE_BYTES:
             return
         if self.kept.is_sealed(transfer):
@@ -405,7 +405,7 @@ class Receiving:
     def on_offer(self, offer: Offer, link: LinkHandle) -> None:
         """A transfer begins: pass it on, unless it has ended before."""
         self.same.drop(offer.transfer)
-        if offer.transfer in self._ended:
+        if self._has_ended(offer.transfer, offer.key):
             link.decline(offer, self._ended.answer(offer.transfer))
         elif offer.transfer in self.saving:
             self.saving.offered_again(offer, link)
@@ -423,7 +423,7 @@ class Receiving:
 
     def on_early_offer(self, offer: Offer, link: LinkHandle) -> None:
         """The same by a datagram, before or after the frame: it begins what is right, and the frame does all else."""
-        known = offer.transfer in self._ended or offer.transfer in self.saving
+        known = self._has_ended(offer.transfer, offer.key) or offer.transfer in self.saving
         if not known and not self._too_much(offer):
             self._begin_sharing(offer)
             link.begin_early(offer)
@@ -507,7 +507,7 @@ class Receiving:
     def on_same_payload(self, frame: SamePayload) -> None:
         """A message has the payload of another transfer of the peer's; it may be told again after a reconnection."""
         transfer, same_as = frame.transfer, frame.same_as
-        if transfer in self._ended:
+        if self._has_ended(transfer, frame.key):
             self._send(self._ended.answer(transfer))
             return
         if transfer in self.saving:
@@ -662,7 +662,7 @@ class Receiving:
 
     def on_inline(self, inline: Inline) -> None:
         """A small message came; it may come again after a reconnection."""
-        if inline.transfer in self._ended:
+        if self._has_ended(inline.transfer, inline.key):
             self._send(self._ended.answer(inline.transfer))
             return
         if inline.transfer in self.saving:
@@ -703,6 +703,21 @@ class Receiving:
         self._context.metrics.inline_moved("received", self._peer)
         self._trace_delivered(inline, len(inline.body), "inline", "control", 0.0, kept)
         self._send(Delivered(inline.transfer))
+
+    def _has_ended(self, transfer: int, key: MessageKey | None) -> bool:
+        """Whether a transfer has ended here; also where that is not remembered any more, and its message waits still.
+
+        Else that would come once more, and what is written down of its end would be taken for that of the first.
+        """
+        if transfer in self._ended:
+            return True
+        if key is None or transfer >= PROBE_TRANSFERS_FROM:
+            return False
+        here = self._context.mailbox.find(key)
+        if here is None or (here.origin, here.transfer) != (self._peer, transfer):
+            return False
+        self._remember(Delivered(transfer))
+        return True
 
     def answer_ended(self, transfers: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
         """Of (transfer, grant) pairs that the peer would resume, tell it which have ended; the others."""

@@ -55,7 +55,7 @@ class Gateway:
             making_room=set(),
             summand_grants=SummandGrants(),
             config=SimpleNamespace(mode_for=lambda _peer: self.mode),
-            mailbox=SimpleNamespace(in_region=lambda _region: iter(())),
+            mailbox=SimpleNamespace(in_region=lambda _region: iter(()), find=lambda _key: None),
         )
         self.answers: dict[str, list[Any]] = {peer: [] for peer in PEERS}
         self.links: dict[str, Any] = {peer: Granting() for peer in PEERS}
