@@ -19,6 +19,7 @@ from fedrdma_fate.client.protocol import (
     Begun,
     Commit,
     Done,
+    Forget,
     Get,
     GotInline,
     GotSlot,
@@ -325,7 +326,14 @@ class GatewayClient:
         self._call(Tolerate(name, tag, tuple(sources), share, jointly, straggler_wait), Done)
 
     def get(
-        self, name: str, tag: str, source: Party, *, timeout: float | None = None, tolerates: bool = False
+        self,
+        name: str,
+        tag: str,
+        source: Party,
+        *,
+        timeout: float | None = None,
+        tolerates: bool = False,
+        keeps: bool = False,
     ) -> Received:
         """Wait for a message and map it.
 
@@ -335,6 +343,7 @@ class GatewayClient:
             source: the party it comes from.
             timeout: seconds to wait; None waits for ever.
             tolerates: see `tolerate`.
+            keeps: it can be got again when nothing of it is held any more, until `forget`.
 
         Raises:
             GatewayError: PULL_TIMEOUT, MESSAGE_INCOMPLETE, DUPLICATE_PULL, WRONG_PARTY, SESSION_CLOSED,
@@ -345,7 +354,7 @@ class GatewayClient:
         """
         own = self._own()
         number = own.new_get()
-        reply, descriptors = own.call_for_descriptors(Get(name, tag, source, timeout, tolerates, number))
+        reply, descriptors = own.call_for_descriptors(Get(name, tag, source, timeout, tolerates, number, keeps))
         if isinstance(reply, GotInline):
             return Received(reply.kind, memoryview(bytearray(reply.body)))
         try:
@@ -359,6 +368,14 @@ class GatewayClient:
         if slot.place == "region":
             own.received(slot.lease, buffer)
         return Received(slot.kind, buffer, slot.missing)
+
+    def forget(self, prefix: str, tag: str, source: Party) -> None:
+        """Messages whose names begin so, and that were got to be kept, are not wanted any more.
+
+        Raises:
+            GatewayError: WRONG_PARTY, GATEWAY_STOPPING or GATEWAY_UNREACHABLE.
+        """
+        self._call(Forget(prefix, tag, source), Done)
 
     def get_sum(
         self, name: str, tag: str, sources: Sequence[Party], *, timeout: float | None = None

@@ -23,7 +23,7 @@ from fedrdma_fate.wire.frames import (
 )
 from fedrdma_fate.wire.summand import MOST_ARRAYS, Shape
 
-CLIENT_PROTOCOL_VERSION = 10
+CLIENT_PROTOCOL_VERSION = 11
 
 LENGTH_PREFIX = struct.Struct("<I")
 MAX_FRAME_BYTES = INLINE_LIMIT_BYTES + 1024 * 1024
@@ -212,6 +212,7 @@ class Get(_Message, frozen=True, tag="get"):
         timeout: seconds to wait; None waits for ever.
         tolerates: whether the task expects that something of it may be missing.
         number: another one for each get of a task; see `GoOn`.
+        keeps: it waits again once the task gives its lease back, or is gone, until `Forget`: for another get of it.
     """
 
     name: str
@@ -220,6 +221,21 @@ class Get(_Message, frozen=True, tag="get"):
     timeout: Seconds | None = None
     tolerates: bool = False
     number: Annotated[int, msgspec.Meta(ge=0)] = 0
+    keeps: bool = False
+
+
+class Forget(_Message, frozen=True, tag="forget"):
+    """Messages that were got by gets that keep them are not wanted any more.
+
+    Attributes:
+        prefix: what their names begin with.
+        tag: FATE's tag.
+        source: the party they come from.
+    """
+
+    prefix: str
+    tag: str
+    source: Party
 
 
 class Sum(_Message, frozen=True, tag="sum"):
@@ -293,6 +309,7 @@ Request = (
     | PutInline
     | Tolerate
     | Get
+    | Forget
     | Sum
     | ReleaseLeases
     | ReturnLease

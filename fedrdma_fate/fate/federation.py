@@ -9,7 +9,7 @@ import logging
 import sys
 import threading
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -142,6 +142,7 @@ class FedRDMAFederation(Federation):  # type: ignore[misc]
         self._outbox = Outbox(self._client, self._connector, self._options.put_timeout)
         self._thread = threading.local()
         self._tolerant_messages = 0
+        self._forgotten: deque[tuple[str, str, Party]] = deque()
         self._missing: OrderedDict[tuple[str, str, PartyTuple], tuple[MissingElements, ...]] = OrderedDict()
 
     @property
@@ -331,6 +332,7 @@ class FedRDMAFederation(Federation):  # type: ignore[misc]
         self, name: str, tag: str, parties: Sequence[PartyTuple]
     ) -> list[bytes | ReceivedObject | PulledSummand]:
         self._outbox.settle()
+        self._forget()
         started = time.monotonic()
         sources = [to_party(party) for party in parties]
         expected = self._expected.get((name, tag))
@@ -364,6 +366,7 @@ class FedRDMAFederation(Federation):  # type: ignore[misc]
 
     def _pull_table(self, name: str, tag: str, parties: Sequence[PartyTuple], table_metas: Sequence[Any]) -> list[Any]:
         self._outbox.settle()
+        self._forget()
         options = self._options
         return [
             tables.pull_table(
@@ -376,6 +379,7 @@ class FedRDMAFederation(Federation):  # type: ignore[misc]
                 get_timeout=options.get_timeout,
                 journal=options.journal_path,
                 allowed_names=options.allowed_names,
+                forgotten=self._forgotten,
             )
             for meta, party in zip(table_metas, parties, strict=True)
         ]
@@ -390,6 +394,11 @@ class FedRDMAFederation(Federation):  # type: ignore[misc]
             self._client.leave()
         finally:
             self._journal.close()
+
+    def _forget(self) -> None:
+        """Tell the gateway of kept tables that are no more."""
+        while self._forgotten:
+            self._client.forget(*self._forgotten.popleft())
 
     def _get_all(self, name: str, tag: str, sources: Sequence[Party]) -> list[Received]:
         """One message from each source, in their order, all within the time-out."""

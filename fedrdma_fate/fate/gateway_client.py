@@ -40,9 +40,20 @@ class Client(Protocol):
         ...
 
     def get(
-        self, name: str, tag: str, source: Party, *, timeout: float | None = None, tolerates: bool = False
+        self,
+        name: str,
+        tag: str,
+        source: Party,
+        *,
+        timeout: float | None = None,
+        tolerates: bool = False,
+        keeps: bool = False,
     ) -> Received:
         """Wait for a message, `timeout` seconds at most, None for ever."""
+        ...
+
+    def forget(self, prefix: str, tag: str, source: Party) -> None:
+        """Messages that were kept are not wanted any more."""
         ...
 
     def get_sum(
@@ -155,11 +166,21 @@ class SoloClient:
         raise self._problem
 
     def get(
-        self, _name: str, _tag: str, _source: Party, *, timeout: float | None = None, tolerates: bool = False
+        self,
+        _name: str,
+        _tag: str,
+        _source: Party,
+        *,
+        timeout: float | None = None,
+        tolerates: bool = False,
+        keeps: bool = False,
     ) -> Received:
         """Nothing will come."""
-        del timeout, tolerates
+        del timeout, tolerates, keeps
         raise self._problem
+
+    def forget(self, _prefix: str, _tag: str, _source: Party) -> None:
+        """Nothing has come."""
 
     def get_sum(
         self, _name: str, _tag: str, _sources: Sequence[Party], *, timeout: float | None = None

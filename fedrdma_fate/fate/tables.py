@@ -8,21 +8,27 @@ from __future__ import annotations
 import dataclasses
 import re
 import time
+import weakref
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedrdma_fate.client.client import Received
 from fedrdma_fate.fate.gateway_client import Client, Connector
 from fedrdma_fate.fate.journal import Journal
 from fedrdma_fate.fate.leasing import lease_visibly
 from fedrdma_fate.fate.malformed import malformed
 from fedrdma_fate.fate.table_batches import Pair, batch_bytes, decode_batch, encode_batch
 from fedrdma_fate.fate.table_check import check_partitions, check_serdes_types, checked_pairs
-from fedrdma_fate.wire.errors import error_from_code
+from fedrdma_fate.wire.errors import ErrorCode, GatewayError, error_from_code
 from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, Party
 
 BATCH_BYTES = 64 * 1024 * 1024
 """A partition travels in messages of about this size; a larger value travels alone."""
+
+_DYING_SECONDS = 10.0
+"""A worker that was killed may still have a partition for so long, as far as its gateway knows."""
 
 # how FATE's standalone engine tells what a worker raised: by its text, in a RuntimeError of its own
 _WORKER_FAILURE = re.compile(r"Partition \d+ exec failed: \[(FR\d{3})\] (.*)", re.DOTALL)
@@ -95,6 +101,7 @@ class PartitionReceiver:
         key_serdes_type: how its keys are serialised.
         value_serdes_type: how its values are.
         allowed_names: further names that its pickles may use, as `module:name`.
+        keeps: whether another worker may have to rebuild the partition again.
     """
 
     connector: Connector
@@ -106,6 +113,7 @@ class PartitionReceiver:
     key_serdes_type: int
     value_serdes_type: int
     allowed_names: tuple[str, ...]
+    keeps: bool = False
 
     def __call__(self, partition: int, _placeholder: Iterable[Pair]) -> Iterator[Pair]:
         """Yield the checked pairs of a partition in the order they were sent, one message in memory at a time.
@@ -121,7 +129,7 @@ class PartitionReceiver:
             while not is_last:
                 started = time.monotonic()
                 name = _message_name(self.name, partition, number)
-                message = client.get(name, self.tag, self.source, timeout=self.get_timeout)
+                message = self._get(client, name)
                 if message.kind != "partition":
                     raise malformed(f"{name!r} is of kind {message.kind!r}, not a part of a table")
                 took = time.monotonic() - started
@@ -132,6 +140,21 @@ class PartitionReceiver:
         finally:
             client.close()
             journal.close()
+
+    def _get(self, client: Client, name: str) -> Received:
+        until = time.monotonic() + _DYING_SECONDS
+        while True:
+            try:
+                return client.get(name, self.tag, self.source, timeout=self.get_timeout, keeps=self.keeps)
+            except GatewayError as error:
+                if not self.keeps or error.code is not ErrorCode.DUPLICATE_PULL or time.monotonic() > until:
+                    raise
+            time.sleep(_DYING_SECONDS / 100)
+
+
+def _repeats(computing: Any) -> bool:
+    """Whether this engine runs a function again where it has lost what it had made: all but the standalone one may."""
+    return not hasattr(computing, "get_standalone_session")
 
 
 def _batches(pairs: Iterable[Pair]) -> Iterator[tuple[list[Pair], bool]]:
@@ -183,6 +206,7 @@ def pull_table(
     get_timeout: float | None,
     journal: Path | None,
     allowed_names: Collection[str],
+    forgotten: deque[tuple[str, str, Party]],
 ) -> Any:
     """Rebuild a table from its description (FATE's TableMeta).
 
@@ -196,6 +220,7 @@ def pull_table(
         get_timeout: seconds to wait, per message.
         journal: file for the record of gets.
         allowed_names: further names that its pickles may use, as `module:name`.
+        forgotten: gets what to tell the gateway to forget once the table is no more: prefix of names, tag, source.
 
     Raises:
         FateError: NAME_FORBIDDEN or PAYLOAD_MALFORMED; nothing of the table can be used then.
@@ -215,6 +240,7 @@ def pull_table(
         meta.key_serdes_type,
         meta.value_serdes_type,
         tuple(allowed_names),
+        keeps=_repeats(computing),
     )
     placeholder = computing.parallelize(
         range(meta.num_partitions),
@@ -223,7 +249,7 @@ def pull_table(
         partitioner_type=meta.partitioner_type,
     )
     try:
-        return placeholder.mapPartitionsWithIndexNoSerdes(
+        table = placeholder.mapPartitionsWithIndexNoSerdes(
             receiver,
             output_key_serdes_type=meta.key_serdes_type,
             output_value_serdes_type=meta.value_serdes_type,
@@ -234,3 +260,7 @@ def pull_table(
         if told is None:
             raise
         raise error_from_code(told[1], told[2]) from error
+    if receiver.keeps:
+        # by a finalizer, which may run anywhere: so it does nothing but note it
+        weakref.finalize(table, forgotten.append, (f"{name}#", tag, source)).atexit = False  # type: ignore[misc]
+    return table

@@ -6,6 +6,7 @@ Skipped where pyspark or a Java is missing; `pip install pyspark==3.5.3` and a J
 from __future__ import annotations
 
 import functools
+import gc
 import importlib.util
 import os
 import secrets
@@ -20,12 +21,12 @@ import pytest
 from fate.arch.computing.backends.standalone import CSession
 from fate.arch.context import Context
 
-from fedrdma_fate.fate import tables
+from fedrdma_fate.fate import small_tables, tables
 from fedrdma_fate.fate.federation import FedRDMAFederation
 from fedrdma_fate.fate.gateway_client import to_party
 from tests.support.repository import ROOT
 from tests.support.sites import InProcesses, start_gateways
-from tests.support.spark import SenderKilledOnce, imported
+from tests.support.spark import KilledOnce, imported
 
 
 def missing() -> str:
@@ -86,6 +87,20 @@ def parties(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[di
         standalone.destroy()
 
 
+@pytest.fixture
+def killing(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers of Spark that move a partition are killed, each partition's once in the middle and once at its end."""
+    del spark
+    from fate.arch.computing.backends.spark import Table
+
+    moved = Table.mapPartitionsWithIndexNoSerdes
+
+    def with_kills(table: Any, function: Any, **types: Any) -> Any:
+        return moved(table, KilledOnce(function, tmp_path), **types)
+
+    monkeypatch.setattr(Table, "mapPartitionsWithIndexNoSerdes", with_kills)
+
+
 def sent_by_spark(parties: dict[tuple[str, str], Context], rows: dict[int, bytes], name: str) -> dict[int, bytes]:
     """What the guest finds of a table of the host's."""
     table = parties[HOST].computing.parallelize(list(rows.items()), include_key=True, partition=3)
@@ -119,13 +134,44 @@ def test_a_table_comes_to_spark_and_is_joined_there(
 
 
 def test_a_table_whose_workers_are_killed_after_they_sent_arrives_once(
-    parties: dict[tuple[str, str], Context], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    parties: dict[tuple[str, str], Context], tmp_path: Path, killing: None
 ) -> None:
-    monkeypatch.setattr(tables, "PartitionSender", functools.partial(SenderKilledOnce, killed=tmp_path))
+    del killing
 
     assert sent_by_spark(parties, LARGE, "sent-again") == LARGE
 
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "2"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0-end", "1-end", "2-end"]
+
+
+@pytest.mark.parametrize("size", [10, 50_000], ids=["inline", "slots"])
+def test_a_table_whose_workers_are_killed_while_they_have_it_is_whole_and_is_forgotten_with_its_table(
+    parties: dict[tuple[str, str], Context],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    killing: None,
+    size: int,
+) -> None:
+    del killing
+    monkeypatch.setattr(small_tables, "MOST_PARTITIONS", 0)
+    guest, host = parties[GUEST], parties[HOST]
+    rows = {number: bytes([number]) * size for number in range(20)}
+    guest.hosts.put(f"killed-{size}", guest.computing.parallelize(list(rows.items()), include_key=True, partition=2))
+
+    found = host.guest.get(f"killed-{size}")
+
+    assert dict(found.collect()) == rows
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0-end", "0-middle", "1-end", "1-middle"]
+    # as where an executor is lost with what it had cached
+    found.rdd.unpersist(blocking=True)
+    assert dict(found.collect()) == rows
+    kept = host.federation._client.status()["mailbox"]["messages"]
+    assert kept >= 2
+
+    del found
+    gc.collect()
+    host.federation._forget()
+
+    assert host.federation._client.status()["mailbox"]["messages"] <= kept - 2
 
 
 def test_a_task_that_sends_other_bytes_under_the_same_name_is_refused(

@@ -120,6 +120,8 @@ class FakeClient:
         assert len(body) <= INLINE_LIMIT_BYTES
         self.deliver(name, tag, destinations, kind, body)
 
+    def forget(self, prefix: str, tag: str, source: Party) -> None: ...
+
     def tolerate(
         self,
         name: str,
@@ -137,8 +139,16 @@ class FakeClient:
         self.tolerated.update({(name, source): share for source in sources})
 
     def get(
-        self, name: str, tag: str, source: Party, *, timeout: float | None = None, tolerates: bool = False
+        self,
+        name: str,
+        tag: str,
+        source: Party,
+        *,
+        timeout: float | None = None,
+        tolerates: bool = False,
+        keeps: bool = False,
     ) -> FakeMessage:
+        del keeps
         assert tolerates == ((name, source) in self.tolerated)
         path = self._path(name, tag, source, self.party)
         deadline = None if timeout is None else time.monotonic() + timeout

@@ -6,31 +6,37 @@ import dataclasses
 import os
 import signal
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from fedrdma_fate.fate.table_batches import Pair
-from fedrdma_fate.fate.tables import PartitionSender
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class SenderKilledOnce(PartitionSender):
-    """Its worker is killed when a partition has been sent, before Spark hears of it; each partition's once.
+class KilledOnce:
+    """Runs a function in a worker that is killed in the middle of a partition, and at its end; each once.
 
     Attributes:
-        killed: directory with a file for each partition whose worker was.
+        function: what moves a partition.
+        killed: directory with a file for each partition and place.
     """
 
-    killed: Path = Path()
+    function: Callable[[int, Iterable[Pair]], Iterable[Pair]]
+    killed: Path
 
-    def __call__(self, partition: int, pairs: Iterable[Pair]) -> list[Pair]:
-        """See `PartitionSender`."""
-        PartitionSender.__call__(self, partition, pairs)
-        mark = self.killed / str(partition)
+    def __call__(self, partition: int, pairs: Iterable[Pair]) -> Iterator[Pair]:
+        """What the function makes."""
+        for number, pair in enumerate(self.function(partition, pairs)):
+            if number == 1:
+                self._kill(f"{partition}-middle")
+            yield pair
+        self._kill(f"{partition}-end")
+
+    def _kill(self, name: str) -> None:
+        mark = self.killed / name
         if not mark.exists():
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        return []
 
 
 def imported(_partition: int, _pairs: Iterable[Pair]) -> Iterator[str]:

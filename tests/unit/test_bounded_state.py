@@ -179,7 +179,7 @@ BOUNDS: dict[str, dict[str, str]] = {
     },
     "by the regions and `limits.bytes`: each has a slot or a file": {
         "client/connections.py:Connections": "_mapped",
-        "gateway/tasks/task.py:Task": "received _summed _returned_sums",
+        "gateway/tasks/task.py:Task": "received _kept _summed _returned_sums",
         "memory/pool.py:SlotPool": "_held _holders _leases",
     },
     "MOST_REQUESTS, MOST_SESSION_REQUESTS": {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from fedrdma_fate.client.protocol import (
     Commit,
     Done,
     DropSession,
+    Forget,
     Get,
     GoOn,
     GotInline,
@@ -44,12 +46,12 @@ from fedrdma_fate.client.protocol import (
     Written,
 )
 from fedrdma_fate.core.held import bytes_in
-from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.messages.sessions import Engine, Pull
 from fedrdma_fate.gateway.messages.tolerances import Round
 from fedrdma_fate.gateway.peers.entitlement import not_in_session
 from fedrdma_fate.gateway.spilling import make_room
+from fedrdma_fate.gateway.tasks.given_back import forget, give_back
 from fedrdma_fate.gateway.tasks.held_memory import lies_in
 from fedrdma_fate.gateway.tasks.pushing import LeasedPayload, checked_key
 from fedrdma_fate.gateway.tasks.session_list import dropped_document
@@ -130,6 +132,8 @@ class TaskConversation:
                 return self._tolerate(request, self._attached)
             case Get():
                 return self._get(request, self._attached)
+            case Forget():
+                return self._forget(request, self._attached.attach)
             case Sum():
                 return self._sum(request, self._attached)
             case Leave():
@@ -393,8 +397,9 @@ class TaskConversation:
             self._context.mailbox.on_wanted_whole(message)
         self._context.mailbox.tolerances.discard(key)
         self._context.trace.get(key, message.total_bytes)
+        again = functools.partial(give_back, self._context) if request.keeps else None
         if (body := message.small_body()) is not None:
-            task.received[number] = message
+            task.receive(number, message, again)
             return WithSequel(
                 GotInline(message.kind, body),
                 lambda: task.release(number),
@@ -405,7 +410,7 @@ class TaskConversation:
         except FedRDMAError:
             give_back(self._context, message)
             raise
-        task.received[number] = message
+        task.receive(number, message, again)
         reply = GotSlot(message.kind, number, place, offset, message.total_bytes, message.missing)
         return WithDescriptor(reply, descriptor, lambda: self._not_handed_over(task, number))
 
@@ -461,6 +466,11 @@ class TaskConversation:
             lease = 0 if message.small_body() is not None else lease
             self._context.journal.handed(message, task.attach.client, lease, asked)
 
+    def _forget(self, request: Forget, attach: Attach) -> Reply:
+        self._context.routes.site_of(request.source)
+        forget(self._context, attach.session, attach.party, request.source, request.prefix, request.tag)
+        return Done()
+
     def _leave(self, attach: Attach) -> Reply:
         dropped = self._server.leave(attach.session, attach.party)
         message = "%s left %s; %s messages were dropped"
@@ -483,10 +493,3 @@ def incomplete_error(message: Message) -> GatewayError:
         f"{missing} of {message.total_bytes} bytes of {message.key} are missing, as this task has let them be.",
         "Get it inside `with federation.tolerating(...)`, as was said before.",
     )
-
-
-def give_back(context: GatewayContext, message: Message) -> None:
-    """A message that was taken was not handed over, and waits again."""
-    with context.journal.together():
-        context.journal.returned(message)
-        context.mailbox.return_(message)

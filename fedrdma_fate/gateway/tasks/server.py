@@ -20,7 +20,8 @@ from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.messages.sessions import Engine
 from fedrdma_fate.gateway.peers.sending import Sending
 from fedrdma_fate.gateway.routing import not_served
-from fedrdma_fate.gateway.tasks.conversation import TaskConversation, give_back
+from fedrdma_fate.gateway.tasks.conversation import TaskConversation
+from fedrdma_fate.gateway.tasks.given_back import give_back
 from fedrdma_fate.gateway.tasks.held_memory import HeldMemory, told_of_peers
 from fedrdma_fate.gateway.tasks.pushing import Pushing
 from fedrdma_fate.gateway.tasks.returning import TASKS_LOOK_SECONDS, Had

@@ -57,6 +57,7 @@ class Task:
         self.sending: dict[int, LeasedPayload] = {}
         self._abandon = abandon
         self.received: dict[int, Message] = {}
+        self._kept: dict[int, Callable[[Message], object]] = {}
         # those of `received` that are sums; None: of an earlier run
         self._summed: dict[int, tuple[tuple[MessageKey, ...], SumOutcome] | None] = {}
         self._returned_sums: dict[tuple[MessageKey, ...], SumOutcome] = {}
@@ -211,11 +212,19 @@ class Task:
                 self._abandon(sending)
             self._lose(lambda record: record.offset == sending.lease.slot.offset)
             sending.lease.release()
+        let_go = self._kept.get(lease, Message.discard)
         if (received := self.take_received(lease)) is not None:
-            received.discard()
+            let_go(received)
+
+    def receive(self, lease: int, message: Message, give_back: Callable[[Message], object] | None) -> None:
+        """It has got a message. Where it says how to give it back, it is not discarded when the lease is released."""
+        self.received[lease] = message
+        if give_back is not None:
+            self._kept[lease] = give_back
 
     def take_received(self, lease: int) -> Message | None:
         """What this lease is of is the caller's, in no doubt any more; None where it is of nothing received."""
+        self._kept.pop(lease, None)
         if (message := self.received.pop(lease, None)) is not None:
             self._summed.pop(lease, None)
             self._in_doubt = [doubt for doubt in self._in_doubt if doubt[0] is not message]
