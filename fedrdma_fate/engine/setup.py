@@ -16,6 +16,7 @@ from fedrdma_fate.core.x.bounded_loss import ELEMENT_ALIGNMENT_BYTES, LossBound,
 from fedrdma_fate.core.x.chunking import (
     FIRST_RELIABLE_CHUNK_BYTES,
     LEAST_CHUNK_BYTES,
+    SLOW_PATH_RATE,
     TAGS,
     best_chunk_bytes,
     best_queue_pairs,
@@ -247,6 +248,9 @@ def _cut(outgoing: Outgoing, service: ChunkService, memory: PathMemory) -> Outgo
     elif known is None:
         first = first_chunk_bytes(service.mtu_bytes, repairs_packets=service.repairs_packets)
         chunk_bytes = FIRST_RELIABLE_CHUNK_BYTES if service.reliable else first
+        if not service.reliable and memory.bound <= SLOW_PATH_RATE:
+            # of a path that is not known yet, it is known that no more of it is this sender's
+            chunk_bytes = min(chunk_bytes, best_chunk_bytes(memory.bound, None, service.mtu_bytes, total))
     else:
         loss = 0.0 if service.reliable else known.loss
         rate = bounded_chunk_rate(known.rate, memory.bound)

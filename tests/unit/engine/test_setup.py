@@ -94,6 +94,18 @@ def test_on_a_slow_path_chunks_are_as_short_as_packets_where_some_are_lost_and_o
     assert opened(whole, reliable, memory).outgoing.plan.chunk_bytes >= FIRST_CHUNK_BYTES
 
 
+def test_a_path_that_is_not_known_is_cut_for_what_its_receiver_lets_through_where_that_is_little() -> None:
+    memory, whole = PathMemory(), recut(2_340_000)
+    udp = dataclasses.replace(LOSSY, mtu_bytes=1442, repairs_packets=True)
+    unknown = opened(whole, udp, memory).outgoing.plan.chunk_bytes
+    memory.told = 150e3
+    assert opened(whole, udp, memory).outgoing.plan.chunk_bytes == 1442
+    reliable = dataclasses.replace(LOSSY, reliable=True, depth=128)
+    assert opened(whole, reliable, memory).outgoing.plan.chunk_bytes == FIRST_RELIABLE_CHUNK_BYTES
+    memory.told = 1e9
+    assert opened(whole, udp, memory).outgoing.plan.chunk_bytes == unknown
+
+
 def test_the_chunks_of_a_slow_path_take_one_queue_pair_where_loss_is_told_by_those_that_follow() -> None:
     def queue_pairs(service: ChunkService) -> int:
         sender = opened(recut(2_340_000), service, memory).sender
