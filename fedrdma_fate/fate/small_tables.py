@@ -18,6 +18,7 @@ from typing import Any
 from fedrdma_fate.fate.malformed import malformed
 from fedrdma_fate.fate.table_batches import Pair, batch_bytes, decode_batch, encode_batch
 from fedrdma_fate.fate.table_check import check_serdes_types, checked_pairs
+from fedrdma_fate.fate.tables import made_by_workers
 from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES
 
 MOST_BYTES = INLINE_LIMIT_BYTES
@@ -80,7 +81,9 @@ def make_small(content: memoryview, computing: Any, meta: Any, allowed_names: Co
     # all of it, before the engine gets any
     partitions = [list(itertools.islice(checked, count)) for count in counts]
     session = getattr(computing, "get_standalone_session", None)
-    return _made_by_workers(computing, meta, partitions) if session is None else _made_here(session(), meta, partitions)
+    if session is None:
+        return made_by_workers(computing, meta, _Given(partitions))
+    return _made_here(session(), meta, partitions)
 
 
 def _made_here(session: Any, meta: Any, partitions: Sequence[Sequence[Pair]]) -> Any:
@@ -119,21 +122,6 @@ class _Given:
 
     def __call__(self, partition: int, _placeholder: Iterable[Pair]) -> Iterator[Pair]:
         return iter(self._partitions[partition])
-
-
-def _made_by_workers(computing: Any, meta: Any, partitions: Sequence[Sequence[Pair]]) -> Any:
-    placeholder = computing.parallelize(
-        range(meta.num_partitions),
-        include_key=False,
-        partition=meta.num_partitions,
-        partitioner_type=meta.partitioner_type,
-    )
-    return placeholder.mapPartitionsWithIndexNoSerdes(
-        _Given(partitions),
-        output_key_serdes_type=meta.key_serdes_type,
-        output_value_serdes_type=meta.value_serdes_type,
-        output_partitioner_type=meta.partitioner_type,
-    )
 
 
 def _prefix_bytes(partitions: int) -> int:

@@ -10,7 +10,7 @@ import re
 import time
 import weakref
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +195,28 @@ def push_table(
     )
 
 
+def made_by_workers(computing: Any, meta: Any, make: Callable[[int, Iterable[Pair]], Iterator[Pair]]) -> Any:
+    """A table of which workers of the engine make each a partition.
+
+    Args:
+        computing: FATE's computing session.
+        meta: what table it is (FATE's TableMeta).
+        make: the pairs of a partition by its number; called in workers.
+    """
+    placeholder = computing.parallelize(
+        range(meta.num_partitions),
+        include_key=False,
+        partition=meta.num_partitions,
+        partitioner_type=meta.partitioner_type,
+    )
+    return placeholder.mapPartitionsWithIndexNoSerdes(
+        make,
+        output_key_serdes_type=meta.key_serdes_type,
+        output_value_serdes_type=meta.value_serdes_type,
+        output_partitioner_type=meta.partitioner_type,
+    )
+
+
 def pull_table(
     computing: Any,
     meta: Any,
@@ -242,19 +264,8 @@ def pull_table(
         tuple(allowed_names),
         keeps=_repeats(computing),
     )
-    placeholder = computing.parallelize(
-        range(meta.num_partitions),
-        include_key=False,
-        partition=meta.num_partitions,
-        partitioner_type=meta.partitioner_type,
-    )
     try:
-        table = placeholder.mapPartitionsWithIndexNoSerdes(
-            receiver,
-            output_key_serdes_type=meta.key_serdes_type,
-            output_value_serdes_type=meta.value_serdes_type,
-            output_partitioner_type=meta.partitioner_type,
-        )
+        table = made_by_workers(computing, meta, receiver)
     except RuntimeError as error:
         told = _WORKER_FAILURE.match(str(error))
         if told is None:

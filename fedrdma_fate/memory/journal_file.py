@@ -294,28 +294,26 @@ class JournalFile:
     def _follow(self, fresh: int, end: int, size: int) -> tuple[int, int]:
         """What was appended since follows in the fresh file, too: how many bytes there are here, and there."""
         with self._lock:
-            later = self._since(end)
-            _write_all(fresh, later)
-            _note_end(fresh, size + len(later))
-            return self._size, size + len(later)
+            return self._size, self._copy_since(end, fresh, size)
 
     def _replace(self, fresh: int, end: int, size: int) -> None:
         """The fresh file takes the place of the old one, with all that was appended to that behind `end`."""
         with self._lock:
-            later = self._since(end)
-            _write_all(fresh, later)
-            _note_end(fresh, size + len(later))
+            size = self._copy_since(end, fresh, size)
             _rename(self._directory, _NEW_NAME, _BEHIND_NAME if self._unwritten else _NAME)
             os.close(self._fileno)
             self._fileno = fresh
-            self._size = self._compacted_size = size + len(later)
+            self._size = self._compacted_size = size
             self._reserve()
 
-    def _since(self, end: int) -> memoryview:
-        """What was appended behind `end`; to be asked with the lock held."""
+    def _copy_since(self, end: int, fresh: int, size: int) -> int:
+        """What was appended behind `end` follows in the fresh file of that size, with the lock held; its size then."""
         if self._broken or self._fileno < 0:
             raise OSError(errno.EBADF, "the journal was closed, or given up, meanwhile")
-        return _read(self._fileno, end, self._size)
+        later = _read(self._fileno, end, self._size)
+        _write_all(fresh, later)
+        _note_end(fresh, size + len(later))
+        return size + len(later)
 
     def _sync_directory(self) -> None:
         try:

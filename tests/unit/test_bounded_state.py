@@ -105,7 +105,7 @@ BOUNDS: dict[str, dict[str, str]] = {
     "MOST_FAILURES for each party": {"gateway/messages/sessions.py:_Session": "failures"},
     "by the processes of own tasks, in each session": {"gateway/tasks/presence.py:_Life": "tasks"},
     "REMEMBERED_ENDED": {
-        "gateway/messages/ended.py:EndedSessions": "_here _at_peers _sites",
+        "gateway/messages/ended.py:EndedSessions": "_here _at_peers",
         "gateway/tasks/session_ends.py:SessionEnds": "_to_tell",
     },
     "MOST_UNTOLD": {"gateway/messages/mailbox.py:Mailbox": "_untold"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection
+from typing import NamedTuple
 
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 
@@ -13,6 +14,14 @@ REMEMBERED_ENDED = 4096
 
 REMEMBERED_SECONDS = 86400.0
 """A task that stands in a queue behind other jobs comes within a day; afterwards the session's id is like any other."""
+
+
+class _End(NamedTuple):
+    """Until when it is remembered, why it was, and which sites are told so."""
+
+    until: float
+    reason: str
+    sites: tuple[str, ...]
 
 
 class EndedSessions:
@@ -24,17 +33,12 @@ class EndedSessions:
             clock: seconds, of any origin.
         """
         self._clock = clock
-        self._here: OrderedDict[str, tuple[float, str]] = OrderedDict()
-        self._sites: dict[str, tuple[str, ...]] = {}
-        self._at_peers: dict[str, OrderedDict[str, tuple[float, str]]] = {}
+        self._here: OrderedDict[str, _End] = OrderedDict()
+        self._at_peers: dict[str, OrderedDict[str, _End]] = {}
 
     def add(self, session: str, reason: str, sites: tuple[str, ...] = ()) -> None:
         """A session has ended here, and these sites are told so."""
-        self._remember(self._here, session, reason)
-        self._sites[session] = sites
-        if len(self._sites) > len(self._here):
-            for gone in self._sites.keys() - self._here.keys():
-                del self._sites[gone]
+        self._remember(self._here, session, reason, sites)
 
     def add_of_peer(self, site: str, session: str, reason: str) -> None:
         """A peer says that a session has ended, of which it is not known here whether the peer is in it."""
@@ -46,7 +50,7 @@ class EndedSessions:
 
     def here(self) -> list[tuple[str, str, tuple[str, ...]]]:
         """Sessions that have ended here, why, and which sites are told so."""
-        return [(session, reason, self._sites.get(session, ())) for session, (_, reason) in self._here.items()]
+        return [(session, end.reason, end.sites) for session, end in self._here.items()]
 
     def reason_of_peers(self, session: str, sites: Collection[str] | None) -> str | None:
         """Why it has ended at one of these sites, as that one said; None as the sites: at any."""
@@ -59,17 +63,19 @@ class EndedSessions:
         """The error for whoever comes late."""
         return ended_error(session, self.reason(session) or "it is over")
 
-    def _remember(self, ended: OrderedDict[str, tuple[float, str]], session: str, reason: str) -> None:
+    def _remember(self, ended: OrderedDict[str, _End], session: str, reason: str, sites: tuple[str, ...] = ()) -> None:
         if self._known(ended, session) is None:
             # where it ended before, that was long ago
             ended.pop(session, None)
-            ended[session] = (self._clock() + REMEMBERED_SECONDS, reason)
+            ended[session] = _End(self._clock() + REMEMBERED_SECONDS, reason, sites)
+        else:
+            ended[session] = ended[session]._replace(sites=sites)
         while len(ended) > REMEMBERED_ENDED:
             ended.popitem(last=False)
 
-    def _known(self, ended: OrderedDict[str, tuple[float, str]], session: str) -> str | None:
-        until, reason = ended.get(session, (0.0, ""))
-        return reason if session in ended and self._clock() < until else None
+    def _known(self, ended: OrderedDict[str, _End], session: str) -> str | None:
+        end = ended.get(session)
+        return end.reason if end is not None and self._clock() < end.until else None
 
 
 def ended_error(session: str, reason: str) -> GatewayError:
