@@ -41,6 +41,8 @@ FEATURES, OUTPUTS, SAMPLES = 512, 800, 32
 """A layer of 3.3 MB: 800 chunks of 4 KiB of a plain update, and 1600 of a masked one."""
 LOSS = 0.2
 """Of chunks, each time that one is sent."""
+LOST_LONG = frozenset((300,))
+"""Index of a chunk that a busy machine, too, has not sent again by the time that it may miss it."""
 TOLERANCE = 0.01
 
 Array = npt.NDArray[np.float64]
@@ -71,7 +73,7 @@ def sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
     def make(config: Any, *arguments: Any) -> TransportSet:
         made = make_transports(config, *arguments)
         for name, transport in made.items():
-            plans = [FaultPlan(seed=seed, chunk_loss=request.param) for seed in range(20)]
+            plans = [FaultPlan(seed=seed, chunk_loss=request.param, lost_long=LOST_LONG) for seed in range(20)]
             made[name] = FaultyTransport(transport, plans)
         return made
 

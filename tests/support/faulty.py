@@ -6,6 +6,7 @@ import dataclasses
 import os
 import random
 import select
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -51,6 +52,7 @@ class FaultPlan:
         chunk_loss: share of chunks that are lost; unless it is 0, the chunk service is not reliable, and a chunk that
             went through is not sent again.
         lost_always: indices of chunks that are lost each time that they are sent; the chunk service is not reliable.
+        lost_long: indices of chunks that are lost until `LONG_SECONDS` after they were first sent, likewise.
         reorder_share: share of CHUNK_IMMEDIATE and DATAGRAM completions that overtake those before them.
         truncate_at: of the n-th post only the first half arrives, nothing after it, and some calls of `progress` later
             the link breaks: what a reset in the middle of a write leaves.
@@ -71,6 +73,7 @@ class FaultPlan:
     corrupt_posted_bytes: frozenset[int] = frozenset()
     chunk_loss: float = 0.0
     lost_always: frozenset[int] = frozenset()
+    lost_long: frozenset[int] = frozenset()
     reorder_share: float = 0.0
     truncate_at: int | None = None
     half_open_after_writes: int | None = None
@@ -78,9 +81,15 @@ class FaultPlan:
     mute_after_writes: int | None = None
     withdrawn_key_at: int | None = None
 
+    @property
+    def loses_chunks(self) -> bool:
+        return bool(self.chunk_loss or self.lost_always or self.lost_long)
+
 
 REORDERED = (CompletionKind.CHUNK_IMMEDIATE, CompletionKind.DATAGRAM)
 """What may overtake: queue pairs and datagrams each go their own way."""
+LONG_SECONDS = 0.5
+"""Far beyond `MOST_LOOK_SECONDS`: a receiver that may miss a chunk misses it, and one that may not still gets it."""
 TRUNCATED_TURNS = 3
 """Calls of `progress` between the half of a write and the end of its link: the half has landed by then."""
 NO_FAULTS = FaultPlan()
@@ -156,6 +165,7 @@ class FaultyEndpoint:
         self._slots: dict[int, Slot] = {}
         self._calls: dict[Operation, int] = {}
         self._went_through: set[tuple[int, int]] = set()
+        self._first_sent: dict[tuple[int, int], float] = {}
         self._posted_bytes = 0
         self._posts = 0
         self._landed = 0
@@ -237,8 +247,7 @@ class FaultyEndpoint:
     def chunk_service(self) -> ChunkService:
         """The inner one, or a lossy one."""
         inner = self._inner.chunk_service
-        is_lossy = self._plan.chunk_loss or self._plan.lost_always
-        return dataclasses.replace(inner, reliable=False, self_paced=False) if is_lossy else inner
+        return dataclasses.replace(inner, reliable=False, self_paced=False) if self._plan.loses_chunks else inner
 
     def post_chunk(
         self, work_request: int, source: Slot, target: RemoteSlot, target_offset: int, queue_pair: int, immediate: int
@@ -253,14 +262,20 @@ class FaultyEndpoint:
         target = self._spoilt(target)
         # taken for lost by mistake: a card drops the second copy when the key is gone, a stream ends the link
         mistaken = (target.key, immediate) in self._went_through
-        doomed = bool(self._plan.lost_always) and chunk_of_immediate(immediate)[1] in self._plan.lost_always
-        if mistaken or doomed or self._random.random() < self._plan.chunk_loss:
+        if mistaken or self._is_doomed(target.key, immediate) or self._random.random() < self._plan.chunk_loss:
             self._on_strike()
             self._held.append((self._turn, Completion(CompletionKind.WRITE_DONE, work_request)))
         else:
-            if self._plan.chunk_loss or self._plan.lost_always:
+            if self._plan.loses_chunks:
                 self._went_through.add((target.key, immediate))
             self._inner.post_chunk(work_request, source, target, target_offset, queue_pair, immediate)
+
+    def _is_doomed(self, key: int, immediate: int) -> bool:
+        index = chunk_of_immediate(immediate)[1]
+        if index in self._plan.lost_long:
+            now = time.monotonic()
+            return now < self._first_sent.setdefault((key, immediate), now) + LONG_SECONDS
+        return index in self._plan.lost_always
 
     def post_datagram(self, data: bytes, copies: int = 1, padding: int = 0) -> bool:
         """Send, unless the link is silent, or mute."""
