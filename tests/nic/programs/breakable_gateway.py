@@ -24,13 +24,16 @@ def break_on_signal() -> None:
         links.append(weakref.ref(pairs))
 
     def fail(number: int, _: object) -> None:
-        pairs = links[-1]() if links else None
-        if pairs is None:
+        newest = links[-1]() if links else None
+        if newest is None:
             # it has just been started, or its link has just been lost
             return
-        pair = (pairs.data if number == signal.SIGUSR1 else pairs.chunks.pairs)[-1]
-        assert isinstance(pair, QueuePair)
-        pair.fail()
+        pairs = newest.data if number == signal.SIGUSR1 else newest.chunks.pairs
+        if not pairs:
+            # its link is being closed
+            return
+        assert isinstance(pairs[-1], QueuePair)
+        pairs[-1].fail()
 
     LinkQueuePairs.connect = remember  # type: ignore[method-assign]
     signal.signal(signal.SIGUSR1, fail)
