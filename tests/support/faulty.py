@@ -88,8 +88,8 @@ class FaultPlan:
 
 REORDERED = (CompletionKind.CHUNK_IMMEDIATE, CompletionKind.DATAGRAM)
 """What may overtake: queue pairs and datagrams each go their own way."""
-LONG_SECONDS = 0.5
-"""Far beyond `MOST_LOOK_SECONDS`: a receiver that may miss a chunk misses it, and one that may not still gets it."""
+LONG_SECONDS = 2.0
+"""Longer than a few MB take of which a fifth is lost: who may miss a chunk misses it, and who may not still gets it."""
 TRUNCATED_TURNS = 3
 """Calls of `progress` between the half of a write and the end of its link: the half has landed by then."""
 NO_FAULTS = FaultPlan()

@@ -5,14 +5,16 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import select
+import time
 from collections.abc import Sequence
 
 import pytest
 
+from fedrdma_fate.core.x.chunking import immediate_of
 from fedrdma_fate.memory.region import SharedRegion
 from fedrdma_fate.ports import Completion, CompletionKind, EndpointAddress, RemoteSlot, Role, Slot
 from fedrdma_fate.wire.errors import ErrorCode, TransportError
-from tests.support.faulty import TRUNCATED_TURNS, FaultPlan, FaultyEndpoint, FaultyTransport
+from tests.support.faulty import LONG_SECONDS, TRUNCATED_TURNS, FaultPlan, FaultyEndpoint, FaultyTransport
 
 TARGET = RemoteSlot(1, 0, 1 << 20)
 LANDED = Completion(CompletionKind.LANDED, immediate=1, offset=8, length=16)
@@ -46,6 +48,12 @@ class Recorder:
         self, work_request: int, data: bytes, target: RemoteSlot, target_offset: int, immediate: int
     ) -> None:
         self.posted.append((work_request, data, target, target_offset, immediate))
+
+    def post_chunk(
+        self, work_request: int, source: Slot, target: RemoteSlot, target_offset: int, queue_pair: int, immediate: int
+    ) -> None:
+        del source, target, target_offset, queue_pair, immediate
+        self.posted.append(("chunk", work_request))
 
     def poll_set(self) -> Sequence[tuple[int, int]]:
         return [(0, select.POLLIN)]
@@ -282,6 +290,17 @@ def test_only_chunks_and_datagrams_overtake_each_other() -> None:
     assert rest != chunks
     assert sorted(each.immediate for each in rest) == [0, 1, 2]
     endpoint.close()
+
+
+def test_a_chunk_is_lost_for_long_and_goes_through_then(slot: Slot, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    inner = Recorder()
+    endpoint = FaultyEndpoint(inner, FaultPlan(lost_long=frozenset((7,))))
+    for work_request, (index, later) in enumerate(((7, 0.0), (6, 0.0), (7, LONG_SECONDS / 2), (7, LONG_SECONDS / 2))):
+        now[0] += later
+        endpoint.post_chunk(work_request, slot, TARGET, 0, 0, immediate_of(1, index))
+    assert inner.posted == [("chunk", 1), ("chunk", 3)]
 
 
 def test_the_transport_counts_what_has_happened(slot: Slot) -> None:
