@@ -122,6 +122,7 @@ class LinkRate:
         self.gain = 1.0
         self.reach = math.inf
         self._is_roomy = False
+        self._is_judged = False
         self._next_gain = FIRST_GAIN
         self._hold = 0
         self._next_hold = HOLD_WINDOWS
@@ -143,15 +144,19 @@ class LinkRate:
         return self.rate >= self.reach or (self._is_roomy and self.rate >= AMPLE_SHARE * self.reach)
 
     def on_probed(self, rate: float) -> None:
-        """A sender's train came at this rate: the link carries no less."""
-        if self.found_by in ("unknown", "probed"):
-            self.rate = max(self.rate or 0.0, rate)
-            self.found_by = "probed"
+        """A sender's train came at this rate: the link carries no less, as far as no trial has shown how much."""
+        if self._may_be_probed and rate > (self.rate or 0.0):
+            self.rate, self.found_by = rate, "probed"
+
+    @property
+    def _may_be_probed(self) -> bool:
+        """Whether a train may tell more than what is known: no trial has shown it, nor anybody set it."""
+        return self.found_by != "configured" and not self._is_judged
 
     def on_joint_train(self, rate: float) -> None:
         """Trains to all peers at one moment came at this rate together: the link carries no less."""
-        if self.found_by == "probed" and rate > JOINT_GAIN * (self.rate or 0.0):
-            self.rate, self._is_roomy = rate, True
+        if self._may_be_probed and rate > JOINT_GAIN * (self.rate or 0.0):
+            self.rate, self.found_by, self._is_roomy = rate, "probed", True
 
     def on_arrived(self, rate: float) -> None:
         """So much has come in a window, of one sender or of several: the link carries no less."""
@@ -256,4 +261,4 @@ class LinkRate:
 
     def _set(self, rate: float) -> None:
         self.rate = rate if self._configured is None else min(rate, self._configured)
-        self.found_by = "arrivals"
+        self.found_by, self._is_judged = "arrivals", True

@@ -281,6 +281,7 @@ class ReceiveShares:
         """Decide now on what has begun, and not with what begins within a millisecond: all that begins now has."""
         if self._decide_at is not None:
             self._decide(now)
+            self._watch(now)
 
     def on_arrivals(self, name: str, arrivals: Arrivals) -> None:
         """What has come of it so far; to be told before `on_timer`."""
@@ -338,7 +339,10 @@ class ReceiveShares:
         due = self._decide_at if self._turn_ends is None else min(self._turn_ends, self._decide_at or math.inf)
         if due is not None and now >= due:
             self._decide(now)
-        # also of those that have gone silent, who may go on
+        self._watch(now)
+
+    def _watch(self, now: float) -> None:
+        """Windows follow each other while anybody sends, also of those that have gone silent, who may go on."""
         if len(self.senders) < 2 or not any(sender.transfers for sender in self.senders.values()):
             self._window_ends = None
         elif self._window_ends is None:

@@ -14,7 +14,7 @@ class Controller(Protocol):
     """Paces one flow of one path. Times in seconds of one clock, rates in payload bytes a second.
 
     What the receiver allows at most is not its business: the sender holds to both (`XSender.bound_rate`), and does not
-    show it what was delivered no faster for that.
+    show it what was delivered no faster for that, unless it is more than the path is known to carry.
 
     Attributes:
         chunk_bytes: size of the flow's chunks.
@@ -45,6 +45,10 @@ class Controller(Protocol):
     @property
     def rate(self) -> float:
         """What to pace at."""
+
+    @property
+    def bandwidth(self) -> float:
+        """What the path is known to carry, whatever of it is used now; 0 while that is unknown."""
 
     @property
     def window_bytes(self) -> float:

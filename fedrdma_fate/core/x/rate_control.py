@@ -166,6 +166,11 @@ class RateController:
         return max(self._bandwidth * self._gain, LEAST_RATE)
 
     @property
+    def bandwidth(self) -> float:
+        """What the path is known to carry."""
+        return self._bandwidth
+
+    @property
     def burst_bytes(self) -> float:
         """What may go at once: no more than a probe may queue, or a window."""
         if self.report_clocked:

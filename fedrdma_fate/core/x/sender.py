@@ -510,8 +510,11 @@ class XSender(SenderBase):
             return
         is_limited = now < self._application_limited_until and self.control.known
         is_bounded = now < self._bounded_until
-        if rate is not None and (is_limited or is_bounded) and rate < self.control.rate:
-            # there was nothing to send, or it was not to go any faster: that says nothing of the path
+        if rate is not None and is_limited and rate < self.control.rate:
+            # there was nothing to send: that says nothing of the path
+            rate = None
+        if rate is not None and is_bounded and rate < self.control.bandwidth:
+            # it was not to go any faster, which says as little; more than is known came of a probe below its gain
             rate = None
         in_flight = self._in_flight
         flight = None

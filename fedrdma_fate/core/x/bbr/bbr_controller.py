@@ -182,6 +182,11 @@ class BbrController:
         return min(max(BbrState.STARTUP.pacing_gain * first_rate, LEAST_RATE), MOST_RATE)
 
     @property
+    def bandwidth(self) -> float:
+        """BBR.max_bw (sections 5.5.3 to 5.5.6)."""
+        return self._max_bandwidth.value
+
+    @property
     def window_bytes(self) -> float:
         """Most bytes in flight (section 5.6.4)."""
         if self._window:

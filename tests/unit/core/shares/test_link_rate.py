@@ -215,13 +215,25 @@ def test_trains_that_came_hardly_faster_than_one_alone_change_nothing() -> None:
     assert rate.rate == LINK
 
 
-def test_trains_change_nothing_that_was_set_by_hand_or_has_been_found_from_what_arrives() -> None:
-    by_hand, found = LinkRate(configured=LINK), LinkRate()
-    found.on_probed(LINK / 2)
-    found.on_arrived(LINK)
-    for rate in (by_hand, found):
+def test_trains_change_nothing_that_was_set_by_hand_or_that_trials_have_shown() -> None:
+    by_hand, shown = LinkRate(configured=LINK), LinkRate()
+    shown.on_probed(LINK / 2)
+    play(shown, 60)
+    for rate in (by_hand, shown):
+        before = rate.rate
+        rate.on_probed(4 * LINK)
         rate.on_joint_train(8 * LINK)
-        assert rate.rate == LINK
+        assert before == rate.rate == pytest.approx(LINK, rel=0.05)
+
+
+def test_what_came_of_one_alone_does_not_keep_trains_from_telling_more() -> None:
+    rate = LinkRate()
+    rate.on_arrived(LINK / 2)
+    rate.on_probed(LINK)
+    assert (rate.rate, rate.found_by) == (LINK, "probed")
+    rate.on_arrived(1.1 * LINK)
+    rate.on_joint_train(8 * LINK)
+    assert (rate.rate, rate.found_by) == (8 * LINK, "probed")
 
 
 def test_more_than_all_ways_carry_is_not_tried_for() -> None:

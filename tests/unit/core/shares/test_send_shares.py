@@ -62,6 +62,25 @@ def test_nobody_has_more_than_its_way_takes_and_the_others_have_the_rest_at_once
     assert others == pytest.approx([(PACED_SHARE * LINK - slow) / 2] * 2)
 
 
+def test_a_link_that_trains_have_told_too_little_of_is_found_while_all_send() -> None:
+    shares = sender([LINK / 4] * 4)
+    shares.settle(NOW)
+    told = {str(number): share for number, share in enumerate(begin(shares, 4))}
+    assert sum(told.values()) == pytest.approx(PACED_SHARE * LINK / 4)
+    came, now = dict.fromkeys(told, 0.0), NOW
+    while now < NOW + 2:
+        now += 0.001
+        for name, share in told.items():
+            came[name] += min(share, LINK / 4) * 0.001
+            shares.on_arrivals(name, Arrivals(int(came[name]), 0, now))
+        # a gateway looks again when it is told to, and only then
+        due = shares.timer()
+        if due is not None and due <= now:
+            shares.on_timer(now)
+        told |= shares.take_told()
+    assert set(told.values()) == {math.inf}
+
+
 def test_a_link_that_carries_all_ways_bounds_nobody() -> None:
     assert begin(sender([LINK] * 8, joint=7 * LINK), 8) == [math.inf] * 8
     assert begin(sender([LINK] * 8, joint=3 * LINK), 8) == pytest.approx([PACED_SHARE * 3 * LINK / 8] * 8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import deque
 from random import Random
 
 import pytest
@@ -199,6 +200,29 @@ def test_what_the_receiver_lets_through_bounds_the_rate_and_says_nothing_of_the_
     state = sender.control.state()
     assert state is not None
     assert state.rate >= 0.9 * known.rate
+
+
+def test_a_rate_below_what_the_receiver_lets_through_rises_to_that() -> None:
+    chunk, rtt, known, bound = 1440, 0.002, PathState(1.35e5, 0.002, 0.0), 1.5e5
+    settings = XSendSettings(tag=1, mtu_bytes=1500, repairs_packets=True)
+    sender = XSender(1, ChunkPlan(2000 * chunk, chunk), settings, RateController(known, proved=False))
+    sender.bound_rate(bound, 0.0)
+    there, sent = 0, len(posted(sender.start(0.0)))
+    sent_at = deque([0.0] * sent)
+    for tick in range(1, 16_000):
+        now = tick * 0.0005
+        count = len(posted(sender.on_timer(now)))
+        came = 0
+        while sent_at and sent_at[0] <= now - rtt:
+            sent_at.popleft()
+            came += 1
+        if came:
+            there += came
+            count += len(
+                posted(sender.on_report(Report(1, 0, there, b"", there - 1, now - rtt / 2, 0.0, there * chunk), now))
+            )
+        sent_at.extend([now] * count)
+    assert 0.96 * bound < sender.control.bandwidth <= 1.01 * bound
 
 
 def test_a_receiver_that_lacks_the_same_chunk_for_ever_is_given_up_however_often_it_reports() -> None:
