@@ -53,6 +53,11 @@ STEADY_SHARE = 0.985
 HOLD_WINDOWS = 4
 """Between two trials: UniFL, section 3.2.2."""
 
+LONG_WINDOWS = 16
+"""Where the ways are known, and trains have gone to all at once, what these have told is not doubted before so many in
+which the same peers are sent to. Of a link that is known well a trial can only cost: where chunks are lost at random,
+it may seem to succeed. Who sends for longer has more to gain than that."""
+
 MOST_HOLD_WINDOWS = 64
 """After each trial that finds nothing it is twice as long, up to this: at 10 Gbit/s one overruns a buffer of 0.5 MB."""
 
@@ -110,12 +115,14 @@ class LinkRate:
         reach: what all ways that lead over the link carry together, as far as it is known: more is not tried for.
     """
 
-    def __init__(self, configured: float | None = None) -> None:
+    def __init__(self, configured: float | None = None, *, least_hold: int = 0) -> None:
         """
         Args:
             configured: what the link carries at most, as somebody has set it by hand; None: to be found.
+            least_hold: windows after somebody has begun or ended, until there is a trial.
         """
         self._configured = configured
+        self._least_hold = least_hold
         self.rate = configured
         self.found_by: Literal["unknown", "configured", "probed", "arrivals"]
         self.found_by = "unknown" if configured is None else "configured"
@@ -124,7 +131,7 @@ class LinkRate:
         self._is_roomy = False
         self._is_judged = False
         self._next_gain = FIRST_GAIN
-        self._hold = 0
+        self._hold = least_hold
         self._next_hold = HOLD_WINDOWS
         self._before: Window | None = None
         self._usual_loss = 0.0
@@ -189,6 +196,7 @@ class LinkRate:
         """Somebody has begun or ended: a trial under way shows nothing any more."""
         self.gain = 1.0
         self._before = None
+        self._hold = max(self._hold, self._least_hold)
 
     def _begin_trial(self, window: Window) -> None:
         self._hold -= 1

@@ -11,7 +11,7 @@ import math
 import statistics
 from typing import NamedTuple
 
-from fedrdma_fate.core.shares.link_rate import JOINT_GAIN, LinkRate, Window
+from fedrdma_fate.core.shares.link_rate import JOINT_GAIN, LONG_WINDOWS, LinkRate, Window
 from fedrdma_fate.core.shares.max_min import max_min
 from fedrdma_fate.core.x.chunking import SLOW_PATH_RATE
 from fedrdma_fate.core.x.controller import LEAST_RATE
@@ -180,7 +180,7 @@ class ReceiveShares:
         self._takes_turns = turns
         self._asks = 0
         self._turn_ends: float | None = None
-        self.link = LinkRate(configured)
+        self.link = LinkRate(configured, least_hold=0 if gathers else LONG_WINDOWS)
         self.senders: dict[str, Sender] = {}
         self._joined = 0
         self._crowds: list[int] = []
