@@ -114,7 +114,7 @@ class SendSharing(LinkSharing):
         if peers < 2 or not is_known or (peers <= self._probed_peers and not more):
             self._believe(told)
             return
-        if self._shares.active:
+        if self._shares.under_way:
             self._believe(told)
             self._settled = loop.call_later(SETTLED_SECONDS, self._probe_jointly, False)
             return

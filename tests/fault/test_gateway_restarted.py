@@ -300,6 +300,8 @@ def test_a_journal_that_is_cut_short_doubled_or_damaged_keeps_no_gateway_from_st
     with sites["a"].client(session) as a:
         push(a, "m")
         eventually(lambda: waiting(sites["b"]) == before + 1)
+        # what has not been confirmed yet is not lost with the journal: it is sent again
+        eventually(lambda: any(event["session"] == session for event in sites["a"].events("sent")))
     runner_of(sites).kill(sites["b"])
     spoil(state_of(sites["b"]) / "journal")  # type: ignore[operator]
     seen = len(log_of(sites["b"]))

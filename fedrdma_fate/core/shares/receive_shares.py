@@ -297,6 +297,11 @@ class ReceiveShares:
         return sum(sender.active for sender in self.senders.values())
 
     @property
+    def under_way(self) -> int:
+        """How many have announced what has not ended, also those of which nothing has come for long."""
+        return sum(bool(sender.transfers) for sender in self.senders.values())
+
+    @property
     def expected(self) -> int:
         """How many are expected to send at once."""
         return max([*self._crowds, self._crowd]) if self._crowds else len(self.senders)
@@ -343,7 +348,7 @@ class ReceiveShares:
 
     def _watch(self, now: float) -> None:
         """Windows follow each other while anybody sends, also of those that have gone silent, who may go on."""
-        if len(self.senders) < 2 or not any(sender.transfers for sender in self.senders.values()):
+        if len(self.senders) < 2 or not self.under_way:
             self._window_ends = None
         elif self._window_ends is None:
             self._start_window(now)
