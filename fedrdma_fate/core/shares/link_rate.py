@@ -155,11 +155,6 @@ class LinkRate:
         if self._may_be_probed and rate > (self.rate or 0.0):
             self.rate, self.found_by = rate, "probed"
 
-    @property
-    def _may_be_probed(self) -> bool:
-        """Whether a train may tell more than what is known: no trial has shown it, nor anybody set it."""
-        return self.found_by != "configured" and not self._is_judged
-
     def on_joint_train(self, rate: float) -> None:
         """Trains to all peers at one moment came at this rate together: the link carries no less."""
         if self._may_be_probed and rate > JOINT_GAIN * (self.rate or 0.0):
@@ -210,6 +205,11 @@ class LinkRate:
             self.gain = LOWER_GAIN
         elif self._may_rise:
             self.gain = self._bounded(self._next_gain)
+
+    @property
+    def _may_be_probed(self) -> bool:
+        """Whether a train may tell more than what is known: no trial has shown it, nor anybody set it."""
+        return self.found_by != "configured" and not self._is_judged
 
     @property
     def _may_rise(self) -> bool:

@@ -281,7 +281,6 @@ class ReceiveShares:
         """Decide now on what has begun, and not with what begins within a millisecond: all that begins now has."""
         if self._decide_at is not None:
             self._decide(now)
-            self._watch(now)
 
     def on_arrivals(self, name: str, arrivals: Arrivals) -> None:
         """What has come of it so far; to be told before `on_timer`."""
@@ -297,9 +296,9 @@ class ReceiveShares:
         return sum(sender.active for sender in self.senders.values())
 
     @property
-    def under_way(self) -> int:
-        """How many have announced what has not ended, also those of which nothing has come for long."""
-        return sum(bool(sender.transfers) for sender in self.senders.values())
+    def under_way(self) -> bool:
+        """Whether anybody has announced what has not ended, be it one of which nothing has come for long."""
+        return any(sender.transfers for sender in self.senders.values())
 
     @property
     def expected(self) -> int:
@@ -344,7 +343,6 @@ class ReceiveShares:
         due = self._decide_at if self._turn_ends is None else min(self._turn_ends, self._decide_at or math.inf)
         if due is not None and now >= due:
             self._decide(now)
-        self._watch(now)
 
     def _watch(self, now: float) -> None:
         """Windows follow each other while anybody sends, also of those that have gone silent, who may go on."""
@@ -381,6 +379,8 @@ class ReceiveShares:
 
     def _decide(self, now: float) -> None:
         self._decide_at = self._turn_ends = None
+        # whoever asks for it: what was decided is judged
+        self._watch(now)
         self._note_reach()
         total, active = self.link.shared_out, self.active
         if total is None or len(self.senders) < 2:

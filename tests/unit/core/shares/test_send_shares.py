@@ -81,6 +81,14 @@ def test_a_link_that_trains_have_told_too_little_of_is_found_while_all_send() ->
     assert set(told.values()) == {math.inf}
 
 
+def test_whoever_makes_it_decide_what_was_decided_is_looked_at_again() -> None:
+    shares = sender([LINK])
+    begin(shares, 1)
+    assert shares.timer() is None, "at a site with one peer there is nothing to share"
+    shares.join("1", NOW, RTT)
+    assert shares.timer() is not None
+
+
 def test_a_link_that_carries_all_ways_bounds_nobody() -> None:
     assert begin(sender([LINK] * 8, joint=7 * LINK), 8) == [math.inf] * 8
     assert begin(sender([LINK] * 8, joint=3 * LINK), 8) == pytest.approx([PACED_SHARE * 3 * LINK / 8] * 8)
