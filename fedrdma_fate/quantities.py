@@ -1,4 +1,4 @@
-"""Rates, times, sizes and loss as people write them: `1gbit`, `20ms`, `4MB`, `0.1%`."""
+"""Rates, times, sizes and loss as people write them: `1gbit`, `20ms`, `4MB`, `0.1%`; numbers of things."""
 
 from __future__ import annotations
 
@@ -24,6 +24,11 @@ _SIZES = {
 
 class QuantityError(ValueError):
     """A quantity that cannot be read, with what it may look like."""
+
+
+def counted(count: int, what: str) -> str:
+    """A number of things: `1 message`, `2 messages`. `what` is a noun that takes an s."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def parse_rate(text: str) -> int:

@@ -15,6 +15,7 @@ from fedrdma_fate.cli.status import size
 from fedrdma_fate.cli.terminal import Terminal
 from fedrdma_fate.client.sessions import ask_sessions, drop_session
 from fedrdma_fate.obs.complaints import cut
+from fedrdma_fate.quantities import counted
 
 
 @click.group(invoke_without_command=True)
@@ -56,7 +57,7 @@ def drop(context: click.Context, session: str, own_address: str | None, own_json
         return
     told = f"told {', '.join(document['told'])}" if document["told"] else "no other site was to be told"
     later = f"; {', '.join(document['untold'])} will be when connected again" if document["untold"] else ""
-    dropped = f"{document['messages']} messages ({size(document['total_bytes'])}) dropped here"
+    dropped = f"{counted(document['messages'], 'message')} ({size(document['total_bytes'])}) dropped here"
     tell(f"{cut(session)} has ended: {dropped}; {told}{later}")
 
 

@@ -17,6 +17,7 @@ from fedrdma_fate.cli.failure import told_plainly
 from fedrdma_fate.cli.terminal import Terminal
 from fedrdma_fate.client.client import ask_status
 from fedrdma_fate.obs.complaints import cut
+from fedrdma_fate.quantities import counted
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 
 _OTHER_SHAPE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, OSError)
@@ -77,7 +78,8 @@ def _rendered(document: dict[str, Any]) -> RenderableType:
     head = Text.assemble(
         (f"gateway of {document['site']}", "bold"),
         f"  fedrdma-fate {document['version']}, up {document['uptime_seconds']:.0f} s, mode {document['mode']}, "
-        f"security {document['security']}, {document['tasks']} tasks, parties {', '.join(document['parties'])}",
+        f"security {document['security']}, {counted(document['tasks'], 'task')}, "
+        f"parties {', '.join(document['parties'])}",
     )
     parts: list[RenderableType] = [head, _peers(document), _pools(document)]
     if document["security"] == "mtls":
@@ -99,8 +101,9 @@ def _rendered(document: dict[str, Any]) -> RenderableType:
     mailbox = document["mailbox"]
     parts.append(
         Text(
-            f"{mailbox['messages']} messages ({size(mailbox['message_bytes'])}) wait to be pulled, "
-            f"{mailbox['spilled_messages']} of them on disk; {mailbox['waiting_pulls']} pulls wait for a message"
+            f"Not pulled yet: {counted(mailbox['messages'], 'message')} ({size(mailbox['message_bytes'])}), "
+            f"{mailbox['spilled_messages']} of them on disk; waiting for a message: "
+            f"{counted(mailbox['waiting_pulls'], 'pull')}"
         )
     )
     return Group(*parts)

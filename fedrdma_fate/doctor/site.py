@@ -12,6 +12,7 @@ from fedrdma_fate.doctor.gateway_status import BrokerStatus, GatewayStatus, Peer
 from fedrdma_fate.doctor.host import VerbsNeed
 from fedrdma_fate.gateway.config.schema import GatewayConfig, load_config
 from fedrdma_fate.gateway.config.wishes import may_use_udp, wished_transports
+from fedrdma_fate.quantities import counted
 from fedrdma_fate.wire.errors import ConfigError, FedRDMAError
 
 
@@ -62,7 +63,7 @@ def check_peers(status: GatewayStatus) -> list[Finding]:
 
 def _check_broker(broker: BrokerStatus) -> Finding:
     """By the latest call: a gateway makes none of its own."""
-    check, found = f"OSX broker of {broker.site}", f"{broker.address}, took {broker.pushed} messages"
+    check, found = f"OSX broker of {broker.site}", f"{broker.address}, took {counted(broker.pushed, 'message')}"
     if broker.last_error:
         remedy = "See that it runs, its address, and its log: docs/osx-bridge.md."
         return Finding(check, "warning", f"{found}; the latest call: {broker.last_error}", remedy)

@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import pytest
 
-from fedrdma_fate.quantities import QuantityError, exact_size, parse_loss, parse_rate, parse_size, parse_time
+from fedrdma_fate.quantities import QuantityError, counted, exact_size, parse_loss, parse_rate, parse_size, parse_time
 
 
 @pytest.mark.parametrize(
@@ -57,3 +57,7 @@ def test_a_size_may_be_had_as_it_is_written_for_others_to_round() -> None:
     assert (exact_size("0.3KB"), exact_size("1.5"), exact_size("0")) == (300, Decimal("1.5"), 0)
     with pytest.raises(QuantityError, match="whole number"):
         parse_size("1.5")
+
+
+def test_one_thing_is_told_without_an_s() -> None:
+    assert [counted(number, "message") for number in (0, 1, 2)] == ["0 messages", "1 message", "2 messages"]

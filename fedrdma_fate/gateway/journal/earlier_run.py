@@ -28,6 +28,7 @@ from fedrdma_fate.memory.keeper import NEW_SOCKET_NAME, SOCKET_NAME, Keeper
 from fedrdma_fate.memory.owned_directory import OwnedDirectory
 from fedrdma_fate.memory.region import SharedRegion
 from fedrdma_fate.memory.region_directory import RECEIVE_REGION, SEND_REGION, RegionDirectory
+from fedrdma_fate.quantities import counted
 from fedrdma_fate.unix_sockets import close_all
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError, MemoryPoolError
 from fedrdma_fate.wire.frames import MessageKey
@@ -266,7 +267,7 @@ class EarlierRun:
         raise MemoryPoolError(
             ErrorCode.JOURNAL_UNUSABLE,
             f"memory.{name}_bytes is {length}, and was {was} in the earlier run of this gateway, in whose memory "
-            f"{in_it} messages wait. They stay there.",
+            f"{counted(in_it, 'message')} would be lost. Nothing was changed.",
             f"Start it with {was}, have them pulled, or give them up by stopping it for good (SIGINT); then change it.",
         )
 

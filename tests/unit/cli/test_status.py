@@ -44,12 +44,12 @@ def test_the_tables_show_peers_with_their_transport_and_why_pools_and_messages(s
         eventually(lambda: sites["b"].status()["mailbox"]["messages"] == 1)
         text = status(sites["b"].address)
     assert "gateway of b" in text
-    assert "1 tasks" in text
+    assert "1 task," in text
     assert "shm" in text
     assert "both gateways run on one host" in text
     assert "send" in text
     assert "receive" in text
-    assert "1 messages (2 B) wait to be pulled" in text
+    assert "Not pulled yet: 1 message (2 B), " in text
 
 
 def test_the_document_for_programs_is_json_with_everything(sites: Sites) -> None:

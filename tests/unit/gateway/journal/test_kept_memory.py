@@ -479,7 +479,7 @@ def test_memory_with_a_sum_in_it_is_left_with_it(runs: Runs) -> None:
         journal.write(Gone("b", 9), SumBegan(5, "task", sources, "exact", ((3,),), 0, 9), SumAdded(5, 1, 0.5, "b", 3))
     was = runs.config
     runs.config = msgspec.structs.replace(was, memory=msgspec.structs.replace(was.memory, receive_bytes=2 * LENGTH))
-    with pytest.raises(MemoryPoolError, match="1 messages wait"), runs.run():
+    with pytest.raises(MemoryPoolError, match="1 message would be lost"), runs.run():
         pass
     runs.config = was
     with runs.run() as (kept, journal):
