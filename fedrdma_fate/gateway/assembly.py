@@ -141,6 +141,7 @@ def assemble(
     Stragglers(context.mailbox.tolerances, lambda key: _look_again(context, peers, key))
     if kept.earlier is not None:
         tasks.has_new_memory = kept.send_region is None
+        tasks.why_unknown = kept.earlier.why_unknown
         tasks.expect(restore(context, kept.earlier, peers))
     _serve_metrics(config, undo, metrics, context, credentials, tasks.sums)
     server = None if config.flow.server is None else FlowServer(*split_address("flow.server", config.flow.server))

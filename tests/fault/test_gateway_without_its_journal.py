@@ -106,6 +106,7 @@ def test_where_both_journals_are_missing_a_task_that_lives_ends_the_wait_of_one_
             with pytest.raises(FedRDMAError) as pusher:
                 push(a, "n")
             assert pusher.value.code is ErrorCode.SESSION_CLOSED
+            assert "it has found no journal of an earlier run" in str(pusher.value)
             assert waiting.end() is ErrorCode.SESSION_ENDED
         # who comes only then is told as well
         with pytest.raises(FedRDMAError):

@@ -122,11 +122,19 @@ class EarlierRun:
         self.why_gone = ""
         self.lacking = ""
         self.keeper: Keeper | None = None
+        self._is_missing = False
 
     @property
     def journal_identity(self) -> str:
         """Of its journal; empty where there is none that says all, for then peers are to know that it does not."""
         return "" if self.state.began is None or self.lacking else self.state.began.journal
+
+    @property
+    def why_unknown(self) -> str:
+        """Why tasks of the earlier run are not known any more; empty where nothing of it is missing."""
+        if self._is_missing:
+            return "it has found no journal of an earlier run"
+        return self.why_gone if self.lacking else ""
 
     @classmethod
     def find(
@@ -152,6 +160,7 @@ class EarlierRun:
         try:
             began = run.state.began
             if began is None:
+                run._is_missing = True
                 if taken is not None:
                     logger.error(
                         "[%s] the memory of an earlier run is there, and its journal in %s is not: what it had is "

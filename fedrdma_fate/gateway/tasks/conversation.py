@@ -188,10 +188,11 @@ class TaskConversation:
     def _go_on(self, request: GoOn, task: Task) -> Reply:
         if not task.is_awaited:
             self._server.forgotten(task)
+            because = f": {self._server.why_unknown}" if self._server.why_unknown else ""
             raise GatewayError(
                 ErrorCode.SESSION_CLOSED,
                 f"the gateway of {self._context.config.site} was restarted, and does not know this task of "
-                f"{task.attach.party} from its earlier run.",
+                f"{task.attach.party} from its earlier run{because}.",
                 "Run the job again.",
             )
         with self._context.journal.together():

@@ -65,6 +65,7 @@ class TaskServer:
 
     Attributes:
         has_new_memory: whether tasks of an earlier run have another send region than this one has.
+        why_unknown: why tasks of the earlier run are not known, where something of it is missing.
     """
 
     def __init__(
@@ -103,6 +104,7 @@ class TaskServer:
         # no two tasks that may live at once have one place, those of earlier runs included
         self._places = secrets.randbits(_PLACE_BITS)
         self.has_new_memory = False
+        self.why_unknown = ""
 
     @property
     def task_count(self) -> int:

@@ -264,6 +264,9 @@ def test_peers_are_told_of_another_journal_where_the_earlier_one_does_not_say_al
     with runs.run() as (kept, _):
         assert before
         assert (kept.journal_identity == before) is (what in ("found", "not writable"))
+        assert kept.earlier is not None
+        # tasks that came before are told
+        assert bool(kept.earlier.why_unknown) is (what in ("missing", "lacks records"))
         kept.leave()
 
 
