@@ -9,6 +9,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 
 import msgspec
@@ -71,13 +72,19 @@ class WorkerHandle:
         restarts: how often it had to be started again.
     """
 
-    def __init__(self, on_restart: Callable[[], object] = lambda: None) -> None:
+    def __init__(
+        self,
+        on_restart: Callable[[], object] = lambda: None,
+        on_added: Callable[[float], object] = lambda _seconds: None,
+    ) -> None:
         """
         Args:
             on_restart: called each time that it has ended over a job.
+            on_added: called with the seconds of each addition, without those that it waited for its turn.
         """
         self.restarts = 0
         self._on_restart = on_restart
+        self._on_added = on_added
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: socket.socket | None = None
         self._run = 0
@@ -127,7 +134,11 @@ class WorkerHandle:
                     if target.mapped_by != self._run:
                         await self._call(target.begin, target.descriptor, seconds)
                         target.mapped_by = self._run
-                    return await self._call(job, descriptor, seconds)
+                    began = time.monotonic()
+                    answer = await self._call(job, descriptor, seconds)
+                    if isinstance(job, Add):
+                        self._on_added(time.monotonic() - began)
+                    return answer
                 except (OSError, EOFError, msgspec.MsgspecError) as error:
                     if self._closed:
                         raise WorkerLostError("the gateway stops") from error

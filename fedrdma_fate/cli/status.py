@@ -91,7 +91,7 @@ def _rendered(document: dict[str, Any]) -> RenderableType:
     if document["transfers"]:
         parts.append(_transfers(document))
     if document["sums"]:
-        parts.append(_sums(document))
+        parts += [_sums(document), _adding(document["sum_workers"])]
     if document["flow"]:
         parts.append(_calls(document))
     if document["brokers"]:
@@ -242,7 +242,8 @@ def _sums(document: dict[str, Any]) -> Table:
     title = "Sums" if not restarts else f"Sums; their worker was started again {restarts} times"
     table = Table("session", "message", "for", "in", "waiting", "missing", "asked for", "adding", title=title)
     for each in document["sums"]:
-        missing = f"{each['missing']}: {', '.join(each['first_missing'])}" if each["missing"] else "0"
+        sums = f", {each['site_sums']} sums of sites among them" if each["site_sums"] else ""
+        missing = f"{each['missing']}{sums}: {', '.join(each['first_missing'])}" if each["missing"] else "0"
         _add(
             table,
             each["session"],
@@ -255,6 +256,20 @@ def _sums(document: dict[str, Any]) -> Table:
             each["adding"] or "",
         )
     return table
+
+
+def _adding(plan: dict[str, Any]) -> Text:
+    """How many workers are wanted, and why."""
+    each = plan["seconds_per_update"]
+    why = (
+        f"{plan['arrivals_per_second']:.2f} updates a second come, {1000 * each:.1f} ms each"
+        if each
+        else "nothing was added yet"
+    )
+    return Text(
+        f"Workers that add: {len(plan['processes'])}, wanted {'' if plan['by_estimate'] else 'as configured '}"
+        f"{plan['wanted']} of {plan['most']}; {why}, {plan['queue']:.2f} at a time"
+    )
 
 
 def _remark(sender: dict[str, Any]) -> str:

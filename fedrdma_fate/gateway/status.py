@@ -70,7 +70,11 @@ def status_document(
         "held": [_holding(holding, may_know) for holding in holdings],
         "mailbox": context.mailbox.summary(),
         "sums": [_sum(each) for each in sums.progress() if may_know(each.key.destination)],
-        "sum_workers": {"processes": sums.worker_processes, "restarts": sums.worker_restarts},
+        "sum_workers": {
+            "processes": sums.worker_processes,
+            "restarts": sums.worker_restarts,
+            **dataclasses.asdict(sums.workers.plan()),
+        },
         "flow": _flow(calls),
         "brokers": [_broker(context, broker) for broker in brokers.values()],
         "transfers": [
@@ -140,7 +144,9 @@ def _sum(progress: SumProgress) -> dict[str, object]:
         "adding": None if progress.adding is None else str(progress.adding),
         "missing": len(progress.missing),
         "first_missing": [str(party) for party in progress.missing[:MOST_MISSING_SHOWN]],
+        "site_sums": progress.site_sums,
         "update_bytes": progress.update_bytes,
+        "worker": progress.worker,
         "seconds": progress.seconds,
     }
 

@@ -261,8 +261,9 @@ class AggregateConfig(_Section, frozen=True):
         order: `exact`: as updates come, in numbers whose sum is the same in every order; `rank`: in the order of the
             ranks, with the same bits as FATE's own sum; `arrival`: as updates come, in float64, with what is rounded
             away kept besides, which takes the room of two sums.
-        workers: processes that add, at most; `auto`: half the cores, 4 at most. There is one while sums are asked for,
-            and one more for each that runs besides; a minute after the last sum they end.
+        workers: processes that add, at most: there is one while sums are asked for, and one more for each that runs
+            besides. `auto`: half the cores, 4 at most, and more than one only while so much comes that one is busy for
+            over 70 % of the time. A minute after its last sum each ends.
         site_sums: sites send the sum of their parties' updates as one, where both have this and the order is `exact`:
             the gateway of the party that asks for the sum has them do so, and this one does so when it is asked.
         site_wait: seconds that a site's sum waits, from its first update on, for the others; then it goes without.

@@ -46,7 +46,7 @@ class Merging:
 
     async def came(
         self, key: MessageKey, message: Message, take_back: Callable[[Sequence[int]], Awaitable[None]]
-    ) -> None:
+    ) -> bool:
         """The sum of a site is here: where each of its parties is still awaited, it is next; else they come alone.
 
         Args:
@@ -54,6 +54,9 @@ class Merging:
             message: it.
             take_back: ends that the messages of these parties are waited for: what comes of them stays in the mailbox,
                 until this is in or is not.
+
+        Returns:
+            Whether it is next.
 
         Raises:
             GatewayError: SUM_LOST where some of it is in the sum, and it is of no use.
@@ -65,10 +68,11 @@ class Merging:
                 raise CannotAddError("a party in it is in the sum, or here, already")
         except CannotAddError as error:
             self._refuse(key, message, error)
-            return
+            return False
         await take_back(parties)
         self._fold.arrived_together(parties)
         self._here[parties[0]] = message, site_sum
+        return True
 
     def take_all(self) -> list[Message]:
         """Those that are here and not in the sum; they belong to the caller now."""

@@ -47,6 +47,11 @@ class OrderedSums:
         """Sums that may still come."""
         return tuple(self._orders)
 
+    @property
+    def count(self) -> int:
+        """How many may still come; any thread may ask."""
+        return len(self._orders)
+
     def place(self, awaited: Sequence[int], here: MessageKey | None) -> None:
         """Ask each site that can for the sum of what is awaited of it, and is not here.
 

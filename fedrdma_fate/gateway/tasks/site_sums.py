@@ -260,7 +260,7 @@ class _SiteSum:
         self._missing.remove(key.source)
         self._kept[outgoing.transfer] = outgoing
         if not outgoing.payload.written_from:
-            self._ready.append(outgoing)
+            self._is_whole(outgoing)
         if not self._is_running:
             self._is_running = True
             spawn(self._context.tasks, self._run())
@@ -270,8 +270,12 @@ class _SiteSum:
     def on_whole(self, outgoing: Outgoing) -> None:
         """A message lies whole in its slot now."""
         if outgoing.transfer in self._kept:
-            self._ready.append(outgoing)
+            self._is_whole(outgoing)
             self._changed.set()
+
+    def _is_whole(self, outgoing: Outgoing) -> None:
+        self._ready.append(outgoing)
+        self._workers.arrived()
 
     def on_sum_failed(self, transfer: int) -> None:
         """Its sum did not get to the other site."""

@@ -42,7 +42,9 @@ class SumProgress:
         waiting: how many are here, and not in it yet.
         adding: who is being added.
         missing: whose updates are not here.
+        site_sums: sums of sites that were asked for and are not in it.
         update_bytes: of one update; 0 before the first one is here.
+        worker: id of the process that adds, where it has one.
         seconds: since it was asked for.
     """
 
@@ -53,5 +55,7 @@ class SumProgress:
     waiting: int
     adding: Party | None
     missing: tuple[Party, ...]
+    site_sums: int
     update_bytes: int
+    worker: int | None
     seconds: float

@@ -85,6 +85,11 @@ class SumSlot:
             self._worker = self._workers.choose()
         return await self._worker.do(job, opened, descriptor)
 
+    @property
+    def worker_process(self) -> int | None:
+        """Id of the process that adds to it, where it has one; any thread may ask."""
+        return None if (worker := self._worker) is None else worker.process_id
+
     def leave_if_closed(self) -> None:
         """The gateway stops, and so no worker does anything: the next run goes on."""
         if self._workers.is_closed:

@@ -56,9 +56,10 @@ class Sums:
             context: the gateway's.
         """
         self._context = context
-        configured = context.config.aggregate.workers
-        most = most_workers(None if configured == "auto" else configured)
-        self._workers = WorkerPool(most, context.metrics.sum_worker_restarted)
+        configured = None if (configured := context.config.aggregate.workers) == "auto" else configured
+        self._workers = WorkerPool(
+            most_workers(configured), context.metrics.sum_worker_restarted, by_estimate=configured is None
+        )
         self._checkpoints = SumCheckpoints(context)
         self._running: dict[int, _RunningSum] = {}
         self._ids = itertools.count(secrets.randbits(_ID_BITS))
@@ -207,7 +208,9 @@ class _RunningSum:
             len(self._keys) - added - len(away) - (adding is not None),
             None if adding is None else self._keys[adding].source,
             away,
+            self._ordered.count,
             planes_bytes(self._slot.shapes),
+            self._slot.worker_process,
             time.monotonic() - self._asked,
         )
 
@@ -321,7 +324,8 @@ class _RunningSum:
                 logger.info("the sum of a site, %s, does not come: %s", key, error)
                 self._ordered.withdraw(key)
             else:
-                await self._merging.came(key, message, self._stay_in_mailbox)
+                if await self._merging.came(key, message, self._stay_in_mailbox):
+                    self._workers.arrived()
         came = [party for party, take in self._takes.items() if take.done()]
         if not came and not came_sums:
             raise self._timed_out()
@@ -334,6 +338,7 @@ class _RunningSum:
         for party in came:
             self._here[party] = self._takes.pop(party).result()
             self._fold.arrived(party)
+            self._workers.arrived()
         self._first = self._first_sum = None
         if self._slot.message is None:
             await self._put_takes_back()

@@ -131,6 +131,105 @@ def test_sums_that_run_at_once_have_a_worker_each_up_to_the_limit() -> None:
     run(scenario())
 
 
+class Clock:
+    """A clock that is set."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def busy_pool(clock: Clock, most: int) -> WorkerPool:
+    """One whose worker would be busy all the time, and another one, too."""
+    pool = WorkerPool(most, by_estimate=True, clock=clock)
+    for _ in range(200):
+        pool.arrived()
+        clock.now += 0.05
+    for _ in range(20):
+        pool._load.added(0.1)
+    return pool
+
+
+def test_sums_that_run_at_once_share_a_worker_until_the_estimate_asks_for_another() -> None:
+    async def scenario() -> None:
+        clock = Clock()
+        pool = WorkerPool(4, by_estimate=True, clock=clock)
+        first = pool.choose()
+        assert pool.choose() is first
+        assert pool.plan().wanted == 1
+        pool.close()
+        pool = busy_pool(clock, 4)
+        assert pool.plan().wanted == 3
+        assert len({pool.choose() for _ in range(5)}) == 3
+        # nothing comes any more: others may go on where they are, new ones are put where one is enough
+        clock.now += 60
+        assert pool.plan().wanted == 1
+        assert pool.choose() is pool._workers[0]
+        pool.close()
+
+    run(scenario())
+
+
+def test_a_worker_that_the_estimate_asks_for_is_started_with_the_sum_before_its_first_update() -> None:
+    async def scenario() -> None:
+        pool = busy_pool(Clock(), 2)
+        try:
+            pool.enter()
+            assert len(pool.process_ids) == 1
+            pool.enter()
+            pool.enter()
+            assert len(pool.process_ids) == 2
+        finally:
+            pool.close()
+
+    run(scenario())
+
+
+def test_a_worker_without_sums_ends_though_others_have_some_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_pool, "IDLE_SECONDS", 0.05)
+
+    async def scenario() -> None:
+        pool = WorkerPool(3)
+        try:
+            pool.enter()
+            pool.choose()
+            second, third = pool.choose(), pool.choose()
+            for worker in (second, third):
+                worker.prepare()
+                pool.give_back(worker)
+            # it has one again, before it was ended
+            assert pool.choose() is second
+            while len(pool.process_ids) > 2:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
+            assert pool._workers[1:] == [second]
+            assert second.process_id is not None
+        finally:
+            pool.close()
+
+    run(scenario())
+
+
+def test_only_additions_count_as_what_an_addition_takes(place: Place) -> None:
+    async def scenario() -> None:
+        took: list[float] = []
+        handle = WorkerHandle(on_added=took.append)
+        try:
+            await handle.do(Add(1, 1, 0, keep_mapped=True), place.target, place.payloads[0])
+            await handle.do(Add(1, 2, 0, keep_mapped=True), place.target, place.payloads[1])
+            await handle.do(Finish(1), place.target)
+            await handle.do(End(1), place.target)
+        finally:
+            handle.close()
+        assert len(took) == 2
+        assert all(seconds > 0 for seconds in took)
+
+    run(scenario())
+    assert place.holds_the_sum()
+
+
 def test_one_sum_after_the_other_has_the_same_worker() -> None:
     async def scenario() -> None:
         pool = WorkerPool(4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,8 +13,10 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from rich.console import Console
 
 from fedrdma_fate.aggregate.place import PLANES_AT
+from fedrdma_fate.cli.status import render
 from fedrdma_fate.client.client import GatewayClient, ReceivedSum
 from fedrdma_fate.client.protocol import NotSummed, Sum
 from fedrdma_fate.gateway.peers.sending import Sending
@@ -126,6 +129,19 @@ def expected(sites: dict[str, Site], name: str) -> tuple[Any, float | None]:
 @pytest.fixture(scope="module")
 def alone(sites: dict[bool | float, dict[str, Site]]) -> tuple[Any, float | None]:
     return expected(sites[False], "alone")
+
+
+def test_status_says_how_many_sums_of_sites_are_awaited(make_session: Callable[..., Session]) -> None:
+    session = make_session()
+    future = session.ask()
+    (found,) = [each for each in session.sites["a"].status()["sums"] if each["session"] == session.name]
+    assert (found["missing"], found["site_sums"], found["worker"]) == (len(NAMES), 2, None)
+    shown = io.StringIO()
+    Console(file=shown, width=300).print(render(session.sites["a"].status()))
+    assert f"{len(NAMES)}, 2 sums of sites among them: " in shown.getvalue()
+    for number in range(len(NAMES)):
+        session.push(number)
+    whole(future)
 
 
 def test_two_sites_send_one_sum_each_and_the_bits_are_those_of_each_party_alone(

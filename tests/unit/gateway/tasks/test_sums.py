@@ -353,9 +353,17 @@ def test_status_metrics_and_trace_tell_of_a_sum_under_way_and_of_who_is_missing(
         for state, count in (("in", 1), ("waiting", 1), ("missing", 2)):
             assert under_way[f'fedrdma_sum_updates{{state="{state}"}}'] == count
         assert under_way["fedrdma_longest_sum_seconds"] > 0
-        text = "\n".join(plain(render(session.site.status())))
+        document = session.site.status()
+        workers = document["sum_workers"]
+        assert found["worker"] in workers["processes"]
+        assert (found["site_sums"], workers["by_estimate"]) == (0, True)
+        assert 1 <= workers["wanted"] <= workers["most"]
+        assert workers["seconds_per_update"] > 0
+        assert workers["queue"] == pytest.approx(workers["arrivals_per_second"] * workers["seconds_per_update"])
+        text = "\n".join(plain(render(document)))
         assert "1 of 4, rank" in text
         assert "2: host:1, host:2" in text
+        assert f"wanted {workers['wanted']} of {workers['most']};" in text
         for number in (1, 2):
             session.push(number)
         summed = future.result()
