@@ -27,19 +27,6 @@ _MODELS = ("tcp-reno", "tcp-cubic", "tcp-bbr", "ltp", "masked")
 
 ROW_NAMES = ("fedrdma-x", "fedrdma-x-unshared", "fedrdma-x-bounded", *_MODELS)
 """Of what moves payloads: this project's, then models of others'."""
-ROW_NAMES = (
-    "fedrdma-x",
-    "fedrdma-x-unshared",
-    "fedrdma-x-bounded",
-    "tcp-reno",
-    "tcp-cubic",
-    "tcp-bbr",
-    "ltp",
-    "masked",
-)
-"""Of what moves payloads: this project's, then models of others'."""
-
-_MODELS = ("tcp-reno", "tcp-cubic", "tcp-bbr", "ltp", "masked")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,6 +40,7 @@ class Figure:
         rows: the same.
         arguments: of the simulator's program, where its own defaults are not the figure's.
         stated: by row and loss, what the paper's text says of it; all else is not stated.
+        others: the row by which all but the first silo of a round send; None: by the same as the first.
     """
 
     title: str
@@ -61,6 +49,7 @@ class Figure:
     rows: Sequence[str]
     arguments: Sequence[str] = ()
     stated: Callable[[str, float], str] = lambda _row, _loss: _NOT_STATED
+    others: str | None = None
 
 
 def _stated_of_throughput(row: str, loss: float) -> str:
@@ -73,6 +62,10 @@ def _stated_of_masking(row: str, _loss: float) -> str:
     return "over 10 % lost" if row == "masked" else _NOT_STATED
 
 
+def _stated_of_one(row: str, _loss: float) -> str:
+    return "has almost all, some lost" if row == "masked" else _NOT_STATED
+
+
 _COMPARED = ("fedrdma-x", "fedrdma-x-unshared", "fedrdma-x-bounded", "tcp-cubic", "tcp-bbr", "ltp")
 _LOSSES = (0.0, 0.001, 0.01)
 _ONE = ("--silos", "1", "--chosen", "1", "--rates", "1e9", "1e9", "--round-trips", "0.04", "0.04")
@@ -80,6 +73,15 @@ _FIVE = ("--silos", "5", "--chosen", "5", "--rates", "1e9", "1e9", "--round-trip
 
 FIGURES = {
     "figure2": Figure("one sender, 1 Gbit/s, 40 ms", 64 << 20, _LOSSES, ("fedrdma-x", *_COMPARED[2:]), _ONE),
+    "figure3": Figure(
+        "one sender beside four by CUBIC, 30 to 50 ms, 1 Gbit/s",
+        16 << 20,
+        (0.001,),
+        ("tcp-cubic", "tcp-bbr", "fedrdma-x", "fedrdma-x-bounded", "ltp", "masked"),
+        _FIVE,
+        _stated_of_one,
+        "tcp-cubic",
+    ),
     "figure4": Figure(
         "five senders whose losses are masked, 30 to 50 ms, 1 Gbit/s",
         16 << 20,
@@ -105,14 +107,14 @@ class RoundOfAll:
         least_seconds: that it can take.
         resent_bytes: of all payloads, sent again.
         missing_bytes: that never came.
-        silo_seconds: when each silo's was there.
+        silo_seconds: when each silo's was there, by their numbers; None for one that never was.
     """
 
     seconds: float | None
     least_seconds: float
     resent_bytes: int
     missing_bytes: int
-    silo_seconds: Sequence[float]
+    silo_seconds: Sequence[float | None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -145,6 +147,15 @@ class Measured:
         came = sum(len(each.silo_seconds) * self.payload_bytes - each.missing_bytes for each in ended)
         return came * 8 / seconds if seconds else 0.0
 
+    def mbit_of(self, silos: slice) -> float | None:
+        """Of what each of these had to send, Mbit/s until it was there, the median of silos and rounds; None where one
+        never was."""
+        seconds = [each for one in self.rounds for each in one.silo_seconds[silos]]
+        ended = [each for each in seconds if each is not None]
+        if not ended or len(ended) < len(seconds):
+            return None
+        return self.payload_bytes * 8 / statistics.median(ended) / 1e6
+
     def share(self, part: Callable[[RoundOfAll], int]) -> float:
         """Of all payloads."""
         sent = sum(len(each.silo_seconds) for each in self.rounds) * self.payload_bytes
@@ -169,7 +180,8 @@ def play(
     Raises:
         TransportError: TESTBED_UNAVAILABLE: the repository has no simulator, or it failed or took too long.
     """
-    told = ("--loss", str(loss), "--rounds", str(rounds), "--seed", str(seed), "--size", str(payload_bytes))
+    others = () if figure.others is None else ("--others", figure.others)
+    told = (*others, "--loss", str(loss), "--rounds", str(rounds), "--seed", str(seed), "--size", str(payload_bytes))
     paths = [str(checkout), *filter(None, [os.environ.get("PYTHONPATH")])]
     try:
         done = subprocess.run(
@@ -208,6 +220,7 @@ def to_document(name: str, seed: int, measured: Sequence[Measured]) -> dict[str,
                 "is_model": each.row in _MODELS,
                 "loss": each.loss,
                 "payload_bytes": each.payload_bytes,
+                "others": FIGURES[name].others,
                 "times_least": each.times_least,
                 "throughput_bits_per_second": each.throughput_bps,
                 "stated": FIGURES[name].stated(each.row, each.loss),
@@ -221,7 +234,8 @@ def to_document(name: str, seed: int, measured: Sequence[Measured]) -> dict[str,
 def to_table(name: str, measured: Sequence[Measured]) -> DataTable:
     """For people."""
     figure = FIGURES[name]
-    columns = ("row", "loss", "throughput", "round", "least", "× least", "sent again", "missing", "paper")
+    among = () if figure.others is None else ("the first", f"each other, {figure.others}")
+    columns = ("row", "loss", *among, "throughput", "round", "least", "× least", "sent again", "missing", "paper")
     rows = []
     for each in measured:
         seconds = [one.seconds for one in each.rounds if one.seconds is not None]
@@ -230,6 +244,7 @@ def to_table(name: str, measured: Sequence[Measured]) -> DataTable:
             (
                 f"{each.row} (model)" if each.row in _MODELS else each.row,
                 f"{100 * each.loss:g} %",
+                *(_mbit(each.mbit_of(silos)) for silos in (slice(1), slice(1, None)) if among),
                 f"{each.throughput_bps / 1e6:.1f} Mbit/s",
                 f"{statistics.median(seconds):.3f} s" if seconds else "not ended",
                 f"{statistics.median(one.least_seconds for one in each.rounds):.3f} s" if each.rounds else "",
@@ -240,3 +255,7 @@ def to_table(name: str, measured: Sequence[Measured]) -> DataTable:
             )
         )
     return DataTable(f"UniFL, {name}: {figure.title}", columns, rows)
+
+
+def _mbit(rate: float | None) -> str:
+    return "not ended" if rate is None else f"{rate:.1f} Mbit/s"

@@ -245,6 +245,10 @@ class Incast:
         done = [flow.stats for flow in flows if flow.outcome == Finished() and flow.stats is not None]
         return Round(seconds, sum(stats.resent_bytes for stats in done), list(self._ended.values()))
 
+    def ended_of(self, silos: Sequence[int]) -> list[float | None]:
+        """When each of these was there in the latest round, seconds from its beginning; None for one that was not."""
+        return [self._ended.get(number) for number in silos]
+
     @property
     def least_seconds(self) -> float:
         """Of a round: all payloads and their headers at the link's rate, and half a round trip."""

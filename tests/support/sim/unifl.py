@@ -5,6 +5,7 @@ its own. Prints one round a line, as JSON. `python -m tests.support.sim.unifl --
 from __future__ import annotations
 
 import argparse
+import copy
 import dataclasses
 import functools
 import json
@@ -16,7 +17,7 @@ from typing import Protocol
 from fedrdma_fate.core.held import bytes_in
 from tests.support.sim.bottleneck import AccessLink, Bottleneck, BottleneckProfile
 from tests.support.sim.clock import VirtualClock
-from tests.support.sim.incast import PAUSE_SECONDS, Incast, ShareMode
+from tests.support.sim.incast import PAUSE_SECONDS, PROBE_SECONDS, Incast, ShareMode
 from tests.support.sim.streams import Bbr, Control, Cubic, Reno, Stream, Unbounded
 
 JITTER_SECONDS = 0.001
@@ -67,13 +68,13 @@ class Played:
         seconds: until all was there.
         resent_bytes: sent again.
         missing_bytes: that never came.
-        ended: when each of the silos was there, in the order in which they were.
+        ended: when each of the silos was there, by their numbers; None for one that never was.
     """
 
     seconds: float
     resent_bytes: int
     missing_bytes: int
-    ended: Sequence[float]
+    ended: Sequence[float | None]
 
 
 class Senders(Protocol):
@@ -105,6 +106,13 @@ class World:
             )
             self.ways.append(AccessLink(self.clock, profile, random.Random(1000 * seed + number), self.shared))
 
+    def of_first(self) -> World:
+        """The same, in which only the first silo is."""
+        alone = copy.copy(self)
+        alone.setting = dataclasses.replace(self.setting, silos=1, chosen=1)
+        alone.ways = self.ways[:1]
+        return alone
+
     def least_seconds(self, silos: Sequence[int]) -> float:
         """Of a round: all payloads and headers at the receiver's rate and half the shortest round trip, or those of the
         slowest silo by its own link and half its round trip, whichever is longer."""
@@ -127,7 +135,7 @@ class OfOurs:
         """A round of these."""
         played = self._incast.play(chance, JITTER_SECONDS, silos)
         missing = sum(bytes_in(self._incast.flows[number].missing) for number in silos)
-        return Played(played.seconds, played.resent_bytes, missing, sorted(played.ended))
+        return Played(played.seconds, played.resent_bytes, missing, self._incast.ended_of(silos))
 
 
 class OfStreams:
@@ -139,29 +147,69 @@ class OfStreams:
         self._streams = [
             Stream(world.clock, way, setting.payload_bytes, make(), waits_for_lost=waits_for_lost) for way in world.ways
         ]
+        self._silos: Sequence[int] = ()
+        self._began = 0.0
+        self._ended: dict[int, float] = {}
 
     def play(self, chance: random.Random, silos: Sequence[int]) -> Played:
         """A round of these."""
-        world, clock = self._world, self._world.clock
-        began, ended = clock.now, dict[int, float]()
+        self.begin(chance, silos, self._world.clock.now)
+        return self.wait()
 
-        def on_received(number: int) -> None:
-            ended[number] = clock.now - began
-
+    def begin(self, chance: random.Random, silos: Sequence[int], began: float) -> None:
+        """A round of these is to begin then."""
+        self._silos, self._began = silos, began
+        self._ended.clear()
         for number in silos:
-            stream = self._streams[number]
-            stream.on_received = functools.partial(on_received, number)
-            clock.at(began + chance.uniform(0, JITTER_SECONDS), stream.start)
-        given_up = began + world.least_seconds(silos) / LEAST_PART_OF_THE_LINK
-        until = began
-        while len(ended) < len(silos) and until < given_up:
+            self._streams[number].on_received = functools.partial(self._on_received, number)
+            self._world.clock.at(began + chance.uniform(0, JITTER_SECONDS), self._streams[number].start)
+
+    def wait(self) -> Played:
+        """Until all of the round are there, or it has gone on for far too long."""
+        clock, silos = self._world.clock, self._silos
+        given_up = self._began + self._world.least_seconds(silos) / LEAST_PART_OF_THE_LINK
+        until = clock.now
+        while len(self._ended) < len(silos) and until < given_up:
             until += LOOK_SECONDS
             clock.run(until)
-        seconds = max(ended.values()) if len(ended) == len(silos) else float("inf")
-        mtu = world.setting.mtu_bytes
+        seconds = max(self._ended.values()) if len(self._ended) == len(silos) else float("inf")
+        mtu = self._world.setting.mtu_bytes
         counts = [self._streams[number].counts for number in silos]
         resent, missing = sum(each.resent for each in counts), sum(each.missing for each in counts)
-        return Played(seconds, resent * mtu, missing * mtu, sorted(ended.values()))
+        return Played(seconds, resent * mtu, missing * mtu, [self._ended.get(number) for number in silos])
+
+    def _on_received(self, number: int) -> None:
+        self._ended[number] = self._world.clock.now - self._began
+
+
+class OneBeside:
+    """The first silo sends by another row than the rest, whose row has to be a model; all of the setting send in each
+    round."""
+
+    def __init__(self, world: World, row: str, others: str) -> None:
+        if world.setting.chosen < world.setting.silos or others not in MODELS:
+            raise ValueError(f"all silos, and beside one a model: not {world.setting.chosen}, {others}")
+        self._world = world
+        # no train goes over the links of the others
+        self._one = ROWS[row](world.of_first())
+        others_senders = ROWS[others](world)
+        assert isinstance(others_senders, OfStreams)
+        self._others = others_senders
+
+    def play(self, chance: random.Random, silos: Sequence[int]) -> Played:
+        """A round of these."""
+        first, *rest = silos
+        # ours waits so long before it begins
+        began = self._world.clock.now + (PROBE_SECONDS if isinstance(self._one, OfOurs) else 0.0)
+        self._others.begin(chance, rest, began)
+        one = self._one.play(chance, [first])
+        others = self._others.wait()
+        return Played(
+            max(one.seconds, others.seconds),
+            one.resent_bytes + others.resent_bytes,
+            one.missing_bytes + others.missing_bytes,
+            [*one.ended, *others.ended],
+        )
 
 
 ROWS: dict[str, Callable[[World], Senders]] = {
@@ -178,11 +226,17 @@ ROWS: dict[str, Callable[[World], Senders]] = {
 }
 """What moves the payloads: this project's links; models of others'. `masked`: every loss forgiven, and none heeded."""
 
+MODELS = [row for row in ROWS if not row.startswith("fedrdma")]
+"""Of others'."""
 
-def rounds(setting: Setting, row: str, count: int, seed: int) -> Iterator[tuple[float, Played]]:
-    """(least seconds, what came of it) of rounds after each other. The silos of a round depend on the seed alone."""
+
+def rounds(
+    setting: Setting, row: str, count: int, seed: int, others: str | None = None
+) -> Iterator[tuple[float, Played]]:
+    """(least seconds, what came of it) of rounds after each other. The silos of a round depend on the seed alone; all
+    but the first of them send by the row `others` where one is named, see `OneBeside`."""
     world = World(setting, seed)
-    senders = ROWS[row](world)
+    senders = ROWS[row](world) if others is None else OneBeside(world, row, others)
     chance, jitter = random.Random(seed), random.Random(seed)
     for _ in range(count):
         silos = sorted(chance.sample(range(setting.silos), setting.chosen))
@@ -204,6 +258,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--loss", type=float, default=default.loss, help="share of the packets")
     parser.add_argument("--size", type=int, default=default.payload_bytes, help="of a payload, bytes")
     parser.add_argument("--mtu", type=int, default=default.mtu_bytes, help="payload of a packet, bytes")
+    parser.add_argument("--others", choices=MODELS, help="by what all but the first silo of a round send")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
     chosen = parser.parse_args(arguments)
@@ -218,7 +273,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         chosen.size,
         chosen.mtu,
     )
-    for least, played in rounds(setting, chosen.row, chosen.rounds, chosen.seed):
+    for least, played in rounds(setting, chosen.row, chosen.rounds, chosen.seed, chosen.others):
         told = {
             "seconds": played.seconds if played.seconds < float("inf") else None,
             "least_seconds": least,

@@ -44,6 +44,17 @@ def test_a_row_of_which_a_round_has_not_ended_has_no_ratio_and_says_so() -> None
     json.dumps(told, allow_nan=False)
 
 
+def test_where_the_others_send_by_another_row_the_first_is_told_beside_them() -> None:
+    measured = Measured("fedrdma-x", 0.001, 10**6, [RoundOfAll(4.0, 1.0, 0, 0, [1.0, 2.0, 4.0])])
+    assert [measured.mbit_of(silos) for silos in (slice(1), slice(1, None))] == [8.0, pytest.approx(8 / 3)]
+    (row,) = to_table("figure3", [measured]).rows
+    assert row[2:4] == ("8.0 Mbit/s", "2.7 Mbit/s")
+    never = Measured("masked", 0.001, 10**6, [RoundOfAll(None, 1.0, 0, 0, [1.0, None])])
+    assert never.mbit_of(slice(1, None)) is None
+    (row,) = to_table("figure3", [never]).rows
+    assert row[2:4] == ("8.0 Mbit/s", "not ended")
+
+
 def test_only_what_the_paper_s_text_says_is_beside_a_row() -> None:
     figure = FIGURES["figure9"]
     assert figure.stated("fedrdma-x", 0.01) == "not stated"

@@ -48,6 +48,24 @@ def test_whose_losses_are_masked_loses_much_where_links_are_shared() -> None:
     assert masked.missing_bytes > 0.1 * 4 * 512 * 1472
 
 
+@pytest.mark.parametrize("row", ["fedrdma-x", "masked"])
+def test_one_that_sends_by_another_row_is_told_beside_the_rest(row: str) -> None:
+    crowded = Setting(3, 3, (50e6, 50e6), (0.02, 0.02), 50e6, 1e5, loss=0.01, payload_bytes=512 * 1472)
+    for _, played in rounds(crowded, row, 2, 1, "tcp-cubic"):
+        first, *others = played.ended
+        # what heeds no loss is there before CUBIC
+        assert None not in (first, *others)
+        assert first < min(others)
+        assert len(others) == 2
+        assert played.seconds == max(others)
+
+
+@pytest.mark.parametrize(("setting", "others"), [(SMALL, "tcp-cubic"), (ONE, "fedrdma-x")])
+def test_one_beside_others_is_asked_for_with_all_silos_and_models_of_others(setting: Setting, others: str) -> None:
+    with pytest.raises(ValueError, match="all silos, and beside one a model"):
+        next(rounds(setting, "ltp", 1, 1, others))
+
+
 def test_the_least_is_the_receiver_s_link_or_the_slowest_silo_s() -> None:
     world = World(Setting(2, 2, (1e9, 1e9), (0.02, 0.02), payload_bytes=1472), 1)
     assert world.least_seconds([0]) == pytest.approx(0.01 + 1572 * 8 / 1e9)
