@@ -19,7 +19,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from fedrdma_fate.bench.aggregate_hierarchy import exact_addition, over_grpc, tree
+from fedrdma_fate.bench.aggregate_adder import exact_addition
+from fedrdma_fate.bench.aggregate_hierarchy import over_grpc, tree
 from fedrdma_fate.bench.aggregate_ray import with_ray
 from fedrdma_fate.bench.aggregate_setting import (
     AggregateRow,

@@ -11,30 +11,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import math
-import mmap
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal
+from typing import Any
 
 import grpc
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
-from fedrdma_fate import memory_files
-from fedrdma_fate.aggregate.jobs import Add, Begin, Done, End
-from fedrdma_fate.aggregate.place import MARK_BYTES, PLANES_AT, accumulator_bytes
-from fedrdma_fate.aggregate.worker import OpenSum, WorkerHandle, WorkerLostError
+from fedrdma_fate.aggregate.place import PLANES_AT
+from fedrdma_fate.aggregate.worker import WorkerLostError
+from fedrdma_fate.bench.aggregate_adder import Adder, SharedMemory, Update
 from fedrdma_fate.bench.aggregate_node import Neighbours, NodeSetting, cut
 from fedrdma_fate.bench.aggregate_setting import AggregateRow, AggregateSetting, check, mark, pairs_of
 from fedrdma_fate.bench.baselines.interface import RowError
 from fedrdma_fate.bench.processes import MemoryWatch, cpu_seconds
-from fedrdma_fate.core.fold import Order
 
 LEAVES = 4
 """That the paper's figures 4 and 7 have, for 8 updates."""
@@ -43,8 +38,6 @@ _LOOK_SECONDS = 0.01
 """Between two looks at memory, and at whether all that was sent has been added."""
 _REST_SECONDS = 120.0
 """For updates to be added."""
-
-Update = npt.NDArray[np.uint8]
 
 
 def leaves_for(setting: AggregateSetting) -> list[list[int]]:
@@ -77,97 +70,17 @@ def tree(setting: AggregateSetting, update: Update) -> AggregateRow:
 
 async def _tree(setting: AggregateSetting, update: Update) -> AggregateRow:
     with contextlib.ExitStack() as stack:
-        updates = [_Memory(stack, setting.update_bytes) for _ in range(setting.updates)]
+        updates = [SharedMemory(stack, setting.update_bytes) for _ in range(setting.updates)]
         many = len(leaves_for(setting)) + 1
-        adders = [_TreeAdder(stack, setting) for _ in range(many)]
+        adders = [Adder(stack, setting) for _ in range(many)]
         # the first round warms up: workers have started, and have mapped what they add
         await _TreeRound(setting, updates, adders, 1).measure(update)
         return await _TreeRound(setting, updates, adders, 2).measure(update)
 
 
-def exact_addition(setting: AggregateSetting, update: Update, repeats: int) -> tuple[float, float]:
-    """What a worker takes to add one update to others in order `exact`: seconds, and those of its processor; the best.
-
-    Raises:
-        RowError: there is no memory, or no worker could add.
-    """
-    try:
-        return asyncio.run(_exact_addition(setting, update, repeats))
-    except (OSError, WorkerLostError) as error:
-        raise RowError(f"a worker could not add: {error}") from error
-
-
-async def _exact_addition(setting: AggregateSetting, update: Update, repeats: int) -> tuple[float, float]:
-    with contextlib.ExitStack() as stack:
-        memory, adder = _Memory(stack, setting.update_bytes), _TreeAdder(stack, setting, "exact")
-        memory.mapping[:] = update.tobytes()
-        adder.begin(1, repeats + 1)
-        # the first is written, not added
-        await adder.add(memory.descriptor, 0)
-        best = math.inf, math.inf
-        for _ in range(repeats):
-            used, started = cpu_seconds([adder.process_id]), time.monotonic()
-            await adder.add(memory.descriptor, 0)
-            best = min(best, (time.monotonic() - started, cpu_seconds([adder.process_id]) - used))
-        return best
-
-
-class _Memory:
-    """A piece of shared memory."""
-
-    def __init__(self, stack: contextlib.ExitStack, length: int) -> None:
-        self.descriptor = memory_files.make("bench-update")
-        stack.callback(os.close, self.descriptor)
-        os.ftruncate(self.descriptor, length)
-        self.mapping = mmap.mmap(self.descriptor, length, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
-
-
-class _TreeAdder:
-    """A leaf, or the top: a worker and its sum."""
-
-    def __init__(
-        self, stack: contextlib.ExitStack, setting: AggregateSetting, order: Literal["exact", "rank"] = "rank"
-    ) -> None:
-        self.memory = _Memory(stack, accumulator_bytes(Order(order), setting.update_bytes))
-        self._order = order
-        self.turn = asyncio.Lock()
-        self._setting = setting
-        self._worker = WorkerHandle()
-        stack.callback(self._worker.close)
-        self._worker.prepare()
-
-    @property
-    def process_id(self) -> int:
-        """Of its process."""
-        return self._worker.process_id or 0
-
-    def begin(self, sum_id: int, updates: int) -> None:
-        """The next sum, of so many updates."""
-        length = len(self.memory.mapping)
-        self.memory.mapping[:MARK_BYTES] = bytes(MARK_BYTES)
-        self.opened = OpenSum(
-            Begin(sum_id, self._order, updates, self._setting.shapes, 0, length), self.memory.descriptor
-        )
-        self.left, self._added = updates, 0
-
-    async def add(self, descriptor: int, offset: int) -> None:
-        """Add what lies there; to be called when it is its turn."""
-        self._added += 1
-        answer = await self._worker.do(
-            Add(self.opened.begin.sum_id, self._added, offset, True), self.opened, descriptor
-        )
-        if answer != Done():
-            raise RowError(f"a worker has not added: {answer}")
-        self.left -= 1
-
-    async def end(self) -> None:
-        """The sum is over."""
-        await self._worker.do(End(self.opened.begin.sum_id), self.opened)
-
-
 class _TreeRound:
     def __init__(
-        self, setting: AggregateSetting, updates: Sequence[_Memory], adders: Sequence[_TreeAdder], number: int
+        self, setting: AggregateSetting, updates: Sequence[SharedMemory], adders: Sequence[Adder], number: int
     ) -> None:
         self._setting = setting
         self._updates = updates
@@ -215,7 +128,7 @@ class _TreeRound:
         async with self._top.turn:
             await self._add_to(self._top, leaf.memory.descriptor, PLANES_AT)
 
-    async def _add_to(self, adder: _TreeAdder, descriptor: int, offset: int) -> None:
+    async def _add_to(self, adder: Adder, descriptor: int, offset: int) -> None:
         if adder.opened.mapped_by == 0:
             # its sum is there from the first update on
             self._count(self._setting.update_bytes)

@@ -16,6 +16,7 @@ from fedrdma_fate.bench.table3 import print_table3
 from fedrdma_fate.cli.bench_aggregate import aggregate
 from fedrdma_fate.cli.bench_cpu import cpu
 from fedrdma_fate.cli.bench_incast import incast
+from fedrdma_fate.cli.bench_lifl import lifl
 from fedrdma_fate.cli.bench_paper import paper
 from fedrdma_fate.cli.bench_paper_fedcomm import fedcomm
 from fedrdma_fate.cli.bench_protocols import protocols
@@ -42,6 +43,7 @@ bench.add_command(paper)
 bench.add_command(cpu)
 bench.add_command(aggregate)
 bench.add_command(unifl)
+bench.add_command(lifl)
 
 
 @bench.command()

@@ -14,8 +14,10 @@ from fedrdma_fate.bench.aggregate import (
     to_document,
     to_table,
 )
+from fedrdma_fate.bench.aggregate_capacity import capacity_document, capacity_table, measure_capacity
 from fedrdma_fate.bench.aggregate_ray import is_installed
-from fedrdma_fate.bench.aggregate_setting import AggregateSetting
+from fedrdma_fate.bench.aggregate_setting import AggregateSetting, make_update
+from fedrdma_fate.bench.baselines.interface import RowError
 from fedrdma_fate.bench.report import terminal_table
 from fedrdma_fate.cli.bench_shared import console, end_with, ended_in_order, json_option, progress
 from fedrdma_fate.cli.failure import told_plainly
@@ -29,9 +31,19 @@ from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 @click.option("--room", type=click.IntRange(2), help="Updates that the arbiter's receive region has room for; all.")
 @click.option("--transport", default=TRANSPORTS[0], show_default=True, type=click.Choice(TRANSPORTS))
 @click.option("--rows", default="all", show_default=True, help="Names of rows, with commas between.")
+@click.option("--capacity", is_flag=True, help="Instead: how many updates at once this host's workers add.")
+@click.option("--arrivals", default=40, show_default=True, type=click.IntRange(5), help="Of each step of --capacity.")
 @json_option
 def aggregate(
-    model: str, parameters: int | None, updates: int, room: int | None, transport: str, rows: str, as_json: bool
+    model: str,
+    parameters: int | None,
+    updates: int,
+    room: int | None,
+    transport: str,
+    rows: str,
+    capacity: bool,
+    arrivals: int,
+    as_json: bool,
 ) -> None:
     """Time the sum of masked updates when the first rank comes last.
 
@@ -45,6 +57,9 @@ def aggregate(
         name = model if parameters is None else f"{parameters} parameters"
         # room for the sum as well
         setting = AggregateSetting(name, parameters or MODELS[model], updates, room or updates + 1, transport)
+        if capacity:
+            end_with(_capacity(setting, arrivals, as_json=as_json))
+            return
         with progress() as tell:
             measured, failures = measure_aggregate(setting, _chosen(rows), tell)
         if as_json:
@@ -52,6 +67,20 @@ def aggregate(
         else:
             console().print(terminal_table(to_table(setting, measured)))
     end_with(failures)
+
+
+def _capacity(setting: AggregateSetting, arrivals: int, *, as_json: bool) -> dict[str, str]:
+    """Why there is none, if there is none."""
+    try:
+        with progress() as tell:
+            found = measure_capacity(setting, make_update(setting), arrivals, tell)
+    except RowError as error:
+        return {"capacity": str(error)}
+    if as_json:
+        click.echo(json.dumps(capacity_document(found), indent=2))
+    else:
+        console().print(terminal_table(capacity_table(setting, found)))
+    return {}
 
 
 def _chosen(rows: str) -> list[str]:

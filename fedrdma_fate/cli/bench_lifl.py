@@ -1,0 +1,94 @@
+"""`fedrdma bench lifl`: the LIFL paper's figures about planning, asked of this project in virtual time."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+from fedrdma_fate.bench.aggregate import MODELS
+from fedrdma_fate.bench.baselines.interface import RowError
+from fedrdma_fate.bench.lifl import figure8 as orchestration
+from fedrdma_fate.bench.lifl.costs import Costs, measure_costs, told
+from fedrdma_fate.bench.report import DataTable, terminal_table
+from fedrdma_fate.cli.bench_shared import console, end_with, json_option, progress
+from fedrdma_fate.cli.failure import told_plainly
+
+SINGLE_BYTES = 4
+"""Of a parameter in single precision, as the paper's updates have them; FATE's masked ones have 16."""
+
+_parameters_option = click.option(
+    "--parameters",
+    default=2_000_000,
+    show_default=True,
+    type=click.IntRange(10_000),
+    help="Of the update by which costs are measured.",
+)
+_bytes_option = click.option(
+    "--bytes-per-parameter", "each", default=SINGLE_BYTES, show_default=True, type=click.IntRange(1, 64)
+)
+
+
+@click.group()
+def lifl() -> None:
+    """What the LIFL paper says of planning and placement, in virtual time with costs measured on this machine."""
+
+
+@lifl.command()
+@click.option("--clients", default=10_000, show_default=True, type=click.IntRange(1, 1_000_000))
+@json_option
+def placement(clients: int, as_json: bool) -> None:
+    """The paper's section 6.1: time placements of many clients, and one estimate of what comes."""
+    found = orchestration.placement_times(clients)
+    if as_json:
+        click.echo(json.dumps({"rows": [dataclasses.asdict(each) for each in found]}, indent=2))
+        return
+    rows = [(each.policy, str(each.clients), f"{1000 * each.seconds:.3f} ms", each.stated) for each in found]
+    console().print(terminal_table(DataTable("Placements", ("policy", "clients", "takes", "paper"), rows)))
+
+
+@lifl.command()
+@click.option("--model", type=click.Choice(list(MODELS)), default="resnet152", show_default=True)
+@_bytes_option
+@_parameters_option
+@json_option
+def figure8(model: str, each: int, parameters: int, as_json: bool) -> None:
+    """The paper's Figure 8: updates that are all there at once, on five nodes: what placement, warm workers and eager
+    addition bring."""
+    update_bytes = MODELS[model] * each
+
+    def make(costs: Costs) -> tuple[Any, Sequence[DataTable]]:
+        steps = orchestration.figure8(costs, update_bytes)
+        tables = [orchestration.to_table(steps, between, update_bytes) for between in ("stated", "link")]
+        return orchestration.to_document(steps), tables
+
+    _measured(parameters, as_json, make)
+
+
+def _measured(
+    parameters: int,
+    as_json: bool,
+    make: Callable[[Costs], tuple[Any, Sequence[DataTable]]],
+    *,
+    with_hops: bool = False,
+) -> None:
+    """Measure costs, and show what comes of them."""
+    failures = {}
+    with told_plainly():
+        try:
+            with progress() as tell:
+                costs = measure_costs(parameters, tell, with_hops=with_hops)
+        except RowError as error:
+            failures["costs"] = str(error)
+        else:
+            rows, tables = make(costs)
+            if as_json:
+                click.echo(json.dumps({"costs": dataclasses.asdict(costs), "rows": rows}, indent=2))
+            else:
+                console().print(told(costs))
+                for table in tables:
+                    console().print(terminal_table(table))
+    end_with(failures)
