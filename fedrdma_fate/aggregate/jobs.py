@@ -67,7 +67,13 @@ class End(_Message, frozen=True, tag="end"):
 
 
 class Done(_Message, frozen=True, tag="done"):
-    """A job is done."""
+    """A job is done.
+
+    Attributes:
+        began: when the addition began, by time.monotonic, which all processes of a host share; 0: it was another job.
+    """
+
+    began: float = 0.0
 
 
 class Unfit(_Message, frozen=True, tag="unfit"):
@@ -76,8 +82,12 @@ class Unfit(_Message, frozen=True, tag="unfit"):
     reason: str
 
 
+class Unmapped(_Message, frozen=True, tag="unmapped"):
+    """The file that a notice names is not mapped here any more: the same as a job, with its descriptor."""
+
+
 Job = Begin | Add | Finish | End
-JobAnswer = Done | Unfit
+JobAnswer = Done | Unfit | Unmapped
 
 _encoder = msgspec.msgpack.Encoder()
 _job_decoder: msgspec.msgpack.Decoder[Job] = msgspec.msgpack.Decoder(Job)

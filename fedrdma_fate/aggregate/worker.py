@@ -23,9 +23,11 @@ from fedrdma_fate.aggregate.jobs import (
     Finish,
     Job,
     JobAnswer,
+    Unmapped,
     decode_answer,
     encode,
 )
+from fedrdma_fate.aggregate.notices import Line, Notices, SocketNotices
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +40,9 @@ ANSWER_SECONDS = 30.0
 LEAST_BYTES_PER_SECOND = 16 * 2**20
 """That a job gets through, be it from a slow disk to which an update was spilled. A worker that takes longer was
 stopped, or hangs: it would hold up all sums."""
+
+_SOCKET = "socket"
+"""The way of a job, where notices go another."""
 
 _MOST_ANSWER_BYTES = 64 * 1024
 """An answer is a word, or a reason."""
@@ -76,12 +81,16 @@ class WorkerHandle:
         self,
         on_restart: Callable[[], object] = lambda: None,
         on_added: Callable[[float], object] = lambda _seconds: None,
+        notices: Notices | None = None,
     ) -> None:
         """
         Args:
             on_restart: called each time that it has ended over a job.
             on_added: called with the seconds of each addition, without those that it waited for its turn.
+            notices: how it is told of updates; None: over its socket.
         """
+        self._notices = SocketNotices() if notices is None else notices
+        self._line: Line | None = None
         self.restarts = 0
         self._on_restart = on_restart
         self._on_added = on_added
@@ -162,29 +171,36 @@ class WorkerHandle:
         if self._closed:
             raise OSError("the gateway stops")
         ours, its = socket.socketpair()
+        line = self._notices.open()
+        inherited = [its.fileno()] + ([] if line.descriptor is None else [line.descriptor])
         try:
             ours.setblocking(False)
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-m", "fedrdma_fate.aggregate.worker_process", str(its.fileno())],
+                [sys.executable, "-I", "-m", "fedrdma_fate.aggregate.worker_process", *map(str, inherited)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 env={**os.environ, **_ONE_THREAD},
-                pass_fds=[its.fileno()],
+                pass_fds=inherited,
                 # what a terminal sends to its gateway is not meant for it
                 start_new_session=True,
             )
         except BaseException:
             ours.close()
+            line.close()
             raise
         finally:
             its.close()
-        self._connection = ours
+        line.handed_over()
+        self._connection, self._line = ours, line
         self._run += 1
 
     def _end(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+        if self._line is not None:
+            self._line.close()
+            self._line = None
         if self._process is not None:
             process, self._process = self._process, None
             with contextlib.suppress(OSError):
@@ -199,19 +215,45 @@ class WorkerHandle:
             raise OSError(f"it has not answered within {seconds:.0f} s") from error
 
     async def _exchange(self, job: Job, descriptor: int | None) -> JobAnswer:
-        connection = self._connection
+        connection, line = self._connection, self._line
         assert connection is not None
-        loop = asyncio.get_running_loop()
-        message = encode(job)
-        if descriptor is not None:
-            # the socket is empty, for there is one job at a time: the first bytes go at once
-            sent = socket.send_fds(connection, [message[: LENGTH_PREFIX.size]], [descriptor])
-            message = message[sent:]
-        await loop.sock_sendall(connection, message)
-        length = LENGTH_PREFIX.unpack(await _read(loop, connection, LENGTH_PREFIX.size))[0]
-        if length > _MOST_ANSWER_BYTES:
-            raise OSError(f"an answer of {length} bytes")
-        return decode_answer(await _read(loop, connection, length))
+        assert line is not None
+        told = time.monotonic()
+        if descriptor is not None and line.tell(job, descriptor):
+            answer = await _answer(connection)
+            if not isinstance(answer, Unmapped):
+                self._note_taken(line.way, told, answer)
+                return answer
+            line.has_not_mapped(descriptor)
+            told = time.monotonic()
+        await _send(connection, job, descriptor)
+        answer = await _answer(connection)
+        if isinstance(answer, Unmapped):
+            raise OSError("it has not mapped what came with a job")
+        self._note_taken(_SOCKET, told, answer)
+        line.has_mapped(job, descriptor)
+        return answer
+
+    def _note_taken(self, way: str, told: float, answer: JobAnswer) -> None:
+        if isinstance(answer, Done) and answer.began:
+            self._notices.taken(way, max(0.0, answer.began - told))
+
+
+async def _send(connection: socket.socket, job: Job, descriptor: int | None) -> None:
+    message = encode(job)
+    if descriptor is not None:
+        # the socket is empty, for there is one job at a time: the first bytes go at once
+        sent = socket.send_fds(connection, [message[: LENGTH_PREFIX.size]], [descriptor])
+        message = message[sent:]
+    await asyncio.get_running_loop().sock_sendall(connection, message)
+
+
+async def _answer(connection: socket.socket) -> JobAnswer:
+    loop = asyncio.get_running_loop()
+    length = LENGTH_PREFIX.unpack(await _read(loop, connection, LENGTH_PREFIX.size))[0]
+    if length > _MOST_ANSWER_BYTES:
+        raise OSError(f"an answer of {length} bytes")
+    return decode_answer(await _read(loop, connection, length))
 
 
 async def _read(loop: asyncio.AbstractEventLoop, connection: socket.socket, length: int) -> bytes:

@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
+from fedrdma_fate.aggregate.notices import Notices
 from fedrdma_fate.aggregate.worker import WorkerHandle
 from fedrdma_fate.core.planning import Load, workers_wanted
 
@@ -65,6 +66,7 @@ class WorkerPool:
         *,
         by_estimate: bool = False,
         clock: Callable[[], float] = time.monotonic,
+        notices: Notices | None = None,
     ) -> None:
         """
         Args:
@@ -72,7 +74,9 @@ class WorkerPool:
             on_restart: called each time that one has ended over a job.
             by_estimate: start another one only when the estimate asks for it; else for each sum that runs besides.
             clock: what time it is, seconds.
+            notices: how they are told of updates; None: over their sockets.
         """
+        self._notices = notices
         self._most = most
         self._on_restart = on_restart
         self._by_estimate = by_estimate
@@ -162,9 +166,11 @@ class WorkerPool:
         self._resting.clear()
         for worker in self._workers:
             worker.close()
+        if self._notices is not None:
+            self._notices.close()
 
     def _new(self) -> WorkerHandle:
-        return WorkerHandle(self._on_restart, self._load.added)
+        return WorkerHandle(self._on_restart, self._load.added, self._notices)
 
     def _rest(self) -> None:
         self._idle = None

@@ -69,7 +69,7 @@ class Adder:
         answer = await self._worker.do(
             Add(self.opened.begin.sum_id, self._added, offset, True), self.opened, descriptor
         )
-        if answer != Done():
+        if not isinstance(answer, Done):
             raise RowError(f"a worker has not added: {answer}")
         self.left -= 1
 

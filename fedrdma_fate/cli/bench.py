@@ -17,6 +17,7 @@ from fedrdma_fate.cli.bench_aggregate import aggregate
 from fedrdma_fate.cli.bench_cpu import cpu
 from fedrdma_fate.cli.bench_incast import incast
 from fedrdma_fate.cli.bench_lifl import lifl
+from fedrdma_fate.cli.bench_notices import notices
 from fedrdma_fate.cli.bench_paper import paper
 from fedrdma_fate.cli.bench_paper_fedcomm import fedcomm
 from fedrdma_fate.cli.bench_protocols import protocols
@@ -42,6 +43,7 @@ paper.add_command(fedcomm)
 bench.add_command(paper)
 bench.add_command(cpu)
 bench.add_command(aggregate)
+bench.add_command(notices)
 bench.add_command(unifl)
 bench.add_command(lifl)
 

@@ -53,6 +53,14 @@ class MetricsSink(Protocol):
         """An update was added to a sum."""
         ...
 
+    def update_waited(self, order: str, seconds: float) -> None:
+        """An addition has begun, so long after its update was here whole."""
+        ...
+
+    def notice_taken(self, way: str, seconds: float) -> None:
+        """An addition has begun, so long after its worker was told by this way."""
+        ...
+
     def sum_worker_restarted(self) -> None:
         """The process that adds has ended over a job, and is started again."""
         ...

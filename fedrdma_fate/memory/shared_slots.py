@@ -32,6 +32,15 @@ def hold_range(fileno: int, offset: int, length: int) -> None:
     fcntl.fcntl(fileno, fcntl.F_OFD_SETLK, _lock(fcntl.F_RDLCK, offset, length))
 
 
+def let_go_range(fileno: int, offset: int, length: int) -> None:
+    """What `hold_range` has marked by this opening is not in use by it any more.
+
+    Raises:
+        OSError: it is no open descriptor.
+    """
+    fcntl.fcntl(fileno, fcntl.F_OFD_SETLK, _lock(fcntl.F_UNLCK, offset, length))
+
+
 def range_is_held(slot: Slot) -> bool:
     """Whether anybody uses a slot of our own region, by `hold_range`."""
     fileno, offset, length = slot.region.fileno, slot.offset, slot.length

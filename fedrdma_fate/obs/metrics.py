@@ -18,6 +18,9 @@ _log = logging.getLogger(__name__)
 SECONDS_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 """From a small LoRA update between two gateways on one host to gigabytes over a slow WAN."""
 
+NOTICE_BUCKETS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.25, 1.0, 5.0)
+"""Seconds until an addition begins: from a worker that waits on a core of its own to one that has still to start."""
+
 MOST_MESSAGE_NAMES = 16
 """Of a peer's messages that are counted apart, the first ones: a job of FATE has one or two that may have holes."""
 
@@ -99,6 +102,20 @@ class GatewayMetrics:
             "From an update being handed to the worker until it was in the sum.",
             ("order",),
             buckets=SECONDS_BUCKETS,
+            registry=self.registry,
+        )
+        self._waited = Histogram(
+            "fedrdma_update_wait_seconds",
+            "From an update being here whole until its addition began.",
+            ("order",),
+            buckets=(*NOTICE_BUCKETS, 30.0, 120.0, 600.0),
+            registry=self.registry,
+        )
+        self._notice = Histogram(
+            "fedrdma_notice_seconds",
+            "From a worker being told of an update until its addition began, by the way it was told.",
+            ("way",),
+            buckets=NOTICE_BUCKETS,
             registry=self.registry,
         )
         self._worker_restarts = self._counter(
@@ -188,6 +205,14 @@ class GatewayMetrics:
         self._updates.labels(order).inc()
         self._added.labels(order).inc(update_bytes)
         self._addition.labels(order).observe(seconds)
+
+    def update_waited(self, order: str, seconds: float) -> None:
+        """An addition has begun, so long after its update was here whole."""
+        self._waited.labels(order).observe(seconds)
+
+    def notice_taken(self, way: str, seconds: float) -> None:
+        """An addition has begun, so long after its worker was told by this way."""
+        self._notice.labels(way).observe(seconds)
 
     def sum_worker_restarted(self) -> None:
         """The process that adds has ended over a job, and is started again."""

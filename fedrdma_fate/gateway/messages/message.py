@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
+import time
 from collections.abc import Callable
 
 from fedrdma_fate import memory_files
@@ -38,6 +39,7 @@ class Message:
         missing: what has not come of it, as both tasks let be, and is zeros there.
         seconds: that its transfer took; None where that is not known, or it had none.
         may_miss: its sender has let something of it be missing.
+        arrived: when it was here whole, by time.monotonic.
         when_gone: called once, before its memory or file is given back; empty where the journal does not know of it.
     """
 
@@ -58,6 +60,7 @@ class Message:
     seconds: float | None = None
     may_miss: bool = False
     when_gone: Callable[[], None] | None = None
+    arrived: float = dataclasses.field(default_factory=time.monotonic)
 
     @property
     def counts_as(self) -> str:

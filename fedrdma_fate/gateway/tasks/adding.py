@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import time
 
+from fedrdma_fate.aggregate.jobs import Done, JobAnswer
 from fedrdma_fate.client.protocol import Place
+from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.wire.errors import MemoryPoolError
 from fedrdma_fate.wire.site_sum import SITE_SUM_END_BYTES, SiteSum, decode_site_sum, site_sum_footer_bytes
@@ -33,6 +36,24 @@ def locate(message: Message) -> tuple[Place, int, int]:
         return message.locate()
     except MemoryPoolError as error:
         raise CannotAddError(str(error)) from error
+
+
+def note_added(
+    context: GatewayContext, order: str, planes: int, message: Message, answer: JobAnswer, started: float
+) -> None:
+    """Count an addition.
+
+    Args:
+        context: the gateway's.
+        order: of the sum.
+        planes: bytes that were added.
+        message: they were in.
+        answer: the worker's.
+        started: when it was about to be told, by time.monotonic.
+    """
+    context.metrics.update_added(order, planes, time.monotonic() - started)
+    if isinstance(answer, Done) and answer.began:
+        context.metrics.update_waited(order, max(0.0, answer.began - message.arrived))
 
 
 def read_summand(message: Message, descriptor: int, offset: int) -> tuple[Summand, int]:

@@ -13,7 +13,7 @@ from fedrdma_fate.core.fold import Fold
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.journal_records import EndedTogether, Pulled, SumMerged, SumMerging
 from fedrdma_fate.gateway.messages.message import Message
-from fedrdma_fate.gateway.tasks.adding import CannotAddError, locate, read_site_sum
+from fedrdma_fate.gateway.tasks.adding import CannotAddError, locate, note_added, read_site_sum
 from fedrdma_fate.gateway.tasks.ordered_sums import OrderedSums
 from fedrdma_fate.gateway.tasks.sum_slot import SumSlot
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
@@ -146,7 +146,7 @@ class Merging:
             os.close(descriptor)
         if isinstance(answer, Unfit):
             raise CannotAddError(answer.reason)
-        self._context.metrics.update_added(self._slot.order_name, slot.total_bytes, time.monotonic() - started)
+        note_added(self._context, self._slot.order_name, slot.total_bytes, message, answer, started)
 
     def _refuse(self, key: MessageKey, message: Message, error: CannotAddError) -> None:
         """It is of no use, and its parties come alone.

@@ -15,6 +15,7 @@ import itertools
 import logging
 import os
 import secrets
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 
@@ -379,6 +380,7 @@ class _SiteSum:
                 self._check(outgoing, summand)
                 opened = self._open or self._make_room(summand)
                 job = Add(self._id, len(self._parts) + 1, offset + first, keep_mapped=True)
+                started = time.monotonic()
                 answer = await self._do(job, opened, descriptor)
             finally:
                 os.close(descriptor)
@@ -386,6 +388,8 @@ class _SiteSum:
             lease.release()
         if isinstance(answer, Unfit):
             raise CannotAddError(answer.reason)
+        added = planes_bytes(self._shapes)
+        self._context.metrics.update_added(Order.EXACT.value, added, time.monotonic() - started)
         self._parts.append(Part(outgoing.key.source, summand.weight, outgoing.transfer))
 
     def _check(self, outgoing: Outgoing, summand: Summand) -> None:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Sequence
 
 from fedrdma_fate.aggregate.jobs import Add, Finish, Unfit
+from fedrdma_fate.aggregate.notices import SocketNotices
 from fedrdma_fate.aggregate.worker import WorkerLostError
 from fedrdma_fate.aggregate.worker_pool import WorkerPool, most_workers
 from fedrdma_fate.client.protocol import NotSummed, Unfinished
@@ -27,7 +28,7 @@ from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.journal_records import Pulled, SumAdded, SumAdding, SumClosed, SumMerged, SumMerging
 from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.summand_grants import ExpectedUpdates
-from fedrdma_fate.gateway.tasks.adding import CannotAddError, locate, read_summand
+from fedrdma_fate.gateway.tasks.adding import CannotAddError, locate, note_added, read_summand
 from fedrdma_fate.gateway.tasks.merging import Merging
 from fedrdma_fate.gateway.tasks.ordered_sums import OrderedSums
 from fedrdma_fate.gateway.tasks.returning import EarlierSum
@@ -58,7 +59,10 @@ class Sums:
         self._context = context
         configured = None if (configured := context.config.aggregate.workers) == "auto" else configured
         self._workers = WorkerPool(
-            most_workers(configured), context.metrics.sum_worker_restarted, by_estimate=configured is None
+            most_workers(configured),
+            context.metrics.sum_worker_restarted,
+            by_estimate=configured is None,
+            notices=SocketNotices(context.metrics.notice_taken),
         )
         self._checkpoints = SumCheckpoints(context)
         self._running: dict[int, _RunningSum] = {}
@@ -450,7 +454,7 @@ class _RunningSum:
             os.close(descriptor)
         if isinstance(answer, Unfit):
             raise CannotAddError(answer.reason)
-        self._context.metrics.update_added(self._slot.order_name, slot.total_bytes, time.monotonic() - started)
+        note_added(self._context, self._slot.order_name, slot.total_bytes, message, answer, started)
         return summand.weight
 
     def _check(self, party: int, summand: Summand) -> None:

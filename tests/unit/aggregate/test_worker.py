@@ -44,7 +44,8 @@ class Place:
 
     async def add_all(self, handle: WorkerHandle) -> None:
         for number, payload in enumerate(self.payloads, 1):
-            assert await handle.do(Add(1, number, 0, keep_mapped=True), self.target, payload) == Done()
+            answer = await handle.do(Add(1, number, 0, keep_mapped=True), self.target, payload)
+            assert isinstance(answer, Done)
         assert await handle.do(Finish(1), self.target) == Done()
 
     def holds_the_sum(self) -> bool:
@@ -68,12 +69,12 @@ def test_a_worker_that_was_stopped_is_killed_and_another_adds(place: Place, monk
         # the next one has to start first
         handle = WorkerHandle(lambda: monkeypatch.setattr(worker, "ANSWER_SECONDS", 30.0))
         try:
-            assert await handle.do(Add(1, 1, 0, keep_mapped=True), place.target, place.payloads[0]) == Done()
+            assert isinstance(await handle.do(Add(1, 1, 0, keep_mapped=True), place.target, place.payloads[0]), Done)
             stopped = handle.process_id
             assert stopped is not None
             os.kill(stopped, signal.SIGSTOP)
             monkeypatch.setattr(worker, "ANSWER_SECONDS", 0.1)
-            assert await handle.do(Add(1, 2, 0, keep_mapped=True), place.target, place.payloads[1]) == Done()
+            assert isinstance(await handle.do(Add(1, 2, 0, keep_mapped=True), place.target, place.payloads[1]), Done)
             assert handle.restarts == 1
             assert handle.process_id != stopped
         finally:

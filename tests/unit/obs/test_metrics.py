@@ -138,7 +138,7 @@ def test_every_metric_has_the_prefix_and_ends_in_what_it_measures(metrics: Gatew
     )
     metrics.watch(lambda: Occupancy({}, {}))
     names = {family.name for family in metrics.registry.collect()}
-    assert len(names) == 28
+    assert len(names) == 30
     assert [name for name in names if not units.match(name)] == []
 
 

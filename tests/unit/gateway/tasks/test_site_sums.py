@@ -144,15 +144,26 @@ def test_status_says_how_many_sums_of_sites_are_awaited(make_session: Callable[.
     whole(future)
 
 
+def added_at(sites: dict[str, Site], site: str) -> float:
+    """Updates that a site has counted as added."""
+    runner = sites.runner  # type: ignore[attr-defined]
+    lines = runner.gateways[site]._assembly.context.metrics.render().splitlines()
+    name = 'fedrdma_added_updates_total{order="exact"} '
+    return next((float(line[len(name) :]) for line in lines if line.startswith(name)), 0.0)
+
+
 def test_two_sites_send_one_sum_each_and_the_bits_are_those_of_each_party_alone(
     make_session: Callable[..., Session], alone: tuple[Any, float | None]
 ) -> None:
     session = make_session()
+    before = {site: added_at(session.sites, site) for site in "abc"}
     future = session.ask()
     for number in (6, 0, 3, 5, 1, 2, 7, 4):
         session.push(number)
 
     assert whole(future) == alone
+    # each site has added its own, and the arbiter's the two sums
+    assert {site: added_at(session.sites, site) - before[site] for site in "abc"} == {"a": 2, "b": EACH, "c": EACH}
     eventually(lambda: session.site_sums_sent() == 2)
     assert session.bytes_come() < 2.1 * UPDATE_BYTES
     for site in "bc":

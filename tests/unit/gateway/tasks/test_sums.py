@@ -375,6 +375,10 @@ def test_status_metrics_and_trace_tell_of_a_sum_under_way_and_of_who_is_missing(
     assert after[updates] - counts.get(updates, 0) == 4
     assert after[added] - counts.get(added, 0) == 4 * bytes_each
     assert after['fedrdma_addition_seconds_count{order="rank"}'] == after[updates]
+    assert after['fedrdma_update_wait_seconds_count{order="rank"}'] == after[updates]
+    # two of them have waited for others
+    assert after['fedrdma_update_wait_seconds_sum{order="rank"}'] > 0
+    assert after['fedrdma_notice_seconds_count{way="socket"}'] == after[updates]
     (event,) = [each for each in session.site.events("summed") if each["session"] == name]
     assert (event["order"], event["parties"], event["added"], event["reason"]) == ("rank", 4, 4, "")
     assert event["bytes"] == bytes_each
