@@ -164,6 +164,7 @@ class Gateway:
         await _save_paths(assembly)
         # what it had is told by now
         forgets = not keep
+        assembly.dialler.stop(reason, forgets=forgets)
         links = [link for peer in assembly.peers.values() for link in peer.close(reason, forgets=forgets)]
         await asyncio.to_thread(_end_links, links, assembly.transports)
         if moves := assembly.context.mailbox.moves_under_way():

@@ -18,7 +18,6 @@ from fedrdma_fate.memory.payload_copies import PayloadCopies
 from fedrdma_fate.memory.region import SharedRegion
 from fedrdma_fate.memory.region_directory import RECEIVE_REGION, SEND_REGION, RegionDirectory
 from fedrdma_fate.memory.spill import SpillStore
-from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
 
 logger = logging.getLogger(__name__)
 
@@ -110,7 +109,7 @@ class KeptMemory:
         """Make what this run leaves if it is killed: where messages are spilled, and the journal.
 
         Raises:
-            MemoryPoolError: SPILL_FAILED.
+            MemoryPoolError: SPILL_FAILED; with `durable`, JOURNAL_UNUSABLE where no journal can be written.
         """
         earlier = self.earlier
         spill = SpillStore(
@@ -137,12 +136,6 @@ class KeptMemory:
         self.copies = PayloadCopies(self._directory.path)
         file = begin_journal(self._directory, began, earlier.state, synced=is_durable)
         self._journal = Journal(file, is_durable=is_durable)
-        if is_durable and file is None:
-            raise MemoryPoolError(
-                ErrorCode.JOURNAL_UNUSABLE,
-                f"with `durable: true`, there has to be a journal, and it cannot be written in {self._directory.path}.",
-                "Make room there, or point `state_directory` elsewhere.",
-            )
         if self._journal.is_kept:
             held = {RECEIVE_REGION: receive_region.fileno, SEND_REGION: send_region.fileno}
             self._held = held, spill.lock

@@ -439,6 +439,9 @@ def _write_new(directory: int, salt: bytes, records: Iterable[bytes]) -> tuple[i
         _write_all(fileno, memoryview(data))
     except BaseException:
         os.close(fileno)
+        # on a full disk it takes room of others
+        with contextlib.suppress(OSError):
+            os.unlink(_NEW_NAME, dir_fd=directory)
         raise
     return fileno, len(data)
 

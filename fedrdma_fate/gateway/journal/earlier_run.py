@@ -309,11 +309,23 @@ class EarlierRun:
 def begin_journal(
     directory: StateDirectory, began: Began, state: JournalState, *, synced: bool = False
 ) -> JournalFile | None:
-    """A journal that says what there is now; None, and a line in the log, where it cannot be written."""
+    """A journal that says what there is now; None, and a line in the log, where it cannot be written.
+
+    Raises:
+        MemoryPoolError: JOURNAL_UNUSABLE where it has to be on disk (`synced`), and cannot be. Then that of an earlier
+            run stays: peers were told that what it names is here.
+    """
     state.began = began
     try:
         return JournalFile(directory.fileno, map(encode_record, state.records()), synced=synced)
     except OSError as error:
+        if synced:
+            raise MemoryPoolError(
+                ErrorCode.JOURNAL_UNUSABLE,
+                f"with `durable: true`, there has to be a journal, and it cannot be written in {directory.path}: "
+                f"{error.strerror}. What an earlier run has left there stays.",
+                "Make room there; or, where nothing waits, point `state_directory` elsewhere.",
+            ) from error
         logger.error(
             "[%s] no journal in %s: %s. A gateway that is killed loses what it has.",
             ErrorCode.JOURNAL_UNUSABLE.value,

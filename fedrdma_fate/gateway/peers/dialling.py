@@ -57,6 +57,16 @@ class Dialler:
         self._site = site
         self._peers = peers
         self._greeting_timeout = greeting_timeout
+        self._goodbye: Goodbye | None = None
+
+    def stop(self, reason: str, *, forgets: bool) -> None:
+        """Open no more channels: a peer that came back behind our goodbye would believe that we go on.
+
+        Args:
+            reason: for those who dial from now on.
+            forgets: see `Goodbye`; for who has our greeting, and is not served any more.
+        """
+        self._goodbye = Goodbye(reason, forgets)
 
     async def keep_dialling(self, peer: Peer, address: str) -> None:
         """Dial the peer whenever it is not connected, for ever; less and less often while that is in vain."""
@@ -65,6 +75,8 @@ class Dialler:
         while True:
             await peer.offline.wait()
             await asyncio.sleep(pause + delay)
+            if self._goodbye is not None:
+                return
             if peer.connected or peer.shut_out:
                 pause = LAST_REDIAL_SECONDS if peer.shut_out else pause
                 continue
@@ -94,6 +106,11 @@ class Dialler:
             stream.write(encode_frame(Goodbye("cut off for a while: it has sent too much")))
             stream.close()
             return
+        if self._goodbye is not None:
+            # it has no greeting of ours, so there is nothing to forget
+            stream.write(encode_frame(Goodbye(self._goodbye.reason)))
+            stream.close()
+            return
         stream.admit()
         stream.write(encode_frame(peer.own_hello()))
         await peer.run(stream, hello, hello.site)
@@ -119,6 +136,11 @@ class Dialler:
                     logger.warning("%s: %s", peer.config.site, trouble)
                     if error.code in (ErrorCode.TLS_REFUSED, ErrorCode.PEER_IDENTITY):
                         self._refused(address, error)
+                return
+            if self._goodbye is not None:
+                # who does not name its own journal does not know that field
+                forgets = self._goodbye.forgets and bool(hello.journal)
+                stream.write(encode_frame(Goodbye(self._goodbye.reason, forgets)))
                 return
             stream.admit()
             await peer.run(stream, hello, self._site)

@@ -136,7 +136,7 @@ def test_a_journal_that_cannot_be_begun_anew_is_not_read_by_a_later_run(
 ) -> None:
     runs.left(SMALL)
     with monkeypatch.context() as full:
-        full.setattr(journal_file, "_write_all", _full)
+        full.setattr(journal_file, "_write_all", full_disk)
         with runs.run() as (kept, journal):
             assert not journal.is_kept
             assert kept.earlier is not None
@@ -148,7 +148,7 @@ def test_a_journal_that_cannot_be_begun_anew_is_not_read_by_a_later_run(
         assert not kept.earlier.state.messages
 
 
-def _full(*_arguments: object) -> None:
+def full_disk(*_arguments: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
@@ -260,7 +260,7 @@ def test_peers_are_told_of_another_journal_where_the_earlier_one_does_not_say_al
         (state.path / "journal").rename(state.path / "journal.behind")
     state.close()
     if what == "not writable":
-        monkeypatch.setattr(journal_file, "_write_all", _full)
+        monkeypatch.setattr(journal_file, "_write_all", full_disk)
     with runs.run() as (kept, _):
         assert before
         assert (kept.journal_identity == before) is (what in ("found", "not writable"))
@@ -317,15 +317,6 @@ def test_a_journal_that_was_not_synced_does_not_say_all_when_the_machine_was_sta
         assert list(kept.earlier.state.messages.values()) == [SMALL] * synced
         assert len(kept.earlier.state.lost) == (not synced)
     assert ("[FR406]" in caplog.text) is not synced
-
-
-def test_a_durable_gateway_does_not_start_without_a_journal(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs.config = msgspec.structs.replace(runs.config, durable=True)
-    with monkeypatch.context() as full:
-        full.setattr(journal_file, "_write_all", _full)
-        with pytest.raises(MemoryPoolError, match="there has to be a journal") as caught, runs.run():
-            pass
-    assert caught.value.code is ErrorCode.JOURNAL_UNUSABLE
 
 
 def _another_version(path: Path) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 
+from fedrdma_fate.gateway.peers import dialling
 from fedrdma_fate.gateway.peers.control_stream import ControlStream
 from fedrdma_fate.gateway.peers.dialling import Dialler
 from fedrdma_fate.wire.errors import ErrorCode
@@ -260,7 +264,60 @@ def test_a_channel_lasts_longer_than_the_time_for_its_greeting(play: Play) -> No
     play(scenario)
 
 
-def _with_parties(config: Any, parties: tuple[str, ...]) -> Any:
-    import msgspec
+def test_a_gateway_that_has_said_goodbye_takes_no_peer_back(play: Play) -> None:
+    async def scenario(twin: Twin) -> None:
+        half = twin.halves["a"]
+        dialler, stream = Dialler("a", {"b": half.peer}, 5.0), ControlStream()
+        dialler.stop("the gateway of a stops", forgets=True)
+        stream._incoming.put_nowait(encode_frame(twin.halves["b"].peer.own_hello()))
+        await dialler.accept(stream)
+        # no greeting: by that the peer would believe that this journal goes on
+        assert [decode_frame(raw) async for raw in stream.outgoing()] == [Goodbye("the gateway of a stops")]
+        assert not half.peer.connected
 
+    play(scenario)
+
+
+def test_a_gateway_that_has_said_goodbye_dials_nobody(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(twin: Twin) -> None:
+        dialled: list[str] = []
+        monkeypatch.setattr(dialling, "dial", lambda address, *_: dialled.append(address))
+        dialler = Dialler("a", {}, 5.0)
+        dialler.stop("the gateway of a stops", forgets=False)
+        await asyncio.wait_for(dialler.keep_dialling(peer_of(twin, "a"), "b:1"), 60)
+        assert not dialled
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+@pytest.mark.parametrize("names_journal", [False, True])
+def test_a_channel_that_is_being_opened_when_a_gateway_says_goodbye_ends_with_it(
+    play: Play, monkeypatch: pytest.MonkeyPatch, *, forgets: bool, names_journal: bool
+) -> None:
+    async def scenario(twin: Twin) -> None:
+        stream = ControlStream()
+
+        @contextlib.asynccontextmanager
+        async def dial(*_: object) -> AsyncIterator[ControlStream]:
+            yield stream
+            stream.close()
+
+        monkeypatch.setattr(dialling, "dial", dial)
+        dialler, peer = Dialler("a", {}, 5.0), peer_of(twin, "a")
+        hello = msgspec.structs.replace(peer_of(twin, "b").own_hello(), journal="its" if names_journal else "")
+        opening = asyncio.create_task(dialler.keep_dialling(peer, "b:1"))
+        await asyncio.sleep(1)
+        dialler.stop("the gateway of a stops", forgets=forgets)
+        stream._incoming.put_nowait(encode_frame(hello))
+        await asyncio.wait_for(opening, 60)
+        greeting, goodbye = [decode_frame(raw) async for raw in stream.outgoing()]
+        assert greeting == peer.own_hello()
+        assert goodbye == Goodbye("the gateway of a stops", forgets and names_journal)
+        assert not peer.connected
+
+    play(scenario)
+
+
+def _with_parties(config: Any, parties: tuple[str, ...]) -> Any:
     return msgspec.structs.replace(config, parties=parties)
