@@ -12,13 +12,17 @@ import click
 from fedrdma_fate.bench.aggregate import MODELS
 from fedrdma_fate.bench.baselines.interface import RowError
 from fedrdma_fate.bench.lifl import figure8 as orchestration
+from fedrdma_fate.bench.lifl import sites, workload, writers
 from fedrdma_fate.bench.lifl.costs import Costs, measure_costs, told
 from fedrdma_fate.bench.report import DataTable, terminal_table
 from fedrdma_fate.cli.bench_shared import console, end_with, json_option, progress
 from fedrdma_fate.cli.failure import told_plainly
+from fedrdma_fate.quantities import parse_rate
 
+MASKED_BYTES = 16
+"""Of a parameter, as FATE masks it."""
 SINGLE_BYTES = 4
-"""Of a parameter in single precision, as the paper's updates have them; FATE's masked ones have 16."""
+"""Of a parameter in single precision, as the paper's updates have them."""
 
 _parameters_option = click.option(
     "--parameters",
@@ -66,6 +70,81 @@ def figure8(model: str, each: int, parameters: int, as_json: bool) -> None:
         return orchestration.to_document(steps), tables
 
     _measured(parameters, as_json, make)
+
+
+@lifl.command()
+@click.option("--model", type=click.Choice(list(MODELS)), default="resnet18", show_default=True)
+@click.option("--bytes-per-parameter", "each", default=MASKED_BYTES, show_default=True, type=click.IntRange(1, 64))
+@click.option("--site-link", default="1gbit", show_default=True, help="Of each site.")
+@click.option("--arbiter-link", default="10gbit", show_default=True, help="Of the arbiter's.")
+@click.option("--site-wait", default=5.0, show_default=True, type=click.FloatRange(0), help="As in the configuration.")
+@click.option("--seed", default=1, show_default=True, type=click.IntRange(0, 2**32), help="Of when clients are ready.")
+@_parameters_option
+@json_option
+def rounds(
+    model: str,
+    each: int,
+    site_link: str,
+    arbiter_link: str,
+    site_wait: float,
+    seed: int,
+    parameters: int,
+    as_json: bool,
+) -> None:
+    """Rounds of 2 to 10,000 clients at some sites: all added at last, each as it comes, and sums of sites."""
+    update_bytes = MODELS[model] * each
+    with told_plainly():
+        links = sites.Links(parse_rate(site_link) / 8, parse_rate(arbiter_link) / 8, site_wait)
+
+    def make(costs: Costs) -> tuple[Any, Sequence[DataTable]]:
+        played = [
+            sites.play(setting, way, costs, links, update_bytes, seed)
+            for setting in sites.SETTINGS
+            for way in sites.WAYS
+        ]
+        return [dataclasses.asdict(one) for one in played], [sites.to_table(played, links, update_bytes)]
+
+    _measured(parameters, as_json, make)
+
+
+@lifl.command()
+@click.option("--rounds", "played", default=10, show_default=True, type=click.IntRange(1, 1000), help="Of each system.")
+@click.option("--seed", default=1, show_default=True, type=click.IntRange(0, 2**32), help="Of the training.")
+@_bytes_option
+@_parameters_option
+@json_option
+def figure9(played: int, seed: int, each: int, parameters: int, as_json: bool) -> None:
+    """The paper's Figure 9: time and processor time to 70 % accuracy, of a small model that is trained here."""
+
+    def make(costs: Costs) -> tuple[Any, Sequence[DataTable]]:
+        rows: list[dict[str, object]] = []
+        tables = []
+        with progress() as tell:
+            for load in workload.WORKLOADS:
+                update_bytes = MODELS[load.model] * each
+                needed, _ = writers.rounds_to_goal(load.clients, seed, tell)
+                found = workload.figure9(load, costs, update_bytes, needed, played)
+                rows += workload.figure9_document(found)
+                tables.append(workload.figure9_table(found, update_bytes))
+        return rows, tables
+
+    _measured(parameters, as_json, make, with_hops=True)
+
+
+@lifl.command()
+@click.option("--window", default=5.0, show_default=True, type=click.FloatRange(0.1), help="Seconds.")
+@click.option("--seed", default=1, show_default=True, type=click.IntRange(0, 2**32), help="Of when clients are ready.")
+@_bytes_option
+@_parameters_option
+@json_option
+def figure10(window: float, seed: int, each: int, parameters: int, as_json: bool) -> None:
+    """The paper's Figure 10: arrivals, active workers and processor time of a round."""
+
+    def make(costs: Costs) -> tuple[Any, Sequence[DataTable]]:
+        found = [workload.figure10(load, costs, MODELS[load.model] * each, window, seed) for load in workload.WORKLOADS]
+        return [dataclasses.asdict(one) for one in found], [workload.figure10_table(one) for one in found]
+
+    _measured(parameters, as_json, make, with_hops=True)
 
 
 def _measured(

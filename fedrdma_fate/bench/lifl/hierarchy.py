@@ -76,6 +76,8 @@ def add_up(
     arrivals: Sequence[tuple[float, int]],
     top: int,
     came: Callable[[float, int], object] = lambda _now, _gateway: None,
+    *,
+    from_clients: bool = False,
 ) -> Sum:
     """Add updates.
 
@@ -87,6 +89,7 @@ def add_up(
         arrivals: of each update when it is in the memory of a gateway, and of which.
         top: the gateway that adds the others' sums.
         came: called for each update and each sum that is ready to be added, with the time and its gateway.
+        from_clients: arrivals are when updates leave their clients, over the link of their gateway.
 
     Raises:
         ValueError: there are none.
@@ -98,11 +101,11 @@ def add_up(
     start = 0.0 if system.warm else costs.start_seconds
     workers = {each: Worker(world, costs.add_seconds_per_byte, costs.notice_seconds, start) for each in used}
     hops = {each: OneByOne(lambda count, done: world.after(count * system.hop.seconds_per_byte, done)) for each in used}
-    # one of the top's own, into which the others come
-    down = Link(world, network.rate, network.each)
+    links = {each: Link(world, network.rate, network.each) for each in used}
+    moved = 0
     hopped = 0
     ends: list[float] = []
-    folds: dict[int, _Adding] = {}
+    folds: dict[int, Adding] = {}
 
     def arrive(gateway: int, ready: Callable[[], object]) -> None:
         nonlocal hopped
@@ -115,23 +118,34 @@ def add_up(
         hops[gateway].put(update_bytes, there)
 
     of = {each: [number for number, (_, gateway) in enumerate(arrivals) if gateway == each] for each in used}
-    total = _Adding(system.eager, workers[top], update_bytes, range(len(arrivals)), lambda: ends.append(world.now))
+    total = Adding(system.eager, workers[top], update_bytes, range(len(arrivals)), lambda: ends.append(world.now))
     for each in used:
         if len(used) == 1 or (each == top and system.eager):
             folds[each] = total
+            continue
+        if not of[each]:
+            # the top has none of its own
             continue
 
         def whole(each: int = each) -> None:
             if each == top:
                 total.came_together(of[each])
             else:
-                down.send(update_bytes, lambda: arrive(top, lambda: total.came_together(of[each])))
+                nonlocal moved
+                moved += update_bytes
+                links[top].send(update_bytes, lambda: arrive(top, lambda: total.came_together(of[each])))
 
-        folds[each] = _Adding(system.eager, workers[each], update_bytes, of[each], whole)
+        folds[each] = Adding(system.eager, workers[each], update_bytes, of[each], whole)
     for number, (time, gateway) in enumerate(arrivals):
 
         def comes(number: int = number, gateway: int = gateway) -> None:
-            arrive(gateway, lambda: folds[gateway].came(number))
+            def there() -> None:
+                arrive(gateway, lambda: folds[gateway].came(number))
+
+            if from_clients:
+                links[gateway].send(update_bytes, there)
+            else:
+                there()
 
         world.at(time, comes)
     world.run()
@@ -140,10 +154,10 @@ def add_up(
     started = 0 if system.warm else len(busy)
     cpu = sum(worker.busy_seconds for worker in busy) + hopped * system.hop.cpu_per_byte
     active = tuple((0.0, end) if system.warm else (worker.first or 0.0, worker.last) for worker in busy)
-    return Sum(end, cpu + started * costs.start_cpu_seconds, len(busy), started, down.carried, active)
+    return Sum(end, cpu + started * costs.start_seconds, len(busy), started, moved, active)
 
 
-class _Adding:
+class Adding:
     """What one gateway adds."""
 
     def __init__(
@@ -159,12 +173,14 @@ class _Adding:
 
     def came(self, party: int) -> None:
         """An update is here."""
+        self._worker.wake()
         self._fold.arrived(self._number_of[party])
         self._awaited -= 1
         self._next()
 
     def came_together(self, parties: Sequence[int]) -> None:
         """The sum of another gateway is here."""
+        self._worker.wake()
         self._fold.arrived_together([self._number_of[party] for party in parties])
         self._awaited -= len(parties)
         self._next()

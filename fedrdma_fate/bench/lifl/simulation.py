@@ -145,7 +145,7 @@ class Worker:
 
     Attributes:
         busy_seconds: that it has added.
-        first: when it had its first work; None: never.
+        first: when it was first told of an update; None: never.
         last: when it was done with its last.
     """
 
@@ -155,25 +155,31 @@ class Worker:
             world: whose time it is.
             seconds_per_byte: that an addition takes.
             notice: seconds from its being told of an update to its beginning with it.
-            start: seconds that it takes to start, with its first work; 0: it runs.
+            start: seconds that it takes to start, when it is first told of an update; 0: it runs.
         """
         self._world = world
         self._seconds_per_byte = seconds_per_byte
         self._notice = notice
         self._start = start
+        self._ready = 0.0
         self._line = OneByOne(self._add)
         self.busy_seconds = 0.0
         self.first: float | None = None
         self.last = 0.0
 
+    def wake(self) -> None:
+        """There is an update, be it added later: it starts where it does not run."""
+        if self.first is None:
+            self.first = self._world.now
+            self._ready = self.first + self._start
+
     def add(self, count: int, done: Action) -> None:
         """Add an update of so many bytes, when those before are added."""
+        self.wake()
         self._line.put(count, done)
 
     def _add(self, count: int, done: Action) -> None:
-        starts = self._start if self.first is None else 0.0
-        if self.first is None:
-            self.first = self._world.now
+        starts = max(0.0, self._ready - self._world.now)
         seconds = count * self._seconds_per_byte
         self.busy_seconds += seconds
 

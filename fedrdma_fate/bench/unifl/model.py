@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -91,20 +92,20 @@ def _some(samples: Samples, chosen: Any) -> Samples:
     return Samples(samples.images[chosen], samples.labels[chosen])
 
 
-def first_model(seed: int) -> list[Array]:
+def first_model(seed: int, layers: Sequence[int] = LAYERS) -> list[Array]:
     """Weights and biases, layer by layer, as FATE's client sends them: an array each."""
     chance = np.random.default_rng((seed, 2))
     model: list[Array] = []
-    for before, behind in itertools.pairwise(LAYERS):
+    for before, behind in itertools.pairwise(layers):
         model += [chance.standard_normal((before, behind)) * np.sqrt(2 / before), np.zeros(behind)]
     return model
 
 
-def trained(model: list[Array], samples: Samples, seed: tuple[int, ...]) -> list[Array]:
+def trained(model: list[Array], samples: Samples, seed: tuple[int, ...], epochs: int = EPOCHS) -> list[Array]:
     """What a silo makes of a model: some epochs of stochastic gradient descent on its samples."""
     chance = np.random.default_rng(seed)
     model = [each.copy() for each in model]
-    for _ in range(EPOCHS):
+    for _ in range(epochs):
         order = chance.permutation(len(samples.labels))
         for start in range(0, len(order), BATCH):
             _step(model, _some(samples, order[start : start + BATCH]))

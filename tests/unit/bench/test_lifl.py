@@ -10,14 +10,17 @@ import pytest
 from click.testing import CliRunner
 
 from fedrdma_fate.bench.baselines.interface import RowError
+from fedrdma_fate.bench.lifl import sites, writers
 from fedrdma_fate.bench.lifl.costs import Costs, Hop, measure_costs, told
 from fedrdma_fate.bench.lifl.figure8 import NOT_STATED, figure8
 from fedrdma_fate.bench.lifl.hierarchy import Network, System, add_up
 from fedrdma_fate.bench.lifl.simulation import Link, OneByOne, Worker, World
+from fedrdma_fate.bench.lifl.sites import WAYS, Links, RoundSetting, play
+from fedrdma_fate.bench.lifl.workload import SYSTEMS, WORKLOADS, Workload, figure9, figure9_table, figure10
 from fedrdma_fate.cli import bench_lifl
 from fedrdma_fate.cli.main import main
 
-COSTS = Costs(1e-9, 0.5, 0.2, 0.0, {"grpc": Hop(4e-9, 2e-9), "broker-sidecar": Hop(8e-9, 6e-9)}, 1000)
+COSTS = Costs(1e-9, 0.5, 0.0, {"grpc": Hop(4e-9, 2e-9), "broker-sidecar": Hop(8e-9, 6e-9)}, 1000)
 """Adding a gigabyte takes a second."""
 FAST = Network(math.inf, math.inf)
 ONE = 1_000_000_000
@@ -100,7 +103,7 @@ def test_two_gateways_add_their_own_and_the_top_the_other_s_sum() -> None:
     cold = add_up(System("cold", warm=False, eager=False), COSTS, network, ONE, arrivals, 0)
     assert cold.seconds == pytest.approx(0.5 + 2 + 4 + 2)
     assert cold.started == 2
-    assert cold.cpu_seconds == pytest.approx(2 * 0.2 + 6)
+    assert cold.cpu_seconds == pytest.approx(2 * 0.5 + 6)
 
 
 def test_a_hop_is_paid_for_each_update_and_each_sum() -> None:
@@ -108,6 +111,98 @@ def test_a_hop_is_paid_for_each_update_and_each_sum() -> None:
     found = add_up(System("SF", warm=True, eager=True, hop=COSTS.hops["grpc"]), COSTS, FAST, ONE, arrivals, 0)
     assert found.seconds == pytest.approx(4 + 1 + 4 + 1)
     assert found.cpu_seconds == pytest.approx(3 * 1 + 3 * 2)
+
+
+def test_a_top_without_updates_of_its_own_adds_the_sums_of_the_others() -> None:
+    for eager in (True, False):
+        found = add_up(System("SL", warm=False, eager=eager), COSTS, FAST, ONE, [(0.0, 0), (3.0, 1)], 2)
+        # lazy or not, the last update, its start and the top's, and the last sum
+        assert found.seconds == pytest.approx(3 + 0.5 + 1 + (1 if eager else 0.0) + (0 if eager else 2))
+        assert found.started == 3
+
+
+def test_updates_of_clients_share_the_link_of_their_gateway() -> None:
+    network = Network(ONE / 4, ONE)
+    ours = System("ours", warm=True, eager=True)
+    found = add_up(ours, COSTS, network, ONE, [(0.0, 0), (0.0, 0)], 0, from_clients=True)
+    # both are there after eight seconds
+    assert found.seconds == pytest.approx(8 + 2)
+    assert found.moved_bytes == 0
+
+
+def test_a_worker_that_is_told_of_an_update_ahead_has_started_when_it_adds() -> None:
+    world, ends = World(), []
+    worker = Worker(world, 1.0, 0.0, 10.0)
+    world.at(0.0, worker.wake)
+    world.at(12.0, lambda: worker.add(1, lambda: ends.append(world.now)))
+    world.run()
+    assert ends == [13.0]
+
+
+LINKS = Links(ONE, 4 * ONE, 5.0)
+"""A site takes a second for an update, the arbiter serves four at a time."""
+
+
+def test_a_round_s_sums_of_sites_are_sooner_for_a_burst_and_as_soon_for_a_trickle() -> None:
+    burst, trickle = RoundSetting(64, 8, 0.5), RoundSetting(64, 8, 600.0)
+    seconds = {
+        (setting, way): play(setting, way, COSTS, LINKS, ONE, 1).after_last
+        for setting in (burst, trickle)
+        for way in WAYS
+    }
+    assert seconds[burst, "site-sums"] * 3 < seconds[burst, "eager"] <= seconds[burst, "lazy"]
+    assert seconds[trickle, "eager"] < seconds[trickle, "lazy"] / 3
+    assert seconds[trickle, "site-sums"] <= seconds[trickle, "eager"] + LINKS.wait + 1
+
+
+def test_every_update_goes_once_be_it_alone_or_in_a_sum() -> None:
+    setting = RoundSetting(10, 2, 0.0)
+    alone, summed = (play(setting, way, COSTS, LINKS, ONE, 1) for way in ("eager", "site-sums"))
+    assert (alone.transfers, alone.up_bytes) == (10, 10 * ONE)
+    assert (summed.transfers, summed.up_bytes) == (2, 2 * ONE)
+    # who comes after the wait goes alone, and so does one that was there by itself
+    late = play(RoundSetting(4, 2, 1000.0), "site-sums", COSTS, LINKS, ONE, 1)
+    assert late.transfers == 4
+
+
+def test_more_sites_than_clients_are_no_trouble() -> None:
+    assert play(RoundSetting(2, 5, 1.0), "site-sums", COSTS, LINKS, ONE, 1).transfers == 2
+
+
+SMALL = Workload("resnet18", 6, 20.0, 5.0, WORKLOADS[0].stated)
+
+
+def test_figure_9_plays_the_same_rounds_by_all_and_ours_is_no_later() -> None:
+    ours, always_on, serverless = figure9(SMALL, COSTS, 40_000_000, 50, 3)
+    assert [each.system for each in (ours, always_on, serverless)] == list(SYSTEMS)
+    assert ours.seconds <= always_on.seconds <= serverless.seconds
+    assert ours.cpu_seconds < always_on.cpu_seconds < serverless.cpu_seconds
+    # always on: five nodes for the whole round
+    assert always_on.reserved_seconds == pytest.approx(5 * always_on.seconds)
+    assert ours.hours == pytest.approx(50 * ours.seconds / 3600)
+    shown = figure9_table([ours, always_on, serverless], 40_000_000)
+    assert [row[5] for row in shown.rows] == ["0.9 h", "1.4 h", "2.4 h"]
+
+
+def test_figure_10_has_every_client_in_one_window() -> None:
+    series = figure10(SMALL, COSTS, 40_000_000, 5.0, 1)
+    assert sum(window.arrivals for window in series.windows) == SMALL.clients
+    assert all(window.active["SF"] <= 5.0 + 1e-9 for window in series.windows)
+    assert max(window.active["ours"] for window in series.windows) >= 1
+
+
+def test_a_model_learns_to_tell_the_characters_of_other_writers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writers, "GOAL", 0.15)
+    told_at: list[str] = []
+    rounds, accuracy = writers.rounds_to_goal(8, 1, told_at.append)
+    assert 1 < rounds < 60
+    assert accuracy >= 0.15
+
+
+def test_a_goal_that_is_not_reached_ends_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writers, "MOST_ROUNDS", 1)
+    rounds, accuracy = writers.rounds_to_goal(2, 1)
+    assert (rounds, accuracy < 0.5) == (1, True)
 
 
 def test_a_sum_of_nothing_is_refused() -> None:
@@ -137,9 +232,11 @@ def test_costs_are_measured_and_told() -> None:
     assert "grpc 4.00 ns a byte" in told(COSTS)
 
 
-@pytest.mark.parametrize("command", ["figure8"])
+@pytest.mark.parametrize("command", ["figure8", "figure9", "figure10", "rounds"])
 def test_a_figure_prints_costs_and_tables_and_its_document(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     monkeypatch.setattr(bench_lifl, "measure_costs", lambda *_, **__: COSTS)
+    monkeypatch.setattr(writers, "rounds_to_goal", lambda *_: (50, 0.7))
+    monkeypatch.setattr(sites, "SETTINGS", sites.SETTINGS[:4])
     shown = CliRunner().invoke(main, ["bench", "lifl", command], catch_exceptions=False)
     assert shown.exit_code == 0
     assert "Measured here" in shown.output
