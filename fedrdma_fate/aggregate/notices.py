@@ -129,12 +129,21 @@ class Notices(Protocol):
         """Its name."""
         ...
 
+    @property
+    def reason(self) -> str:
+        """Why it is not the way that was asked for; empty where it is."""
+        ...
+
     def open(self) -> Line:
         """For a run of a worker; never fails, for there is always the socket."""
         ...
 
     def taken(self, way: str, seconds: float) -> None:
         """A worker has begun to add an update, so long after it was told by this way."""
+        ...
+
+    def passed(self) -> int:
+        """How many notices the kernel has passed on, as it has counted itself; any thread may ask."""
         ...
 
     def close(self) -> None:
@@ -170,12 +179,14 @@ class SocketNotices:
 
     way = "socket"
 
-    def __init__(self, on_taken: OnTaken = lambda _way, _seconds: None) -> None:
+    def __init__(self, on_taken: OnTaken = lambda _way, _seconds: None, reason: str = "") -> None:
         """
         Args:
             on_taken: see `OnTaken`.
+            reason: see `Notices`.
         """
         self._on_taken = on_taken
+        self.reason = reason
 
     def open(self) -> Line:
         """See `Notices`."""
@@ -184,6 +195,10 @@ class SocketNotices:
     def taken(self, way: str, seconds: float) -> None:
         """See `Notices`."""
         self._on_taken(way, seconds)
+
+    def passed(self) -> int:
+        """See `Notices`."""
+        return 0
 
     def close(self) -> None:
         """See `Notices`."""

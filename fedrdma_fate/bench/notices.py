@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from fedrdma_fate.aggregate.jobs import Add, Begin, Done, End
 from fedrdma_fate.aggregate.notices import Line, Notices, RecordLine, SocketNotices
 from fedrdma_fate.aggregate.place import accumulator_bytes
+from fedrdma_fate.aggregate.skmsg import SkMsgNotices
 from fedrdma_fate.aggregate.worker import OpenSum, WorkerHandle, WorkerLostError
 from fedrdma_fate.bench.aggregate_adder import SharedMemory
 from fedrdma_fate.bench.aggregate_setting import AggregateSetting, make_update
@@ -29,7 +30,7 @@ from fedrdma_fate.bench.report import DataTable
 from fedrdma_fate.core.fold import Order
 from fedrdma_fate.wire.summand import ITEM_BYTES
 
-WAYS = ("socket", "broker", "gateway")
+WAYS = ("socket", "skmsg", "broker", "gateway")
 
 _PAIR_BYTES = 2 * ITEM_BYTES
 """Of a parameter, as FATE masks it."""
@@ -58,7 +59,7 @@ class NoticeRow:
     addition_seconds: float
 
 
-class BrokerNotices:
+class BrokerNotices(SocketNotices):
     """Notices go through a process that passes them on."""
 
     way = "broker"
@@ -68,7 +69,7 @@ class BrokerNotices:
         Args:
             on_taken: see `aggregate.notices.OnTaken`.
         """
-        self._on_taken = on_taken
+        super().__init__(on_taken)
         self._broker: subprocess.Popen[bytes] | None = None
 
     def open(self) -> Line:
@@ -81,10 +82,6 @@ class BrokerNotices:
         from_us.close()
         to_it.close()
         return RecordLine(self.way, ours, its)
-
-    def taken(self, way: str, seconds: float) -> None:
-        """See `aggregate.notices.Notices`."""
-        self._on_taken(way, seconds)
 
     def close(self) -> None:
         """See `aggregate.notices.Notices`."""
@@ -122,7 +119,13 @@ def _row(way: str, size: int, count: int) -> NoticeRow:
 
 
 def _notices(way: str, on_taken: Callable[[str, float], object]) -> Notices:
-    return SocketNotices(on_taken) if way == "socket" else BrokerNotices(on_taken)
+    match way:
+        case "skmsg":
+            return SkMsgNotices(on_taken)
+        case "broker":
+            return BrokerNotices(on_taken)
+        case _:
+            return SocketNotices(on_taken)
 
 
 async def _waits_of(way: str, setting: AggregateSetting) -> list[Wait]:

@@ -268,8 +268,15 @@ def _adding(plan: dict[str, Any]) -> Text:
     )
     return Text(
         f"Workers that add: {len(plan['processes'])}, wanted {'' if plan['by_estimate'] else 'as configured '}"
-        f"{plan['wanted']} of {plan['most']}; {why}, {plan['queue']:.2f} at a time"
+        f"{plan['wanted']} of {plan['most']}; {why}, {plan['queue']:.2f} at a time{_told(plan['notices'])}"
     )
+
+
+def _told(notices: dict[str, Any]) -> str:
+    """By what they are told of updates, where somebody has asked for another way than the usual one."""
+    if notices["reason"]:
+        return f"; told over their sockets, not as configured: {notices['reason']}"
+    return "" if notices["way"] == "socket" else f"; told by {notices['way']}, {notices['passed']} notices"
 
 
 def _remark(sender: dict[str, Any]) -> str:

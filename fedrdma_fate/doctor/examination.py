@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from fedrdma_fate.aggregate.skmsg import try_skmsg
 from fedrdma_fate.client.client import ask_status
 from fedrdma_fate.doctor.certificates import check_certificates
 from fedrdma_fate.doctor.fate import check_fate, check_hooks, check_tables
@@ -28,6 +29,7 @@ from fedrdma_fate.doctor.host import (
     read_huge_page_policy,
     read_privilege,
 )
+from fedrdma_fate.doctor.notices import check_notices
 from fedrdma_fate.doctor.rdma import check_choice, check_ports, check_pyverbs, read_ports
 from fedrdma_fate.doctor.site import check_config, check_gateway, check_peers, uses_udp, verbs_need
 from fedrdma_fate.doctor.udp import UdpSockets, check_udp, look_at_udp
@@ -56,6 +58,7 @@ class Machine:
         ask_status: see `client.client.ask_status`.
         ask_fate: what a fresh interpreter makes of FATE.
         look_at_udp: what UDP sockets get.
+        try_skmsg: see `aggregate.skmsg.try_skmsg`.
         now: the time, with its zone.
     """
 
@@ -71,6 +74,7 @@ class Machine:
     ask_status: Callable[[str], Mapping[str, Any]]
     ask_fate: Callable[[], FateReport]
     look_at_udp: Callable[[], UdpSockets]
+    try_skmsg: Callable[[], str] = try_skmsg
     now: Callable[[], datetime.datetime] = utc_now
 
     @classmethod
@@ -116,6 +120,9 @@ def examine(machine: Machine, config_path: Path | None, address: str | None) -> 
         ),
         *_check_rdma(machine, config),
         check_udp(machine.look_at_udp(), used=uses_udp(config)),
+        check_notices(
+            "auto" if config is None else config.aggregate.notices, machine.try_skmsg, status if runs else None
+        ),
         reached,
         *([] if status is None else check_peers(status)),
         check_fate(report),

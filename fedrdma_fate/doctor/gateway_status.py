@@ -50,6 +50,19 @@ class PoolStatus(msgspec.Struct, frozen=True):
     length: Length
 
 
+class NoticesStatus(msgspec.Struct, frozen=True):
+    """How workers that add are told of updates."""
+
+    way: str
+    reason: str = ""
+
+
+class SumWorkersStatus(msgspec.Struct, frozen=True):
+    """The processes that add."""
+
+    notices: NoticesStatus | None = None
+
+
 class GatewayStatus(msgspec.Struct, frozen=True):
     """The document, as far as it is looked at."""
 
@@ -59,6 +72,7 @@ class GatewayStatus(msgspec.Struct, frozen=True):
     parties: tuple[str, ...] = ()
     pools: tuple[PoolStatus, ...] = ()
     brokers: tuple[BrokerStatus, ...] = ()
+    sum_workers: SumWorkersStatus | None = None
 
 
 def read_status(document: Mapping[str, Any]) -> GatewayStatus:

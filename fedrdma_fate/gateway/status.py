@@ -74,6 +74,7 @@ def status_document(
             "processes": sums.worker_processes,
             "restarts": sums.worker_restarts,
             **dataclasses.asdict(sums.workers.plan()),
+            "notices": {"way": sums.notices.way, "reason": sums.notices.reason, "passed": sums.notices.passed()},
         },
         "flow": _flow(calls),
         "brokers": [_broker(context, broker) for broker in brokers.values()],

@@ -267,6 +267,9 @@ class AggregateConfig(_Section, frozen=True):
         site_sums: sites send the sum of their parties' updates as one, where both have this and the order is `exact`:
             the gateway of the party that asks for the sum has them do so, and this one does so when it is asked.
         site_wait: seconds that a site's sum waits, from its first update on, for the others; then it goes without.
+        notices: how a worker is told of an update: `socket`, over the unix socket to it, with a descriptor; `skmsg`, by
+            a program in the kernel, which takes CAP_BPF and CAP_NET_ADMIN, and is `socket` where it cannot be had;
+            `auto`: `socket`, as neither is faster.
         checkpoints: directory to which each finished sum is written besides, in the background; null for none.
         checkpoints_kept: how many of them stay, the oldest go.
     """
@@ -276,6 +279,7 @@ class AggregateConfig(_Section, frozen=True):
     workers: Literal["auto"] | Annotated[int, msgspec.Meta(ge=1, le=64)] = "auto"
     site_sums: bool = True
     site_wait: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 5.0
+    notices: Literal["auto", "socket", "skmsg"] = "auto"
     checkpoints: Path | None = None
     checkpoints_kept: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 8
 

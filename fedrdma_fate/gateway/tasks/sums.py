@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 
 from fedrdma_fate.aggregate.jobs import Add, Finish, Unfit
-from fedrdma_fate.aggregate.notices import SocketNotices
+from fedrdma_fate.aggregate.skmsg import make_notices
 from fedrdma_fate.aggregate.worker import WorkerLostError
 from fedrdma_fate.aggregate.worker_pool import WorkerPool, most_workers
 from fedrdma_fate.client.protocol import NotSummed, Unfinished
@@ -49,7 +49,11 @@ _ID_BITS = 48
 
 
 class Sums:
-    """All sums of a gateway. Belongs to the event loop's thread."""
+    """All sums of a gateway. Belongs to the event loop's thread.
+
+    Attributes:
+        notices: how workers are told of updates.
+    """
 
     def __init__(self, context: GatewayContext) -> None:
         """
@@ -58,11 +62,12 @@ class Sums:
         """
         self._context = context
         configured = None if (configured := context.config.aggregate.workers) == "auto" else configured
+        self.notices = make_notices(context.config.aggregate.notices, context.metrics.notice_taken)
         self._workers = WorkerPool(
             most_workers(configured),
             context.metrics.sum_worker_restarted,
             by_estimate=configured is None,
-            notices=SocketNotices(context.metrics.notice_taken),
+            notices=self.notices,
         )
         self._checkpoints = SumCheckpoints(context)
         self._running: dict[int, _RunningSum] = {}

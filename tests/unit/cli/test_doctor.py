@@ -57,7 +57,8 @@ def doctor(machine: Machine, monkeypatch: pytest.MonkeyPatch, *options: str) -> 
 
 CHECKS = [
     *("python", "configuration", "certificates", "shared memory", "huge pages", "directories"),
-    *("rdma mlx5_0 port 1", "pyverbs", "rdma choice", "memlock", "udp", "gateway", "fate", "fate hooks", "fate tables"),
+    *("rdma mlx5_0 port 1", "pyverbs", "rdma choice", "memlock", "udp", "notices", "gateway"),
+    *("fate", "fate hooks", "fate tables"),
 ]
 
 
