@@ -27,8 +27,14 @@ from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, Party
 BATCH_BYTES = 64 * 1024 * 1024
 """A partition travels in messages of about this size; a larger value travels alone."""
 
+_SORTED_MEMORY_MB = 512
+"""Of a worker of Spark's that sorts a partition, before it goes on on disk: Spark's own default."""
+
 _DYING_SECONDS = 10.0
 """A worker that was killed may still have a partition for so long, as far as its gateway knows."""
+
+_SPARK = "fate.arch.computing.backends.spark"
+"""Where FATE's engine of that name is; asked for by name, as it imports pyspark."""
 
 # how FATE's standalone engine tells what a worker raised: by its text, in a RuntimeError of its own
 _WORKER_FAILURE = re.compile(r"Partition \d+ exec failed: \[(FR\d{3})\] (.*)", re.DOTALL)
@@ -45,6 +51,7 @@ class PartitionSender:
         destinations: who gets it.
         put_timeout: seconds to wait for room, per message.
         journal: file for the record of puts.
+        sorts: whether the engine may give the same partition in another order when it runs this again.
     """
 
     connector: Connector
@@ -53,13 +60,15 @@ class PartitionSender:
     destinations: tuple[Party, ...]
     put_timeout: float | None
     journal: Path | None
+    sorts: bool = False
 
     def __call__(self, partition: int, pairs: Iterable[Pair]) -> list[Pair]:
         """Send a partition; the table made of the results is empty."""
         journal = Journal(self.journal, self.connector.session, self.connector.party)
         client = self.connector.connect()
         try:
-            for number, (batch, is_last) in enumerate(_batches(pairs)):
+            in_order = _sorted(pairs) if self.sorts else pairs
+            for number, (batch, is_last) in enumerate(_batches(in_order)):
                 started = time.monotonic()
                 name = _message_name(self.name, partition, number)
                 total = self._send(client, name, batch, is_last)
@@ -157,6 +166,15 @@ def _repeats(computing: Any) -> bool:
     return not hasattr(computing, "get_standalone_session")
 
 
+def _sorted(pairs: Iterable[Pair]) -> Iterable[Pair]:
+    """Pairs by their bytes, sorted on disk where they are many: one that was lost and is made anew is the same push."""
+    from pyspark.serializers import CPickleSerializer
+    from pyspark.shuffle import ExternalSorter
+
+    found: Iterable[Pair] = ExternalSorter(_SORTED_MEMORY_MB, CPickleSerializer()).sorted(iter(pairs))
+    return found
+
+
 def _batches(pairs: Iterable[Pair]) -> Iterator[tuple[list[Pair], bool]]:
     """Cut a partition into batches, the last one marked; an empty partition is one empty batch."""
     batch: list[Pair] = []
@@ -186,7 +204,8 @@ def push_table(
     journal: Path | None,
 ) -> None:
     """Send a table; returns when every partition has been handed to the gateway."""
-    sender = PartitionSender(connector, name, tag, tuple(destinations), put_timeout, journal)
+    sorts = type(table).__module__.startswith(_SPARK)
+    sender = PartitionSender(connector, name, tag, tuple(destinations), put_timeout, journal, sorts)
     table.mapPartitionsWithIndexNoSerdes(
         sender,
         output_key_serdes_type=table.key_serdes_type,
@@ -203,6 +222,8 @@ def made_by_workers(computing: Any, meta: Any, make: Callable[[int, Iterable[Pai
         meta: what table it is (FATE's TableMeta).
         make: the pairs of a partition by its number; called in workers.
     """
+    if type(computing).__module__.startswith(_SPARK):
+        return _made_by_spark(meta, make)
     placeholder = computing.parallelize(
         range(meta.num_partitions),
         include_key=False,
@@ -215,6 +236,22 @@ def made_by_workers(computing: Any, meta: Any, make: Callable[[int, Iterable[Pai
         output_value_serdes_type=meta.value_serdes_type,
         output_partitioner_type=meta.partitioner_type,
     )
+
+
+def _made_by_spark(meta: Any, make: Callable[[int, Iterable[Pair]], Iterator[Pair]]) -> Any:
+    """As FATE's engine makes a table, but that it would deal the pairs to their partitions once more.
+
+    They are in them: the sender's engine has dealt them, by the same partitioner. It would cost a shuffle of the table.
+    """
+    from fate.arch.computing.backends.spark import Table
+    from pyspark import SparkContext, StorageLevel
+
+    count = meta.num_partitions
+    rdd = SparkContext.getOrCreate().parallelize(range(count), count).mapPartitionsWithIndex(make)
+    # the engine's level
+    rdd.persist(StorageLevel.MEMORY_AND_DISK)
+    rdd.count()
+    return Table(rdd, meta.key_serdes_type, meta.value_serdes_type, meta.partitioner_type)
 
 
 def pull_table(

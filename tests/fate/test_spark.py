@@ -7,12 +7,7 @@ from __future__ import annotations
 
 import functools
 import gc
-import importlib.util
-import os
 import secrets
-import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,24 +19,9 @@ from fate.arch.context import Context
 from fedrdma_fate.fate import small_tables, tables
 from fedrdma_fate.fate.federation import FedRDMAFederation
 from fedrdma_fate.fate.gateway_client import to_party
-from tests.support.repository import ROOT
 from tests.support.sites import InProcesses, start_gateways
 from tests.support.spark import KilledOnce, imported
-
-
-def missing() -> str:
-    """What Spark wants and is not here, or empty."""
-    if importlib.util.find_spec("pyspark") is None:
-        return "pyspark is not installed: `python -c 'import pyspark'` fails"
-    home = os.environ.get("JAVA_HOME")
-    java = shutil.which("java", path=f"{home}/bin" if home else None)
-    if java is None:
-        return "no Java: `$JAVA_HOME/bin/java -version` fails" if home else "no Java: `java -version` fails"
-    told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    if '"17' not in told and '"11' not in told:
-        return f"Spark 3.5 runs on Java 11 or 17, {java} is {told.partition(os.linesep)[0]}"
-    return ""
-
+from tests.support.spark_cluster import missing, running_spark
 
 pytestmark = [pytest.mark.fate, pytest.mark.skipif(bool(missing()), reason=missing())]
 
@@ -53,18 +33,10 @@ LARGE = {number: bytes([number]) * 50_000 for number in range(20)}
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Two threads that run workers, which try each task four times."""
-    from pyspark import SparkConf, SparkContext
-
-    settings = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-    with pytest.MonkeyPatch.context() as patch:
-        # the workers are Python processes of Spark's own
-        patch.setenv("PYTHONPATH", str(ROOT))
-        patch.setenv("PYSPARK_PYTHON", sys.executable)
-        context = SparkContext(conf=SparkConf().setMaster("local[2,4]").setAll(list(settings.items())))
+    with running_spark("local[2,4]", tmp_path_factory.mktemp("local")) as context:
         yield context
-        context.stop()
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +70,9 @@ def killing(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     def with_kills(table: Any, function: Any, **types: Any) -> Any:
         return moved(table, KilledOnce(function, tmp_path), **types)
 
+    made = tables._made_by_spark
     monkeypatch.setattr(Table, "mapPartitionsWithIndexNoSerdes", with_kills)
+    monkeypatch.setattr(tables, "_made_by_spark", lambda meta, make: made(meta, KilledOnce(make, tmp_path)))
 
 
 def sent_by_spark(parties: dict[tuple[str, str], Context], rows: dict[int, bytes], name: str) -> dict[int, bytes]:

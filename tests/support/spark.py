@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import pickle
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+
+import psutil
 
 from fedrdma_fate.fate.table_batches import Pair
 
@@ -39,6 +42,71 @@ class KilledOnce:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class ExecutorKilledOnce:
+    """Runs a function in a worker whose executor is killed in one partition, with all that it keeps; once.
+
+    Attributes:
+        function: what moves a partition.
+        killed: a file that is there when it was killed.
+        partition: in the middle of which.
+    """
+
+    function: Callable[[int, Iterable[Pair]], Iterable[Pair]]
+    killed: Path
+    partition: int
+
+    def __call__(self, partition: int, pairs: Iterable[Pair]) -> Iterable[Pair]:
+        """What the function makes of the pairs."""
+        return self.function(partition, self._until_killed(pairs) if partition == self.partition else pairs)
+
+    def _until_killed(self, pairs: Iterable[Pair]) -> Iterator[Pair]:
+        for number, pair in enumerate(pairs):
+            if number and not self.killed.exists():
+                self.killed.touch()
+                kill_executor()
+            yield pair
+
+
+def kill_executor() -> None:
+    """End the executor of this worker, and this worker."""
+    # a worker is forked by a process of Python's that the executor has started
+    executor = psutil.Process().parents()[1]
+    assert executor.name() == "java", executor
+    executor.kill()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def imported(_partition: int, _pairs: Iterable[Pair]) -> Iterator[str]:
     """Which of the large libraries the worker has imported."""
     yield " ".join(name for name in ("torch", "grpc", "pandas") if name in sys.modules)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Made:
+    """Makes the pairs of a partition.
+
+    Attributes:
+        rows: of each partition.
+        value: of each row, as FATE has serialised it.
+    """
+
+    rows: int
+    value: bytes
+
+    def __call__(self, partition: int, _pairs: Iterable[Pair]) -> Iterator[Pair]:
+        """The pairs."""
+        first = partition * self.rows
+        return ((pickle.dumps(first + number), self.value) for number in range(self.rows))
+
+
+def dropped(_partition: int, pairs: Iterable[Pair]) -> list[Pair]:
+    """Nothing, of all pairs."""
+    for _pair in pairs:
+        pass
+    return []
+
+
+def unchanged(_partition: int, pairs: Iterable[Pair]) -> Iterator[Pair]:
+    """The pairs."""
+    yield from pairs

@@ -120,7 +120,7 @@ def test_a_page_of_results_names_the_commits_and_the_commands(page: Path) -> Non
     assert re.search(
         r"^(fedrdma bench|scripts/testbed run|"
         r"\.venv/bin/python -m tests\.(soak|"
-        r"support\.(sim\.(compare|bounded)|osx_queue_times|matrix_sweep|table_times))) ",
+        r"support\.(sim\.(compare|bounded)|osx_queue_times|matrix_sweep|(table|spark|site)_times|fate_own_tests))) ",
         text,
         flags=re.MULTILINE,
     )

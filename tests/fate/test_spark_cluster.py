@@ -1,0 +1,128 @@
+"""Tables between FATE's Spark engine on two executors, each a process, and its standalone one, while executors die.
+
+Skipped where pyspark or a Java is missing; `pip install pyspark==3.5.3` and a Java 17 are all it takes.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from fate.arch.computing.backends.standalone import CSession
+from fate.arch.context import Context
+
+from fedrdma_fate.fate.federation import FedRDMAFederation
+from tests.support.sites import InProcesses, eventually, start_gateways
+from tests.support.spark import ExecutorKilledOnce
+from tests.support.spark_cluster import EXECUTORS, local_cluster, missing, running_spark
+
+pytestmark = [pytest.mark.fate, pytest.mark.timeout(300), pytest.mark.skipif(bool(missing()), reason=missing())]
+
+GUEST, HOST = ("guest", "9999"), ("host", "10000")
+SITE_OF = {GUEST: "a", HOST: "b"}
+PARTITIONS = 4
+"""Two for each executor."""
+ROWS = {number: bytes([number]) * 50_000 for number in range(40)}
+"""Each partition lies in a slot."""
+STARTED_SECONDS = 120.0
+"""For an executor to start on a busy machine."""
+
+
+def executors() -> list[psutil.Process]:
+    """Processes of Spark's that run tasks."""
+    return [child for child in psutil.Process().children(recursive=True) if _is_executor(child)]
+
+
+def _is_executor(process: psutil.Process) -> bool:
+    try:
+        return process.name() == "java" and any("CoarseGrainedExecutorBackend" in word for word in process.cmdline())
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Two executors."""
+    with running_spark(local_cluster(), tmp_path_factory.mktemp("cluster")) as context:
+        yield context
+
+
+@pytest.fixture(scope="module")
+def parties(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, str], Context]]:
+    """The guest computes with the standalone engine, the host with Spark."""
+    del spark
+    from fate.arch.computing.backends.spark import CSession as SparkSession
+
+    directory = tmp_path_factory.mktemp("parties")
+    session = f"spark-{secrets.token_hex(4)}"
+    standalone = CSession(f"{session}-guest", data_dir=str(directory / "data"), options={"task_cores": 2})
+    layout = {site: [party[1]] for party, site in SITE_OF.items()}
+    with start_gateways(layout, directory, runner=InProcesses()) as sites:
+        made = {}
+        for party, computing in ((GUEST, standalone), (HOST, SparkSession(session))):
+            address = sites[SITE_OF[party]].address
+            federation = FedRDMAFederation(session, computing, party, list(SITE_OF), gateway=address)
+            made[party] = Context(computing=computing, federation=federation)
+        yield made
+        standalone.destroy()
+
+
+def all_run() -> None:
+    """Return when as many executors run as there are to be."""
+    eventually(lambda: len(executors()) == EXECUTORS, STARTED_SECONDS)
+
+
+def test_a_table_of_which_an_executor_dies_in_the_middle_of_its_push_arrives_whole_and_once(
+    parties: dict[tuple[str, str], Context], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fate.arch.computing.backends.spark import Table
+
+    all_run()
+    before = {process.pid for process in executors()}
+    table = parties[HOST].computing.parallelize(list(ROWS.items()), include_key=True, partition=PARTITIONS)
+    moved = Table.mapPartitionsWithIndexNoSerdes
+
+    def with_kill(table: Any, function: Any, **types: Any) -> Any:
+        return moved(table, ExecutorKilledOnce(function, tmp_path / "killed", PARTITIONS - 1), **types)
+
+    monkeypatch.setattr(Table, "mapPartitionsWithIndexNoSerdes", with_kill)
+    parties[HOST].guest.put("pushed", table)
+
+    found = parties[GUEST].hosts[0].get("pushed")
+    assert (tmp_path / "killed").exists()
+    assert {process.pid for process in executors()} != before
+    assert found.count() == len(ROWS)
+    assert dict(found.collect()) == ROWS
+
+
+def test_a_table_is_whole_and_once_after_an_executor_that_had_a_part_of_it_has_died(
+    parties: dict[tuple[str, str], Context],
+) -> None:
+    guest, host = parties[GUEST], parties[HOST]
+    all_run()
+    guest.hosts.put("pulled", guest.computing.parallelize(list(ROWS.items()), include_key=True, partition=PARTITIONS))
+    found = host.guest.get("pulled")
+    assert found.count() == len(ROWS)
+
+    dead = executors()[0]
+    dead.kill()
+    eventually(lambda: not dead.is_running() or dead.status() == psutil.STATUS_ZOMBIE)
+
+    assert found.count() == len(ROWS)
+    assert dict(found.collect()) == ROWS
+
+
+def test_pairs_come_to_the_partitions_that_the_sender_had_them_in(parties: dict[tuple[str, str], Context]) -> None:
+    guest, host = parties[GUEST], parties[HOST]
+    sent = guest.computing.parallelize([(number, number) for number in range(1000)], include_key=True, partition=3)
+    guest.hosts.put("dealt", sent)
+
+    found = host.guest.get("dealt")
+    own = host.computing.parallelize([(number, number) for number in range(1000)], include_key=True, partition=3)
+
+    # as FATE's Spark engine deals the same pairs
+    assert [sorted(part) for part in found.rdd.glom().collect()] == [sorted(part) for part in own.rdd.glom().collect()]

@@ -1,0 +1,72 @@
+"""A Spark of two executors, each a process of its own, as tests and measurements start it.
+
+By `local-cluster`: a master and two workers of Spark's in the driver's process, and an executor of one core for each,
+whose Python workers are processes of theirs. Needs pyspark and a Java; `missing` says which is not here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from tests.support.repository import ROOT
+
+EXECUTORS = 2
+
+
+def missing() -> str:
+    """What Spark wants and is not here, or empty."""
+    if importlib.util.find_spec("pyspark") is None:
+        return "pyspark is not installed: `python -c 'import pyspark'` fails"
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=f"{home}/bin" if home else None)
+    if java is None:
+        return "no Java: `$JAVA_HOME/bin/java -version` fails" if home else "no Java: `java -version` fails"
+    told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    if '"17' not in told and '"11' not in told:
+        return f"Spark 3.5 runs on Java 11 or 17, {java} is {told.partition(os.linesep)[0]}"
+    return ""
+
+
+@contextlib.contextmanager
+def running_spark(master: str, directory: Path, **settings: str) -> Iterator[Any]:
+    """A SparkContext, whose Python workers import the tree's package; stopped in the end.
+
+    Args:
+        master: as Spark calls it: `local[2,4]`, or what `local_cluster` says.
+        directory: for what executors keep and log; made here.
+        **settings: of Spark, with `_` for `.`, over those of the tests.
+    """
+    from pyspark import SparkConf, SparkContext
+
+    directory.mkdir(parents=True, exist_ok=True)
+    given = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.local.dir": str(directory),
+        **{key.replace("_", "."): value for key, value in settings.items()},
+    }
+    # the workers are Python processes of Spark's own
+    environment = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable, "SPARK_WORKER_DIR": str(directory)}
+    with mock.patch.dict(os.environ, environment):
+        context = SparkContext(conf=SparkConf().setMaster(master).setAll(list(given.items())))
+        context.setLogLevel("ERROR")
+        try:
+            yield context
+        finally:
+            context.stop()
+
+
+def local_cluster(megabytes: int = 1024) -> str:
+    """The master of two executors of one core and so much memory each."""
+    return f"local-cluster[{EXECUTORS},1,{megabytes}]"
