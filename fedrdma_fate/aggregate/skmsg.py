@@ -12,6 +12,7 @@ at a time.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import logging
 import os
@@ -46,6 +47,12 @@ _CONNECT_SECONDS = 0.5
 
 _ACCEPT_BACKLOG = 16
 """Connections that may come to the port in between and are not ours."""
+
+_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_LOWER = 47, 3
+"""prctl(2): a capability that programs which are started from here on do not get."""
+
+_CAPABILITIES = (12, 39)
+"""CAP_NET_ADMIN and CAP_BPF (capabilities(7))."""
 
 _TRIAL_SECONDS = 2.0
 """For a record to pass in a trial."""
@@ -150,11 +157,21 @@ def make_notices(wish: str, on_taken: OnTaken = lambda _way, _seconds: None) -> 
     if wish != "skmsg":
         return SocketNotices(on_taken)
     try:
-        return SkMsgNotices(on_taken)
+        made = SkMsgNotices(on_taken)
     except OSError as error:
         reason = why_not(error)
         logger.warning("workers are told of updates over their sockets, not by SKMSG: %s", reason)
         return SocketNotices(on_taken, reason)
+    _keep_capabilities_here()
+    return made
+
+
+def _keep_capabilities_here() -> None:
+    """What a unit gives the gateway for this is not for its workers, which need nothing of it."""
+    prctl = ctypes.CDLL(None).prctl
+    for capability in _CAPABILITIES:
+        # an error: it has none to lower
+        prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_LOWER, capability, 0, 0)
 
 
 def why_not(error: OSError) -> str:

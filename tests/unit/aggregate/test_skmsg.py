@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import shutil
 import signal
 import socket
 import struct
@@ -296,6 +297,41 @@ def test_a_user_without_the_capabilities_has_the_socket() -> None:
     )
 
     assert "CAP_BPF and CAP_NET_ADMIN" in found.stdout
+
+
+AS_NOBODY = """
+import subprocess
+from fedrdma_fate.aggregate.skmsg import make_notices
+notices = make_notices("skmsg")
+line = notices.open()
+status = subprocess.run(["cat", "/proc/self/status"], capture_output=True, text=True).stdout
+sets = [each.split()[1] for each in status.splitlines() if each.startswith(("CapEff", "CapAmb"))]
+print(notices.way, line.way, *sets)
+"""
+NONE = "0" * 16
+
+
+@needs_bpf
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs root and setpriv")
+@pytest.mark.parametrize(
+    ("capabilities", "told"),
+    [
+        (("bpf", "net_admin"), f"skmsg skmsg {NONE} {NONE}"),
+        (("bpf",), "socket socket"),
+        (("net_admin",), "socket socket"),
+    ],
+)
+def test_the_two_capabilities_are_enough_and_what_is_started_does_not_get_them(
+    capabilities: tuple[str, ...], told: str
+) -> None:
+    given = ",".join(("-all", *(f"+{each}" for each in capabilities)))
+    sets = [f"--{each}={given}" for each in ("inh-caps", "ambient-caps", "bounding-set")]
+    command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *sets, sys.executable, "-c"]
+    if subprocess.run([*command, "import fedrdma_fate.aggregate.skmsg"], capture_output=True, timeout=60).returncode:
+        pytest.skip("nobody else may read this checkout")
+    found = subprocess.run([*command, AS_NOBODY], capture_output=True, text=True, check=True, timeout=60)
+
+    assert found.stdout.startswith(told)
 
 
 @needs_bpf
