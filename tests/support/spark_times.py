@@ -66,15 +66,17 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
     return time.perf_counter() - start, made
 
 
-def measure(parties: dict[tuple[str, str], Context], rows: int, value: bytes, rounds: int) -> dict[str, list[float]]:
-    """Seconds of each kind of work, by round; the first round, in which workers start, is left out."""
+def measure(
+    parties: dict[tuple[str, str], Context], rows: int, value: bytes, rounds: int, warm_ups: int
+) -> dict[str, list[float]]:
+    """Seconds of each kind of work, by round; without the first ones, in which workers start."""
     guest, host = parties[GUEST], parties[HOST]
     empty = guest.computing.parallelize(range(PARTITIONS), include_key=False, partition=PARTITIONS)
     make = Made(rows // PARTITIONS, value)
     table = mapped(empty, make)
     times: dict[str, list[float]] = {}
-    for number in range(rounds + 1):
-        name = f"table-{rows}-{number}"
+    for number in range(rounds + warm_ups):
+        name = f"table-{len(value)}-{number}"
         took = {}
         for kind, source, function in (
             ("in", table, dropped),
@@ -89,7 +91,7 @@ def measure(parties: dict[tuple[str, str], Context], rows: int, value: bytes, ro
             raise SystemExit(f"{found.count()} rows came of {rows}")
         del found
         gc.collect()
-        if number:
+        if number >= warm_ups:
             for kind, seconds in took.items():
                 times.setdefault(kind, []).append(seconds)
     return times
@@ -146,8 +148,9 @@ def main() -> None:
         context = stack.enter_context(running_spark(cluster, directory / "spark", **memory))
         parties = stack.enter_context(both_by_spark(directory / "gateways", context))
         print("| table | work | median | least and most | beside |\n|---|---|---|---|---|", flush=True)
-        for title, rows, value in tables:
-            found = measure(parties, rows, pickle.dumps(value), given.rounds)
+        for number, (title, rows, value) in enumerate(tables):
+            # workers go on from table to table
+            found = measure(parties, rows, pickle.dumps(value), given.rounds, warm_ups=int(number == 0))
             print("\n".join(rows_of(title, found)), flush=True)
         print(f"\nload before: {load:.1f}")
 

@@ -1,4 +1,4 @@
-"""What a worker sends of a partition: the same bytes in whatever order it gets the pairs, where its engine asks for it."""
+"""What a worker sends of a partition: the same bytes in whatever order it gets pairs, where its engine asks for it."""
 
 from __future__ import annotations
 
