@@ -33,6 +33,7 @@ class NotAskedError(GatewayError):
     """The connection was gone before all of the request was sent: it was not carried out."""
 
 
+_OTHER_USER = "Run this as the gateway's user; tasks of other users need a place in `task_users` of its configuration."
 _START_GATEWAY = "Start it with `fedrdma gateway --config FILE`, and check `listen.socket` there."
 
 
@@ -198,4 +199,5 @@ def expect_with_descriptor(reply: Reply, descriptors: Sequence[int], expected: t
 
 def unreachable(path: Path, error: Exception) -> GatewayError:
     """The error for a gateway that does not answer."""
-    return GatewayError(ErrorCode.GATEWAY_UNREACHABLE, f"no gateway answers at unix://{path}: {error}.", _START_GATEWAY)
+    remedy = _OTHER_USER if isinstance(error, PermissionError) else _START_GATEWAY
+    return GatewayError(ErrorCode.GATEWAY_UNREACHABLE, f"no gateway answers at unix://{path}: {error}.", remedy)

@@ -34,7 +34,7 @@ from fedrdma_fate.fate.settings import FederationOptions
 from fedrdma_fate.fate.small_tables import make_small
 from fedrdma_fate.fate.sums import ExpectedSum, PulledSummand, footer_for, install_sums
 from fedrdma_fate.fate.unpickler import names_with
-from fedrdma_fate.wire.errors import ConfigError, ErrorCode, GatewayError
+from fedrdma_fate.wire.errors import ConfigError, ErrorCode, FedRDMAError, GatewayError
 from fedrdma_fate.wire.frames import MOST_LOSS_SHARE, Party
 
 logger = logging.getLogger(__name__)
@@ -279,8 +279,8 @@ class FedRDMAFederation(Federation):  # type: ignore[misc]
             GatewayError: PULL_TIMEOUT, or the gateway is gone or refuses.
             FedRDMAError: why the message will not come.
         """
-        self._refuse_second_pull(name, tag, parties)
-        received: list[Any] = super().pull_bytes(name, tag, parties)
+        with self._pulling(name, tag, parties):
+            received: list[Any] = super().pull_bytes(name, tag, parties)
         return received
 
     @contextlib.contextmanager
@@ -308,8 +308,8 @@ class FedRDMAFederation(Federation):  # type: ignore[misc]
         self, name: str, tag: str, parties: Sequence[PartyTuple], table_metas: Sequence[Any] | None = None
     ) -> list[Any]:
         """See `pull_bytes`, for tables."""
-        self._refuse_second_pull(name, tag, parties)
-        received: list[Any] = super().pull_table(name, tag, parties, table_metas)
+        with self._pulling(name, tag, parties):
+            received: list[Any] = super().pull_table(name, tag, parties, table_metas)
         return received
 
     def make_table(self, content: memoryview, meta: Any) -> Any:
@@ -439,6 +439,16 @@ class FedRDMAFederation(Federation):  # type: ignore[misc]
                     f"{name!r} with tag {tag!r} was already pushed to {to_party(party)}.",
                     "Use another name, or a sub-context, for each message.",
                 )
+
+    @contextlib.contextmanager
+    def _pulling(self, name: str, tag: str, parties: Sequence[PartyTuple]) -> Iterator[None]:
+        """Refuse a second pull; one that has failed may be made again, and then the gateway says what of it was got."""
+        self._refuse_second_pull(name, tag, parties)
+        try:
+            yield
+        except FedRDMAError:
+            self._pull_history.difference_update((name, tag, party) for party in parties)
+            raise
 
     def _refuse_second_pull(self, name: str, tag: str, parties: Sequence[PartyTuple]) -> None:
         for party in parties:

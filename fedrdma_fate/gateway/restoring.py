@@ -38,6 +38,7 @@ from fedrdma_fate.gateway.tasks.returning import TASKS_LOOK_SECONDS, EarlierSum,
 from fedrdma_fate.memory.pool import Lease, SlotPool
 from fedrdma_fate.memory.region import PAGE_BYTES
 from fedrdma_fate.memory.shared_slots import held_ranges, place_is_held, range_is_held
+from fedrdma_fate.quantities import counted
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 from fedrdma_fate.wire.frames import PROBE_TRANSFERS_FROM
 from fedrdma_fate.wire.summand import planes_bytes
@@ -155,10 +156,10 @@ class _Restoration:
             spawn(context.tasks, _await_holders(self._held))
         if run.state.messages or run.state.lost or run.state.outgoing:
             logger.warning(
-                "of an earlier run, %d messages wait here, %d are to be sent, tasks have %d slots, and %d are lost",
-                self._kept,
+                "of an earlier run: %s to be pulled here, %d to be sent, %s that tasks have, %d lost",
+                counted(self._kept, "message"),
                 self._resumed,
-                len(self._held) + sum(had.count for had in self.tasks.values()),
+                counted(len(self._held) + sum(had.count for had in self.tasks.values()), "slot"),
                 len(run.state.lost),
             )
 

@@ -83,6 +83,8 @@ ANOTHER_VERSION = (
 )
 """What is to be done about a journal that cannot be read."""
 
+_OTHER_USER = "Start the gateway as that user, or give its user the directory of the journal (`chown -R`)."
+
 
 class DamagedJournalError(MemoryPoolError):
     """Records are missing from a journal, in the midst of it or at its end.
@@ -124,7 +126,7 @@ def read_records(directory: int) -> tuple[list[bytes], int]:
     with open(path, "rb", opener=lambda name, flags: _open(directory, name, flags)) as opened:
         status = os.fstat(opened.fileno())
         if status.st_uid != os.geteuid():
-            raise _unusable(f"user {status.st_uid} owns it")
+            raise _unusable(f"user {status.st_uid} owns it", _OTHER_USER)
         if status.st_size > MOST_FILE_BYTES:
             raise _unusable(f"it has {status.st_size} bytes")
         data = memoryview(opened.read())
@@ -487,9 +489,5 @@ def _open(directory: int, name: str, flags: int) -> int:
     return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600, dir_fd=directory)
 
 
-def _unusable(why: str) -> MemoryPoolError:
-    return MemoryPoolError(
-        ErrorCode.JOURNAL_UNUSABLE,
-        f"the journal of an earlier run cannot be used: {why}.",
-        ANOTHER_VERSION,
-    )
+def _unusable(why: str, remedy: str = ANOTHER_VERSION) -> MemoryPoolError:
+    return MemoryPoolError(ErrorCode.JOURNAL_UNUSABLE, f"the journal of an earlier run cannot be used: {why}.", remedy)

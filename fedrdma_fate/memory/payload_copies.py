@@ -61,6 +61,13 @@ class PayloadCopies(SpillStore):
         """A copy of a payload that is still coming; to be discarded in the end."""
         return CopyAhead(self, payload)
 
+    def _cannot_spill(self, payload_length: int, error: OSError) -> MemoryPoolError:
+        return MemoryPoolError(
+            ErrorCode.SPILL_FAILED,
+            f"cannot have {payload_length} bytes on disk in {self.path}: {error.strerror}.",
+            "Make room there, or point state_directory elsewhere: with `durable: true`, a message has to be on disk.",
+        )
+
     def _sync(self, fileno: int) -> None:
         os.fsync(fileno)
 

@@ -78,8 +78,9 @@ class StateDirectory:
             self.close()
             raise MemoryPoolError(
                 ErrorCode.SPILL_FAILED,
-                f"cannot make a directory for the journal in {parent}: {error.strerror}.",
-                "Point state_directory, or memory.spill_directory, at a directory that the gateway's user may write.",
+                f"cannot have the directory {self.path} for the journal: {error.strerror}.",
+                "Point state_directory, or memory.spill_directory, at a directory that the gateway's user may write; "
+                "what a run of another user has left there, run as that user, or give to the gateway's (`chown -R`).",
             ) from error
 
     def remove(self) -> None:
@@ -302,7 +303,7 @@ class EarlierRun:
                 return regions.adopt_region(name, fileno, length, inode, warm=warm)
             except MemoryPoolError as error:
                 self.why_gone = error.message
-        logger.error("messages in the %s memory of an earlier run are gone: %s", name, self.why_gone)
+        logger.error("the %s memory of an earlier run is gone, with what lay in it: %s", name, self.why_gone)
         return None
 
 

@@ -336,7 +336,7 @@ class Peer:
         """Where the peer goes on with another journal than before, what it had is gone: sessions that it was in end."""
         before = self._journal
         if before and journal and journal != before and self.session_talk is not None:
-            message = "%s has lost its journal: what it had confirmed and was to send is gone"
+            message = "%s has lost its journal, or a part of it: what it had confirmed and was to send is gone"
             self._complain("journal lost", message, self.config.site, level=logging.ERROR)
             self.session_talk.forgotten(self.config.site, self.sending.confirmed_sessions())
         if journal:

@@ -363,4 +363,4 @@ class SessionEnds:
 
 
 def _lost_journal(site: str) -> str:
-    return f"the gateway of {site} has lost its journal, and with it what it had of the session"
+    return f"the gateway of {site} has lost its journal, or a part of it, and so what it had of the session"

@@ -71,15 +71,19 @@ class TaskUsers:
             GatewayError: USER_REFUSED.
         """
         if not self.is_own(user):
-            raise refused(user, what)
+            # a place in `task_users` does not let it
+            raise refused(user, what, "Run it as the gateway's user.")
 
 
-def refused(user: int, what: str) -> GatewayError:
+_TASKS = "Run it as the gateway's user; tasks of other users need a place in `task_users` of its configuration."
+
+
+def refused(user: int, what: str, remedy: str = _TASKS) -> GatewayError:
     """The error for a user who may not do this."""
     return GatewayError(
         ErrorCode.USER_REFUSED,
         f"user {user} may not {what}.",
-        "Run it as the gateway's user; tasks of other users need a place in `task_users` of its configuration.",
+        remedy,
     )
 
 

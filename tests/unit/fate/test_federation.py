@@ -169,6 +169,18 @@ def test_a_second_pull_is_refused(contexts: list[Context]) -> None:
         host.federation.pull_table("x", host.namespace.federation_tag, [GUEST], [])
 
 
+def test_a_get_that_timed_out_may_be_repeated(make_context: MakeContext) -> None:
+    guest, arbiter = make_context(GUEST), make_context(ARBITER, get_timeout=0.05)
+    with pytest.raises(GatewayError) as caught:
+        arbiter.guest.get("x")
+    assert caught.value.code is ErrorCode.PULL_TIMEOUT
+
+    guest.arbiter.put("x", 1)
+    assert arbiter.guest.get("x") == 1
+    with pytest.raises(DuplicateMessageError):
+        arbiter.guest.get("x")
+
+
 def test_a_message_that_never_comes_is_a_time_out_over_all_parties(
     make_context: MakeContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -143,5 +143,7 @@ def test_a_full_disk_is_told_by_write_and_by_finish(
         with pytest.raises(MemoryPoolError) as caught:
             act()
         assert caught.value.code is ErrorCode.SPILL_FAILED
+        # it lies beside the journal, not with what is spilled
+        assert "state_directory" in caught.value.remedy
     copy.discard()
     assert os.listdir(copies.path) == []
