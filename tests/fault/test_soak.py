@@ -32,7 +32,7 @@ def test_gateways_that_are_struck_again_and_again_carry_every_payload_and_keep_n
         ) as sites,
     ):
         soak = Soak(sites, authority, seed=1, settle_seconds=0.0)
-        soak.run(ROUNDS, EVERY, kill_until=ROUNDS // 2, deadline=time.monotonic() + 240)
+        soak.run(ROUNDS, EVERY, kill_until=ROUNDS // 2, deadline=time.monotonic() + 240, fill=3)
     assert soak.outcome.wrong == []
     assert soak.outcome.rounds == ROUNDS
     assert soak.outcome.renewed == 2 * len(LAYOUT)

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from tests.soak.measure import Growth, Sample, growth
-from tests.soak.runner import LAYOUT, SETTINGS, START_SECONDS, Outcome, Soak
+from tests.soak.runner import FILL_SESSIONS, LAYOUT, SETTINGS, START_SECONDS, Outcome, Soak
 from tests.support.certificates import TestAuthority
 from tests.support.shared_memory import room_for_regions
 from tests.support.sites import InProcesses, start_gateways
@@ -29,6 +29,13 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=math.inf, help="end after so many (default: never)")
     parser.add_argument(
         "--warm-up", type=int, help="rounds after the last kill that are not judged yet (default: a fifth of the rest)"
+    )
+    parser.add_argument(
+        "--fill",
+        type=int,
+        default=FILL_SESSIONS,
+        help="short sessions after the last kill, by which all that is remembered of the past comes to its bounds "
+        f"(default: {FILL_SESSIONS}; 0: none)",
     )
     parser.add_argument("--seed", type=int, default=0, help="of the random numbers (default: 0)")
     parser.add_argument("--transport", default="tcp", help="of the gateways (default: tcp)")
@@ -65,6 +72,7 @@ def _run(options: argparse.Namespace, directory: Path, memory: str) -> Outcome:
             options.every,
             kill_until=int(options.rounds * options.kills),
             deadline=time.monotonic() + options.seconds,
+            fill=options.fill,
             tell=lambda line: print(line, flush=True),
         )
         return soak.outcome

@@ -15,6 +15,8 @@ from typing import Any, get_args
 
 from fedrdma_fate.client.client import GatewayClient
 from fedrdma_fate.client.sessions import ask_sessions
+from fedrdma_fate.gateway.journal.state import REMEMBERED_CONFIRMED, REMEMBERED_TRANSFERS
+from fedrdma_fate.gateway.messages.closed_parties import MOST_CLOSED
 from fedrdma_fate.memory.heap import GIVE_BACK_SECONDS
 from fedrdma_fate.wire.errors import FedRDMAError, GatewayError
 from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, Mode
@@ -29,6 +31,12 @@ MESSAGES = 5
 
 AT_ONCE = 2
 """Sessions."""
+
+FILL_MESSAGES = 4
+"""Each way in a short session."""
+
+FILL_SESSIONS = max(MOST_CLOSED, -(-max(REMEMBERED_TRANSFERS, REMEMBERED_CONFIRMED) // FILL_MESSAGES))
+"""Until all that is remembered of sessions and transfers has come to its bound."""
 
 MOST_ATTEMPTS = 6
 """Of a round, each in a session of its own: a fault that strikes costs one, and there is one fault in a block."""
@@ -113,6 +121,7 @@ class Soak:
         *,
         kill_until: int,
         deadline: float,
+        fill: int = 0,
         tell: Callable[[str], None] = lambda _line: None,
     ) -> None:
         """Run.
@@ -123,6 +132,8 @@ class Soak:
             kill_until: gateways are killed, or started anew, before this round; after it each lives on, so that it
                 is seen how it grows.
             deadline: when to end before all rounds are done, by the monotonic clock.
+            fill: when nobody is killed any more, so many short sessions at first, which no fault strikes: by them a
+                gateway has all that it remembers of the past, see `FILL_SESSIONS`.
             tell: is told after each block.
         """
         began = time.monotonic()
@@ -131,6 +142,10 @@ class Soak:
             for block in range(-(-rounds // every)):
                 numbers = range(block * every, min(rounds, (block + 1) * every))
                 kills = numbers.start < kill_until
+                if fill and not kills:
+                    self._fill(pool, fill)
+                    tell(f"{fill} short sessions until {time.monotonic() - began:.0f} s")
+                    fill = 0
                 self._struck = False
                 done = [pool.submit(self._round, number) for number in numbers]
                 strike_at = self._chance.randrange(max(1, len(numbers) - AT_ONCE))
@@ -176,6 +191,33 @@ class Soak:
             return
         with self._lock:
             self.outcome.wrong.append(f"round {number} did not end in {MOST_ATTEMPTS} attempts")
+
+    def _fill(self, pool: ThreadPoolExecutor, count: int) -> None:
+        self._struck = False
+        for done in [pool.submit(self._short, f"fill-{number}") for number in range(count)]:
+            done.result()
+        self._quiet(0)
+        for samples in self.outcome.samples.values():
+            # of no round
+            samples.pop()
+
+    def _short(self, session: str) -> None:
+        """Small messages both ways; nothing has struck, so all come."""
+        with contextlib.ExitStack() as stack:
+            ends = {name: parties[0] for name, parties in LAYOUT.items()}
+            clients = {name: stack.enter_context(self._sites[name].client(session)) for name in ends}
+            for name, client in clients.items():
+                (to,) = (one for other, one in ends.items() if other != name)
+                for number in range(FILL_MESSAGES):
+                    push(client, f"m{number}", to, session.encode())
+            for name, client in clients.items():
+                (sender,) = (one for other, one in ends.items() if other != name)
+                for number in range(FILL_MESSAGES):
+                    received = client.get(f"m{number}", "t", party(sender), timeout=PULL_SECONDS)
+                    if bytes(received.buffer) != session.encode():
+                        with self._lock:
+                            self.outcome.wrong.append(f"{session}/m{number} to {name} has other bytes")
+                client.leave()
 
     def _exchange(self, session: str) -> tuple[int, int]:
         """Messages both ways; how many, and their bytes."""
