@@ -60,6 +60,9 @@ short packets at random."""
 LEAST_ARRIVAL_TIMES = 4
 """Arrivals seen at fewer moments are spaced by whoever looks, not by the path."""
 
+LEAST_JOINT_DATAGRAMS = 2
+"""Of a train that goes with others, however little of one came that went alone: with one it has no spread."""
+
 SKIPPED_DIVISOR = 4
 """The first quarter of a train is left out: a token bucket lets it pass as it came."""
 
@@ -119,12 +122,14 @@ class JointAnswer(NamedTuple):
         seconds: from it until the train had come, and the way back.
         spread: from its first datagram's arrival to its last's, seconds.
         came: how many of its datagrams.
+        sent: how many there were.
     """
 
     began: float
     seconds: float
     spread: float
     came: int
+    sent: int
 
 
 class ProbingSide:
@@ -139,6 +144,7 @@ class ProbingSide:
         self._joint: dict[int, tuple[float, int]] = {}
         self._train = 0
         self._padding = 0
+        self._room = TRAIN_DATAGRAMS
         self._unanswered: dict[int, tuple[float, int]] = {}
         self._due: float | None = None
 
@@ -150,7 +156,11 @@ class ProbingSide:
         return Train(padded_probe(self._train, TRAIN_DATAGRAMS), self._padding)
 
     def start_joint(self, began: float, count: int) -> Train:
-        """One that others go with, to other peers, from this moment on; it says nothing of this path alone."""
+        """One that others go with, to other peers, from this moment on; it says nothing of this path alone.
+
+        It is no longer than what came of one that went alone: the queues of this way hold no more.
+        """
+        count = min(count, self._room)
         self._train += 1
         self.joint, self._joint = None, {self._train: (began, count)}
         return Train(padded_probe(self._train, count), 0, count)
@@ -161,7 +171,7 @@ class ProbingSide:
         spread = answer.arrivals[-1][1] * 1e-9 if answer.arrivals else -1.0
         held = answer.held_ns * 1e-9 - spread
         if 0 < came <= count and 0 <= held <= now - began and spread >= 0:
-            self.joint = JointAnswer(began, now - began - held, spread, came)
+            self.joint = JointAnswer(began, now - began - held, spread, came, count)
 
     def on_answer(self, answer: PathProbeAnswer, now: float) -> PathState | None:
         """What it says of the path; of a train that another has followed already, too: a slow path answers late."""
@@ -176,6 +186,8 @@ class ProbingSide:
         round_trip = now - sent_at - answer.held_ns * 1e-9
         if round_trip <= 0 or sum(count for count, _ in answer.arrivals) > TRAIN_DATAGRAMS:
             return None
+        if not padding:
+            self._room = max(sum(count for count, _ in answer.arrivals), LEAST_JOINT_DATAGRAMS)
         length = DATAGRAM_BYTES + padding
         rate, least = dispersion_rate(answer.arrivals, length), least_rate(answer.arrivals, length)
         if not padding and max(rate or 0.0, least) > FAST_RATE:

@@ -127,11 +127,14 @@ class SendSharing(LinkSharing):
         self._settled = None
         arrived = self._arrived(began, peers)
         rate = joint_rate(arrived) if arrived else 0.0
-        if arrived and not more and self._shares.wants_more(rate):
+        wanted = datagrams_each(peers, more=more)
+        # where a queue is known to hold no more than these, longer ones would overrun it
+        has_room = all(train.sent == wanted for train in arrived)
+        if arrived and not more and has_room and self._shares.wants_more(rate):
             self._probe_jointly(True, rate)
             return
-        # longer ones may overrun a queue: then they tell less than the link carries, or nothing
-        is_whole = all(train.came == datagrams_each(peers, more=more) for train in arrived)
+        # else they may overrun one: then they tell less than the link carries, or nothing
+        is_whole = all(train.came == train.sent for train in arrived)
         self._believe(rate if arrived and is_whole else max(rate, told))
 
     def _arrived(self, began: float, peers: int) -> list[Arrived]:
@@ -143,7 +146,7 @@ class SendSharing(LinkSharing):
                 # who has lost its path meanwhile, or joined, or does not answer: nothing is known
                 return []
             trip = known.state.min_rtt if round_trip is None else min(known.state.min_rtt, round_trip)
-            arrived.append(Arrived(joint.seconds, trip, known.state.rate, joint.came, joint.spread))
+            arrived.append(Arrived(joint.seconds, trip, known.state.rate, joint.came, joint.spread, joint.sent))
         return arrived if len(arrived) == peers else []
 
     def _believe(self, rate: float) -> None:

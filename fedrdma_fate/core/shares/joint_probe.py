@@ -47,6 +47,7 @@ class Arrived(NamedTuple):
         rate: of that way, bytes a second.
         came: how many of its datagrams.
         spread: from its first datagram's arrival to its last's, seconds.
+        sent: how many datagrams it had.
     """
 
     seconds: float
@@ -54,10 +55,11 @@ class Arrived(NamedTuple):
     rate: float
     came: int
     spread: float
+    sent: int
 
 
 def datagrams_each(peers: int, *, more: bool) -> int:
-    """How many go to each of so many peers.
+    """How many go to each of so many peers, at most: fewer where its queues are known to hold no more.
 
     Args:
         peers: two at least.

@@ -77,6 +77,23 @@ ALIKE = 0.02
 LOSS_GAIN = 0.25
 """Weight of a window in the usual loss, as of a round for a single flow (`EWMA_GAIN`)."""
 
+USUAL_WINDOWS = 16
+"""As many windows in which as much was let through make up what usually comes of that. Beside one alone, of which
+chance had taken more than usual, a trial succeeded on a full link, and the next overran the buffer: at 0.2 % of lost
+packets."""
+
+VARIES_FACTOR = 2
+"""A window that differs from the others by so many times the mean difference shows something: by chance one in nine
+does (normal distribution)."""
+
+VARIES_GAIN = 1 / 8
+"""Weight of a window in how much they vary: with a larger one, some that are alike by chance would make a trial."""
+
+DOUBTED_WINDOWS = 4
+"""So many after a raise, what overruns the buffer is that raise: its loss is told a round trip later or two, and the
+rate goes back to what it was before. What comes through a buffer that is overrun is little more than half of the link,
+for of chunks the rest is lost with a part, and each sender comes down by itself."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Window:
@@ -98,6 +115,28 @@ class Window:
     def missing_share(self) -> float:
         """What of it did not arrive: lost, or in a queue."""
         return 1 - self.arrived / self.allowed
+
+    @property
+    def queued_share(self) -> float:
+        """What of it was not lost, and did not arrive; what is told to be lost may have gone in the window before."""
+        return max(self.missing_share - self.lost_share, 0.0)
+
+    def is_like(self, other: Window) -> bool:
+        """Whether as much was let through."""
+        return abs(self.allowed - other.allowed) <= ALIKE * other.allowed
+
+    def towards(self, window: Window, weight: float) -> Window:
+        """The mean of this and another of such a weight."""
+
+        def mean(ours: float, its: float) -> float:
+            return ours + (its - ours) * weight
+
+        return Window(
+            mean(self.allowed, window.allowed),
+            mean(self.arrived, window.arrived),
+            mean(self.all_arrived, window.all_arrived),
+            mean(self.lost_share, window.lost_share),
+        )
 
     def has_less_missing_than(self, before: Window) -> bool:
         """Whether less is lost, or stays in a queue, by so much that it is no chance."""
@@ -134,6 +173,11 @@ class LinkRate:
         self._hold = least_hold
         self._next_hold = HOLD_WINDOWS
         self._before: Window | None = None
+        self._usual: Window | None = None
+        self._usual_windows = 0
+        self._varies = 0.0
+        self._doubted_windows = 0
+        self._retreats: tuple[float, ...] = ()
         self._usual_loss = 0.0
         self._is_careful = False
         self._less_found_nothing = False
@@ -171,16 +215,29 @@ class LinkRate:
             return
         before, self._before = self._before, window
         if self.is_overrun(window):
-            self._lower(window.all_arrived)
+            self._on_overrun(window.all_arrived)
             return
+        usual = self._usual
+        self._note_usual(window)
         if self.gain > 1:
-            self._judge_raise(window, before)
+            self._judge_raise(window, usual)
         elif self.gain < 1:
             self._judge_lower(window, before)
         else:
+            self._doubt_less()
             self._usual_loss += (window.lost_share - self._usual_loss) * LOSS_GAIN
-            if before is not None and abs(window.allowed - before.allowed) <= ALIKE * before.allowed:
+            if before is not None and window.is_like(before):
                 self._begin_trial(window)
+
+    def _note_usual(self, window: Window) -> None:
+        """What comes where as much is let through."""
+        if self._usual is None or not window.is_like(self._usual):
+            self._usual, self._usual_windows = window, 1
+            return
+        varies = abs(window.queued_share - self._usual.queued_share)
+        self._varies += (varies - self._varies) * VARIES_GAIN
+        self._usual_windows = min(self._usual_windows + 1, USUAL_WINDOWS)
+        self._usual = self._usual.towards(window, 1 / self._usual_windows)
 
     def is_overrun(self, window: Window) -> bool:
         """Whether the buffer is overrun: then who gets little through cannot be told from who sends little."""
@@ -190,12 +247,12 @@ class LinkRate:
     def disturb(self) -> None:
         """Somebody has begun or ended: a trial under way shows nothing any more."""
         self.gain = 1.0
-        self._before = None
+        self._before = self._usual = None
         self._hold = max(self._hold, self._least_hold)
 
     def _begin_trial(self, window: Window) -> None:
         self._hold -= 1
-        if self._hold >= 0:
+        if self._hold >= 0 or self._variation > 1 - _kept_share(FIRST_GAIN):
             return
         missing = max(0.0 if math.isfinite(self.reach) else window.missing_share, window.lost_share)
         self._is_careful = missing > 1 - STEADY_SHARE
@@ -204,7 +261,18 @@ class LinkRate:
         if tries_less and not (loses_at_random and self._may_rise):
             self.gain = LOWER_GAIN
         elif self._may_rise:
-            self.gain = self._bounded(self._next_gain)
+            self._raise(self._next_gain)
+
+    def _raise(self, gain: float) -> None:
+        assert self.rate is not None
+        self.gain = self._bounded(gain)
+        self._retreats = (*self._retreats, self.rate)[-2:]
+        self._doubted_windows = DOUBTED_WINDOWS
+
+    @property
+    def _variation(self) -> float:
+        """By how much what comes of a window varies, where it is told by reports, that are early and late."""
+        return VARIES_FACTOR * self._varies if self._least_hold else 0.0
 
     @property
     def _may_be_probed(self) -> bool:
@@ -223,8 +291,11 @@ class LinkRate:
     def _judge_raise(self, window: Window, before: Window | None) -> None:
         assert self.rate is not None
         gain, self.gain = self.gain, 1.0
-        kept = 1 - (1 - SUCCESS_SHARE) * (gain - 1) / gain
+        kept = _kept_share(gain)
         succeeds = before is not None and 1 - window.missing_share >= kept * (1 - before.missing_share)
+        # by chance less may be lost just now, but no queue grows less for that
+        queued = math.inf if before is None else window.queued_share - before.queued_share
+        succeeds = succeeds and queued + self._variation <= 1 - kept
         if self._is_careful and before is not None:
             # of many who send little each, those that lost something do not count as using their shares
             succeeds = succeeds and window.all_arrived >= kept * gain * before.all_arrived
@@ -236,7 +307,8 @@ class LinkRate:
                 return
             self._is_roomy = True
             self._next_gain, self._next_hold = min(1 + 2 * (gain - 1), MOST_GAIN), HOLD_WINDOWS
-            self.gain = self._bounded(self._next_gain) if self.rate < (self._configured or math.inf) else 1.0
+            if self.rate < (self._configured or math.inf):
+                self._raise(self._next_gain)
             return
         self._next_gain, self._is_roomy = FIRST_GAIN, False
         self._less_found_nothing = False
@@ -259,14 +331,32 @@ class LinkRate:
             self._less_found_nothing = True
             self._wait()
 
-    def _lower(self, arrived: float) -> None:
-        """The buffer is overrun, and what comes is what the link carries."""
+    def _doubt_less(self) -> None:
+        self._doubted_windows = max(self._doubted_windows - 1, 0)
+        if not self._doubted_windows:
+            self._retreats = ()
+
+    def _on_overrun(self, arrived: float) -> None:
+        """The buffer is overrun: by what was tried for, by the last that was found so, or what comes is the link's."""
         assert self.rate is not None
-        self._set(min(self.rate, max(arrived, self.rate / LOWERED_AT_MOST)))
-        self.gain, self._next_gain, self._before, self._is_roomy = 1.0, FIRST_GAIN, None, False
-        self._hold = self._next_hold = HOLD_WINDOWS
+        if self._retreats:
+            *rest, retreat = self._retreats
+            self._set(min(self.rate, max(arrived, retreat)))
+            self._wait()
+            self._retreats = tuple(rest)
+            self._doubt_less()
+        else:
+            self._set(min(self.rate, max(arrived, self.rate / LOWERED_AT_MOST)))
+            self._hold = self._next_hold = HOLD_WINDOWS
+        self.gain, self._next_gain, self._is_roomy = 1.0, FIRST_GAIN, False
+        self._before = self._usual = None
         self._less_found_nothing = False
 
     def _set(self, rate: float) -> None:
         self.rate = rate if self._configured is None else min(rate, self._configured)
         self.found_by, self._is_judged = "arrivals", True
+
+
+def _kept_share(gain: float) -> float:
+    """Of what usually comes of what is let through, what has to come of so much more for a trial to succeed."""
+    return 1 - (1 - SUCCESS_SHARE) * (gain - 1) / gain

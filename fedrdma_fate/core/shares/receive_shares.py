@@ -508,7 +508,7 @@ class ReceiveShares:
         for sender in measured:
             self._judge(sender, now, is_overrun=is_overrun)
         if self.link.rate is not None or is_settled:
-            self.link.on_arrived(sum(sender.arrived_rate for sender in measured if sender._is_exact))
+            self.link.on_arrived(sum(self._least_of(sender) for sender in measured if sender._is_exact))
         if len(measured) == len(active) > 1 and is_settled:
             self.link.on_window(_window_of(in_turn))
         self._start_window(now)
@@ -523,7 +523,14 @@ class ReceiveShares:
         sender._is_exact = now - began.at < 1.5 * window and latest.at - began.at > window / 2
         seconds = latest.at - began.at if sender._is_exact else window
         sender.arrived_rate = (latest.received_bytes - began.received_bytes) / seconds
+        if not self._gathers:
+            # a report may be late, and tell of more than went: nobody sends more than it may by its own gateway
+            sender.arrived_rate = min(sender.arrived_rate, sender.share)
         sender._lost_rate = max(latest.lost_bytes - began.lost_bytes, 0) / seconds
+
+    def _least_of(self, sender: Sender) -> float:
+        """What the link carries of it, at least; where a peer reports that, no more than it is known to take."""
+        return sender.arrived_rate if self._gathers else min(sender.arrived_rate, sender.path_rate)
 
     def _judge(self, sender: Sender, now: float, *, is_overrun: bool) -> None:
         """Whether it uses its share."""

@@ -37,6 +37,7 @@ class Case:
         nic: of the sender's card, as a multiple of the link's rate; at 1 the link's buffer stays empty.
         access: of each silo's own link, as a multiple of the link's; None: it is no bottleneck.
         mtu_bytes: payload of a packet.
+        early: by which packets and answers are earlier or later, seconds.
     """
 
     silos: int
@@ -48,6 +49,7 @@ class Case:
     nic: float = 10.0
     access: float | None = None
     mtu_bytes: int = 4096
+    early: float = 0.0
 
     def rounds(self, order: Order, count: int, seed: int = 1) -> list[Round]:
         """Rounds after each other, half a second apart; times as multiples of the least possible."""
@@ -109,6 +111,7 @@ class Outcast:
             loss=case.loss,
             nic_bps=case.nic * case.rate_bps,
             mtu_bytes=case.mtu_bytes,
+            jitter=case.early,
         )
         return Bottleneck(self._clock, profile, random.Random(seed))
 
@@ -127,9 +130,11 @@ class Outcast:
                     return rate
                 # trains that met make the round trip look longer; the control channel knows it, too
                 round_trip = min(known.state.min_rtt, self._case.rtt)
-                arrived.append(Arrived(joint.seconds, round_trip, known.state.rate, joint.came, joint.spread))
+                arrived.append(
+                    Arrived(joint.seconds, round_trip, known.state.rate, joint.came, joint.spread, joint.sent)
+                )
             rate = joint_rate(arrived)
-            if not self.shares.wants_more(rate):
+            if not self.shares.wants_more(rate) or any(train.sent < count for train in arrived):
                 break
         if rate is not None:
             self.shares.on_joint_train(rate, clock.now)

@@ -306,7 +306,7 @@ def test_a_train_that_others_go_with_tells_how_long_it_took_and_nothing_of_the_p
     answer = PathProbeAnswer(number, ((1, 0), (7, 1_000_000)), 3_000_000)
     assert side.on_answer(answer, 1.024) is None
     assert side.joint is not None
-    assert side.joint == (1.0, pytest.approx(0.022), pytest.approx(0.001), 8)
+    assert side.joint == (1.0, pytest.approx(0.022), pytest.approx(0.001), 8, 8)
     assert side.on_answer(answer, 1.1) is None, "once"
     assert side.joint.seconds == pytest.approx(0.022)
 
@@ -325,6 +325,25 @@ def test_an_answer_that_cannot_be_tells_nothing(held_ns: int, came: tuple[tuple[
     side = ProbingSide()
     side.on_answer(PathProbeAnswer(joint(side), came, held_ns), 1.02)
     assert side.joint is None
+
+
+@pytest.mark.parametrize(("came", "room"), [(64, 64), (40, 40), (5, 5), (1, 2)])
+def test_one_that_others_go_with_is_no_longer_than_what_came_of_one_alone(came: int, room: int) -> None:
+    side = ProbingSide()
+    side.start(0.0)
+    side.on_answer(PathProbeAnswer(1, tuple((1, number * 3_000_000) for number in range(came)), 0), 0.5)
+    assert side.start_joint(1.0, 64).count == room
+    assert side.start_joint(1.0, 2).count == 2
+
+
+def test_what_came_of_long_ones_alone_says_nothing_of_that() -> None:
+    side = ProbingSide()
+    side.start(0.0)
+    # so fast that long ones follow
+    side.on_answer(PathProbeAnswer(1, tuple((1, number) for number in range(64)), 0), 0.02)
+    assert side.on_timer(0.02) is not None
+    side.on_answer(PathProbeAnswer(2, tuple((1, number * 3_000) for number in range(20)), 0), 0.04)
+    assert side.start_joint(1.0, 64).count == 64
 
 
 def test_the_next_such_train_forgets_the_one_before() -> None:

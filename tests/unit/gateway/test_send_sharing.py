@@ -33,9 +33,11 @@ class Link:
         limits: what it was limited to.
         trains: how long the trains were that it was to send.
         longest: of trains that are answered.
+        room: of a train that goes with others, at most.
     """
 
     longest = 1000
+    room = 1000
 
     def __init__(self, number: int, own: float | None, round_trip: float = RTT, *, known: bool = True) -> None:
         self.known_path = KnownPath(PathState(LINK, round_trip, None), "probed") if known else None
@@ -51,12 +53,13 @@ class Link:
         self.limits.append(rate)
 
     def probe_jointly(self, began: float, count: int) -> None:
+        count = min(count, self.room)
         self.trains.append(count)
         self.joint = None
         if self._own is not None and count <= self.longest:
             own = count * DATAGRAM_BYTES / LINK
             before = (self._place * count * DATAGRAM_BYTES) / self._own
-            self.joint = JointAnswer(began, RTT + before + own, own, count)
+            self.joint = JointAnswer(began, RTT + before + own, own, count, count)
 
 
 class Site:
@@ -158,6 +161,19 @@ def test_what_short_trains_have_told_stays_where_longer_ones_are_not_answered() 
         site.join()
         await answered()
         assert [link.trains for link in site.links.values()] == [[16, 64]] * PEERS
+        site.begin(*site.links)
+        assert min(site.limits()) > 0.9 * LINK
+
+    run_virtually(scenario())
+
+
+def test_where_a_queue_is_known_to_hold_no_more_than_short_ones_no_longer_ones_go() -> None:
+    async def scenario() -> None:
+        site = Site(own=10 * LINK)
+        site.links["3"].room = 12
+        site.join()
+        await answered()
+        assert [link.trains for link in site.links.values()] == [[12 if site_ == "3" else 16] for site_ in site.links]
         site.begin(*site.links)
         assert min(site.limits()) > 0.9 * LINK
 

@@ -32,7 +32,7 @@ def arrivals(
         came[way].append(free[way])
     trip = 0.02
     return [
-        Arrived(times[-1] + trip + late, trip, rate, each, times[-1] - times[0])
+        Arrived(times[-1] + trip + late, trip, rate, each, times[-1] - times[0], each)
         for rate, times in zip(ways, came, strict=True)
     ]
 

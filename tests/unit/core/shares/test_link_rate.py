@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from fedrdma_fate.core.shares.link_rate import MOST_HOLD_WINDOWS, LinkRate, Window
+from fedrdma_fate.core.shares.link_rate import DOUBTED_WINDOWS, LONG_WINDOWS, MOST_HOLD_WINDOWS, LinkRate, Window
 
 LINK = 100.0
 
@@ -255,3 +255,81 @@ def test_a_link_that_was_taken_for_ample_is_shared_as_soon_as_it_is_overrun() ->
     rate.on_window(Window(8 * LINK, LINK, LINK, 7 / 8))
     assert not rate.ample
     assert rate.rate == LINK
+
+
+def noisy(loss: float, early: float, seed: int, *, link: float = LINK) -> LinkRate:
+    """A link that trains have told of, 400 windows later; its ways lose by chance, its reports are early or late."""
+    rate, chance = LinkRate(least_hold=LONG_WINDOWS), random.Random(seed)
+    rate.on_probed(LINK)
+    rate.reach = 8 * LINK
+    for _ in range(400):
+        let_through = rate.shared_out
+        assert let_through is not None
+        lost = sum(chance.random() < loss for _ in range(150)) / 150
+        arrived = min(let_through, link) * (1 - lost) * chance.uniform(1 - early, 1 + early)
+        rate.on_window(Window(let_through, arrived, arrived, lost))
+    return rate
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.01, 0.04])
+@pytest.mark.parametrize("early", [0.0, 0.02, 0.05, 0.15])
+def test_chance_does_not_make_a_link_look_faster_than_it_is(loss: float, early: float) -> None:
+    rates = [noisy(loss, early, seed).rate for seed in range(8)]
+    assert all(rate is not None and 0.9 * LINK <= rate <= 1.06 * LINK for rate in rates)
+
+
+def test_more_is_found_though_the_ways_lose_and_reports_are_early_or_late() -> None:
+    rate = noisy(0.01, 0.01, 1, link=4 * LINK).rate
+    assert rate is not None
+    assert rate >= 3 * LINK
+
+
+def until_trial(rate: LinkRate, link: float = LINK) -> None:
+    """Windows in which all comes that the link carries, until one that tries for more is about to begin."""
+    while rate.gain <= 1:
+        play(rate, 1, link)
+
+
+def overrun(rate: LinkRate, arrived: float) -> None:
+    """A window of which less than two thirds come, for the buffer is full."""
+    assert rate.shared_out is not None
+    rate.on_window(Window(rate.shared_out, arrived, arrived, 1 - arrived / rate.shared_out))
+
+
+def test_a_trial_that_overruns_the_buffer_leaves_the_rate_as_it_was() -> None:
+    rate = LinkRate()
+    rate.on_probed(LINK)
+    until_trial(rate)
+    overrun(rate, LINK / 2)
+    assert (rate.rate, rate.gain) == (LINK, 1.0)
+
+
+def test_so_does_one_whose_losses_are_told_after_it() -> None:
+    rate = LinkRate()
+    rate.on_probed(LINK)
+    until_trial(rate)
+    play(rate, 1)
+    assert rate.gain == 1
+    overrun(rate, LINK / 2)
+    assert rate.rate == LINK
+
+
+def test_where_the_buffer_stays_overrun_what_was_found_last_is_given_up_and_then_what_comes_is_the_link_s() -> None:
+    rate = LinkRate()
+    rate.on_probed(LINK)
+    until_trial(rate)
+    # the first finds more, and the next begins
+    play(rate, 1, 10 * LINK)
+    assert rate.rate == pytest.approx(1.05 * LINK)
+    for left in (1.05 * LINK, LINK, LINK / 2):
+        overrun(rate, LINK / 2)
+        assert rate.rate == pytest.approx(left)
+
+
+def test_what_overruns_the_buffer_long_after_a_trial_was_not_the_trial() -> None:
+    rate = LinkRate()
+    rate.on_probed(LINK)
+    until_trial(rate)
+    play(rate, 1 + DOUBTED_WINDOWS)
+    overrun(rate, LINK / 2)
+    assert rate.rate == LINK / 2

@@ -126,3 +126,22 @@ def test_what_a_peer_reports_makes_the_link_no_faster_while_it_is_shared() -> No
         shares.on_timer(now)
     assert shares.link.rate is not None
     assert shares.link.rate <= 1.05 * LINK
+
+
+@pytest.mark.parametrize("sent_to", [1, 2, 4])
+def test_reports_that_are_late_and_then_tell_of_all_at_once_make_the_link_no_faster(sent_to: int) -> None:
+    shares = sender([LINK] * 4)
+    begin(shares, sent_to)
+    came, told = dict.fromkeys(map(str, range(sent_to)), 0.0), [Arrivals()] * sent_to
+    for step in range(1, 3000):
+        now = NOW + step * 0.001
+        for number, name in enumerate(came):
+            came[name] += min(shares.senders[name].share, LINK / sent_to) * 0.001
+            if number or step % 30 < 2:
+                told[number] = Arrivals(int(came[name]), 0, now)
+            shares.on_arrivals(name, told[number])
+        if (due := shares.timer()) is not None and due <= now:
+            shares.on_timer(now)
+        shares.take_told()
+    assert shares.link.rate is not None
+    assert shares.link.rate <= 1.06 * LINK

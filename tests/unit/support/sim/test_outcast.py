@@ -23,6 +23,22 @@ def test_to_eight_at_once_takes_no_longer_than_the_own_link_does_and_all_end_tog
         assert min(one.ended) >= 0.9 * max(one.ended)
 
 
+def test_what_trials_try_for_costs_little_where_chunks_are_lost_by_chance() -> None:
+    case = Case(8, 1e9, loss=0.002, total=16 * MIB)
+    (one,) = case.rounds("even", 1)
+    assert one.seconds <= 1.07
+    assert one.resent_bytes <= 0.03 * 8 * case.total
+
+
+@pytest.mark.parametrize("early", [0.001, 0.003])
+def test_reports_that_are_early_and_late_make_no_link_faster_than_it_is(early: float) -> None:
+    case = Case(8, 2e8, buffer_bytes=4e5, total=4 * MIB, early=early)
+    for one in case.rounds("even", 2):
+        assert one.seconds <= 1.07
+        assert one.resent_bytes <= 0.02 * 8 * case.total
+        assert min(one.ended) >= 0.9 * max(one.ended)
+
+
 def test_where_each_finds_its_rate_as_if_alone_it_takes_twice_as_long_and_most_goes_again() -> None:
     (one,) = EIGHT.rounds("off", 1)
     assert one.seconds > 2
@@ -77,6 +93,8 @@ def test_without_trains_to_all_at_once_the_link_is_taken_for_as_fast_as_one_way(
         (Case(64, 1e9), 1e9),
         (Case(8, 1e9, loss=0.01), 1e9),
         (EDGE, 20e6),
+        # FedComm's 3G: queues of a quarter of a train behind a card that all ways together do not fill
+        (Case(4, 5e6, 0.002, 32_850, mtu_bytes=1442, access=1.0), 20e6),
         # no more than all ways do together can be known
         (Case(8, 1e9, access=1.0), 8e9),
     ],
