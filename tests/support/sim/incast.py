@@ -28,6 +28,9 @@ PROBE_SECONDS = 0.1
 PAUSE_SECONDS = 0.5
 """Between two rounds: all compute."""
 
+LOOK_SECONDS = 0.01
+"""Between two looks whether a round has ended."""
+
 GIVEN_UP_SECONDS = 60.0
 """A round that has not ended by then."""
 
@@ -236,9 +239,11 @@ class Incast:
         self._ended.clear()
         for flow in flows:
             self._clock.at(began + chance.uniform(0, jitter), flow.start)
-        until = began + GIVEN_UP_SECONDS
-        while len(self._ended) < len(flows) and self._clock.now < until:
-            self._clock.run(self._clock.now + 0.01)
+        # the clock itself stands at the latest event, and the next may be far away
+        until = began
+        while len(self._ended) < len(flows) and until < began + GIVEN_UP_SECONDS:
+            until += LOOK_SECONDS
+            self._clock.run(until)
         seconds = max(self._ended.values()) if len(self._ended) == len(flows) else float("inf")
         # the senders hear of it, too
         self._clock.run(self._clock.now + 2 * max(way.profile.rtt for way in self._ways))

@@ -16,7 +16,7 @@ from fedrdma_fate.core.x.chunking import FIRST_CHUNK_BYTES
 from fedrdma_fate.engine.link import Link
 from tests.support.sim.bottleneck import PACKET_OVERHEAD_BYTES, Bottleneck, BottleneckProfile, Nic
 from tests.support.sim.clock import VirtualClock
-from tests.support.sim.incast import GIVEN_UP_SECONDS, PAUSE_SECONDS, PROBE_SECONDS, Round
+from tests.support.sim.incast import GIVEN_UP_SECONDS, LOOK_SECONDS, PAUSE_SECONDS, PROBE_SECONDS, Round
 from tests.support.sim.shares_timer import SharesTimer
 from tests.support.sim.x_flow import XFlow
 
@@ -156,9 +156,11 @@ class Outcast:
                 self.shares.on_begin(str(number), 1, self._clock.now)
             for number in sent_to:
                 self._start(number)
-        until = began + GIVEN_UP_SECONDS
-        while len(self._ended) < len(sent_to) and self._clock.now < until:
-            self._clock.run(self._clock.now + 0.01)
+        # the clock itself stands at the latest event, and the next may be far away
+        until = began
+        while len(self._ended) < len(sent_to) and until < began + GIVEN_UP_SECONDS:
+            until += LOOK_SECONDS
+            self._clock.run(until)
         seconds = max(self._ended.values()) if len(self._ended) == len(sent_to) else float("inf")
         self._clock.run(self._clock.now + 2 * self._case.rtt)
         done = [flow.stats for flow in self.flows if flow.outcome == Finished() and flow.stats is not None]

@@ -130,3 +130,10 @@ def test_the_table_has_a_row_for_each_order(capsys: pytest.CaptureFixture[str]) 
     rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in capsys.readouterr().out.splitlines()]
     assert rows[0] == ["silos, link", "order", "round 1"]
     assert [row[1] for row in rows[2:]] == ["even", "one by one", "off"]
+
+
+@pytest.mark.timeout(60)
+def test_a_round_in_which_nothing_happens_for_a_while_ends() -> None:
+    # one chunk, and then only what is on its way
+    (one,) = Case(1, 1e9, rtt=0.5, total=4096).rounds("even", 1, seed=1)
+    assert one.seconds < 10
