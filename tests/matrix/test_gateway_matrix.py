@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from fedrdma_fate.wire.frames import Mode
-from tests.support.gateway_faults import GATEWAY_FAULTS, Place
+from tests.support.connections import why_not_half_open
+from tests.support.gateway_faults import BY_FILTER, GATEWAY_FAULTS, Place
 from tests.support.gateway_matrix import gateway_cells, run_cell, running_place, some_gateway_cells
 
 
@@ -50,6 +51,8 @@ def test_with_real_gateways_every_message_comes_whole_and_once_or_both_ends_are_
     request: pytest.FixtureRequest,
     record_property: Callable[[str, object], None],
 ) -> None:
+    if fault in BY_FILTER and (reason := why_not_half_open()):
+        pytest.skip(reason)
     first, count = request.config.getoption("--matrix-seed"), max(1, request.config.getoption("--gateway-seeds"))
     result = run_cell(places[path], GATEWAY_FAULTS, fault, mode, path, range(first, first + count))
     record_property("cell", result.line(count))

@@ -139,6 +139,16 @@ def _filter(connection: socket.socket, instructions: Sequence[tuple[int, int, in
     connection.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
 
 
+def why_not_half_open() -> str:
+    """Why this user cannot make TCP connections half-open, or lose what comes in by them; empty where they can."""
+    with socket.socket() as connection:
+        try:
+            silence(connection)
+        except PermissionError:
+            return "this kernel lets only root put a filter on a TCP socket"
+    return ""
+
+
 def lose(connection: socket.socket, share: float) -> None:
     """So much of what comes in is dropped, segment by segment or datagram by datagram, until `heal`."""
     limit = int(share * 0xFFFFFFFF)

@@ -283,3 +283,6 @@ GATEWAY_FAULTS: dict[str, GatewayFault] = {
     "no descriptors": GatewayFault(_without_descriptors, 0.5, on=True),
     "certificate expired": GatewayFault(_certificate_expired, 0.5, on=True),
 }
+
+BY_FILTER = ("control half open", "data half open", "packets lost", "packets truncated")
+"""Need a filter on a socket, see `why_not_half_open`."""

@@ -80,6 +80,15 @@ def exchange(place: Path, asked: Options, hosts: int = 3) -> list[dict[str, Any]
 # --- each protocol ---
 
 
+def _why_not_cubic() -> str:
+    with socket.socket() as connection:
+        try:
+            tcp._choose(connection, "cubic")
+        except SystemExit as error:
+            return str(error)
+    return ""
+
+
 ZMTP = pytest.mark.skipif(importlib.util.find_spec("zmq") is None, reason="pyzmq is not installed")
 MQTT = pytest.mark.skipif(mqtt_problem(SIZE) is not None, reason=f"MQTT {mqtt_problem(SIZE)}")
 
@@ -88,7 +97,7 @@ MQTT = pytest.mark.skipif(mqtt_problem(SIZE) is not None, reason=f"MQTT {mqtt_pr
     "protocol",
     [
         "tcp-serial",
-        "tcp-cubic",
+        pytest.param("tcp-cubic", marks=pytest.mark.skipif(bool(_why_not_cubic()), reason=_why_not_cubic() or "it is")),
         "tcp-reno",
         "udp-indexed",
         "grpc-stream",
@@ -128,6 +137,15 @@ def test_a_protocol_that_there_is_not_is_refused(tmp_path: Path) -> None:
 def test_a_congestion_control_that_the_kernel_has_not_is_named() -> None:
     with socket.socket() as connection, pytest.raises(SystemExit, match="the kernel has no TCP pigeon"):
         tcp._choose(connection, "pigeon")
+
+
+def test_a_congestion_control_that_is_not_for_everybody_is_named_with_what_to_set() -> None:
+    class Refusing(socket.socket):
+        def setsockopt(self, *_: object) -> None:
+            raise PermissionError
+
+    with Refusing() as connection, pytest.raises(SystemExit, match="only root may use TCP cubic here: add it to net"):
+        tcp._choose(connection, "cubic")
 
 
 # --- rounds ---

@@ -81,7 +81,7 @@ def test_models_arrive_whole_beside_flows_which_end_with_the_rounds(
     monkeypatch.setattr(rounds, "PAUSE_SECONDS", 0.2)
     monkeypatch.delenv("TESTBED_NETDEV", raising=False)
     # so that something comes while models do
-    asked = Options("tcp-cubic", SIZE, 2, computing_seconds=0.2, flows=kind)
+    asked = Options("tcp-reno", SIZE, 2, computing_seconds=0.2, flows=kind)
     everyone = [Host(number, ADDRESSES, tmp_path / "meeting") for number in range(4)]
     before = threading.active_count()
     with ThreadPoolExecutor(4) as pool:
@@ -95,7 +95,7 @@ def test_models_arrive_whole_beside_flows_which_end_with_the_rounds(
 def test_without_flows_no_rate_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds, "PAUSE_SECONDS", 0.0)
     monkeypatch.delenv("TESTBED_NETDEV", raising=False)
-    asked = Options("tcp-cubic", SIZE, 1, computing_seconds=0.0)
+    asked = Options("tcp-reno", SIZE, 1, computing_seconds=0.0)
     everyone = [Host(number, ADDRESSES[:2], tmp_path / "meeting") for number in range(2)]
     with ThreadPoolExecutor(2) as pool:
         parts = [pool.submit(lambda host: list(take_part(host, asked)), host) for host in everyone]

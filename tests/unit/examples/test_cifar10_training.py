@@ -127,7 +127,7 @@ def test_by_every_reliable_protocol_weights_are_equal_to_the_bit_after_every_rou
     monkeypatch.setattr(trained, "stand_in", lambda _: DATA)
     monkeypatch.delenv("TESTBED_NETDEV", raising=False)
     told = {
-        protocol: exchange(tmp_path / protocol, protocol, 2) for protocol in ("tcp-serial", "tcp-cubic", "grpc-stream")
+        protocol: exchange(tmp_path / protocol, protocol, 2) for protocol in ("tcp-serial", "tcp-reno", "grpc-stream")
     }
     digests = {tuple(one["digest"] for one in made) for made in told.values()}
     assert len(digests) == 1

@@ -79,6 +79,9 @@ def _choose(connection: socket.socket, congestion: str | None) -> None:
     if congestion is not None:
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion.encode())
+        except PermissionError as error:
+            there = "net.ipv4.tcp_allowed_congestion_control"
+            raise SystemExit(f"only root may use TCP {congestion} here: add it to {there}") from error
         except OSError as error:
             raise SystemExit(f"the kernel has no TCP {congestion}") from error
 
