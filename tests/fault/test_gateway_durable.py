@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
-from tests.fault.test_gateway_restarted import LAYOUT, MEMORY, A, B, kill_keeper, push, state_of, waiting
+from tests.fault.test_gateway_restarted import LAYOUT, MEMORY, A, B, keeper_of, kill_keeper, push, state_of, waiting
+from tests.support.gateway_matrix import InNamespace
+from tests.support.private_disks import private_disks
 from tests.support.sites import InProcesses, eventually, runner_of, start_gateways
 
 LARGE = {f"large{number}": os.urandom(4 << 20) for number in range(5)}
@@ -65,3 +69,35 @@ def test_a_long_message_whose_copy_was_begun_when_its_gateway_was_killed_comes_w
             assert bytes(received.buffer) == body
             del received
             eventually(lambda: os.listdir(copies) == [], 30)
+
+
+def test_a_start_that_finds_its_disk_full_leaves_all_that_was_confirmed_to_the_next(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    (tmp_path / "meet").mkdir()
+    memory = {**MEMORY, "directory": str(tmp_path / "meet"), "spill_directory": str(disk)}
+    with private_disks({disk: "16m"}) as disks, contextlib.ExitStack() as stack:
+        if disks is None:
+            pytest.skip("no file system can be mounted in a user namespace here")
+        sites = stack.enter_context(
+            start_gateways(
+                LAYOUT, tmp_path, runner=InNamespace(disks.enter), memory=memory, transport="shm", durable=True
+            )
+        )
+        with sites["a"].client(mode="fedrdma-e") as a:
+            push(a, "large", LARGE["large0"])
+            a.put_inline("small", "t", [B], "bytes", b"hello")
+            eventually(lambda: waiting(sites["b"]) == 2, 60)
+            eventually(lambda: sites["a"].pool("send")["slots"] == 0, 60)
+            keeper = keeper_of(sites, "b")
+            runner_of(sites).kill(sites["b"])
+            os.kill(keeper, signal.SIGKILL)
+            disks.fill(disk)
+            with pytest.raises(AssertionError, match=r"\[FR406\].*there has to be a journal"):
+                runner_of(sites).start(sites["b"])
+            runner_of(sites).kill(sites["b"])
+            disks.clear(disk)
+            runner_of(sites).start(sites["b"])
+            with sites["b"].client() as b:
+                assert bytes(b.get("large", "t", A, timeout=30).buffer) == LARGE["large0"]
+                assert bytes(b.get("small", "t", A, timeout=30).buffer) == b"hello"

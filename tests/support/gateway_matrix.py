@@ -59,7 +59,7 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-class _InNamespace(InProcesses):
+class InNamespace(InProcesses):
     """Gateways that see file systems of their own."""
 
     def __init__(self, enter: list[str]) -> None:
@@ -85,7 +85,7 @@ def running_place(directory: Path, path: str) -> Iterator[Place]:
         sites = linked_sites(LAYOUT, directory, Path(sockets), authority=authority, **settings)
         for name, site in sites.items():
             site.config["memory"]["spill_directory"] = str(disk / name)
-        with Sites.running(sites, _InNamespace([] if disks is None else disks.enter)) as running:
+        with Sites.running(sites, InNamespace([] if disks is None else disks.enter)) as running:
             running.wait_until_connected()
             yield Place(running, authority, disks, disk, shared_memory)
 
