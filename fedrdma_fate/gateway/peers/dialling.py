@@ -138,8 +138,9 @@ class Dialler:
                         self._refused(address, error)
                 return
             if self._goodbye is not None:
-                # who does not name its own journal does not know that field
-                forgets = self._goodbye.forgets and bool(hello.journal)
+                # who does not name its own journal does not know that field; and who was away when this gateway told of
+                # what it had does not know of that
+                forgets = self._goodbye.forgets and bool(hello.journal) and not peer.has_to_tell
                 stream.write(encode_frame(Goodbye(self._goodbye.reason, forgets)))
                 return
             stream.admit()

@@ -203,6 +203,11 @@ class Peer:
         """Who is at the other end of the control channel by its certificate; None without one, or without TLS."""
         return None if self._stream is None else self._stream.identity
 
+    @property
+    def has_to_tell(self) -> bool:
+        """Whether the next channel has to bring the peer something about messages that nobody will get."""
+        return self.sending.has_to_tell or self.receiving.has_to_tell
+
     # -- the control channel --------------------------------------------------------------------------------------
 
     def own_hello(self) -> Hello:

@@ -742,6 +742,11 @@ class Receiving:
         self._remember(refused)
         self._lost.append(refused)
 
+    @property
+    def has_to_tell(self) -> bool:
+        """Whether the peer may not know yet that a message which it was told is here will not be pulled."""
+        return bool(self._lost)
+
     def tell_lost(self) -> None:
         """The control channel is new: what had been confirmed, and is not here any more."""
         for refused in self._lost:

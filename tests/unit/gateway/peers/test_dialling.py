@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import msgspec
@@ -290,10 +290,29 @@ def test_a_gateway_that_has_said_goodbye_dials_nobody(play: Play, monkeypatch: p
     play(scenario)
 
 
+def nothing(_twin: Twin) -> None:
+    """Nothing is to be told to who was away."""
+
+
+def gives_up_a_push(twin: Twin) -> None:
+    twin.put("a", "m", BODY)
+    peer_of(twin, "a").sending.give_up(ErrorCode.GATEWAY_STOPPING, "the gateway of a stops")
+
+
+def drops_what_had_come(twin: Twin) -> None:
+    peer_of(twin, "a").receiving.note_lost(1, "the gateway of a stops")
+
+
+@pytest.mark.parametrize("tells", [nothing, gives_up_a_push, drops_what_had_come])
 @pytest.mark.parametrize("forgets", [False, True])
 @pytest.mark.parametrize("names_journal", [False, True])
 def test_a_channel_that_is_being_opened_when_a_gateway_says_goodbye_ends_with_it(
-    play: Play, monkeypatch: pytest.MonkeyPatch, *, forgets: bool, names_journal: bool
+    play: Play,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    forgets: bool,
+    names_journal: bool,
+    tells: Callable[[Twin], None],
 ) -> None:
     async def scenario(twin: Twin) -> None:
         stream = ControlStream()
@@ -308,12 +327,15 @@ def test_a_channel_that_is_being_opened_when_a_gateway_says_goodbye_ends_with_it
         hello = msgspec.structs.replace(peer_of(twin, "b").own_hello(), journal="its" if names_journal else "")
         opening = asyncio.create_task(dialler.keep_dialling(peer, "b:1"))
         await asyncio.sleep(1)
+        # who is not connected does not hear of it
+        tells(twin)
         dialler.stop("the gateway of a stops", forgets=forgets)
         stream._incoming.put_nowait(encode_frame(hello))
         await asyncio.wait_for(opening, 60)
         greeting, goodbye = [decode_frame(raw) async for raw in stream.outgoing()]
         assert greeting == peer.own_hello()
-        assert goodbye == Goodbye("the gateway of a stops", forgets and names_journal)
+        # where something was to be told, the peer ends the sessions that this gateway had part in
+        assert goodbye == Goodbye("the gateway of a stops", forgets and names_journal and tells is nothing)
         assert not peer.connected
 
     play(scenario)
