@@ -157,13 +157,13 @@ def make_notices(wish: str, on_taken: OnTaken = lambda _way, _seconds: None) -> 
     if wish != "skmsg":
         return SocketNotices(on_taken)
     try:
-        made = SkMsgNotices(on_taken)
+        return SkMsgNotices(on_taken)
     except OSError as error:
         reason = why_not(error)
         logger.warning("workers are told of updates over their sockets, not by SKMSG: %s", reason)
         return SocketNotices(on_taken, reason)
-    _keep_capabilities_here()
-    return made
+    finally:
+        _keep_capabilities_here()
 
 
 def _keep_capabilities_here() -> None:
@@ -225,13 +225,15 @@ def _connection() -> tuple[socket.socket, socket.socket]:
         listener.listen(_ACCEPT_BACKLOG)
         ours = socket.create_connection(listener.getsockname(), _CONNECT_SECONDS)
         try:
-            while True:
-                listener.settimeout(max(deadline - time.monotonic(), 0.001))
+            # who connects all the time would be asked for their addresses all the time
+            while (left := deadline - time.monotonic()) > 0:
+                listener.settimeout(left)
                 its, address = listener.accept()
                 if address == ours.getsockname():
                     its.setblocking(True)
                     return ours, its
                 its.close()
+            raise TimeoutError(errno.ETIMEDOUT, "others connect to the port in its stead")
         except BaseException:
             ours.close()
             raise

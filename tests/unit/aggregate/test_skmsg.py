@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import itertools
 import os
 import shutil
 import signal
@@ -200,6 +201,25 @@ def test_where_strangers_take_all_the_time_it_is_the_socket(monkeypatch: pytest.
     notices.close()
 
 
+def test_strangers_that_connect_on_and_on_hold_up_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    accepted: list[socket.socket] = []
+
+    def accept(_: socket.socket) -> tuple[socket.socket, tuple[str, int]]:
+        assert len(accepted) < 10_000, "it accepts for ever"
+        accepted.append(socket.socket())
+        return accepted[-1], ("127.0.0.1", 1)
+
+    now = itertools.count()
+    monkeypatch.setattr(skmsg.time, "monotonic", lambda: next(now) / 1024)
+    monkeypatch.setattr(socket.socket, "accept", accept)
+    notices = SkMsgNotices(kernel=RefusingKernel("", 0))
+
+    assert isinstance(notices.open(), SocketLine)
+    assert accepted
+    assert all(each.fileno() == -1 for each in accepted)
+    notices.close()
+
+
 # -- with this kernel -------------------------------------------------------------------------------------------------
 
 
@@ -317,8 +337,8 @@ NONE = "0" * 16
     ("capabilities", "told"),
     [
         (("bpf", "net_admin"), f"skmsg skmsg {NONE} {NONE}"),
-        (("bpf",), "socket socket"),
-        (("net_admin",), "socket socket"),
+        (("bpf",), f"socket socket {NONE} {NONE}"),
+        (("net_admin",), f"socket socket {NONE} {NONE}"),
     ],
 )
 def test_the_two_capabilities_are_enough_and_what_is_started_does_not_get_them(
