@@ -1,4 +1,7 @@
-"""The program `exchange`: each protocol between hosts on loopback, and what it does with what is not right."""
+"""The program `exchange`: each protocol between hosts on loopback, and what it does with what is not right.
+
+More than 500 lines: one program, and all of its protocols are held to the same by the same helpers.
+"""
 
 from __future__ import annotations
 
