@@ -91,6 +91,7 @@ class WorkerHandle:
         """
         self._notices = SocketNotices() if notices is None else notices
         self._line: Line | None = None
+        self._told_by_notice = False
         self.restarts = 0
         self._on_restart = on_restart
         self._on_added = on_added
@@ -211,6 +212,12 @@ class WorkerHandle:
         try:
             return await asyncio.wait_for(self._exchange(job, descriptor), seconds)
         except asyncio.TimeoutError as error:
+            if self._told_by_notice and self._line is not None:
+                # it may hang, or the notice was lost: then the next one is not to cost as long
+                logger.warning(
+                    "this worker is told of updates over its socket: of one told by %s it said nothing", self._line.way
+                )
+                self._notices = SocketNotices(self._notices.taken)
             # no OSError before Python 3.11
             raise OSError(f"it has not answered within {seconds:.0f} s") from error
 
@@ -219,8 +226,10 @@ class WorkerHandle:
         assert connection is not None
         assert line is not None
         told = time.monotonic()
-        if descriptor is not None and line.tell(job, descriptor):
+        self._told_by_notice = descriptor is not None and line.tell(job, descriptor)
+        if descriptor is not None and self._told_by_notice:
             answer = await _answer(connection)
+            self._told_by_notice = False
             if not isinstance(answer, Unmapped):
                 self._note_taken(line.way, told, answer)
                 return answer

@@ -14,7 +14,7 @@ import pytest
 
 from fedrdma_fate import memory_files
 from fedrdma_fate.aggregate import notices, worker
-from fedrdma_fate.aggregate.jobs import Add, Begin, Done, End, Finish, Unfit, Unmapped
+from fedrdma_fate.aggregate.jobs import Add, Begin, Done, End, Finish, Job, Unfit, Unmapped
 from fedrdma_fate.aggregate.notices import (
     NOTICE_BYTES,
     Line,
@@ -291,6 +291,45 @@ def test_where_the_worker_is_killed_the_next_one_is_told_anew(place: Place) -> N
 
     assert len(records.lines) == 2
     assert records.ways == ["socket", "records", "socket", "records"]
+
+
+def test_where_a_notice_is_lost_none_goes_that_way_any_more(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing says that it was lost, so the worker is waited for as long as an addition may take; but only once."""
+
+    class Losing(RecordLine):
+        def tell(self, job: Job, descriptor: int | None) -> bool:
+            # the worker that is started anew has its time
+            monkeypatch.setattr(worker, "ANSWER_SECONDS", patience)
+            if descriptor is None or not isinstance(job, Add) or job.number == 1:
+                return False
+            told.append(job.number)
+            return True
+
+    class LosingRecords(Records):
+        def open(self) -> Line:
+            self.lines.append(Losing(self.way, *socket.socketpair()))
+            return self.lines[-1]
+
+    async def scenario() -> None:
+        handle = WorkerHandle(notices=records)
+        try:
+            await place.add(handle, 1)
+            monkeypatch.setattr(worker, "ANSWER_SECONDS", 0.05)
+            for number in range(2, len(UPDATES) + 1):
+                await place.add(handle, number)
+            await place.finish(handle)
+            assert handle.restarts == 1
+        finally:
+            handle.close()
+
+    patience, told, records = worker.ANSWER_SECONDS, list[int](), LosingRecords()
+    asyncio.run(scenario())
+
+    assert place.holds_the_sum()
+    assert told == [2]
+    # also of what goes over the socket it is heard how soon it began
+    assert records.ways == ["socket"] * len(UPDATES)
+    assert [line.descriptor for line in records.lines] == [None]
 
 
 def test_where_no_worker_can_be_started_its_line_is_closed(monkeypatch: pytest.MonkeyPatch, place: Place) -> None:
