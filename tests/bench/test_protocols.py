@@ -71,7 +71,7 @@ def test_beside_other_flows_models_arrive_whole_and_flows_have_a_part_of_the_lin
 
 @pytest.mark.skipif(find_program("stress-ng") is None, reason="stress-ng is not on this machine")
 def test_beside_a_busy_core_models_arrive_whole_in_real_time_and_it_is_idle_again() -> None:
-    asked = f"--loopback --silos 1 --model {SIZE} --rounds 1 --rows tcp-cubic --stress cpu --limit 1234 --json"
+    asked = f"--loopback --silos 1 --model {SIZE} --rounds 1 --rows tcp-serial --stress cpu --limit 1234 --json"
     command = [sys.executable, "-m", "fedrdma_fate.cli.main", "bench", "protocols", *asked.split()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
@@ -85,7 +85,7 @@ def test_beside_a_busy_core_models_arrive_whole_in_real_time_and_it_is_idle_agai
 
 
 def test_on_loopback_a_row_says_what_it_cost_in_real_time() -> None:
-    asked = f"--loopback --silos 1 --model {SIZE} --rounds 2 --rows tcp-cubic,udp-indexed,fedrdma-x/tcp --json"
+    asked = f"--loopback --silos 1 --model {SIZE} --rounds 2 --rows tcp-serial,udp-indexed,fedrdma-x/tcp --json"
     command = [sys.executable, "-m", "fedrdma_fate.cli.main", "bench", "protocols", *asked.split()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr

@@ -97,11 +97,11 @@ def test_a_row_whose_broker_is_killed_fails_with_what_was_not_delivered_and_the_
         WanLink(20_000_000, 2_000_000, 126_600, 0.0, mtu_bytes=1500), SILOS, Model("small", SIZE), loopback=True
     )
     hosts = Killing(Loopback(home, SILOS, LIMIT_SECONDS), home)
-    rows = [*select_protocol_rows([name]), *select_protocol_rows(["tcp-cubic"])]
+    rows = [*select_protocol_rows([name]), *select_protocol_rows(["tcp-serial"])]
     log: Any = KeptMeasurements(None, {}, lambda _, row: {"row": row}, read_measurement)
     sweep = run_protocols([setting], rows, lambda _: hosts, ROUNDS, log, lambda _: None)
     (run,) = sweep.runs
-    assert [one.name for one in run.measurements] == ["tcp-cubic"]
+    assert [one.name for one in run.measurements] == ["tcp-serial"]
     assert "of round 2 were not delivered" in run.failures[name]
     assert [one.pid for one in psutil.process_iter() if str(home) in _told(one)] == []
 
